@@ -1,0 +1,88 @@
+# Atrium's everyday commands; `make help` lists them.
+
+VENV := .venv
+BIN := $(VENV)/bin
+PORT ?= 8000
+export PORT
+
+# The newest supported Python that really runs here: a version manager may
+# put names on PATH that only print an error.
+PYTHON ?= $(shell for name in python3.14 python3.13 python3.12 python3.11 python3; do \
+	"$$name" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null \
+	&& echo "$$name" && break; done)
+
+PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes
+UV_COMPILE := UV_CUSTOM_COMPILE_COMMAND='make lock' $(BIN)/uv pip compile --quiet \
+	--universal --python-version 3.11 --generate-hashes \
+	--no-config --no-emit-index-url --no-emit-find-links $(LOCK_ARGS)
+
+.DEFAULT_GOAL := help
+.PHONY: help run test lint slow clean lock servers
+
+help: ## List the targets
+	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(firstword $(MAKEFILE_LIST)) | expand -t 8
+
+run: $(VENV)/.runtime ## Set the application up and serve it on PORT (8000)
+	@$(BIN)/flask --app wsgi setup
+	@PATH="$(CURDIR)/$(BIN):$$PATH"; export PATH; exec honcho start -p $(PORT) web worker
+
+test: lint servers ## Lint, install missing test servers, run the tests
+	$(BIN)/pytest -n 2 --dist load
+
+slow: servers ## Run the tests marked as slow
+	$(BIN)/pytest -m slow
+
+lint: $(VENV)/.dev ## Check style and types
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy app
+
+servers: $(VENV)/.dev
+	@$(BIN)/python -m tests.services install
+
+lock: $(VENV)/.dev ## Recompile the lock files (LOCK_ARGS=--upgrade moves versions)
+	$(UV_COMPILE) requirements.in -o requirements.txt
+	$(UV_COMPILE) requirements-dev.in -o requirements-dev.txt \
+		$$(sed -n 's/^\([A-Za-z0-9._-]*\)==.*/--no-emit-package \1/p' requirements.txt)
+	@sed -i -e '/^# The following packages were excluded/,$$d' \
+		-e '0,/^[^#]/s//-r requirements.txt\n&/' requirements-dev.txt
+
+clean: ## Remove the virtualenv and all caches
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(VENV)/.created:
+	@$(check_python)
+	@$(ensure_ensurepip)
+	$(PYTHON) -m venv --clear $(VENV)
+	@touch $@
+
+$(VENV)/.runtime: requirements.txt $(VENV)/.created
+	$(PIP_INSTALL) -r requirements.txt
+	@touch $@
+
+$(VENV)/.dev: requirements-dev.txt requirements.txt $(VENV)/.created
+	$(PIP_INSTALL) -r requirements-dev.txt
+	@touch $(VENV)/.runtime $@
+
+define check_python
+if ! $(or $(PYTHON),false) -c 'import sys; sys.exit(sys.version_info < (3, 11))'; then \
+	echo 'Atrium needs Python 3.11 or newer, and found none. Install one,' >&2; \
+	echo 'or name it: make PYTHON=/path/to/python3 ...' >&2; \
+	exit 1; \
+fi
+endef
+
+# Debian and Ubuntu ship Python without ensurepip, which venv needs.
+define ensure_ensurepip
+if ! $(PYTHON) -c 'import ensurepip, venv' 2>/dev/null; then \
+	package="$$($(PYTHON) -c 'import sys; print("python%d.%d-venv" % sys.version_info[:2])')"; \
+	echo "Installing $$package, which $(PYTHON) -m venv needs"; \
+	if [ "$$(id -u)" = 0 ]; then sudo=; else sudo=sudo; fi; \
+	if ! { $$sudo apt-get update -q && $$sudo apt-get install -q -y --no-install-recommends "$$package"; }; then \
+		echo "$(PYTHON) cannot create a virtualenv and $$package could not be installed." >&2; \
+		echo "Install it as an administrator (apt-get install $$package), then try again." >&2; \
+		exit 1; \
+	fi; \
+fi
+endef

