@@ -1,0 +1,14 @@
+"use strict";
+
+SwaggerUIBundle({
+  url: "/openapi.json",
+  dom_id: "#swagger-ui",
+  deepLinking: true,
+  tryItOutEnabled: true,
+  // A credential typed in is gone with the tab: nothing goes to the browser's storage.
+  persistAuthorization: false,
+  // The badge would send our address to somebody else's server.
+  validatorUrl: null,
+  // ?url= and ?configUrl= in a link must not choose what is shown.
+  queryConfigEnabled: false,
+});
