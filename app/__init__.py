@@ -1,0 +1,79 @@
+"""Atrium: a multi-tenant backend service."""
+
+from __future__ import annotations
+
+from flask import Flask
+from werkzeug.middleware.proxy_fix import ProxyFix
+
+from app import apidocs, cli, config, db, errors, health, logs, rest
+from app.auth import guard
+from app.auth import routes as auth
+from app.collections import routes as collections
+from app.collections.revisions import MIGRATIONS
+from app.config import Config
+from app.console import routes as console
+from app.console.guard import csrf
+from app.extensions import api, migrate
+from app.records import routes as records
+
+API_BLUEPRINTS = (
+    auth.blueprint,
+    auth.links,
+    records.blueprint,
+    collections.blueprint,
+    collections.migrations,
+    health.blueprint,
+)
+PAGES = (console.blueprint, apidocs.blueprint)
+
+
+def create_app(settings: Config | None = None) -> Flask:
+    """The WSGI application. Raises ConfigError when the settings are malformed."""
+    settings = settings or Config.from_env()
+    app = Flask(
+        __name__,
+        root_path=str(config.PROJECT),
+        instance_path=str(settings.instance_dir.resolve()),
+        template_folder="templates",
+        static_folder="static",
+    )
+    app.extensions["atrium.config"] = settings
+    _configure(app, settings)
+    for extension in (logs, guard, errors, cli):
+        extension.init_app(app)
+    db.init_app(app, settings)
+    csrf.init_app(app)
+    migrate.init_app(app, db.db, directory=str(MIGRATIONS))
+    api.init_app(app)
+    for blueprint in API_BLUEPRINTS:
+        api.register_blueprint(blueprint)
+    for page in PAGES:
+        app.register_blueprint(page)
+    rest.public(app.view_functions["static"])
+    return app
+
+
+def _configure(app: Flask, settings: Config) -> None:
+    app.config.update(
+        SECRET_KEY=settings.secret_key,
+        SESSION_COOKIE_NAME="__Host-atrium_form" if settings.production else "atrium_form",
+        SESSION_COOKIE_SECURE=settings.production,
+        SESSION_COOKIE_SAMESITE="Lax",
+        WTF_CSRF_CHECK_DEFAULT=False,  # the API takes no cookies; the console asks for the check
+        WTF_CSRF_TIME_LIMIT=None,
+        MAX_CONTENT_LENGTH=settings.max_body_bytes,
+        API_TITLE="Atrium",
+        API_VERSION=rest.VERSION,
+        OPENAPI_VERSION="3.1.0",
+        OPENAPI_URL_PREFIX="/",
+        OPENAPI_JSON_PATH="openapi.json",
+        API_SPEC_OPTIONS=rest.spec_options(settings.base_url),
+    )
+    app.json = rest.Json(app)
+    app.url_map.strict_slashes = False
+    app.url_map.converters.update(uuid=rest.UuidPath, integer=rest.IntegerPath)
+    if settings.trusted_proxies:
+        hops = settings.trusted_proxies
+        app.wsgi_app = ProxyFix(  # type: ignore[method-assign]
+            app.wsgi_app, x_for=hops, x_proto=hops, x_host=hops
+        )

@@ -1,0 +1,1 @@
+"""Accounts (tenants) and who belongs to them: users, roles and groups."""

@@ -1,0 +1,143 @@
+"""Account, User, Role, Group (spec section 2, contract section 2).
+
+Tables of a tenant carry `account_id` first in every key; `accounts` and `roles` are shared by all.
+`version` grows with every change that a cached principal must obey (see `app.stamps`).
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.orm import Mapped, mapped_column, relationship
+
+from app import clock
+from app.db import Base, Id, Moment, Text, new_id
+
+SYSTEM_ACCOUNT_ID = "00000000-0000-0000-0000-000000000000"
+SYSTEM_CODE = "SY0000"
+PII_GROUP = "pii_access"
+ADMIN, EDITOR, VIEWER = "admin", "editor", "viewer"
+
+
+class Account(Base):
+    """A tenant."""
+
+    __tablename__ = "accounts"
+
+    id: Mapped[str] = mapped_column(Id, primary_key=True, default=new_id)
+    account_code: Mapped[str] = mapped_column(Text, unique=True)
+    slug: Mapped[str] = mapped_column(Text, unique=True)
+    name: Mapped[str] = mapped_column(Text)
+    is_active: Mapped[bool] = mapped_column(default=True)
+    version: Mapped[int] = mapped_column(default=1)
+    created_at: Mapped[datetime] = mapped_column(Moment, default=clock.now)
+    updated_at: Mapped[datetime] = mapped_column(Moment, default=clock.now, onupdate=clock.now)
+
+
+class AccountCodeCounter(Base):
+    """One row: how many account codes were given out. Its row lock puts registrations in order."""
+
+    __tablename__ = "account_code_counter"
+
+    id: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    given_out: Mapped[int] = mapped_column(default=0)
+
+
+class Role(Base):
+    """What a user is in an account; shared by all accounts."""
+
+    __tablename__ = "roles"
+
+    id: Mapped[int] = mapped_column(primary_key=True)
+    name: Mapped[str] = mapped_column(Text, unique=True)
+    description: Mapped[str | None] = mapped_column(Text)
+    created_at: Mapped[datetime] = mapped_column(Moment, default=clock.now)
+
+
+class User(Base):
+    """A person in one account; the same address may exist in several."""
+
+    __tablename__ = "users"
+    __table_args__ = (
+        sa.UniqueConstraint("account_id", "email_key"),
+        sa.Index("ix_users_id", "id"),
+        sa.ForeignKeyConstraint(["account_id"], ["accounts.id"]),
+        sa.ForeignKeyConstraint(["role_id"], ["roles.id"]),
+    )
+
+    account_id: Mapped[str] = mapped_column(Id, primary_key=True)
+    id: Mapped[str] = mapped_column(Id, primary_key=True, default=new_id)
+    email: Mapped[str] = mapped_column(Text)
+    email_key: Mapped[str] = mapped_column(Text)  # the address as it is compared
+    name: Mapped[str | None] = mapped_column(Text)
+    password_hash: Mapped[str | None] = mapped_column(Text)
+    role_id: Mapped[int]
+    is_active: Mapped[bool] = mapped_column(default=True)
+    email_verified: Mapped[bool] = mapped_column(default=False)
+    email_verified_at: Mapped[datetime | None] = mapped_column(Moment)
+    auth_provider: Mapped[str] = mapped_column(Text, default="password")
+    version: Mapped[int] = mapped_column(default=1)
+    last_login: Mapped[datetime | None] = mapped_column(Moment)
+    created_at: Mapped[datetime] = mapped_column(Moment, default=clock.now)
+    updated_at: Mapped[datetime] = mapped_column(Moment, default=clock.now, onupdate=clock.now)
+
+    account: Mapped[Account] = relationship(lazy="joined", innerjoin=True)
+    role: Mapped[Role] = relationship(lazy="joined", innerjoin=True)
+    groups: Mapped[list[Group]] = relationship(
+        secondary="group_members",
+        primaryjoin="and_(User.account_id == GroupMember.account_id,"
+        " User.id == GroupMember.user_id)",
+        secondaryjoin="and_(GroupMember.account_id == Group.account_id,"
+        " GroupMember.group_id == Group.id)",
+        order_by="Group.name",
+        lazy="selectin",
+        viewonly=True,
+    )
+
+    @property
+    def role_name(self) -> str:
+        """The name of the user's role."""
+        return self.role.name
+
+    @property
+    def group_names(self) -> list[str]:
+        """The names of the user's groups."""
+        return [group.name for group in self.groups]
+
+
+class Group(Base):
+    """A named set of users of one account."""
+
+    __tablename__ = "groups"
+    __table_args__ = (
+        sa.UniqueConstraint("account_id", "name"),
+        sa.ForeignKeyConstraint(["account_id"], ["accounts.id"]),
+    )
+
+    account_id: Mapped[str] = mapped_column(Id, primary_key=True)
+    id: Mapped[str] = mapped_column(Id, primary_key=True, default=new_id)
+    name: Mapped[str] = mapped_column(Text)
+    description: Mapped[str | None] = mapped_column(Text)
+    created_at: Mapped[datetime] = mapped_column(Moment, default=clock.now)
+    updated_at: Mapped[datetime] = mapped_column(Moment, default=clock.now, onupdate=clock.now)
+
+
+class GroupMember(Base):
+    """That a user is in a group."""
+
+    __tablename__ = "group_members"
+    __table_args__: Any = (
+        sa.ForeignKeyConstraint(
+            ["account_id", "group_id"], ["groups.account_id", "groups.id"], ondelete="CASCADE"
+        ),
+        sa.ForeignKeyConstraint(
+            ["account_id", "user_id"], ["users.account_id", "users.id"], ondelete="CASCADE"
+        ),
+        sa.Index("ix_group_members_user", "account_id", "user_id"),
+    )
+
+    account_id: Mapped[str] = mapped_column(Id, primary_key=True)
+    group_id: Mapped[str] = mapped_column(Id, primary_key=True)
+    user_id: Mapped[str] = mapped_column(Id, primary_key=True)

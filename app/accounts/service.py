@@ -1,0 +1,115 @@
+"""Making accounts and users; nothing here knows who asks."""
+
+from __future__ import annotations
+
+import sqlalchemy as sa
+from email_validator import EmailNotValidError, validate_email
+
+from app import clock, db
+from app.accounts import codes
+from app.accounts.models import (
+    ADMIN,
+    PII_GROUP,
+    SYSTEM_ACCOUNT_ID,
+    Account,
+    Group,
+    GroupMember,
+    Role,
+    User,
+)
+from app.errors import problem
+
+LONGEST_EMAIL = 254
+LONGEST_NAME = 200
+
+
+def create_account(name: str, slug: str) -> Account:
+    """A new account with its `pii_access` group. Raises Conflict when the slug is taken."""
+    with db.transaction() as session:
+        account = Account(account_code=codes.next_code(), slug=slug, name=name)
+        with db.conflict_on("accounts", "slug", "account_slug", "This slug is taken."):
+            session.add(account)
+            session.flush()
+        session.add(_pii_group(account.id))
+        session.flush()
+        return account
+
+
+def create_user(
+    account_id: str, *, email: str, password_hash: str | None, role: str, name: str | None = None
+) -> User:
+    """A new, unverified user. Raises Conflict when the address is taken in the account."""
+    with db.transaction() as session:
+        role_id = session.scalars(sa.select(Role.id).where(Role.name == role)).one()
+        user = User(
+            account_id=account_id,
+            email=email,
+            email_key=email_key(email),
+            name=name,
+            password_hash=password_hash,
+            role_id=role_id,
+        )
+        with db.conflict_on("users", "email_key", "email", "This address is taken."):
+            session.add(user)
+            session.flush()
+        session.refresh(user, ["account", "role", "groups"])
+        return user
+
+
+def join_group(user: User, name: str) -> None:
+    """Put a user into a group of the own account."""
+    with db.transaction() as session:
+        mine = (Group.account_id == user.account_id, Group.name == name)
+        group_id = session.scalars(sa.select(Group.id).where(*mine)).one()
+        member = GroupMember(account_id=user.account_id, group_id=group_id, user_id=user.id)
+        session.add(member)
+        user.version += 1
+        session.flush()
+        session.refresh(user, ["groups"])
+
+
+def mark_verified(user: User) -> None:
+    """Note that the user's address is proved."""
+    with db.transaction():
+        user.email_verified, user.email_verified_at = True, clock.now()
+
+
+def has_superadmin() -> bool:
+    """Whether anybody belongs to the system account."""
+    members = sa.select(User.id).where(User.account_id == SYSTEM_ACCOUNT_ID).limit(1)
+    return db.db.session.scalar(members) is not None
+
+
+def create_superadmin(email: str, password_hash: str, *, pii_access: bool = False) -> User:
+    """A verified superadmin."""
+    with db.transaction():
+        user = create_user(SYSTEM_ACCOUNT_ID, email=email, password_hash=password_hash, role=ADMIN)
+        mark_verified(user)
+        if pii_access:
+            join_group(user, PII_GROUP)
+        return user
+
+
+def email_key(email: str) -> str:
+    """The form in which addresses are compared: without regard to case."""
+    return email.strip().casefold()
+
+
+def email_problem(email: str, field: str = "email") -> dict[str, object] | None:
+    """Why a text is no e-mail address, or None."""
+    if not is_email(email):
+        return problem(field, "invalid_email", "This is not an e-mail address.")
+    return None
+
+
+def is_email(text: str) -> bool:
+    """Whether a text has the form of an e-mail address; nothing is looked up."""
+    try:
+        validate_email(text, check_deliverability=False, globally_deliverable=False)
+    except EmailNotValidError:
+        return False
+    return len(text) <= LONGEST_EMAIL
+
+
+def _pii_group(account_id: str) -> Group:
+    return Group(account_id=account_id, name=PII_GROUP, description="Sees personal data unmasked.")

@@ -1,0 +1,1 @@
+"""Signing in: passwords, tokens and sessions, and who a request comes from."""

@@ -1,0 +1,137 @@
+"""Before every view: who calls, may they, and is the request of the documented shape.
+
+Deny by default: a view that is not marked takes only signed-in callers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import wraps
+from typing import Any, TypeVar
+
+import structlog
+from flask import Flask, current_app, g, request
+from sqlalchemy.exc import DBAPIError
+
+from app import config, db, rest, stamps
+from app.auth import principal as principals
+from app.auth import tokens
+from app.auth.principal import Principal
+from app.errors import AppError, BadRequest, Forbidden, NotFound, Unauthorized
+from app.rest import Access
+
+View = TypeVar("View", bound=Callable[..., Any])
+API_KEY_PREFIX = "svc_sk_"
+
+
+def init_app(app: Flask) -> None:
+    """Guard every view of the application."""
+    app.before_request(_guard)
+
+
+def principal() -> Principal:
+    """The caller of this request."""
+    found: Principal = g.principal
+    return found
+
+
+def optimistic(view: View) -> View:
+    """Let a view work with cached rights and definitions, which its own statements check.
+
+    Whatever fails, a refusal included, may be due to something out of date: the view is then run
+    once more with everything loaded anew. It must therefore do all its writing in one transaction.
+    """
+
+    @wraps(view)
+    def run(*args: Any, **options: Any) -> Any:
+        try:
+            return view(*args, **options)
+        except (stamps.Stale, AppError):
+            pass
+        except DBAPIError as error:
+            if not db.misses_table_or_column(error):
+                raise
+        with stamps.reloading():
+            g.principal = _identify(rest.access_of(view))
+            return view(*args, **options)
+
+    run.checks_stamps = True  # type: ignore[attr-defined]
+    return run  # type: ignore[return-value]
+
+
+def _guard() -> None:
+    view = current_app.view_functions.get(request.endpoint or "")
+    if view is None:
+        return
+    access = rest.access_of(view)
+    if access is not Access.PUBLIC:
+        g.principal = _identify(access)
+        if not getattr(view, "checks_stamps", False):
+            g.principal = _verified(g.principal, access)
+        _log_account(g.principal)
+        if access is Access.SUPERADMIN and not g.principal.is_superadmin:
+            raise Forbidden("Only superadmins may do this.", error="superadmin_required")
+    rest.check_path(request)
+    rest.check_query(request, view)
+
+
+def _verified(caller: Principal, access: Access) -> Principal:
+    try:
+        stamps.verify(caller.stamps)
+    except stamps.Stale:
+        with stamps.reloading():
+            return _identify(access)
+    return caller
+
+
+def _identify(access: Access) -> Principal:
+    credential, reference = _credential(), _account_named()
+    if credential is not None:
+        return principals.choose_account(_signed_in(credential), reference)
+    if access is not Access.ANONYMOUS or reference is None:
+        raise Unauthorized
+    account = principals.account_named(reference)
+    if account is None:
+        raise NotFound("There is no such account.")
+    return principals.anonymous(account)
+
+
+def _credential() -> str | None:
+    scheme, _, value = request.headers.get("Authorization", "").strip().partition(" ")
+    if scheme.lower() == "bearer":
+        return value.strip()
+    if scheme:
+        raise Unauthorized("Only the Bearer scheme is accepted.")
+    return request.headers.get("X-API-Key")
+
+
+def _signed_in(credential: str) -> Principal:
+    if credential.startswith(API_KEY_PREFIX):
+        raise Unauthorized("The API key is not valid.")
+    claims = tokens.read(credential, tokens.ACCESS)
+    caller = principals.of_user(claims["account_id"], claims["sub"])
+    if caller is None:
+        raise Unauthorized("The token is not valid any more.")
+    return caller
+
+
+def account_of_host() -> str | None:
+    """The account slug that the request's host name carries."""
+    domain = config.current().base_domain
+    host = request.host.partition(":")[0].lower().rstrip(".")
+    slug = host.removesuffix(f".{domain}") if domain and host.endswith(f".{domain}") else ""
+    return slug if slug and "." not in slug else None
+
+
+def _account_named() -> str | None:
+    header = request.headers.get("X-Account-ID", "").strip() or None
+    host = account_of_host()
+    if header and host and header.lower() != host:
+        account = principals.account_named(host)
+        if account is None or not account.is_named(header):
+            raise BadRequest("The host name and X-Account-ID name different accounts.")
+    return header or host
+
+
+def _log_account(caller: Principal) -> None:
+    structlog.contextvars.bind_contextvars(account=caller.account_id, user=caller.user_id)

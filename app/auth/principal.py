@@ -1,0 +1,144 @@
+"""Who a request comes from, and the account it acts in (contract section 1)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+import sqlalchemy as sa
+
+from app import stamps
+from app.accounts.models import ADMIN, SYSTEM_ACCOUNT_ID, Account, User
+from app.db import db
+from app.errors import Forbidden, NotFound
+from app.stamps import Stamp
+
+ALL_ACCOUNTS = "*"
+
+
+@dataclass(frozen=True)
+class AccountRef:
+    """An account as others name it."""
+
+    id: str
+    slug: str
+    account_code: str
+    name: str
+    stamp: Stamp
+
+    def is_named(self, reference: str) -> bool:
+        """Whether a slug, code or id means this account."""
+        return reference.lower() in (self.id, self.slug, self.account_code.lower())
+
+
+@dataclass(frozen=True)
+class Principal:
+    """A caller. `account` is the one acted in: None means all, which only superadmins may read."""
+
+    account: AccountRef | None
+    home: AccountRef | None = None
+    user_id: str | None = None
+    email: str | None = None
+    name: str | None = None
+    role: str | None = None
+    groups: frozenset[str] = frozenset()
+    user_stamp: Stamp | None = field(default=None, repr=False)
+
+    @property
+    def signed_in(self) -> bool:
+        """Whether somebody has signed in."""
+        return self.user_id is not None
+
+    @property
+    def is_superadmin(self) -> bool:
+        """Whether the caller belongs to the system account; nothing else makes a superadmin."""
+        return self.home is not None and self.home.id == SYSTEM_ACCOUNT_ID
+
+    @property
+    def is_admin(self) -> bool:
+        """Whether the caller administers the account acted in."""
+        return self.is_superadmin or self.role == ADMIN
+
+    @property
+    def account_id(self) -> str | None:
+        """The id of the account acted in."""
+        return self.account.id if self.account else None
+
+    @property
+    def stamps(self) -> Sequence[Stamp]:
+        """What must be unchanged for this to be still true."""
+        found = (
+            self.user_stamp,
+            self.home and self.home.stamp,
+            self.account and self.account.stamp,
+        )
+        return list(dict.fromkeys(stamp for stamp in found if stamp))
+
+    def acting_in(self, account: AccountRef | None) -> Principal:
+        """The same caller, acting in another account."""
+        return replace(self, account=account)
+
+
+def of_user(account_id: str, user_id: str) -> Principal | None:
+    """The principal of an active user of an active account, cached under its version."""
+    return stamps.cache("principals").get((account_id, user_id), lambda: _load(account_id, user_id))
+
+
+def account_named(reference: str) -> AccountRef | None:
+    """The active account that a slug, code or id names, cached under its version."""
+    return stamps.cache("accounts").get(reference.lower(), lambda: _find(reference.lower()))
+
+
+def anonymous(account: AccountRef) -> Principal:
+    """Nobody in particular, in an account."""
+    return Principal(account)
+
+
+def choose_account(caller: Principal, reference: str | None) -> Principal:
+    """Let the caller act in the account that it names. Raises Forbidden or NotFound."""
+    if reference is None or (caller.home and caller.home.is_named(reference)):
+        return caller
+    if not caller.is_superadmin:
+        raise Forbidden("Your credential belongs to another account.")
+    if reference == ALL_ACCOUNTS:
+        return caller.acting_in(None)
+    account = account_named(reference)
+    if account is None:
+        raise NotFound("There is no such account.")
+    return caller.acting_in(account)
+
+
+def _load(account_id: str, user_id: str) -> Principal | None:
+    user = db.session.get(User, (account_id, user_id), populate_existing=True)
+    if user is None or not user.is_active or not user.account.is_active:
+        return None
+    home = _ref(user.account)
+    return Principal(
+        account=home,
+        home=home,
+        user_id=user.id,
+        email=user.email,
+        name=user.name,
+        role=user.role.name,
+        groups=frozenset(group.name for group in user.groups),
+        user_stamp=Stamp("users", (account_id, user_id), user.version),
+    )
+
+
+def find_account(reference: str) -> sa.Select[Account]:
+    """The account with that slug, code or id (in lower case)."""
+    code = reference.upper()
+    return sa.select(Account).where(
+        sa.or_(Account.slug == reference, Account.id == reference, Account.account_code == code)
+    )
+
+
+def _find(reference: str) -> AccountRef | None:
+    statement = find_account(reference).execution_options(populate_existing=True)
+    account = db.session.scalar(statement)
+    return _ref(account) if account and account.is_active else None
+
+
+def _ref(account: Account) -> AccountRef:
+    stamp = Stamp("accounts", (account.id,), account.version)
+    return AccountRef(account.id, account.slug, account.account_code, account.name, stamp)

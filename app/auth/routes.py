@@ -1,0 +1,402 @@
+"""`/auth`: registration, verification, signing in and out (spec 4.1)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import marshmallow as ma
+from flask import Response, make_response, render_template, request
+
+from app import config, rest
+from app.accounts.models import Account, User
+from app.auth import service as auth
+from app.auth.guard import account_of_host, principal
+from app.auth.service import Origin, SignIn
+from app.rest import public
+
+blueprint = rest.Blueprint(
+    "Authentication",
+    __name__,
+    url_prefix=f"{rest.PREFIX}/auth",
+    description="Registering an account, and signing in and out.",
+)
+links = rest.Blueprint(
+    "Links", __name__, description="Addresses that mails contain; without the version prefix."
+)
+
+REFRESH_COOKIE = "service_refresh"
+REFRESH_PATH = f"{rest.PREFIX}/auth"
+
+ACCOUNT = {
+    "id": "019a9f00-0000-7000-8000-00000000000a",
+    "slug": "acme",
+    "name": "Acme",
+    "account_code": "AA0001",
+    "created_at": "2026-11-20T12:00:00.123456Z",
+}
+USER = {
+    "id": "019a9f00-0000-7000-8000-00000000000b",
+    "email": "alice@acme.example",
+    "name": None,
+    "account_id": ACCOUNT["id"],
+    "account_code": "AA0001",
+    "account_name": "Acme",
+    "role": "admin",
+    "role_id": 1,
+    "role_name": "admin",
+    "groups": ["pii_access"],
+    "is_active": True,
+    "email_verified": True,
+    "email_verified_at": "2026-11-20T12:00:00.123456Z",
+    "auth_provider": "password",
+    "created_at": "2026-11-20T12:00:00.123456Z",
+    "updated_at": "2026-11-20T12:00:00.123456Z",
+    "last_login": None,
+}
+PAIR = {
+    "token": "eyJhbGciOi...",
+    "access_token": "eyJhbGciOi...",
+    "refresh_token": "eyJhbGciOi...",
+    "token_type": "bearer",
+    "expires_in": 3600,
+}
+
+
+class AccountView(rest.Schema):
+    """An account."""
+
+    id = ma.fields.String(required=True)
+    slug = ma.fields.String(required=True)
+    name = ma.fields.String(required=True)
+    account_code = ma.fields.String(required=True)
+    created_at = rest.Timestamp(required=True)
+
+
+class UserView(rest.Schema):
+    """A user; never with a password hash."""
+
+    id = ma.fields.String(required=True)
+    email = ma.fields.String(required=True)
+    name = ma.fields.String(required=True, allow_none=True)
+    account_id = ma.fields.String(required=True)
+    account_code = ma.fields.String(required=True, attribute="account.account_code")
+    account_name = ma.fields.String(required=True, attribute="account.name")
+    role = ma.fields.String(required=True, attribute="role.name")
+    role_id = ma.fields.Integer(required=True)
+    role_name = ma.fields.String(required=True)
+    groups = ma.fields.List(ma.fields.String(), attribute="group_names", required=True)
+    is_active = ma.fields.Boolean(required=True)
+    email_verified = ma.fields.Boolean(required=True)
+    email_verified_at = rest.Timestamp(required=True, allow_none=True)
+    auth_provider = ma.fields.String(required=True)
+    created_at = rest.Timestamp(required=True)
+    updated_at = rest.Timestamp(required=True)
+    last_login = rest.Timestamp(required=True, allow_none=True)
+
+
+class Registration(rest.Schema):
+    """A new account and its first user. `account` and `name` are other names for slug and name."""
+
+    account_name = rest.Text(longest=200)
+    account_slug = rest.Text(longest=200)
+    account = rest.Text(longest=200, metadata={"description": "The slug of the new account."})
+    name = rest.Text(longest=200, metadata={"description": "The display name of the account."})
+    email = rest.Text(longest=320, required=True)
+    password = rest.Text(longest=20_000, required=True)
+
+    @ma.validates_schema
+    def names_the_account(self, data: dict[str, Any], **options: Any) -> None:
+        """A name or a slug must be there."""
+        if not any(data.get(key) for key in ("account_name", "account_slug", "account", "name")):
+            raise ma.ValidationError("Missing data for required field.", "account_name")
+
+
+class Registered(rest.Schema):
+    """The new account and user; no tokens until the address is verified."""
+
+    message = ma.fields.String(required=True)
+    account = ma.fields.Nested(AccountView, required=True)
+    user = ma.fields.Nested(UserView, required=True)
+
+
+class Credentials(rest.Schema):
+    """Who signs in. The account may be left out where the host name carries its slug."""
+
+    account = rest.Text(longest=200, metadata={"description": "Slug, code or id."})
+    email = rest.Text(longest=320, required=True)
+    password = rest.Text(longest=20_000, required=True)
+
+
+class TokenPair(rest.Schema):
+    """An access token (under both of its names) and a refresh token."""
+
+    token = ma.fields.String(required=True)
+    access_token = ma.fields.String(required=True)
+    refresh_token = ma.fields.String(required=True)
+    token_type = ma.fields.String(required=True)
+    expires_in = ma.fields.Integer(required=True, metadata={"description": "Seconds."})
+
+
+class SignedIn(TokenPair):
+    """Tokens, and whose they are."""
+
+    account = ma.fields.Nested(AccountView, required=True)
+    user = ma.fields.Nested(UserView, required=True)
+
+
+class RefreshBody(rest.Schema):
+    """A refresh token; the cookie serves where it is absent."""
+
+    refresh_token = rest.Text(longest=4000)
+
+
+class TokenBody(rest.Schema):
+    """The token of a mailed link."""
+
+    token = rest.Text(longest=500, required=True)
+
+
+class Me(UserView):
+    """The caller."""
+
+    user_id = ma.fields.String(required=True)
+    user = ma.fields.Nested(UserView, required=True)
+    account = ma.fields.Nested(AccountView, required=True)
+    is_superadmin = ma.fields.Boolean(required=True)
+
+
+class EmailBody(rest.Schema):
+    """Whose address to verify; the caller's own where it is absent."""
+
+    email = rest.Text(longest=320)
+
+
+class ResendBody(rest.Schema):
+    """An address and the account it belongs to."""
+
+    email = rest.Text(longest=320, required=True)
+    account = rest.Text(longest=200)
+
+
+class VerifiedUser(rest.Schema):
+    """The user whose address is proved."""
+
+    id = ma.fields.String(required=True)
+    email = ma.fields.String(required=True)
+    email_verified = ma.fields.Boolean(required=True)
+
+
+class Verified(rest.Schema):
+    """That an address is proved."""
+
+    message = ma.fields.String(required=True)
+    user = ma.fields.Nested(VerifiedUser, required=True)
+
+
+VERIFIED = {
+    "message": "Your email address is verified. You can sign in now.",
+    "user": {"id": USER["id"], "email": USER["email"], "email_verified": True},
+}
+
+
+@blueprint.route("/register", methods=["POST"])
+@blueprint.arguments(
+    Registration,
+    example={
+        "account_name": "Acme",
+        "account_slug": "acme",
+        "email": "alice@acme.example",
+        "password": "Correct-horse-1",
+    },
+)
+@blueprint.response(
+    201,
+    Registered,
+    example={"message": "Please check your inbox.", "account": ACCOUNT, "user": USER},
+)
+@blueprint.fails(400, 409)
+@public
+def register(body: dict[str, Any]) -> dict[str, Any]:
+    """Register an account with its first user, who becomes its admin.
+
+    The slug is derived from the name where it is absent. A mail with a verification link follows;
+    there is no signing in before the address is verified.
+    """
+    user = auth.register(
+        name=body.get("account_name") or body.get("name"),
+        slug=body.get("account_slug") or body.get("account"),
+        email=body["email"],
+        password=body["password"],
+    )
+    message = "The account is made. Please check your inbox to verify your email address."
+    return {"message": message, "account": user.account, "user": user}
+
+
+@blueprint.route("/login", methods=["POST"])
+@blueprint.arguments(
+    Credentials,
+    example={"account": "acme", "email": "alice@acme.example", "password": "Correct-horse-1"},
+)
+@blueprint.response(200, SignedIn, example={**PAIR, "account": ACCOUNT, "user": USER})
+@blueprint.fails(400, 401)
+@public
+def login(body: dict[str, Any]) -> Response:
+    """Sign in by account, address and password.
+
+    An unknown account, an unknown user, a wrong password and an inactive user are answered alike:
+    401 `authentication_failed`. With the right password but an address not yet verified:
+    401 `email_not_verified`. The refresh token is also set as an HttpOnly cookie.
+    """
+    signed_in = auth.login(
+        account=body.get("account") or account_of_host(),
+        email=body["email"],
+        password=body["password"],
+        origin=_origin(),
+    )
+    extra = {"account": signed_in.user.account, "user": signed_in.user}
+    return _with_cookie(SignedIn().dump(_pair(signed_in) | extra), signed_in.refresh_token)
+
+
+@blueprint.route("/refresh", methods=["POST"])
+@blueprint.arguments(RefreshBody, example={"refresh_token": "eyJhbGciOi..."})
+@blueprint.response(200, TokenPair, example=PAIR)
+@blueprint.fails(401)
+@public
+def refresh(body: dict[str, Any]) -> Response:
+    """Trade a refresh token for a new pair.
+
+    Each serves once. One that is used again is a 401 and ends all tokens that grew from the same
+    sign-in.
+    """
+    signed_in = auth.refresh(body.get("refresh_token") or request.cookies.get(REFRESH_COOKIE, ""))
+    return _with_cookie(_pair(signed_in), signed_in.refresh_token)
+
+
+@blueprint.route("/logout", methods=["POST"])
+@blueprint.arguments(RefreshBody, example={"refresh_token": "eyJhbGciOi..."})
+@blueprint.response(200, rest.Message, example={"message": "You are signed out."})
+@blueprint.fails(403)
+def logout(body: dict[str, Any]) -> Response:
+    """Sign out.
+
+    Revokes the given refresh token or the cookie's; without either, all of the caller's.
+    """
+    auth.logout(principal(), body.get("refresh_token") or request.cookies.get(REFRESH_COOKIE))
+    response = make_response({"message": "You are signed out."})
+    response.delete_cookie(REFRESH_COOKIE, path=REFRESH_PATH)
+    return response
+
+
+@blueprint.route("/me", methods=["GET"])
+@blueprint.response(
+    200,
+    Me,
+    example={
+        **USER,
+        "user_id": USER["id"],
+        "user": USER,
+        "account": ACCOUNT,
+        "is_superadmin": False,
+    },
+)
+def me() -> dict[str, Any]:
+    """Get the caller."""
+    user: User = auth.user_of(principal())
+    account: Account = user.account
+    shown: dict[str, Any] = UserView().dump(user)
+    return {
+        **{name: getattr(user, name) for name in ("created_at", "updated_at", "last_login")},
+        "email_verified_at": user.email_verified_at,
+        **{k: v for k, v in shown.items() if not k.endswith("_at") and k != "last_login"},
+        "user_id": user.id,
+        "user": user,
+        "account": account,
+        "is_superadmin": principal().is_superadmin,
+    }
+
+
+@blueprint.route("/send-verification", methods=["POST"])
+@blueprint.arguments(EmailBody, example={"email": "alice@acme.example"})
+@blueprint.response(200, rest.Message, example={"message": "A new link is on its way."})
+@blueprint.fails(403)
+def send_verification(body: dict[str, Any]) -> dict[str, str]:
+    """Mail a new verification link.
+
+    To the caller, or, where the caller is an admin, to a user of the own account.
+    """
+    auth.send_verification(principal(), body.get("email"))
+    return {"message": "A new link is on its way."}
+
+
+@blueprint.route("/resend-verification", methods=["POST"])
+@blueprint.arguments(ResendBody, example={"account": "acme", "email": "alice@acme.example"})
+@blueprint.response(200, rest.Message, example={"message": "If there is such a user, ..."})
+@blueprint.fails(400)
+@public
+def resend_verification(body: dict[str, Any]) -> dict[str, str]:
+    """Mail a new verification link, without signing in.
+
+    The answer is the same whether or not there is such a user.
+    """
+    auth.resend_verification(body.get("account") or account_of_host(), body["email"])
+    return {"message": "If there is such a user who is not verified, a new link is on its way."}
+
+
+@blueprint.route("/verify-email", methods=["POST"])
+@blueprint.arguments(TokenBody, example={"token": "AA0001-..."})
+@blueprint.response(200, Verified, example=VERIFIED)
+@blueprint.fails(400)
+@public
+def verify_email_by_api(body: dict[str, Any]) -> dict[str, Any]:
+    """Verify an address by the token of the mailed link.
+
+    A bad, used or expired token is 400 `invalid_token`.
+    """
+    return {"message": VERIFIED["message"], "user": auth.verify_email(body["token"])}
+
+
+@links.route("/auth/verify-email", methods=["GET"])
+@links.arguments(TokenBody, location="query")
+@links.response(200, Verified, example=VERIFIED)
+@links.fails(400)
+@public
+def verify_email(args: dict[str, Any]) -> Any:
+    """Verify an address: the link in the mail.
+
+    A browser gets a page.
+    """
+    if request.method == "HEAD":  # a mail scanner that looks at the link must not use it up
+        return Response()
+    user = auth.verify_email(args["token"])
+    if request.accept_mimetypes.best == "text/html":
+        return make_response(render_template("auth/verified.html", email=user.email))
+    return {"message": VERIFIED["message"], "user": user}
+
+
+def _pair(signed_in: SignIn) -> dict[str, Any]:
+    return {
+        "token": signed_in.access_token,
+        "access_token": signed_in.access_token,
+        "refresh_token": signed_in.refresh_token,
+        "token_type": "bearer",
+        "expires_in": config.current().access_token_expire_minutes * 60,
+    }
+
+
+def _with_cookie(body: dict[str, Any], refresh_token: str) -> Response:
+    response = make_response(body)
+    response.set_cookie(
+        REFRESH_COOKIE,
+        refresh_token,
+        max_age=config.current().refresh_token_expire_days * 86_400,
+        path=REFRESH_PATH,
+        httponly=True,
+        samesite="Lax",
+        secure=config.current().production,
+    )
+    response.headers["Cache-Control"] = "no-store"
+    return response
+
+
+def _origin() -> Origin:
+    return Origin(request.remote_addr, request.user_agent.string)

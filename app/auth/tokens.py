@@ -1,0 +1,101 @@
+"""JSON Web Tokens and other secrets that callers show (contract section 3).
+
+PyJWT, not the Flask extension above it: that one fills in a missing `type`, and reads every token
+twice to find its key.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+from datetime import timedelta
+from functools import lru_cache
+from typing import Any
+
+import jwt
+
+from app import clock, config, db
+from app.errors import Unauthorized
+
+ALGORITHM = "HS256"
+ACCESS, REFRESH = "access", "refresh"
+REQUIRED = ["exp", "iat", "iss", "jti", "sub", "type", "account_id"]
+HEADERS = {"alg", "typ", "kid"}
+
+
+def digest(secret: str) -> str:
+    """SHA-256 of a random secret, as stored."""
+    return hashlib.sha256(secret.encode()).hexdigest()
+
+
+def random_token(account_code: str) -> str:
+    """32 random bytes as text, led by the account's code, so that its look-up is a keyed one."""
+    return f"{account_code}-{secrets.token_urlsafe(32)}"
+
+
+def access(*, user_id: str, account_id: str, email: str, role: str) -> str:
+    """A signed access token."""
+    lifetime = timedelta(minutes=config.current().access_token_expire_minutes)
+    claims = {"sub": user_id, "account_id": account_id, "email": email, "role": role}
+    return _sign(ACCESS, claims | {"jti": db.new_id()}, lifetime)
+
+
+def refresh(*, user_id: str, account_id: str, session_id: str) -> tuple[str, str]:
+    """A signed refresh token of a session, and its `jti`."""
+    lifetime = timedelta(days=config.current().refresh_token_expire_days)
+    jti = db.new_id()
+    claims = {"sub": user_id, "account_id": account_id, "jti": jti, "sid": session_id}
+    return _sign(REFRESH, claims, lifetime), jti
+
+
+def read(token: str, type: str) -> dict[str, Any]:
+    """The claims of a token that we signed and that is still valid. Raises Unauthorized."""
+    try:
+        header = jwt.get_unverified_header(token)
+        if not set(header) <= HEADERS or not isinstance(header.get("kid"), str):
+            raise Unauthorized("The token is not one of ours.")
+        claims: dict[str, Any] = jwt.decode(
+            token,
+            _keys()[header["kid"]],
+            algorithms=[ALGORITHM],
+            issuer=config.current().base_url,
+            options={"require": REQUIRED, "strict_aud": True},
+        )
+    except jwt.ExpiredSignatureError as error:
+        raise Unauthorized("The token has expired.", error="token_expired") from error
+    except (
+        jwt.PyJWTError,
+        KeyError,
+        ValueError,
+        TypeError,
+        OverflowError,
+        RecursionError,
+    ) as error:
+        raise Unauthorized("The token is not valid.") from error
+    if claims["type"] != type or not all(isinstance(claims[name], str) for name in REQUIRED[2:]):
+        raise Unauthorized("The token is not valid here.")
+    return claims
+
+
+def _sign(type: str, claims: dict[str, Any], lifetime: timedelta) -> str:
+    now = clock.now()
+    claims = claims | {"type": type, "iat": now, "exp": now + lifetime}
+    claims["iss"] = config.current().base_url
+    key = config.current().secret_key
+    return jwt.encode(claims, key, algorithm=ALGORITHM, headers={"kid": _kid(key)})
+
+
+def _keys() -> dict[str, str]:
+    settings = config.current()
+    return _by_kid((settings.secret_key, *settings.secret_key_previous))
+
+
+@lru_cache
+def _by_kid(keys: tuple[str, ...]) -> dict[str, str]:
+    return {_kid(key): key for key in keys}
+
+
+@lru_cache
+def _kid(key: str) -> str:
+    # A name for the key that tells nothing of it.
+    return hashlib.sha256(b"kid:" + key.encode()).hexdigest()[:12]

@@ -1,0 +1,68 @@
+"""Commands of `flask --app wsgi`: set up, settings, the first superadmin, the worker."""
+
+from __future__ import annotations
+
+import signal
+import threading
+
+import click
+import flask_migrate
+from flask import Flask
+
+from app import config, jobs
+from app.accounts import service as accounts
+from app.auth import bootstrap, passwords
+from app.collections.revisions import MIGRATIONS
+from app.errors import AppError
+
+
+def init_app(app: Flask) -> None:
+    """Register the commands."""
+    for command in (setup, settings, create_superadmin, worker):
+        app.cli.add_command(command)
+
+
+@click.command()
+def setup() -> None:
+    """Migrate the database and make the first superadmin; safe to repeat."""
+    flask_migrate.upgrade(directory=str(MIGRATIONS))
+    bootstrap.from_settings()
+    made = bootstrap.made_up()
+    base_url = config.current().base_url
+    if made:
+        click.echo("\n  The first superadmin; this is shown only once:\n")
+        click.echo(f"    account   system\n    email     {made[0]}\n    password  {made[1]}\n")
+    click.echo(f"  Console          {base_url}/console")
+    click.echo(f"  API description  {base_url}/docs\n")
+
+
+@click.command()
+def settings() -> None:
+    """List every setting with its value; secrets are only said to be set."""
+    for variable, value, help in config.current().listing():
+        click.echo(f"{variable:40} {value:40} {help}")
+
+
+@click.command("create-superadmin")
+@click.argument("email")
+@click.option("--pii-access", is_flag=True, help="Let this superadmin see personal data unmasked.")
+@click.password_option(help="Asked for when not given.")
+def create_superadmin(email: str, pii_access: bool, password: str) -> None:
+    """Make another superadmin, already verified."""
+    wrong = [one for one in (accounts.email_problem(email), *passwords.problems(password)) if one]
+    if wrong:
+        raise click.ClickException("\n".join(str(one["message"]) for one in wrong))
+    try:
+        accounts.create_superadmin(email, passwords.hash(password), pii_access=pii_access)
+    except AppError as error:
+        raise click.ClickException(error.message) from error
+    click.echo(f"{email} is a superadmin now.")
+
+
+@click.command()
+def worker() -> None:
+    """Carry out background work until stopped (SIGTERM, Ctrl-C)."""
+    stop = threading.Event()
+    for name in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(name, lambda *_: stop.set())
+    jobs.serve(stop)

@@ -1,0 +1,22 @@
+"""The one source of the time of day, and the one text form of it (contract section 1)."""
+
+from datetime import UTC, datetime
+
+
+def now() -> datetime:
+    """The present moment, in UTC."""
+    return datetime.now(UTC)
+
+
+def iso(moment: datetime) -> str:
+    """RFC 3339 in UTC with microseconds: `2026-11-20T12:00:00.123456Z`."""
+    return moment.astimezone(UTC).replace(tzinfo=None).isoformat(timespec="microseconds") + "Z"
+
+
+def parse(text: str) -> datetime:
+    """The moment an ISO 8601 text names; without an offset it is UTC. Raises ValueError."""
+    moment = datetime.fromisoformat(text)
+    try:
+        return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
+    except OverflowError as error:
+        raise ValueError("out of range") from error

@@ -1,0 +1,1 @@
+"""Collections: user-defined schemas, their tables, and who may do what with their records."""

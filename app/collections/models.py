@@ -1,0 +1,42 @@
+"""The rows behind definitions and their revisions; shared by all accounts (contract section 4)."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.orm import Mapped, mapped_column
+
+from app import clock
+from app.db import Base, Id, Moment, Text, new_id
+
+
+class Collection(Base):
+    """A collection as stored. `version` grows with every change of its schema or its rules."""
+
+    __tablename__ = "collections"
+
+    id: Mapped[str] = mapped_column(Id, primary_key=True, default=new_id)
+    name: Mapped[str] = mapped_column(Text)
+    name_key: Mapped[str] = mapped_column(Text, unique=True)  # the name as it is compared
+    table_name: Mapped[str] = mapped_column(Text, unique=True)
+    schema: Mapped[list[dict[str, Any]]] = mapped_column(sa.JSON)
+    rules: Mapped[dict[str, Any]] = mapped_column(sa.JSON)
+    version: Mapped[int] = mapped_column(default=1)
+    created_at: Mapped[datetime] = mapped_column(Moment, default=clock.now)
+    updated_at: Mapped[datetime] = mapped_column(Moment, default=clock.now, onupdate=clock.now)
+
+
+class Revision(Base):
+    """One change of a collection's table, written with its DDL (contract section 11)."""
+
+    __tablename__ = "collection_revisions"
+
+    revision: Mapped[str] = mapped_column(Text, primary_key=True)
+    number: Mapped[int] = mapped_column(unique=True)
+    down_revision: Mapped[str | None] = mapped_column(Text)
+    description: Mapped[str] = mapped_column(Text)
+    collection_id: Mapped[str] = mapped_column(Id)
+    statements: Mapped[list[str]] = mapped_column(sa.JSON)
+    created_at: Mapped[datetime] = mapped_column(Moment, default=clock.now)

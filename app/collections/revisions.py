@@ -1,0 +1,109 @@
+"""Revisions: the core's from Alembic's files, the collections' from rows (contract section 11).
+
+A change of a collection's table writes its revision in the same transaction, so that the list and
+the tables never disagree, also where a process has no lasting disk.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import sqlalchemy as sa
+
+from app import clock, config, db
+from app.collections.models import Revision
+
+MIGRATIONS = config.PROJECT / "migrations"
+
+
+def record(collection_id: str, description: str, statements: Sequence[str]) -> str:
+    """Write down a change of a collection's table. Returns the revision's id."""
+    session = db.db.session
+    last = session.scalar(sa.select(Revision).order_by(Revision.number.desc()).limit(1))
+    revision = Revision(
+        revision=db.new_id().replace("-", ""),
+        number=(last.number if last else 0) + 1,
+        down_revision=last.revision if last else None,
+        description=description,
+        collection_id=collection_id,
+        statements=list(statements),
+    )
+    session.add(revision)
+    session.flush()
+    return revision.revision
+
+
+def listing() -> dict[str, Any]:
+    """Every revision, newest first, and the current one (spec 4.8)."""
+    dynamic = [
+        _dynamic(row)
+        for row in db.db.session.scalars(sa.select(Revision).order_by(Revision.number.desc()))
+    ]
+    if dynamic:
+        dynamic[0]["is_head"] = True
+    core = _core()
+    applied = [one for one in (*dynamic, *core) if one["is_applied"]]
+    return {
+        "revisions": [*dynamic, *core],
+        "total": len(dynamic) + len(core),
+        "current_revision": applied[0]["revision"] if applied else None,
+    }
+
+
+def applied_core_revision() -> str | None:
+    """The core revision that the database is at."""
+    return db.connection().scalar(sa.text("SELECT version_num FROM alembic_version"))
+
+
+def core_head() -> str:
+    """The newest core revision that this version of the application brings."""
+    return str(_scripts().get_current_head())
+
+
+def _scripts() -> Any:
+    from alembic.script import ScriptDirectory  # only here: it takes memory
+
+    return ScriptDirectory(str(MIGRATIONS))
+
+
+def _core() -> list[dict[str, Any]]:
+    applied_head = applied_core_revision()
+    found, applied = [], False
+    for script in _scripts().walk_revisions():
+        applied = applied or script.revision == applied_head
+        found.append(
+            {
+                "revision": script.revision,
+                "description": script.doc,
+                "is_applied": applied,
+                "is_head": script.is_head,
+                "is_dynamic": False,
+                "down_revision": script.down_revision,
+                "branch_labels": sorted(script.branch_labels),
+                "created_at": _created_at(Path(script.path)),
+            }
+        )
+    return found
+
+
+def _created_at(path: Path) -> str | None:
+    # Alembic keeps the date in the file's docstring.
+    for line in path.read_text().splitlines()[:12]:
+        if line.startswith("Create Date: "):
+            return clock.iso(clock.parse(line.removeprefix("Create Date: ").strip()))
+    return None
+
+
+def _dynamic(row: Revision) -> dict[str, Any]:
+    return {
+        "revision": row.revision,
+        "description": row.description,
+        "is_applied": True,
+        "is_head": False,
+        "is_dynamic": True,
+        "down_revision": row.down_revision,
+        "branch_labels": ["collections"],
+        "created_at": clock.iso(row.created_at),
+    }

@@ -1,0 +1,395 @@
+"""`/collections` and `/migrations`: definitions, rules and revisions (spec 4.3, 4.8)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import marshmallow as ma
+
+from app import rest
+from app.collections import revisions
+from app.collections import service as collections
+from app.collections.fields import TYPES
+from app.collections.models import Collection
+from app.rest import page_of, superadmin
+
+blueprint = rest.Blueprint(
+    "Collections",
+    __name__,
+    url_prefix=f"{rest.PREFIX}/collections",
+    description="The collections that all accounts share; superadmins define them.",
+)
+migrations = rest.Blueprint(
+    "Migrations",
+    __name__,
+    url_prefix=f"{rest.PREFIX}/migrations",
+    description="Which revisions of the schema there are, and which are applied.",
+)
+
+RULES = {
+    "list_rule": "true",
+    "view_rule": "true",
+    "create_rule": "true",
+    "update_rule": "true",
+    "delete_rule": None,
+    "list_fields": "*",
+    "view_fields": "*",
+    "create_fields": "*",
+    "update_fields": "*",
+}
+SCHEMA = [
+    {"name": "title", "type": "text", "required": True, "options": {"max_length": 200}},
+    {"name": "views", "type": "number", "default": 0},
+]
+COLLECTION = {
+    "id": "019a9f00-0000-7000-8000-0000000000c0",
+    "name": "posts",
+    "table_name": "col_posts",
+    "schema": SCHEMA,
+    "fields": SCHEMA,
+    "field_count": 2,
+    "record_count": 0,
+    "created_at": "2026-11-20T12:00:00.123456Z",
+    "updated_at": "2026-11-20T12:00:00.123456Z",
+}
+
+
+class FieldDefinition(rest.Schema):
+    """A field of a collection."""
+
+    name = rest.Text(longest=200, required=True)
+    type = rest.Text(required=True, metadata={"description": f"One of: {', '.join(TYPES)}."})
+    required = ma.fields.Boolean(truthy={True}, falsy={False})
+    default = ma.fields.Raw(allow_none=True)
+    unique = ma.fields.Boolean(
+        truthy={True}, falsy={False}, metadata={"description": "Unique within each account."}
+    )
+    options = ma.fields.Dict(
+        keys=ma.fields.String(),
+        metadata={
+            "description": "text: min_length, max_length, pattern (RE2), choices; number: min, max,"
+            " integer; any but json: index."
+        },
+    )
+    collection = rest.Text(
+        allow_none=True, metadata={"description": "The collection a reference points into."}
+    )
+    on_delete = rest.Text(allow_none=True, metadata={"description": "restrict, for references."})
+    pii = ma.fields.Boolean(truthy={True}, falsy={False})
+    mask_type = rest.Text(allow_none=True)
+    expression = rest.Text(longest=2000, allow_none=True)
+    return_type = rest.Text(allow_none=True)
+
+
+class RulePart(rest.Schema):
+    """The rule and the fields of one operation."""
+
+    rule = rest.Text(longest=2000, allow_none=True)
+    fields_ = ma.fields.Raw(
+        data_key="fields",
+        attribute="fields",
+        metadata={"description": '`"*"` or an array of field names.'},
+    )
+
+
+class RulesBody(rest.Schema):
+    """Rules and field lists; what is absent stays as it is."""
+
+    list_rule = rest.Text(longest=2000, allow_none=True)
+    view_rule = rest.Text(longest=2000, allow_none=True)
+    create_rule = rest.Text(longest=2000, allow_none=True)
+    update_rule = rest.Text(longest=2000, allow_none=True)
+    delete_rule = rest.Text(longest=2000, allow_none=True)
+    list_fields = ma.fields.Raw()
+    view_fields = ma.fields.Raw()
+    create_fields = ma.fields.Raw()
+    update_fields = ma.fields.Raw()
+    create = ma.fields.Nested(RulePart)
+    read = ma.fields.Nested(RulePart, metadata={"description": "Sets list and view."})
+    update = ma.fields.Nested(RulePart)
+    delete = ma.fields.Nested(RulePart)
+
+
+class Rules(RulesBody):
+    """The rules of a collection, in both forms."""
+
+    collection = ma.fields.String()
+
+
+class RulesOfNew(rest.Schema):
+    """Rules that a new collection may bring along."""
+
+    list_rule = rest.Text(longest=2000, allow_none=True)
+    view_rule = rest.Text(longest=2000, allow_none=True)
+    create_rule = rest.Text(longest=2000, allow_none=True)
+    update_rule = rest.Text(longest=2000, allow_none=True)
+    delete_rule = rest.Text(longest=2000, allow_none=True)
+    list_fields = ma.fields.Raw()
+    view_fields = ma.fields.Raw()
+    create_fields = ma.fields.Raw()
+    update_fields = ma.fields.Raw()
+
+
+def _schema_field(**options: Any) -> Any:
+    return ma.fields.List(ma.fields.Nested(FieldDefinition), **options)
+
+
+class NewCollection(RulesOfNew):
+    """A collection to make."""
+
+    name = rest.Text(longest=200, required=True)
+    schema = _schema_field(validate=ma.validate.Length(max=200))
+    fields_ = _schema_field(data_key="fields", metadata={"description": "Another name for schema."})
+
+    @ma.pre_load
+    def accept_fields(self, data: Any, **options: Any) -> Any:
+        """Take `fields` where `schema` is absent."""
+        if isinstance(data, dict) and "schema" not in data and "fields" in data:
+            data = {key: value for key, value in data.items() if key != "fields"} | {
+                "schema": data["fields"]
+            }
+        return data
+
+    @ma.validates_schema
+    def needs_schema(self, data: dict[str, Any], **options: Any) -> None:
+        """One of the two must be there."""
+        if "schema" not in data:
+            raise ma.ValidationError("Missing data for required field.", "schema")
+
+
+class ChangedCollection(rest.Schema):
+    """A collection's schema as it shall be: every present field, and new ones."""
+
+    schema = _schema_field(required=True, validate=ma.validate.Length(min=1, max=200))
+
+
+class CollectionView(rest.Schema):
+    """A collection."""
+
+    id = ma.fields.String(required=True)
+    name = ma.fields.String(required=True)
+    table_name = ma.fields.String(required=True)
+    schema = ma.fields.List(ma.fields.Dict(), required=True)
+    fields_ = ma.fields.List(ma.fields.Dict(), attribute="fields", data_key="fields", required=True)
+    field_count = ma.fields.Integer(required=True)
+    record_count = ma.fields.Integer(
+        required=True, metadata={"description": "Records of all accounts."}
+    )
+    created_at = rest.Timestamp(required=True)
+    updated_at = rest.Timestamp(required=True)
+
+
+class CollectionPage(rest.page_schema(CollectionView)):  # type: ignore[misc]
+    """A page of collections."""
+
+
+class Names(rest.Schema):
+    """The names of all collections."""
+
+    names = ma.fields.List(ma.fields.String(), required=True)
+    total = ma.fields.Integer(required=True)
+
+
+class DeletedCollection(rest.Schema):
+    """What was deleted."""
+
+    message = ma.fields.String(required=True)
+    collection_id = ma.fields.String(required=True)
+    collection_name = ma.fields.String(required=True)
+    table_name = ma.fields.String(required=True)
+    records_deleted = ma.fields.Integer(required=True)
+    migration_revision = ma.fields.String(required=True)
+
+
+class CollectionArgs(rest.PageArgs):
+    """Which collections to list."""
+
+    search = rest.Text(longest=100, metadata={"description": "A part of the name."})
+
+
+class RevisionView(rest.Schema):
+    """A revision of the schema: of the core, or of a collection's table (dynamic)."""
+
+    revision = ma.fields.String(required=True)
+    description = ma.fields.String(required=True)
+    is_applied = ma.fields.Boolean(required=True)
+    is_head = ma.fields.Boolean(required=True)
+    is_dynamic = ma.fields.Boolean(required=True)
+    down_revision = ma.fields.String(allow_none=True, required=True)
+    branch_labels = ma.fields.List(ma.fields.String(), required=True)
+    created_at = ma.fields.String(allow_none=True, required=True)
+
+
+class Revisions(rest.Schema):
+    """All revisions, newest first."""
+
+    revisions = ma.fields.List(ma.fields.Nested(RevisionView), required=True)
+    total = ma.fields.Integer(required=True)
+    current_revision = ma.fields.String(allow_none=True, required=True)
+
+
+class CurrentRevision(rest.Schema):
+    """The revision that the schema is at."""
+
+    revision = ma.fields.String(allow_none=True, required=True)
+    current_revision = ma.fields.String(allow_none=True, required=True)
+
+
+def _views(rows: Sequence[Collection]) -> list[dict[str, Any]]:
+    counts = collections.record_counts(rows)
+    return [
+        {
+            "id": row.id,
+            "name": row.name,
+            "table_name": row.table_name,
+            "schema": row.schema,
+            "fields": row.schema,
+            "field_count": len(row.schema),
+            "record_count": counts[row.id],
+            "created_at": row.created_at,
+            "updated_at": row.updated_at,
+        }
+        for row in rows
+    ]
+
+
+@blueprint.route("", methods=["GET"])
+@blueprint.arguments(CollectionArgs, location="query")
+@blueprint.response(200, CollectionPage, example=page_of([COLLECTION], 1, {"skip": 0, "limit": 25}))
+@superadmin
+def list_collections(args: dict[str, Any]) -> dict[str, Any]:
+    """List collections."""
+    rows, total = collections.page(args["skip"], args["limit"], args.get("search"))
+    return page_of(_views(rows), total, args)
+
+
+@blueprint.route("", methods=["POST"])
+@blueprint.arguments(NewCollection, example={"name": "posts", "schema": SCHEMA, **RULES})
+@blueprint.response(201, CollectionView, example=COLLECTION)
+@blueprint.fails(400, 409)
+@superadmin
+def create_collection(body: dict[str, Any]) -> dict[str, Any]:
+    """Create a collection.
+
+    Makes its table in the same transaction. Without rules every operation is closed to all but
+    superadmins: null closes, `true` opens to whoever has signed in to the account, `""` opens to
+    everyone. The field types `select`, `multi_select`, `phone`, `file` and `computed`, the
+    properties `pii`, `mask_type`, `expression`, `return_type`, and other `on_delete` than
+    `restrict` are refused for now.
+    """
+    name, specs = body.pop("name"), body.pop("schema")
+    return _views([collections.create(name, specs, body)])[0]
+
+
+@blueprint.route("/names", methods=["GET"])
+@blueprint.response(200, Names, example={"names": ["posts"], "total": 1})
+@superadmin
+def list_collection_names() -> dict[str, Any]:
+    """List the names of all collections."""
+    names = collections.names()
+    return {"names": names, "total": len(names)}
+
+
+@blueprint.route("/<reference>", methods=["GET"])
+@blueprint.response(200, CollectionView, example=COLLECTION)
+@superadmin
+def get_collection(reference: str) -> dict[str, Any]:
+    """Get a collection by its id or name."""
+    return _views([collections.find(reference)])[0]
+
+
+@blueprint.route("/<uuid:collection_id>", methods=["PUT"])
+@blueprint.arguments(ChangedCollection, example={"schema": SCHEMA})
+@blueprint.response(200, CollectionView, example=COLLECTION)
+@blueprint.fails(400, 409)
+@superadmin
+def update_collection(body: dict[str, Any], collection_id: str) -> dict[str, Any]:
+    """Add fields to a collection.
+
+    The schema lists every present field as it is, and new ones. A new required field needs a
+    default where there are records, which then fills them.
+    """
+    return _views([collections.extend(collection_id, body["schema"])])[0]
+
+
+@blueprint.route("/<uuid:collection_id>", methods=["DELETE"])
+@blueprint.response(
+    200,
+    DeletedCollection,
+    example={
+        "message": "The collection and its records are deleted.",
+        "collection_id": COLLECTION["id"],
+        "collection_name": "posts",
+        "table_name": "col_posts",
+        "records_deleted": 12,
+        "migration_revision": "019a9f00000070008000000000000001",
+    },
+)
+@blueprint.fails(409)
+@superadmin
+def delete_collection(collection_id: str) -> dict[str, Any]:
+    """Delete a collection with the records of all accounts."""
+    return collections.delete(collection_id)
+
+
+EXAMPLE_RULES = {
+    "collection": "posts",
+    **RULES,
+    **{part: {"rule": "true", "fields": "*"} for part in ("create", "read", "update")},
+    "delete": {"rule": None, "fields": "*"},
+}
+
+
+@blueprint.route("/<collection_name>/rules", methods=["GET"])
+@blueprint.response(200, Rules, example=EXAMPLE_RULES)
+@superadmin
+def get_rules(collection_name: str) -> dict[str, Any]:
+    """Get the rules of a collection, flat and as the permission structure."""
+    return collections.rules_of(collections.find(collection_name))
+
+
+@blueprint.route("/<collection_name>/rules", methods=["PUT"])
+@blueprint.arguments(RulesBody, example=RULES)
+@blueprint.response(200, Rules, example=EXAMPLE_RULES)
+@blueprint.fails(400)
+@superadmin
+def update_rules(body: dict[str, Any], collection_name: str) -> dict[str, Any]:
+    """Change rules and field lists.
+
+    They act on the next request of every process. Where `list_rule` and `read.rule` are both
+    given, the flat form counts.
+    """
+    return collections.rules_of(collections.change_rules(collection_name, body))
+
+
+REVISION = {
+    "revision": "0001",
+    "description": "create core tables",
+    "is_applied": True,
+    "is_head": True,
+    "is_dynamic": False,
+    "down_revision": None,
+    "branch_labels": [],
+    "created_at": "2026-11-20T12:00:00.000000Z",
+}
+
+
+@migrations.route("", methods=["GET"])
+@migrations.route("/history", methods=["GET"])
+@migrations.response(
+    200, Revisions, example={"revisions": [REVISION], "total": 1, "current_revision": "0001"}
+)
+@superadmin
+def list_migrations() -> dict[str, Any]:
+    """List the revisions of the core and of collections."""
+    return revisions.listing()
+
+
+@migrations.route("/current", methods=["GET"])
+@migrations.response(200, CurrentRevision, example={"revision": "0001", "current_revision": "0001"})
+@superadmin
+def get_current_migration() -> dict[str, Any]:
+    """Get the revision that the schema is at."""
+    current = revisions.listing()["current_revision"]
+    return {"revision": current, "current_revision": current}

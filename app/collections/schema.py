@@ -1,0 +1,146 @@
+"""Is a schema one that we can keep? Every problem of every field, all at once (contract 4)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from app.collections import table
+from app.collections.definition import Definition, field_of
+from app.collections.fields import SYSTEM_FIELDS, TYPES, Refused
+from app.errors import problem
+
+COLLECTION_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{2,55}")
+FIELD_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,62}")
+RESERVED_COLLECTIONS = {"names", "export", "import", "batch", "aggregate", "rules", "plan"}
+RESERVED_FIELDS = set(SYSTEM_FIELDS) | table.DATABASE_COLUMNS
+LONGEST_SCHEMA = 200
+# What later capabilities bring; until then nothing of it is accepted and ignored.
+NOT_YET = {
+    "pii": "invalid_option",
+    "mask_type": "mask_type_invalid",
+    "expression": "expression_invalid",
+    "return_type": "return_type_invalid",
+}
+DEFAULTS: Mapping[str, Any] = {
+    "required": False,
+    "default": None,
+    "unique": False,
+    "options": {},
+    "collection": None,
+    "on_delete": None,
+    "pii": False,
+    "mask_type": None,
+    "expression": None,
+    "return_type": None,
+}
+
+Problem = dict[str, Any]
+Spec = Mapping[str, Any]
+
+
+def complete(spec: Spec) -> dict[str, Any]:
+    """A field definition with every property, as it is stored and answered."""
+    full = {"name": spec["name"], "type": spec["type"], **DEFAULTS, **spec}
+    if full["type"] == "reference":
+        full["on_delete"] = full["on_delete"] or "restrict"
+    return full
+
+
+def name_problems(name: str) -> list[Problem]:
+    """Why a text is no name for a collection."""
+    if not COLLECTION_NAME.fullmatch(name):
+        message = "A name has 3 to 56 letters, digits and underscores, a letter first."
+        return [problem("name", "name_invalid", message)]
+    if name.lower() in RESERVED_COLLECTIONS:
+        return [problem("name", "name_reserved", "This name is reserved.")]
+    return []
+
+
+def problems(specs: Sequence[Spec], targets: Mapping[str, str]) -> list[Problem]:
+    """Everything wrong with a schema. `targets` are the names that references may name."""
+    found: list[Problem] = []
+    seen: set[str] = set()
+    for spec in specs:
+        found += _name(spec["name"], seen)
+        seen.add(spec["name"].lower())
+        if spec["type"] not in TYPES:
+            types = ", ".join(TYPES)
+            found.append(problem(spec["name"], "type_invalid", f"A type is one of: {types}."))
+        else:
+            found += [*_properties(spec), *_reference(spec, targets), *_options(spec)]
+    return found
+
+
+def change_problems(old: Definition, specs: Sequence[Spec]) -> list[Problem]:
+    """Why a schema cannot follow the present one: it may add fields, and never take one away."""
+    new = {spec["name"]: complete(spec) for spec in specs}
+    found = []
+    for before in old.schema:
+        name = before["name"]
+        after = new.get(name)
+        if after is None:
+            message = "A field cannot be removed; list every field there is."
+            found.append(problem(name, "field_deletion_not_allowed", message))
+        elif after["type"] != before["type"]:
+            message = f"The type is {before['type']} and cannot change."
+            found.append(problem(name, "type_change_not_allowed", message))
+        elif after != before:
+            message = "The properties of a field cannot be changed yet; send them as they are."
+            found.append(problem(name, "invalid_option", message))
+    return found
+
+
+def _name(name: str, seen: set[str]) -> Iterator[Problem]:
+    if not FIELD_NAME.fullmatch(name):
+        message = "A name has up to 63 letters, digits and underscores, a letter first."
+        yield problem(name, "name_invalid", message)
+    elif name.lower() in RESERVED_FIELDS:
+        yield problem(name, "name_reserved", "Every record has a field of this name already.")
+    elif name.lower() in seen:
+        yield problem(name, "name_duplicate", "Another field has this name (case is ignored).")
+
+
+def _properties(spec: Spec) -> Iterator[Problem]:
+    name, kind = spec["name"], TYPES[spec["type"]]
+    for key, code in NOT_YET.items():
+        if spec.get(key):
+            yield problem(name, code, f"{key} is not supported yet.")
+    if spec.get("unique") and not kind.may_be_unique:
+        yield problem(name, "invalid_option", f"A field of type {kind.type} cannot be unique.")
+
+
+def _reference(spec: Spec, targets: Mapping[str, str]) -> Iterator[Problem]:
+    name, target = spec["name"], spec.get("collection")
+    if spec["type"] != "reference":
+        for key in ("collection", "on_delete"):
+            if spec.get(key):
+                yield problem(name, "invalid_option", f"Only a reference has {key}.")
+        return
+    if not target or target.lower() not in targets:
+        message = "Name the existing collection that this refers to, in collection."
+        yield problem(name, "reference_collection_required", message)
+    if spec.get("on_delete") not in (None, "restrict"):
+        yield problem(name, "on_delete_invalid", "on_delete may only be restrict for now.")
+    if spec.get("default") is not None:
+        message = "A reference has no default: every account has records of its own."
+        yield problem(name, "invalid_reference", message)
+
+
+def _options(spec: Spec) -> Iterator[Problem]:
+    name, kind, options = spec["name"], TYPES[spec["type"]], spec.get("options") or {}
+    for key in sorted(set(options) - kind.known_options):
+        message = f"A field of type {kind.type} has no option {key[:80]}."
+        yield problem(name, "invalid_option", message)
+    if not isinstance(options.get("index", False), bool):
+        yield problem(name, "invalid_option", "index must be true or false.")
+    field = field_of({"options": {}, **spec})
+    wrong = field.definition_problem()
+    if wrong:
+        yield problem(name, "invalid_option", wrong)
+    elif spec.get("default") is not None and kind.type != "reference":
+        try:
+            field.clean(spec["default"])
+        except Refused as error:
+            yield problem(name, error.code, f"The default is not valid: {error}")

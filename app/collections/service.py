@@ -1,0 +1,261 @@
+"""Collections: made, extended, dropped, and given rules (spec 4.3, contract sections 4 and 6)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import wraps
+from typing import Any, TypeVar
+
+import sqlalchemy as sa
+from sqlalchemy.exc import DBAPIError, IntegrityError
+
+from app import db
+from app.collections import access, definition, revisions, schema, table
+from app.collections.definition import ALL_FIELDS, FIELD_LISTS, OPERATIONS, Definition
+from app.collections.models import Collection
+from app.errors import Conflict, InvalidValues, NotFound, Unavailable, problem
+from app.rest import UuidPath
+
+Change = TypeVar("Change", bound=Callable[..., Any])
+TRIES = 20
+RULES = tuple(f"{operation}_rule" for operation in OPERATIONS)
+LISTS = tuple(f"{operation}_fields" for operation in FIELD_LISTS)
+# Which operations each part of the permission structure (spec section 2) stands for.
+STRUCTURE = {
+    "create": ("create",),
+    "read": ("list", "view"),
+    "update": ("update",),
+    "delete": ("delete",),
+}
+
+
+def _schema_change(change: Change) -> Change:
+    """Try a change of the schema again when it had to give way to reads and writes."""
+
+    @wraps(change)
+    def run(*args: Any, **options: Any) -> Any:
+        for _ in range(TRIES):
+            try:
+                with db.transaction(changes_schema=True):
+                    return change(*args, **options)
+            except DBAPIError as error:
+                if not db.gave_way(error):
+                    raise
+        raise Unavailable("The collection is too busy to be changed. Try again in a moment.")
+
+    return run  # type: ignore[return-value]
+
+
+@_schema_change
+def create(name: str, specs: Sequence[schema.Spec], rules: Mapping[str, Any]) -> Collection:
+    """Make a collection with its table. Raises InvalidValues, or Conflict for a taken name."""
+    targets = _targets() | {name.lower(): name}
+    found = [*schema.name_problems(name), *schema.problems(specs, targets)]
+    settled = _settle_rules(rules, [spec["name"] for spec in specs], found)
+    if found:
+        raise InvalidValues(found)
+    row = Collection(
+        name=name,
+        name_key=name.lower(),
+        table_name=table.name_of(name),
+        schema=[_stored(spec, targets) for spec in specs],
+        rules=dict.fromkeys(RULES) | dict.fromkeys(LISTS, ALL_FIELDS) | settled,
+    )
+    session = db.db.session
+    with db.conflict_on("collections", "name_key", "name", "This name is taken."):
+        session.add(row)
+        session.flush()
+    statements = table.create(definition.of_row(row).table)
+    revisions.record(row.id, f"create collection {name}", statements)
+    return row
+
+
+@_schema_change
+def extend(collection_id: str, specs: Sequence[schema.Spec]) -> Collection:
+    """Add fields to a collection. Raises InvalidValues, NotFound or Conflict."""
+    row = _locked(collection_id)
+    old = definition.of_row(row)
+    targets = _targets()
+    stored = [_stored(spec, targets) for spec in specs]
+    found = [*schema.problems(specs, targets), *schema.change_problems(old, specs)]
+    if found:
+        raise InvalidValues(found)
+    added = [definition.field_of(spec) for spec in stored if spec["name"] not in old.fields]
+    if not added:
+        return row
+    _check_fill(old, added)
+    row.schema = row.schema + [spec for spec in stored if spec["name"] not in old.fields]
+    row.version += 1
+    db.db.session.flush()
+    new = definition.of_row(row)
+    try:
+        statements = table.add_fields(old.table, new.table, _stored_defaults(added))
+    except IntegrityError as error:
+        raise Conflict("The default of a unique field cannot fill several records.") from error
+    names = ", ".join(field.name for field in added)
+    revisions.record(row.id, f"add {names} to collection {row.name}", statements)
+    return row
+
+
+@_schema_change
+def delete(collection_id: str) -> dict[str, Any]:
+    """Drop a collection with all its records. Raises Conflict while another refers to it."""
+    row = _locked(collection_id)
+    referring = [
+        other.name
+        for other in db.db.session.scalars(sa.select(Collection))
+        if other.id != row.id
+        and any((spec.get("collection") or "").lower() == row.name_key for spec in other.schema)
+    ]
+    if referring:
+        raise Conflict(f"Other collections refer to this one: {', '.join(sorted(referring))}.")
+    old = definition.of_row(row)
+    records = db.connection().scalar(sa.select(sa.func.count()).select_from(old.table))
+    db.db.session.delete(row)
+    db.db.session.flush()
+    statements = table.drop(old.table)
+    revision = revisions.record(row.id, f"delete collection {row.name}", statements)
+    return {
+        "message": "The collection and its records are deleted.",
+        "collection_id": row.id,
+        "collection_name": row.name,
+        "table_name": row.table_name,
+        "records_deleted": records,
+        "migration_revision": revision,
+    }
+
+
+def find(reference: str) -> Collection:
+    """The collection with that id or name. Raises NotFound."""
+    is_id = UuidPath.accepts(reference)
+    column = Collection.id if is_id else Collection.name_key
+    row = db.db.session.scalar(sa.select(Collection).where(column == reference.lower()))
+    if row is None:
+        raise NotFound("There is no such collection.")
+    return row
+
+
+def page(skip: int, limit: int, search: str | None = None) -> tuple[list[Collection], int]:
+    """Collections by name, and how many there are."""
+    which = Collection.name_key.contains((search or "").lower(), autoescape=True)
+    total = db.db.session.scalar(sa.select(sa.func.count()).select_from(Collection).where(which))
+    chosen = sa.select(Collection).where(which).order_by(Collection.name_key)
+    return list(db.db.session.scalars(chosen.offset(skip).limit(limit))), total or 0
+
+
+def names() -> list[str]:
+    """The names of all collections."""
+    return list(db.db.session.scalars(sa.select(Collection.name).order_by(Collection.name_key)))
+
+
+def record_counts(rows: Sequence[Collection]) -> dict[str, int]:
+    """How many records, of all accounts, each collection has; by its id, in one statement."""
+    if not rows:
+        return {}
+    counts = [
+        sa.select(sa.literal(row.id), sa.func.count()).select_from(sa.table(row.table_name))
+        for row in rows
+    ]
+    return dict(db.connection().execute(sa.union_all(*counts)).tuples().all())
+
+
+def change_rules(reference: str, changes: Mapping[str, Any]) -> Collection:
+    """Change the rules and field lists that are named, and keep the rest. Raises InvalidValues."""
+    with db.transaction() as session:
+        row = _locked(find(reference).id)
+        found: list[dict[str, Any]] = []
+        settled = _settle_rules(changes, [spec["name"] for spec in row.schema], found)
+        if found:
+            raise InvalidValues(found)
+        row.rules = {**row.rules, **settled}
+        row.version += 1
+        session.flush()
+        return row
+
+
+def rules_of(row: Collection) -> dict[str, Any]:
+    """A collection's rules, flat and as the permission structure."""
+    flat = {key: row.rules[key] for key in (*RULES, *LISTS)}
+    structure = {
+        part: {
+            "rule": row.rules[f"{operations[-1]}_rule"],
+            "fields": row.rules.get(f"{operations[-1]}_fields", ALL_FIELDS),
+        }
+        for part, operations in STRUCTURE.items()
+    }
+    return {"collection": row.name, **flat, **structure}
+
+
+def _settle_rules(
+    given: Mapping[str, Any], field_names: Sequence[str], found: list[dict[str, Any]]
+) -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for part, operations in STRUCTURE.items():
+        for key, value in (given.get(part) or {}).items():
+            suffix = "rule" if key == "rule" else "fields"
+            if part == "delete" and suffix == "fields":
+                if value != ALL_FIELDS:
+                    message = "Deleting has no fields to choose."
+                    found.append(problem("delete.fields", "invalid_option", message))
+                continue
+            flat |= {f"{operation}_{suffix}": value for operation in operations}
+    # Where both forms name a thing, the flat one is the more precise.
+    flat |= {key: given[key] for key in (*RULES, *LISTS) if key in given}
+    for key in flat:
+        if key in LISTS:
+            flat[key] = _field_list(key, flat[key], field_names, found)
+        elif flat[key] is not None and (wrong := access.rule_problem(flat[key])):
+            found.append(wrong | {"field": key})
+    return flat
+
+
+def _field_list(key: str, value: Any, names: Sequence[str], found: list[dict[str, Any]]) -> Any:
+    if isinstance(value, str) and value.lstrip().startswith("["):
+        try:
+            value = json.loads(value)
+        except (ValueError, RecursionError):
+            value = None
+    if value == ALL_FIELDS:
+        return value
+    if not isinstance(value, list) or not all(isinstance(name, str) for name in value):
+        message = 'A field list is "*" or an array of field names.'
+        found.append(problem(key, "invalid_type", message))
+        return ALL_FIELDS
+    unknown = [name for name in value if name not in (*names, *schema.SYSTEM_FIELDS)]
+    found += [problem(key, "unknown_field", f"There is no field {name[:80]}.") for name in unknown]
+    return list(dict.fromkeys(value))
+
+
+def _locked(collection_id: str) -> Collection:
+    locked = sa.select(Collection).where(Collection.id == collection_id.lower()).with_for_update()
+    row = db.db.session.scalar(locked.execution_options(populate_existing=True))
+    if row is None:
+        raise NotFound("There is no such collection.")
+    return row
+
+
+def _targets() -> dict[str, str]:
+    return {name.lower(): name for name in names()}
+
+
+def _stored(spec: schema.Spec, targets: Mapping[str, str]) -> dict[str, Any]:
+    full = schema.complete(spec)
+    if full["collection"]:
+        full["collection"] = targets.get(full["collection"].lower(), full["collection"])
+    return full
+
+
+def _check_fill(old: Definition, added: Sequence[Any]) -> None:
+    lacking = [field.name for field in added if field.required and field.default is None]
+    if lacking and db.connection().scalar(sa.select(sa.literal(1)).select_from(old.table).limit(1)):
+        message = "There are records already: a new required field needs a default to fill them."
+        raise InvalidValues([problem(name, "required", message) for name in lacking])
+
+
+def _stored_defaults(added: Sequence[Any]) -> list[Any]:
+    return [
+        field if field.default is None else replace(field, default=field.clean(field.default))
+        for field in added
+    ]

@@ -1,0 +1,257 @@
+"""Settings: read once from the environment into one frozen object (contract section 12)."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from cryptography.fernet import Fernet
+from flask import current_app
+
+PROJECT = Path(__file__).resolve().parent.parent
+SHORTEST_SECRET = 32
+
+
+class ConfigError(Exception):
+    """Raised with one line per malformed setting."""
+
+
+def _text(value: str) -> str:
+    return value
+
+
+def _boolean(value: str) -> bool:
+    words = {"true": True, "1": True, "yes": True, "on": True}
+    words |= {"false": False, "0": False, "no": False, "off": False}
+    if value.lower() not in words:
+        raise ValueError("must be true or false")
+    return words[value.lower()]
+
+
+def _number(lowest: int, highest: int) -> Callable[[str], int]:
+    def parse(value: str) -> int:
+        if not value.isascii() or not value.isdigit() or not lowest <= int(value) <= highest:
+            raise ValueError(f"must be a whole number from {lowest} to {highest}")
+        return int(value)
+
+    return parse
+
+
+def _one_of(*allowed: str) -> Callable[[str], str]:
+    def parse(value: str) -> str:
+        if value not in allowed:
+            raise ValueError(f"must be one of {', '.join(allowed)}")
+        return value
+
+    return parse
+
+
+def _list_of(*allowed: str) -> Callable[[str], tuple[str, ...]]:
+    def parse(value: str) -> tuple[str, ...]:
+        items = tuple(item.strip() for item in value.split(",") if item.strip())
+        if allowed and not set(items) <= set(allowed):
+            raise ValueError(f"may list only {', '.join(allowed)}")
+        return items
+
+    return parse
+
+
+def _url(*schemes: str) -> Callable[[str], str]:
+    def parse(value: str) -> str:
+        if urlsplit(value).scheme not in schemes:
+            raise ValueError(f"must be a URL starting with {', '.join(f'{s}:' for s in schemes)}")
+        return value.rstrip("/")
+
+    return parse
+
+
+def _database_url(value: str) -> str:
+    # SQLAlchemy reads "postgresql://" as psycopg 3 and does not know "postgres://".
+    scheme, separator, rest = value.partition("://")
+    if separator and scheme in ("postgres", "postgresql", "postgresql+psycopg2"):
+        return f"postgresql+psycopg2://{rest}"
+    if separator and scheme == "sqlite":
+        return value
+    raise ValueError("must start with postgresql:// or sqlite://")
+
+
+def _host(value: str) -> str:
+    if not value or "/" in value or value != value.strip("."):
+        raise ValueError("must be a bare host name such as example.com")
+    return value.lower()
+
+
+def _setting(parse: Callable[[str], Any], default: Any, help: str, **options: Any) -> Any:
+    return field(metadata={"parse": parse, "default": default, "help": help, **options})
+
+
+@dataclass(frozen=True)
+class Config:
+    """Every setting; `SERVICE_` and the upper-case name is its environment variable."""
+
+    env: str = _setting(
+        _one_of("development", "test", "production"),
+        "development",
+        "production refuses weak secrets",
+    )
+    instance_dir: Path = _setting(  # noqa: RUF009 - a description, not a default
+        Path, PROJECT / "instance", "where development keeps its database, keys and mail"
+    )
+    database_url: str = _setting(
+        _database_url, "", "default: SQLite in the instance folder", unprefixed=True, secret=True
+    )
+    redis_url: str = _setting(
+        _url("redis", "rediss", "unix"),
+        "",
+        "default: none, the embedded worker runs jobs",
+        unprefixed=True,
+        secret=True,
+    )
+    secret_key: str = _setting(
+        _text, "", "signs tokens; generated once in development", secret=True
+    )
+    secret_key_previous: tuple[str, ...] = _setting(
+        _list_of(), (), "older keys that still verify, comma-separated", secret=True
+    )
+    encryption_key: tuple[str, ...] = _setting(
+        _list_of(), (), "Fernet keys for stored secrets, newest first", secret=True
+    )
+    base_url: str = _setting(
+        _url("http", "https"), "http://127.0.0.1:8000", "the address users reach this service at"
+    )
+    base_domain: str = _setting(_host, "", "<slug>.<this domain> names the account")
+    access_token_expire_minutes: int = _setting(_number(1, 1440), 60, "access token lifetime")
+    refresh_token_expire_days: int = _setting(_number(1, 365), 7, "refresh token lifetime")
+    password_min_length: int = _setting(_number(8, 128), 12, "shortest password")
+    password_require: tuple[str, ...] = _setting(
+        _list_of("upper", "lower", "digit", "special"),
+        ("upper", "lower", "digit", "special"),
+        "character classes every password needs",
+    )
+    superadmin_email: str = _setting(_text, "", "first superadmin, made when none exists")
+    superadmin_password: str = _setting(_text, "", "the first superadmin's password", secret=True)
+    mail_url: str = _setting(
+        _url("console", "smtp", "smtps"),
+        "console:",
+        "console: writes .eml files; smtp://user:pass@host:port?starttls=1; smtps://",
+        secret=True,
+    )
+    mail_from: str = _setting(_text, "Atrium <atrium@localhost>", "sender of mails")
+    max_body_bytes: int = _setting(_number(1024, 2**30), 10 * 2**20, "largest request body")
+    trusted_proxies: int = _setting(_number(0, 10), 0, "reverse proxies in front of the service")
+
+    @classmethod
+    def from_env(cls, environ: Mapping[str, str] | None = None) -> Config:
+        """Read and check every setting. Raises ConfigError naming all that are malformed."""
+        environ = os.environ if environ is None else environ
+        values: dict[str, Any] = {}
+        problems: list[str] = []
+        for name, meta in _settings():
+            variable, text = _lookup(environ, name, meta)
+            try:
+                values[name] = meta["parse"](text) if text else meta["default"]
+            except ValueError as error:
+                problems.append(f"{variable} {error}")
+        if not problems:
+            config = _with_local_defaults(cls(**values))
+            problems = list(_unsafe(config))
+            if not problems:
+                return config
+        raise ConfigError("\n".join(problems))
+
+    @property
+    def production(self) -> bool:
+        """Whether this process must refuse what is only fit for development."""
+        return self.env == "production"
+
+    def listing(self) -> list[tuple[str, str, str]]:
+        """(variable, value with secrets hidden, help) of every setting."""
+        rows = []
+        for name, meta in _settings():
+            value = getattr(self, name)
+            shown = ",".join(value) if isinstance(value, tuple) else str(value)
+            if meta.get("secret"):
+                shown = "(set)" if value else ""
+            rows.append((f"SERVICE_{name.upper()}", shown, meta["help"]))
+        return rows
+
+
+def current() -> Config:
+    """The running application's settings."""
+    config: Config = current_app.extensions["atrium.config"]
+    return config
+
+
+def _settings() -> list[tuple[str, Mapping[str, Any]]]:
+    return [(f.name, f.metadata) for f in fields(Config)]
+
+
+def _lookup(environ: Mapping[str, str], name: str, meta: Mapping[str, Any]) -> tuple[str, str]:
+    variable = f"SERVICE_{name.upper()}"
+    if variable not in environ and meta.get("unprefixed"):
+        variable = name.upper()
+    return variable, environ.get(variable, "").strip()
+
+
+def _with_local_defaults(config: Config) -> Config:
+    changes: dict[str, Any] = {}
+    if not config.database_url:
+        changes["database_url"] = f"sqlite:///{config.instance_dir.resolve() / 'atrium.db'}"
+    if not config.production:
+        if not config.secret_key:
+            changes["secret_key"] = _kept(config.instance_dir / "secret_key", _random_secret)
+        if not config.encryption_key:
+            changes["encryption_key"] = (_kept(config.instance_dir / "encryption_key", _fernet),)
+    return Config(**{f.name: changes.get(f.name, getattr(config, f.name)) for f in fields(config)})
+
+
+def _random_secret() -> str:
+    return secrets.token_urlsafe(48)
+
+
+def _fernet() -> str:
+    return Fernet.generate_key().decode()
+
+
+def _kept(path: Path, make: Callable[[], str]) -> str:
+    # Linking a finished file is atomic: of two processes that start at once both read one key.
+    if not path.exists():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        draft = path.with_name(f"{path.name}.{secrets.token_hex(4)}")
+        draft.touch(mode=0o600)
+        draft.write_text(make())
+        try:
+            path.hardlink_to(draft)
+        except FileExistsError:
+            pass
+        finally:
+            draft.unlink()
+    return path.read_text().strip()
+
+
+def _unsafe(config: Config) -> list[str]:
+    problems = []
+    for key in config.encryption_key:
+        try:
+            Fernet(key)
+        except ValueError:
+            problems.append("SERVICE_ENCRYPTION_KEY must list Fernet keys (32 bytes in base64)")
+    if bool(config.superadmin_email) != bool(config.superadmin_password):
+        problems.append("SERVICE_SUPERADMIN_EMAIL and SERVICE_SUPERADMIN_PASSWORD go together")
+    if config.production:
+        for key in (config.secret_key, *config.secret_key_previous):
+            if len(key) < SHORTEST_SECRET or len(set(key)) < 10:
+                problems.append(
+                    f"SERVICE_SECRET_KEY and its predecessors need {SHORTEST_SECRET} or more"
+                    " random characters in production"
+                )
+        if not config.encryption_key:
+            problems.append("SERVICE_ENCRYPTION_KEY is required in production")
+        if urlsplit(config.base_url).scheme != "https":
+            problems.append("SERVICE_BASE_URL must be an https:// address in production")
+    return problems

@@ -1,0 +1,1 @@
+"""The console: server-rendered pages for account admins and superadmins."""

@@ -1,0 +1,290 @@
+"""The database: column types, the one transaction, and what a violated constraint means.
+
+A statement outside `transaction()` is a read of its own (autocommit): it costs one round trip and
+leaves no snapshot behind. Everything that writes runs inside `transaction()`.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+import sqlalchemy as sa
+from flask import Flask
+from flask_sqlalchemy import SQLAlchemy
+from sqlalchemy.dialects import postgresql
+from sqlalchemy.engine import Connection, Dialect
+from sqlalchemy.exc import DBAPIError, IntegrityError
+from sqlalchemy.ext.compiler import compiles
+from sqlalchemy.orm import DeclarativeBase, Session
+from uuid6 import uuid7
+
+from app import clock, config
+from app.errors import Conflict
+
+BEGIN_WRITE = "BEGIN IMMEDIATE"
+SQLITE_BUSY_SECONDS = 15
+SCHEMA_LOCK = 0x41747269756D
+POSTGRES_OPTIONS = "-c timezone=UTC -c default_transaction_isolation=read\\ committed"
+
+
+class Base(DeclarativeBase):
+    """The parent of every model. Names of constraints are fixed, so that errors can be mapped."""
+
+    metadata = sa.MetaData(
+        naming_convention={
+            "ix": "ix_%(table_name)s_%(column_0_N_name)s",
+            "uq": "uq_%(table_name)s_%(column_0_N_name)s",
+            "ck": "ck_%(table_name)s_%(constraint_name)s",
+            "fk": "fk_%(table_name)s_%(column_0_N_name)s",
+            "pk": "pk_%(table_name)s",
+        }
+    )
+
+
+db = SQLAlchemy(model_class=Base, disable_autonaming=True)
+
+# Text compares and sorts by code point on both databases, whatever the server's locale.
+Text = sa.Text().with_variant(postgresql.TEXT(collation="C"), "postgresql")
+Id = Text
+
+
+class Moment(sa.types.TypeDecorator[datetime]):
+    """An instant: timestamptz on PostgreSQL, the contract's text form on SQLite."""
+
+    impl = sa.Text
+    cache_ok = True
+
+    def load_dialect_impl(self, dialect: Dialect) -> sa.types.TypeEngine[Any]:
+        """The column type on this database."""
+        if dialect.name == "postgresql":
+            return dialect.type_descriptor(sa.TIMESTAMP(timezone=True))
+        return dialect.type_descriptor(sa.Text())
+
+    def process_bind_param(self, value: datetime | None, dialect: Dialect) -> Any:
+        """A moment on its way in."""
+        return clock.iso(value) if value and dialect.name == "sqlite" else value
+
+    def process_result_value(self, value: Any, dialect: Dialect) -> datetime | None:
+        """A moment on its way out."""
+        return clock.parse(value) if isinstance(value, str) else value
+
+
+class database_now(sa.sql.functions.FunctionElement[datetime]):
+    """The database's clock: leases must not depend on the clocks of worker machines."""
+
+    type = Moment()
+    inherit_cache = True
+    name = "database_now"
+
+    def __init__(self, plus_seconds: int = 0) -> None:
+        super().__init__(sa.literal(plus_seconds))
+
+
+@compiles(database_now, "sqlite")
+def _sqlite_now(element: database_now, compiler: Any, **options: Any) -> str:
+    seconds = compiler.process(element.clauses, **options)
+    return f"strftime('%Y-%m-%dT%H:%M:%f000Z', 'now', {seconds} || ' seconds')"
+
+
+@compiles(database_now, "postgresql")
+def _postgres_now(element: database_now, compiler: Any, **options: Any) -> str:
+    seconds = compiler.process(element.clauses, **options)
+    return f"(clock_timestamp() + {seconds} * interval '1 second')"
+
+
+def new_id() -> str:
+    """A time-ordered UUID (version 7)."""
+    return str(uuid7())
+
+
+def init_app(app: Flask, settings: config.Config) -> None:
+    """Bind the database that the settings name."""
+    app.config["SQLALCHEMY_DATABASE_URI"] = settings.database_url
+    app.config["SQLALCHEMY_ENGINE_OPTIONS"] = _engine_options(settings.database_url)
+    # What was read stays readable after the commit; the next transaction() expires it.
+    db.init_app(app)
+    with app.app_context():
+        db.session.session_factory.configure(expire_on_commit=False)
+        if db.engine.dialect.name == "sqlite":
+            _prepare_sqlite(db.engine)
+
+
+def _engine_options(url: str) -> dict[str, Any]:
+    options: dict[str, Any] = {"isolation_level": "AUTOCOMMIT", "hide_parameters": True}
+    if url.startswith("sqlite"):
+        return options | {"connect_args": {"timeout": SQLITE_BUSY_SECONDS}}
+    connect = {"connect_timeout": 5, "options": POSTGRES_OPTIONS, "application_name": "atrium"}
+    return options | {
+        "connect_args": connect,
+        "pool_size": 8,
+        "max_overflow": 8,
+        "pool_timeout": 10,
+    }
+
+
+def dispose_after_fork(app: Flask) -> None:
+    """Forget connections inherited from the parent process, without closing them for it."""
+    with app.app_context():
+        db.engine.dispose(close=False)
+
+
+def _prepare_sqlite(engine: sa.Engine) -> None:
+    @sa.event.listens_for(engine, "connect")
+    def set_pragmas(connection: sqlite3.Connection, record: Any) -> None:
+        connection.execute("PRAGMA journal_mode = WAL")
+        connection.execute("PRAGMA synchronous = NORMAL")
+        connection.execute("PRAGMA foreign_keys = ON")
+
+    @sa.event.listens_for(engine, "begin")
+    def begin(connection: Connection) -> None:
+        mode = connection.get_execution_options().get("atrium_mode")
+        # Tables are rebuilt to alter them; only outside a transaction can the checks be turned off.
+        if mode == "schema":
+            connection.exec_driver_sql("PRAGMA foreign_keys = OFF")
+        if mode:
+            connection.exec_driver_sql(BEGIN_WRITE)
+
+    @sa.event.listens_for(engine, "checkin")
+    def restore_foreign_keys(connection: sqlite3.Connection | None, record: Any) -> None:
+        if connection is not None:
+            connection.execute("PRAGMA foreign_keys = ON")
+
+
+def connection() -> Connection:
+    """The connection for Core statements: the transaction's while one is open."""
+    return db.session.connection()
+
+
+def in_transaction() -> bool:
+    """Whether a `transaction()` is open in this context."""
+    return bool(db.session().info.get("in_transaction"))
+
+
+@contextmanager
+def transaction(*, changes_schema: bool = False) -> Iterator[Session]:
+    """One unit of work: commits at its end, rolls back on any error; inner ones join the outer."""
+    session = db.session()
+    if session.info.get("in_transaction"):
+        yield session
+        return
+    session.rollback()  # ends autocommit reads, and expires what they loaded
+    session.info["in_transaction"], session.info["on_commit"] = True, []
+    try:
+        _begin(session, changes_schema)
+        yield session
+        session.flush()
+        if changes_schema:
+            _check_foreign_keys(session)
+        session.commit()
+    except BaseException:
+        session.rollback()
+        raise
+    finally:
+        session.info["in_transaction"] = False
+    for callback in session.info["on_commit"]:
+        callback()
+
+
+def on_commit(callback: Callable[[], None]) -> None:
+    """Call back after the open transaction commits; never when it rolls back."""
+    callbacks = db.session().info["on_commit"]
+    if callback not in callbacks:
+        callbacks.append(callback)
+
+
+def _begin(session: Session, changes_schema: bool) -> None:
+    mode = "schema" if changes_schema else "write"
+    if db.engine.dialect.name == "sqlite":
+        session.connection(execution_options={"atrium_mode": mode})
+        return
+    session.connection(execution_options={"isolation_level": "READ COMMITTED"})
+    if changes_schema:
+        # One change of the schema at a time; and as a waiting ALTER TABLE blocks every reader
+        # behind it, it gives way soon, to be tried again.
+        session.execute(sa.text("SELECT pg_advisory_xact_lock(:key)"), {"key": SCHEMA_LOCK})
+        session.execute(sa.text("SET LOCAL lock_timeout = '1s'"))
+
+
+def _check_foreign_keys(session: Session) -> None:
+    if db.engine.dialect.name == "sqlite":
+        broken = session.execute(sa.text("PRAGMA foreign_key_check")).first()
+        if broken:
+            raise Conflict("A reference would point at nothing.")
+
+
+@sa.event.listens_for(Session, "before_flush")
+def _refuse_stray_writes(session: Session, context: Any, instances: Any) -> None:
+    if not session.info.get("in_transaction"):
+        raise RuntimeError("a write outside transaction()")
+
+
+@dataclass(frozen=True)
+class Violation:
+    """What an IntegrityError says: its kind, and table and columns where it tells them."""
+
+    kind: str  # "unique", "foreign_key", "not_null" or "other"
+    table: str
+    columns: tuple[str, ...]
+
+
+POSTGRES_KINDS = {"23505": "unique", "23503": "foreign_key", "23502": "not_null"}
+SQLITE_KINDS = {
+    "SQLITE_CONSTRAINT_UNIQUE": "unique",
+    "SQLITE_CONSTRAINT_PRIMARYKEY": "unique",
+    "SQLITE_CONSTRAINT_FOREIGNKEY": "foreign_key",
+    "SQLITE_CONSTRAINT_NOTNULL": "not_null",
+}
+
+
+def violation(error: IntegrityError) -> Violation:
+    """Translate an integrity error; the only place that looks inside one."""
+    original: Any = error.orig
+    if isinstance(original, sqlite3.Error):
+        kind = SQLITE_KINDS.get(original.sqlite_errorname, "other")
+        # SQLite names no constraint, but ends its message with "table.column, table.column".
+        names = str(original).rpartition(": ")[2].split(", ") if kind == "unique" else []
+        tables = {name.partition(".")[0] for name in names}
+        return Violation(kind, "".join(tables), tuple(name.partition(".")[2] for name in names))
+    kind = POSTGRES_KINDS.get(original.pgcode, "other")
+    table, name = original.diag.table_name or "", original.diag.constraint_name
+    return Violation(kind, table, _columns_of(table, name))
+
+
+def gave_way(error: DBAPIError) -> bool:
+    """Whether a change of the schema gave way to other work (lock timeout, deadlock)."""
+    return getattr(error.orig, "pgcode", None) in ("55P03", "40P01")
+
+
+def misses_table_or_column(error: DBAPIError) -> bool:
+    """Whether a statement named a table or column that is not, or no longer, there."""
+    missing = str(error.orig).startswith(("no such table", "no such column"))
+    return getattr(error.orig, "pgcode", None) in ("42P01", "42703") or missing
+
+
+def _columns_of(table: str, constraint_name: str | None) -> tuple[str, ...]:
+    known = Base.metadata.tables.get(table)
+    if known is None:
+        return ()
+    parts: list[Any] = [*known.constraints, *known.indexes]
+    for constraint in parts:
+        if constraint.name == constraint_name:
+            return tuple(column.name for column in constraint.columns)
+    return ()
+
+
+@contextmanager
+def conflict_on(table: str, column: str, field: str, message: str) -> Iterator[None]:
+    """Turn a clash with a unique constraint that ends in `column` into a 409 naming `field`."""
+    try:
+        yield
+    except IntegrityError as error:
+        broken = violation(error)
+        if broken.kind == "unique" and broken.table == table and broken.columns[-1:] == (column,):
+            details = [{"field": field, "message": message, "code": "not_unique"}]
+            raise Conflict(message, field=field, details=details) from error
+        raise

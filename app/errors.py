@@ -1,0 +1,191 @@
+"""The error tree, and the only place that turns errors into answers (contract section 1)."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import structlog
+from flask import Flask, Response, jsonify
+from sqlalchemy.exc import DisconnectionError, InterfaceError, OperationalError
+from sqlalchemy.exc import TimeoutError as PoolTimeout
+from werkzeug.exceptions import HTTPException
+
+log = structlog.get_logger()
+
+
+class AppError(Exception):
+    """An answer other than success: `status`, `error` (a stable code), `message` (a sentence)."""
+
+    status = 500
+    error = "internal_error"
+    message = "Something went wrong on our side."
+
+    def __init__(
+        self,
+        message: str | None = None,
+        *,
+        error: str | None = None,
+        headers: Mapping[str, str] | None = None,
+        **extra: Any,
+    ) -> None:
+        self.message = message or self.message
+        self.error = error or self.error
+        self.headers = dict(headers or {})
+        self.extra = extra
+        super().__init__(self.message)
+
+    def body(self) -> dict[str, Any]:
+        """The answer's body."""
+        return {"error": self.error, "message": self.message, **self.extra}
+
+
+class BadRequest(AppError):
+    """A well-formed request whose values break a rule of the domain."""
+
+    status = 400
+    error = "bad_request"
+    message = "The request cannot be carried out as it is."
+
+
+class InvalidValues(BadRequest):
+    """Values that break domain rules, all of them at once: `details: [{field, message, code}]`."""
+
+    error = "validation_error"
+    message = "Some values are not valid."
+
+    def __init__(self, details: Sequence[Mapping[str, Any]]) -> None:
+        super().__init__(details=list(details))
+        self.details = list(details)
+
+
+class Unauthorized(AppError):
+    """No credential, or one that is not valid."""
+
+    status = 401
+    error = "unauthorized"
+    message = "Sign in to use this, or send a valid access token or API key."
+
+    def __init__(self, message: str | None = None, **options: Any) -> None:
+        super().__init__(message, headers={"WWW-Authenticate": "Bearer"}, **options)
+
+
+class Forbidden(AppError):
+    """A caller who may not do this."""
+
+    status = 403
+    error = "forbidden"
+    message = "You may not do this."
+
+
+class NotFound(AppError):
+    """What does not exist, or exists in another account."""
+
+    status = 404
+    error = "not_found"
+    message = "There is no such thing here."
+
+
+class Conflict(AppError):
+    """A clash with what is stored already."""
+
+    status = 409
+    error = "conflict"
+    message = "This clashes with something that exists already."
+
+
+class UnsupportedMediaType(AppError):
+    """A body in a form that the route does not read."""
+
+    status = 415
+    error = "unsupported_media_type"
+    message = "Send the body as application/json in UTF-8."
+
+
+class Malformed(AppError):
+    """A request that does not fit the documented shape: `detail: [{loc, msg, type}]`."""
+
+    status = 422
+    error = "validation_error"
+    message = "The request does not have the documented shape."
+
+    def __init__(self, detail: Sequence[Mapping[str, Any]]) -> None:
+        super().__init__(detail=list(detail))
+
+    @classmethod
+    def at(cls, *loc: str | int, msg: str, type: str = "value_error") -> Malformed:
+        """The error for a single place in the request."""
+        return cls([{"loc": list(loc), "msg": msg, "type": type}])
+
+
+class Unavailable(AppError):
+    """A database or queue that does not answer for the moment."""
+
+    status = 503
+    error = "unavailable"
+    message = "The service is briefly unavailable. Try again in a moment."
+
+    def __init__(self, message: str | None = None, **options: Any) -> None:
+        super().__init__(message, headers={"Retry-After": "1"}, **options)
+
+
+def problem(field: str | None, code: str, message: str, **extra: Any) -> dict[str, Any]:
+    """One entry of `details`."""
+    return {"field": field, "message": message, "code": code, **extra}
+
+
+HTTP_ERRORS = {
+    400: "bad_request",
+    404: "not_found",
+    405: "method_not_allowed",
+    406: "not_acceptable",
+    408: "request_timeout",
+    413: "payload_too_large",
+    414: "uri_too_long",
+    415: "unsupported_media_type",
+    416: "range_not_satisfiable",
+    429: "rate_limited",
+    431: "headers_too_large",
+}
+
+
+def answer(error: AppError) -> Response:
+    """The response that tells a client of `error`."""
+    response = jsonify(error.body())
+    response.status_code = error.status
+    response.headers.update(error.headers)
+    return response
+
+
+def answer_http(error: HTTPException) -> Response:
+    """The framework's own errors, in our shape."""
+    if error.code is None or error.code >= 500:
+        return answer(AppError())
+    translated = AppError(error.description, error=HTTP_ERRORS.get(error.code, "http_error"))
+    translated.status = error.code
+    allowed = getattr(error, "valid_methods", None)
+    translated.headers = {"Allow": ", ".join(sorted(allowed))} if allowed else {}
+    return answer(translated)
+
+
+def _answer_unavailable(error: Exception) -> Response:
+    log.warning("database unavailable", reason=str(getattr(error, "orig", "") or error))
+    return answer(Unavailable())
+
+
+def _answer_unexpected(error: Exception) -> Response:
+    # The message of an unexpected error may quote personal data: its type and place must do.
+    frames = traceback.extract_tb(error.__traceback__)
+    where = [f"{frame.filename}:{frame.lineno} {frame.name}" for frame in frames]
+    log.error("unexpected error", type=type(error).__name__, where=where)
+    return answer(AppError())
+
+
+def init_app(app: Flask) -> None:
+    """Register the error handlers."""
+    app.register_error_handler(AppError, answer)
+    app.register_error_handler(HTTPException, answer_http)
+    for unavailable in (OperationalError, InterfaceError, DisconnectionError, PoolTimeout):
+        app.register_error_handler(unavailable, _answer_unavailable)
+    app.register_error_handler(Exception, _answer_unexpected)

@@ -1,0 +1,73 @@
+"""`/health`, `/live` and `/ready`: is the process up, and can it work (contract section 11)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import marshmallow as ma
+import sqlalchemy as sa
+from flask import Response
+from sqlalchemy.exc import SQLAlchemyError
+
+from app import config, db, jobs, rest
+from app.collections import revisions
+from app.rest import public, respond
+
+blueprint = rest.Blueprint("Health", __name__, description="For load balancers and monitors.")
+
+
+class Health(rest.Schema):
+    """That the process answers."""
+
+    status = ma.fields.String(required=True)
+    version = ma.fields.String(required=True)
+
+
+class Readiness(rest.Schema):
+    """What the process needs, and whether it is there: `ok`, or what is missing."""
+
+    status = ma.fields.String(required=True)
+    checks = ma.fields.Dict(keys=ma.fields.String(), values=ma.fields.String(), required=True)
+
+
+@blueprint.route("/health", methods=["GET"])
+@blueprint.route("/live", methods=["GET"])
+@blueprint.response(200, Health, example={"status": "ok", "version": rest.VERSION})
+@public
+def health() -> dict[str, str]:
+    """Tell that the process answers."""
+    return {"status": "ok", "version": rest.VERSION}
+
+
+@blueprint.route("/ready", methods=["GET"])
+@blueprint.response(
+    200, Readiness, example={"status": "ok", "checks": {"database": "ok", "migrations": "ok"}}
+)
+@blueprint.alt_response(
+    503,
+    schema=Readiness,
+    description="Something that the process needs is missing.",
+    example={"status": "unavailable", "checks": {"database": "unreachable"}},
+)
+@public
+def ready() -> Response:
+    """Tell whether database, migrations and queue are there; 503 names what is missing."""
+    checks = _checks()
+    ok = all(result == "ok" for result in checks.values())
+    body: dict[str, Any] = {"status": "ok" if ok else "unavailable", "checks": checks}
+    return respond(body, 200 if ok else 503)
+
+
+def _checks() -> dict[str, str]:
+    checks = {}
+    try:
+        db.connection().execute(sa.select(sa.literal(1)))
+        checks["database"] = "ok"
+        at_head = revisions.applied_core_revision() == revisions.core_head()
+        checks["migrations"] = "ok" if at_head else "missing: run flask db upgrade"
+    except SQLAlchemyError:
+        checks.setdefault("database", "unreachable")
+        checks.setdefault("migrations", "missing: run flask db upgrade")
+    if config.current().redis_url:
+        checks["queue"] = "ok" if jobs.queue_answers() else "unreachable"
+    return checks

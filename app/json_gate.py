@@ -1,0 +1,117 @@
+"""The one door for JSON: what passes is finite, bounded, and fit for every database.
+
+The standard library's parser takes far more than we can store or answer: nesting without end,
+numbers of any length, NaN, lone surrogates, NUL. All of that is refused here, before any schema.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from flask import Request
+
+from app.errors import Malformed, UnsupportedMediaType
+
+MAX_DEPTH = 32
+MAX_PROPERTIES = 1000
+MAX_DIGITS = 40
+LARGEST_INTEGER = 2**63
+JSON_TYPE = re.compile(r"application/(json|[a-z0-9.+-]+\+json)$")
+SUSPICIOUS_ESCAPE = re.compile(r"\\u(0000|[dD][89a-fA-F])")
+
+
+class _Refused(ValueError):
+    pass
+
+
+def body(request: Request) -> Any:
+    """The request's JSON body. Raises Malformed (422) or UnsupportedMediaType (415)."""
+    raw = request.get_data(cache=True)
+    if not raw:
+        raise Malformed.at("body", msg="A JSON body is required.", type="missing")
+    charset = request.mimetype_params.get("charset", "utf-8").lower()
+    if not JSON_TYPE.match(request.mimetype) or charset not in ("utf-8", "utf8"):
+        raise UnsupportedMediaType
+    if request.headers.get("Content-Encoding", "identity").lower() != "identity":
+        raise UnsupportedMediaType("Compressed bodies are not read.")
+    return loads(raw)
+
+
+def loads(raw: bytes) -> Any:
+    """Parse JSON text from outside. Raises Malformed with what is wrong."""
+    try:
+        text = raw.decode("utf-8")
+        value = json.loads(text, parse_int=_integer, parse_float=_float, parse_constant=_constant)
+        _check(value, escapes=bool(SUSPICIOUS_ESCAPE.search(text)))
+    except UnicodeDecodeError:
+        raise Malformed.at("body", msg="The body is not valid UTF-8.", type="json") from None
+    except RecursionError:
+        raise Malformed.at("body", msg="The JSON is nested too deeply.", type="json") from None
+    except _Refused as error:
+        raise Malformed.at("body", msg=str(error), type="json") from None
+    except ValueError as error:
+        msg = f"The body is not valid JSON: {error}."
+        raise Malformed.at("body", msg=msg, type="json") from None
+    return value
+
+
+def fits(value: Any) -> bool:
+    """Whether every whole number in a value is one of 64 bits, as our answers can carry them."""
+    return all(
+        -LARGEST_INTEGER <= item < LARGEST_INTEGER for item, _ in _walk(value) if type(item) is int
+    )
+
+
+def _integer(digits: str) -> int:
+    if len(digits) > MAX_DIGITS:
+        raise _Refused(f"A number has more than {MAX_DIGITS} digits.")
+    return int(digits)
+
+
+def _float(digits: str) -> float:
+    value = float(digits)
+    if not math.isfinite(value):
+        raise _Refused("A number is out of range.")
+    return value
+
+
+def _constant(name: str) -> Any:
+    raise _Refused(f"{name} is not JSON.")
+
+
+def _check(value: Any, *, escapes: bool) -> None:
+    for item, depth in _walk(value):
+        if depth > MAX_DEPTH:
+            raise _Refused(f"The JSON is nested deeper than {MAX_DEPTH} levels.")
+        if isinstance(item, dict):
+            if len(item) > MAX_PROPERTIES:
+                raise _Refused(f"An object has more than {MAX_PROPERTIES} properties.")
+            if escapes:
+                for key in item:
+                    _check_text(key)
+        elif escapes and isinstance(item, str):
+            _check_text(item)
+
+
+def _check_text(text: str) -> None:
+    if "\0" in text:
+        raise _Refused("A text contains the NUL character.")
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise _Refused("A text contains a lone surrogate.") from None
+
+
+def _walk(value: Any) -> Iterator[tuple[Any, int]]:
+    stack = [(value, 1)]
+    while stack:
+        item, depth = stack.pop()
+        yield item, depth
+        if isinstance(item, dict):
+            stack.extend((child, depth + 1) for child in item.values())
+        elif isinstance(item, list):
+            stack.extend((child, depth + 1) for child in item)

@@ -1,0 +1,72 @@
+"""Mails: rendered from `templates/email/`, sent by a job, never by a request."""
+
+from __future__ import annotations
+
+import smtplib
+import ssl
+from email.message import EmailMessage
+from email.policy import SMTP
+from email.utils import formatdate, make_msgid
+from typing import Any
+from urllib.parse import parse_qs, unquote, urlsplit
+
+import structlog
+from flask import render_template
+
+from app import clock, config
+
+log = structlog.get_logger()
+TIMEOUT_SECONDS = 20
+
+
+def send(to: str, template: str, **context: Any) -> None:
+    """Send `templates/email/<template>`. Raises OSError or SMTPException when it cannot."""
+    settings = config.current()
+    message = _compose(settings, to, template, context)
+    url = urlsplit(settings.mail_url)
+    if url.scheme == "console":
+        _write_down(settings, message)
+    else:
+        with _connect(url) as smtp:
+            smtp.send_message(message)
+
+
+def _compose(
+    settings: config.Config, to: str, template: str, context: dict[str, Any]
+) -> EmailMessage:
+    text = render_template(f"email/{template}.txt", **context)
+    # The first line of the text template is the subject.
+    subject, _, body = text.partition("\n")
+    # The policy refuses CR and LF in headers; lines of up to 998 characters keep links whole.
+    message = EmailMessage(policy=SMTP.clone(max_line_length=998))
+    message["From"], message["To"], message["Subject"] = settings.mail_from, to, subject.strip()
+    message["Date"], message["Message-ID"] = formatdate(), make_msgid(domain="atrium")
+    message.set_content(body.strip() + "\n", cte="8bit")
+    html = render_template(f"email/{template}.html", **context)
+    message.add_alternative(html, subtype="html", cte="8bit")
+    return message
+
+
+def _write_down(settings: config.Config, message: EmailMessage) -> None:
+    outbox = settings.instance_dir / "outbox"
+    outbox.mkdir(parents=True, exist_ok=True)
+    path = outbox / f"{clock.now():%Y%m%dT%H%M%S%f}-{message['Message-ID'].strip('<>')[:40]}.eml"
+    draft = path.with_suffix(".tmp")
+    draft.write_bytes(message.as_bytes())
+    draft.rename(path)
+    log.info("mail written", file=str(path))
+
+
+def _connect(url: Any) -> smtplib.SMTP:
+    options = parse_qs(url.query)
+    tls = ssl.create_default_context()
+    smtp: smtplib.SMTP
+    if url.scheme == "smtps":
+        smtp = smtplib.SMTP_SSL(url.hostname, url.port or 465, timeout=TIMEOUT_SECONDS, context=tls)
+    else:
+        smtp = smtplib.SMTP(url.hostname, url.port or 25, timeout=TIMEOUT_SECONDS)
+        if options.get("starttls") == ["1"]:
+            smtp.starttls(context=tls)
+    if url.username:
+        smtp.login(unquote(url.username), unquote(url.password or ""))
+    return smtp

@@ -1,0 +1,112 @@
+"""The statements on a collection's table. Every one of them is scoped by account, here."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import sqlalchemy as sa
+
+from app import db, stamps
+from app.collections.definition import Definition
+from app.stamps import Stamp
+
+Row = Mapping[str, Any]
+
+
+def scope(definition: Definition, account_id: str | None, where: Any = None) -> list[Any]:
+    """The rows that a caller may reach: those of one account (None: of all), narrowed by access."""
+    table = definition.table
+    inside = [table.c.account_id == account_id] if account_id is not None else []
+    return inside if where is None else [*inside, where]
+
+
+def read_one(
+    definition: Definition, scoped: Sequence[Any], record_id: str, checked: Sequence[Stamp]
+) -> Row | None:
+    """One record, in the statement that also checks the stamps. Raises Stale."""
+    table = definition.table
+    statement = sa.select(*definition.selected, *stamps.columns(checked))
+    row = db.connection().execute(statement.where(*scoped, table.c.id == record_id)).first()
+    if row is None:
+        return None
+    width = len(definition.selected)
+    stamps.check(row[width:], checked)
+    return dict(zip(definition.columns, row[:width], strict=True))
+
+
+def read_page(
+    definition: Definition,
+    where: Sequence[Any],
+    order_by: Sequence[Any],
+    skip: int,
+    limit: int,
+    count: bool,
+    checked: Sequence[Stamp],
+) -> tuple[list[Row], int | None]:
+    """A page and the total, in the statement that also checks the stamps. Raises Stale."""
+    table = definition.table
+    total = sa.select(sa.func.count()).select_from(table).where(*where).scalar_subquery()
+    extra = [total.label("total") if count else sa.null().label("total"), *stamps.columns(checked)]
+    chosen = sa.select(*definition.selected, *extra).where(*where).order_by(*order_by)
+    rows = db.connection().execute(chosen.offset(skip).limit(limit)).all()
+    width = len(definition.selected)
+    # Behind the last page no row carries the total.
+    facts = rows[0][width:] if rows else db.connection().execute(sa.select(*extra)).one()
+    stamps.check(facts[1:], checked)
+    names = tuple(definition.columns)
+    return [dict(zip(names, row[:width], strict=True)) for row in rows], facts[0]
+
+
+def lock_one(definition: Definition, scoped: Sequence[Any], record_id: str) -> Row | None:
+    """One record, kept from other writers until the transaction ends."""
+    table = definition.table
+    statement = sa.select(*definition.selected).where(*scoped, table.c.id == record_id)
+    row = db.connection().execute(statement.with_for_update()).first()
+    return dict(zip(definition.columns, row, strict=True)) if row else None
+
+
+def insert(definition: Definition, values: Row) -> Row:
+    """Store a new record and return it as stored."""
+    table = definition.table
+    statement = sa.insert(table).values(**values).returning(*definition.selected)
+    row = db.connection().execute(statement).one()
+    return dict(zip(definition.columns, row, strict=True))
+
+
+def update(definition: Definition, record: Row, values: Row) -> Row:
+    """Change a record and return it as stored."""
+    table = definition.table
+    statement = sa.update(table).where(*_exactly(definition, record)).values(**values)
+    row = db.connection().execute(statement.returning(*definition.selected)).one()
+    return dict(zip(definition.columns, row, strict=True))
+
+
+def delete(definition: Definition, record: Row) -> None:
+    """Remove a record."""
+    db.connection().execute(sa.delete(definition.table).where(*_exactly(definition, record)))
+
+
+def existing(definition: Definition, scoped: Sequence[Any], record_ids: Iterable[str]) -> set[str]:
+    """Which of these ids are records within reach."""
+    table = definition.table
+    statement = sa.select(table.c.id).where(*scoped, table.c.id.in_(list(record_ids)))
+    return set(db.connection().execute(statement).scalars())
+
+
+def clashing(definition: Definition, values: Row, record_id: str | None) -> list[str]:
+    """The unique fields whose value another record of the account already has."""
+    table = definition.table
+    found = []
+    for name, field in definition.fields.items():
+        if field.unique and values.get(name) is not None:
+            same = (table.c.account_id == values["account_id"], table.c[name] == values[name])
+            others = sa.select(table.c.id).where(*same, table.c.id != (record_id or ""))
+            if db.connection().execute(others.limit(1)).first():
+                found.append(name)
+    return found
+
+
+def _exactly(definition: Definition, record: Row) -> tuple[Any, ...]:
+    table = definition.table
+    return (table.c.account_id == record["account_id"], table.c.id == record["id"])

@@ -1,0 +1,440 @@
+"""The edge of the API: blueprints, schemas, who may call a view, paging, and answers in JSON.
+
+A view needs a signed-in caller unless it is marked otherwise, and takes only the query parameters
+that it declares. The marks are read by `auth.guard` and by the API description alike.
+"""
+
+from __future__ import annotations
+
+import re
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from copy import deepcopy
+from datetime import datetime
+from enum import Enum
+from typing import Any, TypeVar
+
+import flask_smorest
+import marshmallow as ma
+import orjson
+from flask import Request, Response
+from flask.json.provider import JSONProvider
+from webargs.flaskparser import FlaskParser
+from werkzeug.exceptions import HTTPException
+from werkzeug.routing import BaseConverter
+
+from app import clock, errors, json_gate
+from app.errors import AppError, Malformed
+
+View = TypeVar("View", bound=Callable[..., Any])
+
+PREFIX = "/api/v1"
+VERSION = "0.1.0"
+LARGEST_SKIP = 2**31 - 1
+LARGEST_ROLE_ID = 2**31 - 1
+
+
+class Access(Enum):
+    """Who may call a view."""
+
+    PUBLIC = "public"  # credentials are not looked at
+    ANONYMOUS = "anonymous"  # nobody need be signed in, but a bad credential is refused
+    SIGNED_IN = "signed in"
+    SUPERADMIN = "superadmin"
+
+
+def allow(access: Access) -> Callable[[View], View]:
+    """Mark who may call a view; without the mark it takes a signed-in caller."""
+
+    def mark(view: View) -> View:
+        view.access = access  # type: ignore[attr-defined]
+        return view
+
+    return mark
+
+
+public = allow(Access.PUBLIC)
+superadmin = allow(Access.SUPERADMIN)
+
+
+def access_of(view: Callable[..., Any]) -> Access:
+    """Who may call this view."""
+    return getattr(view, "access", Access.SIGNED_IN)
+
+
+def plain(value: Any) -> Any:
+    """The JSON form of a value that orjson does not know, or would write in another form."""
+    if isinstance(value, datetime):
+        return clock.iso(value)
+    raise TypeError(f"{type(value).__name__} has no JSON form")
+
+
+def dumps(value: Any) -> bytes:
+    """JSON text in UTF-8, with timestamps in the one format."""
+    return orjson.dumps(value, default=plain, option=orjson.OPT_PASSTHROUGH_DATETIME)
+
+
+def respond(value: Any, status: int = 200) -> Response:
+    """An answer whose body needs no schema: a record, whose shape its collection knows."""
+    return Response(dumps(value), status, mimetype="application/json")
+
+
+class Json(JSONProvider):
+    """orjson for every answer."""
+
+    def dumps(self, obj: Any, **options: Any) -> str:
+        """JSON text of an answer."""
+        return dumps(obj).decode()
+
+    def loads(self, s: str | bytes, **options: Any) -> Any:
+        """JSON from outside, through the gate."""
+        return json_gate.loads(s.encode() if isinstance(s, str) else s)
+
+
+class Schema(ma.Schema):
+    """The parent of every schema: refuses properties that it does not know."""
+
+    class Meta:
+        """Fields in the order of their declaration; nothing unknown."""
+
+        unknown = ma.RAISE
+
+
+def _text_problem(value: str) -> None:
+    if "\0" in value:
+        raise ma.ValidationError("Must not contain the NUL character.")
+
+
+class Text(ma.fields.String):
+    """A string of bounded length."""
+
+    def __init__(self, *, longest: int = 1000, **options: Any) -> None:
+        super().__init__(validate=[ma.validate.Length(max=longest), _text_problem], **options)
+
+
+class Whole(ma.fields.Integer):
+    """A whole number within bounds; from a query also as text."""
+
+    def __init__(self, low: int, high: int, **options: Any) -> None:
+        super().__init__(strict=True, validate=ma.validate.Range(low, high), **options)
+
+    def _deserialize(self, value: Any, *args: Any, **options: Any) -> Any:
+        if isinstance(value, bool) or (
+            isinstance(value, str) and not re.fullmatch(r"[+-]?[0-9]{1,19}", value)
+        ):
+            raise self.make_error("invalid", input=value)
+        return super()._deserialize(value, *args, **options)
+
+
+class Timestamp(ma.fields.Field[datetime]):
+    """A moment in the one format."""
+
+    def _serialize(self, value: Any, *args: Any, **options: Any) -> Any:
+        return clock.iso(value) if value is not None else None
+
+
+class Empty(Schema):
+    """A body or answer without properties."""
+
+
+class Message(Schema):
+    """An answer that is a sentence."""
+
+    message = ma.fields.String(required=True)
+
+
+class ValidationDetail(Schema):
+    """One place of a request that does not fit the documented shape."""
+
+    loc = ma.fields.List(
+        ma.fields.Raw(metadata={"type": ["string", "integer"]}),
+        required=True,
+        metadata={"description": "Where: body, query, path or header first, then the names."},
+    )
+    msg = ma.fields.String(required=True)
+    type = ma.fields.String(required=True)
+
+
+class Problem(Schema):
+    """One value that breaks a domain rule."""
+
+    field = ma.fields.String(allow_none=True)
+    message = ma.fields.String(required=True)
+    code = ma.fields.String(required=True)
+    position = ma.fields.Integer()
+
+
+class Error(Schema):
+    """Every error: a stable code and a sentence; 422 adds `detail`, 400 may add `details`."""
+
+    error = ma.fields.String(required=True)
+    message = ma.fields.String(required=True)
+    detail = ma.fields.List(ma.fields.Nested(ValidationDetail))
+    details = ma.fields.List(ma.fields.Nested(Problem))
+    field = ma.fields.String()
+
+
+class PageArgs(Schema):
+    """Where in a list to start, and how much of it to return."""
+
+    default_limit, largest_limit = 25, 100
+
+    skip = Whole(0, LARGEST_SKIP, metadata={"description": "How many items to pass over."})
+    limit = Whole(1, 100, metadata={"description": "How many items to return."})
+    page = Whole(1, LARGEST_SKIP, metadata={"description": "The page, from 1, instead of skip."})
+    page_size = Whole(1, 100, metadata={"description": "Another name for limit."})
+
+    @ma.post_load
+    def settle(self, args: dict[str, Any], **options: Any) -> dict[str, Any]:
+        """Turn page and page_size into skip and limit."""
+        size = args.pop("page_size", None)
+        limit = args.get("limit") or size or self.default_limit
+        page = args.pop("page", None)
+        skip = (page - 1) * limit if page and "skip" not in args else args.get("skip", 0)
+        return args | {"skip": skip, "limit": limit}
+
+
+def page_of(items: Sequence[Any], total: int | None, args: Mapping[str, Any]) -> dict[str, Any]:
+    """A list's answer (contract section 1)."""
+    skip, limit = args["skip"], args["limit"]
+    return {
+        "items": items,
+        "total": total,
+        "skip": skip,
+        "limit": limit,
+        "page": skip // limit + 1,
+        "page_size": limit,
+        "total_pages": None if total is None else -(-total // limit),
+    }
+
+
+def page_schema(item: type[Schema]) -> type[Schema]:
+    """The schema of a list of `item`."""
+    fields: dict[str, Any] = {
+        "items": ma.fields.List(ma.fields.Nested(item), required=True),
+        "total": ma.fields.Integer(required=True, allow_none=True),
+    }
+    for name in ("skip", "limit", "page", "page_size"):
+        fields[name] = ma.fields.Integer(required=True)
+    fields["total_pages"] = ma.fields.Integer(required=True, allow_none=True)
+    made: type[Schema] = type(f"{item.__name__}Page", (Schema,), fields)
+    made.__doc__ = f"A page of a list of {item.__name__}."
+    return made
+
+
+class UuidPath(BaseConverter):
+    """A path segment that must be a UUID; checked once the caller is known (422)."""
+
+    expected = "a UUID"
+
+    @staticmethod
+    def accepts(text: str) -> bool:
+        """Whether the text is a UUID in its usual form."""
+        try:
+            return str(uuid.UUID(text)) == text.lower()
+        except ValueError:
+            return False
+
+
+class IntegerPath(BaseConverter):
+    """A path segment that must be a whole number; checked once the caller is known (422)."""
+
+    expected = "a whole number"
+
+    @staticmethod
+    def accepts(text: str) -> bool:
+        """Whether the text is a whole number that the database can hold."""
+        return re.fullmatch(r"[0-9]{1,10}", text) is not None and int(text) <= LARGEST_ROLE_ID
+
+
+def check_path(request: Request) -> None:
+    """Refuse ids of the wrong form. Raises Malformed (422), or NotFound for a NUL."""
+    rule = request.url_rule
+    for name, value in (request.view_args or {}).items():
+        if "\0" in value:
+            raise errors.NotFound
+        converter: Any = rule._converters.get(name) if rule else None
+        if hasattr(converter, "accepts") and not converter.accepts(value):
+            msg = f"Must be {converter.expected}."
+            raise Malformed.at("path", name, msg=msg, type="invalid_id")
+
+
+def check_query(request: Request, view: Callable[..., Any]) -> None:
+    """Refuse parameters of a view that declares none, and NUL in any. Raises Malformed."""
+    if not getattr(view, "takes_query", False) and request.args:
+        raise Malformed(
+            [
+                _detail(("query", name), "Unknown query parameter.", "unknown")
+                for name in request.args
+            ]
+        )
+    for name, value in request.args.items(multi=True):
+        if "\0" in name + value:
+            raise Malformed.at("query", name, msg="Must not contain the NUL character.")
+
+
+def spec_options(base_url: str) -> dict[str, Any]:
+    """What the API description says of the whole."""
+    description = (
+        "A multi-tenant backend service: accounts with their own users, collections with typed"
+        " fields, and a REST API over their records. Every path answers with and without a"
+        " trailing slash. A superadmin names the account to act in by"
+        " `X-Account-ID: <slug | code | id>`, and reads across all with `*`. Every answer carries"
+        " `X-Correlation-ID`."
+    )
+    bearer = {
+        "type": "http",
+        "scheme": "bearer",
+        "description": "An access token or an API key.",
+    }
+    return {
+        "info": {"description": description, "license": {"name": "MIT", "identifier": "MIT"}},
+        "servers": [{"url": base_url}],
+        "components": {"securitySchemes": {"bearer": bearer}},
+    }
+
+
+LOCATIONS = {"json": "body", "query": "query", "path": "path", "headers": "header"}
+
+
+class Parser(FlaskParser):
+    """webargs behind the JSON gate, refusing what a schema does not declare."""
+
+    DEFAULT_UNKNOWN_BY_LOCATION = {  # noqa: RUF012 - as webargs declares it
+        "json": None,
+        "query": ma.RAISE,
+        "path": ma.RAISE,
+    }
+
+    def load_json(self, req: Request, schema: Any) -> Any:
+        """The JSON body, through the gate."""
+        value = json_gate.body(req)
+        if not isinstance(value, dict):
+            raise Malformed.at("body", msg="Must be a JSON object.", type="type")
+        return value
+
+    def handle_error(self, error: Any, req: Any, schema: Any, **options: Any) -> Any:
+        """Turn marshmallow's messages into the contract's 422."""
+        detail = [
+            _detail((LOCATIONS.get(location, location), *loc), msg, _kind(msg))
+            for location, messages in error.messages.items()
+            for loc, msg in _flat(messages)
+        ]
+        raise Malformed(detail)
+
+
+def _detail(loc: Sequence[Any], msg: str, kind: str) -> dict[str, Any]:
+    return {"loc": [part for part in loc if part != "_schema"], "msg": msg, "type": kind}
+
+
+def _kind(message: str) -> str:
+    if message.startswith("Missing data"):
+        return "missing"
+    return "unknown" if message.startswith("Unknown field") else "value_error"
+
+
+def _flat(messages: Any, *loc: Any) -> list[tuple[tuple[Any, ...], str]]:
+    if isinstance(messages, dict):
+        return [pair for key, inner in messages.items() for pair in _flat(inner, *loc, key)]
+    return [(loc, str(message)) for message in messages]
+
+
+class Api(flask_smorest.Api):
+    """flask-smorest with the contract's error shape."""
+
+    ERROR_SCHEMA = Error
+    DEFAULT_ERROR_RESPONSE_NAME = ""
+
+    def handle_http_exception(self, error: HTTPException) -> Response:
+        """The framework's own errors, in our shape."""
+        return errors.answer_http(error)
+
+    @public
+    def _openapi_json(self) -> Response:
+        return respond(self.spec.to_dict())
+
+
+ERROR_EXAMPLES: dict[int, AppError] = {
+    400: errors.InvalidValues([errors.problem("email", "invalid_email", "Is not an address.")]),
+    401: errors.Unauthorized(),
+    403: errors.Forbidden(),
+    404: errors.NotFound(),
+    409: errors.Conflict(field="name"),
+    413: AppError("The body is larger than this service takes.", error="payload_too_large"),
+    415: errors.UnsupportedMediaType(),
+    422: Malformed.at("body", "name", msg="Missing data for required field.", type="missing"),
+}
+ERROR_MEANINGS = {
+    400: "A value breaks a domain rule; `details` lists all of them.",
+    401: "No valid credential.",
+    403: "The caller may not do this.",
+    404: "No such thing in this account.",
+    409: "A clash with what is stored.",
+    413: "The body is too large.",
+    415: "The body is not JSON in UTF-8.",
+    422: "The request does not have the documented shape; `detail` lists every place.",
+}
+
+
+class Blueprint(flask_smorest.Blueprint):
+    """A feature's routes. Each operation documents its errors, those of its marks included."""
+
+    ARGUMENTS_PARSER = Parser()
+
+    def arguments(self, schema: Any, *, location: str = "json", **options: Any) -> Any:
+        """Declare a body or query."""
+        decorate = super().arguments(schema, location=location, **options)
+
+        def declare(view: View) -> View:
+            decorated: Any = decorate(view)
+            decorated.takes_query = location == "query" or getattr(view, "takes_query", False)
+            decorated.error_codes = set(getattr(view, "error_codes", ())) | {422}
+            if location == "json":
+                decorated.error_codes |= {413, 415}
+            return decorated
+
+        return declare
+
+    def fails(self, *codes: int) -> Callable[[View], View]:
+        """Declare the errors that an operation answers with beside those of its marks."""
+
+        def declare(view: View) -> View:
+            view.error_codes = set(getattr(view, "error_codes", ())) | set(codes)  # type: ignore[attr-defined]
+            return view
+
+        return declare
+
+    def add_url_rule(
+        self, rule: str, endpoint: str | None = None, view_func: Any = None, *args: Any, **kw: Any
+    ) -> None:
+        """Register a route and describe its errors."""
+        super().add_url_rule(rule, endpoint, _with_errors(view_func, rule), *args, **kw)
+
+
+def _with_errors(view: Any, rule: str) -> Any:
+    codes = set(getattr(view, "error_codes", ()))
+    access = access_of(view)
+    if access is not Access.PUBLIC:
+        codes.add(401)
+    if access is Access.SUPERADMIN:
+        codes.add(403)
+    if "<" in rule:
+        codes |= {404} | ({422} if "<uuid" in rule or "<integer" in rule else set())
+    view._apidoc = deepcopy(getattr(view, "_apidoc", {}))
+    responses = view._apidoc.setdefault("response", {}).setdefault("responses", {})
+    for code in sorted(codes):
+        responses[code] = [
+            {
+                "schema": Error,
+                "description": ERROR_MEANINGS[code],
+                "example": ERROR_EXAMPLES[code].body(),
+                "content_type": None,
+            }
+        ]
+    # flask-smorest adds an undescribed 422 of its own to everything with arguments.
+    view._apidoc.get("arguments", {}).pop("responses", None)
+    security: list[dict[str, Any]] = [] if access is Access.PUBLIC else [{"bearer": []}]
+    view._apidoc.setdefault("manual_doc", {})["security"] = (
+        [{}, *security] if access is Access.ANONYMOUS else security
+    )
+    return view

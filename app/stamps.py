@@ -1,0 +1,110 @@
+"""What keeps caches honest: versions that the statement which relies on them reads along.
+
+A principal or a definition is cached under the version of its row. A statement that works with
+cached values also selects the present versions (keyed look-ups inside the same statement). When
+they differ, what was cached is dropped and the work is done again, so that a change is obeyed by
+the very next request of every process without a query of its own.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Iterable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from functools import lru_cache
+from typing import Any, NamedTuple, TypeVar
+
+import sqlalchemy as sa
+from flask import current_app
+
+from app.db import Base, connection
+
+Value = TypeVar("Value")
+
+
+class Stamp(NamedTuple):
+    """The version of one row: (table, its key, the version cached)."""
+
+    table: str
+    key: tuple[str, ...]
+    version: int | None
+
+
+class Stale(Exception):
+    """Something cached is out of date."""
+
+
+def columns(stamps: Iterable[Stamp]) -> list[Any]:
+    """Columns that read the present version of each stamp's row."""
+    return [
+        sa.select(_version(stamp.table))
+        .where(*_matches(stamp))
+        .scalar_subquery()
+        .label(f"stamp{i}")
+        for i, stamp in enumerate(stamps)
+    ]
+
+
+def check(versions: Iterable[Any], stamps: Iterable[Stamp]) -> None:
+    """Compare what a statement read with what was cached. Raises Stale."""
+    if any(now != stamp.version for now, stamp in zip(versions, stamps, strict=True)):
+        raise Stale
+
+
+def verify(stamps: Iterable[Stamp]) -> None:
+    """Compare by a statement of its own. Raises Stale."""
+    stamps = list(stamps)
+    check(connection().execute(sa.select(*columns(stamps))).one(), stamps)
+
+
+@lru_cache
+def _keys(table: str) -> tuple[Any, ...]:
+    return tuple(Base.metadata.tables[table].primary_key.columns)
+
+
+def _version(table: str) -> Any:
+    return Base.metadata.tables[table].c.version
+
+
+def _matches(stamp: Stamp) -> list[Any]:
+    return [column == part for column, part in zip(_keys(stamp.table), stamp.key, strict=True)]
+
+
+class Cache:
+    """Values under their stamps, dropped oldest first."""
+
+    def __init__(self, size: int = 10_000) -> None:
+        self._size = size
+        self._values: OrderedDict[Hashable, Any] = OrderedDict()
+
+    def get(self, key: Hashable, load: Callable[[], Value | None]) -> Value | None:
+        """The cached value, else what `load` finds; while `reloading`, always what it finds."""
+        value = None if _reloading.get() else self._values.get(key)
+        if value is None:
+            value = load()
+            self._values.pop(key, None)
+            if value is not None:
+                self._values[key] = value
+                while len(self._values) > self._size:
+                    self._values.popitem(last=False)
+        return value
+
+
+_reloading: ContextVar[bool] = ContextVar("reloading", default=False)
+
+
+@contextmanager
+def reloading() -> Iterator[None]:
+    """Inside, caches load everything anew."""
+    token = _reloading.set(True)
+    try:
+        yield
+    finally:
+        _reloading.reset(token)
+
+
+def cache(name: str) -> Cache:
+    """The application's cache of that name."""
+    caches: dict[str, Cache] = current_app.extensions.setdefault("atrium.caches", {})
+    return caches.setdefault(name, Cache())

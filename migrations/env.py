@@ -1,0 +1,41 @@
+"""Alembic's environment: the application's engine, in one transaction."""
+
+from alembic import context
+from flask import current_app
+
+from app.db import Moment, Text
+
+engine = current_app.extensions["migrate"].db.engine
+metadata = current_app.extensions["migrate"].db.metadata
+
+
+def ours(object: object, name: str | None, type_: str, *rest: object) -> bool:
+    """Tables of collections are no business of Alembic's."""
+    return not (type_ == "table" and (name or "").startswith("col_"))
+
+
+def rendered(kind: str, item: object, autogenerate: object) -> str | bool:
+    """Write our column types by their names in `app.db`."""
+    if kind == "type" and isinstance(item, Moment):
+        return "Moment()"
+    return "Text" if item is Text else False
+
+
+def run() -> None:
+    """Apply the revisions. Two processes that start at once take turns."""
+    postgres = engine.dialect.name == "postgresql"
+    options = {"isolation_level": "READ COMMITTED"} if postgres else {"atrium_mode": "write"}
+    with engine.connect().execution_options(**options) as connection, connection.begin():
+        if postgres:
+            connection.exec_driver_sql("SELECT pg_advisory_xact_lock(4711)")
+        context.configure(
+            connection=connection,
+            target_metadata=metadata,
+            include_object=ours,
+            render_item=rendered,
+        )
+        with context.begin_transaction():
+            context.run_migrations()
+
+
+run()

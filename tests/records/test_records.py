@@ -1,0 +1,226 @@
+"""Records through the API: created, read, listed, changed, deleted (contract section 5)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.builders import Caller, make_collection, make_record
+
+TYPES = [
+    {"name": "title", "type": "text", "required": True},
+    {"name": "views", "type": "number", "default": 0},
+    {"name": "live", "type": "boolean"},
+    {"name": "at", "type": "datetime"},
+    {"name": "day", "type": "date"},
+    {"name": "mail", "type": "email"},
+    {"name": "site", "type": "url"},
+    {"name": "data", "type": "json"},
+]
+
+
+def test_a_record_comes_back_as_it_was_sent(root: Caller, alice: Caller) -> None:
+    make_collection(root, schema=TYPES)
+    sent = {
+        "title": "Grüße 🎈",
+        "views": 12,
+        "live": True,
+        "at": "2026-11-20T12:00:00.123456Z",
+        "day": "2026-02-28",
+        "mail": "Ann@example.com",
+        "site": "https://example.com/a?b=c",
+        "data": {"z": [1, 2.5, None], "a": {"": "é"}},
+    }
+    made = make_record(alice, **sent)
+    got = alice.get(f"records/posts/{made['id']}").json
+    assert got == made
+    assert {name: got[name] for name in sent} == sent
+    assert list(got)[:6] == [
+        "id",
+        "account_id",
+        "created_at",
+        "updated_at",
+        "created_by",
+        "updated_by",
+    ]
+    assert (got["account_id"], got["created_by"]) == (alice.account_id, alice.id)
+    assert list(got["data"]) == ["z", "a"]
+
+
+@pytest.mark.parametrize(
+    ("sent", "stored"),
+    [
+        (1, 1),
+        (1.0, 1),
+        (-0.0, 0),
+        (0.1, 0.1),
+        (1e300, 1e300),
+        (2**63 - 1, 2**63 - 1),
+        (-(2**63), -(2**63)),
+        (9007199254740993, 9007199254740993),
+        (1.5e-7, 1.5e-7),
+    ],
+)
+def test_numbers_are_exact(root: Caller, alice: Caller, sent: float, stored: float) -> None:
+    make_collection(root, schema=[{"name": "n", "type": "number"}])
+    made = make_record(alice, n=sent)
+    got = alice.get(f"records/posts/{made['id']}").json["n"]
+    assert (got, type(got)) == (stored, type(stored))
+
+
+@pytest.mark.parametrize(
+    ("sent", "stored"),
+    [
+        ("2026-11-20T12:00:00", "2026-11-20T12:00:00.000000Z"),
+        ("2026-11-20T12:00:00+02:00", "2026-11-20T10:00:00.000000Z"),
+        ("2026-11-20 12:00", "2026-11-20T12:00:00.000000Z"),
+        ("0001-01-01T00:00:00Z", "0001-01-01T00:00:00.000000Z"),
+        ("9999-12-31T23:59:59.999999Z", "9999-12-31T23:59:59.999999Z"),
+    ],
+)
+def test_datetimes_are_kept_in_utc(root: Caller, alice: Caller, sent: str, stored: str) -> None:
+    make_collection(root, schema=[{"name": "at", "type": "datetime"}])
+    made = make_record(alice, at=sent)
+    assert alice.get(f"records/posts/{made['id']}").json["at"] == stored
+
+
+BAD_VALUES = [
+    ("text", {}, 5, "invalid_type"),
+    ("text", {"min_length": 3}, "ab", "too_short"),
+    ("text", {"max_length": 3}, "abcd", "too_long"),
+    ("text", {"pattern": "^[a-z]+$"}, "A1", "pattern_mismatch"),
+    ("text", {"choices": ["a", "b"]}, "c", "invalid_option"),
+    ("number", {}, True, "invalid_type"),
+    ("number", {}, "1", "invalid_type"),
+    ("number", {}, 2**63, "number_out_of_range"),
+    ("number", {"min": 1}, 0, "number_out_of_range"),
+    ("number", {"integer": True}, 1.5, "not_integer"),
+    ("boolean", {}, 1, "invalid_type"),
+    ("datetime", {}, "yesterday", "invalid_datetime"),
+    ("datetime", {}, "2026-02-30T00:00:00Z", "invalid_datetime"),
+    ("datetime", {}, "0001-01-01T00:00:00+10:00", "invalid_datetime"),
+    ("datetime", {}, 5, "invalid_datetime"),
+    ("date", {}, "2026-2-3", "invalid_date"),
+    ("email", {}, "nobody", "invalid_email"),
+    ("email", {}, "a@b\r\nBcc: c@d.example", "invalid_email"),
+    ("url", {}, "javascript:alert(1)", "invalid_url"),
+    ("url", {}, "http://", "invalid_url"),
+    ("url", {}, "ftp://example.com", "invalid_url"),
+    ("json", {}, "text", "invalid_json"),
+    ("json", {}, {"n": 2**64}, "number_out_of_range"),
+]
+
+
+@pytest.mark.parametrize(("type", "options", "value", "code"), BAD_VALUES)
+def test_a_bad_value_is_named_with_its_code(
+    root: Caller, alice: Caller, type: str, options: dict[str, Any], value: Any, code: str
+) -> None:
+    make_collection(root, schema=[{"name": "f", "type": type, "options": options}])
+    answer = alice.post("records/posts", {"f": value})
+    assert answer.status_code == 400
+    assert [(d["field"], d["code"]) for d in answer.json["details"]] == [("f", code)]
+    assert alice.get("records/posts").json["total"] == 0
+
+
+def test_all_problems_are_told_at_once(root: Caller, alice: Caller) -> None:
+    make_collection(root, schema=TYPES)
+    body = {"views": "x", "live": None, "mail": "-", "nope": 1, "id": "x", "created_by": alice.id}
+    details = alice.post("records/posts", body).json["details"]
+    assert {(d["field"], d["code"]) for d in details} == {
+        ("title", "required_missing"),
+        ("views", "invalid_type"),
+        ("mail", "invalid_email"),
+        ("nope", "unknown_field"),
+        ("id", "field_read_only"),
+        ("created_by", "field_read_only"),
+    }
+
+
+def test_put_replaces_and_patch_keeps(root: Caller, alice: Caller) -> None:
+    make_collection(root, schema=TYPES)
+    made = make_record(alice, title="a", views=7, live=True)
+    patched = alice.patch(f"records/posts/{made['id']}", {"live": False}).json
+    assert (patched["title"], patched["views"], patched["live"]) == ("a", 7, False)
+    replaced = alice.put(f"records/posts/{made['id']}", {"title": "b"}).json
+    assert (replaced["title"], replaced["views"], replaced["live"]) == ("b", 0, None)
+    assert replaced["created_at"] == made["created_at"] < replaced["updated_at"]
+    missing = alice.put(f"records/posts/{made['id']}", {"views": 1})
+    assert [d["code"] for d in missing.json["details"]] == ["required_missing"]
+    null = alice.patch(f"records/posts/{made['id']}", {"title": None})
+    assert [d["code"] for d in null.json["details"]] == ["required_null"]
+
+
+def test_system_fields_may_be_sent_back_unchanged(root: Caller, alice: Caller) -> None:
+    make_collection(root, schema=TYPES)
+    made = make_record(alice, title="a")
+    assert alice.put(f"records/posts/{made['id']}", made).status_code == 200
+
+
+def test_delete_removes_the_record(root: Caller, alice: Caller) -> None:
+    make_collection(root)
+    made = make_record(alice, title="a")
+    assert alice.delete(f"records/posts/{made['id']}").status_code == 204
+    assert alice.get(f"records/posts/{made['id']}").status_code == 404
+    assert alice.delete(f"records/posts/{made['id']}").status_code == 404
+
+
+@pytest.mark.parametrize("id", ["nope", "a%00b", "%27%20or%201=1", "x" * 500])
+def test_an_unknown_record_is_404(root: Caller, alice: Caller, id: str) -> None:
+    make_collection(root)
+    for method in ("GET", "PATCH", "PUT", "DELETE"):
+        answer = alice(method, f"records/posts/{id}", {} if method in ("PATCH", "PUT") else None)
+        assert (answer.status_code, answer.json["error"]) == (404, "not_found")
+
+
+def test_a_unique_value_is_unique_within_its_account(
+    root: Caller, alice: Caller, charlie: Caller
+) -> None:
+    make_collection(
+        root,
+        schema=[
+            {"name": "a", "type": "text", "unique": True},
+            {"name": "b", "type": "number", "unique": True},
+        ],
+    )
+    first = make_record(alice, a="x", b=1)
+    answer = alice.post("records/posts", {"a": "x", "b": 1.0})
+    assert (answer.status_code, answer.json["field"]) == (409, "a")
+    assert [(d["field"], d["code"]) for d in answer.json["details"]] == [
+        ("a", "not_unique"),
+        ("b", "not_unique"),
+    ]
+    second = make_record(alice, a="y")
+    make_record(alice, a=None)
+    make_record(charlie, a="x", b=1)
+    assert alice.patch(f"records/posts/{second['id']}", {"a": "x"}).status_code == 409
+    assert alice.patch(f"records/posts/{first['id']}", {"a": "x"}).status_code == 200
+
+
+def test_references_point_to_records_of_the_own_account(
+    root: Caller, alice: Caller, charlie: Caller
+) -> None:
+    make_collection(root, "authors")
+    reference = {"name": "author", "type": "reference", "collection": "authors"}
+    make_collection(root, schema=[reference])
+    mine, theirs = make_record(alice, "authors"), make_record(charlie, "authors")
+    made = make_record(alice, author=mine["id"])
+    assert made["author"] == mine["id"]
+    refused = [alice.post("records/posts", {"author": id}) for id in (theirs["id"], "nowhere")]
+    assert [answer.status_code for answer in refused] == [400, 400]
+    assert refused[0].json == refused[1].json
+    assert refused[0].json["details"][0]["code"] == "invalid_reference"
+    assert alice.delete(f"records/authors/{mine['id']}").status_code == 409
+    assert alice.delete(f"records/posts/{made['id']}").status_code == 204
+    assert alice.delete(f"records/authors/{mine['id']}").status_code == 204
+
+
+def test_a_record_that_the_caller_cannot_view_cannot_be_referred_to(
+    root: Caller, alice: Caller
+) -> None:
+    make_collection(root, "authors", view_rule=None)
+    reference = {"name": "author", "type": "reference", "collection": "authors"}
+    make_collection(root, schema=[reference])
+    hidden = make_record(alice, "authors")
+    answer = alice.post("records/posts", {"author": hidden["id"]})
+    assert answer.json["details"][0]["code"] == "invalid_reference"

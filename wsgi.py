@@ -1,0 +1,21 @@
+"""The WSGI entry point: `gunicorn wsgi:app`."""
+
+import sys
+
+import structlog
+from sqlalchemy.exc import SQLAlchemyError
+
+from app import create_app
+from app.auth import bootstrap
+from app.config import ConfigError
+
+try:
+    app = create_app()
+except ConfigError as error:
+    sys.exit(f"The settings are not usable:\n{error}")
+
+with app.app_context():
+    try:
+        bootstrap.from_settings()
+    except SQLAlchemyError:
+        structlog.get_logger().warning("no superadmin made yet: the database is not ready")
