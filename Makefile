@@ -3,7 +3,8 @@
 VENV := .venv
 BIN := $(VENV)/bin
 PORT ?= 8000
-export PORT
+SERVICE_BASE_URL ?= http://127.0.0.1:$(PORT)
+export PORT SERVICE_BASE_URL
 
 # The newest supported Python that really runs here: a version manager may
 # put names on PATH that only print an error.

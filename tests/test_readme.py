@@ -1,0 +1,61 @@
+"""README's quickstart, taken out of README and run against a fresh server."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.processes import PROJECT, environment, free_port, started, wait_for
+
+
+@pytest.fixture
+def running(tmp_path: Path) -> Iterator[tuple[str, str]]:
+    """`make run` on an empty instance: its address, and the password that it printed."""
+    port, log = free_port(), tmp_path / "log"
+    address = f"http://127.0.0.1:{port}"
+    with started(["make", "run", f"PORT={port}"], environment(tmp_path), log):
+        wait_for(f"{address}/ready", log)
+        printed = re.search(r"password +(\S+)", log.read_text())
+        assert printed, log.read_text()
+        yield address, printed[1]
+
+
+def quickstart(address: str, password: str) -> str:
+    """The commands of README, with the address and the password of this server."""
+    text = (PROJECT / "README.md").read_text()
+    script = "".join(re.findall(r"```bash\n(.*?)```", text, re.DOTALL))
+    script = script.replace("http://127.0.0.1:8000", address)
+    return script.replace("the one that make run printed", password)
+
+
+def test_the_quickstart_works_as_written(running: tuple[str, str], tmp_path: Path) -> None:
+    address, password = running
+    script = "set -e\n" + quickstart(address, password)
+    done = subprocess.run(
+        ["bash", "-c", script],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    said = done.stdout
+    assert '"error"' not in said.replace('{"error":"not_found"', "", 1), said
+    for sign in (
+        "Your email address is verified",
+        '"is_superadmin":false',
+        '"table_name":"col_tasks"',
+        '"list_rule":"true"',
+        '"total":2',
+        '"total":1',
+        '"title":"Write the whole plan","effort":1',
+        '"done":true',
+        '"total":0',
+        '{"error":"not_found"',
+    ):
+        assert sign in said, f"{sign} not in:\n{said}"
