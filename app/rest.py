@@ -13,11 +13,12 @@ from copy import deepcopy
 from datetime import datetime
 from enum import Enum
 from typing import Any, TypeVar
+from urllib.parse import unquote_to_bytes
 
 import flask_smorest
 import marshmallow as ma
 import orjson
-from flask import Request, Response
+from flask import Flask, Request, Response
 from flask.json.provider import JSONProvider
 from webargs.flaskparser import FlaskParser
 from werkzeug.exceptions import HTTPException
@@ -98,6 +99,8 @@ class Schema(ma.Schema):
         """Fields in the order of their declaration; nothing unknown."""
 
         unknown = ma.RAISE
+
+    body_may_be_absent = False
 
 
 def _text_problem(value: str) -> None:
@@ -260,8 +263,15 @@ def check_path(request: Request) -> None:
 
 
 def check_query(request: Request, view: Callable[..., Any]) -> None:
-    """Refuse parameters of a view that declares none, and NUL in any. Raises Malformed."""
-    if not getattr(view, "takes_query", False) and request.args:
+    """Refuse parameters of an operation that declares none, NUL, and what is not UTF-8 (422).
+
+    Pages ignore the parameters that they do not know, as browsers and links add some.
+    """
+    try:
+        unquote_to_bytes(request.query_string).decode()
+    except UnicodeDecodeError:
+        raise Malformed.at("query", msg="Is not valid UTF-8.") from None
+    if not getattr(view, "takes_query", True) and request.args:
         raise Malformed(
             [
                 _detail(("query", name), "Unknown query parameter.", "unknown")
@@ -308,6 +318,8 @@ class Parser(FlaskParser):
 
     def load_json(self, req: Request, schema: Any) -> Any:
         """The JSON body, through the gate."""
+        if schema.body_may_be_absent and not req.get_data(cache=True):
+            return {}
         value = json_gate.body(req)
         if not isinstance(value, dict):
             raise Malformed.at("body", msg="Must be a JSON object.", type="type")
@@ -344,6 +356,12 @@ class Api(flask_smorest.Api):
 
     ERROR_SCHEMA = Error
     DEFAULT_ERROR_RESPONSE_NAME = ""
+
+    def init_app(self, app: Flask, **options: Any) -> None:
+        """Serve the description of an application."""
+        # A doubled slash is a path that does not exist; werkzeug would redirect it, with a page.
+        app.url_map.merge_slashes = False
+        super().init_app(app, **options)
 
     def handle_http_exception(self, error: HTTPException) -> Response:
         """The framework's own errors, in our shape."""
@@ -382,7 +400,9 @@ class Blueprint(flask_smorest.Blueprint):
     ARGUMENTS_PARSER = Parser()
 
     def arguments(self, schema: Any, *, location: str = "json", **options: Any) -> Any:
-        """Declare a body or query."""
+        """Declare a body or query; with `required=False` an absent body counts as an empty one."""
+        schema = schema() if isinstance(schema, type) else schema
+        schema.body_may_be_absent = not options.get("required", True)
         decorate = super().arguments(schema, location=location, **options)
 
         def declare(view: View) -> View:
@@ -412,6 +432,7 @@ class Blueprint(flask_smorest.Blueprint):
 
 
 def _with_errors(view: Any, rule: str) -> Any:
+    view.takes_query = getattr(view, "takes_query", False)
     codes = set(getattr(view, "error_codes", ()))
     access = access_of(view)
     if access is not Access.PUBLIC:

@@ -158,7 +158,7 @@ def record_counts(rows: Sequence[Collection]) -> dict[str, int]:
         sa.select(sa.literal(row.id), sa.func.count()).select_from(sa.table(row.table_name))
         for row in rows
     ]
-    return dict(db.connection().execute(sa.union_all(*counts)).tuples().all())
+    return {id: count for id, count in db.connection().execute(sa.union_all(*counts))}
 
 
 def change_rules(reference: str, changes: Mapping[str, Any]) -> Collection:
