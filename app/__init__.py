@@ -71,6 +71,8 @@ def _configure(app: Flask, settings: Config) -> None:
     )
     app.json = rest.Json(app)
     app.url_map.strict_slashes = False
+    # A doubled slash is a path that does not exist; werkzeug would redirect it, with a page.
+    app.url_map.merge_slashes = False
     app.url_map.converters.update(uuid=rest.UuidPath, integer=rest.IntegerPath)
     if settings.trusted_proxies:
         hops = settings.trusted_proxies

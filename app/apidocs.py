@@ -33,17 +33,17 @@ REDOC_POLICY = POLICY | {
 @public
 def swagger() -> Response:
     """The API in Swagger UI, from where it can be called."""
-    return page("apidocs/swagger.html", POLICY)
+    return _page("apidocs/swagger.html", POLICY)
 
 
 @blueprint.get("/redoc")
 @public
 def redoc() -> Response:
     """The API in ReDoc, for reading."""
-    return page("apidocs/redoc.html", REDOC_POLICY)
+    return _page("apidocs/redoc.html", REDOC_POLICY)
 
 
-def page(template: str, policy: dict[str, str]) -> Response:
+def _page(template: str, policy: dict[str, str]) -> Response:
     response = make_response(render_template(template))
     directives = [f"{name} {value}" for name, value in policy.items()]
     response.headers["Content-Security-Policy"] = "; ".join(directives)

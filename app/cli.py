@@ -8,6 +8,7 @@ import threading
 import click
 import flask_migrate
 from flask import Flask
+from flask.cli import with_appcontext
 
 from app import config, jobs
 from app.accounts import service as accounts
@@ -23,6 +24,7 @@ def init_app(app: Flask) -> None:
 
 
 @click.command()
+@with_appcontext
 def setup() -> None:
     """Migrate the database and make the first superadmin; safe to repeat."""
     flask_migrate.upgrade(directory=str(MIGRATIONS))
@@ -37,6 +39,7 @@ def setup() -> None:
 
 
 @click.command()
+@with_appcontext
 def settings() -> None:
     """List every setting with its value; secrets are only said to be set."""
     for variable, value, help in config.current().listing():
@@ -47,6 +50,7 @@ def settings() -> None:
 @click.argument("email")
 @click.option("--pii-access", is_flag=True, help="Let this superadmin see personal data unmasked.")
 @click.password_option(help="Asked for when not given.")
+@with_appcontext
 def create_superadmin(email: str, pii_access: bool, password: str) -> None:
     """Make another superadmin, already verified."""
     wrong = [one for one in (accounts.email_problem(email), *passwords.problems(password)) if one]
@@ -60,6 +64,7 @@ def create_superadmin(email: str, pii_access: bool, password: str) -> None:
 
 
 @click.command()
+@with_appcontext
 def worker() -> None:
     """Carry out background work until stopped (SIGTERM, Ctrl-C)."""
     stop = threading.Event()

@@ -6,15 +6,18 @@ import os
 import secrets
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
+from email.utils import parseaddr
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 from cryptography.fernet import Fernet
+from email_validator import EmailNotValidError, validate_email
 from flask import current_app
 
 PROJECT = Path(__file__).resolve().parent.parent
 SHORTEST_SECRET = 32
+WITHOUT_HOST = ("console", "unix")
 
 
 class ConfigError(Exception):
@@ -65,9 +68,49 @@ def _url(*schemes: str) -> Callable[[str], str]:
     def parse(value: str) -> str:
         if urlsplit(value).scheme not in schemes:
             raise ValueError(f"must be a URL starting with {', '.join(f'{s}:' for s in schemes)}")
+        _check_host(value)
         return value.rstrip("/")
 
     return parse
+
+
+def _check_host(url: str) -> None:
+    parts = urlsplit(url)
+    try:
+        named = bool(parts.hostname) and parts.port != 0
+    except ValueError:  # a port that is no number
+        named = False
+    if not named and parts.scheme not in WITHOUT_HOST:
+        raise ValueError("must name a host, and a port from 1 to 65535 if any")
+
+
+def _base_url(value: str) -> str:
+    parts = urlsplit(value)
+    if parts.query or parts.fragment or parts.username or any(map(str.isspace, value)):
+        raise ValueError("must have no user, query, fragment or blank")
+    return _url("http", "https")(value)
+
+
+def _mail_url(value: str) -> str:
+    # A misspelt starttls would send passwords in the clear.
+    if urlsplit(value).query not in ("", "starttls=0", "starttls=1"):
+        raise ValueError("takes no option but starttls=0 or starttls=1")
+    return _url("console", "smtp", "smtps")(value)
+
+
+def _email(value: str) -> str:
+    try:
+        validate_email(value, check_deliverability=False, globally_deliverable=False)
+    except EmailNotValidError:
+        raise ValueError("must be an e-mail address") from None
+    return value
+
+
+def _sender(value: str) -> str:
+    if not value.isprintable():
+        raise ValueError("must be one line")
+    _email(parseaddr(value)[1])
+    return value
 
 
 def _database_url(value: str) -> str:
@@ -122,7 +165,7 @@ class Config:
         _list_of(), (), "Fernet keys for stored secrets, newest first", secret=True
     )
     base_url: str = _setting(
-        _url("http", "https"), "http://127.0.0.1:8000", "the address users reach this service at"
+        _base_url, "http://127.0.0.1:8000", "the address users reach this service at"
     )
     base_domain: str = _setting(_host, "", "<slug>.<this domain> names the account")
     access_token_expire_minutes: int = _setting(_number(1, 1440), 60, "access token lifetime")
@@ -133,15 +176,15 @@ class Config:
         ("upper", "lower", "digit", "special"),
         "character classes every password needs",
     )
-    superadmin_email: str = _setting(_text, "", "first superadmin, made when none exists")
+    superadmin_email: str = _setting(_email, "", "first superadmin, made when none exists")
     superadmin_password: str = _setting(_text, "", "the first superadmin's password", secret=True)
     mail_url: str = _setting(
-        _url("console", "smtp", "smtps"),
+        _mail_url,
         "console:",
         "console: writes .eml files; smtp://user:pass@host:port?starttls=1; smtps://",
         secret=True,
     )
-    mail_from: str = _setting(_text, "Atrium <atrium@localhost>", "sender of mails")
+    mail_from: str = _setting(_sender, "Atrium <atrium@localhost>", "sender of mails")
     max_body_bytes: int = _setting(_number(1024, 2**30), 10 * 2**20, "largest request body")
     trusted_proxies: int = _setting(_number(0, 10), 0, "reverse proxies in front of the service")
 
@@ -157,12 +200,12 @@ class Config:
                 values[name] = meta["parse"](text) if text else meta["default"]
             except ValueError as error:
                 problems.append(f"{variable} {error}")
-        if not problems:
-            config = _with_local_defaults(cls(**values))
-            problems = list(_unsafe(config))
-            if not problems:
-                return config
-        raise ConfigError("\n".join(problems))
+                values[name] = meta["default"]
+        config = cls(**values)
+        problems += _unsafe(config)
+        if problems:
+            raise ConfigError("\n".join(dict.fromkeys(problems)))
+        return _with_local_defaults(config)
 
     @property
     def production(self) -> bool:
@@ -193,7 +236,7 @@ def _settings() -> list[tuple[str, Mapping[str, Any]]]:
 
 def _lookup(environ: Mapping[str, str], name: str, meta: Mapping[str, Any]) -> tuple[str, str]:
     variable = f"SERVICE_{name.upper()}"
-    if variable not in environ and meta.get("unprefixed"):
+    if not environ.get(variable) and meta.get("unprefixed"):
         variable = name.upper()
     return variable, environ.get(variable, "").strip()
 

@@ -207,7 +207,7 @@ def _begin(session: Session, changes_schema: bool) -> None:
         # One change of the schema at a time; and as a waiting ALTER TABLE blocks every reader
         # behind it, it gives way soon, to be tried again.
         session.execute(sa.text("SELECT pg_advisory_xact_lock(:key)"), {"key": SCHEMA_LOCK})
-        session.execute(sa.text("SET LOCAL lock_timeout = '1s'"))
+        session.execute(sa.text("SET LOCAL lock_timeout = '500ms'"))
 
 
 def _check_foreign_keys(session: Session) -> None:

@@ -8,7 +8,7 @@ that dies lets its lease run out, and another takes over. Jobs are therefore run
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from functools import lru_cache
 from typing import Any
@@ -23,7 +23,8 @@ from app import clock, config, db
 log = structlog.get_logger()
 
 LEASE_SECONDS = 120
-LARGEST_CLAIM = 20
+LARGEST_LOOK = 20
+ATTEMPTS = 8
 FIRST_RETRY_SECONDS, LAST_RETRY_SECONDS = 10, 3600
 QUEUE = "atrium"
 Handler = Callable[[Mapping[str, Any]], None]
@@ -50,7 +51,7 @@ class Job(db.Base):
 _handlers: dict[str, tuple[Handler, int]] = {}
 
 
-def job(kind: str, *, attempts: int = 8) -> Callable[[Handler], Handler]:
+def job(kind: str, *, attempts: int = ATTEMPTS) -> Callable[[Handler], Handler]:
     """Register what carries out jobs of a kind, and how often it is tried."""
 
     def register(handler: Handler) -> Handler:
@@ -108,40 +109,53 @@ def redis_client(url: str) -> Any:
     from redis.retry import Retry
 
     retry = Retry(NoBackoff(), 0)
-    return Redis.from_url(url, socket_connect_timeout=0.3, socket_timeout=2, retry=retry)
+    return Redis.from_url(url, socket_connect_timeout=0.3, socket_timeout=0.5, retry=retry)
 
 
 def run_due() -> int:
     """Carry out what is due, until nothing is. Returns how many jobs were tried."""
     tried = 0
-    while claimed := _claim():
-        for row in claimed:
-            _run(row)
-        tried += len(claimed)
+    try:
+        while seen := _look():
+            for account_id, id in seen:
+                # Claimed one by one: a lease must not run out while other jobs take their time.
+                row = _claim(account_id, id)
+                if row:
+                    _run(row)
+                    tried += 1
+    finally:
+        # A connection that broke must not stay with a worker that goes on.
+        db.db.session.remove()
     return tried
 
 
-def _claim() -> list[sa.Row[Any]]:
-    due = sa.and_(Job.status == "pending", Job.due_at <= db.database_now())
-    # An unlocked look over all accounts first; then each row is claimed under its own account.
-    seen = sa.select(Job.account_id, Job.id).where(due).order_by(Job.due_at).limit(LARGEST_CLAIM)
-    claimed = []
-    for account_id, id in db.connection().execute(seen).all():
-        lease = (
-            sa.update(Job)
-            .where(Job.account_id == account_id, Job.id == id, due)
-            .values(attempts=Job.attempts + 1, due_at=db.database_now(LEASE_SECONDS))
-            .returning(Job.account_id, Job.id, Job.kind, Job.payload, Job.attempts)
-        )
-        with db.transaction() as session:
-            row = session.execute(lease).first()
-        if row:
-            claimed.append(row)
-    return claimed
+def _due() -> sa.ColumnElement[bool]:
+    return sa.and_(Job.status == "pending", Job.due_at <= db.database_now())
+
+
+def _look() -> Sequence[sa.Row[str, str]]:
+    # Unlocked and over all accounts; each row is then claimed under its own account.
+    seen = sa.select(Job.account_id, Job.id).where(_due()).order_by(Job.due_at).limit(LARGEST_LOOK)
+    return db.connection().execute(seen).all()
+
+
+def _claim(account_id: str, id: str) -> sa.Row[Any] | None:
+    lease = (
+        sa.update(Job)
+        .where(Job.account_id == account_id, Job.id == id, _due())
+        .values(attempts=Job.attempts + 1, due_at=db.database_now(LEASE_SECONDS))
+        .returning(Job.account_id, Job.id, Job.kind, Job.payload, Job.attempts)
+    )
+    with db.transaction() as session:
+        return session.execute(lease).first()
 
 
 def _run(row: sa.Row[Any]) -> None:
-    handler, attempts = _handlers.get(row.kind, (_unknown, 1))
+    # A kind unknown here may be known to the newer release that is just being rolled out.
+    handler, attempts = _handlers.get(row.kind, (_unknown, ATTEMPTS))
+    if row.attempts > attempts:  # nobody who tried it lived to tell
+        _finish(row, _given_up("WorkerLost"))
+        return
     try:
         handler({"account_id": row.account_id, **row.payload})
     except Exception as error:  # noqa: BLE001 - whatever a job fails of is recorded
@@ -156,11 +170,15 @@ def _unknown(payload: Mapping[str, Any]) -> None:
 
 
 def _after_failure(tried: int, attempts: int, error: Exception) -> dict[str, Any]:
-    changes: dict[str, Any] = {"last_error": type(error).__name__}
+    name = type(error).__name__  # its message may quote personal data
     if tried >= attempts:
-        return changes | {"status": "failed", "finished_at": clock.now()}
+        return _given_up(name)
     delay = min(FIRST_RETRY_SECONDS * 4 ** (tried - 1), LAST_RETRY_SECONDS)
-    return changes | {"due_at": db.database_now(delay)}
+    return {"last_error": name, "due_at": db.database_now(delay)}
+
+
+def _given_up(reason: str) -> dict[str, Any]:
+    return {"status": "failed", "last_error": reason, "finished_at": clock.now()}
 
 
 def _finish(row: sa.Row[Any], changes: Mapping[str, Any]) -> None:
@@ -178,8 +196,6 @@ def work(poll_seconds: float, stop: threading.Event) -> None:
         except Exception as error:  # noqa: BLE001 - the worker outlives its database
             log.warning("worker cannot reach its jobs", error=type(error).__name__)
             tried = 0
-        finally:
-            db.db.session.remove()
         if not tried:
             stop.wait(poll_seconds)
 

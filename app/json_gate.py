@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from flask import Request
+from werkzeug.exceptions import RequestEntityTooLarge
 
 from app.errors import Malformed, UnsupportedMediaType
 
@@ -29,8 +30,11 @@ class _Refused(ValueError):
 
 
 def body(request: Request) -> Any:
-    """The request's JSON body. Raises Malformed (422) or UnsupportedMediaType (415)."""
+    """The request's JSON body. Raises Malformed (422), UnsupportedMediaType (415), or 413."""
     raw = request.get_data(cache=True)
+    # Of a body without a length werkzeug reads as much as is allowed, and says nothing of the rest.
+    if request.content_length is None and len(raw) == request.max_content_length:
+        raise RequestEntityTooLarge
     if not raw:
         raise Malformed.at("body", msg="A JSON body is required.", type="missing")
     charset = request.mimetype_params.get("charset", "utf-8").lower()

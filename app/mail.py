@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import smtplib
 import ssl
+from collections.abc import Iterator
+from contextlib import contextmanager
 from email.message import EmailMessage
 from email.policy import SMTP
-from email.utils import formatdate, make_msgid
+from email.utils import make_msgid
 from typing import Any
-from urllib.parse import parse_qs, unquote, urlsplit
+from urllib.parse import SplitResult, parse_qs, unquote, urlsplit
 
 import structlog
 from flask import render_template
@@ -40,7 +42,7 @@ def _compose(
     # The policy refuses CR and LF in headers; lines of up to 998 characters keep links whole.
     message = EmailMessage(policy=SMTP.clone(max_line_length=998))
     message["From"], message["To"], message["Subject"] = settings.mail_from, to, subject.strip()
-    message["Date"], message["Message-ID"] = formatdate(), make_msgid(domain="atrium")
+    message["Date"], message["Message-ID"] = clock.now(), make_msgid(domain="atrium")
     message.set_content(body.strip() + "\n", cte="8bit")
     html = render_template(f"email/{template}.html", **context)
     message.add_alternative(html, subtype="html", cte="8bit")
@@ -57,16 +59,19 @@ def _write_down(settings: config.Config, message: EmailMessage) -> None:
     log.info("mail written", file=str(path))
 
 
-def _connect(url: Any) -> smtplib.SMTP:
-    options = parse_qs(url.query)
+@contextmanager
+def _connect(url: SplitResult) -> Iterator[smtplib.SMTP]:
     tls = ssl.create_default_context()
-    smtp: smtplib.SMTP
-    if url.scheme == "smtps":
-        smtp = smtplib.SMTP_SSL(url.hostname, url.port or 465, timeout=TIMEOUT_SECONDS, context=tls)
-    else:
-        smtp = smtplib.SMTP(url.hostname, url.port or 25, timeout=TIMEOUT_SECONDS)
-        if options.get("starttls") == ["1"]:
+    with _open(url, tls) as smtp:
+        if parse_qs(url.query).get("starttls") == ["1"]:
             smtp.starttls(context=tls)
-    if url.username:
-        smtp.login(unquote(url.username), unquote(url.password or ""))
-    return smtp
+        if url.username:
+            smtp.login(unquote(url.username), unquote(url.password or ""))
+        yield smtp
+
+
+def _open(url: SplitResult, tls: ssl.SSLContext) -> smtplib.SMTP:
+    host = url.hostname or ""
+    if url.scheme == "smtps":
+        return smtplib.SMTP_SSL(host, url.port or 465, timeout=TIMEOUT_SECONDS, context=tls)
+    return smtplib.SMTP(host, url.port or 25, timeout=TIMEOUT_SECONDS)

@@ -122,11 +122,20 @@ class Whole(ma.fields.Integer):
         super().__init__(strict=True, validate=ma.validate.Range(low, high), **options)
 
     def _deserialize(self, value: Any, *args: Any, **options: Any) -> Any:
-        if isinstance(value, bool) or (
-            isinstance(value, str) and not re.fullmatch(r"[+-]?[0-9]{1,19}", value)
-        ):
+        if isinstance(value, str) and re.fullmatch(r"[+-]?[0-9]{1,19}", value):
+            value = int(value)
+        if type(value) is not int:
             raise self.make_error("invalid", input=value)
         return super()._deserialize(value, *args, **options)
+
+
+class Flag(ma.fields.Boolean):
+    """Exactly true or false: 1 and 0 are numbers."""
+
+    def _deserialize(self, value: Any, *args: Any, **options: Any) -> bool:
+        if not isinstance(value, bool):
+            raise self.make_error("invalid", input=value)
+        return value
 
 
 class Timestamp(ma.fields.Field[datetime]):
@@ -280,6 +289,7 @@ def check_query(request: Request, view: Callable[..., Any]) -> None:
         )
     for name, value in request.args.items(multi=True):
         if "\0" in name + value:
+            name = name.replace("\0", "")
             raise Malformed.at("query", name, msg="Must not contain the NUL character.")
 
 
@@ -359,9 +369,10 @@ class Api(flask_smorest.Api):
 
     def init_app(self, app: Flask, **options: Any) -> None:
         """Serve the description of an application."""
-        # A doubled slash is a path that does not exist; werkzeug would redirect it, with a page.
-        app.url_map.merge_slashes = False
         super().init_app(app, **options)
+        self.register_field(Timestamp, "string", "date-time")
+        self.register_converter(UuidPath, lambda path: {"type": "string", "format": "uuid"})
+        self.register_converter(IntegerPath, lambda path: {"type": "integer", "minimum": 0})
 
     def handle_http_exception(self, error: HTTPException) -> Response:
         """The framework's own errors, in our shape."""
@@ -369,7 +380,10 @@ class Api(flask_smorest.Api):
 
     @public
     def _openapi_json(self) -> Response:
-        return respond(self.spec.to_dict())
+        description = self.spec.to_dict()
+        # flask-smorest describes its own paging, which no operation here uses.
+        description["components"]["schemas"].pop("PaginationMetadata", None)
+        return respond(description)
 
 
 ERROR_EXAMPLES: dict[int, AppError] = {

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import unicodedata
+
 import sqlalchemy as sa
 from email_validator import EmailNotValidError, validate_email
 
@@ -21,6 +23,7 @@ from app.errors import problem
 
 LONGEST_EMAIL = 254
 LONGEST_NAME = 200
+CONTROL = ("Cc", "Zl", "Zp")
 
 
 def create_account(name: str, slug: str) -> Account:
@@ -92,13 +95,24 @@ def create_superadmin(email: str, password_hash: str, *, pii_access: bool = Fals
 
 def email_key(email: str) -> str:
     """The form in which addresses are compared: without regard to case."""
-    return email.strip().casefold()
+    # PostgreSQL takes no NUL, and no address has what stands for it.
+    return email.strip().casefold().replace("\0", "\ufffd")
 
 
 def email_problem(email: str, field: str = "email") -> dict[str, object] | None:
     """Why a text is no e-mail address, or None."""
     if not is_email(email):
         return problem(field, "invalid_email", "This is not an e-mail address.")
+    return None
+
+
+def name_problem(name: str, field: str = "name") -> dict[str, object] | None:
+    """Why a text is no display name, or None."""
+    if len(name) > LONGEST_NAME:
+        return problem(field, "too_long", "This name is too long.")
+    # It stands in mails and on pages, where a line break could pass for something of ours.
+    if any(unicodedata.category(character) in CONTROL for character in name):
+        return problem(field, "name_invalid", "A name is one line without control characters.")
     return None
 
 

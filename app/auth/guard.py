@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import wraps
 from typing import Any, TypeVar
+from urllib.parse import urlsplit
 
 import structlog
 from flask import Flask, current_app, g, request
@@ -17,11 +18,12 @@ from app import config, db, rest, stamps
 from app.auth import principal as principals
 from app.auth import tokens
 from app.auth.principal import Principal
-from app.errors import AppError, BadRequest, Forbidden, NotFound, Unauthorized
+from app.errors import AppError, BadRequest, Forbidden, NotFound, Unauthorized, Unavailable
 from app.rest import Access
 
 View = TypeVar("View", bound=Callable[..., Any])
 API_KEY_PREFIX = "svc_sk_"
+RERUNS = 10
 
 
 def init_app(app: Flask) -> None:
@@ -39,24 +41,33 @@ def optimistic(view: View) -> View:
     """Let a view work with cached rights and definitions, which its own statements check.
 
     Whatever fails, a refusal included, may be due to something out of date: the view is then run
-    once more with everything loaded anew. It must therefore do all its writing in one transaction.
+    again with everything loaded anew. It must therefore do all its writing in one transaction.
     """
 
     @wraps(view)
     def run(*args: Any, **options: Any) -> Any:
         try:
             return view(*args, **options)
-        except (stamps.Stale, AppError):
+        except AppError:
             pass
-        except DBAPIError as error:
-            if not db.misses_table_or_column(error):
-                raise
+        except (stamps.Stale, DBAPIError) as error:
+            _check_out_of_date(error)
         with stamps.reloading():
-            g.principal = _identify(rest.access_of(view))
-            return view(*args, **options)
+            for _ in range(RERUNS):  # under a row of schema changes even what is new gets old
+                g.principal = _identify(rest.access_of(view))
+                try:
+                    return view(*args, **options)
+                except (stamps.Stale, DBAPIError) as error:
+                    _check_out_of_date(error)
+        raise Unavailable
 
     run.checks_stamps = True  # type: ignore[attr-defined]
     return run  # type: ignore[return-value]
+
+
+def _check_out_of_date(error: stamps.Stale | DBAPIError) -> None:
+    if isinstance(error, DBAPIError) and not db.misses_table_or_column(error):
+        raise error
 
 
 def _guard() -> None:
@@ -65,7 +76,7 @@ def _guard() -> None:
         return
     access = rest.access_of(view)
     if access is not Access.PUBLIC:
-        g.principal = _identify(access)
+        g.principal = _identify_surely(access)
         if not getattr(view, "checks_stamps", False):
             g.principal = _verified(g.principal, access)
         _log_account(g.principal)
@@ -73,6 +84,14 @@ def _guard() -> None:
             raise Forbidden("Only superadmins may do this.", error="superadmin_required")
     rest.check_path(request)
     rest.check_query(request, view)
+
+
+def _identify_surely(access: Access) -> Principal:
+    try:
+        return _identify(access)
+    except (BadRequest, Forbidden):  # perhaps an account's slug has changed since it was cached
+        with stamps.reloading():
+            return _identify(access)
 
 
 def _verified(caller: Principal, access: Access) -> Principal:
@@ -117,8 +136,10 @@ def _signed_in(credential: str) -> Principal:
 
 def account_of_host() -> str | None:
     """The account slug that the request's host name carries."""
-    domain = config.current().base_domain
-    host = request.host.partition(":")[0].lower().rstrip(".")
+    settings = config.current()
+    domain, host = settings.base_domain, request.host.partition(":")[0].lower().rstrip(".")
+    if host == urlsplit(settings.base_url).hostname:
+        return None  # where the service itself lives below its domain, as api.example.com
     slug = host.removesuffix(f".{domain}") if domain and host.endswith(f".{domain}") else ""
     return slug if slug and "." not in slug else None
 

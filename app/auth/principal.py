@@ -127,6 +127,7 @@ def _load(account_id: str, user_id: str) -> Principal | None:
 
 def find_account(reference: str) -> sa.Select[Account]:
     """The account with that slug, code or id (in lower case)."""
+    reference = reference.replace("\0", "\ufffd")  # PostgreSQL takes no NUL
     code = reference.upper()
     return sa.select(Account).where(
         sa.or_(Account.slug == reference, Account.id == reference, Account.account_code == code)

@@ -8,7 +8,6 @@ import marshmallow as ma
 from flask import Response, make_response, render_template, request
 
 from app import config, rest
-from app.accounts.models import Account, User
 from app.auth import service as auth
 from app.auth.guard import account_of_host, principal
 from app.auth.service import Origin, SignIn
@@ -147,7 +146,7 @@ class SignedIn(TokenPair):
 class RefreshBody(rest.Schema):
     """A refresh token; the cookie serves where it is absent."""
 
-    refresh_token = rest.Text(longest=4000)
+    refresh_token = rest.Text(longest=100_000)
 
 
 class TokenBody(rest.Schema):
@@ -258,7 +257,7 @@ def login(body: dict[str, Any]) -> Response:
 
 
 @blueprint.route("/refresh", methods=["POST"])
-@blueprint.arguments(RefreshBody, example={"refresh_token": "eyJhbGciOi..."})
+@blueprint.arguments(RefreshBody, required=False, example={"refresh_token": "eyJhbGciOi..."})
 @blueprint.response(200, TokenPair, example=PAIR)
 @blueprint.fails(401)
 @public
@@ -273,15 +272,17 @@ def refresh(body: dict[str, Any]) -> Response:
 
 
 @blueprint.route("/logout", methods=["POST"])
-@blueprint.arguments(RefreshBody, example={"refresh_token": "eyJhbGciOi..."})
+@blueprint.arguments(RefreshBody, required=False, example={"refresh_token": "eyJhbGciOi..."})
 @blueprint.response(200, rest.Message, example={"message": "You are signed out."})
 @blueprint.fails(403)
 def logout(body: dict[str, Any]) -> Response:
     """Sign out.
 
-    Revokes the given refresh token or the cookie's; without either, all of the caller's.
+    Revokes the given refresh token or the cookie's; without either, all of the caller's. A cookie
+    that is no valid refresh token of the caller counts for nothing.
     """
-    auth.logout(principal(), body.get("refresh_token") or request.cookies.get(REFRESH_COOKIE))
+    cookie = request.cookies.get(REFRESH_COOKIE, "")
+    auth.logout(principal(), body.get("refresh_token"), cookie=cookie)
     response = make_response({"message": "You are signed out."})
     response.delete_cookie(REFRESH_COOKIE, path=REFRESH_PATH)
     return response
@@ -299,24 +300,23 @@ def logout(body: dict[str, Any]) -> Response:
         "is_superadmin": False,
     },
 )
-def me() -> dict[str, Any]:
+def me() -> Response:
     """Get the caller."""
-    user: User = auth.user_of(principal())
-    account: Account = user.account
-    shown: dict[str, Any] = UserView().dump(user)
-    return {
-        **{name: getattr(user, name) for name in ("created_at", "updated_at", "last_login")},
-        "email_verified_at": user.email_verified_at,
-        **{k: v for k, v in shown.items() if not k.endswith("_at") and k != "last_login"},
-        "user_id": user.id,
-        "user": user,
-        "account": account,
-        "is_superadmin": principal().is_superadmin,
-    }
+    user = auth.user_of(principal())
+    shown = UserView().dump(user)
+    return make_response(
+        {
+            **shown,
+            "user_id": user.id,
+            "user": shown,
+            "account": AccountView().dump(user.account),
+            "is_superadmin": principal().is_superadmin,
+        }
+    )
 
 
 @blueprint.route("/send-verification", methods=["POST"])
-@blueprint.arguments(EmailBody, example={"email": "alice@acme.example"})
+@blueprint.arguments(EmailBody, required=False, example={"email": "alice@acme.example"})
 @blueprint.response(200, rest.Message, example={"message": "A new link is on its way."})
 @blueprint.fails(403)
 def send_verification(body: dict[str, Any]) -> dict[str, str]:

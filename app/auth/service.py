@@ -10,8 +10,9 @@ from urllib.parse import quote
 
 import sqlalchemy as sa
 import structlog
+from sqlalchemy.orm import lazyload
 
-from app import clock, config, db, jobs, mail
+from app import clock, config, db, jobs, mail, stamps
 from app.accounts import codes
 from app.accounts import service as accounts
 from app.accounts.models import ADMIN, PII_GROUP, SYSTEM_ACCOUNT_ID, Account, User
@@ -64,8 +65,7 @@ def _check_registration(name: str, slug: str, email: str, password: str) -> None
     slug_problem = codes.slug_problem(slug)
     if slug_problem:
         found.append(problem("account_slug", "slug_invalid", slug_problem))
-    if len(name) > accounts.LONGEST_NAME:
-        found.append(problem("account_name", "too_long", "This name is too long."))
+    found.append(accounts.name_problem(name, "account_name"))
     if any(found):
         raise InvalidValues([one for one in found if one])
 
@@ -122,7 +122,9 @@ def check_password(account: str | None, email: str, password: str) -> User:
     """The active, verified user with this password. Raises Unauthorized or InvalidValues."""
     if not account:
         raise InvalidValues([_account_required()])
-    user = db.db.session.scalar(_user_named(account, email))
+    # Without the groups: a query more for known users than for unknown ones would show.
+    named = _user_named(account, email).options(lazyload(User.groups))
+    user = db.db.session.scalar(named)
     fits = passwords.verify(password, user.password_hash if user else None)
     if user is None or not fits or not user.is_active or not user.account.is_active:
         raise Unauthorized(
@@ -171,7 +173,8 @@ def console_caller(secret: str) -> tuple[Principal, str] | None:
         .execute(sa.select(*_columns(SignInSession, "id", "user_id")).where(*alive))
         .first()
     )
-    caller = principals.of_user(account.id, found.user_id) if found else None
+    with stamps.reloading():  # no statement of a page checks what was cached
+        caller = principals.of_user(account.id, found.user_id) if found else None
     return (caller, found.id) if found and caller else None
 
 
@@ -203,16 +206,29 @@ def refresh(token: str) -> SignIn:
     raise Unauthorized("The refresh token is not valid any more.")
 
 
-def logout(caller: Principal, refresh_token: str | None) -> None:
+def logout(caller: Principal, refresh_token: str | None, *, cookie: str) -> None:
     """End the session of a refresh token; without one, all sessions of the caller."""
-    with db.transaction() as session:
-        if refresh_token is None:
-            end_sessions(caller.home.id if caller.home else "", caller.user_id or "")
-            return
+    claims: dict[str, Any] | None
+    if refresh_token:
         claims = tokens.read(refresh_token, tokens.REFRESH)
         if claims["sub"] != caller.user_id:
             raise Forbidden("The refresh token belongs to somebody else.")
-        _revoke(session, *_family(claims))
+    else:
+        claims = _claims_of_own(caller, cookie)
+    with db.transaction() as session:
+        if claims:
+            _revoke(session, *_family(claims))
+        else:
+            end_sessions(caller.home.id if caller.home else "", caller.user_id or "")
+
+
+def _claims_of_own(caller: Principal, cookie: str) -> dict[str, Any] | None:
+    # Nobody chose to send the cookie: one from another time or user must keep nobody signed in.
+    try:
+        claims = tokens.read(cookie, tokens.REFRESH)
+    except Unauthorized:
+        return None
+    return claims if claims["sub"] == caller.user_id else None
 
 
 def end_sessions(account_id: str, user_id: str) -> None:
@@ -299,7 +315,7 @@ def _session(user: User, id: str, kind: str, secret: str, origin: Origin) -> Sig
 def _note_login(user: User) -> None:
     mine = (User.account_id == user.account_id, User.id == user.id)
     note = sa.update(User).where(*mine).values(last_login=clock.now(), updated_at=User.updated_at)
-    db.connection().execute(note)
+    db.db.session.execute(note)
 
 
 def _access_token(user: User) -> str:

@@ -72,9 +72,17 @@ def read(token: str, type: str) -> dict[str, Any]:
         RecursionError,
     ) as error:
         raise Unauthorized("The token is not valid.") from error
-    if claims["type"] != type or not all(isinstance(claims[name], str) for name in REQUIRED[2:]):
+    if claims["type"] != type or not _well_typed(claims):
         raise Unauthorized("The token is not valid here.")
     return claims
+
+
+def _well_typed(claims: dict[str, Any]) -> bool:
+    # PyJWT takes a time as text, too.
+    times, texts = REQUIRED[:2], REQUIRED[2:]
+    return all(isinstance(claims[name], int | float) for name in times) and all(
+        isinstance(claims[name], str) and "\0" not in claims[name] for name in texts
+    )
 
 
 def _sign(type: str, claims: dict[str, Any], lifetime: timedelta) -> str:

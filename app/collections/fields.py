@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import date, datetime
 from decimal import Decimal
@@ -26,7 +26,10 @@ from app import clock, db, json_gate
 from app.accounts.service import is_email
 
 LONGEST_URL = 2048
+LONGEST_INDEXED = 2000  # bytes; an entry of PostgreSQL's indexes holds 2704, the account's id too
+LONGEST_NUMBER = 400  # digits; enough to write out any double
 SMALLEST, LARGEST = -(2**63), 2**63 - 1
+NUMBER = re.compile(r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]{1,3})?")
 
 
 class Refused(ValueError):
@@ -67,19 +70,35 @@ class Field:
         """The JSON form of a stored value that is not null."""
         return value
 
-    def definition_problem(self) -> str | None:
-        """Why the field's options make no sense, or None."""
-        return None
+    def definition_problems(self) -> Iterator[str]:
+        """Why the field's options make no sense."""
+        yield from ()
+
+    def _check_indexable(self, value: str) -> None:
+        indexed = self.unique or self.options.get("index")
+        if indexed and len(value.encode()) > LONGEST_INDEXED:
+            message = f"Must have at most {LONGEST_INDEXED} bytes, as this field is indexed."
+            raise Refused("too_long", message)
 
 
-def _bounds_problem(options: Mapping[str, Any], low: str, high: str) -> str | None:
-    if low in options and high in options and options[low] > options[high]:
-        return f"{low} is greater than {high}."
-    return None
+def _bounds_problems(
+    options: Mapping[str, Any], low: str, high: str, fits: Callable[[Any], bool], kind: str
+) -> Iterator[str]:
+    bounds = [name for name in (low, high) if name in options]
+    wrong = [name for name in bounds if not fits(options[name])]
+    yield from (f"{name} must be {kind}." for name in wrong)
+    if len(bounds) == 2 and not wrong and options[low] > options[high]:
+        yield f"{low} is greater than {high}."
+
+
+def _is_length(value: Any) -> bool:
+    return type(value) is int and 0 <= value < 2**31
 
 
 def _is_number(value: Any) -> bool:
-    return type(value) in (int, float) and math.isfinite(value)
+    if type(value) is int:
+        return SMALLEST <= value <= LARGEST
+    return type(value) is float and math.isfinite(value)
 
 
 class TextField(Field):
@@ -105,27 +124,26 @@ class TextField(Field):
             raise Refused("pattern_mismatch", "Does not match the pattern of this field.")
         if "choices" in options and value not in options["choices"]:
             raise Refused("invalid_option", f"Must be one of: {', '.join(options['choices'])}.")
+        self._check_indexable(value)
         return value
 
-    def definition_problem(self) -> str | None:
+    def definition_problems(self) -> Iterator[str]:
         """Lengths are whole numbers, choices are texts, the pattern is one of RE2's."""
         options = self.options
-        for name in ("min_length", "max_length"):
-            if name in options and not (type(options[name]) is int and 0 <= options[name] < 2**31):
-                return f"{name} must be a whole number, 0 or more."
+        kind = "a whole number, 0 or more"
+        yield from _bounds_problems(options, "min_length", "max_length", _is_length, kind)
         choices = options.get("choices", [""])
         if (
             not isinstance(choices, list)
             or not choices
             or not all(isinstance(c, str) for c in choices)
         ):
-            return "choices must be a list of texts."
+            yield "choices must be a list of texts."
         if "pattern" in options:
             try:
                 self._pattern  # noqa: B018 - compiling is the check
             except (re2.error, TypeError):
-                return "pattern must be a regular expression in RE2's syntax."
-        return _bounds_problem(options, "min_length", "max_length")
+                yield "pattern must be a regular expression in RE2's syntax."
 
 
 class Number(sa.types.TypeDecorator[Any]):
@@ -177,27 +195,27 @@ class NumberField(Field):
         if self.options.get("integer") and not isinstance(number, int):
             raise Refused("not_integer", "Must be a whole number.")
         low, high = self.options.get("min"), self.options.get("max")
-        if (low is not None and number < low) or (high is not None and number > high):
-            raise Refused("number_out_of_range", f"Must lie between {low} and {high}.")
+        if low is not None and number < low:
+            raise Refused("number_out_of_range", f"Must be at least {low}.")
+        if high is not None and number > high:
+            raise Refused("number_out_of_range", f"Must be at most {high}.")
         return number
 
     def from_text(self, text: str) -> int | float:
         """A number written out."""
-        if not re.fullmatch(r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]{1,3})?", text[:400]):
+        if len(text) > LONGEST_NUMBER or not NUMBER.fullmatch(text):
             raise Refused("invalid_type", "Must be a number.")
         value = float(text) if re.search(r"[.eE]", text) else int(text)
         if not math.isfinite(value) or (type(value) is int and not SMALLEST <= value <= LARGEST):
             raise Refused("number_out_of_range", "The number is out of range.")
         return plain_number(value)
 
-    def definition_problem(self) -> str | None:
+    def definition_problems(self) -> Iterator[str]:
         """Bounds are numbers in order."""
-        for name in ("min", "max"):
-            if name in self.options and not _is_number(self.options[name]):
-                return f"{name} must be a number."
+        kind = "a number; a whole one of at most 64 bits"
+        yield from _bounds_problems(self.options, "min", "max", _is_number, kind)
         if not isinstance(self.options.get("integer", False), bool):
-            return "integer must be true or false."
-        return _bounds_problem(self.options, "min", "max")
+            yield "integer must be true or false."
 
 
 class BooleanField(Field):
@@ -306,6 +324,7 @@ class UrlField(Field):
             fits = False
         if not fits or len(value) > LONGEST_URL or re.search(r"[\s<>\"\x00-\x1f\x7f]", value):
             raise Refused("invalid_url", "Must be a URL starting with http:// or https://.")
+        self._check_indexable(value)
         return str(value)
 
     def from_text(self, text: str) -> str:

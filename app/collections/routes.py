@@ -12,6 +12,7 @@ from app.collections import revisions
 from app.collections import service as collections
 from app.collections.fields import TYPES
 from app.collections.models import Collection
+from app.collections.schema import LONGEST_SCHEMA
 from app.rest import page_of, superadmin
 
 blueprint = rest.Blueprint(
@@ -60,11 +61,9 @@ class FieldDefinition(rest.Schema):
 
     name = rest.Text(longest=200, required=True)
     type = rest.Text(required=True, metadata={"description": f"One of: {', '.join(TYPES)}."})
-    required = ma.fields.Boolean(truthy={True}, falsy={False})
+    required = rest.Flag()
     default = ma.fields.Raw(allow_none=True)
-    unique = ma.fields.Boolean(
-        truthy={True}, falsy={False}, metadata={"description": "Unique within each account."}
-    )
+    unique = rest.Flag(metadata={"description": "Unique within each account."})
     options = ma.fields.Dict(
         keys=ma.fields.String(),
         metadata={
@@ -76,7 +75,7 @@ class FieldDefinition(rest.Schema):
         allow_none=True, metadata={"description": "The collection a reference points into."}
     )
     on_delete = rest.Text(allow_none=True, metadata={"description": "restrict, for references."})
-    pii = ma.fields.Boolean(truthy={True}, falsy={False})
+    pii = rest.Flag()
     mask_type = rest.Text(allow_none=True)
     expression = rest.Text(longest=2000, allow_none=True)
     return_type = rest.Text(allow_none=True)
@@ -93,30 +92,6 @@ class RulePart(rest.Schema):
     )
 
 
-class RulesBody(rest.Schema):
-    """Rules and field lists; what is absent stays as it is."""
-
-    list_rule = rest.Text(longest=2000, allow_none=True)
-    view_rule = rest.Text(longest=2000, allow_none=True)
-    create_rule = rest.Text(longest=2000, allow_none=True)
-    update_rule = rest.Text(longest=2000, allow_none=True)
-    delete_rule = rest.Text(longest=2000, allow_none=True)
-    list_fields = ma.fields.Raw()
-    view_fields = ma.fields.Raw()
-    create_fields = ma.fields.Raw()
-    update_fields = ma.fields.Raw()
-    create = ma.fields.Nested(RulePart)
-    read = ma.fields.Nested(RulePart, metadata={"description": "Sets list and view."})
-    update = ma.fields.Nested(RulePart)
-    delete = ma.fields.Nested(RulePart)
-
-
-class Rules(RulesBody):
-    """The rules of a collection, in both forms."""
-
-    collection = ma.fields.String()
-
-
 class RulesOfNew(rest.Schema):
     """Rules that a new collection may bring along."""
 
@@ -131,25 +106,40 @@ class RulesOfNew(rest.Schema):
     update_fields = ma.fields.Raw()
 
 
+class RulesBody(RulesOfNew):
+    """Rules and field lists; what is absent stays as it is."""
+
+    create = ma.fields.Nested(RulePart)
+    read = ma.fields.Nested(RulePart, metadata={"description": "Sets list and view."})
+    update = ma.fields.Nested(RulePart)
+    delete = ma.fields.Nested(RulePart)
+
+
+class Rules(RulesBody):
+    """The rules of a collection, in both forms."""
+
+    collection = ma.fields.String()
+
+
 def _schema_field(**options: Any) -> Any:
     return ma.fields.List(ma.fields.Nested(FieldDefinition), **options)
 
 
-class NewCollection(RulesOfNew):
-    """A collection to make."""
+class WithSchema(rest.Schema):
+    """A body with a schema, under either of its names."""
 
-    name = rest.Text(longest=200, required=True)
-    schema = _schema_field(validate=ma.validate.Length(max=200))
+    schema = _schema_field(validate=ma.validate.Length(max=LONGEST_SCHEMA))
     fields_ = _schema_field(data_key="fields", metadata={"description": "Another name for schema."})
 
     @ma.pre_load
     def accept_fields(self, data: Any, **options: Any) -> Any:
-        """Take `fields` where `schema` is absent."""
-        if isinstance(data, dict) and "schema" not in data and "fields" in data:
-            data = {key: value for key, value in data.items() if key != "fields"} | {
-                "schema": data["fields"]
-            }
-        return data
+        """Take `fields` for `schema`."""
+        if not isinstance(data, dict) or "fields" not in data:
+            return data
+        rest_of = {key: value for key, value in data.items() if key != "fields"}
+        if rest_of.setdefault("schema", data["fields"]) != data["fields"]:
+            raise ma.ValidationError("Differs from schema, whose other name it is.", "fields")
+        return rest_of
 
     @ma.validates_schema
     def needs_schema(self, data: dict[str, Any], **options: Any) -> None:
@@ -158,10 +148,16 @@ class NewCollection(RulesOfNew):
             raise ma.ValidationError("Missing data for required field.", "schema")
 
 
-class ChangedCollection(rest.Schema):
+class NewCollection(WithSchema, RulesOfNew):
+    """A collection to make."""
+
+    name = rest.Text(longest=200, required=True)
+
+
+class ChangedCollection(WithSchema):
     """A collection's schema as it shall be: every present field, and new ones."""
 
-    schema = _schema_field(required=True, validate=ma.validate.Length(min=1, max=200))
+    schema = _schema_field(validate=ma.validate.Length(min=1, max=LONGEST_SCHEMA))
 
 
 class CollectionView(rest.Schema):
@@ -291,12 +287,12 @@ def list_collection_names() -> dict[str, Any]:
     return {"names": names, "total": len(names)}
 
 
-@blueprint.route("/<reference>", methods=["GET"])
+@blueprint.route("/<collection_id>", methods=["GET"])
 @blueprint.response(200, CollectionView, example=COLLECTION)
 @superadmin
-def get_collection(reference: str) -> dict[str, Any]:
+def get_collection(collection_id: str) -> dict[str, Any]:
     """Get a collection by its id or name."""
-    return _views([collections.find(reference)])[0]
+    return _views([collections.find(collection_id)])[0]
 
 
 @blueprint.route("/<uuid:collection_id>", methods=["PUT"])

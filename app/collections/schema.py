@@ -74,8 +74,8 @@ def problems(specs: Sequence[Spec], targets: Mapping[str, str]) -> list[Problem]
 
 
 def change_problems(old: Definition, specs: Sequence[Spec]) -> list[Problem]:
-    """Why a schema cannot follow the present one: it may add fields, and never take one away."""
-    new = {spec["name"]: complete(spec) for spec in specs}
+    """Why a complete schema cannot follow the present one: it may only add fields."""
+    new = {spec["name"]: spec for spec in specs}
     found = []
     for before in old.schema:
         name = before["name"]
@@ -105,7 +105,7 @@ def _name(name: str, seen: set[str]) -> Iterator[Problem]:
 def _properties(spec: Spec) -> Iterator[Problem]:
     name, kind = spec["name"], TYPES[spec["type"]]
     for key, code in NOT_YET.items():
-        if spec.get(key):
+        if spec.get(key) not in (None, False):
             yield problem(name, code, f"{key} is not supported yet.")
     if spec.get("unique") and not kind.may_be_unique:
         yield problem(name, "invalid_option", f"A field of type {kind.type} cannot be unique.")
@@ -115,7 +115,7 @@ def _reference(spec: Spec, targets: Mapping[str, str]) -> Iterator[Problem]:
     name, target = spec["name"], spec.get("collection")
     if spec["type"] != "reference":
         for key in ("collection", "on_delete"):
-            if spec.get(key):
+            if spec.get(key) is not None:
                 yield problem(name, "invalid_option", f"Only a reference has {key}.")
         return
     if not target or target.lower() not in targets:
@@ -136,10 +136,10 @@ def _options(spec: Spec) -> Iterator[Problem]:
     if not isinstance(options.get("index", False), bool):
         yield problem(name, "invalid_option", "index must be true or false.")
     field = field_of({"options": {}, **spec})
-    wrong = field.definition_problem()
-    if wrong:
-        yield problem(name, "invalid_option", wrong)
-    elif spec.get("default") is not None and kind.type != "reference":
+    wrong = list(field.definition_problems())
+    for message in wrong:
+        yield problem(name, "invalid_option", message)
+    if not wrong and spec.get("default") is not None and kind.type != "reference":
         try:
             field.clean(spec["default"])
         except Refused as error:

@@ -82,7 +82,7 @@ def _alter(old: sa.Table, new: sa.Table, fields: Sequence[Field]) -> list[str]:
         column = CreateColumn(new.c[field.name]).compile(dialect=_dialect())
         literal = _literal(new.c[field.name], field.default)
         default = f" DEFAULT {literal}" if field.default is not None else ""
-        table, name = preparer.format_table(new), preparer.quote(field.name)
+        table, name = preparer.format_table(new), preparer.format_column(new.c[field.name])
         statements.append(f"ALTER TABLE {table} ADD COLUMN {column}{default}")
         if default:
             # The default filled the rows there are; for new ones the application knows it.
@@ -96,13 +96,13 @@ def _alter(old: sa.Table, new: sa.Table, fields: Sequence[Field]) -> list[str]:
 def _rebuild(old: sa.Table, new: sa.Table, fields: Sequence[Field]) -> list[str]:
     draft = f"{PREFIX}_rebuilt"
     preparer = _dialect().identifier_preparer
-    quote = preparer.quote
+    quote = preparer.format_column
     create_draft = str(CreateTable(new).compile(dialect=_dialect())).replace(
         f"CREATE TABLE {preparer.format_table(new)}", f"CREATE TABLE {draft}", 1
     )
-    kept = ", ".join(quote(column.name) for column in old.columns)
+    kept = ", ".join(map(quote, old.columns))
     filled = [field for field in fields if field.default is not None]
-    names = ", ".join([kept, *(quote(field.name) for field in filled)])
+    names = ", ".join([kept, *(quote(new.c[field.name]) for field in filled)])
     values = ", ".join([kept, *(_literal(new.c[field.name], field.default) for field in filled)])
     table = preparer.format_table(old)
     return _run(
@@ -142,7 +142,8 @@ def _literal(column: sa.Column[Any], value: Any) -> str:
 
 
 def _column(field: Field) -> sa.Column[Any]:
-    return sa.Column(field.name, field.column_type, nullable=not field.required)
+    # Quoted always: the toolkit's lists of keywords lack some that a database has.
+    return sa.Column(field.name, field.column_type, nullable=not field.required, quote=True)
 
 
 def _constraints(table_name: str, field: Field) -> list[sa.ForeignKeyConstraint]:
@@ -173,7 +174,8 @@ def _index(table: sa.Table, field: Field) -> None:
 
 
 def _name(kind: str, *parts: str) -> str:
-    name = "_".join((kind, *parts))
+    # No name of ours has a "$": "abc" + "x_y" and "abc_x" + "y" must not share an index's name.
+    name = f"{kind}_{'$'.join(parts)}"
     if len(name) <= LONGEST_IDENTIFIER:
         return name
     ending = hashlib.sha256(name.encode()).hexdigest()[:10]

@@ -10,7 +10,7 @@ from flask import Response, current_app, g, redirect, request, url_for
 from flask_wtf.csrf import CSRFProtect
 from werkzeug.wrappers import Response as BaseResponse
 
-from app import config
+from app import config, stamps
 from app.auth import service as auth
 from app.auth.principal import Principal
 
@@ -38,7 +38,8 @@ def cookie_name() -> str:
 def check() -> BaseResponse | None:
     """Before every page: a valid form token, and somebody signed in."""
     csrf.protect()
-    found = auth.console_caller(request.cookies.get(cookie_name(), ""))
+    with stamps.reloading():  # a page has time to ask who this is now, and whether still active
+        found = auth.console_caller(request.cookies.get(cookie_name(), "").replace("\0", ""))
     g.console_caller, g.console_session_id = found or (None, None)
     view = current_app.view_functions[request.endpoint or ""]
     if found is None and not getattr(view, "open_to_all", False):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from flask import Blueprint, g, redirect, render_template, request, url_for
+from flask_wtf.csrf import CSRFError
 from werkzeug.wrappers import Response as BaseResponse
 
 from app import config
@@ -49,10 +50,10 @@ def sign_in() -> BaseResponse | str:
 @guard.open_to_all
 def submit_sign_in() -> BaseResponse | tuple[str, int]:
     """Begin a session."""
-    form = {name: request.form.get(name, "").strip() for name in ("account", "email", "next")}
+    form = {name: _sent(name).strip() for name in ("account", "email", "next")}
     try:
         user = auth.check_password(
-            form["account"] or account_of_host(), form["email"], request.form.get("password", "")
+            form["account"] or account_of_host(), form["email"], _sent("password")
         )
     except AppError as error:
         page = render_template(
@@ -87,6 +88,13 @@ def sign_out() -> BaseResponse:
     return response
 
 
+@blueprint.errorhandler(CSRFError)
+def refuse_form(error: CSRFError) -> tuple[str, int]:
+    """Answer a form without its token: an old page, or another site's."""
+    problem = "This form is out of date. Please open the page again and repeat what you did."
+    return render_template("console/problem.html", title="Not done", problem=problem), 400
+
+
 @blueprint.app_context_processor
 def _for_every_page() -> dict[str, object]:
     return {"caller": guard.caller()}
@@ -97,6 +105,11 @@ def _caller() -> guard.Principal:
     if found is None:
         raise RuntimeError("the guard lets nobody in unknown")
     return found
+
+
+def _sent(name: str) -> str:
+    # No text of a form contains a NUL, and PostgreSQL refuses it.
+    return request.form.get(name, "").replace("\0", "")
 
 
 def _sentence(error: AppError) -> str:

@@ -14,6 +14,8 @@ from app.errors import InvalidValues, problem
 DEFAULT_SORT = "-created_at"
 MOST_SORT_KEYS = 8
 MOST_VALUES = 100
+# Parameters to come: until then nobody shall mean by them a field of that name.
+LATER = {"filter", "cursor", "cursor_before", "expand"}
 PAGING = {"skip", "limit", "page", "page_size", "include_total", "include_count", "sort", "fields"}
 
 
@@ -70,7 +72,7 @@ def _field_values(
     for name, texts in parameters.items():
         if name in PAGING:
             continue
-        field = readable.get(name)
+        field = readable.get(name) if name not in LATER else None
         if field is None:
             found.append(_unknown(name))
         elif not field.filterable:
@@ -103,7 +105,7 @@ def _sort(
     order_by: list[Any] = []
     seen: set[str] = set()
     # A "+" that was not escaped arrives as a space.
-    keys = [key for key in (text or DEFAULT_SORT).split(",") if key.strip()]
+    keys = [key for key in (text or "").split(",") if key.strip()] or [DEFAULT_SORT]
     if len(keys) > MOST_SORT_KEYS:
         found.append(problem("sort", "invalid_option", f"At most {MOST_SORT_KEYS} sort keys."))
     for key in keys[:MOST_SORT_KEYS]:

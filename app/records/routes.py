@@ -9,6 +9,7 @@ from flask import Response, request
 
 from app import rest
 from app.auth.guard import optimistic, principal
+from app.errors import BadRequest
 from app.records import service as records
 from app.rest import Access, allow, page_of, respond
 
@@ -93,6 +94,13 @@ class RecordListArgs(rest.PageArgs):
     include_count = ma.fields.Boolean(
         load_default=True, metadata={"description": "Another name for include_total."}
     )
+
+
+@blueprint.before_request
+def refuse_conditions() -> None:
+    """Refuse what would not be honoured: whoever sends If-Match relies on it."""
+    if "If-Match" in request.headers:
+        raise BadRequest("If-Match is not supported yet.")
 
 
 @blueprint.route("/<collection>", methods=["GET"])

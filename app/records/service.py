@@ -115,9 +115,9 @@ def delete(collection: str, record_id: str, *, by: Principal) -> None:
 
 @contextmanager
 def _writing(collection: str, by: Principal) -> Iterator[Definition]:
-    definition = definitions.named(collection)
     try:
         with db.transaction():
+            definition = definitions.named(collection)
             stamps.verify([*by.stamps, definition.stamp])
             yield definition
     except _Clash as clash:
@@ -287,6 +287,9 @@ def _explained(clash: _Clash) -> Exception:
         message = "A record that this one refers to is gone."
         names = [name for name, field in clash.definition.fields.items() if field.collection]
         return InvalidValues([problem(name, "invalid_reference", message) for name in names])
+    if kind == "not_null":
+        # A required field came with a change of the schema between our look and our writing.
+        return stamps.Stale()
     if kind != "unique":
         return clash
     names = store.clashing(clash.definition, clash.values, clash.record_id)

@@ -69,7 +69,7 @@ def lock_one(definition: Definition, scoped: Sequence[Any], record_id: str) -> R
 def insert(definition: Definition, values: Row) -> Row:
     """Store a new record and return it as stored."""
     table = definition.table
-    statement = sa.insert(table).values(**values).returning(*definition.selected)
+    statement = sa.insert(table).values(dict(values)).returning(*definition.selected)
     row = db.connection().execute(statement).one()
     return dict(zip(definition.columns, row, strict=True))
 
@@ -77,7 +77,7 @@ def insert(definition: Definition, values: Row) -> Row:
 def update(definition: Definition, record: Row, values: Row) -> Row:
     """Change a record and return it as stored."""
     table = definition.table
-    statement = sa.update(table).where(*_exactly(definition, record)).values(**values)
+    statement = sa.update(table).where(*_exactly(definition, record)).values(dict(values))
     row = db.connection().execute(statement.returning(*definition.selected)).one()
     return dict(zip(definition.columns, row, strict=True))
 
@@ -109,4 +109,6 @@ def clashing(definition: Definition, values: Row, record_id: str | None) -> list
 
 def _exactly(definition: Definition, record: Row) -> tuple[Any, ...]:
     table = definition.table
-    return (table.c.account_id == record["account_id"], table.c.id == record["id"])
+    # Names that no field can have: beside the values, "id_1" may be the parameter of a field.
+    account_id: Any = sa.bindparam("_account_id", record["account_id"])
+    return (table.c.account_id == account_id, table.c.id == sa.bindparam("_id", record["id"]))

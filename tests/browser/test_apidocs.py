@@ -1,59 +1,10 @@
 """The two documentation pages in a real browser, under their own Content-Security-Policy."""
 
-import shutil
-from collections.abc import Iterator
-from dataclasses import dataclass, field
-from urllib.parse import urlsplit
-
 import pytest
-from playwright.sync_api import Browser, ConsoleMessage, Page, Response, sync_playwright
+
+from tests.browser.conftest import Visit
 
 pytestmark = pytest.mark.browser
-
-# Said in the console by the page itself, as the browser does not report each violation there.
-TELL_VIOLATIONS = """addEventListener("securitypolicyviolation", event =>
-  console.error("refused by policy:", event.violatedDirective, event.blockedURI))"""
-
-
-@dataclass
-class Visit:
-    page: Page
-    requested: list[str] = field(default_factory=list)
-    faults: list[str] = field(default_factory=list)
-
-    def note_response(self, response: Response) -> None:
-        if response.status >= 400:
-            self.faults.append(f"{response.status}: {response.url}")
-
-    def note_message(self, message: ConsoleMessage) -> None:
-        if message.type == "error":
-            self.faults.append(message.text)
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    chromium = shutil.which("chromium") or shutil.which("chromium-browser")
-    if chromium is None:
-        pytest.skip("no chromium on this machine")
-    with sync_playwright() as playwright:
-        # Without the sandbox, as it needs privileges that a container has not.
-        browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
-        yield browser
-        browser.close()
-
-
-@pytest.fixture
-def visit(browser: Browser, live_server_url: str) -> Iterator[Visit]:
-    page = browser.new_page(base_url=live_server_url)
-    visit = Visit(page)
-    page.add_init_script(TELL_VIOLATIONS)
-    page.on("request", lambda r: visit.requested.append(r.url))
-    page.on("requestfailed", lambda r: visit.faults.append(f"failed: {r.url}"))
-    page.on("response", visit.note_response)
-    page.on("console", visit.note_message)
-    page.on("pageerror", lambda error: visit.faults.append(str(error)))
-    yield visit
-    page.close()
 
 
 def open_swagger(visit: Visit) -> None:
@@ -79,15 +30,6 @@ def first_summary(visit: Visit) -> str:
     return next(operations[verb] for verb in ("get", "post") if verb in operations)["summary"]
 
 
-def assert_quiet_and_at_home(visit: Visit) -> None:
-    visit.page.wait_for_load_state("networkidle")
-    own = urlsplit(visit.page.url).netloc
-    # A blob's address holds the origin that made it: ReDoc's search worker.
-    asked = {urlsplit(url.removeprefix("blob:")).netloc for url in visit.requested}
-    assert asked == {own}
-    assert visit.faults == []
-
-
 @PAGES
 def test_page_shows_title_and_operations(visit, open_page):
     open_page(visit)
@@ -98,7 +40,7 @@ def test_page_shows_title_and_operations(visit, open_page):
 @PAGES
 def test_page_asks_no_other_origin_and_breaks_no_policy(visit, open_page):
     open_page(visit)
-    assert_quiet_and_at_home(visit)
+    visit.check_quiet_and_at_home()
 
 
 @PAGES
@@ -113,7 +55,7 @@ def test_swagger_forms_work_within_the_policy(visit):
     open_swagger(visit)
     visit.page.locator(".opblock-summary-control").first.click()
     visit.page.locator(".btn.execute").first.wait_for()
-    assert_quiet_and_at_home(visit)
+    visit.check_quiet_and_at_home()
 
 
 def test_swagger_forgets_the_credential_with_the_page(visit):
@@ -124,11 +66,11 @@ def test_swagger_forgets_the_credential_with_the_page(visit):
     visit.page.locator(".auth-container").get_by_text("Authorized").first.wait_for()
     kept = visit.page.evaluate("[{...localStorage}, {...sessionStorage}, document.cookie]")
     assert "a-secret" not in str(kept)
-    assert_quiet_and_at_home(visit)
+    visit.check_quiet_and_at_home()
 
 
 def test_redoc_search_works_within_the_policy(visit):
     open_redoc(visit)
     visit.page.get_by_placeholder("Search").fill(first_summary(visit))
     visit.page.locator("[data-role='search:results'] [role=menuitem]").first.wait_for()
-    assert_quiet_and_at_home(visit)
+    visit.check_quiet_and_at_home()

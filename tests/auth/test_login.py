@@ -1,0 +1,227 @@
+"""Signing in by password (spec section 5, contract section 3)."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from dataclasses import replace
+from http.cookies import SimpleCookie
+from statistics import median
+from typing import Any
+
+import pytest
+from flask import Flask
+
+from app.accounts.models import Account
+from app.db import transaction
+from tests.builders import PASSWORD, Caller, change_user, make_account, make_user
+from tests.parallel import at_once
+from tests.sql import statements
+
+ANN = {"account": "acme", "email": "ann@acme.example", "password": PASSWORD}
+
+
+@pytest.fixture
+def acme(app: Flask) -> str:
+    """An account with a user, and one that is not active any more."""
+    account_id = make_account(app, "acme")
+    make_user(app, account_id, "ann@acme.example", "admin")
+    gone = make_user(app, account_id, "gone@acme.example")
+    change_user(app, gone.id, is_active=False)
+    return account_id
+
+
+@pytest.mark.parametrize(
+    ("account", "host"),
+    [
+        ("acme", None),
+        (" ACME ", None),
+        ("AA0001", None),
+        ("aa0001", None),
+        ("{id}", None),
+        (None, "acme.atrium.test"),
+        (None, "ACME.Atrium.Test:8000"),
+        ("acme", "globex.atrium.test"),
+    ],
+)
+def test_the_account_is_named_by_slug_code_id_or_host(
+    anyone: Caller, acme: str, account: str | None, host: str | None
+) -> None:
+    body = {name: value for name, value in ANN.items() if name != "account"}
+    if account:
+        body["account"] = account.format(id=acme)
+    answer = anyone.post("auth/login", body, headers={"Host": host} if host else {})
+    assert (answer.status_code, answer.json["account"]["id"]) == (200, acme)
+
+
+def test_the_answer_is_the_union_of_both_variants(anyone: Caller, acme: str) -> None:
+    got = anyone.post("auth/login", ANN).json
+    assert set(got) == {
+        "token",
+        "access_token",
+        "refresh_token",
+        "token_type",
+        "expires_in",
+        "account",
+        "user",
+    }
+    assert got["token"] == got["access_token"] != got["refresh_token"]
+    assert (got["token_type"], got["expires_in"]) == ("bearer", 3600)
+    assert set(got["account"]) == {"id", "slug", "name", "account_code", "created_at"}
+    user = {name: got["user"][name] for name in ("email", "role", "account_code", "account_id")}
+    assert user == {
+        "email": "ann@acme.example",
+        "role": "admin",
+        "account_code": "AA0001",
+        "account_id": acme,
+    }
+    signed_in = Caller(anyone.app, Authorization=f"Bearer {got['token']}")
+    me = signed_in.get("auth/me").json
+    assert me["user"] == got["user"]
+    assert me["account"] == got["account"]
+    assert (me["user_id"], me["is_superadmin"]) == (got["user"]["id"], False)
+    assert {name: me[name] for name in got["user"]} == got["user"]
+    assert me["last_login"] is not None
+
+
+def test_an_address_compares_without_regard_to_case(anyone: Caller, acme: str) -> None:
+    answer = anyone.post("auth/login", {**ANN, "email": " Ann@ACME.example"})
+    assert (answer.status_code, answer.json["user"]["email"]) == (200, "ann@acme.example")
+
+
+@pytest.mark.parametrize("password", [PASSWORD.upper(), PASSWORD + " ", " " + PASSWORD, ""])
+def test_a_password_compares_exactly(anyone: Caller, acme: str, password: str) -> None:
+    assert anyone.post("auth/login", {**ANN, "password": password}).status_code == 401
+
+
+def test_one_address_has_a_password_per_account(app: Flask, anyone: Caller, acme: str) -> None:
+    make_account(app, "globex")
+    assert anyone.post("auth/login", {**ANN, "account": "globex"}).status_code == 401
+
+
+FAILURES = {
+    "unknown account": {"account": "nowhere"},
+    "unknown user": {"email": "nobody@acme.example"},
+    "wrong password": {"password": "Wrong-horse-1"},
+    "inactive user": {"email": "gone@acme.example"},
+    "inactive user, wrong password": {"email": "gone@acme.example", "password": "Wrong-horse-1"},
+    "no address": {"email": "' OR 1=1 --"},
+    "long password": {"password": "x" * 10_000},
+}
+
+
+def test_failures_are_answered_alike(anyone: Caller, acme: str) -> None:
+    bodies = set()
+    for changes in FAILURES.values():
+        answer = anyone.post("auth/login", {**ANN, **changes})
+        assert answer.status_code == 401
+        assert answer.headers["WWW-Authenticate"] == "Bearer"
+        assert "Set-Cookie" not in answer.headers
+        bodies.add(answer.text)
+    assert len(bodies) == 1
+    assert answer.json["error"] == "authentication_failed"
+    assert set(answer.json) == {"error", "message"}
+    # By these words the published client tells an address that is not verified.
+    assert not any(word in answer.json["message"].lower() for word in ("verify", "email"))
+
+
+def test_a_suspended_accounts_users_fail_alike(app: Flask, anyone: Caller, acme: str) -> None:
+    wrong = anyone.post("auth/login", {**ANN, "password": "Wrong-horse-1"})
+    suspend(app, acme)
+    answer = anyone.post("auth/login", ANN)
+    assert (answer.status_code, answer.text) == (401, wrong.text)
+
+
+def test_failures_take_the_same_work(app: Flask, anyone: Caller, acme: str) -> None:
+    cases = list(itertools.islice(FAILURES, 4))
+    asked, times = {}, {case: list[float]() for case in cases}
+    for case in cases:
+        with statements(app) as asked[case]:
+            anyone.post("auth/login", {**ANN, **FAILURES[case]})
+    assert all(sent == asked["unknown user"] for sent in asked.values())
+    # Processor time, as the clock on the wall also tells what else this machine does; and more
+    # rounds even out the rest, while a real difference would stay.
+    for _ in range(6):
+        for case in cases * 8:
+            started = time.thread_time()
+            anyone.post("auth/login", {**ANN, **FAILURES[case]})
+            times[case].append(time.thread_time() - started)
+        medians = [median(taken) for taken in times.values()]
+        spread = max(medians) / min(medians) - 1
+        if spread < 0.05:
+            break
+    assert spread < 0.05, {case: f"{median(taken):.5f}" for case, taken in times.items()}
+
+
+def test_an_overlong_password_is_refused_without_hashing(anyone: Caller, acme: str) -> None:
+    def best_of_five(password: str) -> float:
+        times = []
+        for _ in range(5):
+            started = time.perf_counter()
+            anyone.post("auth/login", {**ANN, "password": password})
+            times.append(time.perf_counter() - started)
+        return min(times)
+
+    assert best_of_five("x" * 10_000) < best_of_five("Wrong-horse-1") / 2
+
+
+@pytest.mark.parametrize("change", [{}, {"account": ""}], ids=["absent account", "empty account"])
+def test_a_login_that_names_no_account_is_400(
+    anyone: Caller, acme: str, change: dict[str, str]
+) -> None:
+    body = {name: value for name, value in ANN.items() if name != "account"} | change
+    answer = anyone.post("auth/login", body)
+    assert answer.status_code == 400
+    assert [(d["field"], d["code"]) for d in answer.json["details"]] == [("account", "required")]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"email": None},
+        {"password": None},
+        {"password": 5},
+        {"account": ["acme"]},
+        {"more": 1},
+        {"password": "x" * 20_001},
+    ],
+)
+def test_a_body_of_another_shape_is_422(anyone: Caller, changes: dict[str, Any]) -> None:
+    assert anyone.post("auth/login", {**ANN, **changes}).status_code == 422
+
+
+def test_a_bad_credential_does_not_keep_anybody_from_signing_in(anyone: Caller, acme: str) -> None:
+    stale = {"Authorization": "Bearer nonsense", "X-Account-ID": "nowhere"}
+    assert anyone.post("auth/login", ANN, headers=stale).status_code == 200
+
+
+@pytest.mark.parametrize("env", ["test", "production"])
+def test_the_refresh_token_is_set_as_a_cookie_that_scripts_cannot_read(
+    app: Flask, anyone: Caller, acme: str, env: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = replace(app.extensions["atrium.config"], env=env)
+    monkeypatch.setitem(app.extensions, "atrium.config", settings)
+    answer = anyone.post("auth/login", ANN)
+    (cookie,) = SimpleCookie(answer.headers["Set-Cookie"]).values()
+    assert (cookie.key, cookie.value) == ("service_refresh", answer.json["refresh_token"])
+    assert {name: cookie[name] for name in ("httponly", "samesite", "path", "max-age")} == {
+        "httponly": True,
+        "samesite": "Lax",
+        "path": "/api/v1/auth",
+        "max-age": str(7 * 86_400),
+    }
+    assert bool(cookie["secure"]) is (env == "production")
+    assert cookie["domain"] == ""
+    assert answer.headers["Cache-Control"] == "no-store"
+
+
+def test_many_logins_at_once_all_succeed(anyone: Caller, acme: str) -> None:
+    answers = at_once(20, lambda _: anyone.post("auth/login", ANN))
+    assert {answer.status_code for answer in answers} == {200}
+    assert len({answer.json["refresh_token"] for answer in answers}) == 20
+
+
+def suspend(app: Flask, account_id: str) -> None:
+    with app.app_context(), transaction() as session:
+        account = session.get_one(Account, account_id)
+        account.is_active, account.version = False, account.version + 1

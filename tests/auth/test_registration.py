@@ -1,0 +1,292 @@
+"""Registration: a new account and its first user (spec 4.1, contract section 2)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+from argon2 import PasswordHasher
+from flask import Flask
+
+from app.accounts import codes
+from app.accounts.models import Account, User
+from app.auth import passwords
+from app.auth.models import EmailVerificationToken
+from app.db import db
+from app.errors import Conflict
+from app.jobs import Job
+from tests.builders import PASSWORD, Caller, make_account, make_user, password_hash
+from tests.parallel import at_once
+
+BODY = {
+    "account_name": "Acme Inc.",
+    "account_slug": "acme",
+    "email": "ann@acme.example",
+    "password": PASSWORD,
+}
+FORMS = {
+    "multi-tenant": BODY,
+    "variant": {
+        "account": "acme",
+        "name": "Acme Inc.",
+        "email": "ann@acme.example",
+        "password": PASSWORD,
+    },
+}
+
+
+@pytest.fixture(autouse=True)
+def quick_hashes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Hashing that takes no time, so that registrations at once meet in the database."""
+    password_hash()  # the one that all tests share is a real one
+    quick = PasswordHasher(time_cost=1, memory_cost=8, parallelism=1)
+    monkeypatch.setattr(passwords, "_hasher", quick)
+
+
+def count(app: Flask, model: Any) -> int:
+    with app.app_context():
+        return db.session.scalar(sa.select(sa.func.count()).select_from(model)) or 0
+
+
+def problems(answer: Any) -> list[tuple[str, str]]:
+    assert (answer.status_code, answer.json["error"]) == (400, "validation_error")
+    return [(one["field"], one["code"]) for one in answer.json["details"]]
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_either_form_makes_an_account_and_its_admin(anyone: Caller, form: str) -> None:
+    answer = anyone.post("auth/register", FORMS[form])
+    assert answer.status_code == 201
+    assert set(answer.json) == {"message", "account", "user"}
+    account, user = answer.json["account"], answer.json["user"]
+    assert {**account, "id": "", "created_at": ""} == {
+        "id": "",
+        "slug": "acme",
+        "name": "Acme Inc.",
+        "account_code": "AA0001",
+        "created_at": "",
+    }
+    expected = {
+        "email": "ann@acme.example",
+        "name": None,
+        "account_id": account["id"],
+        "account_code": "AA0001",
+        "account_name": "Acme Inc.",
+        "role": "admin",
+        "role_name": "admin",
+        "groups": ["pii_access"],
+        "is_active": True,
+        "email_verified": False,
+        "email_verified_at": None,
+        "auth_provider": "password",
+        "last_login": None,
+    }
+    assert {name: user[name] for name in expected} == expected
+    assert set(user) == {*expected, "id", "role_id", "created_at", "updated_at"}
+
+
+def test_the_password_is_kept_as_a_hash_only(app: Flask, anyone: Caller) -> None:
+    answer = anyone.post("auth/register", BODY)
+    with app.app_context():
+        stored = db.session.scalars(sa.select(User.password_hash)).one()
+    assert (stored or "").startswith("$argon2id$")
+    assert PASSWORD not in answer.text
+    assert "argon2" not in answer.text
+
+
+@pytest.mark.parametrize(
+    ("name", "slug"),
+    [
+        ("Acme", "acme"),
+        ("Crème  Brûlée & Co.", "creme-brulee-co"),
+        ("--Acme__Two--", "acme-two"),
+        ("ACME\u2019s 2nd", "acmes-2nd"),
+        ("a" * 31 + " bcd", "a" * 31),
+    ],
+)
+def test_the_slug_is_derived_from_the_name(anyone: Caller, name: str, slug: str) -> None:
+    body = {"account_name": name, "email": "a@b.example", "password": PASSWORD}
+    answer = anyone.post("auth/register", body)
+    assert (answer.status_code, answer.json["account"]["slug"]) == (201, slug)
+
+
+def test_the_name_is_the_slug_where_it_is_absent(anyone: Caller) -> None:
+    body = {"account": "acme", "email": "a@b.example", "password": PASSWORD}
+    assert anyone.post("auth/register", body).json["account"]["name"] == "acme"
+
+
+WEAK = [("password", "password_too_weak")]
+BAD_VALUES = [
+    ({"password": "Short-1"}, WEAK),
+    ({"password": "Short-pass1"}, WEAK),
+    ({"password": "Aa1-" * 33}, WEAK),
+    ({"password": "correct-horse-1"}, WEAK),
+    ({"password": "CORRECT-HORSE-1"}, WEAK),
+    ({"password": "Correct-horse-x"}, WEAK),
+    ({"password": "Correcthorse1"}, WEAK),
+    ({"password": "aaaa"}, WEAK * 4),
+    ({"password": ""}, WEAK * 5),
+    ({"email": "nobody"}, [("email", "invalid_email")]),
+    ({"email": ""}, [("email", "invalid_email")]),
+    ({"email": "a@b.example\r\nBcc: c@d.example"}, [("email", "invalid_email")]),
+    ({"email": "a@b.example, c@d.example"}, [("email", "invalid_email")]),
+    ({"email": "a" * 64 + "@" + "b" * 60 + ".example" * 24}, [("email", "invalid_email")]),
+    ({"account_slug": "ab"}, [("account_slug", "slug_invalid")]),
+    ({"account_slug": "a" * 33}, [("account_slug", "slug_invalid")]),
+    ({"account_slug": "Acme"}, [("account_slug", "slug_invalid")]),
+    ({"account_slug": "1acme"}, [("account_slug", "slug_invalid")]),
+    ({"account_slug": "-acme"}, [("account_slug", "slug_invalid")]),
+    ({"account_slug": "ac me"}, [("account_slug", "slug_invalid")]),
+    ({"account_slug": "ac\nme"}, [("account_slug", "slug_invalid")]),
+    ({"account_slug": "äcme"}, [("account_slug", "slug_invalid")]),
+    ({"account_slug": "ab1234"}, [("account_slug", "slug_invalid")]),
+    ({"account_slug": "", "account_name": "AB1234"}, [("account_slug", "slug_invalid")]),
+    ({"account_slug": "", "account_name": "日本"}, [("account_slug", "slug_invalid")]),
+    ({"account_name": "Acme\r\nBcc: x"}, [("account_name", "name_invalid")]),
+    ({"account_name": "Acme\x1b[31m"}, [("account_name", "name_invalid")]),
+]
+
+
+@pytest.mark.parametrize(("changes", "expected"), BAD_VALUES)
+def test_a_bad_value_is_named_with_its_code(
+    app: Flask, anyone: Caller, changes: dict[str, str], expected: list[tuple[str, str]]
+) -> None:
+    assert problems(anyone.post("auth/register", {**BODY, **changes})) == expected
+    assert count(app, Account) == 1
+    assert count(app, Job) == 0
+
+
+def test_each_broken_requirement_of_a_password_has_its_own_sentence(anyone: Caller) -> None:
+    details = anyone.post("auth/register", {**BODY, "password": ""}).json["details"]
+    assert len({one["message"] for one in details}) == 5
+
+
+def test_all_bad_values_are_told_at_once(anyone: Caller) -> None:
+    body = {"account_name": "a\tb", "account_slug": "A", "email": "x", "password": "Correct-horse"}
+    assert set(problems(anyone.post("auth/register", body))) == {
+        ("account_name", "name_invalid"),
+        ("account_slug", "slug_invalid"),
+        ("email", "invalid_email"),
+        ("password", "password_too_weak"),
+    }
+
+
+@pytest.mark.parametrize(
+    ("changes", "loc"),
+    [
+        ({"email": None}, "email"),
+        ({"email": 5}, "email"),
+        ({"password": ["x"]}, "password"),
+        ({"account_name": {"a": 1}}, "account_name"),
+        ({"account_name": "x" * 201}, "account_name"),
+        ({"role": "admin"}, "role"),
+        ({"account_id": "00000000-0000-0000-0000-000000000000"}, "account_id"),
+        ({"email_verified": True}, "email_verified"),
+    ],
+)
+def test_a_body_of_another_shape_is_422(anyone: Caller, changes: dict[str, Any], loc: str) -> None:
+    answer = anyone.post("auth/register", {**BODY, **changes})
+    assert answer.status_code == 422
+    assert [one["loc"] for one in answer.json["detail"]] == [["body", loc]]
+
+
+@pytest.mark.parametrize("absent", ["email", "password"])
+def test_what_is_missing_is_named(anyone: Caller, absent: str) -> None:
+    body = {name: value for name, value in BODY.items() if name != absent}
+    answer = anyone.post("auth/register", body)
+    assert (answer.status_code, answer.json["detail"][0]["loc"]) == (422, ["body", absent])
+
+
+def test_neither_name_nor_slug_is_422(anyone: Caller) -> None:
+    answer = anyone.post("auth/register", {"email": "a@b.example", "password": PASSWORD})
+    assert (answer.status_code, answer.json["detail"][0]["type"]) == (422, "missing")
+
+
+@pytest.mark.parametrize("slug", ["acme", "system"])
+@pytest.mark.parametrize("form", ["account_slug", "account"])
+def test_a_taken_slug_is_409_and_leaves_nothing(
+    app: Flask, anyone: Caller, slug: str, form: str
+) -> None:
+    make_account(app, "acme")
+    before = (count(app, Account), count(app, User), count(app, Job))
+    body = {form: slug, "email": "eve@evil.example", "password": PASSWORD}
+    answer = anyone.post("auth/register", body)
+    assert (answer.status_code, answer.json["error"]) == (409, "conflict")
+    assert answer.json["field"] == "account_slug"
+    assert (count(app, Account), count(app, User), count(app, Job)) == before
+
+
+def test_codes_count_up_and_a_refused_registration_takes_none(anyone: Caller) -> None:
+    def register(slug: str) -> Any:
+        return anyone.post("auth/register", {**BODY, "account_slug": slug}).json
+
+    assert register("one")["account"]["account_code"] == "AA0001"
+    assert register("one"), "taken"
+    assert register("two-")["account"]["account_code"] == "AA0002"
+
+
+def test_the_same_address_may_found_several_accounts(anyone: Caller) -> None:
+    for slug in ("one", "two"):
+        assert anyone.post("auth/register", {**BODY, "account_slug": slug}).status_code == 201
+
+
+def test_an_address_is_unique_in_its_account_without_regard_to_case(app: Flask) -> None:
+    acme = make_account(app, "acme")
+    make_user(app, acme, "ann@acme.example")
+    with pytest.raises(Conflict):
+        make_user(app, acme, "ANN@Acme.Example")
+
+
+def test_the_mail_is_asked_for_but_the_token_is_not_made_in_the_request(
+    app: Flask, anyone: Caller
+) -> None:
+    assert anyone.post("auth/register", BODY).status_code == 201
+    assert (count(app, Job), count(app, EmailVerificationToken)) == (1, 0)
+
+
+def test_fifty_registrations_at_once_get_fifty_codes(app: Flask, anyone: Caller) -> None:
+    def register(number: int) -> Any:
+        return anyone.post("auth/register", {**BODY, "account_slug": f"acme-{number}"})
+
+    answers = at_once(50, register)
+    assert {answer.status_code for answer in answers} == {201}
+    codes_given = sorted(answer.json["account"]["account_code"] for answer in answers)
+    assert codes_given == [f"AA{number:04}" for number in range(1, 51)]
+    assert len({answer.json["account"]["slug"] for answer in answers}) == 50
+
+
+def test_of_twenty_that_want_one_slug_at_once_one_gets_it(app: Flask, anyone: Caller) -> None:
+    answers = at_once(20, lambda _: anyone.post("auth/register", BODY))
+    assert sorted(answer.status_code for answer in answers) == [201] + [409] * 19
+    assert {answer.json.get("field") for answer in answers} == {None, "account_slug"}
+    assert count(app, Account) == 2
+
+
+@pytest.mark.parametrize(
+    ("number", "code"),
+    [
+        (1, "AA0001"),
+        (9999, "AA9999"),
+        (10_000, "AB0001"),
+        (26 * 9999, "AZ9999"),
+        (26 * 9999 + 1, "BA0001"),
+        ((18 * 26 + 24) * 9999, "SX9999"),
+        ((18 * 26 + 24) * 9999 + 1, "SZ0001"),
+        (675 * 9999, "ZZ9999"),
+    ],
+)
+def test_codes_go_through_the_pairs_in_order(number: int, code: str) -> None:
+    assert codes.code(number) == code
+
+
+def test_no_code_is_given_twice_and_none_is_the_systems() -> None:
+    given = [codes.code(pair * 9999 + 1) for pair in range(675)]
+    assert len(set(given)) == 675
+    assert given == sorted(given)
+    assert not any(code.startswith("SY") for code in given)
+
+
+def test_after_the_last_code_comes_an_error() -> None:
+    with pytest.raises(Conflict):
+        codes.code(675 * 9999 + 1)

@@ -1,0 +1,530 @@
+"""Access and refresh tokens: what is refused, rotation, and changes obeyed at once."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+import jwt
+import pytest
+import sqlalchemy as sa
+import time_machine
+from cryptography.hazmat.primitives.asymmetric import rsa
+from flask import Flask
+
+from app import clock
+from app.accounts.models import User
+from app.auth import service as auth
+from app.auth.models import SignInSession
+from app.db import db, transaction
+from tests.builders import (
+    PASSWORD,
+    Caller,
+    Cast,
+    change_user,
+    make_account,
+    make_collection,
+    make_user,
+)
+from tests.parallel import at_once
+
+LOGIN = {"account": "acme", "email": "ann@acme.example", "password": PASSWORD}
+RSA_KEY = rsa.generate_private_key(65537, 2048)
+
+
+def part(value: Any) -> str:
+    raw = value if isinstance(value, bytes) else json.dumps(value).encode()
+    return base64.urlsafe_b64encode(raw).rstrip(b"=").decode()
+
+
+class Forge:
+    """Makes tokens that differ from a good one in what a case says."""
+
+    def __init__(self, app: Flask, good: str) -> None:
+        self.key = app.extensions["atrium.config"].secret_key
+        self.header = jwt.get_unverified_header(good)
+        self.claims = jwt.decode(good, options={"verify_signature": False})
+
+    def without(self, *names: str) -> str:
+        """Signed by our key, without these claims."""
+        return self.signed({k: v for k, v in self.claims.items() if k not in names})
+
+    def claiming(self, **changes: Any) -> str:
+        """Signed by our key, with other claims."""
+        return self.signed({**self.claims, **changes})
+
+    def signed(self, claims: dict[str, Any], algorithm: str = "HS256", **header: Any) -> str:
+        """Signed by our key whatever it says."""
+        headers = {**self.header, **header}
+        headers.pop("alg")  # it would win over the argument
+        if isinstance(claims.get("exp"), int | float | None):
+            return jwt.encode(claims, self.key, algorithm=algorithm, headers=headers)
+        return self.by_hand({**headers, "alg": algorithm}, claims)
+
+    def by_hand(self, header: Any, claims: Any) -> str:
+        """Signed by our key, past the checks of the library."""
+        text = f"{part(header)}.{part(claims)}"
+        signer = jwt.get_algorithm_by_name("HS256")
+        return f"{text}.{part(signer.sign(text.encode(), signer.prepare_key(self.key)))}"
+
+
+def _other_key(forge: Forge) -> str:
+    return jwt.encode(forge.claims, "k" * 64, algorithm="HS256", headers=forge.header)
+
+
+def _rs256(forge: Forge) -> str:
+    kid = {"kid": forge.header["kid"]}
+    return jwt.encode(forge.claims, RSA_KEY, algorithm="RS256", headers=kid)
+
+
+def _none(forge: Forge) -> str:
+    return f"{part({**forge.header, 'alg': 'none'})}.{part(forge.claims)}."
+
+
+def _own_jwk(forge: Forge) -> str:
+    jwk = {"kty": "oct", "k": part(b"k" * 64)}
+    header = {**forge.header, "jwk": jwk}
+    return jwt.encode(forge.claims, "k" * 64, algorithm="HS256", headers=header)
+
+
+def _swapped(forge: Forge) -> str:
+    header, _, signature = forge.claiming().split(".")
+    return f"{header}.{part({**forge.claims, 'role': 'superadmin'})}.{signature}"
+
+
+def _deep(forge: Forge) -> str:
+    return f"{part(b'[' * 20_000)}.{part(forge.claims)}.x"
+
+
+ATTACKS: dict[str, Callable[[Forge], str]] = {
+    "alg none": _none,
+    "alg None in capitals": lambda f: f"{part({**f.header, 'alg': 'NONE'})}.{part(f.claims)}.",
+    "HS512": lambda f: f.signed(f.claims, "HS512"),
+    "HS384": lambda f: f.signed(f.claims, "HS384"),
+    "RS256": _rs256,
+    "alg is a number": lambda f: f.by_hand({**f.header, "alg": 5}, f.claims),
+    "another key": _other_key,
+    "claims swapped": _swapped,
+    "no exp": lambda f: f.without("exp"),
+    "no iat": lambda f: f.without("iat"),
+    "no iss": lambda f: f.without("iss"),
+    "no sub": lambda f: f.without("sub"),
+    "no jti": lambda f: f.without("jti"),
+    "no type": lambda f: f.without("type"),
+    "no account": lambda f: f.without("account_id"),
+    "expired": lambda f: f.claiming(exp=f.claims["iat"] - 1),
+    "exp as text": lambda f: f.claiming(exp=str(f.claims["exp"])),
+    "exp is no number": lambda f: f.claiming(exp="tomorrow"),
+    "exp without end": lambda f: f.claiming(exp=1e308 * 10),
+    "exp is a list": lambda f: f.claiming(exp=[f.claims["exp"]]),
+    "exp is null": lambda f: f.claiming(exp=None),
+    "exp is true": lambda f: f.claiming(exp=True),
+    "iat as text": lambda f: f.by_hand(f.header, {**f.claims, "iat": str(f.claims["iat"])}),
+    "nbf tomorrow": lambda f: f.claiming(nbf=f.claims["exp"]),
+    "unknown crit": lambda f: f.signed(f.claims, crit=["x"], x=1),
+    "empty crit": lambda f: f.by_hand({**f.header, "crit": []}, f.claims),
+    "jwk": _own_jwk,
+    "jku": lambda f: f.signed(f.claims, jku="https://evil.example/keys"),
+    "x5u": lambda f: f.signed(f.claims, x5u="https://evil.example/cert"),
+    "zipped": lambda f: f.signed(f.claims, zip="DEF"),
+    "unknown kid": lambda f: f.signed(f.claims, kid="unknown"),
+    "kid is a path": lambda f: f.signed(f.claims, kid="../../dev/null"),
+    "kid is a list": lambda f: f.by_hand({**f.header, "kid": ["x"]}, f.claims),
+    "no kid": lambda f: f.by_hand({"alg": "HS256", "typ": "JWT"}, f.claims),
+    "another issuer": lambda f: f.claiming(iss="http://evil.example"),
+    "issuer is a list": lambda f: f.by_hand(f.header, {**f.claims, "iss": [f.claims["iss"]]}),
+    "an audience": lambda f: f.claiming(aud="somebody else"),
+    "unknown type": lambda f: f.claiming(type="id"),
+    "type is a list": lambda f: f.claiming(type=["access", "refresh"]),
+    "sub is a number": lambda f: f.by_hand(f.header, {**f.claims, "sub": 1}),
+    "sub is unknown": lambda f: f.claiming(sub="00000000-0000-7000-8000-000000000000"),
+    "sub with NUL": lambda f: f.claiming(sub="\0"),
+    "account is another": lambda f: f.claiming(account_id="00000000-0000-0000-0000-000000000000"),
+    "account is null": lambda f: f.claiming(account_id=None),
+    "claims are a list": lambda f: f.by_hand(f.header, [f.claims]),
+    "claims are no JSON": lambda f: f.by_hand(f.header, b"{"),
+    "claims are no UTF-8": lambda f: f.by_hand(f.header, b'{"sub":"\xff"}'),
+    "claims are deep": lambda f: f.by_hand(f.header, b'{"a":' * 5000 + b"1" + b"}" * 5000),
+    "header is a list": lambda f: f.by_hand([], f.claims),
+    "header is deep": _deep,
+    "empty": lambda f: "",
+    "dots": lambda f: "..",
+    "four parts": lambda f: f.claiming() + ".x",
+    "garbage": lambda f: "nonsense",
+    "not ASCII": lambda f: "é.é.é",
+    "an API key": lambda f: "svc_sk_AA0001_" + "x" * 32,
+    "SQL": lambda f: "' OR 1=1 --",
+}
+
+
+@pytest.fixture
+def signed_in(app: Flask, anyone: Caller) -> dict[str, Any]:
+    """The answer of a login."""
+    make_user(app, make_account(app, "acme"), "ann@acme.example", "admin")
+    answer: dict[str, Any] = anyone.post("auth/login", LOGIN).json
+    return answer
+
+
+def bearing(caller: Caller, token: str, path: str = "auth/me", **headers: str) -> Any:
+    return caller.get(path, headers={"Authorization": f"Bearer {token}", **headers})
+
+
+def refused(answer: Any) -> bool:
+    right_shape = set(answer.json) == {"error", "message"}
+    right_header = answer.headers.get("WWW-Authenticate") == "Bearer"
+    return answer.status_code == 401 and right_shape and right_header
+
+
+def refresh(caller: Caller, token: str) -> Any:
+    return caller.post("auth/refresh", {"refresh_token": token})
+
+
+@pytest.mark.parametrize("attack", ATTACKS)
+def test_a_forged_access_token_is_401(
+    app: Flask, anyone: Caller, signed_in: dict[str, Any], attack: str
+) -> None:
+    token = ATTACKS[attack](Forge(app, signed_in["token"]))
+    assert refused(bearing(anyone, token))
+
+
+def test_a_forged_credential_is_refused_where_nobody_need_be_signed_in(
+    app: Flask, anyone: Caller, root: Caller, alice: Caller
+) -> None:
+    make_collection(root)
+    forge = Forge(app, alice.headers["Authorization"].partition(" ")[2])
+    for name, attack in ATTACKS.items():
+        for header in ({}, {"X-Account-ID": "acme"}):
+            assert refused(bearing(anyone, attack(forge), "records/posts", **header)), name
+
+
+def test_a_forged_refresh_token_is_401_and_harms_no_session(
+    app: Flask, anyone: Caller, signed_in: dict[str, Any]
+) -> None:
+    forge = Forge(app, signed_in["refresh_token"])
+    for name, attack in ATTACKS.items():
+        assert refused(refresh(anyone, attack(forge))), name
+    assert refresh(anyone, signed_in["refresh_token"]).status_code == 200
+
+
+def test_neither_kind_of_token_passes_as_the_other(
+    anyone: Caller, signed_in: dict[str, Any]
+) -> None:
+    assert refused(bearing(anyone, signed_in["refresh_token"]))
+    assert refused(refresh(anyone, signed_in["access_token"]))
+
+
+def test_the_claims_are_those_of_the_specification(app: Flask, signed_in: dict[str, Any]) -> None:
+    access = Forge(app, signed_in["token"])
+    assert access.header == {"alg": "HS256", "typ": "JWT", "kid": access.header["kid"]}
+    common = {"sub", "account_id", "exp", "iat", "type", "iss", "jti"}
+    assert set(access.claims) == common | {"email", "role"}
+    assert access.claims["exp"] - access.claims["iat"] == 3600
+    renewing = Forge(app, signed_in["refresh_token"]).claims
+    assert set(renewing) == common | {"sid"}
+    assert renewing["exp"] - renewing["iat"] == 7 * 86_400
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({"Authorization": "Bearer {token}"}, 200),
+        ({"Authorization": "bearer {token}"}, 200),
+        ({"Authorization": "BEARER   {token} "}, 200),
+        ({"Authorization": "Bearer"}, 401),
+        ({"Authorization": "Bearer "}, 401),
+        ({"Authorization": "{token}"}, 401),
+        ({"Authorization": "Basic {token}"}, 401),
+        ({"Authorization": "Basic YTpi"}, 401),
+        ({"Authorization": "Token {token}"}, 401),
+        ({"Authorization": "Bearer {token}, Bearer {token}"}, 401),
+        ({"Authorization": "Bearer nonsense", "X-API-Key": "{token}"}, 401),
+        ({"X-API-Key": "nonsense"}, 401),
+        ({"X-API-Key": ""}, 401),
+        ({}, 401),
+    ],
+)
+def test_the_credential_is_a_bearer_token(
+    anyone: Caller, signed_in: dict[str, Any], headers: dict[str, str], status: int
+) -> None:
+    filled = {k: v.format(token=signed_in["token"]) for k, v in headers.items()}
+    answer = anyone.get("auth/me", headers=filled)
+    assert answer.status_code == status
+    assert status == 200 or refused(answer)
+
+
+def test_an_access_token_ends_after_its_lifetime(anyone: Caller, signed_in: dict[str, Any]) -> None:
+    for minutes, status in ((59, 200), (61, 401)):
+        with time_machine.travel(clock.now() + timedelta(minutes=minutes)):
+            assert bearing(anyone, signed_in["token"]).status_code == status
+
+
+def test_a_previous_key_still_verifies_and_a_dropped_one_does_not(
+    app: Flask, anyone: Caller, signed_in: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = app.extensions["atrium.config"]
+    old, new = settings.secret_key, "another-secret-key-of-the-right-length"
+    rotated = replace(settings, secret_key=new, secret_key_previous=("x" * 40, old))
+    monkeypatch.setitem(app.extensions, "atrium.config", rotated)
+    assert bearing(anyone, signed_in["token"]).status_code == 200
+    renewed = refresh(anyone, signed_in["refresh_token"])
+    assert renewed.status_code == 200
+    assert old not in str(renewed.json)
+    dropped = replace(rotated, secret_key_previous=())
+    monkeypatch.setitem(app.extensions, "atrium.config", dropped)
+    assert refused(bearing(anyone, signed_in["token"]))
+    assert bearing(anyone, renewed.json["token"]).status_code == 200
+
+
+def test_a_refresh_answers_a_new_pair(anyone: Caller, signed_in: dict[str, Any]) -> None:
+    answer = refresh(anyone, signed_in["refresh_token"])
+    assert answer.status_code == 200
+    got = answer.json
+    assert set(got) == {"token", "access_token", "refresh_token", "token_type", "expires_in"}
+    assert got["token"] == got["access_token"]
+    assert got["refresh_token"] != signed_in["refresh_token"]
+    assert (got["token_type"], got["expires_in"]) == ("bearer", 3600)
+    assert f"service_refresh={got['refresh_token']};" in answer.headers["Set-Cookie"]
+    assert bearing(anyone, got["token"]).status_code == 200
+    assert refresh(anyone, got["refresh_token"]).status_code == 200
+
+
+def test_a_refresh_token_used_again_ends_its_family(
+    anyone: Caller, signed_in: dict[str, Any]
+) -> None:
+    other_family = anyone.post("auth/login", LOGIN).json["refresh_token"]
+    second = refresh(anyone, signed_in["refresh_token"]).json["refresh_token"]
+    third = refresh(anyone, second).json["refresh_token"]
+    assert refused(refresh(anyone, signed_in["refresh_token"]))
+    assert refused(refresh(anyone, third))
+    assert refresh(anyone, other_family).status_code == 200
+
+
+def test_of_fifty_refreshes_at_once_with_one_token_one_succeeds(
+    anyone: Caller, signed_in: dict[str, Any]
+) -> None:
+    answers = at_once(50, lambda _: refresh(anyone, signed_in["refresh_token"]))
+    assert sorted(answer.status_code for answer in answers) == [200] + [401] * 49
+    (winner,) = [answer.json for answer in answers if answer.status_code == 200]
+    # The others used it again, which ends the family.
+    assert refused(refresh(anyone, winner["refresh_token"]))
+
+
+def test_the_cookie_serves_where_the_body_names_no_token(
+    anyone: Caller, signed_in: dict[str, Any]
+) -> None:
+    cookie = {"Cookie": f"service_refresh={signed_in['refresh_token']}"}
+    assert anyone.post("auth/refresh", {}, headers=cookie).status_code == 200
+    assert refused(anyone.post("auth/refresh", {}, headers=cookie))
+
+
+def test_the_body_wins_over_the_cookie(anyone: Caller, signed_in: dict[str, Any]) -> None:
+    cookie = {"Cookie": "service_refresh=nonsense"}
+    body = {"refresh_token": signed_in["refresh_token"]}
+    assert anyone.post("auth/refresh", body, headers=cookie).status_code == 200
+
+
+def test_no_refresh_token_at_all_is_401(anyone: Caller, signed_in: dict[str, Any]) -> None:
+    assert refused(anyone.post("auth/refresh", {}))
+
+
+def test_a_refresh_token_ends_after_its_lifetime(anyone: Caller, signed_in: dict[str, Any]) -> None:
+    with time_machine.travel(clock.now() + timedelta(days=6)):
+        renewed = refresh(anyone, signed_in["refresh_token"]).json["refresh_token"]
+    with time_machine.travel(clock.now() + timedelta(days=12)):
+        renewed = refresh(anyone, renewed).json["refresh_token"]
+    with time_machine.travel(clock.now() + timedelta(days=20)):
+        assert refused(refresh(anyone, renewed))
+
+
+def test_only_the_hash_of_a_refresh_token_is_stored(app: Flask, signed_in: dict[str, Any]) -> None:
+    jti = Forge(app, signed_in["refresh_token"]).claims["jti"]
+    with app.app_context():
+        stored = str(db.session.execute(sa.select(SignInSession.__table__)).one())
+    assert jti not in stored
+    assert signed_in["refresh_token"] not in stored
+
+
+def login(caller: Caller) -> Any:
+    return caller.post("auth/login", LOGIN).json
+
+
+def logout(anyone: Caller, pair: dict[str, Any], body: Any, **headers: str) -> Any:
+    credential = {"Authorization": f"Bearer {pair['token']}", **headers}
+    return anyone.post("auth/logout", body, headers=credential)
+
+
+@pytest.mark.parametrize("by", ["body", "cookie", "neither"])
+def test_a_logout_ends_the_session_named_or_else_all(
+    anyone: Caller, signed_in: dict[str, Any], by: str
+) -> None:
+    other = login(anyone)
+    token = signed_in["refresh_token"]
+    body = {"refresh_token": token} if by == "body" else {}
+    headers = {"Cookie": f"service_refresh={token}"} if by == "cookie" else {}
+    answer = logout(anyone, signed_in, body, **headers)
+    assert (answer.status_code, set(answer.json)) == (200, {"message"})
+    assert "service_refresh=;" in answer.headers["Set-Cookie"]
+    assert refused(refresh(anyone, token))
+    expected = 401 if by == "neither" else 200
+    assert refresh(anyone, other["refresh_token"]).status_code == expected
+
+
+def test_a_logout_ends_what_a_refresh_made_of_the_token(
+    anyone: Caller, signed_in: dict[str, Any]
+) -> None:
+    renewed = refresh(anyone, signed_in["refresh_token"]).json
+    assert logout(anyone, renewed, {"refresh_token": renewed["refresh_token"]}).status_code == 200
+    assert refused(refresh(anyone, renewed["refresh_token"]))
+
+
+def test_a_logout_ends_no_session_of_somebody_else(
+    anyone: Caller, bob: Caller, app: Flask, cast: Cast
+) -> None:
+    body = {"account": "acme", "email": "alice@acme.example", "password": PASSWORD}
+    alices = anyone.post("auth/login", body).json["refresh_token"]
+    assert bob.post("auth/logout", {"refresh_token": alices}).status_code == 403
+    assert bob.post("auth/logout", {}).status_code == 200
+    assert refresh(anyone, alices).status_code == 200
+
+
+@pytest.mark.parametrize("cookie", ["nonsense", "{access}", "{expired}"])
+def test_a_cookie_that_is_no_use_keeps_nobody_from_signing_out(
+    app: Flask, anyone: Caller, signed_in: dict[str, Any], cookie: str
+) -> None:
+    forge = Forge(app, signed_in["refresh_token"])
+    stale = cookie.format(access=signed_in["token"], expired=forge.claiming(exp=1))
+    answer = logout(anyone, signed_in, {}, Cookie=f"service_refresh={stale}")
+    assert answer.status_code == 200
+    assert refused(refresh(anyone, signed_in["refresh_token"]))
+
+
+def test_a_logout_needs_a_credential(anyone: Caller, signed_in: dict[str, Any]) -> None:
+    body = {"refresh_token": signed_in["refresh_token"]}
+    assert refused(anyone.post("auth/logout", body))
+    assert refresh(anyone, signed_in["refresh_token"]).status_code == 200
+
+
+def by_service(app: Flask, user_id: str, **values: Any) -> None:
+    """A change by this process."""
+    change_user(app, user_id, **values)
+
+
+def by_another_process(app: Flask, user_id: str, **values: Any) -> None:
+    """A change over a connection that this process knows nothing of."""
+    engine = sa.create_engine(app.extensions["atrium.config"].database_url)
+    changes = ", ".join(f"{name} = :{name}" for name in values)
+    statement = f"UPDATE users SET {changes}, version = version + 1 WHERE id = :id"  # noqa: S608
+    with engine.begin() as connection:
+        connection.execute(sa.text(statement), {**values, "id": user_id})
+    engine.dispose()
+
+
+CHANGES = pytest.mark.parametrize("change", [by_service, by_another_process])
+
+
+@CHANGES
+@pytest.mark.parametrize("path", ["auth/me", "records/posts", "records/posts/none"])
+def test_a_deactivated_user_is_out_with_the_next_request(
+    app: Flask, root: Caller, bob: Caller, change: Callable[..., None], path: str
+) -> None:
+    make_collection(root)
+    assert bob.get(path).status_code in (200, 404)
+    change(app, bob.id, is_active=False)
+    assert refused(bob.get(path))
+    assert refused(bob.get(path))
+    change(app, bob.id, is_active=True)
+    assert bob.get(path).status_code in (200, 404)
+
+
+@CHANGES
+def test_a_deactivated_user_writes_nothing(
+    app: Flask, root: Caller, alice: Caller, bob: Caller, change: Callable[..., None]
+) -> None:
+    make_collection(root)
+    made = bob.post("records/posts", {"title": "a"}).json
+    change(app, bob.id, is_active=False)
+    assert refused(bob.post("records/posts", {"title": "b"}))
+    assert refused(bob.patch(f"records/posts/{made['id']}", {"title": "b"}))
+    assert refused(bob.delete(f"records/posts/{made['id']}"))
+    assert [one["title"] for one in alice.get("records/posts").json["items"]] == ["a"]
+
+
+@CHANGES
+def test_a_deactivated_user_cannot_refresh(
+    app: Flask, anyone: Caller, bob: Caller, change: Callable[..., None]
+) -> None:
+    body = {"account": "acme", "email": "bob@acme.example", "password": PASSWORD}
+    token = anyone.post("auth/login", body).json["refresh_token"]
+    change(app, bob.id, is_active=False)
+    assert refused(refresh(anyone, token))
+    change(app, bob.id, is_active=True)
+    assert refused(refresh(anyone, token)), "the attempt ended the family"
+
+
+@CHANGES
+def test_another_role_counts_with_the_next_request(
+    app: Flask, bob: Caller, change: Callable[..., None]
+) -> None:
+    admin, viewer = 1, 3
+    body = {"email": "alice@acme.example"}
+    for role, role_id, status in (
+        ("viewer", viewer, 403),
+        ("admin", admin, 200),
+        ("viewer", viewer, 403),
+    ):
+        change(app, bob.id, role_id=role_id)
+        assert bob.post("auth/send-verification", body).status_code == status
+        assert bob.get("auth/me").json["role"] == role
+
+
+@CHANGES
+def test_a_former_superadmin_token_is_worth_nothing(
+    app: Flask, root: Caller, change: Callable[..., None]
+) -> None:
+    assert root.get("collections").status_code == 200
+    change(app, root.id, is_active=False)
+    assert refused(root.get("collections"))
+
+
+def test_a_suspended_accounts_tokens_are_worth_nothing(
+    app: Flask, anyone: Caller, root: Caller, alice: Caller
+) -> None:
+    make_collection(root)
+    body = {"account": "acme", "email": "alice@acme.example", "password": PASSWORD}
+    token = anyone.post("auth/login", body).json["refresh_token"]
+    paths = ("auth/me", "records/posts")
+    assert {alice.get(path).status_code for path in paths} == {200}
+    with app.app_context(), transaction() as session:
+        statement = "UPDATE accounts SET is_active = false, version = version + 1 WHERE id = :id"
+        session.execute(sa.text(statement), {"id": alice.account_id})
+    assert all(refused(alice.get(path)) for path in paths)
+    assert refused(refresh(anyone, token))
+
+
+def test_the_token_of_a_deleted_user_is_worth_nothing(
+    app: Flask, root: Caller, bob: Caller
+) -> None:
+    make_collection(root)
+    assert bob.get("records/posts").status_code == 200
+    with app.app_context(), transaction() as session:
+        session.execute(sa.text("DELETE FROM users WHERE id = :id"), {"id": bob.id})
+    assert refused(bob.get("records/posts"))
+    assert refused(bob.get("auth/me"))
+
+
+@CHANGES
+def test_a_console_session_obeys_at_once(
+    app: Flask, bob: Caller, change: Callable[..., None]
+) -> None:
+    with app.app_context():
+        user = db.session.get_one(User, (bob.account_id, bob.id))
+        secret = auth.start_console_session(user, auth.Origin("127.0.0.1", "a browser"))
+    cookie = {"Cookie": f"atrium_console={secret}"}
+    browser = Caller(app)
+    assert browser.get("/console", headers=cookie).status_code == 200
+    change(app, bob.id, is_active=False)
+    assert browser.get("/console", headers=cookie).status_code == 302

@@ -1,0 +1,259 @@
+"""Verification of addresses: the mailed link, and asking for another (contract section 3)."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+import time_machine
+from flask import Flask
+
+from app import clock
+from app.accounts.models import ADMIN
+from app.auth.models import EmailVerificationToken
+from app.db import db
+from tests.builders import PASSWORD, Caller, change_user, make_account, make_user
+from tests.mailbox import body_of, link_in, outbox, run_jobs, token_in
+from tests.parallel import at_once
+from tests.sql import statements
+
+BODY = {"account": "acme", "name": "Acme", "email": "ann@acme.example", "password": PASSWORD}
+LOGIN = {"account": "acme", "email": "ann@acme.example", "password": PASSWORD}
+BROWSER = {"Accept": "text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8"}
+
+
+@pytest.fixture
+def ann(app: Flask) -> Caller:
+    """A user who has not verified her address."""
+    return Caller(
+        app, make_user(app, make_account(app, "acme"), "ann@acme.example", verified=False)
+    )
+
+
+def mailed_token(app: Flask, anyone: Caller) -> str:
+    anyone.post("auth/resend-verification", {"account": "acme", "email": "ann@acme.example"})
+    run_jobs(app)
+    return token_in(outbox(app)[-1])
+
+
+def follow(caller: Caller, token: str, **headers: str) -> Any:
+    return caller.get(f"/auth/verify-email?token={token}", headers=headers)
+
+
+def refused(answer: Any) -> bool:
+    return (answer.status_code, answer.json["error"]) == (400, "invalid_token")
+
+
+def is_verified(caller: Caller) -> bool:
+    return bool(caller.get("auth/me").json["email_verified"])
+
+
+def test_registration_mails_a_link_that_verifies_the_address(app: Flask, anyone: Caller) -> None:
+    user = anyone.post("auth/register", BODY).json["user"]
+    assert anyone.post("auth/login", LOGIN).json["error"] == "email_not_verified"
+    assert outbox(app) == []
+    run_jobs(app)
+    (mail,) = outbox(app)
+    assert mail["To"] == "ann@acme.example"
+    assert "Welcome to Acme." in body_of(mail)
+    answer = follow(anyone, token_in(mail))
+    assert answer.status_code == 200
+    expected = {"id": user["id"], "email": "ann@acme.example", "email_verified": True}
+    assert answer.json["user"] == expected
+    assert answer.json["message"]
+    signed_in = anyone.post("auth/login", LOGIN)
+    assert signed_in.status_code == 200
+    assert signed_in.json["user"]["email_verified_at"] is not None
+
+
+def test_the_token_verifies_over_the_api_too(app: Flask, anyone: Caller, ann: Caller) -> None:
+    answer = anyone.post("auth/verify-email", {"token": mailed_token(app, anyone)})
+    assert (answer.status_code, answer.json["user"]["email_verified"]) == (200, True)
+    assert is_verified(ann)
+
+
+def test_the_links_host_comes_from_the_settings(app: Flask, anyone: Caller) -> None:
+    spoofed = {"Host": "evil.example", "X-Forwarded-Host": "evil.example"}
+    assert anyone.post("auth/register", BODY, headers=spoofed).status_code == 201
+    run_jobs(app)
+    (mail,) = outbox(app)
+    assert link_in(mail).startswith("http://atrium.test/auth/verify-email?token=")
+    assert "evil" not in mail.as_string()
+
+
+def test_only_the_hash_of_the_token_is_stored(app: Flask, anyone: Caller, ann: Caller) -> None:
+    token = mailed_token(app, anyone)
+    assert len(token.partition("-")[2]) >= 43
+    with app.app_context():
+        row = db.session.execute(sa.select(EmailVerificationToken.__table__)).one()
+    assert len(row.token_hash) == 64
+    assert token not in str(row)
+    lifetime = row.expires_at - row.created_at
+    assert timedelta(minutes=59) < lifetime <= timedelta(hours=1, seconds=1)
+
+
+def test_a_link_serves_once(app: Flask, anyone: Caller, ann: Caller) -> None:
+    token = mailed_token(app, anyone)
+    assert follow(anyone, token).status_code == 200
+    assert refused(follow(anyone, token))
+    assert refused(anyone.post("auth/verify-email", {"token": token}))
+    assert is_verified(ann)
+
+
+def test_of_two_that_follow_a_link_at_once_one_is_let_through(
+    app: Flask, anyone: Caller, ann: Caller
+) -> None:
+    token = mailed_token(app, anyone)
+    answers = at_once(8, lambda _: follow(anyone, token))
+    assert sorted(answer.status_code for answer in answers) == [200] + [400] * 7
+
+
+@pytest.mark.parametrize(("minutes", "status"), [(59, 200), (61, 400)])
+def test_a_link_serves_for_an_hour(
+    app: Flask, anyone: Caller, ann: Caller, minutes: int, status: int
+) -> None:
+    token = mailed_token(app, anyone)
+    with time_machine.travel(clock.now() + timedelta(minutes=minutes)):
+        assert follow(anyone, token).status_code == status
+
+
+def test_a_head_request_does_not_use_the_link_up(app: Flask, anyone: Caller, ann: Caller) -> None:
+    token = mailed_token(app, anyone)
+    assert anyone("HEAD", f"/auth/verify-email?token={token}").status_code == 200
+    assert not is_verified(ann)
+    assert follow(anyone, token).status_code == 200
+
+
+@pytest.mark.parametrize("token", ["x", "-", "AA0001-", "AA0001-x", "é", "'--", ""])
+def test_a_bad_token_is_refused_alike(anyone: Caller, ann: Caller, token: str) -> None:
+    assert refused(follow(anyone, token))
+
+
+@pytest.mark.parametrize("body", [{}, {"token": None}, {"token": 5}, {"token": "x", "more": 1}])
+def test_a_body_of_another_shape_is_422(anyone: Caller, body: Any) -> None:
+    assert anyone.post("auth/verify-email", body).status_code == 422
+
+
+def test_another_accounts_code_before_the_token_finds_nothing(
+    app: Flask, anyone: Caller, ann: Caller
+) -> None:
+    make_account(app, "globex")
+    token = mailed_token(app, anyone)
+    assert token.startswith("AA0001-")
+    assert refused(follow(anyone, token.replace("AA0001", "AA0002")))
+
+
+def test_a_browser_gets_a_page(app: Flask, anyone: Caller, ann: Caller) -> None:
+    answer = follow(anyone, mailed_token(app, anyone), **BROWSER)
+    assert (answer.status_code, answer.mimetype) == (200, "text/html")
+    assert "ann@acme.example" in answer.text
+    assert is_verified(ann)
+
+
+def test_login_tells_of_the_unverified_address_only_after_the_right_password(
+    anyone: Caller, ann: Caller
+) -> None:
+    right = anyone.post("auth/login", LOGIN)
+    assert (right.status_code, right.json["error"]) == (401, "email_not_verified")
+    assert "inbox" in right.json["message"]
+    assert right.headers["WWW-Authenticate"] == "Bearer"
+    assert "Set-Cookie" not in right.headers
+    wrong = anyone.post("auth/login", {**LOGIN, "password": "Wrong-horse-1"})
+    assert (wrong.status_code, wrong.json["error"]) == (401, "authentication_failed")
+
+
+def test_a_new_link_ends_the_old(app: Flask, anyone: Caller, ann: Caller) -> None:
+    old, new = mailed_token(app, anyone), mailed_token(app, anyone)
+    assert old != new
+    assert refused(follow(anyone, old))
+    assert follow(anyone, new).status_code == 200
+
+
+ADDRESSES = {
+    "known": ("acme", "ann@acme.example"),
+    "known by code and in capitals": ("aa0001", " ANN@ACME.example "),
+    "verified": ("acme", "done@acme.example"),
+    "inactive": ("acme", "gone@acme.example"),
+    "unknown": ("acme", "nobody@acme.example"),
+    "of no account": ("nowhere", "ann@acme.example"),
+    "no address": ("acme", "nobody"),
+}
+MAILED = {"known", "known by code and in capitals"}
+
+
+def test_asking_for_another_link_tells_nothing_of_an_address(
+    app: Flask, anyone: Caller, ann: Caller
+) -> None:
+    make_user(app, ann.account_id, "done@acme.example")
+    gone = make_user(app, ann.account_id, "gone@acme.example", verified=False)
+    change_user(app, gone.id, is_active=False)
+    seen = {}
+    for case, (account, email) in ADDRESSES.items():
+        with statements(app) as sent:
+            answer = anyone.post("auth/resend-verification", {"account": account, "email": email})
+        seen[case] = (answer.status_code, answer.text, sent)
+        before = len(outbox(app))
+        run_jobs(app)
+        assert len(outbox(app)) - before == (case in MAILED), case
+    first = seen.pop("known")
+    assert first[0] == 200
+    assert all(other == first for other in seen.values())
+
+
+def test_the_account_of_another_link_may_come_from_the_host(
+    app: Flask, anyone: Caller, ann: Caller
+) -> None:
+    body = {"email": "ann@acme.example"}
+    at_acme = {"Host": "acme.atrium.test"}
+    assert anyone.post("auth/resend-verification", body, headers=at_acme).status_code == 200
+    assert run_jobs(app) == len(outbox(app)) == 1
+    nowhere = anyone.post("auth/resend-verification", body)
+    assert [d["code"] for d in nowhere.json["details"]] == ["required"]
+
+
+@pytest.mark.parametrize("body", [{}, {"email": "ann@acme.example"}, {"email": "ANN@acme.example"}])
+def test_a_user_can_ask_for_a_link_to_the_own_address(
+    app: Flask, ann: Caller, body: dict[str, str]
+) -> None:
+    assert ann.post("auth/send-verification", body).status_code == 200
+    run_jobs(app)
+    assert [mail["To"] for mail in outbox(app)] == ["ann@acme.example"]
+
+
+@pytest.mark.parametrize(
+    ("who", "email", "status", "mailed"),
+    [
+        ("alice", "new@acme.example", 200, ["new@acme.example"]),
+        ("alice", "new@globex.example", 200, []),
+        ("alice", "nobody@acme.example", 200, []),
+        ("bob", "new@acme.example", 403, []),
+        ("bob", "nobody@acme.example", 403, []),
+        ("charlie", "new@acme.example", 200, []),
+        ("root", "new@acme.example", 200, []),
+    ],
+)
+def test_an_admin_can_name_a_user_of_the_own_account(
+    app: Flask, cast: Any, who: str, email: str, status: int, mailed: list[str]
+) -> None:
+    make_user(app, cast.alice.account_id, "new@acme.example", verified=False)
+    make_user(app, cast.charlie.account_id, "new@globex.example", verified=False)
+    answer = getattr(cast, who).post("auth/send-verification", {"email": email})
+    assert answer.status_code == status
+    run_jobs(app)
+    assert [mail["To"] for mail in outbox(app)] == mailed
+
+
+def test_a_superadmin_names_a_user_of_the_account_acted_in(app: Flask, root: Caller) -> None:
+    acme = make_user(
+        app, make_account(app, "initech"), "new@initech.example", ADMIN, verified=False
+    )
+    acting = root.acting_in("initech")
+    assert acting.post("auth/send-verification", {"email": acme.email}).status_code == 200
+    run_jobs(app)
+    assert [mail["To"] for mail in outbox(app)] == ["new@initech.example"]
+
+
+def test_asking_for_the_own_link_needs_a_credential(anyone: Caller) -> None:
+    assert anyone.post("auth/send-verification", {}).status_code == 401

@@ -1,0 +1,113 @@
+"""A journey through the console in a real browser, under its own Content-Security-Policy."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import expect
+
+from tests.browser.conftest import Visit
+from tests.builders import PASSWORD, Caller, Cast
+
+pytestmark = pytest.mark.browser
+
+WIDE, NARROW = {"width": 1280, "height": 800}, {"width": 360, "height": 740}
+LOOKS = [(scheme, size) for scheme in ("light", "dark") for size in (WIDE, NARROW)]
+IDS = [f"{scheme}-{size['width']}" for scheme, size in LOOKS]
+
+
+def fill_in(visit: Visit, caller: Caller, password: str = PASSWORD) -> None:
+    visit.page.get_by_label("Account").fill(caller.slug)
+    visit.page.get_by_label("Email").fill(caller.email)
+    visit.page.get_by_label("Password").fill(password)
+    visit.page.get_by_role("button", name="Sign in").click()
+
+
+def sign_in(visit: Visit, caller: Caller) -> None:
+    visit.page.goto("/console")
+    fill_in(visit, caller)
+    visit.page.wait_for_url("**/console")
+
+
+def check_fits(visit: Visit) -> None:
+    """Nothing sticks out at the side of the window."""
+    width = visit.page.evaluate("document.documentElement.scrollWidth - window.innerWidth")
+    assert width <= 0
+
+
+def figure(visit: Visit, name: str) -> str:
+    box = visit.page.locator(".figures article", has_text=name)
+    return box.locator("strong").inner_text()
+
+
+def test_sign_in_look_around_sign_out(visit: Visit, live_cast: Cast) -> None:
+    sign_in(visit, live_cast.alice)
+    expect(visit.page).to_have_title("Home · Atrium")
+    expect(visit.page.get_by_role("heading", level=1)).to_have_text("Acme")
+    assert (figure(visit, "People"), figure(visit, "Collections")) == ("2", "2")
+    visit.page.get_by_role("link", name="API description").click()
+    visit.page.locator(".opblock-summary").first.wait_for()
+    visit.page.go_back()
+    visit.page.get_by_role("button", name="Sign out").click()
+    visit.page.wait_for_url("**/console/sign-in")
+    visit.page.goto("/console")
+    assert "/console/sign-in" in visit.page.url
+    visit.check_quiet_and_at_home()
+
+
+def test_a_superadmin_sees_the_instance(visit: Visit, live_cast: Cast) -> None:
+    sign_in(visit, live_cast.root)
+    expect(visit.page.get_by_role("heading", level=1)).to_have_text("System")
+    assert [figure(visit, name) for name in ("Accounts", "Users", "Records")] == ["2", "4", "3"]
+    assert visit.page.locator("tbody tr").all_inner_texts() == ["articles\t1\t0", "posts\t1\t3"]
+    visit.check_quiet_and_at_home()
+
+
+def test_a_wrong_password_is_told_and_the_rest_kept(visit: Visit, live_cast: Cast) -> None:
+    visit.page.goto("/console")
+    fill_in(visit, live_cast.alice, "Wrong-horse-1")
+    expect(visit.page.get_by_role("alert")).to_contain_text("not right")
+    expect(visit.page.get_by_label("Account")).to_have_value("acme")
+    expect(visit.page.get_by_label("Password")).to_have_value("")
+    fill_in(visit, live_cast.alice)
+    visit.page.wait_for_url("**/console")
+
+
+def test_the_form_is_filled_in_by_keyboard_alone(visit: Visit, live_cast: Cast) -> None:
+    visit.page.goto("/console/sign-in")
+    visit.page.keyboard.press("Tab")
+    expect(visit.page.get_by_text("Skip to the content")).to_be_in_viewport()
+    visit.page.keyboard.press("Enter")
+    visit.page.keyboard.press("Tab")
+    for text in ("acme", live_cast.alice.email, PASSWORD):
+        visit.page.keyboard.type(text)
+        visit.page.keyboard.press("Tab")
+    visit.page.keyboard.press("Enter")
+    visit.page.wait_for_url("**/console")
+    visit.check_quiet_and_at_home()
+
+
+@pytest.mark.parametrize(("scheme", "size"), LOOKS, ids=IDS)
+def test_pages_fit_every_window_in_light_and_dark(
+    visit: Visit, live_cast: Cast, tmp_path: Path, scheme: str, size: dict[str, int]
+) -> None:
+    page = visit.page
+    page.set_viewport_size(size)  # type: ignore[arg-type]
+    page.emulate_media(color_scheme=scheme)  # type: ignore[arg-type]
+    page.goto("/console/sign-in")
+    page.screenshot(path=tmp_path / "sign-in.png")
+    check_fits(visit)
+    fill_in(visit, live_cast.root, "Wrong-horse-1")
+    page.get_by_role("alert").wait_for()
+    page.screenshot(path=tmp_path / "wrong.png")
+    check_fits(visit)
+    expect(page.get_by_role("button", name="Sign in")).to_be_in_viewport(ratio=1)
+    for caller in (live_cast.root, live_cast.alice):
+        sign_in(visit, caller)
+        page.screenshot(path=tmp_path / f"home-{caller.slug}.png", full_page=True)
+        check_fits(visit)
+        background = page.evaluate("getComputedStyle(document.documentElement).backgroundColor")
+        assert (background == "rgb(255, 255, 255)") == (scheme == "light")
+        page.get_by_role("button", name="Sign out").click()
+        page.wait_for_url("**/console/sign-in")

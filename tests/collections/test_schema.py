@@ -1,0 +1,448 @@
+"""What a collection's schema may be, and that everything wrong with it is told at once."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from flask import Flask
+
+from app.collections.fields import TYPES
+from tests.builders import Caller, make_collection, make_record
+from tests.collections.tables import inspected
+
+
+def words(text: str) -> list[str]:
+    return text.split()
+
+
+SYSTEM_NAMES = ("id", "account_id", "created_at", "updated_at", "created_by", "updated_by")
+DATABASE_NAMES = ("xmin", "xmax", "cmin", "cmax", "ctid", "tableoid", "CTID")
+KEYWORDS = words(
+    """
+    select from where order group by limit offset table column index primary key unique
+    references check default null not and or in is like between case when then else end
+    distinct union all values insert update delete set into returning nothing join left
+    right natural using on as cast create drop alter add constraint foreign collate begin
+    commit rollback transaction user current_user session_user analyse analyze array do
+    to with window over filter sort skip page total fields count having isnull notnull
+    autoincrement exists escape deferrable lateral only grant fetch
+    """
+)
+# Names that mean something to Python, to the SQL toolkit, or to our own statements.
+TRICKY = words(
+    """
+    self cls fn args kwargs values_1 keys items c key name_1 id_1 account_id_1 param_1 total
+    stamp0 version rowid oid col_posts a a_1 a_1_1
+    """
+)
+
+
+def field(name: str = "f", type: str = "text", **properties: Any) -> dict[str, Any]:
+    return {"name": name, "type": type, **properties}
+
+
+def problems(answer: Any) -> list[tuple[str, str]]:
+    """The (field, code) pairs of a 400."""
+    assert answer.status_code == 400, answer.json
+    assert answer.json["error"] == "validation_error"
+    assert all(set(one) == {"field", "message", "code"} for one in answer.json["details"])
+    return [(one["field"], one["code"]) for one in answer.json["details"]]
+
+
+def create(root: Caller, *schema: dict[str, Any], name: str = "posts") -> Any:
+    return root.post("collections", {"name": name, "schema": list(schema)})
+
+
+def test_every_problem_of_a_schema_is_told_at_once(root: Caller) -> None:
+    answer = create(
+        root,
+        field("1st"),
+        field("created_at"),
+        field("Twice"),
+        field("twice"),
+        field("kind", "wibble"),
+        field("masked", pii=True, mask_type="email"),
+        field("made", expression="1", return_type="number"),
+        field("blob", "json", unique=True),
+        field("parent", "reference", on_delete="cascade"),
+        field("size", options={"min_length": -1, "max_length": "x", "pattern": "(", "nope": 1}),
+        field("count", "number", default="many", options={"max": 3}),
+        name="no",
+    )
+    assert sorted(problems(answer)) == sorted(
+        [
+            ("name", "name_invalid"),
+            ("1st", "name_invalid"),
+            ("created_at", "name_reserved"),
+            ("twice", "name_duplicate"),
+            ("kind", "type_invalid"),
+            ("masked", "invalid_option"),
+            ("masked", "mask_type_invalid"),
+            ("made", "expression_invalid"),
+            ("made", "return_type_invalid"),
+            ("blob", "invalid_option"),
+            ("parent", "reference_collection_required"),
+            ("parent", "on_delete_invalid"),
+            ("size", "invalid_option"),
+            ("size", "invalid_option"),
+            ("size", "invalid_option"),
+            ("size", "invalid_option"),
+            ("count", "invalid_type"),
+        ]
+    )
+    assert root.get("collections/names").json == {"names": [], "total": 0}
+
+
+def test_a_collection_name_must_be_plain(root: Caller) -> None:
+    for name in [
+        "ab",
+        "1posts",
+        "_posts",
+        "po sts",
+        "posts-2",
+        "pösts",
+        "a" * 57,
+        'x"; DROP TABLE users',
+        "",
+    ]:
+        assert problems(create(root, field(), name=name)) == [("name", "name_invalid")]
+
+
+def test_a_collection_cannot_take_the_name_of_a_route(root: Caller) -> None:
+    for name in ["names", "Export", "import", "BATCH", "aggregate", "rules"]:
+        assert problems(create(root, field(), name=name)) == [("name", "name_reserved")]
+
+
+@pytest.mark.parametrize("name", ["abc", "A" * 56, "select", "Users", "col_posts", "Table_1"])
+def test_a_plain_collection_name_is_kept_as_sent(root: Caller, alice: Caller, name: str) -> None:
+    longest = field("f" * 63, unique=True)
+    made = make_collection(root, name, [longest, field("o" * 63, options={"index": True})])
+    assert (made["name"], made["table_name"]) == (name, f"col_{name.lower()}")
+    record = make_record(alice, name.swapcase(), **{"f" * 63: "x"})
+    assert alice.get(f"records/{name}/{record['id']}").json == record
+
+
+def test_a_collection_name_is_unique_whatever_its_case(root: Caller) -> None:
+    make_collection(root, "posts")
+    answer = create(root, field(), name="POSTS")
+    assert (answer.status_code, answer.json["error"], answer.json["field"]) == (
+        409,
+        "conflict",
+        "name",
+    )
+    assert [(d["field"], d["code"]) for d in answer.json["details"]] == [("name", "not_unique")]
+
+
+def test_a_field_name_that_cannot_be_is_refused(root: Caller) -> None:
+    for name, code in [
+        *((name, "name_reserved") for name in (*SYSTEM_NAMES, "Id", "CREATED_AT")),
+        *((name, "name_reserved") for name in DATABASE_NAMES),
+        *((name, "name_invalid") for name in ("", "1a", "_a", "a b", "a-b", "é", "a" * 64)),
+        *((name, "name_invalid") for name in ('a"b', "a'b", "a;b", "a.b", "a%sb", "a\\", "a\n")),
+    ]:
+        assert problems(create(root, field(name))) == [(name, code)]
+
+
+@pytest.mark.parametrize("names", [KEYWORDS, TRICKY], ids=["keywords", "tricky"])
+def test_any_plain_word_can_be_a_field(root: Caller, alice: Caller, names: list[str]) -> None:
+    unique = {name: name in ("order", "a_1", "self") for name in names}
+    schema = [field(name, unique=unique[name], options={"index": True}) for name in names]
+    made = make_collection(root, "posts", schema[:-1])
+    extended = root.put(f"collections/{made['id']}", {"schema": schema})
+    assert extended.status_code == 200, extended.json
+    values = {name: f"{name}!" for name in names}
+    record = make_record(alice, **values)
+    changed = alice.patch(f"records/posts/{record['id']}", {n: f"{n}?" for n in names})
+    assert changed.status_code == 200, changed.json
+    assert {name: changed.json[name] for name in names} == {n: f"{n}?" for n in names}
+    for i, name in enumerate(names):
+        sort = {"sort": f"-{name}", "fields": ",".join(names[i : i + 2])}
+        found = alice.get("records/posts", query_string=sort)
+        assert [item[name] for item in found.json["items"]] == [f"{name}?"]
+
+
+def test_no_two_collections_share_the_name_of_an_index(root: Caller) -> None:
+    make_collection(
+        root,
+        "abc",
+        [field("x_y", unique=True), field("x_z", options={"index": True}), field("x_created_at")],
+    )
+    make_collection(root, "abc_x", [field("y", unique=True), field("z", options={"index": True})])
+    indexed = [field("y_created_at", options={"index": True})]
+    make_collection(root, "abc_z", indexed)
+    make_collection(root, "abc_z_y", indexed)
+
+
+def test_filters_on_fields_named_like_parameters_of_a_statement_stay_apart(
+    root: Caller, alice: Caller
+) -> None:
+    make_collection(root, "posts", [field("a"), field("a_1"), field("a_1_1")])
+    wanted = make_record(alice, a="x", a_1="z", a_1_1="w")
+    make_record(alice, a="z", a_1="z", a_1_1="w")
+    make_record(alice, a="w", a_1="z", a_1_1="w")
+    query = "a=x&a=y&a_1=z&a_1=q&a_1_1=w"
+    assert [r["id"] for r in alice.get(f"records/posts?{query}").json["items"]] == [wanted["id"]]
+
+
+BAD_OPTIONS = [
+    ("text", {"min_length": -1}),
+    ("text", {"min_length": True}),
+    ("text", {"min_length": "1"}),
+    ("text", {"max_length": 1.5}),
+    ("text", {"max_length": 2**31}),
+    ("text", {"max_length": None}),
+    ("text", {"min_length": 3, "max_length": 2}),
+    ("text", {"pattern": "("}),
+    ("text", {"pattern": "(?=x)"}),
+    ("text", {"pattern": "(a)\\1"}),
+    ("text", {"pattern": 5}),
+    ("text", {"pattern": None}),
+    ("text", {"pattern": ["a"]}),
+    ("text", {"pattern": "((a{1000}){1000}){1000}"}),
+    ("text", {"choices": []}),
+    ("text", {"choices": "ab"}),
+    ("text", {"choices": ["a", 1]}),
+    ("text", {"min": 1}),
+    ("text", {"index": 1}),
+    ("text", {"index": "true"}),
+    ("number", {"min": "1"}),
+    ("number", {"min": True}),
+    ("number", {"max": None}),
+    ("number", {"max": 2**63}),
+    ("number", {"min": -(10**30)}),
+    ("number", {"min": 2, "max": 1}),
+    ("number", {"integer": 1}),
+    ("number", {"pattern": "a"}),
+    ("boolean", {"choices": ["a"]}),
+    ("datetime", {"min": "2026-01-01"}),
+    ("date", {"max_length": 1}),
+    ("email", {"pattern": "a"}),
+    ("url", {"max_length": 1}),
+    ("json", {"index": True}),
+    ("reference", {"min": 1}),
+]
+
+
+def test_an_option_that_makes_no_sense_is_refused(root: Caller) -> None:
+    for type, options in BAD_OPTIONS:
+        target = {"collection": "posts"} if type == "reference" else {}
+        answer = create(root, field("f", type, options=options, **target))
+        assert problems(answer) == [("f", "invalid_option")]
+
+
+BAD_DEFAULTS = [
+    ("text", 5, {}, "invalid_type"),
+    ("text", "ab", {"min_length": 3}, "too_short"),
+    ("text", "abcd", {"max_length": 3}, "too_long"),
+    ("text", "A", {"pattern": "^[a-z]$"}, "pattern_mismatch"),
+    ("text", "c", {"choices": ["a", "b"]}, "invalid_option"),
+    ("number", True, {}, "invalid_type"),
+    ("number", 2**63, {}, "number_out_of_range"),
+    ("number", 5, {"max": 4}, "number_out_of_range"),
+    ("number", 1.5, {"integer": True}, "not_integer"),
+    ("boolean", 0, {}, "invalid_type"),
+    ("datetime", "now", {}, "invalid_datetime"),
+    ("date", "2026-02-30", {}, "invalid_date"),
+    ("email", "nobody", {}, "invalid_email"),
+    ("url", "ftp://example.com", {}, "invalid_url"),
+    ("json", "{}", {}, "invalid_json"),
+    ("json", {"n": 2**64}, {}, "number_out_of_range"),
+    ("reference", "019a9f00-0000-7000-8000-000000000001", {}, "invalid_reference"),
+]
+
+
+def test_a_default_must_be_a_value_of_the_field(root: Caller) -> None:
+    for type, default, options, code in BAD_DEFAULTS:
+        target = {"collection": "posts"} if type == "reference" else {}
+        answer = create(root, field("f", type, default=default, options=options, **target))
+        assert problems(answer) == [("f", code)]
+
+
+AWKWARD = """it's "so" 100% %s %(x)s :y \\ \\n {z} -- /* é 🎈 \n\t ; DROP"""
+DEFAULTS = {
+    "text": (AWKWARD, AWKWARD),
+    "number": (1.5, 1.5),
+    "boolean": (False, False),
+    "datetime": ("2026-11-20T12:00:00+02:00", "2026-11-20T10:00:00.000000Z"),
+    "date": ("2026-02-28", "2026-02-28"),
+    "email": ("o'neil@example.com", "o'neil@example.com"),
+    "url": ("https://example.com/a%20b?c='d'", "https://example.com/a%20b?c='d'"),
+    "json": ({"b": AWKWARD, "a": [1, None]}, {"b": AWKWARD, "a": [1, None]}),
+}
+
+
+def test_every_type_has_a_default_but_references() -> None:
+    assert set(DEFAULTS) | {"reference"} == set(TYPES)
+
+
+def test_defaults_apply_where_a_field_is_absent(root: Caller, alice: Caller) -> None:
+    schema = [field(f"f_{t}", t, default=sent) for t, (sent, _) in DEFAULTS.items()]
+    made = make_collection(root, schema=schema)
+    assert {one["name"]: one["default"] for one in made["schema"]} == {
+        f"f_{t}": sent for t, (sent, _) in DEFAULTS.items()
+    }
+    record = make_record(alice)
+    assert {n: record[n] for n in record if n.startswith("f_")} == {
+        f"f_{t}": stored for t, (_, stored) in DEFAULTS.items()
+    }
+    assert make_record(alice, f_text=None, f_number=2)["f_text"] is None
+    replaced = alice.put(f"records/posts/{record['id']}", {"f_number": 2}).json
+    assert (replaced["f_number"], replaced["f_text"]) == (2, AWKWARD)
+
+
+def test_a_default_serves_a_required_field(root: Caller, alice: Caller) -> None:
+    make_collection(root, schema=[field(required=True, default="x")])
+    assert make_record(alice)["f"] == "x"
+    null = alice.post("records/posts", {"f": None})
+    assert problems(null) == [("f", "required_null")]
+
+
+REFUSED = [
+    ("text", {"pii": True}, "invalid_option"),
+    ("text", {"mask_type": "full"}, "mask_type_invalid"),
+    ("text", {"mask_type": ""}, "mask_type_invalid"),
+    ("text", {"expression": "a || b"}, "expression_invalid"),
+    ("text", {"expression": ""}, "expression_invalid"),
+    ("text", {"return_type": "text"}, "return_type_invalid"),
+    ("text", {"return_type": ""}, "return_type_invalid"),
+    ("text", {"collection": "posts"}, "invalid_option"),
+    ("text", {"collection": ""}, "invalid_option"),
+    ("text", {"on_delete": "restrict"}, "invalid_option"),
+    ("text", {"on_delete": ""}, "invalid_option"),
+    ("json", {"unique": True}, "invalid_option"),
+    ("reference", {}, "reference_collection_required"),
+    ("reference", {"collection": None}, "reference_collection_required"),
+    ("reference", {"collection": "nowhere"}, "reference_collection_required"),
+    ("reference", {"collection": "posts", "on_delete": "cascade"}, "on_delete_invalid"),
+    ("reference", {"collection": "posts", "on_delete": "set_null"}, "on_delete_invalid"),
+    ("reference", {"collection": "posts", "on_delete": ""}, "on_delete_invalid"),
+    *((t, {}, "type_invalid") for t in ("computed", "select", "multi_select", "phone", "file")),
+    *((t, {}, "type_invalid") for t in ("", "Text", "string", "int")),
+]
+
+
+def test_what_cannot_be_honoured_is_refused(root: Caller) -> None:
+    for type, properties, code in REFUSED:
+        assert problems(create(root, field("f", type, **properties))) == [("f", code)]
+
+
+def test_properties_that_say_nothing_may_be_sent(root: Caller) -> None:
+    nothing = {"pii": False, "mask_type": None, "expression": None, "return_type": None}
+    made = make_collection(root, schema=[field(collection=None, on_delete=None, **nothing)])
+    assert made["schema"] == [
+        {
+            "name": "f",
+            "type": "text",
+            "required": False,
+            "default": None,
+            "unique": False,
+            "options": {},
+            "collection": None,
+            "on_delete": None,
+            "pii": False,
+            "mask_type": None,
+            "expression": None,
+            "return_type": None,
+        }
+    ]
+
+
+def test_a_reference_keeps_the_name_of_its_target_and_restricts(root: Caller) -> None:
+    make_collection(root, "Authors")
+    schema = [field("a", "reference", collection="aUTHORS"), field("b", "reference")]
+    schema[1] |= {"collection": "posts", "on_delete": "restrict"}
+    made = make_collection(root, "posts", schema)
+    assert [(f["collection"], f["on_delete"]) for f in made["schema"]] == [
+        ("Authors", "restrict"),
+        ("posts", "restrict"),
+    ]
+
+
+def test_fields_is_another_name_of_schema(root: Caller) -> None:
+    schema = [field("a"), field("b", "number")]
+    made = root.post("collections", {"name": "posts", "fields": schema})
+    assert made.status_code == 201
+    assert made.json["fields"] == made.json["schema"]
+    assert [one["name"] for one in made.json["schema"]] == ["a", "b"]
+    extended = root.put(f"collections/{made.json['id']}", {"fields": [*schema, field("c")]})
+    assert [one["name"] for one in extended.json["fields"]] == ["a", "b", "c"]
+
+
+def test_fields_and_schema_may_not_contradict_each_other(root: Caller) -> None:
+    both = {"name": "posts", "schema": [field("a")], "fields": [field("b")]}
+    assert root.post("collections", both).status_code == 422
+    made = root.post("collections", both | {"fields": both["schema"]})
+    assert made.status_code == 201
+
+
+def test_a_body_of_another_shape_is_422(root: Caller) -> None:
+    for body, loc in [
+        ({}, ["body", "name"]),
+        ({"name": "posts"}, ["body", "schema"]),
+        ({"name": 5, "schema": []}, ["body", "name"]),
+        ({"name": None, "schema": []}, ["body", "name"]),
+        ({"name": "posts", "schema": None}, ["body", "schema"]),
+        ({"name": "posts", "schema": {}}, ["body", "schema"]),
+        ({"name": "posts", "schema": ["a"]}, ["body", "schema", 0]),
+        ({"name": "posts", "schema": [], "more": 1}, ["body", "more"]),
+        ({"name": "posts", "schema": [], "list_rule": True}, ["body", "list_rule"]),
+        ({"name": "posts", "schema": [], "list_rule": 0}, ["body", "list_rule"]),
+        ({"name": "posts", "schema": [{"type": "text"}]}, ["body", "schema", 0, "name"]),
+        ({"name": "posts", "schema": [{"name": "f"}]}, ["body", "schema", 0, "type"]),
+        ({"name": "posts", "schema": [field(name=1)]}, ["body", "schema", 0, "name"]),
+        ({"name": "posts", "schema": [field(type=[])]}, ["body", "schema", 0, "type"]),
+        ({"name": "posts", "schema": [field(required="yes")]}, ["body", "schema", 0, "required"]),
+        ({"name": "posts", "schema": [field(required=1)]}, ["body", "schema", 0, "required"]),
+        ({"name": "posts", "schema": [field(required=None)]}, ["body", "schema", 0, "required"]),
+        ({"name": "posts", "schema": [field(unique=0)]}, ["body", "schema", 0, "unique"]),
+        ({"name": "posts", "schema": [field(pii=1)]}, ["body", "schema", 0, "pii"]),
+        ({"name": "posts", "schema": [field(options=[])]}, ["body", "schema", 0, "options"]),
+        ({"name": "posts", "schema": [field(options=None)]}, ["body", "schema", 0, "options"]),
+        ({"name": "posts", "schema": [field(collection=7)]}, ["body", "schema", 0, "collection"]),
+        ({"name": "posts", "schema": [field(on_delete=7)]}, ["body", "schema", 0, "on_delete"]),
+        ({"name": "posts", "schema": [field(), field(wat=7)]}, ["body", "schema", 1, "wat"]),
+    ]:
+        answer = root.post("collections", body)
+        assert answer.status_code == 422, answer.json
+        assert [one["loc"] for one in answer.json["detail"]] == [loc]
+
+
+def test_a_schema_has_at_most_200_fields(root: Caller) -> None:
+    fields = [field(f"f{i}") for i in range(201)]
+    assert root.post("collections", {"name": "posts", "schema": fields}).status_code == 422
+    assert make_collection(root, schema=fields[:200])["field_count"] == 200
+
+
+@pytest.mark.parametrize("properties", [{"unique": True}, {"options": {"index": True}}])
+@pytest.mark.parametrize(("type", "start"), [("text", ""), ("url", "https://example.com/")])
+def test_an_indexed_text_has_a_length_that_every_database_can_index(
+    root: Caller, alice: Caller, type: str, start: str, properties: dict[str, Any]
+) -> None:
+    make_collection(root, schema=[field("f", type, **properties)])
+    many = "".join(chr(0x4E00 + (i * 7919) % 20000) for i in range(2000))
+    answer = alice.post("records/posts", {"f": start + many})
+    assert problems(answer) == [("f", "too_long")]
+    longest = start + many[: (2000 - len(start)) // 3]
+    assert make_record(alice, f=longest)["f"] == longest
+
+
+def test_the_database_itself_holds_what_the_schema_promises(app: Flask, root: Caller) -> None:
+    make_collection(root, "authors")
+    schema = [field("a", required=True, unique=True), field("b", options={"index": True})]
+    schema.append(field("c", "reference", collection="authors"))
+    make_collection(root, "posts", schema)
+    with app.app_context():
+        inspector = inspected("col_posts")
+        columns = {c["name"]: c["nullable"] for c in inspector.get_columns("col_posts")}
+        indexes = {
+            tuple(i["column_names"]): bool(i["unique"]) for i in inspector.get_indexes("col_posts")
+        }
+        [reference] = inspector.get_foreign_keys("col_posts")
+        key = inspector.get_pk_constraint("col_posts")["constrained_columns"]
+    assert (columns["a"], columns["b"], columns["c"]) == (False, True, True)
+    assert indexes[("account_id", "a")] is True
+    assert indexes[("account_id", "b")] is indexes[("account_id", "c")] is False
+    assert key == ["account_id", "id"]
+    assert reference["constrained_columns"] == ["account_id", "c"]
+    assert reference["referred_columns"] == ["account_id", "id"]

@@ -1,0 +1,49 @@
+"""What the service mails: jobs carried out on demand, and the letters they leave."""
+
+from __future__ import annotations
+
+import re
+from email import message_from_bytes
+from email.message import EmailMessage
+from email.policy import default
+from typing import cast
+
+from flask import Flask
+
+from app import config, jobs
+
+
+def run_jobs(app: Flask) -> int:
+    """Carry out what is due, as a worker would."""
+    with app.app_context():
+        return jobs.run_due()
+
+
+def outbox(app: Flask) -> list[EmailMessage]:
+    """The mails written so far, oldest first."""
+    with app.app_context():
+        folder = config.current().instance_dir / "outbox"
+    return [_read(path.read_bytes()) for path in sorted(folder.glob("*.eml"))]
+
+
+def body_of(mail: EmailMessage, kind: str = "plain") -> str:
+    """The text of a mail, or its HTML."""
+    part = mail.get_body((kind,))
+    assert part is not None
+    return str(part.get_content())
+
+
+def link_in(mail: EmailMessage) -> str:
+    """The link that a mail carries."""
+    found = re.search(r"https?://\S+", body_of(mail))
+    assert found is not None
+    return found[0]
+
+
+def token_in(mail: EmailMessage) -> str:
+    """The token of the link that a mail carries."""
+    return link_in(mail).partition("token=")[2]
+
+
+def _read(raw: bytes) -> EmailMessage:
+    return cast(EmailMessage, message_from_bytes(raw, policy=default))

@@ -1,0 +1,593 @@
+"""Lists of records: paging, order, filters by value, and what they cost (contract section 5)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+from flask import Flask
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from werkzeug.test import TestResponse
+
+from app import db
+from tests.builders import Caller, make_collection, make_record
+
+TYPES = [
+    {"name": "text", "type": "text"},
+    {"name": "number", "type": "number"},
+    {"name": "boolean", "type": "boolean"},
+    {"name": "datetime", "type": "datetime"},
+    {"name": "date", "type": "date"},
+    {"name": "email", "type": "email"},
+    {"name": "url", "type": "url"},
+    {"name": "json", "type": "json"},
+    {"name": "reference", "type": "reference", "collection": "posts"},
+]
+
+
+def field(name: str, type: str = "text") -> dict[str, Any]:
+    return {"name": name, "type": type}
+
+
+def problems(answer: TestResponse) -> list[tuple[str, str]]:
+    assert answer.status_code == 400, answer.json
+    return [(one["field"], one["code"]) for one in answer.json["details"]]
+
+
+def listed(caller: Caller, **query: Any) -> list[dict[str, Any]]:
+    answer = caller.get("records/posts", query_string=query)
+    assert answer.status_code == 200, answer.json
+    items: list[dict[str, Any]] = answer.json["items"]
+    return items
+
+
+# --- Paging ---------------------------------------------------------------------------------------
+
+
+def test_a_page_tells_where_it_is(root: Caller, alice: Caller) -> None:
+    make_collection(root)
+    made = [make_record(alice, title=str(i)) for i in range(5)][::-1]
+    for query, skip, limit, page, count in [
+        ("", 0, 30, 1, 5),
+        ("skip=1", 1, 30, 1, 4),
+        ("limit=2", 0, 2, 1, 2),
+        ("skip=2&limit=2", 2, 2, 2, 2),
+        ("skip=4&limit=2", 4, 2, 3, 1),
+        ("skip=99&limit=2", 99, 2, 50, 0),
+        ("page=1", 0, 30, 1, 5),
+        ("page=2&limit=2", 2, 2, 2, 2),
+        ("page=3&page_size=2", 4, 2, 3, 1),
+        ("page=4&page_size=2", 6, 2, 4, 0),
+        ("page_size=100", 0, 100, 1, 5),
+        ("skip=0&page=3&limit=1", 0, 1, 1, 1),
+        ("limit=3&page_size=2", 0, 3, 1, 3),
+        ("skip=2147483647", 2147483647, 30, 71582789, 0),
+        ("page=2147483647&limit=100", 214748364600, 100, 2147483647, 0),
+    ]:
+        answer = alice.get(f"records/posts?{query}")
+        assert answer.status_code == 200, answer.json
+        assert list(answer.json) == [
+            "items",
+            "total",
+            "skip",
+            "limit",
+            "page",
+            "page_size",
+            "total_pages",
+        ]
+        assert answer.json == {
+            "items": made[skip : skip + limit],
+            "total": 5,
+            "skip": skip,
+            "limit": limit,
+            "page": page,
+            "page_size": limit,
+            "total_pages": -(-5 // limit),
+        }
+        assert len(answer.json["items"]) == count
+
+
+def test_an_empty_collection_has_no_pages(root: Caller, alice: Caller) -> None:
+    make_collection(root)
+    answer = alice.get("records/posts").json
+    assert (answer["items"], answer["total"], answer["total_pages"]) == ([], 0, 0)
+    without = alice.get("records/posts?include_total=false").json
+    assert (without["total"], without["total_pages"]) == (None, None)
+
+
+def test_paging_out_of_range_is_422(root: Caller, alice: Caller) -> None:
+    make_collection(root)
+    for query in [
+        "limit=0",
+        "limit=101",
+        "limit=-1",
+        "limit=x",
+        "limit=",
+        "limit=1.0",
+        "limit=1e1",
+        "limit=%EF%BC%91",
+        "skip=-1",
+        "skip=x",
+        "skip=2147483648",
+        "skip=99999999999999999999",
+        "page=0",
+        "page=x",
+        "page_size=0",
+        "page_size=101",
+        "include_total=maybe",
+        "include_count=2",
+        "sort=" + "a" * 1001,
+    ]:
+        answer = alice.get(f"records/posts?{query}")
+        assert (answer.status_code, answer.json["error"]) == (422, "validation_error")
+        assert answer.json["detail"][0]["loc"] == ["query", query.partition("=")[0]]
+
+
+def test_an_unknown_parameter_is_named(root: Caller, alice: Caller) -> None:
+    make_collection(root)
+    for name in ["nope", "Title", "title__gt", "filter", "cursor", "expand", "$a"]:
+        answer = alice.get("records/posts", query_string={name: "1"})
+        assert problems(answer) == [(name, "unknown_field")]
+        assert name in answer.json["details"][0]["message"]
+
+
+@pytest.mark.parametrize("name", ["filter", "cursor", "cursor_before", "expand"])
+def test_a_parameter_to_come_never_means_a_field(root: Caller, alice: Caller, name: str) -> None:
+    make_collection(root, schema=[field(name)])
+    make_record(alice, **{name: "x"})
+    assert problems(alice.get(f"records/posts?{name}=x")) == [(name, "unknown_field")]
+    assert listed(alice, sort=name, fields=name)[0][name] == "x"
+
+
+def test_everything_wrong_with_a_query_is_told_at_once(root: Caller, alice: Caller) -> None:
+    make_collection(root, schema=TYPES)
+    query = "nope=1&number=x&json={}&sort=gone,json,-number&fields=id,lost,text&date=1"
+    assert sorted(problems(alice.get(f"records/posts?{query}"))) == [
+        ("date", "invalid_date"),
+        ("fields", "unknown_field"),
+        ("json", "filter_invalid"),
+        ("nope", "unknown_field"),
+        ("number", "invalid_type"),
+        ("sort", "invalid_option"),
+        ("sort", "unknown_field"),
+    ]
+    both = alice.get("records/posts?nope=1&limit=0")
+    assert both.status_code in (400, 422)
+
+
+@pytest.mark.parametrize("name", ["include_total", "include_count"])
+def test_the_total_can_be_left_out(root: Caller, alice: Caller, name: str) -> None:
+    make_collection(root)
+    made = make_record(alice)
+    answer = alice.get(f"records/posts?{name}=false").json
+    assert (answer["items"], answer["total"], answer["total_pages"]) == ([made], None, None)
+    assert alice.get(f"records/posts?{name}=true").json["total"] == 1
+
+
+def test_a_field_named_like_a_parameter_leaves_the_parameter_alone(
+    root: Caller, alice: Caller
+) -> None:
+    names = ("sort", "limit", "skip", "page", "page_size", "fields", "include_total")
+    make_collection(root, schema=[field(name) for name in names])
+    first = make_record(alice, **dict.fromkeys(names, "a"))
+    second = make_record(alice, **dict.fromkeys(names, "b"))
+    assert listed(alice, sort="-limit") == [second, first]
+    assert listed(alice, sort="limit", limit=1) == [first]
+    assert listed(alice, sort="sort", skip=1) == [second]
+    assert listed(alice, page=2, page_size=1) == [first]
+    assert listed(alice, sort="page", fields="fields,sort") == [
+        {"id": r["id"], "sort": r["sort"], "fields": r["fields"]} for r in (first, second)
+    ]
+    assert alice.get("records/posts?limit=a").status_code == 422
+
+
+def test_conditions_and_batches_to_come_are_refused(root: Caller, alice: Caller) -> None:
+    make_collection(root)
+    made = make_record(alice, title="a")
+    url = f"records/posts/{made['id']}"
+    for method, body in (("PUT", {"title": "b"}), ("PATCH", {"title": "b"}), ("DELETE", None)):
+        refused = alice(method, url, body, headers={"If-Match": '"1"'})
+        assert (refused.status_code, refused.json["error"]) == (400, "bad_request")
+    for method in ("POST", "PATCH", "DELETE"):
+        assert alice(method, "records/posts/batch", {"records": []}).status_code in (400, 404, 405)
+    assert alice.get(f"{url}?expand=title").status_code in (400, 422)
+    assert listed(alice) == [made]
+
+
+# --- Order ----------------------------------------------------------------------------------------
+
+ORDERS: list[tuple[str, list[Any]]] = [
+    ("text", ["", " ", "0", "A", "Z", "_", "a", "aa", "b", "é", "\uffff", "🎈", "🎉"]),
+    (
+        "number",
+        [
+            -1e300,
+            -(2**63),
+            -1.5,
+            -1,
+            0,
+            5e-324,
+            0.1,
+            0.5,
+            1,
+            1.5,
+            2,
+            10,
+            9007199254740992,
+            9007199254740993,
+            2**63 - 1,
+            1e19,
+            1e300,
+        ],
+    ),
+    ("boolean", [False, True]),
+    (
+        "datetime",
+        [
+            "0001-01-01T00:00:00.000000Z",
+            "1969-12-31T23:59:59.999999Z",
+            "2026-11-20T11:00:00.000000Z",
+            "2026-11-20T12:00:00+00:30",
+            "2026-11-20T12:00:00.000000Z",
+            "2026-11-20T12:00:00.000001Z",
+            "9999-12-31T23:59:59.999999Z",
+        ],
+    ),
+    ("date", ["0001-01-01", "1969-12-31", "2026-02-28", "2026-11-20", "9999-12-31"]),
+    ("email", ["A@b.example", "a@b.example", "b@a.example"]),
+    ("url", ["http://a.example", "https://A.example", "https://a.example"]),
+]
+
+
+@pytest.mark.parametrize(("type", "values"), ORDERS)
+def test_every_type_has_its_order_and_nulls_come_last(
+    root: Caller, alice: Caller, type: str, values: list[Any]
+) -> None:
+    make_collection(root, schema=[field("f", type), field("place", "number")])
+    places = list(range(len(values)))
+    for place in (*places[1::2], *places[::2][::-1]):
+        make_record(alice, f=values[place], place=place)
+    nulls = [make_record(alice)["id"], make_record(alice)["id"]]
+    for sort, order in (("f", places), ("+f", places), ("-f", places[::-1])):
+        found = listed(alice, sort=sort, limit=100)
+        assert [r["place"] for r in found] == [*order, None, None]
+        assert [r["id"] for r in found[-2:]] == nulls
+
+
+def test_an_order_may_have_several_keys(root: Caller, alice: Caller) -> None:
+    make_collection(root, schema=[field("a"), field("b", "number"), field("c", "boolean")])
+    rows = [("x", 1, True), ("x", 2, None), ("y", 1, False), ("x", 2, True), (None, 3, None)]
+    ids = [make_record(alice, a=a, b=b, c=c)["id"] for a, b, c in rows]
+
+    def order(sort: str) -> list[int]:
+        return [ids.index(r["id"]) for r in listed(alice, sort=sort)]
+
+    assert order("a,b,c") == [0, 3, 1, 2, 4]
+    assert order("-a,+b,-c") == [2, 0, 3, 1, 4]
+    assert order("-b,a") == [4, 1, 3, 0, 2]
+    assert order(" -b , a ") == [4, 1, 3, 0, 2]
+    assert order("a") == [0, 1, 3, 2, 4]
+    assert order("a,-id") == [3, 1, 0, 2, 4]
+    assert order("a,a,-a") == [0, 1, 3, 2, 4]
+    assert order("") == order(",") == order("-created_at") == [4, 3, 2, 1, 0]
+    assert order("created_at") == [0, 1, 2, 3, 4]
+    assert order("account_id,updated_by") == [0, 1, 2, 3, 4]
+    # A plus sign that was not escaped is a space by the time it arrives.
+    plus = alice.get("records/posts?sort=-a,+b,-c").json["items"]
+    assert [ids.index(r["id"]) for r in plus] == [2, 0, 3, 1, 4]
+
+
+def test_an_order_by_anything_else_is_refused(root: Caller, alice: Caller) -> None:
+    make_collection(root, schema=[field("title"), field("data", "json")])
+    for sort, code in [
+        ("nope", "unknown_field"),
+        ("Title", "unknown_field"),
+        ("title desc", "unknown_field"),
+        ("--title", "unknown_field"),
+        ("-", "unknown_field"),
+        ("title;DROP TABLE users", "unknown_field"),
+        ("1", "unknown_field"),
+        ("data", "invalid_option"),
+        ("title," * 9, "invalid_option"),
+    ]:
+        answer = alice.get("records/posts", query_string={"sort": sort})
+        assert problems(answer) == [("sort", code)]
+
+
+texts = st.text(st.sampled_from("abAB é🎈_%'\\\uffff0"), max_size=3)
+numbers = st.one_of(
+    st.integers(-3, 3),
+    st.integers(-(2**63), 2**63 - 1),
+    st.floats(allow_nan=False, allow_infinity=False),
+    st.sampled_from([0.5, 1.0, 2.0**53, 2**53 + 1]),
+)
+rows = st.fixed_dictionaries(
+    {
+        "text": st.none() | texts,
+        "number": st.none() | numbers,
+        "boolean": st.none() | st.booleans(),
+        "datetime": st.none() | st.datetimes().map(lambda moment: moment.isoformat() + "Z"),
+        "date": st.none() | st.dates().map(str),
+    }
+)
+keys = st.lists(st.tuples(st.sampled_from(["", "+", "-"]), st.sampled_from(TYPES[:5])), max_size=3)
+
+
+@settings(
+    max_examples=8,
+    deadline=None,
+    derandomize=True,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
+@given(st.lists(rows, min_size=2, max_size=6), st.lists(keys, min_size=3, max_size=3))
+def test_any_order_is_that_of_a_sort_in_python(
+    app: Flask, root: Caller, alice: Caller, rows: list[dict[str, Any]], sorts: list[list[Any]]
+) -> None:
+    for made in root.get("collections").json["items"]:
+        root.delete(f"collections/{made['id']}")
+    make_collection(root, schema=TYPES[:5])
+    stored = [make_record(alice, **row) for row in rows]
+    for sort in sorts:
+        expected = sorted(stored, key=lambda record: record["id"])
+        for sign, one in reversed(sort):
+            expected = stably_sorted(expected, one["name"], descending=sign == "-")
+        asked = ",".join(sign + one["name"] for sign, one in sort) or "id"
+        assert listed(alice, sort=asked, limit=100) == expected, asked
+
+
+def stably_sorted(
+    records: list[dict[str, Any]], name: str, *, descending: bool
+) -> list[dict[str, Any]]:
+    known = [r for r in records if r[name] is not None]
+    # Texts of moments and dates in the one format sort as the instants do.
+    known.sort(key=lambda record: record[name], reverse=descending)
+    return [*known, *(r for r in records if r[name] is None)]
+
+
+# --- Filters --------------------------------------------------------------------------------------
+
+MATCHES: list[tuple[str, Any, Any, list[str]]] = [
+    ("text", "a", "b", ["a"]),
+    ("text", "", "b", [""]),
+    ("text", "a b&c=d%_'\"\\;--é🎈", "A", ["a b&c=d%_'\"\\;--é🎈"]),
+    ("text", "a", "A", ["a"]),
+    ("number", 1, 2, ["1", "1.0", "+1", "01", "1e0", "10e-1"]),
+    ("number", 0.1, 0.2, ["0.1", ".1", "1e-1"]),
+    ("number", -5, 5, ["-5", "-5.0"]),
+    ("number", 9007199254740993, 9007199254740992, ["9007199254740993"]),
+    ("number", 1e300, 1e299, ["1e300", "1" + "0" * 300 + ".0"]),
+    ("boolean", True, False, ["true", "True", "TRUE"]),
+    ("boolean", False, True, ["false"]),
+    (
+        "datetime",
+        "2026-11-20T12:00:00Z",
+        "2026-11-20T12:00:00.000001Z",
+        ["2026-11-20T12:00:00Z", "2026-11-20T12:00:00.000000Z", "2026-11-20T13:00:00+01:00"],
+    ),
+    ("date", "2026-11-20", "2026-11-21", ["2026-11-20"]),
+    ("email", "a@b.example", "b@b.example", ["a@b.example"]),
+    ("url", "https://a.example/?b=c", "https://b.example", ["https://a.example/?b=c"]),
+]
+
+
+@pytest.mark.parametrize(("type", "value", "other", "texts"), MATCHES)
+def test_a_field_is_compared_with_a_value_of_its_type(
+    root: Caller, alice: Caller, type: str, value: Any, other: Any, texts: list[str]
+) -> None:
+    make_collection(root, schema=[field("f", type)])
+    wanted, _, _ = make_record(alice, f=value), make_record(alice, f=other), make_record(alice)
+    for text in texts:
+        assert listed(alice, f=text) == [wanted]
+    assert len(listed(alice, f=[texts[0], texts[-1]])) == 1
+
+
+def test_system_fields_and_references_are_compared_too(root: Caller, alice: Caller) -> None:
+    make_collection(root, schema=TYPES)
+    first = make_record(alice, text="a")
+    second = make_record(alice, reference=first["id"])
+    assert listed(alice, reference=first["id"]) == [second]
+    assert listed(alice, id=first["id"]) == [first]
+    assert listed(alice, id="nope") == []
+    assert listed(alice, created_at=second["created_at"]) == [second]
+    assert listed(alice, created_by=alice.id) == [second, first]
+    assert listed(alice, account_id="other") == []
+
+
+def test_values_combine_by_or_and_fields_by_and(root: Caller, alice: Caller) -> None:
+    make_collection(root, schema=[field("a"), field("b", "number")])
+    for a in ("x", "y", "z"):
+        for b in (1, 2):
+            make_record(alice, a=a, b=b)
+
+    def found(query: str) -> list[tuple[str, int]]:
+        answer = alice.get(f"records/posts?sort=a,b&{query}").json
+        assert answer["total"] == len(answer["items"])
+        return [(r["a"], r["b"]) for r in answer["items"]]
+
+    assert found("a=x") == [("x", 1), ("x", 2)]
+    assert found("a=x&a=z&b=2") == [("x", 2), ("z", 2)]
+    assert found("a=x&a=x&b=1&b=2") == [("x", 1), ("x", 2)]
+    assert found("a=x&b=3") == []
+    assert found("a=nope&a=y&b=1") == [("y", 1)]
+
+
+def test_a_value_of_another_type_is_refused(root: Caller, alice: Caller) -> None:
+    make_collection(root, schema=TYPES)
+    for name, text, code in [
+        ("number", "", "invalid_type"),
+        ("number", "x", "invalid_type"),
+        ("number", "1,5", "invalid_type"),
+        ("number", "1 OR 1=1", "invalid_type"),
+        ("number", "0x10", "invalid_type"),
+        ("number", "1_000", "invalid_type"),
+        ("number", "NaN", "invalid_type"),
+        ("number", "Infinity", "invalid_type"),
+        ("number", "\u0661", "invalid_type"),
+        ("number", "1\n", "invalid_type"),
+        ("number", "1" * 400 + "x", "invalid_type"),
+        ("number", "1" * 5000, "invalid_type"),
+        ("number", "1e999", "number_out_of_range"),
+        ("number", str(2**63), "number_out_of_range"),
+        ("boolean", "", "invalid_type"),
+        ("boolean", "1", "invalid_type"),
+        ("boolean", "yes", "invalid_type"),
+        ("datetime", "now", "invalid_datetime"),
+        ("datetime", "2026-11-20", "invalid_datetime"),
+        ("datetime", "2026-02-30T00:00:00Z", "invalid_datetime"),
+        ("date", "2026-11-20T00:00:00Z", "invalid_date"),
+        ("date", "2026-02-30", "invalid_date"),
+        ("json", "{}", "filter_invalid"),
+    ]:
+        for value in (text, [text, text]):
+            answer = alice.get("records/posts", query_string={name: value})
+            assert problems(answer)[0] == (name, code)
+
+
+def test_a_text_that_the_field_would_not_accept_may_be_asked_for(
+    root: Caller, alice: Caller
+) -> None:
+    limits = {"min_length": 2, "max_length": 3, "pattern": "^a", "choices": ["ab", "abc"]}
+    make_collection(root, schema=[{**field("f"), "options": limits}, field("mail", "email")])
+    make_record(alice, f="ab")
+    assert [listed(alice, f=text) for text in ("a", "abcd", "b")] == [[], [], []]
+    assert len(listed(alice, f=["ab", "nope"])) == 1
+    assert listed(alice, mail="not an address") == []
+
+
+def test_at_most_a_hundred_values_are_compared(root: Caller, alice: Caller) -> None:
+    make_collection(root)
+    made = make_record(alice, title="99")
+    assert listed(alice, title=[str(i) for i in range(100)]) == [made]
+    answer = alice.get("records/posts", query_string={"title": ["a"] * 101})
+    assert problems(answer) == [("title", "filter_invalid")]
+
+
+def test_nul_in_a_query_is_422(root: Caller, alice: Caller) -> None:
+    make_collection(root)
+    for query in ("title=a%00", "sort=%00", "fields=%00", "a%00=b"):
+        assert alice.get(f"records/posts?{query}").status_code == 422
+
+
+# --- Fields ---------------------------------------------------------------------------------------
+
+
+def test_fields_limit_what_is_answered(root: Caller, alice: Caller) -> None:
+    make_collection(root, schema=TYPES)
+    made = make_record(alice, text="x", number=1)
+    for fields, names in [
+        ("text", ["id", "text"]),
+        ("number,text", ["id", "text", "number"]),
+        ("id", ["id"]),
+        (" text , id ", ["id", "text"]),
+        ("text,text", ["id", "text"]),
+        ("created_at,json", ["id", "created_at", "json"]),
+        ("", ["id"]),
+    ]:
+        query = {"fields": fields}
+        one = alice.get(f"records/posts/{made['id']}", query_string=query).json
+        assert listed(alice, **query) == [one]
+        assert list(one) == names
+        assert one == {name: made[name] for name in names}
+
+
+def test_no_other_field_can_be_picked(root: Caller, alice: Caller) -> None:
+    make_collection(root, schema=TYPES)
+    made = make_record(alice)
+    for name in ["nope", "Text", "text.x", "*", "version", "stamp0", "text;--", "a" * 200]:
+        for path in ("records/posts", f"records/posts/{made['id']}"):
+            answer = alice.get(path, query_string={"fields": f"text,{name}"})
+            assert problems(answer) == [("fields", "unknown_field")]
+
+
+# --- Accounts and costs ---------------------------------------------------------------------------
+
+
+def test_a_superadmin_reads_across_all_accounts(
+    root: Caller, alice: Caller, charlie: Caller
+) -> None:
+    make_collection(root)
+    mine, theirs = make_record(alice, title="a"), make_record(charlie, title="b")
+    everywhere = root.acting_in("*")
+    assert listed(everywhere, sort="title") == [mine, theirs]
+    assert listed(everywhere, account_id=charlie.account_id) == [theirs]
+    assert listed(root) == []
+    assert listed(root.acting_in("acme")) == [mine]
+    assert listed(alice, account_id=charlie.account_id) == []
+    assert everywhere.get(f"records/posts/{theirs['id']}").json == theirs
+    assert everywhere.post("records/posts", {}).status_code == 400
+
+
+@contextmanager
+def statements(app: Flask) -> Iterator[list[tuple[str, Any]]]:
+    """The statements that reach the database."""
+    seen: list[tuple[str, Any]] = []
+
+    def note(
+        connection: Any, cursor: Any, statement: str, parameters: Any, context: Any, many: bool
+    ) -> None:
+        seen.append((statement, parameters))
+
+    with app.app_context():
+        engine = db.db.engine
+    sa.event.listen(engine, "before_cursor_execute", note)
+    try:
+        yield seen
+    finally:
+        sa.event.remove(engine, "before_cursor_execute", note)
+
+
+def test_a_read_is_one_statement(root: Caller, alice: Caller, app: Flask) -> None:
+    make_collection(root, schema=TYPES)
+    made = make_record(alice, text="a", number=1)
+    for path in [
+        "records/posts",
+        "records/posts?text=a&number=1&sort=-text,number&fields=text",
+        "records/posts?include_total=false",
+        "records/posts/{id}",
+        "records/posts/{id}?fields=text",
+    ]:
+        url = path.format(id=made["id"])
+        alice.get(url)
+        with statements(app) as seen:
+            assert alice.get(url).status_code == 200
+        assert [text.split()[0] for text, _ in seen] == ["SELECT"]
+
+
+def test_the_newest_first_are_found_by_an_index(
+    app: Flask, database: str, root: Caller, alice: Caller
+) -> None:
+    make_collection(root)
+    make_record(alice)
+    with app.app_context(), db.transaction():
+        fill(database)
+    with statements(app) as seen:
+        assert alice.get("records/posts?include_total=false").status_code == 200
+    explain = "EXPLAIN QUERY PLAN" if database == "sqlite" else "EXPLAIN"
+    statement, parameters = seen[-1]
+    with app.app_context():
+        answer = db.connection().exec_driver_sql(f"{explain} {statement}", parameters)
+        plan = "\n".join(str(row[-1]) for row in answer)
+    assert "ix_col_posts$created_at" in plan
+    assert "Sort" not in plan
+    assert "TEMP B-TREE" not in plan
+
+
+def fill(database: str) -> None:
+    numbers = "generate_series(1, 3000) AS n(i)"
+    moved = "created_at + i * interval '1 second'"
+    if database == "sqlite":
+        numbers = (
+            "(WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 3000)"
+            " SELECT i FROM n)"
+        )
+        moved = "strftime('%Y-%m-%dT%H:%M:%S.000000Z', created_at, i || ' seconds')"
+    db.connection().exec_driver_sql(
+        "INSERT INTO col_posts (account_id, id, created_at, updated_at)"  # noqa: S608 - constants
+        f" SELECT account_id, id || i, {moved}, updated_at FROM col_posts, {numbers}",
+        execution_options={"no_parameters": True},
+    )
+    db.connection().exec_driver_sql("ANALYZE col_posts")

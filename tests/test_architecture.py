@@ -1,0 +1,231 @@
+"""The rules that keep the house in order (docs/architecture.md), held by reading the sources."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+
+from app.config import Config
+
+PROJECT = Path(__file__).resolve().parent.parent
+SOURCES = {
+    ".".join(path.relative_to(PROJECT).with_suffix("").parts).removesuffix(".__init__"): path
+    for path in sorted((PROJECT / "app").rglob("*.py"))
+}
+TREES = {name: ast.parse(path.read_text()) for name, path in SOURCES.items()}
+
+# From the bottom to the top: a module imports from its own feature and from lower lines.
+# A feature's routes belong to the top, whatever the line of the feature.
+LAYERS = [
+    ("clock", "config", "errors", "crypto", "rules"),
+    ("db", "events", "json_gate", "logs"),
+    ("jobs", "mail", "rest", "stamps"),
+    ("accounts",),
+    ("auth",),
+    ("sso",),
+    ("audit", "collections"),
+    ("webhooks",),
+    ("records", "workflows"),
+    ("apidocs", "cli", "console", "extensions", "health", "routes"),
+    ("app",),
+]
+HEIGHT = {name: height for height, layer in enumerate(LAYERS) for name in layer}
+
+# Where a request may be known: the edge, and what stands around it.
+EDGE = re.compile(r"app\.(.+\.routes|auth\.guard|console(\..+)?|rest|logs|json_gate|errors)$")
+REQUEST = {"request", "g", "session", "abort", "redirect", "make_response", "jsonify"}
+PAGES = {"app.apidocs": {"make_response"}}
+
+# The only places that catch everything, each with its reason beside it.
+CATCH_ALL = {
+    "app.db": 1,  # any error rolls the transaction back, and goes on
+    "app.jobs": 3,  # a lost wake-up, a failed job, a worker without its database
+}
+
+
+def feature(module: str) -> str:
+    """What a module belongs to in LAYERS."""
+    parts = module.split(".")
+    if parts[-1] == "routes":
+        return "routes"
+    return parts[1] if len(parts) > 1 else "app"
+
+
+def imports(module: str) -> Iterator[str]:
+    """The modules of ours that a module imports, within functions too."""
+    for node in ast.walk(TREES[module]):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "app":
+            for alias in node.names:
+                inner = f"{node.module}.{alias.name}"
+                yield inner if inner in SOURCES else str(node.module)
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names if alias.name in SOURCES)
+
+
+def names_from(module: str, package: str) -> set[str]:
+    """The names that a module imports from a package that is not ours."""
+    return {
+        alias.name
+        for node in ast.walk(TREES[module])
+        if isinstance(node, ast.ImportFrom) and node.module == package
+        for alias in node.names
+    }
+
+
+def packages(module: str) -> set[str]:
+    """The outermost names of everything that a module imports."""
+    found = set()
+    for node in ast.walk(TREES[module]):
+        if isinstance(node, ast.Import):
+            found |= {alias.name.partition(".")[0] for alias in node.names}
+        if isinstance(node, ast.ImportFrom):
+            found.add((node.module or "").partition(".")[0])
+    return found
+
+
+def test_every_module_has_its_place() -> None:
+    assert {feature(module) for module in SOURCES} <= HEIGHT.keys()
+
+
+def test_imports_go_downhill() -> None:
+    uphill = [
+        f"{module} -> {other}"
+        for module in SOURCES
+        for other in imports(module)
+        if other.split(".")[1:2] != module.split(".")[1:2] or feature(other) == "routes"
+        if HEIGHT[feature(other)] >= HEIGHT[feature(module)]
+    ]
+    assert uphill == []
+
+
+def test_imports_never_go_round() -> None:
+    def visit(module: str, path: tuple[str, ...]) -> None:
+        assert module not in path, " -> ".join((*path, module))
+        if module not in done:
+            for other in set(imports(module)):
+                visit(other, (*path, module))
+            done.add(module)
+
+    done: set[str] = set()
+    for module in SOURCES:
+        visit(module, ())
+
+
+def test_only_the_edge_knows_requests() -> None:
+    for module in SOURCES:
+        if not EDGE.match(module):
+            known = names_from(module, "flask") & REQUEST - PAGES.get(module, set())
+            assert known == set(), module
+            assert "flask.request" not in SOURCES[module].read_text(), module
+
+
+def test_the_rules_know_neither_flask_nor_the_clock() -> None:
+    for module in SOURCES:
+        if module.startswith("app.rules"):
+            assert not packages(module) & {"flask", "datetime", "time", "os", "random"}, module
+            assert set(imports(module)) <= {m for m in SOURCES if m.startswith("app.rules")}
+
+
+def test_only_the_edge_knows_marshmallow() -> None:
+    edge = ("app.rest", "app.health")
+    for module in SOURCES:
+        if "marshmallow" in packages(module):
+            assert module in edge or module.endswith(".routes"), module
+
+
+def test_only_transaction_commits() -> None:
+    commits = [
+        f"{module}:{node.lineno}"
+        for module in SOURCES
+        if module != "app.db"
+        for node in ast.walk(TREES[module])
+        if isinstance(node, ast.Attribute) and node.attr in ("commit", "begin", "begin_nested")
+    ]
+    assert commits == []
+
+
+def test_only_config_reads_the_environment() -> None:
+    for module in SOURCES:
+        if module != "app.config":
+            assert not names_from(module, "os") & {"environ", "getenv"}, module
+            text = SOURCES[module].read_text()
+            assert not re.search(r"os\.(environ|getenv)|load_dotenv", text), module
+
+
+def test_only_the_clock_tells_the_time_of_day() -> None:
+    for module in SOURCES:
+        if module != "app.clock":
+            text = SOURCES[module].read_text()
+            assert not re.search(r"\.(utcnow|today)\(|datetime\.now\(|time\.time\(", text), module
+
+
+def catches_all(node: ast.AST) -> bool:
+    """Whether an `except` takes every exception there is."""
+    if not isinstance(node, ast.ExceptHandler):
+        return False
+    caught = node.type.elts if isinstance(node.type, ast.Tuple) else [node.type]
+    return any(
+        one is None or (isinstance(one, ast.Name) and one.id in ("Exception", "BaseException"))
+        for one in caught
+    )
+
+
+def test_only_a_few_places_catch_everything_and_say_why() -> None:
+    found: dict[str, int] = {}
+    for module, tree in TREES.items():
+        lines = SOURCES[module].read_text().splitlines()
+        for node in ast.walk(tree):
+            if catches_all(node):
+                found[module] = found.get(module, 0) + 1
+                reraises = isinstance(node.body[-1], ast.Raise)  # type: ignore[attr-defined]
+                said = re.search(r"# noqa: BLE001 - \w+", lines[node.lineno - 1])  # type: ignore[attr-defined]
+                assert reraises or said, f"{module}:{node.lineno}"  # type: ignore[attr-defined]
+    assert found == CATCH_ALL
+
+
+def public_parts(tree: ast.Module) -> Iterator[ast.FunctionDef | ast.ClassDef]:
+    """The functions, classes and methods that others may use."""
+    for node in tree.body:
+        if isinstance(node, ast.FunctionDef | ast.ClassDef) and not node.name.startswith("_"):
+            yield node
+            for inner in node.body if isinstance(node, ast.ClassDef) else ():
+                if isinstance(inner, ast.FunctionDef) and not inner.name.startswith("_"):
+                    yield inner
+
+
+@pytest.mark.parametrize("module", SOURCES)
+def test_everything_public_says_what_it_is_for(module: str) -> None:
+    assert ast.get_docstring(TREES[module]), module
+    missing = [node.name for node in public_parts(TREES[module]) if not ast.get_docstring(node)]
+    assert missing == []
+
+
+def test_functions_stay_short() -> None:
+    long = [
+        f"{module}.{node.name}: {node.end_lineno - node.lineno + 1} lines"
+        for module, tree in TREES.items()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.FunctionDef) and (node.end_lineno or 0) - node.lineno >= 60
+    ]
+    assert long == []
+
+
+def test_readme_names_every_setting() -> None:
+    readme = (PROJECT / "README.md").read_text()
+    missing = [
+        variable
+        for variable in (f"SERVICE_{setting.name.upper()}" for setting in fields(Config))
+        if f"`{variable}`" not in readme
+    ]
+    assert missing == []
+
+
+def test_readme_names_no_setting_that_is_not_there() -> None:
+    readme = (PROJECT / "README.md").read_text()
+    named = set(re.findall(r"`SERVICE_([A-Z_]+)`", readme))
+    assert named <= {setting.name.upper() for setting in fields(Config)}

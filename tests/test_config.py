@@ -1,0 +1,371 @@
+"""Settings and commands (contract section 12)."""
+
+from __future__ import annotations
+
+import os
+import stat
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+from cryptography.fernet import Fernet
+from flask import Flask
+
+from app.accounts.models import SYSTEM_ACCOUNT_ID, User
+from app.auth import bootstrap
+from app.config import PROJECT, Config, ConfigError
+from app.db import db
+from tests.builders import PASSWORD, Caller, make_account, make_user
+from tests.parallel import at_once
+
+SAFE = {
+    "SERVICE_ENV": "production",
+    "SERVICE_SECRET_KEY": "0123456789abcdefghijklmnopqrstuvwxyz",
+    "SERVICE_ENCRYPTION_KEY": Fernet.generate_key().decode(),
+    "SERVICE_BASE_URL": "https://api.example.com",
+    "SERVICE_DATABASE_URL": "postgresql://somebody:dbpass@db.example/atrium",
+}
+
+
+def read(folder: Path, **environ: str) -> Config:
+    return Config.from_env({"SERVICE_INSTANCE_DIR": str(folder), **environ})
+
+
+def told(folder: Path, **environ: str) -> list[str]:
+    """The lines of the refusal."""
+    with pytest.raises(ConfigError) as caught:
+        read(folder, **environ)
+    return str(caught.value).splitlines()
+
+
+MALFORMED = {
+    "SERVICE_ENV": ["prod", "Production", "development,test"],
+    "SERVICE_DATABASE_URL": ["mysql://x/y", "atrium.db", "postgresql"],
+    "SERVICE_REDIS_URL": ["http://x", "redis", "redis://", "redis://host:port"],
+    "SERVICE_ENCRYPTION_KEY": ["x", "a" * 44, "x" * 43 + "=,short"],
+    "SERVICE_BASE_URL": [
+        "example.com",
+        "ftp://example.com",
+        "http://",
+        "http:///path",
+        "http://x:99999",
+        "http://x:port",
+        "https://x.example?y=1",
+        "https://x.example/#y",
+        "https://user:pass@x.example",
+        "https://x .example",
+    ],
+    "SERVICE_BASE_DOMAIN": ["https://example.com", "example.com/", ".example.com", "example.com."],
+    "SERVICE_ACCESS_TOKEN_EXPIRE_MINUTES": ["0", "-1", "1.5", "an hour", "1441", "\u0661", "1e2"],
+    "SERVICE_REFRESH_TOKEN_EXPIRE_DAYS": ["0", "366", "7 days"],
+    "SERVICE_PASSWORD_MIN_LENGTH": ["7", "129", "twelve"],
+    "SERVICE_PASSWORD_REQUIRE": ["upper,lowercase", "all"],
+    "SERVICE_SUPERADMIN_EMAIL": ["admin", "a@b@c", "a@b.example\nBcc: x"],
+    "SERVICE_MAIL_URL": [
+        "mail.example",
+        "smtp://",
+        "smtp:mail.example",
+        "http://mail.example",
+        "smtp://mail.example:port",
+        "smtp://mail.example?starttls=yes",
+        "smtp://mail.example?tls=1",
+    ],
+    "SERVICE_MAIL_FROM": ["Atrium", "Atrium <>", "a@b.example\nBcc: x", "Atrium <a@b@c>"],
+    "SERVICE_MAX_BODY_BYTES": ["10MB", "1023", "9999999999999"],
+    "SERVICE_TRUSTED_PROXIES": ["-1", "11", "yes"],
+}
+
+
+@pytest.mark.parametrize(
+    ("variable", "value"),
+    [(variable, value) for variable, values in MALFORMED.items() for value in values],
+)
+def test_a_malformed_setting_is_named(tmp_path: Path, variable: str, value: str) -> None:
+    pair = {"SERVICE_SUPERADMIN_PASSWORD": PASSWORD} if "SUPERADMIN" in variable else {}
+    lines = told(tmp_path, **pair, **{variable: value})
+    assert any(variable in line for line in lines)
+    assert all(variable in line or "go together" in line for line in lines)
+
+
+def test_all_malformed_settings_are_named_at_once(tmp_path: Path) -> None:
+    text = "\n".join(told(tmp_path, **{name: values[0] for name, values in MALFORMED.items()}))
+    assert [name for name in MALFORMED if name not in text] == []
+    assert list(tmp_path.iterdir()) == [], "a refused start leaves no keys behind"
+
+
+def test_malformed_and_unsafe_settings_are_told_together(tmp_path: Path) -> None:
+    environ = {**SAFE, "SERVICE_SECRET_KEY": "short", "SERVICE_TRUSTED_PROXIES": "x"}
+    text = "\n".join(told(tmp_path, **environ))
+    assert "SERVICE_SECRET_KEY" in text
+    assert "SERVICE_TRUSTED_PROXIES" in text
+
+
+@pytest.mark.parametrize("alone", ["SERVICE_SUPERADMIN_EMAIL", "SERVICE_SUPERADMIN_PASSWORD"])
+def test_the_superadmins_settings_go_together(tmp_path: Path, alone: str) -> None:
+    assert "go together" in told(tmp_path, **{alone: "root@system.example"})[0]
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "value"),
+    [
+        ("DATABASE_URL", "postgres://u@h/d", "postgresql+psycopg2://u@h/d"),
+        ("SERVICE_DATABASE_URL", "postgresql://u@h/d", "postgresql+psycopg2://u@h/d"),
+        ("DATABASE_URL", "sqlite:////tmp/x.db", "sqlite:////tmp/x.db"),
+        ("REDIS_URL", "redis://h:6379/0", "redis://h:6379/0"),
+        ("SERVICE_REDIS_URL", "unix:///run/redis.sock", "unix:///run/redis.sock"),
+        ("SERVICE_BASE_URL", "https://x.example/", "https://x.example"),
+        ("SERVICE_BASE_DOMAIN", "Example.COM", "example.com"),
+        ("SERVICE_PASSWORD_REQUIRE", " upper , digit ", ("upper", "digit")),
+        ("SERVICE_SECRET_KEY_PREVIOUS", "a,b", ("a", "b")),
+        ("SERVICE_MAIL_URL", "smtp://u:p@h:2525?starttls=1", "smtp://u:p@h:2525?starttls=1"),
+        ("SERVICE_MAIL_FROM", "Ätrium <a@b.example>", "Ätrium <a@b.example>"),
+        ("SERVICE_TRUSTED_PROXIES", " 2 ", 2),
+        ("SERVICE_TRUSTED_PROXIES", "", 0),
+    ],
+)
+def test_a_setting_is_read(tmp_path: Path, name: str, given: str, value: Any) -> None:
+    field = name.removeprefix("SERVICE_").lower()
+    assert getattr(read(tmp_path, **{name: given}), field) == value
+
+
+def test_the_prefixed_name_wins_unless_it_is_empty(tmp_path: Path) -> None:
+    both = {"DATABASE_URL": "sqlite:///other", "SERVICE_DATABASE_URL": "sqlite:///own"}
+    assert read(tmp_path, **both).database_url == "sqlite:///own"
+    both["SERVICE_DATABASE_URL"] = ""
+    assert read(tmp_path, **both).database_url == "sqlite:///other"
+
+
+def test_without_any_setting_development_works(tmp_path: Path) -> None:
+    settings = read(tmp_path)
+    assert settings.env == "development"
+    assert settings.database_url == f"sqlite:///{tmp_path}/atrium.db"
+    assert (settings.access_token_expire_minutes, settings.refresh_token_expire_days) == (60, 7)
+    assert (settings.password_min_length, settings.mail_url) == (12, "console:")
+    assert settings.base_url == "http://127.0.0.1:8000"
+
+
+def test_generated_keys_are_kept_and_nobody_else_can_read_them(tmp_path: Path) -> None:
+    first, second = read(tmp_path), read(tmp_path)
+    assert (first.secret_key, first.encryption_key) == (second.secret_key, second.encryption_key)
+    assert len(first.secret_key) >= 48
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["encryption_key", "secret_key"]
+    assert {stat.S_IMODE(path.stat().st_mode) for path in tmp_path.iterdir()} == {0o600}
+    assert read(tmp_path / "another").secret_key != first.secret_key
+
+
+def test_processes_that_start_at_once_agree_on_the_keys(tmp_path: Path) -> None:
+    settings = at_once(16, lambda _: read(tmp_path))
+    assert len({(one.secret_key, one.encryption_key) for one in settings}) == 1
+    assert len(list(tmp_path.iterdir())) == 2
+
+
+def test_production_starts_with_safe_settings_and_generates_nothing(tmp_path: Path) -> None:
+    assert read(tmp_path, **SAFE).production
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("changes", "named"),
+    [
+        ({"SERVICE_SECRET_KEY": ""}, "SERVICE_SECRET_KEY"),
+        ({"SERVICE_SECRET_KEY": "short"}, "SERVICE_SECRET_KEY"),
+        ({"SERVICE_SECRET_KEY": "x" * 64}, "SERVICE_SECRET_KEY"),
+        ({"SERVICE_SECRET_KEY": "changeme" * 8}, "SERVICE_SECRET_KEY"),
+        ({"SERVICE_SECRET_KEY_PREVIOUS": "short,short"}, "SERVICE_SECRET_KEY"),
+        ({"SERVICE_ENCRYPTION_KEY": ""}, "SERVICE_ENCRYPTION_KEY"),
+        ({"SERVICE_BASE_URL": "http://api.example.com"}, "SERVICE_BASE_URL"),
+        ({"SERVICE_BASE_URL": ""}, "SERVICE_BASE_URL"),
+    ],
+)
+def test_production_refuses_what_only_development_may_use(
+    tmp_path: Path, changes: dict[str, str], named: str
+) -> None:
+    (line,) = told(tmp_path, **{**SAFE, **changes})
+    assert named in line
+
+
+def test_a_refusal_quotes_no_secret(tmp_path: Path) -> None:
+    environ = {
+        **SAFE,
+        "SERVICE_SECRET_KEY": "tooshort-secret",
+        "SERVICE_ENCRYPTION_KEY": "notfernet-secret",
+        "SERVICE_MAIL_URL": "smpt://user:mail-secret@h",
+        "SERVICE_DATABASE_URL": "mysql://user:db-secret@h/d",
+        "SERVICE_REDIS_URL": "reddis://:redis-secret@h",
+    }
+    lines = told(tmp_path, **environ)
+    assert len(lines) == 5
+    assert "secret" not in "\n".join(lines)
+
+
+def test_a_refused_start_says_why(tmp_path: Path) -> None:
+    environ = {"PATH": os.environ["PATH"], "SERVICE_INSTANCE_DIR": str(tmp_path)}
+    environ |= {"SERVICE_ENV": "prod", "SERVICE_TRUSTED_PROXIES": "x"}
+    command = [sys.executable, "-c", "import wsgi"]
+    done = subprocess.run(
+        command, cwd=PROJECT, env=environ, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 1
+    assert "SERVICE_ENV must be one of" in done.stderr
+    assert "SERVICE_TRUSTED_PROXIES must be" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def superadmins(app: Flask) -> list[User]:
+    with app.app_context():
+        mine = sa.select(User).where(User.account_id == SYSTEM_ACCOUNT_ID).order_by(User.id)
+        return list(db.session.scalars(mine))
+
+
+def with_settings(app: Flask, monkeypatch: pytest.MonkeyPatch, **changes: Any) -> None:
+    settings = replace(app.extensions["atrium.config"], **changes)
+    monkeypatch.setitem(app.extensions, "atrium.config", settings)
+
+
+def run(app: Flask, *command: str, **options: Any) -> Any:
+    return app.test_cli_runner().invoke(args=command, **options)
+
+
+def login(app: Flask, email: str, password: str) -> Any:
+    body = {"account": "system", "email": email, "password": password}
+    return Caller(app).post("auth/login", body)
+
+
+def test_the_settings_command_lists_all_and_shows_no_secret(
+    app: Flask, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = Config.from_env(
+        {
+            **SAFE,
+            "SERVICE_SECRET_KEY_PREVIOUS": "previous-0123456789-abcdefghijklmnop",
+            "SERVICE_REDIS_URL": "redis://:redispass@r.example",
+            "SERVICE_MAIL_URL": "smtp://u:mailpass@m.example",
+            "SERVICE_SUPERADMIN_EMAIL": "root@system.example",
+            "SERVICE_SUPERADMIN_PASSWORD": PASSWORD,
+        }
+    )
+    monkeypatch.setitem(app.extensions, "atrium.config", settings)
+    done = run(app, "settings")
+    assert done.exit_code == 0
+    lines = {line.split()[0]: line for line in done.output.splitlines()}
+    assert set(lines) == {row[0] for row in settings.listing()}
+    assert "https://api.example.com" in lines["SERVICE_BASE_URL"]
+    secrets = (
+        settings.secret_key,
+        *settings.secret_key_previous,
+        *settings.encryption_key,
+        "dbpass",
+        "redispass",
+        "mailpass",
+        PASSWORD,
+    )
+    assert not any(secret in done.output for secret in secrets)
+    assert "(set)" in lines["SERVICE_SECRET_KEY"]
+
+
+def test_setup_makes_a_superadmin_once_and_shows_the_password_once(app: Flask) -> None:
+    first = run(app, "setup")
+    assert first.exit_code == 0
+    shown = dict(line.split()[:2] for line in first.output.splitlines() if len(line.split()) == 2)
+    assert shown["account"] == "system"
+    assert login(app, shown["email"], shown["password"]).status_code == 200
+    second = run(app, "setup")
+    assert second.exit_code == 0
+    assert "password" not in second.output
+    assert shown["password"] not in second.output
+    assert len(superadmins(app)) == 1
+    assert "/console" in second.output
+    assert "/docs" in second.output
+
+
+def test_setup_in_production_makes_nobody_up(app: Flask, monkeypatch: pytest.MonkeyPatch) -> None:
+    with_settings(app, monkeypatch, env="production")
+    done = run(app, "setup")
+    assert done.exit_code == 0
+    assert "password" not in done.output
+    assert superadmins(app) == []
+
+
+def test_the_superadmin_of_the_settings_is_made_at_start(
+    app: Flask, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with_settings(
+        app, monkeypatch, superadmin_email="root@system.example", superadmin_password=PASSWORD
+    )
+
+    def start(_: int) -> None:
+        with app.app_context():
+            bootstrap.from_settings()
+
+    at_once(4, start)
+    (made,) = superadmins(app)
+    assert (made.email, made.email_verified, made.is_active) == ("root@system.example", True, True)
+    assert PASSWORD not in str(made.password_hash)
+    done = run(app, "setup")
+    assert PASSWORD not in done.output
+    assert login(app, "root@system.example", PASSWORD).json["user"]["role"] == "admin"
+
+
+def test_the_settings_change_no_superadmin_that_is_there(
+    app: Flask, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_user(app, SYSTEM_ACCOUNT_ID, "old@system.example", "admin")
+    with_settings(
+        app, monkeypatch, superadmin_email="old@system.example", superadmin_password="Another-1-x"
+    )
+    with app.app_context():
+        bootstrap.from_settings()
+    (only,) = superadmins(app)
+    assert login(app, only.email, PASSWORD).status_code == 200
+
+
+def test_without_such_settings_a_start_makes_nobody(app: Flask) -> None:
+    with app.app_context():
+        bootstrap.from_settings()
+    assert superadmins(app) == []
+
+
+@pytest.mark.parametrize(("option", "groups"), [([], []), (["--pii-access"], ["pii_access"])])
+def test_create_superadmin_makes_another(app: Flask, option: list[str], groups: list[str]) -> None:
+    make_user(app, SYSTEM_ACCOUNT_ID, "root@system.example", "admin")
+    command = ["create-superadmin", "two@system.example", "--password", PASSWORD, *option]
+    done = run(app, *command)
+    assert (done.exit_code, PASSWORD in done.output) == (0, False)
+    user = login(app, "two@system.example", PASSWORD).json["user"]
+    assert (user["role"], user["groups"], user["account_code"]) == ("admin", groups, "SY0000")
+
+
+def test_create_superadmin_asks_for_the_password(app: Flask) -> None:
+    done = run(app, "create-superadmin", "a@system.example", input=f"{PASSWORD}\n{PASSWORD}\n")
+    assert (done.exit_code, PASSWORD in done.output) == (0, False)
+    assert login(app, "a@system.example", PASSWORD).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("email", "password", "sentence"),
+    [
+        ("nobody", PASSWORD, "e-mail address"),
+        ("a@system.example", "Short-1", "at least 12 characters"),
+        ("a@system.example", "correct-horse-1", "upper-case"),
+        ("ROOT@system.example", PASSWORD, "taken"),
+    ],
+)
+def test_create_superadmin_refuses_what_registration_refuses(
+    app: Flask, email: str, password: str, sentence: str
+) -> None:
+    make_user(app, SYSTEM_ACCOUNT_ID, "root@system.example", "admin")
+    done = run(app, "create-superadmin", email, "--password", password)
+    assert done.exit_code == 1
+    assert sentence in done.output
+    assert "Traceback" not in done.output
+    assert len(superadmins(app)) == 1
+
+
+def test_only_members_of_the_system_account_are_superadmins(app: Flask) -> None:
+    make_user(app, make_account(app, "acme"), "root@system.example", "admin")
+    with app.app_context():
+        assert bootstrap.made_up() is not None

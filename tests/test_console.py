@@ -1,0 +1,375 @@
+"""The console: signing in and out, what the home page tells, and what pages may do."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from flask import Flask
+from flask.testing import FlaskClient
+from werkzeug.test import TestResponse
+
+from app import config
+from app.config import Config
+from app.console import guard
+from tests import builders
+from tests.builders import PASSWORD, Caller, Cast, make_collection, make_record
+
+COOKIE = "atrium_console"
+WRONG = "Account, user name or password are not right."
+TOKEN = re.compile(r'name="csrf_token" value="([^"]+)"')
+
+
+@pytest.fixture
+def browser(app: Flask) -> FlaskClient:
+    """A client that keeps cookies, as a browser does."""
+    return app.test_client()
+
+
+def token(client: FlaskClient) -> str:
+    """A form token of the page that this client would see."""
+    found = TOKEN.search(client.get("/console/sign-in", follow_redirects=True).text)
+    assert found
+    return found[1]
+
+
+def sign_in(client: FlaskClient, caller: Caller, **changes: str) -> TestResponse:
+    """Send the sign-in form as this caller would fill it in."""
+    form = {"account": caller.slug, "email": caller.email, "password": PASSWORD, **changes}
+    return client.post("/console/sign-in", data={"csrf_token": token(client), **form})
+
+
+def sign_out(client: FlaskClient) -> TestResponse:
+    """Press the button in the page's head."""
+    return client.post("/console/sign-out", data={"csrf_token": token(client)})
+
+
+def figures(page: str) -> dict[str, str]:
+    """The figures on the home page by their names."""
+    found = re.findall(r"<article><strong>(.*?)</strong> <span>(.*?)</span></article>", page)
+    return {name: value for value, name in found}
+
+
+def is_out(client: FlaskClient) -> bool:
+    """Whether the home page asks this client to sign in."""
+    answer = client.get("/console")
+    return answer.status_code == 302 and "/console/sign-in" in answer.headers["Location"]
+
+
+def test_signing_in_leads_home_with_a_cookie_that_scripts_cannot_read(
+    browser: FlaskClient, alice: Caller
+) -> None:
+    answer = sign_in(browser, alice)
+    assert (answer.status_code, answer.headers["Location"]) == (303, "/console")
+    (cookie,) = [c for c in answer.headers.getlist("Set-Cookie") if c.startswith(f"{COOKIE}=")]
+    attributes = {part.strip().lower() for part in cookie.split(";")[1:]}
+    assert {"httponly", "samesite=lax", "path=/"} <= attributes
+    assert not [part for part in attributes if part.startswith("domain")]
+    home = browser.get("/console")
+    assert home.status_code == 200
+    assert alice.email in home.text
+    assert PASSWORD not in home.text
+    assert browser.get("/console/sign-in").headers["Location"] == "/console"
+
+
+def test_in_production_cookies_travel_over_tls_only_and_belong_to_this_host(
+    app: Flask, browser: FlaskClient, alice: Caller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Config, "production", property(lambda self: True))
+    answer = sign_in(browser, alice)
+    (cookie,) = [c for c in answer.headers.getlist("Set-Cookie") if COOKIE in c]
+    assert cookie.startswith("__Host-atrium_console=")
+    assert "; Secure" in cookie
+    assert "; Path=/" in cookie
+    with app.app_context():
+        assert config.current().production
+
+
+def test_the_form_needs_its_token(browser: FlaskClient, alice: Caller, bob: Caller) -> None:
+    form = {"account": alice.slug, "email": alice.email, "password": PASSWORD}
+    other = token(alice.app.test_client())
+    token(browser)
+    for wrong in ({}, {"csrf_token": ""}, {"csrf_token": "x"}, {"csrf_token": other}):
+        answer = browser.post("/console/sign-in", data={**form, **wrong})
+        assert answer.status_code == 400
+        assert answer.mimetype == "text/html"
+        assert "out of date" in answer.text
+        assert COOKIE not in str(answer.headers.getlist("Set-Cookie"))
+    assert is_out(browser)
+
+
+def test_signing_out_needs_its_token(browser: FlaskClient, alice: Caller) -> None:
+    sign_in(browser, alice)
+    assert browser.post("/console/sign-out").status_code == 400
+    assert browser.get("/console/sign-out").status_code == 405
+    assert not is_out(browser)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"password": "Wrong-horse-1"},
+        {"email": "nobody@acme.example"},
+        {"account": "nowhere"},
+        {"account": "globex"},
+        {"password": "x" * 10_000},
+        {"account": "'; DROP TABLE users; --"},
+        {"email": "\x00"},
+        {"password": ""},
+    ],
+)
+def test_what_is_wrong_is_not_told(
+    browser: FlaskClient, alice: Caller, changes: dict[str, str]
+) -> None:
+    answer = sign_in(browser, alice, **changes)
+    assert answer.status_code == 401
+    assert f'role="alert">{WRONG}<' in answer.text
+    assert PASSWORD not in answer.text
+    assert COOKIE not in str(answer.headers.getlist("Set-Cookie"))
+    assert is_out(browser)
+
+
+def test_the_form_comes_back_as_it_was_filled_in_but_for_the_password(
+    browser: FlaskClient, alice: Caller
+) -> None:
+    answer = sign_in(browser, alice, password="Wrong-horse-1", next="/console/x")
+    for name, value in (("account", "acme"), ("email", alice.email), ("next", "/console/x")):
+        assert re.search(rf'name="{name}"[^>]* value="{re.escape(value)}"', answer.text)
+    assert "Wrong-horse-1" not in answer.text
+
+
+def test_a_user_who_has_not_verified_is_told_so_and_only_with_the_right_password(
+    app: Flask, browser: FlaskClient, alice: Caller
+) -> None:
+    builders.make_user(app, alice.account_id, "new@acme.example", verified=False)
+    right = sign_in(browser, alice, email="new@acme.example")
+    assert right.status_code == 401
+    assert "Verify your email address" in right.text
+    wrong = sign_in(browser, alice, email="new@acme.example", password="Wrong-horse-1")
+    assert WRONG in wrong.text
+    assert is_out(browser)
+
+
+def test_the_account_may_come_from_the_host_name(app: Flask, alice: Caller) -> None:
+    client = app.test_client()
+    page = client.get("/console/sign-in", headers={"Host": "acme.atrium.test"})
+    assert re.search(r'name="account" value="acme"', page.text)
+    assert re.search(r'name="account" value=""', client.get("/console/sign-in").text)
+
+
+def test_a_superadmin_sees_the_instance(browser: FlaskClient, cast: Cast) -> None:
+    make_collection(cast.root, "posts")
+    make_collection(cast.root, "notes")
+    for caller in (cast.alice, cast.alice, cast.charlie):
+        make_record(caller, "posts")
+    sign_in(browser, cast.root)
+    page = browser.get("/console").text
+    assert figures(page) == {"Accounts": "2", "Users": "4", "Collections": "2", "Records": "3"}
+    rows = re.findall(r'<th scope="row">(\w+)</th><td>(\d+)</td><td>(\d+)</td>', page)
+    assert rows == [("notes", "1", "0"), ("posts", "1", "3")]
+
+
+def test_a_member_sees_the_own_account_only(browser: FlaskClient, cast: Cast) -> None:
+    make_collection(cast.root, "posts")
+    make_record(cast.charlie, "posts")
+    sign_in(browser, cast.alice)
+    page = browser.get("/console").text
+    assert figures(page) == {"People": "2", "Collections": "1"}
+    assert "AA0001" in page
+    assert "Records</th>" not in page
+    for other in ("globex", "Globex", cast.charlie.email, cast.root.email):
+        assert other not in page
+    named = browser.get("/console", headers={"X-Account-ID": "globex"}).text
+    assert figures(named) == {"People": "2", "Collections": "1"}
+
+
+def test_signing_out_ends_the_session_on_the_server(
+    app: Flask, browser: FlaskClient, alice: Caller
+) -> None:
+    sign_in(browser, alice)
+    kept = browser.get_cookie(COOKIE)
+    assert kept is not None
+    answer = sign_out(browser)
+    assert (answer.status_code, answer.headers["Location"]) == (303, "/console/sign-in")
+    assert browser.get_cookie(COOKIE) is None
+    assert is_out(browser)
+    thief = app.test_client()
+    thief.set_cookie(COOKIE, kept.value)
+    assert is_out(thief)
+
+
+def test_one_sign_out_leaves_other_sessions(app: Flask, alice: Caller) -> None:
+    first, second = app.test_client(), app.test_client()
+    sign_in(first, alice)
+    sign_in(second, alice)
+    sign_out(first)
+    assert is_out(first)
+    assert not is_out(second)
+
+
+def test_a_user_who_is_deactivated_or_suspended_is_out_at_once(
+    app: Flask, browser: FlaskClient, alice: Caller, bob: Caller
+) -> None:
+    other = app.test_client()
+    sign_in(browser, alice)
+    sign_in(other, bob)
+    assert not is_out(browser)
+    builders.change_user(app, alice.id, is_active=False)
+    assert is_out(browser)
+    assert not is_out(other)
+    assert sign_in(browser, alice).status_code == 401
+
+
+def test_a_changed_role_shows_at_once(app: Flask, browser: FlaskClient, bob: Caller) -> None:
+    sign_in(browser, bob)
+    assert "you are viewer" in browser.get("/console").text
+    builders.change_user(app, bob.id, role_id=2)
+    assert "you are editor" in browser.get("/console").text
+
+
+@pytest.mark.parametrize("value", ["", "x", "AA0001", "AA0001-x", "-", "a" * 3000, "AA0001-\u00e9"])
+def test_a_made_up_cookie_is_nobody(app: Flask, alice: Caller, value: str) -> None:
+    client = app.test_client()
+    client.set_cookie(COOKIE, value)
+    assert is_out(client)
+
+
+ELSEWHERE = [
+    "//evil.example",
+    "///evil.example",
+    "https:evil.example",
+    "https://evil.example",
+    "http:/console",
+    "\\\\evil.example",
+    "/\\evil.example",
+    "/console\\evil",
+    "\\/evil.example",
+    "/\t/evil.example",
+    "/console\t",
+    "/console\n//evil.example",
+    "/consoleevil",
+    "/console@evil.example",
+    "/console:80@evil.example",
+    "/console/../docs",
+    "/console/%2e%2e/docs",
+    "javascript:alert(1)",
+    "data:text/html,x",
+    "%2f%2fevil.example",
+    "/docs",
+    "/api/v1/auth/me",
+    "console",
+    " /console",
+    "/console#x",
+    "",
+]
+
+
+def test_only_console_pages_are_led_to() -> None:
+    assert [target for target in ELSEWHERE if guard.local_target(target)] == []
+
+
+def test_signing_in_leads_to_console_pages_only(app: Flask, alice: Caller) -> None:
+    for target in ELSEWHERE[::6]:
+        answer = sign_in(app.test_client(), alice, next=target)
+        assert (answer.status_code, answer.headers["Location"]) == (303, "/console"), target
+    for target in ("/console", "/console/", "/console/users/1?page=2&search=a%20b"):
+        answer = sign_in(app.test_client(), alice, next=target)
+        assert (answer.status_code, answer.headers["Location"]) == (303, target)
+
+
+def test_who_is_not_signed_in_comes_back_to_the_page_asked_for(
+    browser: FlaskClient, alice: Caller
+) -> None:
+    asked = browser.get("/console?page=2&x=%3Cb%3E")
+    form = browser.get(asked.headers["Location"])
+    assert form.status_code == 200
+    found = re.search(r'name="next" value="([^"]*)"', form.text)
+    assert found
+    target = found[1].replace("&amp;", "&")
+    assert target == "/console?page=2&x=%3Cb%3E"
+    assert sign_in(browser, alice, next=target).headers["Location"] == target
+    assert browser.get("/").headers["Location"] == "/console"
+
+
+HOSTILE = '"><script>alert(1)</script>{{123457*9}}<img src=x onerror=alert(1)>'
+
+
+def test_html_in_names_and_forms_is_inert(app: Flask, browser: FlaskClient, alice: Caller) -> None:
+    hostile = builders.make_account(app, "hostile", HOSTILE)
+    user = builders.make_user(app, hostile, "eve@hostile.example", "admin")
+    sign_in(browser, Caller(app, user))
+    pages = [browser.get("/console").text]
+    pages.append(sign_in(app.test_client(), alice, email=HOSTILE, account=HOSTILE).text)
+    pages.append(app.test_client().get("/console/sign-in", query_string={"next": HOSTILE}).text)
+    for page in pages:
+        assert "<script>" not in page
+        assert "<img" not in page
+        assert "1111113" not in page
+        assert "&lt;script&gt;" in page
+
+
+def test_pages_allow_neither_foreign_nor_inline_content_nor_frames(
+    browser: FlaskClient, alice: Caller
+) -> None:
+    def pages() -> list[TestResponse]:
+        return [browser.get("/console/sign-in"), browser.get("/console"), browser.get("/")]
+
+    answers = [*pages(), browser.post("/console/sign-in"), sign_in(browser, alice), *pages()]
+    for answer in answers:
+        policy = answer.headers["Content-Security-Policy"]
+        assert "unsafe" not in policy
+        assert "*" not in policy
+        for part in ("default-src 'none'", "frame-ancestors 'none'", "base-uri 'none'"):
+            assert part in policy
+        assert "form-action 'self'" in policy
+        assert answer.headers["X-Content-Type-Options"] == "nosniff"
+        assert answer.headers["Cache-Control"] == "no-store"
+        assert answer.headers["Referrer-Policy"] == "same-origin"
+        assert not re.search(r"<script>|<style|\son\w+=|\sstyle=|javascript:", answer.text)
+
+
+ApiCall = Callable[[FlaskClient], TestResponse]
+API_CALLS: list[ApiCall] = [
+    lambda client: client.get("/api/v1/auth/me"),
+    lambda client: client.get("/api/v1/records/posts"),
+    lambda client: client.post("/api/v1/records/posts", json={"title": "x"}),
+    lambda client: client.post("/api/v1/auth/logout", json={}),
+    lambda client: client.get("/api/v1/collections"),
+]
+
+
+def test_the_api_never_takes_the_cookie_of_the_console(browser: FlaskClient, cast: Cast) -> None:
+    make_collection(cast.root)
+    for caller in (cast.alice, cast.root):
+        sign_in(browser, caller)
+        secret: Any = browser.get_cookie(COOKIE)
+        for call in API_CALLS:
+            assert call(browser).status_code == 401
+        for header in ({"Authorization": f"Bearer {secret.value}"}, {"X-API-Key": secret.value}):
+            answer = browser.get("/api/v1/auth/me", headers=header)
+            assert answer.status_code == 401
+        sign_out(browser)
+    assert cast.alice.get("records/posts").json["total"] == 0
+
+
+def test_the_console_never_takes_a_token_of_the_api(alice: Caller) -> None:
+    assert alice.get("/console").status_code == 302
+    login = {"account": "acme", "email": alice.email, "password": PASSWORD}
+    client = alice.app.test_client()
+    refresh_token = client.post("/api/v1/auth/login", json=login).json["refresh_token"]
+    for value in (refresh_token, alice.headers["Authorization"].split()[1]):
+        client.set_cookie(COOKIE, value)
+        assert is_out(client)
+
+
+def test_no_secret_of_a_session_is_stored_as_it_is(
+    app: Flask, browser: FlaskClient, alice: Caller
+) -> None:
+    sign_in(browser, alice)
+    secret: Any = browser.get_cookie(COOKIE)
+    folder = Path(app.instance_path)
+    for file in folder.rglob("*.db*"):
+        assert secret.value.encode() not in file.read_bytes()

@@ -1,0 +1,321 @@
+"""Every answer other than success has one shape, and every answer an id (contract section 1)."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+from flask import Flask
+from werkzeug.routing import Map, RequestRedirect, Rule
+from werkzeug.test import TestResponse
+
+from app import db
+from app.records import service as records
+from tests import builders, services
+from tests.builders import Caller, make_collection, make_record
+from tests.conftest import make_app, settings_for
+
+UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+UNKNOWN_ID = "019a9f00-0000-7000-8000-00000000dead"
+
+
+@pytest.fixture
+def record(root: Caller, alice: Caller) -> dict[str, Any]:
+    unique = {"name": "title", "type": "text", "unique": True, "required": True}
+    make_collection(root, schema=[unique, {"name": "n", "type": "number"}])
+    return make_record(alice, title="taken")
+
+
+def told(answer: TestResponse, status: int, error: str, *extra: str) -> dict[str, Any]:
+    """The body of an error with exactly this status, code and these keys."""
+    assert answer.status_code == status, answer.text
+    assert answer.mimetype == "application/json"
+    body: dict[str, Any] = answer.json
+    assert set(body) == {"error", "message", *extra}
+    assert body["error"] == error
+    assert body["message"].endswith(".")
+    return body
+
+
+def test_a_body_of_another_shape_is_422_with_every_place(root: Caller) -> None:
+    field = {"name": 5, "type": "text", "nope": 1}
+    body = told(
+        root.post("collections", {"schema": [{"name": "a", "type": "text"}, field], "x": 1}),
+        422,
+        "validation_error",
+        "detail",
+    )
+    assert {(tuple(item["loc"]), item["type"]) for item in body["detail"]} == {
+        (("body", "name"), "missing"),
+        (("body", "x"), "unknown"),
+        (("body", "schema", 1, "name"), "value_error"),
+        (("body", "schema", 1, "nope"), "unknown"),
+    }
+
+
+def test_a_query_or_id_of_another_shape_is_422_with_its_place(root: Caller) -> None:
+    body = told(root.get("collections?limit=x&nope=1"), 422, "validation_error", "detail")
+    assert [item["loc"] for item in body["detail"]] == [["query", "limit"], ["query", "nope"]]
+    body = told(root.delete("collections/nope"), 422, "validation_error", "detail")
+    assert [item["loc"] for item in body["detail"]] == [["path", "collection_id"]]
+
+
+def test_values_that_break_rules_are_400_with_all_of_them(
+    alice: Caller, record: dict[str, Any]
+) -> None:
+    answer = alice.post("records/posts", {"n": "x", "nope": 1})
+    details = told(answer, 400, "validation_error", "details")["details"]
+    assert {(item["field"], item["code"]) for item in details} == {
+        ("title", "required_missing"),
+        ("n", "invalid_type"),
+        ("nope", "unknown_field"),
+    }
+    assert all(item["message"] for item in details)
+
+
+def test_no_valid_credential_is_401_and_says_which_scheme(anyone: Caller) -> None:
+    bad = {"Authorization": "Bearer nonsense"}
+    for answer in (anyone.get("auth/me"), anyone.get("auth/me", headers=bad)):
+        told(answer, 401, "unauthorized")
+        assert answer.headers["WWW-Authenticate"] == "Bearer"
+    failed = anyone.post("auth/login", {"account": "x", "email": "a@b.example", "password": "x"})
+    told(failed, 401, "authentication_failed")
+    assert failed.headers["WWW-Authenticate"] == "Bearer"
+
+
+def test_what_the_caller_may_not_do_is_403(
+    root: Caller, alice: Caller, record: dict[str, Any]
+) -> None:
+    told(alice.get("collections"), 403, "superadmin_required")
+    told(alice.acting_in("globex").get("records/posts"), 403, "forbidden")
+    root.put("collections/posts/rules", {"list_rule": None})
+    told(alice.get("records/posts"), 403, "rule_denied")
+
+
+def test_what_is_not_there_is_404(root: Caller, alice: Caller, record: dict[str, Any]) -> None:
+    for answer in (
+        alice.get(f"records/posts/{UNKNOWN_ID}"),
+        alice.get("records/nope"),
+        root.delete(f"collections/{UNKNOWN_ID}"),
+        alice.get("nope"),
+        alice.get("/nope"),
+        alice.get("/static/nope"),
+        root.acting_in("nowhere").get("records/posts"),
+    ):
+        told(answer, 404, "not_found")
+
+
+def test_a_method_that_is_not_there_is_405_and_says_which_are(alice: Caller) -> None:
+    answer = alice.delete("auth/login")
+    told(answer, 405, "method_not_allowed")
+    assert answer.headers["Allow"] == "OPTIONS, POST"
+    assert alice("OPTIONS", "auth/login").allow.as_set() == {"options", "post"}
+
+
+def test_a_clash_is_409_naming_the_field(alice: Caller, record: dict[str, Any]) -> None:
+    answer = alice.post("records/posts", {"title": "taken"})
+    body = told(answer, 409, "conflict", "field", "details")
+    assert body["field"] == "title"
+    assert [item["code"] for item in body["details"]] == ["not_unique"]
+
+
+def test_a_body_that_is_too_large_or_no_json_is_413_or_415(
+    app: Flask, alice: Caller, record: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told(alice.post("records/posts", data="a=b"), 415, "unsupported_media_type")
+    monkeypatch.setitem(app.config, "MAX_CONTENT_LENGTH", 10)
+    told(alice.post("records/posts", {"title": "a" * 20}), 413, "payload_too_large")
+
+
+def test_a_fault_of_ours_is_500_without_internals(
+    alice: Caller,
+    record: dict[str, Any],
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    def fail(*args: Any, **options: Any) -> None:
+        raise RuntimeError("the secret of alice@acme.example")
+
+    monkeypatch.setattr(records, "page", fail)
+    answer = alice.get("records/posts")
+    told(answer, 500, "internal_error")
+    assert UUID.fullmatch(answer.headers["X-Correlation-ID"])
+    for word in ("secret", "RuntimeError", "Traceback", ".py", "alice"):
+        assert word not in answer.text
+    assert "alice@acme.example" not in "".join(capfd.readouterr())
+
+
+def test_an_exception_with_a_message_for_programmers_tells_callers_nothing(
+    alice: Caller, record: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for error in (KeyError("password_hash"), ValueError("col_posts"), LookupError("sqlite:///")):
+
+        def fail(*args: Any, _error: Exception = error, **options: Any) -> None:
+            raise _error
+
+        monkeypatch.setattr(records, "get", fail)
+        body = told(alice.get(f"records/posts/{record['id']}"), 500, "internal_error")
+        assert str(error).strip("'") not in str(body)
+
+
+ANYWHERE = [
+    ("GET", "/api/v1/auth/me", 200),
+    ("OPTIONS", "/api/v1/auth/me", 200),
+    ("HEAD", "/api/v1/auth/me", 200),
+    ("GET", "/api/v1/nope", 404),
+    ("DELETE", "/api/v1/auth/me", 405),
+    ("POST", "/api/v1/auth/login", 422),
+    ("GET", "/api/v1/collections", 403),
+    ("GET", "/health", 200),
+    ("GET", "/openapi.json", 200),
+    ("GET", "/docs", 200),
+    ("GET", "/", 302),
+    ("GET", "/console", 302),
+    ("GET", "/console/sign-in", 200),
+    ("POST", "/console/sign-in", 400),
+    ("GET", "/static/console/console.css", 200),
+    ("GET", "/static/nope", 404),
+    ("GET", "/nope", 404),
+]
+
+
+def test_every_answer_carries_the_request_s_own_id(alice: Caller) -> None:
+    for given in ("a", "A-b_c.9", "x" * 128):
+        for method, path, status in ANYWHERE:
+            answer = alice(method, path, headers={"X-Correlation-ID": given})
+            assert (answer.status_code, path) == (status, path)
+            assert answer.headers.getlist("X-Correlation-ID") == [given]
+            answer.close()
+
+
+NO_IDS = [
+    "",
+    "a b",
+    "x" * 129,
+    "x" * 200,
+    "a\r\nSet-Cookie: a=b",
+    "a\n",
+    "\u00e9",
+    "a\0",
+    "<b>",
+    "a/b",
+]
+
+
+def test_an_id_of_another_form_is_replaced(alice: Caller) -> None:
+    seen = set()
+    for given in NO_IDS:
+        for method, path, status in ANYWHERE:
+            raw = {"HTTP_X_CORRELATION_ID": given.encode().decode("latin-1")}
+            answer = alice(method, path, environ_overrides=raw)
+            assert (answer.status_code, path) == (status, path)
+            assert UUID.fullmatch(answer.headers["X-Correlation-ID"])
+            assert "Set-Cookie: a=b" not in str(answer.headers)
+            seen.add(answer.headers["X-Correlation-ID"])
+            answer.close()
+    assert len(seen) == len(NO_IDS) * len(ANYWHERE)
+
+
+def paths_of(rule: Rule, url_map: Map) -> str:
+    """A path of a rule, without a slash at its end."""
+    arguments = {
+        name: "1" if type(converter).__name__ == "IntegerPath" else UNKNOWN_ID
+        for name, converter in rule._converters.items()
+    }
+    return str(url_map.bind("atrium.test").build(rule.endpoint, arguments)).rstrip("/")
+
+
+def test_every_route_answers_with_and_without_its_slash(app: Flask, root: Caller) -> None:
+    checked = 0
+    for rule in app.url_map.iter_rules():
+        if rule.rule in ("/", "/static/<path:filename>"):
+            continue
+        path, matcher = paths_of(rule, app.url_map), app.url_map.bind("atrium.test")
+        for method in rule.methods or ():
+            try:
+                found = [matcher.match(form, method) for form in (path, f"{path}/")]
+            except RequestRedirect as redirect:
+                pytest.fail(f"{method} {path} redirects to {redirect.new_url}")
+            assert found[0] == found[1]
+            answers = [root(method, form, environ_base={}) for form in (path, f"{path}/")]
+            assert answers[0].status_code == answers[1].status_code != 308
+            checked += 1
+    assert checked > 50
+
+
+# --- The database is gone -------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def lost(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[services.Postgres, Caller]]:
+    """A PostgreSQL of its own, and a signed-in caller of an application that uses it."""
+    folder = tmp_path_factory.mktemp("lost")
+    with services.Postgres(private=True) as server:
+        url = server.url.replace("postgresql://", "postgresql+psycopg2://")
+        made = make_app(settings_for("sqlite", folder, database_url=url))
+        cast = builders.make_cast(made)
+        make_collection(cast.root)
+        yield server, cast.alice
+        with made.app_context():
+            db.db.engine.dispose()
+
+
+def test_without_its_database_the_service_says_503_and_comes_back_by_itself(
+    lost: tuple[services.Postgres, Caller],
+) -> None:
+    server, alice = lost
+    kept = make_record(alice, title="kept")
+    # The tests' PostgreSQL does not wait for the disk: what it shall remember must be there.
+    with alice.app.app_context():
+        db.connection().execute(sa.text("CHECKPOINT"))
+    server.kill()
+    started = time.monotonic()
+    for answer in (
+        alice.get("records/posts"),
+        alice.post("records/posts", {"title": "lost"}),
+        alice.get("auth/me"),
+        alice.post("auth/login", {"account": "acme", "email": alice.email, "password": "x"}),
+    ):
+        told(answer, 503, "unavailable")
+        assert int(answer.headers["Retry-After"]) > 0
+        assert "psycopg2" not in answer.text
+        assert "127.0.0.1" not in answer.text
+    assert alice.get("/health").status_code == 200
+    ready = alice.get("/ready")
+    assert (ready.status_code, ready.json["status"]) == (503, "unavailable")
+    assert ready.json["checks"]["database"] == "unreachable"
+    assert time.monotonic() - started < 5
+    server.start()
+    assert [one["title"] for one in alice.get("records/posts").json["items"]] == ["kept"]
+    assert alice.get(f"records/posts/{kept['id']}").json == kept
+    assert alice.get("/ready").status_code == 200
+
+
+def test_a_restarted_database_costs_a_503_at_worst(
+    lost: tuple[services.Postgres, Caller],
+) -> None:
+    server, alice = lost
+    before = alice.get("records/posts").json["total"]
+    server.restart()
+    statuses = [alice.post("records/posts", {"title": "new"}).status_code for _ in range(3)]
+    assert set(statuses) <= {201, 503}
+    assert statuses[1:] == [201, 201]
+    assert alice.get("records/posts").json["total"] == before + statuses.count(201)
+
+
+def test_a_path_to_a_file_that_is_no_database_is_a_503(tmp_path: Path) -> None:
+    made = make_app(settings_for("sqlite", tmp_path))
+    with made.app_context():
+        db.db.engine.dispose()
+    for file in tmp_path.glob("atrium.db*"):
+        file.unlink()
+    (tmp_path / "atrium.db").mkdir()
+    answer = Caller(made).post("auth/verify-email", {"token": "AA0001-x"})
+    told(answer, 503, "unavailable")
+    ready = Caller(made).get("/ready")
+    assert (ready.status_code, ready.json["checks"]["database"]) == (503, "unreachable")

@@ -1,0 +1,701 @@
+"""What no request may bring about: an answer outside the contract's shape, an error of ours, or a
+long wait (checks 32 to 36)."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+import re
+import time
+from typing import Any
+
+import pytest
+from flask import Flask
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from werkzeug.test import TestResponse
+
+from tests.builders import Caller, Cast, make_collection, make_record
+
+FAST_SECONDS = 1.0
+FIELDS = [
+    {"name": "title", "type": "text"},
+    {"name": "n", "type": "number"},
+    {"name": "live", "type": "boolean"},
+    {"name": "at", "type": "datetime"},
+    {"name": "data", "type": "json"},
+]
+
+
+@pytest.fixture
+def record(root: Caller, alice: Caller) -> dict[str, Any]:
+    make_collection(root, schema=FIELDS)
+    return make_record(alice, title="first", n=1)
+
+
+def body_routes(cast: Cast, record: dict[str, Any]) -> list[tuple[Caller, str, str]]:
+    """Routes with a JSON body, and somebody who may call them."""
+    nobody = Caller(cast.alice.app)
+    return [
+        (nobody, "POST", "auth/register"),
+        (nobody, "POST", "auth/login"),
+        (cast.alice, "POST", "records/posts"),
+        (cast.alice, "PUT", f"records/posts/{record['id']}"),
+        (cast.alice, "PATCH", f"records/posts/{record['id']}"),
+        (cast.root, "POST", "collections"),
+        (cast.root, "PUT", f"collections/{'0' * 8}-0000-7000-8000-{'0' * 12}"),
+        (cast.root, "PUT", "collections/posts/rules"),
+    ]
+
+
+def send(
+    caller: Caller, method: str, path: str, raw: bytes, type: str | None = "application/json"
+) -> TestResponse:
+    """A request with exactly this body; it must be answered fast."""
+    started = time.perf_counter()
+    answer = caller(method, path, data=raw, content_type=type)
+    assert time.perf_counter() - started < FAST_SECONDS, (method, path)
+    return answer
+
+
+def check_error(answer: TestResponse) -> dict[str, Any]:
+    """The contract's shape of an error (section 1). Returns the body."""
+    assert 400 <= answer.status_code < 500, (answer.status_code, answer.text[:500])
+    assert answer.mimetype == "application/json"
+    body: dict[str, Any] = answer.json
+    assert re.fullmatch(r"[a-z_]+", body["error"])
+    assert isinstance(body["message"], str)
+    assert body["message"]
+    if answer.status_code == 422:
+        assert body["error"] == "validation_error"
+        assert body["detail"]
+        for item in body["detail"]:
+            assert set(item) == {"loc", "msg", "type"}
+            assert item["loc"][0] in ("body", "query", "path", "header")
+    for item in body.get("details", []):
+        assert {"field", "message", "code"} <= set(item)
+    return body
+
+
+def one_field(text: str) -> bytes:
+    return b'{"title":' + text.encode() + b"}"
+
+
+NOT_JSON = {
+    "nested lists": b"[" * 100_000,
+    "nested lists, closed": b"[" * 100_000 + b"]" * 100_000,
+    "nested objects": b'{"a":' * 50_000,
+    "nested objects, closed": b'{"a":' * 50_000 + b"1" + b"}" * 50_000,
+    "deep within a field": one_field("[" * 40 + "]" * 40),
+    "an integer of 5000 digits": one_field("9" * 5000),
+    "a negative integer of 5000 digits": one_field("-" + "9" * 5000),
+    "NaN": one_field("NaN"),
+    "Infinity": one_field("Infinity"),
+    "-Infinity": one_field("-Infinity"),
+    "1e999": one_field("1e999"),
+    "-1e999": one_field("-1e999"),
+    "a lone high surrogate": one_field(r'"\ud800"'),
+    "a lone low surrogate": one_field(r'"a\udfffb"'),
+    "surrogates in the wrong order": one_field(r'"\udc00\ud800"'),
+    "a lone surrogate in a key": rb'{"\ud800": 1}',
+    "a lone surrogate deep inside": one_field(r'{"a": ["\uDBFF"]}'),
+    "a surrogate in raw bytes": b'{"title": "\xed\xa0\x80"}',
+    "a byte order mark": b'\xef\xbb\xbf{"title": "a"}',
+    "UTF-16": '{"title": "a"}'.encode("utf-16"),
+    "UTF-16 without its mark": '{"title": "a"}'.encode("utf-16-le"),
+    "UTF-32": '{"title": "a"}'.encode("utf-32"),
+    "latin-1": '{"title": "é"}'.encode("latin-1"),
+    "an overlong form": b'{"title": "\xc0\xaf"}',
+    "a raw NUL in a text": b'{"title": "a\0b"}',
+    "a raw NUL after the end": b'{"title": "a"}\0',
+    "an escaped NUL in a text": one_field(r'"a\u0000b"'),
+    "an escaped NUL in a key": rb'{"a\u0000b": 1}',
+    "an escaped NUL deep inside": one_field(r'{"a": [{"b": "\u0000"}]}'),
+    "nothing": b"",
+    "blanks": b"  \n",
+    "a truncated object": b'{"title": "a"',
+    "two values": b'{"title": "a"}{"title": "b"}',
+    "single quotes": b"{'title': 'a'}",
+    "a comment": b'{"title": "a" /* b */}',
+    "a trailing comma": b'{"title": "a",}',
+    "a raw line break in a text": b'{"title": "a\nb"}',
+    "10,000 keys": json.dumps({f"k{i}": i for i in range(10_000)}).encode(),
+    "10,000 keys deep inside": json.dumps({"data": {f"k{i}": 1 for i in range(10_000)}}).encode(),
+    "a list": b"[]",
+    "a list of objects": b'[{"title": "a"}]',
+    "a string": b'"title"',
+    "a number": b"1",
+    "null": b"null",
+    "true": b"true",
+}
+
+
+def test_what_is_no_json_object_is_422_everywhere(cast: Cast, record: dict[str, Any]) -> None:
+    for name, raw in NOT_JSON.items():
+        for caller, method, path in body_routes(cast, record):
+            answer = send(caller, method, path, raw)
+            assert (answer.status_code, path, name) == (422, path, name)
+            assert check_error(answer)["detail"][0]["loc"] == ["body"], (path, name)
+    assert cast.alice.get("records/posts").json["items"] == [record]
+
+
+@pytest.mark.parametrize("caller", ["alice", "anyone"])
+def test_a_body_is_looked_at_only_after_the_caller(
+    record: dict[str, Any], caller: str, request: pytest.FixtureRequest
+) -> None:
+    answer = send(request.getfixturevalue(caller), "POST", "collections", b"[" * 100_000)
+    assert answer.status_code == (403 if caller == "alice" else 401)
+
+
+def test_a_body_whose_properties_are_all_optional_may_be_absent(
+    alice: Caller, anyone: Caller
+) -> None:
+    assert alice.post("auth/send-verification").status_code == 200
+    assert anyone.post("auth/refresh").status_code == 401
+    assert alice.post("auth/logout").status_code == 200
+
+
+MEDIA_TYPES = [
+    "text/plain",
+    None,
+    "",
+    "application/x-www-form-urlencoded",
+    "multipart/form-data; boundary=x",
+    "application/xml",
+    "application/jsonp",
+    "application/json; charset=latin-1",
+    "application/json; charset=utf-16",
+    "application/json; charset=nonsense",
+    "json",
+    "\xff",
+]
+
+
+def test_another_content_type_is_415_everywhere(cast: Cast, record: dict[str, Any]) -> None:
+    for type in MEDIA_TYPES:
+        for caller, method, path in body_routes(cast, record):
+            answer = send(caller, method, path, b'{"title": "a"}', type)
+            assert (answer.status_code, path, type) == (415, path, type)
+            assert check_error(answer)["error"] == "unsupported_media_type"
+
+
+@pytest.mark.parametrize(
+    "type",
+    ["application/json; charset=UTF-8", "Application/JSON", 'application/json; charset="utf-8"'],
+)
+def test_json_in_utf_8_is_read_however_it_is_spelled(
+    alice: Caller, record: dict[str, Any], type: str
+) -> None:
+    assert send(alice, "POST", "records/posts", '{"title": "é"}'.encode(), type).status_code == 201
+
+
+@pytest.mark.parametrize("encoding", ["gzip", "deflate", "br", "x"])
+def test_a_compressed_body_is_not_read(cast: Cast, record: dict[str, Any], encoding: str) -> None:
+    bomb = gzip.compress(b" " * 5_000_000)
+    for caller, method, path in body_routes(cast, record):
+        answer = caller(
+            method,
+            path,
+            data=bomb,
+            content_type="application/json",
+            headers={"Content-Encoding": encoding},
+        )
+        check_error(answer)
+        assert answer.status_code == 415, path
+
+
+def test_an_over_long_body_is_413(
+    app: Flask, cast: Cast, record: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(app.config, "MAX_CONTENT_LENGTH", 1000)
+    for caller, method, path in body_routes(cast, record):
+        answer = send(caller, method, path, one_field(json.dumps("a" * 1000)))
+        body = check_error(answer)
+        assert (answer.status_code, body["error"]) == (413, "payload_too_large"), path
+
+
+def test_an_over_long_body_without_a_length_is_413(
+    app: Flask, alice: Caller, record: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(app.config, "MAX_CONTENT_LENGTH", 1000)
+    for length, status in ((500, 201), (2000, 413)):
+        chunked = {
+            "wsgi.input": io.BytesIO(one_field(json.dumps("a" * length))),
+            "wsgi.input_terminated": True,
+            "CONTENT_LENGTH": "",
+            "HTTP_TRANSFER_ENCODING": "chunked",
+            "CONTENT_TYPE": "application/json",
+        }
+        answer = alice.post("records/posts", environ_overrides=chunked)
+        assert answer.status_code == status
+    check_error(answer)
+
+
+def test_a_wrong_content_length_is_an_error_of_the_client(
+    alice: Caller, record: dict[str, Any]
+) -> None:
+    for length in ("-1", "nonsense", "9" * 30):
+        wrong = {"CONTENT_LENGTH": length, "CONTENT_TYPE": "application/json"}
+        check_error(alice.post("records/posts", environ_overrides=wrong))
+
+
+WRONG_TYPES = [0, -1, 1.5, 2**63, 2**64, True, None, [], {}, [[]], [{}], "", "x" * 100_000]
+SHAPES = [
+    ("auth/register", {"account_name": "Acme", "email": "a@b.example", "password": "x"}),
+    ("auth/login", {"account": "acme", "email": "a@b.example", "password": "x"}),
+    ("auth/refresh", {"refresh_token": "x"}),
+    ("auth/verify-email", {"token": "x"}),
+    ("auth/resend-verification", {"email": "a@b.example", "account": "acme"}),
+]
+
+
+@pytest.mark.parametrize(("path", "body"), SHAPES)
+def test_a_property_of_the_wrong_type_is_named(
+    anyone: Caller, path: str, body: dict[str, Any]
+) -> None:
+    for name in body:
+        for value in WRONG_TYPES[:-2]:
+            answer = anyone.post(path, body | {name: value})
+            told = check_error(answer)
+            assert answer.status_code == 422
+            assert ["body", name] in [item["loc"] for item in told["detail"]], (name, value)
+        for text in WRONG_TYPES[-2:]:
+            assert anyone.post(path, body | {name: text}).status_code < 500
+
+
+@pytest.mark.parametrize(("path", "body"), SHAPES)
+def test_missing_and_unknown_properties_are_named(
+    anyone: Caller, path: str, body: dict[str, Any]
+) -> None:
+    answer = anyone.post(path, body | {"role_id": 1, "__proto__": {}, "a" * 5000: 1})
+    told = check_error(answer)
+    assert answer.status_code == 422
+    assert {"role_id", "__proto__"} <= {item["loc"][1] for item in told["detail"]}
+
+
+@pytest.mark.parametrize("value", WRONG_TYPES, ids=range(len(WRONG_TYPES)))
+def test_wrong_types_in_a_definition_are_errors_of_the_client(root: Caller, value: Any) -> None:
+    field = {"name": "title", "type": "text"}
+    for body in (
+        {"name": value, "schema": [field]},
+        {"name": "posts", "schema": value or 0},
+        {"name": "posts", "schema": [value]},
+        {"name": "posts", "schema": [field | {"name": value}]},
+        {"name": "posts", "schema": [field | {"type": value}]},
+        {"name": "posts", "schema": [field | {"options": {"max_length": value, "pattern": value}}]},
+        {"name": "posts", "schema": [field | {"unknown": value}]},
+        {"name": "posts", "schema": [field], "list_rule": value, "nope": value},
+    ):
+        check_error(root.post("collections", body))
+    assert root.get("collections/names").json["names"] == []
+
+
+@pytest.mark.parametrize("number", [2**63, -(2**63) - 1, 2**64, 10**30, -(10**30)])
+def test_a_number_past_64_bits_is_refused(
+    alice: Caller, record: dict[str, Any], number: int
+) -> None:
+    for body in ({"n": number}, {"data": {"a": [number]}}):
+        for method, path in (("POST", "posts"), ("PATCH", f"posts/{record['id']}")):
+            answer = alice(method, f"records/{path}", body)
+            told = check_error(answer)
+            assert answer.status_code == 400
+            assert told["details"][0]["code"] == "number_out_of_range"
+
+
+PAGING = ["-1", "1.0", "1e3", "", " 1", "0x1", "NaN", "null", "1_000", "\u0661", "9" * 5000]
+PAGING += [str(2**31), str(2**63), str(2**64), "-" + str(2**63), "1;drop table users", "1 OR 1=1"]
+
+
+def test_bad_paging_is_422_naming_the_parameter(root: Caller, record: dict[str, Any]) -> None:
+    for value in PAGING:
+        for path in ("records/posts", "collections"):
+            for name in ("skip", "limit", "page", "page_size"):
+                answer = root.get(path, query_string={name: value})
+                assert (answer.status_code, name, value) == (422, name, value)
+                assert ["query", name] in [item["loc"] for item in check_error(answer)["detail"]]
+
+
+def test_paging_counts_from_where_it_is_told(alice: Caller, record: dict[str, Any]) -> None:
+    others = [make_record(alice, n=n) for n in (2, 3, 4, 5)]
+    for query, expected in (
+        ("skip=1&limit=2", (1, 2, 1, [2, 3])),
+        ("page=2&page_size=2", (2, 2, 2, [3, 4])),
+        ("page=3&limit=2", (4, 2, 3, [5])),
+        ("skip=%2B4", (4, 30, 1, [5])),
+        ("limit=100", (0, 100, 1, [1, 2, 3, 4, 5])),
+    ):
+        answer = alice.get(f"records/posts?sort=n&{query}").json
+        got = (
+            answer["skip"],
+            answer["limit"],
+            answer["page"],
+            [one["n"] for one in answer["items"]],
+        )
+        assert (got, answer["total"]) == (expected, 1 + len(others)), query
+
+
+@pytest.mark.parametrize(("name", "value"), [("limit", "0"), ("limit", "101"), ("page", "0")])
+def test_paging_has_bounds(alice: Caller, record: dict[str, Any], name: str, value: str) -> None:
+    assert alice.get("records/posts", query_string={name: value}).status_code == 422
+
+
+def test_the_last_page_there_can_be_is_empty(alice: Caller, record: dict[str, Any]) -> None:
+    for query in ({"skip": 2**31 - 1}, {"page": 2**31 - 1, "page_size": 100}):
+        answer = alice.get("records/posts", query_string=query)
+        assert (answer.status_code, answer.json["items"], answer.json["total"]) == (200, [], 1)
+
+
+SQL = [
+    "title; DROP TABLE users",
+    "title' OR '1'='1",
+    'title" OR "1"="1',
+    "(SELECT password_hash FROM users)",
+    "title--",
+    "title/**/desc",
+    "col_posts.title",
+    "users.password_hash",
+    "password_hash",
+    "rowid",
+    "ctid",
+    "*",
+    "1",
+    "title desc",
+    "title::text",
+    "CASE WHEN 1=1 THEN title END",
+    "\u202etitle",
+    "x" * 10_000,
+]
+
+
+def test_sql_for_a_name_is_refused(alice: Caller, record: dict[str, Any]) -> None:
+    for text in SQL:
+        for query in ({"sort": text}, {"sort": f"-{text}"}, {"fields": text}, {text: "1"}):
+            answer = alice.get("records/posts", query_string=query)
+            check_error(answer)
+            assert answer.status_code in (400, 422), query
+        check_error(alice.get(f"records/posts/{record['id']}", query_string={"fields": text}))
+    assert alice.get("records/posts").json["items"] == [record]
+
+
+def test_sql_for_a_value_is_a_value(alice: Caller, record: dict[str, Any]) -> None:
+    for text in SQL:
+        assert alice.get("records/posts", query_string={"title": text}).json["items"] == []
+        made = make_record(alice, title=text)
+        assert alice.get("records/posts", query_string={"title": text}).json["items"] == [made]
+        for name in ("n", "live", "at"):
+            answer = alice.get("records/posts", query_string={name: text})
+            assert answer.status_code == (200 if (name, text) == ("n", "1") else 400)
+
+
+NO_NAMES = ['a"b', "a'b", "a b", "a;b", "a--", "a.b", "1a", "_a", "é", "\uff41\uff42\uff43", ""]
+NO_NAMES += [" abc", "abc ", "abc\n", "a" * 64, "ab\u0131", "a\u200bb"]
+
+
+def test_a_name_that_is_none_is_refused(root: Caller) -> None:
+    field = {"name": "title", "type": "text"}
+    for name in NO_NAMES:
+        for body in (
+            {"name": name, "schema": [field]},
+            {"name": "posts", "schema": [field | {"name": name}]},
+        ):
+            answer = root.post("collections", body)
+            told = check_error(answer)
+            assert answer.status_code == 400, name
+            assert told["details"][0]["code"] == "name_invalid", name
+        check_error(root.get(f"records/{name or '%20'}"))
+
+
+def test_sql_keywords_are_names_like_others(root: Caller, alice: Caller) -> None:
+    words = ["select", "from", "where", "order", "group", "table", "user", "end", "index", "null"]
+    schema = [{"name": word, "type": "text", "unique": True} for word in words]
+    make_collection(root, "select", schema)
+    make_collection(root, "Table", schema[:1])
+    made = make_record(alice, "select", **dict.fromkeys(words, "x"))
+    listed = alice.get("records/select", query_string={"order": "x", "sort": "group,-from"})
+    assert listed.json["items"] == [made]
+
+
+@pytest.mark.parametrize("name", ["id", "ID", "account_id", "Created_At", "created_by", "xmin"])
+def test_system_names_are_refused_for_fields(root: Caller, name: str) -> None:
+    answer = root.post("collections", {"name": "posts", "schema": [{"name": name, "type": "text"}]})
+    assert answer.status_code == 400
+    assert answer.json["details"][0]["code"] == "name_reserved"
+
+
+def test_names_that_differ_in_case_only_clash(root: Caller) -> None:
+    make_collection(root, "posts")
+    again = root.post("collections", {"name": "POSTS", "schema": FIELDS})
+    assert (again.status_code, again.json["field"]) == (409, "name")
+    twice = [{"name": "a", "type": "text"}, {"name": "A", "type": "text"}]
+    answer = root.post("collections", {"name": "others", "schema": twice})
+    assert answer.json["details"][0]["code"] == "name_duplicate"
+
+
+PATHS = [
+    ("/api/v1//records/posts", 404),
+    ("//api/v1/records/posts", 404),
+    ("/api/v1/records//posts", 404),
+    ("/api/v1/records/posts//", 404),
+    ("/api//v1/auth/me", 404),
+    ("/api/v1/records/po%00sts", 404),
+    ("/api/v1/records/posts/%00", 404),
+    ("/api/v1/collections/%00", 404),
+    ("/api/v1/collections/%00/rules", 404),
+    ("/api/v1/records/po%0d%0aSet-Cookie:%20a=b", 404),
+    ("/api/v1/records/posts/%0d%0aX-Evil:%201", 404),
+    ("/api/v1/records/%ff%fe", 404),
+    ("/api/v1/records/posts/%ff", 404),
+    ("/api/v1/records/posts/%c0%af", 404),
+    ("/api/v1/records/posts/%ed%a0%80", 404),
+    ("/api/v1/records/posts/%2e%2e%2f%2e%2e", 404),
+    ("/api/v1/records/..%2fcollections", 404),
+    ("/api/v1/records/col_posts", 404),
+    ("/api/v1/records/users", 404),
+    ("/api/v1/records/po\u017fts", 404),
+    ("/api/v1/records/" + "x" * 10_000, 404),
+    ("/api/v1", 404),
+    ("/api/v1/", 404),
+    ("/api/v1/nope", 404),
+    ("/api/v1/auth", 404),
+    ("/api/v2/auth/me", 404),
+    ("/API/V1/auth/me", 404),
+    ("/nope", 404),
+    ("/auth/nope", 404),
+    ("/static/nope.css", 404),
+    ("/static/..%2fwsgi.py", 404),
+    ("/static/%2e%2e/app/config.py", 404),
+    ("/static/%00", 404),
+    ("/static/a%0d%0ab", 404),
+    ("/.env", 404),
+    ("/wsgi.py", 404),
+    ("/api/v1/records/posts?title=%00", 422),
+    ("/api/v1/records/posts?ti%00tle=a", 422),
+    ("/api/v1/records/posts?sort=%00", 422),
+    ("/api/v1/records/posts?title=%ff", 422),
+    ("/api/v1/records/posts?%ff=1", 422),
+    ("/api/v1/records/posts?sort=%c0%af", 422),
+    ("/api/v1/records/posts?a%0d%0ab=1", 400),
+    ("/api/v1/records/posts?sort=a%0d%0ab", 400),
+    ("/api/v1/collections?search=%ff", 422),
+    ("/api/v1/collections?search=%00", 422),
+    ("/api/v1/collections?nope=1", 422),
+    ("/api/v1/collections/names?nope=1", 422),
+    ("/api/v1/auth/me?nope=1", 422),
+    ("/auth/verify-email?token=%00", 422),
+    ("/auth/verify-email?token=%ff", 422),
+    ("/auth/verify-email", 422),
+    ("/auth/verify-email?token=a&token=b&nope=1", 422),
+    ("/health?nope=1", 422),
+]
+
+
+def test_an_odd_path_or_query_is_an_error_in_json(root: Caller, record: dict[str, Any]) -> None:
+    for path, status in PATHS:
+        answer = root.get(path)
+        check_error(answer)
+        assert answer.status_code == status, path
+        assert not {"Location", "Set-Cookie"} & set(answer.headers.keys()), path
+
+
+def test_a_query_of_a_thousand_parameters_is_answered_fast(
+    alice: Caller, record: dict[str, Any]
+) -> None:
+    started = time.perf_counter()
+    for query in (
+        "&".join(f"k{i}=1" for i in range(5000)),
+        "title=a&" * 5000,
+        "sort=" + "," * 9000,
+    ):
+        answer = alice.get(f"records/posts?{query}")
+        assert answer.status_code in (200, 400, 422)
+    assert time.perf_counter() - started < 3 * FAST_SECONDS
+
+
+METHODS = [
+    ("PATCH", "/api/v1/records/posts"),
+    ("DELETE", "/api/v1/auth/login"),
+    ("GET", "/api/v1/auth/login"),
+    ("POST", "/api/v1/records/posts/1"),
+    ("PATCH", "/api/v1/collections"),
+    ("TRACE", "/api/v1/auth/me"),
+    ("CONNECT", "/api/v1/auth/me"),
+    ("NONSENSE", "/api/v1/auth/me"),
+    ("POST", "/health"),
+    ("POST", "/openapi.json"),
+    ("DELETE", "/docs"),
+    ("PUT", "/console"),
+    ("POST", "/static/console/console.css"),
+]
+
+
+def test_a_method_that_is_not_there_is_405(root: Caller) -> None:
+    for method, path in METHODS:
+        answer = root(method, path)
+        told = check_error(answer)
+        assert (answer.status_code, told["error"]) == (405, "method_not_allowed"), (method, path)
+        assert method not in answer.headers["Allow"].split(", ")
+
+
+ODD_TEXTS = [
+    "\xff\xfe",
+    "a\0b",
+    "a\r\nSet-Cookie: a=b",
+    "'; DROP TABLE accounts; --",
+    "\u0130",
+    "*a",
+]
+ODD_TEXTS += ["x" * 8000, "../..", "%00", "acme\t", "acme,globex", "{{7*7}}"]
+
+
+def raw_header(name: str, value: str) -> dict[str, Any]:
+    """A header as a lenient server would pass it on; the test client refuses to send it."""
+    return {f"HTTP_{name.upper().replace('-', '_')}": value.encode().decode("latin-1")}
+
+
+def test_odd_text_for_an_account_names_none(
+    root: Caller, alice: Caller, anyone: Caller, record: dict[str, Any]
+) -> None:
+    for text in ODD_TEXTS:
+        header = raw_header("X-Account-ID", text)
+        statuses = [
+            caller.get("records/posts", environ_overrides=header).status_code
+            for caller in (root, alice, anyone)
+        ]
+        expected = [200, 200, 401] if text.strip() == "acme" else [404, 403, 404]
+        assert statuses == expected, text
+
+
+@pytest.mark.parametrize("name", ["Authorization", "X-API-Key"])
+def test_odd_text_for_a_credential_is_401(anyone: Caller, name: str) -> None:
+    for text in ODD_TEXTS:
+        for value in (text, f"Bearer {text}", f"Bearer {text}.{text}.{text}", f"svc_sk_{text}"):
+            answer = anyone.get("auth/me", environ_overrides=raw_header(name, value))
+            told = check_error(answer)
+            assert (answer.status_code, told["error"]) == (401, "unauthorized"), value
+            assert answer.headers["WWW-Authenticate"] == "Bearer"
+
+
+def test_an_odd_host_is_no_account_and_no_error_of_ours(alice: Caller) -> None:
+    for host in [*ODD_TEXTS, "evil.example", "a:b:c", "[::1", "", "a" * 300]:
+        odd = {"HTTP_HOST": host.encode().decode("latin-1")}
+        for path in ("/api/v1/auth/me", "/health", "/", "/console", "/docs", "/nope"):
+            answer = alice.get(path, environ_overrides=odd)
+            assert answer.status_code < 500, (host, path)
+            assert "evil" not in answer.headers.get("Location", "")
+
+
+OTHER_HEADERS = ["Accept", "Cookie", "User-Agent", "Content-Type", "If-None-Match"]
+OTHER_HEADERS += ["Range", "Referer", "Origin"]
+
+
+def test_odd_text_in_other_headers_changes_nothing(alice: Caller) -> None:
+    for header in OTHER_HEADERS:
+        for text in ODD_TEXTS:
+            for path in ("auth/me", "/health", "/console/sign-in", "/static/console/console.css"):
+                answer = alice.get(path, environ_overrides=raw_header(header, text))
+                assert answer.status_code in (200, 416), (header, text, path)
+                answer.close()
+
+
+def test_an_anonymous_caller_may_name_the_account_in_odd_case(
+    root: Caller, alice: Caller, anyone: Caller
+) -> None:
+    make_collection(root, list_rule="")
+    for name in ("ACME", alice.account_id.upper(), " acme "):
+        assert anyone.acting_in(name).get("records/posts").status_code == 200
+
+
+NAMES = st.sampled_from(["title", "n", "live", "at", "data", "id", "created_by", "account_id"])
+ODD_TEXT = st.text(st.characters(), max_size=30) | st.sampled_from(
+    ["\0", "\ud800", "\U0010ffff", "2026-01-01", "2026-01-01T00:00:00Z", "0001-01-01T00:00+14:00"]
+)
+JSON = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.sampled_from([2**63 - 1, 2**63, -(2**63), 10**39, 10**41, 1e308, 5e-324, -0.0])
+    | st.floats()
+    | ODD_TEXT,
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(ODD_TEXT, inner, max_size=4),
+    max_leaves=12,
+)
+FUZZ = settings(
+    max_examples=100,
+    deadline=None,
+    derandomize=True,
+    database=None,
+    suppress_health_check=list(HealthCheck),
+)
+
+
+def test_no_record_body_is_an_error_of_ours(
+    root: Caller, alice: Caller, record: dict[str, Any]
+) -> None:
+    @FUZZ
+    @given(st.dictionaries(NAMES | ODD_TEXT, JSON, max_size=6) | JSON)
+    def fuzz(body: Any) -> None:
+        raw = json.dumps(body).encode()
+        for method, path in (("POST", "posts"), ("PATCH", f"posts/{record['id']}")):
+            answer = send(alice, method, f"records/{path}", raw)
+            if answer.status_code >= 400:
+                check_error(answer)
+            else:
+                shown = alice.get(f"records/posts/{answer.json['id']}")
+                assert shown.json == answer.json
+
+    fuzz()
+
+
+PROPERTIES = st.fixed_dictionaries(
+    {},
+    optional={
+        "name": st.sampled_from(["a", "b", "A", "id", "select", "x" * 63]) | JSON,
+        "type": st.sampled_from(["text", "number", "json", "reference", "date", "file"]) | JSON,
+        "required": st.booleans() | JSON,
+        "unique": st.booleans() | JSON,
+        "default": JSON,
+        "collection": st.sampled_from(["posts", "fuzzed", "users"]) | JSON,
+        "on_delete": st.sampled_from(["cascade", "restrict", "set_null"]) | JSON,
+        "options": JSON
+        | st.dictionaries(
+            st.sampled_from(["min", "max", "integer", "min_length", "max_length", "pattern"])
+            | st.sampled_from(["choices", "index"]),
+            JSON,
+            max_size=3,
+        ),
+    },
+)
+WHOLE = st.fixed_dictionaries(
+    {"name": st.sampled_from(["a", "b", "c"]), "type": st.sampled_from(["text", "number", "json"])},
+    optional={"default": JSON, "required": st.booleans(), "unique": st.booleans()},
+)
+
+
+def test_no_definition_is_an_error_of_ours(root: Caller, record: dict[str, Any]) -> None:
+    @FUZZ
+    @given(st.lists(PROPERTIES | WHOLE, max_size=3) | st.lists(WHOLE, max_size=2) | JSON)
+    def fuzz(schema: Any) -> None:
+        raw = json.dumps({"name": "fuzzed", "schema": schema}).encode()
+        answer = send(root, "POST", "collections", raw)
+        if answer.status_code >= 400:
+            check_error(answer)
+            return
+        assert answer.status_code == 201
+        assert root.delete(f"collections/{answer.json['id']}").status_code == 200
+
+    fuzz()
+
+
+def test_no_rules_are_an_error_of_ours(root: Caller, record: dict[str, Any]) -> None:
+    names = ["list_rule", "view_rule", "list_fields", "view_fields", "create", "read", "delete"]
+    values = JSON | st.fixed_dictionaries({}, optional={"rule": JSON, "fields": JSON})
+
+    @FUZZ
+    @given(st.dictionaries(st.sampled_from(names), values, max_size=4))
+    def fuzz(body: Any) -> None:
+        answer = send(root, "PUT", "collections/posts/rules", json.dumps(body).encode())
+        if answer.status_code >= 400:
+            check_error(answer)
+
+    fuzz()

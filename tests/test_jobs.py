@@ -1,0 +1,357 @@
+"""Background work: asked for in a transaction, done at least once, by whoever is there."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+from flask import Flask
+
+from app import db, jobs
+from app.accounts.models import SYSTEM_ACCOUNT_ID
+from app.config import PROJECT
+from app.jobs import Job
+from tests.builders import PASSWORD, Caller
+from tests.mailbox import outbox, run_jobs
+from tests.parallel import at_once
+from tests.services import Redis
+
+BODY = {"account": "acme", "email": "ann@acme.example", "password": PASSWORD}
+WORKER = "from app import create_app, jobs; app = create_app(); app.app_context().push(); "
+Define = Callable[..., None]
+
+
+@pytest.fixture
+def define(monkeypatch: pytest.MonkeyPatch) -> Define:
+    """Defines a kind of job for one test."""
+
+    def defined(handler: jobs.Handler, *, attempts: int = 3, kind: str = "test") -> None:
+        monkeypatch.setitem(jobs._handlers, kind, (handler, attempts))
+
+    return defined
+
+
+def ask(app: Flask, kind: str = "test", **payload: Any) -> None:
+    """Ask for work in a transaction of its own."""
+    with app.app_context(), db.transaction():
+        jobs.enqueue(kind, payload, account_id=SYSTEM_ACCOUNT_ID)
+
+
+def rows(app: Flask) -> list[Any]:
+    """All jobs, and in how many seconds each is due by the database's clock."""
+    with app.app_context():
+        now = db.connection().execute(sa.select(db.database_now())).scalar_one()
+        found = db.connection().execute(sa.select(Job.__table__).order_by(Job.id)).all()
+    return [(row, (row.due_at - now).total_seconds()) for row in found]
+
+
+def only(app: Flask) -> Any:
+    """The only job there is."""
+    ((row, _),) = rows(app)
+    return row
+
+
+def make_due(app: Flask) -> None:
+    """Let the time pass that jobs still wait."""
+    with app.app_context(), db.transaction() as session:
+        session.execute(sa.update(Job).values(due_at=db.database_now(-1)))
+
+
+def fail(payload: Mapping[str, Any]) -> None:
+    raise OSError("with a secret in its message")
+
+
+def test_a_job_gets_its_payload_and_account_once(app: Flask, define: Define) -> None:
+    seen: list[Mapping[str, Any]] = []
+    define(seen.append)
+    ask(app, n=1, text="Grüße")
+    assert (run_jobs(app), run_jobs(app)) == (1, 0)
+    assert seen == [{"account_id": SYSTEM_ACCOUNT_ID, "n": 1, "text": "Grüße"}]
+    row = only(app)
+    assert (row.status, row.attempts, row.last_error) == ("done", 1, None)
+    assert row.finished_at is not None
+
+
+def test_work_asked_for_in_a_transaction_that_fails_is_not_there(
+    app: Flask, define: Define
+) -> None:
+    define(fail)
+
+    def ask_and_fail() -> None:
+        with db.transaction():
+            jobs.enqueue("test", {}, account_id=SYSTEM_ACCOUNT_ID)
+            raise ZeroDivisionError
+
+    with app.app_context(), pytest.raises(ZeroDivisionError):
+        ask_and_fail()
+    assert rows(app) == []
+    assert run_jobs(app) == 0
+
+
+def test_work_of_a_kind_that_nobody_does_is_refused(app: Flask) -> None:
+    with app.app_context(), db.transaction(), pytest.raises(LookupError):
+        jobs.enqueue("nonsense", {}, account_id=SYSTEM_ACCOUNT_ID)
+
+
+def test_a_failed_job_is_tried_again_ever_later_and_then_given_up(
+    app: Flask, define: Define
+) -> None:
+    define(fail, attempts=4)
+    ask(app)
+    for attempt, delay in ((1, 10), (2, 40), (3, 160)):
+        assert (run_jobs(app), run_jobs(app)) == (1, 0)
+        ((row, due_in),) = rows(app)
+        assert (row.status, row.attempts) == ("pending", attempt)
+        assert delay - 5 < due_in <= delay
+        make_due(app)
+    assert run_jobs(app) == 1
+    row = only(app)
+    assert (row.status, row.attempts, row.last_error) == ("failed", 4, "OSError")
+    assert row.finished_at is not None
+    make_due(app)
+    assert run_jobs(app) == 0
+
+
+def test_no_delay_is_longer_than_an_hour(app: Flask, define: Define) -> None:
+    define(fail, attempts=20)
+    ask(app)
+    for _ in range(8):
+        run_jobs(app)
+        ((_, due_in),) = rows(app)
+        make_due(app)
+    assert 3590 < due_in <= 3600
+
+
+def test_what_a_failed_job_wrote_is_rolled_back(app: Flask, define: Define) -> None:
+    define(lambda payload: None, kind="other")
+
+    def write_and_fail(payload: Mapping[str, Any]) -> None:
+        with db.transaction():
+            jobs.enqueue("other", {}, account_id=SYSTEM_ACCOUNT_ID)
+            raise OSError
+
+    define(write_and_fail)
+    ask(app)
+    assert run_jobs(app) == 1
+    assert only(app).kind == "test"
+
+
+def test_one_failure_keeps_no_other_job_waiting(app: Flask, define: Define) -> None:
+    done: list[int] = []
+
+    def handle(payload: Mapping[str, Any]) -> None:
+        if payload["n"] == 0:
+            raise OSError
+        done.append(payload["n"])
+
+    define(handle)
+    for n in range(5):
+        ask(app, n=n)
+    assert run_jobs(app) == 5
+    assert sorted(done) == [1, 2, 3, 4]
+
+
+def test_a_kind_that_only_a_newer_release_knows_is_kept_for_it(
+    app: Flask, define: Define, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[Any] = []
+    define(seen.append)
+    ask(app)
+    with monkeypatch.context() as older:
+        older.delitem(jobs._handlers, "test")
+        assert run_jobs(app) == 1
+    row = only(app)
+    assert (row.status, row.last_error) == ("pending", "LookupError")
+    make_due(app)
+    run_jobs(app)
+    assert (len(seen), only(app).status) == (1, "done")
+
+
+@pytest.mark.parametrize("late", ["done", "failed"])
+def test_a_worker_whose_lease_ran_out_changes_nothing_any_more(
+    app: Flask, define: Define, late: str
+) -> None:
+    runs: list[str] = []
+
+    def handle(payload: Mapping[str, Any]) -> None:
+        runs.append(threading.current_thread().name)
+        if len(runs) > 1:
+            return
+        make_due(app)  # the lease runs out, and another worker takes over
+        other = threading.Thread(target=run_jobs, args=[app], name="other")
+        other.start()
+        other.join()
+        if late == "failed":
+            raise OSError
+
+    define(handle)
+    ask(app)
+    run_jobs(app)
+    assert runs[1:] == ["other"]
+    row = only(app)
+    assert (row.status, row.attempts, row.last_error) == ("done", 2, None)
+
+
+def test_a_job_under_lease_is_left_alone(app: Flask, define: Define) -> None:
+    others: list[int] = []
+
+    def handle(payload: Mapping[str, Any]) -> None:
+        other = threading.Thread(target=lambda: others.append(run_jobs(app)))
+        other.start()
+        other.join()
+
+    define(handle)
+    ask(app)
+    assert run_jobs(app) == 1
+    assert others == [0]
+
+
+def test_a_job_that_kills_its_workers_is_given_up(app: Flask, define: Define) -> None:
+    def die(payload: Mapping[str, Any]) -> None:
+        raise SystemExit
+
+    define(die, attempts=2)
+    ask(app)
+    for _ in range(2):
+        with pytest.raises(SystemExit):
+            run_jobs(app)
+        assert only(app).status == "pending"
+        make_due(app)
+    run_jobs(app)
+    assert (only(app).status, only(app).last_error) == ("failed", "WorkerLost")
+
+
+def test_workers_at_once_run_each_job_once(app: Flask, define: Define) -> None:
+    done: list[int] = []
+    define(lambda payload: done.append(payload["n"]))
+    with app.app_context(), db.transaction():
+        for n in range(50):
+            jobs.enqueue("test", {"n": n}, account_id=SYSTEM_ACCOUNT_ID)
+    tried = at_once(3, lambda _: run_jobs(app))
+    assert sum(tried) == 50
+    assert Counter(done) == Counter(range(50))
+    assert {row.status for row, _ in rows(app)} == {"done"}
+
+
+def test_a_job_that_takes_long_takes_no_others_lease(app: Flask, define: Define) -> None:
+    due_while_running: list[int] = []
+
+    def look(payload: Mapping[str, Any]) -> None:
+        leased = [row for row, due_in in rows(app) if row.status == "pending" and due_in > 0]
+        due_while_running.append(len(leased))
+
+    define(look)
+    for _ in range(3):
+        ask(app)
+    run_jobs(app)
+    assert due_while_running == [1, 1, 1]
+
+
+def test_a_worker_survives_a_database_that_was_away(
+    app: Flask, define: Define, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done: list[int] = []
+    define(lambda payload: done.append(payload["n"]))
+    with app.app_context():
+        with monkeypatch.context() as away:
+            away.setattr(jobs, "_look", lambda: db.connection().execute(sa.text("SELECT nothing")))
+            with pytest.raises(sa.exc.DBAPIError):
+                jobs.run_due()
+        with db.transaction():
+            jobs.enqueue("test", {"n": 1}, account_id=SYSTEM_ACCOUNT_ID)
+        assert jobs.run_due() == 1
+    assert done == [1]
+
+
+def test_the_embedded_worker_does_what_becomes_due_until_stopped(
+    app: Flask, define: Define
+) -> None:
+    stop, done = threading.Event(), threading.Event()
+    define(lambda payload: done.set())
+
+    def work() -> None:
+        with app.app_context():
+            jobs.serve(stop)
+
+    worker = threading.Thread(target=work)
+    worker.start()
+    ask(app)
+    assert done.wait(5)
+    stop.set()
+    worker.join(5)
+    assert not worker.is_alive()
+
+
+@contextmanager
+def queued(app: Flask, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Redis, dict[str, str]]]:
+    """A Redis of its own that the application uses, and the environment of a worker beside it."""
+    with Redis(private=True) as server:
+        settings = replace(app.extensions["atrium.config"], redis_url=server.url)
+        monkeypatch.setitem(app.extensions, "atrium.config", settings)
+        environ = {
+            **os.environ,
+            "SERVICE_ENV": "test",
+            "SERVICE_INSTANCE_DIR": str(settings.instance_dir),
+            "SERVICE_DATABASE_URL": settings.database_url,
+            "SERVICE_REDIS_URL": server.url,
+        }
+        yield server, environ
+        jobs.redis_client(server.url).close()
+
+
+@contextmanager
+def process(environ: dict[str, str], *command: str) -> Iterator[None]:
+    running = subprocess.Popen(
+        command, cwd=PROJECT, env=environ, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+    )
+    try:
+        yield
+    finally:
+        running.terminate()
+        print(running.communicate(timeout=20)[0].decode())  # noqa: T201 - for a test that fails
+
+
+def until(happened: Callable[[], Any], seconds: float = 20) -> bool:
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        if happened():
+            return True
+        time.sleep(0.05)
+    return False
+
+
+def test_with_redis_the_queue_wakes_a_worker(
+    app: Flask, anyone: Caller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Without the sweep, so that only the queue can tell the worker.
+    serve = WORKER + "jobs._serve_queue({url!r}, __import__('threading').Event())"
+    with queued(app, monkeypatch) as (server, environ):
+        assert anyone.get("/ready").json["checks"]["queue"] == "ok"
+        with process(environ, sys.executable, "-c", serve.format(url=server.url)):
+            assert anyone.post("auth/register", BODY).status_code == 201
+            assert until(lambda: outbox(app))
+            assert until(lambda: only(app).status == "done")
+
+
+def test_without_redis_no_request_waits_and_the_sweep_finds_the_work(
+    app: Flask, anyone: Caller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with queued(app, monkeypatch) as (server, environ):
+        server.kill()
+        started = time.perf_counter()
+        assert anyone.post("auth/register", BODY).status_code == 201
+        assert time.perf_counter() - started < 1.5
+        assert anyone.get("/ready").json["checks"]["queue"] == "unreachable"
+        with process(environ, sys.executable, "-m", "flask", "--app", "wsgi", "worker"):
+            assert until(lambda: outbox(app))
+            assert until(lambda: only(app).status == "done")

@@ -1,0 +1,279 @@
+"""`/openapi.json` describes every route, all of it, and nothing that is not so (contract 11)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from flask import Flask
+from jsonschema import Draft202012Validator
+from openapi_spec_validator import OpenAPIV31SpecValidator
+from werkzeug.test import TestResponse
+
+from app import create_app
+from app.rest import Access, access_of
+from tests.builders import PASSWORD, Caller, Cast, make_collection, make_record
+from tests.conftest import settings_for
+
+VERBS = {"get", "post", "put", "patch", "delete"}
+# Pages and files for people, and the description itself.
+NOT_DESCRIBED = re.compile(r"/(console(/.*)?|docs|redoc|openapi\.json|static/.*)?$")
+Operation = Mapping[str, Any]
+
+
+@pytest.fixture(scope="module")
+def described(tmp_path_factory: pytest.TempPathFactory) -> Flask:
+    """An application whose database is never asked."""
+    return create_app(settings_for("sqlite", tmp_path_factory.mktemp("openapi")))
+
+
+@pytest.fixture(scope="module")
+def spec(described: Flask) -> dict[str, Any]:
+    answer = described.test_client().get("/openapi.json")
+    assert answer.mimetype == "application/json"
+    found: dict[str, Any] = answer.json
+    return found
+
+
+def operations(spec: Mapping[str, Any]) -> Iterator[tuple[str, Operation]]:
+    """Every operation, named by verb and path."""
+    for path, item in spec["paths"].items():
+        for verb, operation in item.items():
+            if verb in VERBS:
+                yield f"{verb.upper()} {path}", operation
+
+
+def contents(spec: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Every JSON body, of requests and of answers."""
+    for name, operation in operations(spec):
+        if "requestBody" in operation:
+            yield f"{name} request", operation["requestBody"]["content"]["application/json"]
+        for status, response in operation["responses"].items():
+            if "content" in response:
+                yield f"{name} {status}", response["content"]["application/json"]
+
+
+def validator(spec: Mapping[str, Any], schema: Mapping[str, Any]) -> Draft202012Validator:
+    """What checks values against a schema of the description."""
+    whole = {**schema, "components": spec["components"]}
+    checker = Draft202012Validator.FORMAT_CHECKER
+    return Draft202012Validator(whole, format_checker=checker)
+
+
+def template(rule: str) -> str:
+    """A route as the description writes it."""
+    return re.sub(r"<(?:[a-z]+:)?([a-z_]+)>", r"{\1}", rule)
+
+
+def test_it_is_valid_and_names_the_version(spec: dict[str, Any]) -> None:
+    OpenAPIV31SpecValidator(spec).validate()
+    assert spec["openapi"] == "3.1.0"
+    assert (spec["info"]["title"], spec["info"]["version"]) == ("Atrium", "0.1.0")
+    assert spec["info"]["description"]
+
+
+def test_it_describes_every_route_and_nothing_else(described: Flask, spec: dict[str, Any]) -> None:
+    routes = {
+        f"{method} {template(rule.rule)}"
+        for rule in described.url_map.iter_rules()
+        if not NOT_DESCRIBED.match(rule.rule)
+        for method in (rule.methods or set()) - {"HEAD", "OPTIONS"}
+    }
+    assert {name for name, _ in operations(spec)} == routes
+
+
+def test_no_two_paths_differ_only_in_the_names_of_their_parts(spec: dict[str, Any]) -> None:
+    alike: dict[str, list[str]] = {}
+    for path in spec["paths"]:
+        alike.setdefault(re.sub(r"{.*?}", "{}", path), []).append(path)
+    assert [paths for paths in alike.values() if len(paths) > 1] == []
+
+
+def test_every_operation_has_a_summary_and_a_tag_that_is_explained(spec: dict[str, Any]) -> None:
+    explained = {tag["name"] for tag in spec["tags"] if tag["description"]}
+    for name, operation in operations(spec):
+        assert re.fullmatch(r"[A-Z].{5,90}\.", operation["summary"]), name
+        assert len(operation["tags"]) == 1
+        assert set(operation["tags"]) <= explained, name
+
+
+def test_every_operation_documents_its_errors(described: Flask, spec: dict[str, Any]) -> None:
+    views = {
+        f"{method} {template(rule.rule)}": described.view_functions[rule.endpoint]
+        for rule in described.url_map.iter_rules()
+        for method in rule.methods or ()
+    }
+    for name, operation in operations(spec):
+        documented, access = set(operation["responses"]), access_of(views[name])
+        expected = set()
+        if access is not Access.PUBLIC:
+            expected.add("401")
+        if access is Access.SUPERADMIN:
+            expected.add("403")
+        if "requestBody" in operation:
+            expected |= {"413", "415", "422"}
+        if operation.get("parameters"):
+            expected.add("422")
+        if "{" in name:
+            expected.add("404")
+        assert expected <= documented, name
+        assert ("401" in documented) == (access is not Access.PUBLIC) or "auth/" in name
+        assert [s for s in documented if s.startswith("2")], name
+        assert not {"default", "500"} & documented, name
+
+
+def test_what_needs_a_credential_says_so(described: Flask, spec: dict[str, Any]) -> None:
+    views = {
+        f"{method} {template(rule.rule)}": described.view_functions[rule.endpoint]
+        for rule in described.url_map.iter_rules()
+        for method in rule.methods or ()
+    }
+    bearer = {"bearer": []}
+    expected = {
+        Access.PUBLIC: [],
+        Access.ANONYMOUS: [{}, bearer],
+        Access.SIGNED_IN: [bearer],
+        Access.SUPERADMIN: [bearer],
+    }
+    for name, operation in operations(spec):
+        assert operation["security"] == expected[access_of(views[name])], name
+    assert spec["components"]["securitySchemes"]["bearer"]["scheme"] == "bearer"
+
+
+def test_every_parameter_is_described(spec: dict[str, Any]) -> None:
+    for name, operation in operations(spec):
+        for parameter in operation.get("parameters", ()):
+            assert parameter["schema"].get("type"), (name, parameter)
+            if parameter["in"] == "query" and parameter["name"] != "token":
+                assert parameter.get("description"), (name, parameter)
+
+
+def test_every_json_body_has_an_example_that_fits_its_schema(spec: dict[str, Any]) -> None:
+    checked = 0
+    for name, content in contents(spec):
+        assert content["schema"], name
+        assert "example" in content, name
+        faults = validator(spec, content["schema"]).iter_errors(content["example"])
+        assert [fault.message for fault in faults] == [], name
+        checked += 1
+    assert checked > 100
+
+
+def test_every_error_has_the_one_shape(spec: dict[str, Any]) -> None:
+    for name, operation in operations(spec):
+        for status, response in operation["responses"].items():
+            if status.startswith("4"):
+                body = response["content"]["application/json"]
+                assert body["schema"] == {"$ref": "#/components/schemas/Error"}, (name, status)
+
+
+def test_every_property_has_a_type_unless_it_may_be_anything(spec: dict[str, Any]) -> None:
+    anything = {"default", "list_fields", "view_fields", "create_fields", "update_fields", "fields"}
+    untyped = {
+        (name, key)
+        for name, schema in spec["components"]["schemas"].items()
+        for key, value in schema["properties"].items()
+        if not {"type", "$ref", "anyOf", "allOf"} & set(value) and key not in anything
+    }
+    assert untyped == set()
+
+
+def test_every_schema_is_used_and_explained_by_no_internal_name(spec: dict[str, Any]) -> None:
+    text = str(spec)
+    for name in spec["components"]["schemas"]:
+        assert f"#/components/schemas/{name}'" in text, name
+        assert re.fullmatch(r"[A-Z][A-Za-z]+", name), "a number means two schemas of one name"
+        assert not name.endswith(("Schema", "Metadata"))
+    for noise in ("marshmallow", "smorest", "<locals>", "<class", "_schema'", "fields_", "app."):
+        assert noise not in text
+    for noise in ("password_hash", "token_hash", "Traceback", "TODO", "None,"):
+        assert noise not in text.replace("None, '", "")
+
+
+def fits(spec: Mapping[str, Any], path: str, answer: TestResponse) -> None:
+    """Check an answer against what the description says of it."""
+    operation = spec["paths"][path][answer.request.method.lower()]
+    response = operation["responses"][str(answer.status_code)]
+    schema = response["content"]["application/json"]["schema"]
+    faults = validator(spec, schema).iter_errors(answer.json)
+    assert [fault.message for fault in faults] == [], (path, answer.status_code)
+
+
+def test_real_answers_fit_their_schemas(cast: Cast, spec: dict[str, Any]) -> None:
+    made = make_collection(cast.root)
+    record = make_record(cast.alice, title="a")
+    one, rules = "/api/v1/records/{collection}/{record_id}", "collections/posts/rules"
+    nobody = Caller(cast.root.app)
+    signing_in = {"account": "acme", "email": cast.alice.email, "password": PASSWORD}
+    new = {"account_name": "New Co", "email": "a@new.example", "password": PASSWORD}
+    for path, answer in (
+        ("/api/v1/auth/me", cast.alice.get("auth/me")),
+        ("/api/v1/auth/me", nobody.get("auth/me")),
+        ("/api/v1/auth/login", nobody.post("auth/login", signing_in)),
+        ("/api/v1/auth/login", nobody.post("auth/login", signing_in | {"password": "x"})),
+        ("/api/v1/auth/login", nobody.post("auth/login", {})),
+        ("/api/v1/auth/register", nobody.post("auth/register", new)),
+        ("/api/v1/auth/register", nobody.post("auth/register", new)),
+        ("/api/v1/auth/register", nobody.post("auth/register", new | {"password": "x"})),
+        ("/api/v1/records/{collection}", cast.alice.get("records/posts")),
+        ("/api/v1/records/{collection}", cast.alice.get("records/posts?include_total=false")),
+        ("/api/v1/records/{collection}", cast.alice.get("records/posts?nope=1")),
+        ("/api/v1/records/{collection}", cast.alice.post("records/posts", {"title": "b"})),
+        ("/api/v1/records/{collection}", cast.alice.post("records/posts", data="x")),
+        (one, cast.alice.get(f"records/posts/{record['id']}")),
+        (one, cast.alice.patch(f"records/posts/{record['id']}", {"title": None})),
+        (one, cast.charlie.get(f"records/posts/{record['id']}")),
+        ("/api/v1/collections", cast.root.get("collections")),
+        ("/api/v1/collections", cast.alice.get("collections")),
+        ("/api/v1/collections/names", cast.root.get("collections/names")),
+        ("/api/v1/collections/{collection_name}/rules", cast.root.get(rules)),
+        ("/api/v1/collections/{collection_id}", cast.root.delete("collections/nope")),
+        ("/api/v1/collections/{collection_id}", cast.root.delete(f"collections/{made['id']}")),
+        ("/api/v1/migrations", cast.root.get("migrations")),
+        ("/api/v1/migrations/current", cast.root.get("migrations/current")),
+        ("/health", nobody.get("/health")),
+        ("/ready", nobody.get("/ready")),
+    ):
+        fits(spec, path, answer)
+
+
+def test_the_examples_of_requests_work_as_they_are(
+    root: Caller, alice: Caller, anyone: Caller, spec: dict[str, Any]
+) -> None:
+    bodies = {
+        name: operation["requestBody"]["content"]["application/json"]["example"]
+        for name, operation in operations(spec)
+        if "requestBody" in operation
+    }
+    registering = bodies["POST /api/v1/auth/register"] | {"account_slug": "acme-too"}
+    assert anyone.post("auth/register", registering).status_code == 201
+    made = root.post("collections", bodies["POST /api/v1/collections"])
+    assert made.status_code == 201
+    rules = bodies["PUT /api/v1/collections/{collection_name}/rules"]
+    assert root.put("collections/posts/rules", rules).status_code == 200
+    schema = bodies["PUT /api/v1/collections/{collection_id}"]
+    assert root.put(f"collections/{made.json['id']}", schema).status_code == 200
+    record = alice.post("records/posts", bodies["POST /api/v1/records/{collection}"])
+    assert record.status_code == 201
+    for verb in ("PUT", "PATCH"):
+        body = bodies[f"{verb} /api/v1/records/{{collection}}/{{record_id}}"]
+        assert alice(verb, f"records/posts/{record.json['id']}", body).status_code == 200
+
+
+def test_the_pages_are_under_a_strict_policy(described: Flask) -> None:
+    for path in ("/docs", "/redoc"):
+        answer = described.test_client().get(path)
+        policy = answer.headers["Content-Security-Policy"]
+        assert "unsafe" not in policy
+        assert "default-src 'none'" in policy
+        assert "frame-ancestors 'none'" in policy
+        assert not re.search(r"(src|href)=\"(https?:)?//", answer.text)
+
+
+def test_nothing_served_names_another_host(described: Flask) -> None:
+    for file in Path(described.root_path, "templates").rglob("*.html"):
+        if "email" not in file.parts:
+            assert not re.search(r"(src|href|action)=[\"'](https?:)?//", file.read_text()), file

@@ -1,0 +1,254 @@
+"""No account reaches anything of another, by any route: a matrix made from the routes themselves.
+
+Every route of the API has an entry in PUBLIC or CASES. A new route without one fails here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from flask import Flask
+
+from app import jobs
+from app.rest import PREFIX, Access, access_of
+from tests.builders import PASSWORD, Caller, Cast, make_collection, make_record
+
+RANDOM_ID = "019a9f00-0000-7000-8000-00000000dead"
+Route = tuple[str, str]
+
+# Routes that take no credential, each with the reason.
+PUBLIC: dict[Route, str] = {
+    ("POST", "/auth/register"): "founds a new account; nobody is known yet",
+    ("POST", "/auth/login"): "is where a credential comes from",
+    ("POST", "/auth/refresh"): "the refresh token in the body is the credential",
+    ("POST", "/auth/verify-email"): "the token of the mailed link is the credential",
+    ("POST", "/auth/resend-verification"): "for who cannot sign in yet; answers alike for all",
+}
+
+
+@dataclass(frozen=True)
+class Superadmin:
+    """A route for superadmins: everyone else gets 403 `superadmin_required`."""
+
+    body: Any = None
+
+
+@dataclass(frozen=True)
+class Owned:
+    """A route with the id of a thing in its path: of another account it is 404 like none."""
+
+    make: Callable[[Caller], str]
+    read: str
+    body: Any = None
+
+
+@dataclass(frozen=True)
+class Own:
+    """A route that only ever concerns the caller or the account acted in."""
+
+    body: Callable[[Cast], Any] = lambda cast: None
+    expected: tuple[int, ...] = (200,)
+
+
+def a_record(owner: Caller) -> str:
+    return str(make_record(owner, title="of acme", n=1)["id"])
+
+
+def alices_refresh_token(cast: Cast) -> dict[str, str]:
+    body = {"account": "acme", "email": cast.alice.email, "password": PASSWORD}
+    return {"refresh_token": Caller(cast.alice.app).post("auth/login", body).json["refresh_token"]}
+
+
+TITLE = [{"name": "title", "type": "text"}]
+ONE_RECORD = "records/posts/{id}"
+CASES: dict[Route, Superadmin | Owned | Own] = {
+    ("POST", "/auth/logout"): Own(alices_refresh_token, (403,)),
+    ("GET", "/auth/me"): Own(),
+    ("POST", "/auth/send-verification"): Own(lambda cast: {"email": cast.alice.email}),
+    ("GET", "/records/<collection>"): Own(),
+    ("POST", "/records/<collection>"): Own(lambda cast: {"title": "of globex"}, (201,)),
+    ("GET", "/records/<collection>/<record_id>"): Owned(a_record, ONE_RECORD),
+    ("PUT", "/records/<collection>/<record_id>"): Owned(a_record, ONE_RECORD, {"title": "x"}),
+    ("PATCH", "/records/<collection>/<record_id>"): Owned(a_record, ONE_RECORD, {"title": "x"}),
+    ("DELETE", "/records/<collection>/<record_id>"): Owned(a_record, ONE_RECORD),
+    ("GET", "/collections"): Superadmin(),
+    ("POST", "/collections"): Superadmin({"name": "others", "schema": TITLE}),
+    ("GET", "/collections/names"): Superadmin(),
+    ("GET", "/collections/<collection_id>"): Superadmin(),
+    ("PUT", "/collections/<uuid:collection_id>"): Superadmin({"schema": TITLE}),
+    ("DELETE", "/collections/<uuid:collection_id>"): Superadmin(),
+    ("GET", "/collections/<collection_name>/rules"): Superadmin(),
+    ("PUT", "/collections/<collection_name>/rules"): Superadmin({"delete_rule": None}),
+    ("GET", "/migrations"): Superadmin(),
+    ("GET", "/migrations/history"): Superadmin(),
+    ("GET", "/migrations/current"): Superadmin(),
+}
+
+
+def of_kind(kind: type) -> Any:
+    """The routes of CASES of one kind, as parameters."""
+    chosen = [(route, case) for route, case in CASES.items() if isinstance(case, kind)]
+    ids = [" ".join(route) for route, _ in chosen]
+    return pytest.mark.parametrize(("route", "case"), chosen, ids=ids)
+
+
+def routes(app: Flask) -> dict[Route, Callable[..., Any]]:
+    """Every route of the API with its view."""
+    return {
+        (method, rule.rule.removeprefix(PREFIX)): app.view_functions[rule.endpoint]
+        for rule in app.url_map.iter_rules()
+        if rule.rule.startswith(PREFIX)
+        for method in (rule.methods or set()) - {"HEAD", "OPTIONS"}
+    }
+
+
+def address(route: Route, **values: str) -> str:
+    """The path of a route: the given values by name, and the shared collection for all others."""
+    parts = []
+    for part in route[1].strip("/").split("/"):
+        name = part.strip("<>").rpartition(":")[2]
+        parts.append(values.get(name, "posts") if part.startswith("<") else part)
+    return "/".join(parts)
+
+
+@pytest.fixture
+def posts(root: Caller) -> dict[str, Any]:
+    return make_collection(root, schema=[*TITLE, {"name": "n", "type": "number"}])
+
+
+def test_every_route_has_an_entry_and_every_entry_a_route(app: Flask) -> None:
+    known = routes(app)
+    assert not PUBLIC.keys() & CASES.keys()
+    assert PUBLIC.keys() | CASES.keys() == known.keys()
+    for route, view in known.items():
+        access = access_of(view)
+        assert (access is Access.PUBLIC) == (route in PUBLIC), route
+        superadmins = isinstance(CASES.get(route), Superadmin)
+        assert (access is Access.SUPERADMIN) == superadmins, route
+
+
+@pytest.mark.parametrize(("route", "case"), CASES.items(), ids=[" ".join(r) for r in CASES])
+def test_without_a_credential_it_is_401(
+    anyone: Caller, posts: dict[str, Any], route: Route, case: Any
+) -> None:
+    path = address(route, collection_id=posts["id"], record_id=RANDOM_ID)
+    for caller in (anyone, Caller(anyone.app, Authorization="Bearer nonsense")):
+        body = case.body if not callable(case.body) else {}
+        for named in (caller, caller.acting_in("acme"), caller.acting_in("system")):
+            answer = named(route[0], path, body)
+            assert answer.status_code == 401, (path, answer.text)
+            assert answer.json["error"] == "unauthorized"
+
+
+@of_kind(Superadmin)
+def test_a_route_for_superadmins_is_403_to_everyone_else(
+    cast: Cast, posts: dict[str, Any], route: Route, case: Superadmin
+) -> None:
+    path = address(route, collection_id=posts["id"])
+    before = cast.root.get("collections").json
+    for caller in (cast.alice, cast.bob, cast.charlie, cast.alice.acting_in("acme")):
+        for target in (path, path.replace("posts", "nothing").replace(posts["id"], RANDOM_ID)):
+            answer = caller(route[0], target, case.body)
+            assert answer.status_code == 403
+            assert answer.json["error"] == "superadmin_required"
+    named = cast.alice.acting_in("system")(route[0], path, case.body)
+    assert (named.status_code, named.json["error"]) == (403, "forbidden")
+    assert cast.root.get("collections").json == before
+
+
+@of_kind(Owned)
+def test_a_thing_of_another_account_is_404_like_none(
+    cast: Cast, posts: dict[str, Any], route: Route, case: Owned
+) -> None:
+    id = case.make(cast.alice)
+    read = case.read.format(id=id)
+    before = cast.alice.get(read).json
+    # A superadmin acts in the system account unless another is named: to it, too, this is none.
+    for stranger in (cast.charlie, cast.root, cast.root.acting_in("globex")):
+        theirs = stranger(route[0], address(route, record_id=id), case.body)
+        none = stranger(route[0], address(route, record_id=RANDOM_ID), case.body)
+        assert theirs.status_code == none.status_code == 404
+        assert theirs.data == none.data
+        assert set(theirs.headers.keys()) == set(none.headers.keys())
+    assert cast.alice.get(read).json == before
+
+
+@of_kind(Owned)
+def test_naming_the_other_account_is_403(
+    cast: Cast, posts: dict[str, Any], route: Route, case: Owned
+) -> None:
+    id = case.make(cast.alice)
+    read = case.read.format(id=id)
+    before = cast.alice.get(read).json
+    path = address(route, record_id=id)
+    for name in ("acme", "ACME", cast.alice.account_id, "AA0001", "*", "system"):
+        answer = cast.charlie.acting_in(name)(route[0], path, case.body)
+        assert (answer.status_code, answer.json["error"]) == (403, "forbidden")
+    hosted = cast.charlie(route[0], path, case.body, headers={"Host": "acme.atrium.test"})
+    assert (hosted.status_code, hosted.json["error"]) == (403, "forbidden")
+    assert cast.alice.get(read).json == before
+
+
+@of_kind(Own)
+def test_a_route_about_the_caller_tells_and_changes_nothing_of_others(
+    app: Flask, cast: Cast, posts: dict[str, Any], route: Route, case: Own
+) -> None:
+    kept = make_record(cast.alice, title="of acme")
+    signed_in = alices_refresh_token(cast)
+    answer = cast.charlie(route[0], address(route), case.body(cast))
+    assert answer.status_code in case.expected
+    for secret in ("acme", cast.alice.id, cast.alice.account_id, kept["id"]):
+        assert secret not in answer.text
+    with app.app_context():
+        jobs.run_due()
+    assert not [mail for mail in _mails(app) if cast.alice.email in mail]
+    assert cast.alice.get("records/posts").json["items"] == [kept]
+    assert Caller(app).post("auth/refresh", signed_in).status_code == 200
+
+
+FORGED = ("account_id", "id", "created_by", "created_at", "updated_by")
+
+
+def test_system_fields_in_a_body_are_never_taken(cast: Cast, posts: dict[str, Any]) -> None:
+    mine = make_record(cast.charlie, title="mine")
+    for name in FORGED:
+        value = getattr(cast.alice, name, None) or cast.alice.id
+        for method, path in (("POST", "posts"), ("PATCH", f"posts/{mine['id']}")):
+            answer = cast.charlie(method, f"records/{path}", {"title": "x", name: value})
+            assert answer.status_code == 400
+            assert [item["code"] for item in answer.json["details"]] == ["field_read_only"]
+    assert cast.charlie.get("records/posts").json["items"] == [mine]
+    assert cast.alice.get("records/posts").json["items"] == []
+
+
+def test_filters_on_the_account_find_nothing_of_another(cast: Cast, posts: dict[str, Any]) -> None:
+    make_record(cast.alice, title="of acme")
+    for query in (
+        {"account_id": cast.alice.account_id},
+        {"created_by": cast.alice.id},
+        {"title": "of acme"},
+    ):
+        answer = cast.charlie.get("records/posts", query_string=query).json
+        assert (answer["items"], answer["total"]) == ([], 0)
+
+
+def test_a_superadmin_reads_across_accounts_only_where_it_says_so(
+    cast: Cast, posts: dict[str, Any]
+) -> None:
+    theirs = [make_record(one, title="x")["id"] for one in (cast.alice, cast.charlie)]
+
+    def seen(caller: Caller) -> list[str]:
+        return [one["id"] for one in caller.get("records/posts?sort=id").json["items"]]
+
+    assert seen(cast.root) == []
+    assert seen(cast.root.acting_in("acme")) == theirs[:1]
+    assert seen(cast.root.acting_in("*")) == theirs
+    assert cast.root.acting_in("*").post("records/posts", {"title": "x"}).status_code == 400
+
+
+def _mails(app: Flask) -> list[str]:
+    outbox = app.extensions["atrium.config"].instance_dir / "outbox"
+    return [file.read_text() for file in outbox.glob("*.eml")]
