@@ -11,11 +11,9 @@ from app.config import ConfigError
 
 try:
     app = create_app()
+    with app.app_context():
+        bootstrap.from_settings()
 except ConfigError as error:
     sys.exit(f"The settings are not usable:\n{error}")
-
-with app.app_context():
-    try:
-        bootstrap.from_settings()
-    except SQLAlchemyError:
-        structlog.get_logger().warning("no superadmin made yet: the database is not ready")
+except SQLAlchemyError:
+    structlog.get_logger().warning("no superadmin made yet: the database is not ready")

@@ -5,8 +5,10 @@ from __future__ import annotations
 from flask import Flask
 from werkzeug.middleware.proxy_fix import ProxyFix
 
-from app import apidocs, cli, config, db, errors, health, logs, rest
+from app import apidocs, cli, config, cors, db, errors, health, logs, rest
+from app.accounts import routes as accounts
 from app.auth import guard
+from app.auth import people_routes as people
 from app.auth import routes as auth
 from app.collections import routes as collections
 from app.collections.revisions import MIGRATIONS
@@ -14,16 +16,22 @@ from app.config import Config
 from app.console import routes as console
 from app.console.guard import csrf
 from app.extensions import api, migrate
+from app.records import removal
 from app.records import routes as records
 
 API_BLUEPRINTS = (
     auth.blueprint,
     auth.links,
+    *accounts.blueprints,
+    *people.blueprints,
     records.blueprint,
     collections.blueprint,
+    collections.own,
     collections.migrations,
     health.blueprint,
 )
+# Imported for what they subscribe to.
+SUBSCRIBERS = (removal,)
 PAGES = (console.blueprint, apidocs.blueprint)
 
 
@@ -39,7 +47,7 @@ def create_app(settings: Config | None = None) -> Flask:
     )
     app.extensions["atrium.config"] = settings
     _configure(app, settings)
-    for extension in (logs, guard, errors, cli):
+    for extension in (logs, cors, guard, errors, cli):
         extension.init_app(app)
     db.init_app(app, settings)
     csrf.init_app(app)

@@ -170,6 +170,21 @@ class Config:
     base_domain: str = _setting(_host, "", "<slug>.<this domain> names the account")
     access_token_expire_minutes: int = _setting(_number(1, 1440), 60, "access token lifetime")
     refresh_token_expire_days: int = _setting(_number(1, 365), 7, "refresh token lifetime")
+    single_tenant: bool = _setting(_boolean, False, "one account, which need not be named")
+    single_tenant_account: str = _setting(_text, "default", "the slug of the one account")
+    single_tenant_account_name: str = _setting(_text, "Default", "the name of the one account")
+    registration: str = _setting(
+        _one_of("open", "invite", "off"), "open", "who may register: anyone, the invited, nobody"
+    )
+    cors_origins: tuple[str, ...] = _setting(_list_of(), (), "origins of browser applications")
+    login_rate_limit: str = _setting(_one_of("on", "off"), "on", "lock-out of password guessers")
+    login_tries: int = _setting(_number(1, 10_000), 10, "failures per user and address, 15 min")
+    login_tries_per_address: int = _setting(_number(1, 10_000), 50, "failures per address, 15 min")
+    login_tries_per_user: int = _setting(_number(1, 10_000), 100, "failures per user, 15 min")
+    mail_tries: int = _setting(_number(1, 10_000), 10, "mails asked for per mailbox, in 1 hour")
+    mail_tries_per_address: int = _setting(
+        _number(1, 100_000), 500, "registrations and mails asked for per address, in 1 hour"
+    )
     password_min_length: int = _setting(_number(8, 128), 12, "shortest password")
     password_require: tuple[str, ...] = _setting(
         _list_of("upper", "lower", "digit", "special"),
@@ -264,7 +279,8 @@ def _fernet() -> str:
 def _kept(path: Path, make: Callable[[], str]) -> str:
     # Linking a finished file is atomic: of two processes that start at once both read one key.
     if not path.exists():
-        path.parent.mkdir(parents=True, exist_ok=True)
+        # The mails in it carry links that sign people in.
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         draft = path.with_name(f"{path.name}.{secrets.token_hex(4)}")
         draft.touch(mode=0o600)
         draft.write_text(make())

@@ -190,6 +190,13 @@ def transaction(*, changes_schema: bool = False) -> Iterator[Session]:
         callback()
 
 
+@contextmanager
+def savepoint() -> Iterator[None]:
+    """A part of the open transaction that may fail without the rest of it."""
+    with db.session.begin_nested():
+        yield
+
+
 def on_commit(callback: Callable[[], None]) -> None:
     """Call back after the open transaction commits; never when it rolls back."""
     callbacks = db.session().info["on_commit"]

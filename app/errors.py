@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import sqlite3
 import traceback
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import psycopg2
 import structlog
 from flask import Flask, Response, jsonify
 from sqlalchemy.exc import DisconnectionError, InterfaceError, OperationalError
@@ -119,6 +121,17 @@ class Malformed(AppError):
         return cls([{"loc": list(loc), "msg": msg, "type": type}])
 
 
+class TooManyRequests(AppError):
+    """What was tried too often."""
+
+    status = 429
+    error = "rate_limited"
+    message = "Too many tries. Wait a while."
+
+    def __init__(self, seconds: int) -> None:
+        super().__init__(headers={"Retry-After": str(seconds)})
+
+
 class Unavailable(AppError):
     """A database or queue that does not answer for the moment."""
 
@@ -135,6 +148,16 @@ def problem(field: str | None, code: str, message: str, **extra: Any) -> dict[st
     return {"field": field, "message": message, "code": code, **extra}
 
 
+# A connection that broke while idle fails before SQLAlchemy could wrap its driver's error.
+UNAVAILABLE = (
+    OperationalError,
+    InterfaceError,
+    DisconnectionError,
+    PoolTimeout,
+    psycopg2.OperationalError,
+    psycopg2.InterfaceError,
+    sqlite3.OperationalError,
+)
 HTTP_ERRORS = {
     400: "bad_request",
     404: "not_found",
@@ -186,6 +209,6 @@ def init_app(app: Flask) -> None:
     """Register the error handlers."""
     app.register_error_handler(AppError, answer)
     app.register_error_handler(HTTPException, answer_http)
-    for unavailable in (OperationalError, InterfaceError, DisconnectionError, PoolTimeout):
+    for unavailable in UNAVAILABLE:
         app.register_error_handler(unavailable, _answer_unavailable)
     app.register_error_handler(Exception, _answer_unexpected)

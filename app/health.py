@@ -66,8 +66,9 @@ def _checks() -> dict[str, str]:
         at_head = revisions.applied_core_revision() == revisions.core_head()
         checks["migrations"] = "ok" if at_head else "missing: run flask db upgrade"
     except SQLAlchemyError:
+        missing = "missing: run flask db upgrade" if "database" in checks else "unknown"
         checks.setdefault("database", "unreachable")
-        checks.setdefault("migrations", "missing: run flask db upgrade")
+        checks.setdefault("migrations", missing)
     if config.current().redis_url:
         checks["queue"] = "ok" if jobs.queue_answers() else "unreachable"
     return checks

@@ -41,6 +41,7 @@ class Access(Enum):
     PUBLIC = "public"  # credentials are not looked at
     ANONYMOUS = "anonymous"  # nobody need be signed in, but a bad credential is refused
     SIGNED_IN = "signed in"
+    ACCOUNT_ADMIN = "admin of the account"
     SUPERADMIN = "superadmin"
 
 
@@ -55,6 +56,7 @@ def allow(access: Access) -> Callable[[View], View]:
 
 
 public = allow(Access.PUBLIC)
+account_admin = allow(Access.ACCOUNT_ADMIN)
 superadmin = allow(Access.SUPERADMIN)
 
 
@@ -111,8 +113,9 @@ def _text_problem(value: str) -> None:
 class Text(ma.fields.String):
     """A string of bounded length."""
 
-    def __init__(self, *, longest: int = 1000, **options: Any) -> None:
-        super().__init__(validate=[ma.validate.Length(max=longest), _text_problem], **options)
+    def __init__(self, *, shortest: int = 0, longest: int = 1000, **options: Any) -> None:
+        length = ma.validate.Length(min=shortest or None, max=longest)
+        super().__init__(validate=[length, _text_problem], **options)
 
 
 class Whole(ma.fields.Integer):
@@ -143,6 +146,16 @@ class Timestamp(ma.fields.Field[datetime]):
 
     def _serialize(self, value: Any, *args: Any, **options: Any) -> Any:
         return clock.iso(value) if value is not None else None
+
+
+class Moment(ma.fields.Field[datetime]):
+    """A moment from outside: ISO 8601, UTC where it has no offset."""
+
+    def _deserialize(self, value: Any, *args: Any, **options: Any) -> datetime:
+        try:
+            return clock.parse(value)
+        except (TypeError, ValueError):
+            raise ma.ValidationError("Must be an ISO 8601 date and time.") from None
 
 
 class Empty(Schema):
@@ -371,6 +384,7 @@ class Api(flask_smorest.Api):
         """Serve the description of an application."""
         super().init_app(app, **options)
         self.register_field(Timestamp, "string", "date-time")
+        self.register_field(Moment, "string", "date-time")
         self.register_converter(UuidPath, lambda path: {"type": "string", "format": "uuid"})
         self.register_converter(IntegerPath, lambda path: {"type": "integer", "minimum": 0})
 
@@ -394,6 +408,7 @@ ERROR_EXAMPLES: dict[int, AppError] = {
     409: errors.Conflict(field="name"),
     413: AppError("The body is larger than this service takes.", error="payload_too_large"),
     415: errors.UnsupportedMediaType(),
+    429: errors.TooManyRequests(60),
     422: Malformed.at("body", "name", msg="Missing data for required field.", type="missing"),
 }
 ERROR_MEANINGS = {
@@ -404,6 +419,7 @@ ERROR_MEANINGS = {
     409: "A clash with what is stored.",
     413: "The body is too large.",
     415: "The body is not JSON in UTF-8.",
+    429: "Too many tries; `Retry-After` says how many seconds to wait.",
     422: "The request does not have the documented shape; `detail` lists every place.",
 }
 
@@ -451,7 +467,7 @@ def _with_errors(view: Any, rule: str) -> Any:
     access = access_of(view)
     if access is not Access.PUBLIC:
         codes.add(401)
-    if access is Access.SUPERADMIN:
+    if access in (Access.SUPERADMIN, Access.ACCOUNT_ADMIN):
         codes.add(403)
     if "<" in rule:
         codes |= {404} | ({422} if "<uuid" in rule or "<integer" in rule else set())

@@ -90,6 +90,10 @@ class Cache:
                     self._values.popitem(last=False)
         return value
 
+    def put(self, key: Hashable, value: Any) -> None:
+        """Remember a value."""
+        self._values[key] = value
+
 
 _reloading: ContextVar[bool] = ContextVar("reloading", default=False)
 

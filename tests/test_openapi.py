@@ -136,6 +136,7 @@ def test_what_needs_a_credential_says_so(described: Flask, spec: dict[str, Any])
         Access.PUBLIC: [],
         Access.ANONYMOUS: [{}, bearer],
         Access.SIGNED_IN: [bearer],
+        Access.ACCOUNT_ADMIN: [bearer],
         Access.SUPERADMIN: [bearer],
     }
     for name, operation in operations(spec):

@@ -26,6 +26,11 @@ PUBLIC: dict[Route, str] = {
     ("POST", "/auth/refresh"): "the refresh token in the body is the credential",
     ("POST", "/auth/verify-email"): "the token of the mailed link is the credential",
     ("POST", "/auth/resend-verification"): "for who cannot sign in yet; answers alike for all",
+    ("POST", "/auth/forgot-password"): "for who cannot sign in; answers alike for all",
+    ("POST", "/auth/reset-password"): "the token of the mailed link is the credential",
+    ("GET", "/auth/verify-reset-token/<token>"): "the token of the mailed link is the credential",
+    ("GET", "/invitations/<invitation>"): "the token of the mailed link is the credential",
+    ("POST", "/invitations/<invitation>/accept"): "the same; who accepts has no user yet",
 }
 
 
@@ -43,6 +48,7 @@ class Owned:
     make: Callable[[Caller], str]
     read: str
     body: Any = None
+    part: str = "record_id"
 
 
 @dataclass(frozen=True)
@@ -62,9 +68,124 @@ def alices_refresh_token(cast: Cast) -> dict[str, str]:
     return {"refresh_token": Caller(cast.alice.app).post("auth/login", body).json["refresh_token"]}
 
 
+def a_user(owner: Caller) -> str:
+    return str(owner.post("account/users", {"email": "dora@acme.example"}).json["id"])
+
+
+def a_group(owner: Caller) -> str:
+    return str(owner.post("groups", {"name": "finance"}).json["id"])
+
+
+def a_membership(owner: Caller) -> str:
+    group = a_group(owner)
+    assert owner.post(f"groups/{group}/users", {"user_id": owner.id}).status_code == 200
+    return group
+
+
+def an_invitation(owner: Caller) -> str:
+    return str(owner.post("invitations", {"email": "dora@acme.example"}).json["id"])
+
+
+def a_key(owner: Caller) -> str:
+    return str(owner.post("api-keys", {"name": "nightly"}).json["id"])
+
+
+def a_session(owner: Caller) -> str:
+    body = {"account": owner.slug, "email": owner.email, "password": PASSWORD}
+    assert Caller(owner.app).post("auth/login", body).status_code == 200
+    return str(owner.get("auth/sessions").json["items"][0]["id"])
+
+
 TITLE = [{"name": "title", "type": "text"}]
 ONE_RECORD = "records/posts/{id}"
-CASES: dict[Route, Superadmin | Owned | Own] = {
+Case = Superadmin | Owned | Own
+SIGN_IN: dict[Route, Case] = {
+    ("PATCH", "/auth/me"): Own(lambda cast: {"name": "Charlie"}),
+    ("POST", "/auth/change-password"): Own(
+        lambda cast: {"current_password": PASSWORD, "new_password": "Another-horse-2"}
+    ),
+    ("GET", "/auth/sessions"): Own(),
+    ("DELETE", "/auth/sessions/<uuid:session_id>"): Owned(
+        a_session, "auth/sessions", part="session_id"
+    ),
+}
+ACCOUNT, USER = "/accounts/<uuid:account_id>", "/users/<uuid:user_id>"
+ROLE = "/roles/<integer:role_id>"
+RENAMED, DEMOTED = {"name": "renamed"}, {"role": "viewer"}
+LINK = {"send_reset_link": True}
+PEOPLE: dict[Route, Case] = {
+    ("GET", "/accounts"): Superadmin(),
+    ("POST", "/accounts"): Superadmin({"name": "Initech"}),
+    ("GET", ACCOUNT): Superadmin(),
+    ("PUT", ACCOUNT): Superadmin(RENAMED),
+    ("PATCH", ACCOUNT): Superadmin(RENAMED),
+    ("DELETE", ACCOUNT): Superadmin(),
+    ("GET", f"{ACCOUNT}/users"): Superadmin(),
+    ("GET", "/users"): Superadmin(),
+    ("POST", "/users"): Superadmin({"email": "dora@x.example", "account_id": RANDOM_ID}),
+    ("GET", USER): Superadmin(),
+    ("PUT", USER): Superadmin(RENAMED),
+    ("PATCH", USER): Superadmin(DEMOTED),
+    ("DELETE", USER): Superadmin(),
+    ("PUT", f"{USER}/password"): Superadmin(LINK),
+    ("POST", f"{USER}/password"): Superadmin(LINK),
+    ("POST", f"{USER}/verify"): Superadmin(),
+    ("POST", f"{USER}/resend-verification"): Superadmin(),
+    ("GET", "/roles"): Superadmin(),
+    ("POST", "/roles"): Superadmin({"name": "auditor"}),
+    ("GET", ROLE): Superadmin(),
+    ("PUT", ROLE): Superadmin({"description": "x"}),
+    ("PATCH", ROLE): Superadmin({"description": "x"}),
+    ("DELETE", ROLE): Superadmin(),
+}
+MEMBER, ONE_MEMBER = "/account/users/<uuid:user_id>", "account/users/{id}"
+OWN_ACCOUNT: dict[Route, Case] = {
+    ("GET", "/account"): Own(),
+    ("PUT", "/account"): Own(lambda cast: RENAMED),
+    ("PATCH", "/account"): Own(lambda cast: RENAMED),
+    ("GET", "/account/collections"): Own(),
+    ("GET", "/account/roles"): Own(),
+    ("GET", "/account/users"): Own(),
+    ("POST", "/account/users"): Own(lambda cast: {"email": "dora@x.example"}, (201,)),
+    ("GET", MEMBER): Owned(a_user, ONE_MEMBER, part="user_id"),
+    ("PUT", MEMBER): Owned(a_user, ONE_MEMBER, RENAMED, "user_id"),
+    ("PATCH", MEMBER): Owned(a_user, ONE_MEMBER, DEMOTED, "user_id"),
+    ("DELETE", MEMBER): Owned(a_user, ONE_MEMBER, part="user_id"),
+}
+GROUP, ONE_GROUP = "/groups/<uuid:group_id>", "groups/{id}"
+SOMEBODY = {"user_id": RANDOM_ID}
+GROUPS: dict[Route, Case] = {
+    ("GET", "/groups"): Own(),
+    ("POST", "/groups"): Own(lambda cast: {"name": "finance"}, (201,)),
+    ("GET", GROUP): Owned(a_group, ONE_GROUP, part="group_id"),
+    ("PUT", GROUP): Owned(a_group, ONE_GROUP, RENAMED, "group_id"),
+    ("PATCH", GROUP): Owned(a_group, ONE_GROUP, RENAMED, "group_id"),
+    ("DELETE", GROUP): Owned(a_group, ONE_GROUP, part="group_id"),
+}
+for word in ("users", "members"):
+    GROUPS |= {
+        ("POST", f"{GROUP}/{word}"): Owned(a_group, ONE_GROUP, SOMEBODY, "group_id"),
+        ("DELETE", f"{GROUP}/{word}/<uuid:user_id>"): Owned(
+            a_membership, ONE_GROUP, part="group_id"
+        ),
+    }
+INVITATION = "/invitations/<uuid:invitation>"
+INVITATIONS: dict[Route, Case] = {
+    ("GET", "/invitations"): Own(),
+    ("POST", "/invitations"): Own(lambda cast: {"email": "dora@x.example"}, (201,)),
+    ("DELETE", INVITATION): Owned(an_invitation, "invitations", part="invitation"),
+    ("POST", f"{INVITATION}/resend"): Owned(an_invitation, "invitations", part="invitation"),
+}
+KEYS: dict[Route, Case] = {}
+for prefix in ("/api-keys", "/admin/api-keys"):
+    KEYS |= {
+        ("GET", prefix): Own(),
+        ("POST", prefix): Own(lambda cast: {"name": "nightly"}, (201,)),
+        ("GET", f"{prefix}/<uuid:key_id>"): Owned(a_key, "api-keys/{id}", part="key_id"),
+        ("POST", f"{prefix}/<uuid:key_id>/revoke"): Owned(a_key, "api-keys/{id}", part="key_id"),
+        ("DELETE", f"{prefix}/<uuid:key_id>"): Owned(a_key, "api-keys/{id}", part="key_id"),
+    }
+CASES: dict[Route, Case] = {
     ("POST", "/auth/logout"): Own(alices_refresh_token, (403,)),
     ("GET", "/auth/me"): Own(),
     ("POST", "/auth/send-verification"): Own(lambda cast: {"email": cast.alice.email}),
@@ -85,6 +206,12 @@ CASES: dict[Route, Superadmin | Owned | Own] = {
     ("GET", "/migrations"): Superadmin(),
     ("GET", "/migrations/history"): Superadmin(),
     ("GET", "/migrations/current"): Superadmin(),
+    **SIGN_IN,
+    **PEOPLE,
+    **OWN_ACCOUNT,
+    **GROUPS,
+    **INVITATIONS,
+    **KEYS,
 }
 
 
@@ -105,12 +232,20 @@ def routes(app: Flask) -> dict[Route, Callable[..., Any]]:
     }
 
 
+PARTS = {
+    "collection": "posts",
+    "collection_id": "posts",
+    "collection_name": "posts",
+    "role_id": "1",
+}
+
+
 def address(route: Route, **values: str) -> str:
-    """The path of a route: the given values by name, and the shared collection for all others."""
+    """The path of a route: the given values by name; else what exists, or an id of nothing."""
     parts = []
     for part in route[1].strip("/").split("/"):
         name = part.strip("<>").rpartition(":")[2]
-        parts.append(values.get(name, "posts") if part.startswith("<") else part)
+        parts.append(values.get(name, PARTS.get(name, RANDOM_ID)) if part[0] == "<" else part)
     return "/".join(parts)
 
 
@@ -147,8 +282,10 @@ def test_without_a_credential_it_is_401(
 def test_a_route_for_superadmins_is_403_to_everyone_else(
     cast: Cast, posts: dict[str, Any], route: Route, case: Superadmin
 ) -> None:
-    path = address(route, collection_id=posts["id"])
-    before = cast.root.get("collections").json
+    ids = {"account_id": cast.bob.account_id, "user_id": cast.bob.id}
+    path = address(route, collection_id=posts["id"], **ids)
+    seen = ("collections", "users", "roles", "accounts")
+    before = [cast.root.get(path).json for path in seen]
     for caller in (cast.alice, cast.bob, cast.charlie, cast.alice.acting_in("acme")):
         for target in (path, path.replace("posts", "nothing").replace(posts["id"], RANDOM_ID)):
             answer = caller(route[0], target, case.body)
@@ -156,7 +293,7 @@ def test_a_route_for_superadmins_is_403_to_everyone_else(
             assert answer.json["error"] == "superadmin_required"
     named = cast.alice.acting_in("system")(route[0], path, case.body)
     assert (named.status_code, named.json["error"]) == (403, "forbidden")
-    assert cast.root.get("collections").json == before
+    assert [cast.root.get(path).json for path in seen] == before
 
 
 @of_kind(Owned)
@@ -168,8 +305,8 @@ def test_a_thing_of_another_account_is_404_like_none(
     before = cast.alice.get(read).json
     # A superadmin acts in the system account unless another is named: to it, too, this is none.
     for stranger in (cast.charlie, cast.root, cast.root.acting_in("globex")):
-        theirs = stranger(route[0], address(route, record_id=id), case.body)
-        none = stranger(route[0], address(route, record_id=RANDOM_ID), case.body)
+        theirs = stranger(route[0], address(route, **{case.part: id}), case.body)
+        none = stranger(route[0], address(route, **{case.part: RANDOM_ID}), case.body)
         assert theirs.status_code == none.status_code == 404
         assert theirs.data == none.data
         assert set(theirs.headers.keys()) == set(none.headers.keys())
@@ -183,7 +320,7 @@ def test_naming_the_other_account_is_403(
     id = case.make(cast.alice)
     read = case.read.format(id=id)
     before = cast.alice.get(read).json
-    path = address(route, record_id=id)
+    path = address(route, **{case.part: id})
     for name in ("acme", "ACME", cast.alice.account_id, "AA0001", "*", "system"):
         answer = cast.charlie.acting_in(name)(route[0], path, case.body)
         assert (answer.status_code, answer.json["error"]) == (403, "forbidden")

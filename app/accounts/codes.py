@@ -51,5 +51,6 @@ def slug_problem(slug: str) -> str | None:
 
 def slug_from(name: str) -> str:
     """The slug that a name suggests; may still be too short to be one."""
-    folded = unicodedata.normalize("NFKD", name).encode("ascii", "ignore").decode().lower()
+    letters = unicodedata.normalize("NFKD", name.casefold())
+    folded = "".join(letter for letter in letters if not unicodedata.combining(letter))
     return re.sub(r"[^a-z0-9]+", "-", folded).strip("-")[:LONGEST_SLUG].strip("-")

@@ -31,6 +31,8 @@ class Account(Base):
     slug: Mapped[str] = mapped_column(Text, unique=True)
     name: Mapped[str] = mapped_column(Text)
     is_active: Mapped[bool] = mapped_column(default=True)
+    closed_at: Mapped[datetime | None] = mapped_column(Moment)
+    settings: Mapped[dict[str, Any]] = mapped_column(sa.JSON, default=dict)
     version: Mapped[int] = mapped_column(default=1)
     created_at: Mapped[datetime] = mapped_column(Moment, default=clock.now)
     updated_at: Mapped[datetime] = mapped_column(Moment, default=clock.now, onupdate=clock.now)
@@ -54,6 +56,7 @@ class Role(Base):
     name: Mapped[str] = mapped_column(Text, unique=True)
     description: Mapped[str | None] = mapped_column(Text)
     created_at: Mapped[datetime] = mapped_column(Moment, default=clock.now)
+    updated_at: Mapped[datetime] = mapped_column(Moment, default=clock.now, onupdate=clock.now)
 
 
 class User(Base):
@@ -122,6 +125,11 @@ class Group(Base):
     description: Mapped[str | None] = mapped_column(Text)
     created_at: Mapped[datetime] = mapped_column(Moment, default=clock.now)
     updated_at: Mapped[datetime] = mapped_column(Moment, default=clock.now, onupdate=clock.now)
+
+    @property
+    def is_system(self) -> bool:
+        """Whether every account has this group."""
+        return self.name == PII_GROUP
 
 
 class GroupMember(Base):

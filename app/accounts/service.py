@@ -26,11 +26,11 @@ LONGEST_NAME = 200
 CONTROL = ("Cc", "Zl", "Zp")
 
 
-def create_account(name: str, slug: str) -> Account:
+def create_account(name: str, slug: str, *, slug_field: str = "account_slug") -> Account:
     """A new account with its `pii_access` group. Raises Conflict when the slug is taken."""
     with db.transaction() as session:
         account = Account(account_code=codes.next_code(), slug=slug, name=name)
-        with db.conflict_on("accounts", "slug", "account_slug", "This slug is taken."):
+        with db.conflict_on("accounts", "slug", slug_field, "This slug is taken."):
             session.add(account)
             session.flush()
         session.add(_pii_group(account.id))

@@ -13,6 +13,10 @@ from app.errors import Conflict
 def from_settings() -> None:
     """Make the superadmin that the settings name, if there is none at all."""
     settings = config.current()
+    weak = passwords.problems(settings.superadmin_password) if settings.superadmin_email else []
+    if weak and settings.production:
+        wanted = " ".join(str(one["message"]) for one in weak)
+        raise config.ConfigError(f"SERVICE_SUPERADMIN_PASSWORD is too weak. {wanted}")
     if settings.superadmin_email and not accounts.has_superadmin():
         _make(settings.superadmin_email, settings.superadmin_password)
 

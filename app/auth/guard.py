@@ -15,15 +15,15 @@ from flask import Flask, current_app, g, request
 from sqlalchemy.exc import DBAPIError
 
 from app import config, db, rest, stamps
+from app.auth import api_keys, tokens
 from app.auth import principal as principals
-from app.auth import tokens
 from app.auth.principal import Principal
 from app.errors import AppError, BadRequest, Forbidden, NotFound, Unauthorized, Unavailable
 from app.rest import Access
 
 View = TypeVar("View", bound=Callable[..., Any])
-API_KEY_PREFIX = "svc_sk_"
 RERUNS = 10
+READING = ("GET", "HEAD", "OPTIONS")
 
 
 def init_app(app: Flask) -> None:
@@ -35,6 +35,13 @@ def principal() -> Principal:
     """The caller of this request."""
     found: Principal = g.principal
     return found
+
+
+def signed_in_caller() -> Principal:
+    """The caller of a public view that serves the signed-in, too. Raises Unauthorized."""
+    caller = _verified(_identify_surely(Access.SIGNED_IN), Access.SIGNED_IN)
+    _check_rank(caller, Access.SIGNED_IN)
+    return caller
 
 
 def optimistic(view: View) -> View:
@@ -80,10 +87,21 @@ def _guard() -> None:
         if not getattr(view, "checks_stamps", False):
             g.principal = _verified(g.principal, access)
         _log_account(g.principal)
-        if access is Access.SUPERADMIN and not g.principal.is_superadmin:
-            raise Forbidden("Only superadmins may do this.", error="superadmin_required")
+        _check_rank(g.principal, access)
+        if g.principal.account is None and request.method not in READING:
+            raise BadRequest("Name one account to write in; X-Account-ID: * only reads.")
     rest.check_path(request)
     rest.check_query(request, view)
+
+
+def _check_rank(caller: Principal, access: Access) -> None:
+    # Only the records' own access knows what a key's scopes mean.
+    if caller.scopes is not None and access is not Access.ANONYMOUS:
+        raise Forbidden("This API key is for records only.", error="scope_denied")
+    if access is Access.SUPERADMIN and not caller.is_superadmin:
+        raise Forbidden("Only superadmins may do this.", error="superadmin_required")
+    if access is Access.ACCOUNT_ADMIN and not caller.is_admin:
+        raise Forbidden("Only admins of the account may do this.")
 
 
 def _identify_surely(access: Access) -> Principal:
@@ -125,8 +143,8 @@ def _credential() -> str | None:
 
 
 def _signed_in(credential: str) -> Principal:
-    if credential.startswith(API_KEY_PREFIX):
-        raise Unauthorized("The API key is not valid.")
+    if credential.startswith(api_keys.PREFIX):
+        return api_keys.caller(credential)
     claims = tokens.read(credential, tokens.ACCESS)
     caller = principals.of_user(claims["account_id"], claims["sub"])
     if caller is None:

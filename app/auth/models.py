@@ -6,9 +6,10 @@ from datetime import datetime
 from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy.orm import Mapped, mapped_column
+from sqlalchemy.orm import Mapped, mapped_column, relationship
 
 from app import clock
+from app.accounts.models import Account, Role
 from app.db import Base, Id, Moment, Text, new_id
 
 
@@ -46,19 +47,101 @@ class SignInSession(Base):
     revoked_at: Mapped[datetime | None] = mapped_column(Moment)
 
 
-class EmailVerificationToken(Base):
-    """The hash of a token that proves an e-mail address; the token itself is only in the mail."""
+class MailedToken(Base):
+    """The hash of a token in a mailed link (verification, reset); the token is only in the mail."""
 
-    __tablename__ = "email_verification_tokens"
+    __tablename__ = "mailed_tokens"
     __table_args__ = (
         _of_user(),
-        sa.Index("ix_email_verification_tokens_hash", "account_id", "token_hash"),
-        sa.Index("ix_email_verification_tokens_user", "account_id", "user_id"),
+        sa.Index("ix_mailed_tokens_hash", "account_id", "token_hash"),
+        sa.Index("ix_mailed_tokens_user", "account_id", "user_id"),
     )
 
     account_id: Mapped[str] = mapped_column(Id, primary_key=True)
     id: Mapped[str] = mapped_column(Id, primary_key=True, default=new_id)
     user_id: Mapped[str] = mapped_column(Id)
+    purpose: Mapped[str] = mapped_column(Text)
+    email: Mapped[str] = mapped_column(Text)  # where it was mailed to
     token_hash: Mapped[str] = mapped_column(Text)
     expires_at: Mapped[datetime] = mapped_column(Moment)
     created_at: Mapped[datetime] = mapped_column(Moment, default=clock.now)
+
+
+class Invitation(Base):
+    """An offer to join an account; the token is only in the mail and in the answer that made it."""
+
+    __tablename__ = "invitations"
+    __table_args__ = (
+        sa.ForeignKeyConstraint(["account_id"], ["accounts.id"]),
+        sa.ForeignKeyConstraint(["role_id"], ["roles.id"]),
+        sa.Index("ix_invitations_hash", "account_id", "token_hash"),
+        sa.Index("ix_invitations_created_at", "account_id", "created_at"),
+    )
+
+    account_id: Mapped[str] = mapped_column(Id, primary_key=True)
+    id: Mapped[str] = mapped_column(Id, primary_key=True, default=new_id)
+    email: Mapped[str] = mapped_column(Text)
+    email_key: Mapped[str] = mapped_column(Text)
+    role_id: Mapped[int]
+    groups: Mapped[list[str]] = mapped_column(sa.JSON)  # ids
+    state: Mapped[str] = mapped_column(Text, default="pending")  # then accepted or cancelled
+    token_hash: Mapped[str] = mapped_column(Text)
+    invited_by: Mapped[str | None] = mapped_column(Id)
+    expires_at: Mapped[datetime] = mapped_column(Moment)
+    accepted_at: Mapped[datetime | None] = mapped_column(Moment)
+    created_at: Mapped[datetime] = mapped_column(Moment, default=clock.now)
+    updated_at: Mapped[datetime] = mapped_column(Moment, default=clock.now, onupdate=clock.now)
+
+    role: Mapped[Role] = relationship(lazy="joined", innerjoin=True)
+
+    @property
+    def status(self) -> str:
+        """The state, in which an open invitation may have expired."""
+        late = self.state == "pending" and self.expires_at <= clock.now()
+        return "expired" if late else self.state
+
+
+class ApiKey(Base):
+    """A key by which programs act as the user who made it; only its hash is kept."""
+
+    __tablename__ = "api_keys"
+    __table_args__ = (
+        sa.ForeignKeyConstraint(
+            ["account_id", "created_by"], ["users.account_id", "users.id"], ondelete="CASCADE"
+        ),
+        sa.UniqueConstraint("account_id", "key_hash"),
+        sa.Index("ix_api_keys_owner", "account_id", "created_by"),
+    )
+
+    account_id: Mapped[str] = mapped_column(Id, primary_key=True)
+    id: Mapped[str] = mapped_column(Id, primary_key=True, default=new_id)
+    key_hash: Mapped[str] = mapped_column(Text)
+    name: Mapped[str] = mapped_column(Text)
+    description: Mapped[str | None] = mapped_column(Text)
+    created_by: Mapped[str] = mapped_column(Id)
+    scopes: Mapped[dict[str, Any] | None] = mapped_column(sa.JSON(none_as_null=True))
+    is_revoked: Mapped[bool] = mapped_column(default=False)
+    revoked_at: Mapped[datetime | None] = mapped_column(Moment)
+    revoked_by: Mapped[str | None] = mapped_column(Id)
+    expires_at: Mapped[datetime | None] = mapped_column(Moment)
+    last_used_at: Mapped[datetime | None] = mapped_column(Moment)
+    version: Mapped[int] = mapped_column(default=1)
+    created_at: Mapped[datetime] = mapped_column(Moment, default=clock.now)
+    updated_at: Mapped[datetime] = mapped_column(Moment, default=clock.now)
+
+    account: Mapped[Account] = relationship(
+        primaryjoin=lambda: sa.orm.foreign(ApiKey.account_id) == Account.id,
+        viewonly=True,
+        lazy="joined",
+        innerjoin=True,
+    )
+
+    @property
+    def account_code(self) -> str:
+        """The code that the key's text carries."""
+        return self.account.account_code
+
+    @property
+    def is_active(self) -> bool:
+        """Whether the key still opens anything."""
+        return not self.is_revoked and not (self.expires_at and self.expires_at <= clock.now())

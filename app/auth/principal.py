@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import sqlalchemy as sa
 
 from app import stamps
 from app.accounts.models import ADMIN, SYSTEM_ACCOUNT_ID, Account, User
 from app.db import db
-from app.errors import Forbidden, NotFound
+from app.errors import BadRequest, Forbidden, NotFound, Unauthorized
 from app.stamps import Stamp
 
 ALL_ACCOUNTS = "*"
@@ -25,6 +26,7 @@ class AccountRef:
     account_code: str
     name: str
     stamp: Stamp
+    cors_origins: tuple[str, ...] = ()
 
     def is_named(self, reference: str) -> bool:
         """Whether a slug, code or id means this account."""
@@ -43,6 +45,10 @@ class Principal:
     role: str | None = None
     groups: frozenset[str] = frozenset()
     user_stamp: Stamp | None = field(default=None, repr=False)
+    api_key_id: str | None = None
+    scopes: Mapping[str, Any] | None = None
+    """Where the caller is an API key made for some collections and operations only."""
+    key_stamp: Stamp | None = field(default=None, repr=False)
 
     @property
     def signed_in(self) -> bool:
@@ -64,14 +70,28 @@ class Principal:
         """The id of the account acted in."""
         return self.account.id if self.account else None
 
+    def home_and_user(self) -> tuple[AccountRef, str]:
+        """The own account and the id of a signed-in caller. Raises Unauthorized."""
+        if self.home is None or self.user_id is None:
+            raise Unauthorized
+        return self.home, self.user_id
+
+    def refuse_key(self, message: str) -> None:
+        """Raise Forbidden for an API key."""
+        if self.api_key_id is not None:
+            raise Forbidden(message)
+
+    def one_account(self) -> str:
+        """The id of the one account acted in. Raises BadRequest where it is all of them."""
+        if self.account is None:
+            raise BadRequest("Name one account to act in; X-Account-ID: * only reads records.")
+        return self.account.id
+
     @property
     def stamps(self) -> Sequence[Stamp]:
         """What must be unchanged for this to be still true."""
-        found = (
-            self.user_stamp,
-            self.home and self.home.stamp,
-            self.account and self.account.stamp,
-        )
+        accounts = (self.home and self.home.stamp, self.account and self.account.stamp)
+        found = (self.key_stamp, self.user_stamp, *accounts)
         return list(dict.fromkeys(stamp for stamp in found if stamp))
 
     def acting_in(self, account: AccountRef | None) -> Principal:
@@ -89,6 +109,13 @@ def account_named(reference: str) -> AccountRef | None:
     return stamps.cache("accounts").get(reference.lower(), lambda: _find(reference.lower()))
 
 
+def is_origin_of_any(origin: str) -> bool:
+    """Whether some account lists this origin for its browser applications."""
+    listed = sa.cast(Account.settings, sa.Text).contains(f'"{origin}"', autoescape=True)
+    found = db.session.scalars(sa.select(Account.settings).where(listed, Account.is_active))
+    return any(origin in settings.get("cors_origins", ()) for settings in found)
+
+
 def anonymous(account: AccountRef) -> Principal:
     """Nobody in particular, in an account."""
     return Principal(account)
@@ -98,7 +125,7 @@ def choose_account(caller: Principal, reference: str | None) -> Principal:
     """Let the caller act in the account that it names. Raises Forbidden or NotFound."""
     if reference is None or (caller.home and caller.home.is_named(reference)):
         return caller
-    if not caller.is_superadmin:
+    if not caller.is_superadmin or caller.api_key_id is not None:
         raise Forbidden("Your credential belongs to another account.")
     if reference == ALL_ACCOUNTS:
         return caller.acting_in(None)
@@ -142,4 +169,6 @@ def _find(reference: str) -> AccountRef | None:
 
 def _ref(account: Account) -> AccountRef:
     stamp = Stamp("accounts", (account.id,), account.version)
-    return AccountRef(account.id, account.slug, account.account_code, account.name, stamp)
+    origins = tuple(account.settings.get("cors_origins", ()))
+    named = (account.id, account.slug, account.account_code, account.name)
+    return AccountRef(*named, stamp, origins)

@@ -8,10 +8,13 @@ import marshmallow as ma
 from flask import Response, make_response, render_template, request
 
 from app import config, rest
+from app.accounts.models import User
+from app.accounts.schemas import ACCOUNT, USER, AccountView, UserView
+from app.auth import lockout, registration, resets, verification
 from app.auth import service as auth
-from app.auth.guard import account_of_host, principal
+from app.auth.guard import account_of_host, principal, signed_in_caller
 from app.auth.service import Origin, SignIn
-from app.rest import public
+from app.rest import page_of, public
 
 blueprint = rest.Blueprint(
     "Authentication",
@@ -26,32 +29,6 @@ links = rest.Blueprint(
 REFRESH_COOKIE = "service_refresh"
 REFRESH_PATH = f"{rest.PREFIX}/auth"
 
-ACCOUNT = {
-    "id": "019a9f00-0000-7000-8000-00000000000a",
-    "slug": "acme",
-    "name": "Acme",
-    "account_code": "AA0001",
-    "created_at": "2026-11-20T12:00:00.123456Z",
-}
-USER = {
-    "id": "019a9f00-0000-7000-8000-00000000000b",
-    "email": "alice@acme.example",
-    "name": None,
-    "account_id": ACCOUNT["id"],
-    "account_code": "AA0001",
-    "account_name": "Acme",
-    "role": "admin",
-    "role_id": 1,
-    "role_name": "admin",
-    "groups": ["pii_access"],
-    "is_active": True,
-    "email_verified": True,
-    "email_verified_at": "2026-11-20T12:00:00.123456Z",
-    "auth_provider": "password",
-    "created_at": "2026-11-20T12:00:00.123456Z",
-    "updated_at": "2026-11-20T12:00:00.123456Z",
-    "last_login": None,
-}
 PAIR = {
     "token": "eyJhbGciOi...",
     "access_token": "eyJhbGciOi...",
@@ -59,38 +36,6 @@ PAIR = {
     "token_type": "bearer",
     "expires_in": 3600,
 }
-
-
-class AccountView(rest.Schema):
-    """An account."""
-
-    id = ma.fields.String(required=True)
-    slug = ma.fields.String(required=True)
-    name = ma.fields.String(required=True)
-    account_code = ma.fields.String(required=True)
-    created_at = rest.Timestamp(required=True)
-
-
-class UserView(rest.Schema):
-    """A user; never with a password hash."""
-
-    id = ma.fields.String(required=True)
-    email = ma.fields.String(required=True)
-    name = ma.fields.String(required=True, allow_none=True)
-    account_id = ma.fields.String(required=True)
-    account_code = ma.fields.String(required=True, attribute="account.account_code")
-    account_name = ma.fields.String(required=True, attribute="account.name")
-    role = ma.fields.String(required=True, attribute="role.name")
-    role_id = ma.fields.Integer(required=True)
-    role_name = ma.fields.String(required=True)
-    groups = ma.fields.List(ma.fields.String(), attribute="group_names", required=True)
-    is_active = ma.fields.Boolean(required=True)
-    email_verified = ma.fields.Boolean(required=True)
-    email_verified_at = rest.Timestamp(required=True, allow_none=True)
-    auth_provider = ma.fields.String(required=True)
-    created_at = rest.Timestamp(required=True)
-    updated_at = rest.Timestamp(required=True)
-    last_login = rest.Timestamp(required=True, allow_none=True)
 
 
 class Registration(rest.Schema):
@@ -105,7 +50,9 @@ class Registration(rest.Schema):
 
     @ma.validates_schema
     def names_the_account(self, data: dict[str, Any], **options: Any) -> None:
-        """A name or a slug must be there."""
+        """A name or a slug must be there, unless there is but one account."""
+        if config.current().single_tenant:
+            return
         if not any(data.get(key) for key in ("account_name", "account_slug", "account", "name")):
             raise ma.ValidationError("Missing data for required field.", "account_name")
 
@@ -171,9 +118,9 @@ class EmailBody(rest.Schema):
 
 
 class ResendBody(rest.Schema):
-    """An address and the account it belongs to."""
+    """An address and the account it belongs to; without an address, the signed-in caller's."""
 
-    email = rest.Text(longest=320, required=True)
+    email = rest.Text(longest=320)
     account = rest.Text(longest=200)
 
 
@@ -192,6 +139,66 @@ class Verified(rest.Schema):
     user = ma.fields.Nested(VerifiedUser, required=True)
 
 
+class OwnProfile(rest.Schema):
+    """What callers may change of themselves; a new address counts once it is verified."""
+
+    name = rest.Text(longest=200, allow_none=True)
+    email = rest.Text(longest=320)
+
+
+class PasswordChange(rest.Schema):
+    """The present password and the new one."""
+
+    current_password = rest.Text(longest=20_000, required=True)
+    new_password = rest.Text(longest=20_000, required=True)
+
+
+class ForgotBody(rest.Schema):
+    """Whose password is forgotten. The account may be left out where the host name carries it."""
+
+    email = rest.Text(longest=320, required=True)
+    account = rest.Text(longest=200)
+
+
+class ResetBody(rest.Schema):
+    """The token of the mailed link, and the new password."""
+
+    token = rest.Text(longest=500, required=True)
+    new_password = rest.Text(longest=20_000, required=True)
+
+
+class ResetToken(rest.Schema):
+    """Whether a token is good, and until when."""
+
+    valid = ma.fields.Boolean(required=True)
+    expires_at = rest.Timestamp(required=True, allow_none=True)
+
+
+class SessionView(rest.Schema):
+    """A sign-in: where it was made, and when it was last used."""
+
+    id = ma.fields.String(required=True)
+    kind = ma.fields.String(required=True, metadata={"description": "api or console"})
+    ip_address = ma.fields.String(required=True, allow_none=True)
+    user_agent = ma.fields.String(required=True, allow_none=True)
+    created_at = rest.Timestamp(required=True)
+    last_used_at = rest.Timestamp(required=True)
+    expires_at = rest.Timestamp(required=True)
+
+
+class SessionPage(rest.page_schema(SessionView)):  # type: ignore[misc]
+    """A page of sessions."""
+
+
+SESSION = {
+    "id": "019a9f00-0000-7000-8000-00000000000d",
+    "kind": "api",
+    "ip_address": "192.0.2.7",
+    "user_agent": "curl/8.5.0",
+    "created_at": "2026-11-20T12:00:00.123456Z",
+    "last_used_at": "2026-11-20T12:00:00.123456Z",
+    "expires_at": "2026-11-27T12:00:00.123456Z",
+}
 VERIFIED = {
     "message": "Your email address is verified. You can sign in now.",
     "user": {"id": USER["id"], "email": USER["email"], "email_verified": True},
@@ -213,7 +220,7 @@ VERIFIED = {
     Registered,
     example={"message": "Please check your inbox.", "account": ACCOUNT, "user": USER},
 )
-@blueprint.fails(400, 409)
+@blueprint.fails(400, 409, 429)
 @public
 def register(body: dict[str, Any]) -> dict[str, Any]:
     """Register an account with its first user, who becomes its admin.
@@ -221,7 +228,8 @@ def register(body: dict[str, Any]) -> dict[str, Any]:
     The slug is derived from the name where it is absent. A mail with a verification link follows;
     there is no signing in before the address is verified.
     """
-    user = auth.register(
+    lockout.mails(body["email"], request.remote_addr)
+    user = registration.register(
         name=body.get("account_name") or body.get("name"),
         slug=body.get("account_slug") or body.get("account"),
         email=body["email"],
@@ -237,7 +245,7 @@ def register(body: dict[str, Any]) -> dict[str, Any]:
     example={"account": "acme", "email": "alice@acme.example", "password": "Correct-horse-1"},
 )
 @blueprint.response(200, SignedIn, example={**PAIR, "account": ACCOUNT, "user": USER})
-@blueprint.fails(400, 401)
+@blueprint.fails(400, 401, 429)
 @public
 def login(body: dict[str, Any]) -> Response:
     """Sign in by account, address and password.
@@ -250,10 +258,9 @@ def login(body: dict[str, Any]) -> Response:
         account=body.get("account") or account_of_host(),
         email=body["email"],
         password=body["password"],
-        origin=_origin(),
+        origin=origin(),
     )
-    extra = {"account": signed_in.user.account, "user": signed_in.user}
-    return _with_cookie(SignedIn().dump(_pair(signed_in) | extra), signed_in.refresh_token)
+    return answer_sign_in(signed_in)
 
 
 @blueprint.route("/refresh", methods=["POST"])
@@ -324,21 +331,29 @@ def send_verification(body: dict[str, Any]) -> dict[str, str]:
 
     To the caller, or, where the caller is an admin, to a user of the own account.
     """
-    auth.send_verification(principal(), body.get("email"))
+    verification.send(principal(), body.get("email"))
     return {"message": "A new link is on its way."}
 
 
 @blueprint.route("/resend-verification", methods=["POST"])
-@blueprint.arguments(ResendBody, example={"account": "acme", "email": "alice@acme.example"})
+@blueprint.arguments(
+    ResendBody, required=False, example={"account": "acme", "email": "alice@acme.example"}
+)
 @blueprint.response(200, rest.Message, example={"message": "If there is such a user, ..."})
-@blueprint.fails(400)
+@blueprint.fails(400, 401, 429)
 @public
 def resend_verification(body: dict[str, Any]) -> dict[str, str]:
     """Mail a new verification link, without signing in.
 
-    The answer is the same whether or not there is such a user.
+    The answer is the same whether or not there is such a user. Without an address, it goes to the
+    caller, who must then be signed in.
     """
-    auth.resend_verification(body.get("account") or account_of_host(), body["email"])
+    if "email" in body:
+        account = body.get("account") or account_of_host()
+        lockout.mails(body["email"], request.remote_addr)
+        verification.resend(account, body["email"])
+    else:
+        verification.send(signed_in_caller(), None)
     return {"message": "If there is such a user who is not verified, a new link is on its way."}
 
 
@@ -352,7 +367,7 @@ def verify_email_by_api(body: dict[str, Any]) -> dict[str, Any]:
 
     A bad, used or expired token is 400 `invalid_token`.
     """
-    return {"message": VERIFIED["message"], "user": auth.verify_email(body["token"])}
+    return {"message": VERIFIED["message"], "user": verification.verify(body["token"])}
 
 
 @links.route("/auth/verify-email", methods=["GET"])
@@ -367,10 +382,100 @@ def verify_email(args: dict[str, Any]) -> Any:
     """
     if request.method == "HEAD":  # a mail scanner that looks at the link must not use it up
         return Response()
-    user = auth.verify_email(args["token"])
+    user = verification.verify(args["token"])
     if request.accept_mimetypes.best == "text/html":
         return make_response(render_template("auth/verified.html", email=user.email))
     return {"message": VERIFIED["message"], "user": user}
+
+
+@blueprint.route("/me", methods=["PATCH"])
+@blueprint.arguments(OwnProfile, example={"name": "Alice"})
+@blueprint.response(200, UserView, example=USER)
+@blueprint.fails(400, 403, 429)
+def update_me(body: dict[str, Any]) -> User:
+    """Change the own name or address.
+
+    A new address is mailed a link, and becomes the user's when the link is followed.
+    """
+    if "email" in body:
+        lockout.mails(body["email"], request.remote_addr)
+    return verification.change_profile(principal(), body)
+
+
+@blueprint.route("/change-password", methods=["POST"])
+@blueprint.arguments(
+    PasswordChange,
+    example={"current_password": "Correct-horse-1", "new_password": "Correct-horse-2"},
+)
+@blueprint.response(200, rest.Message, example={"message": "The password is changed."})
+@blueprint.fails(400, 403)
+def change_password(body: dict[str, Any]) -> dict[str, str]:
+    """Change the own password; all refresh tokens are revoked."""
+    resets.change_own(principal(), body["current_password"], body["new_password"])
+    return {"message": "The password is changed. Sign in again."}
+
+
+@blueprint.route("/forgot-password", methods=["POST"])
+@blueprint.arguments(ForgotBody, example={"account": "acme", "email": "alice@acme.example"})
+@blueprint.response(200, rest.Message, example={"message": "If there is such a user, ..."})
+@blueprint.fails(400, 429)
+@public
+def forgot_password(body: dict[str, Any]) -> dict[str, str]:
+    """Mail a link to set a new password.
+
+    The answer is the same whether or not there is such a user.
+    """
+    account = body.get("account") or account_of_host()
+    lockout.mails(body["email"], request.remote_addr)
+    resets.forgot(account, body["email"])
+    return {"message": "If there is such a user, a link to set a new password is on its way."}
+
+
+@blueprint.route("/reset-password", methods=["POST"])
+@blueprint.arguments(ResetBody, example={"token": "AA0001-...", "new_password": "Correct-horse-2"})
+@blueprint.response(200, rest.Message, example={"message": "The password is set."})
+@blueprint.fails(400)
+@public
+def reset_password(body: dict[str, Any]) -> dict[str, str]:
+    """Set a new password by the token of the mailed link; all refresh tokens are revoked.
+
+    A bad, used or expired token is 400 `invalid_token`.
+    """
+    resets.reset(body["token"], body["new_password"])
+    return {"message": "The password is set. You can sign in now."}
+
+
+@blueprint.route("/verify-reset-token/<token>", methods=["GET"])
+@blueprint.response(
+    200, ResetToken, example={"valid": True, "expires_at": "2026-11-20T13:00:00.123456Z"}
+)
+@public
+def verify_reset_token(token: str) -> dict[str, Any]:
+    """Tell whether the token of a mailed link is still good, without using it up."""
+    expires_at = resets.expiry(token)
+    return {"valid": expires_at is not None, "expires_at": expires_at}
+
+
+@blueprint.route("/sessions", methods=["GET"])
+@blueprint.arguments(rest.PageArgs, location="query")
+@blueprint.response(200, SessionPage, example=page_of([SESSION], 1, {"skip": 0, "limit": 25}))
+def list_sessions(args: dict[str, Any]) -> dict[str, Any]:
+    """List the caller's sign-ins that are still alive, the last used first."""
+    return page_of(*auth.sessions(principal(), args["skip"], args["limit"]), args)
+
+
+@blueprint.route("/sessions/<uuid:session_id>", methods=["DELETE"])
+@blueprint.response(204)
+def end_session(session_id: str) -> Response:
+    """End one of the caller's sign-ins: its refresh token is refused from now on."""
+    auth.end_own_session(principal(), session_id)
+    return Response(status=204)
+
+
+def answer_sign_in(signed_in: SignIn) -> Response:
+    """The answer to every sign-in: the tokens, the account, the user, and the cookie."""
+    extra = {"account": signed_in.user.account, "user": signed_in.user}
+    return _with_cookie(SignedIn().dump(_pair(signed_in) | extra), signed_in.refresh_token)
 
 
 def _pair(signed_in: SignIn) -> dict[str, Any]:
@@ -398,5 +503,6 @@ def _with_cookie(body: dict[str, Any], refresh_token: str) -> Response:
     return response
 
 
-def _origin() -> Origin:
+def origin() -> Origin:
+    """Where this request comes from."""
     return Origin(request.remote_addr, request.user_agent.string)

@@ -1,4 +1,4 @@
-"""Registration, verification of addresses, signing in and out (contract sections 2 and 3)."""
+"""Signing in and out, by tokens and in the console (contract section 3)."""
 
 from __future__ import annotations
 
@@ -6,21 +6,19 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
-from urllib.parse import quote
 
 import sqlalchemy as sa
 import structlog
 from sqlalchemy.orm import lazyload
 
-from app import clock, config, db, jobs, mail, stamps
-from app.accounts import codes
+from app import clock, config, db, events, stamps
 from app.accounts import service as accounts
-from app.accounts.models import ADMIN, PII_GROUP, SYSTEM_ACCOUNT_ID, Account, User
-from app.auth import passwords, tokens
+from app.accounts.models import Account, User
+from app.auth import lockout, passwords, tokens
 from app.auth import principal as principals
-from app.auth.models import EmailVerificationToken, SignInSession
+from app.auth.models import SignInSession
 from app.auth.principal import Principal
-from app.errors import BadRequest, Forbidden, InvalidValues, Unauthorized, problem
+from app.errors import Forbidden, InvalidValues, NotFound, Unauthorized, problem
 
 log = structlog.get_logger()
 VERIFICATION_LIFETIME = timedelta(hours=1)
@@ -44,86 +42,30 @@ class SignIn:
     refresh_token: str
 
 
-def register(*, name: str | None, slug: str | None, email: str, password: str) -> User:
-    """Found an account with its first user. Raises InvalidValues, or Conflict for a taken slug."""
-    email, name = email.strip(), (name or "").strip()
-    slug = (slug or codes.slug_from(name)).strip()
-    _check_registration(name or slug, slug, email, password)
-    password_hash = passwords.hash(password)  # before the transaction: it takes its time
-    with db.transaction():
-        account = accounts.create_account(name or slug, slug)
-        user = accounts.create_user(
-            account.id, email=email, password_hash=password_hash, role=ADMIN
-        )
-        accounts.join_group(user, PII_GROUP)
-        _ask_to_verify(user.account_id, user.id)
-    return user
-
-
-def _check_registration(name: str, slug: str, email: str, password: str) -> None:
-    found = [*passwords.problems(password), accounts.email_problem(email)]
-    slug_problem = codes.slug_problem(slug)
-    if slug_problem:
-        found.append(problem("account_slug", "slug_invalid", slug_problem))
-    found.append(accounts.name_problem(name, "account_name"))
-    if any(found):
-        raise InvalidValues([one for one in found if one])
-
-
-def send_verification(caller: Principal, email: str | None) -> None:
-    """Mail a new link to the caller, or to a user of the account that the caller administers."""
-    key = accounts.email_key(email or caller.email or "")
-    if key == accounts.email_key(caller.email or "") and caller.home:
-        with db.transaction():
-            _ask_to_verify(caller.home.id, caller.user_id or "")
-        return
-    if not caller.is_admin or caller.account_id is None:
-        raise Forbidden("Only an admin may name another user.")
-    resend_verification(caller.account_id, key)
-
-
-def resend_verification(account: str | None, email: str) -> None:
-    """Mail a new link if there is such a user; the caller cannot tell, not even by the time."""
-    if account is None:
-        raise InvalidValues([_account_required()])
-    with db.transaction():
-        payload = {"account": account, "email": email}
-        jobs.enqueue("auth.resend_verification", payload, account_id=SYSTEM_ACCOUNT_ID)
-
-
-def verify_email(token: str) -> User:
-    """Prove an address by the token that was mailed to it. Raises BadRequest `invalid_token`."""
-    code, _, _ = token.partition("-")
-    mine = sa.select(Account.id).where(Account.account_code == code).scalar_subquery()
-    with db.transaction() as session:
-        used = session.execute(
-            sa.delete(EmailVerificationToken)
-            .where(
-                EmailVerificationToken.account_id == mine,
-                EmailVerificationToken.token_hash == tokens.digest(token),
-            )
-            .returning(*_columns(EmailVerificationToken, "account_id", "user_id", "expires_at"))
-        ).first()
-        if used is not None and used.expires_at > clock.now():
-            user = session.get_one(User, (used.account_id, used.user_id))
-            accounts.mark_verified(user)
-            return user
-    raise BadRequest("This link is not valid any more. Ask for a new one.", error="invalid_token")
-
-
 def login(*, account: str | None, email: str, password: str, origin: Origin) -> SignIn:
     """Sign in by password. Raises Unauthorized, alike in answer and time for every failure."""
-    user = check_password(account, email, password)
+    return sign_in(check_password(account, email, password, origin), origin)
+
+
+def sign_in(user: User, origin: Origin) -> SignIn:
+    """Begin a session of a user who proved to be that user."""
     refresh_token = start_session(user, origin)
     return SignIn(user, _access_token(user), refresh_token)
 
 
-def check_password(account: str | None, email: str, password: str) -> User:
-    """The active, verified user with this password. Raises Unauthorized or InvalidValues."""
-    if not account:
-        raise InvalidValues([_account_required()])
+def check_password(account: str | None, email: str, password: str, origin: Origin) -> User:
+    """The active, verified user with this password.
+
+    Raises Unauthorized, InvalidValues, or TooManyRequests after too many failures.
+    """
+    account = require_account(account)
+    with lockout.guesses(account, email, origin.ip_address):
+        return _with_password(account, email, password)
+
+
+def _with_password(account: str, email: str, password: str) -> User:
     # Without the groups: a query more for known users than for unknown ones would show.
-    named = _user_named(account, email).options(lazyload(User.groups))
+    named = user_named(account, email).options(lazyload(User.groups))
     user = db.db.session.scalar(named)
     fits = passwords.verify(password, user.password_hash if user else None)
     if user is None or not fits or not user.is_active or not user.account.is_active:
@@ -245,57 +187,58 @@ def end_session(account_id: str, session_id: str) -> None:
         _revoke(session, *mine)
 
 
+def sessions(caller: Principal, skip: int, limit: int) -> tuple[list[SignInSession], int]:
+    """The caller's sessions that are alive, the last used first, and how many there are."""
+    mine = [*_of_caller(caller), *_alive()]
+    counted = sa.select(sa.func.count()).select_from(SignInSession).where(*mine)
+    chosen = sa.select(SignInSession).where(*mine)
+    chosen = chosen.order_by(SignInSession.last_used_at.desc(), SignInSession.id)
+    found = db.db.session.scalars(chosen.offset(skip).limit(limit))
+    return list(found), db.db.session.scalar(counted) or 0
+
+
+def end_own_session(caller: Principal, session_id: str) -> None:
+    """End one of the caller's sessions. Raises NotFound."""
+    mine = (*_of_caller(caller), SignInSession.id == session_id.lower())
+    with db.transaction() as session:
+        if session.scalar(sa.select(SignInSession.id).where(*mine, *_alive())) is None:
+            raise NotFound("There is no such session.")
+        _revoke(session, *mine)
+
+
+def _of_caller(caller: Principal) -> tuple[Any, ...]:
+    home_id = caller.home.id if caller.home else ""
+    return (SignInSession.account_id == home_id, SignInSession.user_id == caller.user_id)
+
+
+@events.subscribe(events.UserLostAccess)
+def _end_sessions_of(event: events.UserLostAccess) -> None:
+    end_sessions(event.account_id, event.user_id)
+
+
 def user_of(caller: Principal) -> User:
     """The row of the signed-in caller."""
     key = (caller.home.id if caller.home else "", caller.user_id or "")
     return db.db.session.get_one(User, key)
 
 
-@jobs.job("auth.send_verification")
-def _mail_verification(payload: Mapping[str, Any]) -> None:
-    # The token is made here, where the mail is sent, so that it is stored nowhere else.
-    with db.transaction() as session:
-        user = session.get(User, (payload["account_id"], payload["user_id"]))
-        if user is None or user.email_verified or not user.is_active:
-            return
-        token = tokens.random_token(user.account.account_code)
-        mine = (
-            EmailVerificationToken.account_id == user.account_id,
-            EmailVerificationToken.user_id == user.id,
-        )
-        session.execute(sa.delete(EmailVerificationToken).where(*mine))
-        session.add(
-            EmailVerificationToken(
-                account_id=user.account_id,
-                user_id=user.id,
-                token_hash=tokens.digest(token),
-                expires_at=clock.now() + VERIFICATION_LIFETIME,
-            )
-        )
-    link = f"{config.current().base_url}/auth/verify-email?token={quote(token)}"
-    mail.send(user.email, "verification", link=link, account=user.account.name)
-
-
-@jobs.job("auth.resend_verification")
-def _resend_verification(payload: Mapping[str, Any]) -> None:
-    user = db.db.session.scalar(_user_named(payload["account"], payload["email"]))
-    if user is not None:
-        _mail_verification({"account_id": user.account_id, "user_id": user.id})
-
-
-def _ask_to_verify(account_id: str, user_id: str) -> None:
-    jobs.enqueue("auth.send_verification", {"user_id": user_id}, account_id=account_id)
-
-
-def _user_named(account: str, email: str) -> sa.Select[User]:
+def user_named(account: str, email: str) -> sa.Select[User]:
+    """The user of that account (slug, code or id) with that address."""
     found = principals.find_account(account.strip().lower()).with_only_columns(Account.id)
     return sa.select(User).where(
         User.account_id == found.scalar_subquery(), User.email_key == accounts.email_key(email)
     )
 
 
-def _account_required() -> dict[str, Any]:
-    return problem("account", "required", "Name the account: its slug, code or id.")
+def require_account(account: str | None) -> str:
+    """The account that must be named, where there is more than one. Raises InvalidValues."""
+    settings = config.current()
+    if not account and settings.single_tenant:
+        return settings.single_tenant_account
+    if not account:
+        message = "Name the account: its slug, code or id."
+        raise InvalidValues([problem("account", "required", message)])
+    return account
 
 
 def _session(user: User, id: str, kind: str, secret: str, origin: Origin) -> SignInSession:

@@ -30,6 +30,9 @@ class Access:
 
 def of(caller: Principal, definition: Definition, operation: str) -> Access:
     """What an operation opens. Raises Unauthorized or Forbidden where it is closed."""
+    if not _in_scope(caller, definition, operation):
+        message = "This API key was not made for this collection and operation."
+        raise Forbidden(message, error="scope_denied")
     if not caller.is_superadmin and not _is_open(definition.rule(operation), caller):
         raise _refusal(caller)
     reading = operation if operation == "list" else "view"
@@ -41,6 +44,8 @@ def of(caller: Principal, definition: Definition, operation: str) -> Access:
 
 def may(caller: Principal, definition: Definition, operation: str) -> bool:
     """Whether an operation is open at all."""
+    if not _in_scope(caller, definition, operation):
+        return False
     return caller.is_superadmin or _is_open(definition.rule(operation), caller)
 
 
@@ -61,6 +66,12 @@ def check_written(access: Access, definition: Definition, names: set[str]) -> No
             problem(name, "field_denied", "You may not write this field.") for name in denied
         ]
         raise Forbidden(message, error="field_denied", details=details)
+
+
+def _in_scope(caller: Principal, definition: Definition, operation: str) -> bool:
+    scopes = caller.scopes or {}
+    names = [name.lower() for name in scopes.get("collections", (definition.name,))]
+    return definition.name.lower() in names and operation in scopes.get("operations", (operation,))
 
 
 def _is_open(rule: str | None, caller: Principal) -> bool:

@@ -8,6 +8,7 @@ from typing import Any
 import marshmallow as ma
 
 from app import rest
+from app.auth.guard import principal
 from app.collections import revisions
 from app.collections import service as collections
 from app.collections.fields import TYPES
@@ -20,6 +21,12 @@ blueprint = rest.Blueprint(
     __name__,
     url_prefix=f"{rest.PREFIX}/collections",
     description="The collections that all accounts share; superadmins define them.",
+)
+own = rest.Blueprint(
+    "Own collections",
+    __name__,
+    url_prefix=f"{rest.PREFIX}/account/collections",
+    description="The collections that are open to the caller.",
 )
 migrations = rest.Blueprint(
     "Migrations",
@@ -178,6 +185,19 @@ class CollectionView(rest.Schema):
 
 class CollectionPage(rest.page_schema(CollectionView)):  # type: ignore[misc]
     """A page of collections."""
+
+
+class OpenCollectionView(rest.Schema):
+    """A collection that is open to the caller, with the fields that the caller may read."""
+
+    id = ma.fields.String(required=True)
+    name = ma.fields.String(required=True)
+    schema = ma.fields.List(ma.fields.Dict(), required=True)
+    fields_ = ma.fields.List(ma.fields.Dict(), attribute="fields", data_key="fields", required=True)
+
+
+class OpenCollectionPage(rest.page_schema(OpenCollectionView)):  # type: ignore[misc]
+    """A page of collections that are open to the caller."""
 
 
 class Names(rest.Schema):
@@ -357,6 +377,23 @@ def update_rules(body: dict[str, Any], collection_name: str) -> dict[str, Any]:
     given, the flat form counts.
     """
     return collections.rules_of(collections.change_rules(collection_name, body))
+
+
+OPEN_COLLECTION = {key: COLLECTION[key] for key in ("id", "name", "schema", "fields")}
+
+
+@own.route("", methods=["GET"])
+@own.arguments(rest.PageArgs, location="query")
+@own.response(
+    200, OpenCollectionPage, example=page_of([OPEN_COLLECTION], 1, {"skip": 0, "limit": 25})
+)
+def list_open_collections(args: dict[str, Any]) -> dict[str, Any]:
+    """List the collections of which the rules open some operation to the caller.
+
+    Each shows the fields that the caller may read.
+    """
+    found = collections.open_to(principal())
+    return page_of(found[args["skip"] : args["skip"] + args["limit"]], len(found), args)
 
 
 REVISION = {

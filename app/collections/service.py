@@ -11,6 +11,7 @@ import sqlalchemy as sa
 from sqlalchemy.exc import DBAPIError, IntegrityError
 
 from app import clock, db, json_gate
+from app.auth.principal import Principal
 from app.collections import access, definition, revisions, schema, table
 from app.collections.definition import ALL_FIELDS, FIELD_LISTS, OPERATIONS, Definition
 from app.collections.models import Collection
@@ -154,6 +155,24 @@ def page(skip: int, limit: int, search: str | None = None) -> tuple[list[Collect
 def names() -> list[str]:
     """The names of all collections."""
     return list(db.db.session.scalars(sa.select(Collection.name).order_by(Collection.name_key)))
+
+
+def open_to(caller: Principal) -> list[dict[str, Any]]:
+    """Every collection of which some operation is open to the caller, with what may be read."""
+    rows = db.db.session.scalars(sa.select(Collection).order_by(Collection.name_key))
+    return [
+        {"id": row.id, "name": row.name, "schema": readable, "fields": readable}
+        for row, readable in ((row, _readable(caller, definition.of_row(row))) for row in rows)
+        if readable is not None
+    ]
+
+
+def _readable(caller: Principal, collection: Definition) -> list[Mapping[str, Any]] | None:
+    opened = [one for one in OPERATIONS if access.may(caller, collection, one)]
+    seen: set[str] = set()
+    for operation in set(opened) & {"list", "view"}:
+        seen |= access.of(caller, collection, operation).readable.keys()
+    return [spec for spec in collection.schema if spec["name"] in seen] if opened else None
 
 
 def record_counts(rows: Sequence[Collection]) -> dict[str, int]:

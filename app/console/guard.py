@@ -5,14 +5,18 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from typing import Any, TypeVar
+from urllib.parse import urlsplit
 
 from flask import Response, current_app, g, redirect, request, url_for
 from flask_wtf.csrf import CSRFProtect
 from werkzeug.wrappers import Response as BaseResponse
 
 from app import config, stamps
+from app.accounts.models import User
 from app.auth import service as auth
 from app.auth.principal import Principal
+from app.auth.service import Origin
+from app.errors import Forbidden, Unauthorized
 
 View = TypeVar("View", bound=Callable[..., Any])
 csrf = CSRFProtect()
@@ -30,6 +34,18 @@ def open_to_all(view: View) -> View:
     return view
 
 
+def for_admins(view: View) -> View:
+    """Mark a page for admins of the account."""
+    view.for_admins = True  # type: ignore[attr-defined]
+    return view
+
+
+def for_superadmins(view: View) -> View:
+    """Mark a page for superadmins."""
+    view.for_superadmins = True  # type: ignore[attr-defined]
+    return view
+
+
 def cookie_name() -> str:
     """The name of the session cookie; in production one that browsers bind to this host."""
     return "__Host-atrium_console" if config.current().production else "atrium_console"
@@ -42,15 +58,76 @@ def check() -> BaseResponse | None:
         found = auth.console_caller(request.cookies.get(cookie_name(), "").replace("\0", ""))
     g.console_caller, g.console_session_id = found or (None, None)
     view = current_app.view_functions[request.endpoint or ""]
-    if found is None and not getattr(view, "open_to_all", False):
-        return redirect(url_for("console.sign_in", next=request.full_path.rstrip("?")))
+    if found is not None:
+        _check_rank(found[0], view)
+    elif not getattr(view, "open_to_all", False):
+        return redirect(url_for("console.sign_in", next=_page_to_return_to()))
     return None
+
+
+def _check_rank(caller: Principal, view: Callable[..., Any]) -> None:
+    if getattr(view, "for_superadmins", False) and not caller.is_superadmin:
+        raise Forbidden("This page is for superadmins only.")
+    if getattr(view, "for_admins", False) and not caller.is_admin:
+        raise Forbidden(
+            "This page is for admins of the account. Ask one of them for what you need."
+        )
+
+
+def _page_to_return_to() -> str | None:
+    # What a form was sent to cannot be opened: the page that showed the form can.
+    return page_before() if request.method == "POST" else request.full_path.rstrip("?")
 
 
 def caller() -> Principal | None:
     """Who is signed in to the console."""
     found: Principal | None = g.get("console_caller")
     return found
+
+
+def known_caller() -> Principal:
+    """Who is signed in, on a page that lets nobody else in."""
+    found = caller()
+    if found is None:
+        raise Unauthorized
+    return found
+
+
+def own_account() -> str:
+    """The id of the account whose pages these are."""
+    return known_caller().one_account()
+
+
+def origin() -> Origin:
+    """Where this request comes from."""
+    return Origin(request.remote_addr, request.user_agent.string)
+
+
+def begin_session(user: User, target: str) -> BaseResponse:
+    """Sign a user in to the console in this browser, and go on to a page."""
+    secret = auth.start_console_session(user, origin())
+    response = redirect(target, 303)
+    response.set_cookie(
+        cookie_name(),
+        secret,
+        max_age=config.current().refresh_token_expire_days * 86_400,
+        httponly=True,
+        samesite="Lax",
+        secure=config.current().production,
+    )
+    return response
+
+
+def end_session(target: str) -> BaseResponse:
+    """End the session of this browser, and go on to a page."""
+    known = caller()
+    if known and known.home:
+        auth.end_session(known.home.id, g.console_session_id)
+    response = redirect(target, 303)
+    response.delete_cookie(
+        cookie_name(), httponly=True, samesite="Lax", secure=config.current().production
+    )
+    return response
 
 
 def harden(response: Response) -> Response:
@@ -66,3 +143,11 @@ def local_target(target: str | None) -> str | None:
     # Browsers drop control characters, take "\\" for "/", and resolve "..": none is let through.
     fits = target and CONSOLE_PATH.fullmatch(target) and ".." not in target
     return target if fits else None
+
+
+def page_before() -> str | None:
+    """The page of the console that this request was made from, if the browser tells."""
+    before = urlsplit(request.referrer or "")
+    if before.netloc != request.host:
+        return None
+    return local_target(f"{before.path}?{before.query}" if before.query else before.path)

@@ -21,7 +21,7 @@ from app.collections import definition as definitions
 from app.collections.access import Access
 from app.collections.definition import Definition
 from app.collections.fields import SYSTEM_FIELDS, Field, Refused
-from app.errors import BadRequest, Conflict, InvalidValues, NotFound, problem
+from app.errors import Conflict, InvalidValues, NotFound, problem
 from app.records import query, store
 
 Body = Mapping[str, Any]
@@ -100,7 +100,7 @@ def delete(collection: str, record_id: str, *, by: Principal) -> None:
     """Remove a record. Raises Conflict while another record refers to it."""
     with _writing(collection, by) as definition:
         access = accesses.of(by, definition, "delete")
-        _account_to_write(by, {})
+        by.one_account()
         scoped = store.scope(definition, by.account_id, access.where)
         row = store.lock_one(definition, scoped, record_id)
         if row is None:
@@ -131,7 +131,7 @@ def _changing(
 ) -> Iterator[tuple[Definition, Access, store.Row]]:
     with _writing(collection, by) as definition:
         access = accesses.of(by, definition, "update")
-        _account_to_write(by, {})
+        by.one_account()
         scoped = store.scope(definition, by.account_id, access.where)
         row = store.lock_one(definition, scoped, record_id)
         if row is None:
@@ -154,11 +154,9 @@ def _change(
 
 
 def _account_to_write(by: Principal, body: Body) -> str:
-    if by.account_id is None:
-        raise BadRequest("Name one account to write in; X-Account-ID: * only reads.")
     chosen = body.get("account_id")
     if not by.is_superadmin or chosen is None:
-        return by.account_id
+        return by.one_account()
     account = principals.account_named(chosen) if isinstance(chosen, str) else None
     if account is None:
         raise InvalidValues([problem("account_id", "invalid_reference", "No such account.")])

@@ -2,7 +2,7 @@
 
 Revision ID: 0001
 Revises:
-Create Date: 2026-11-21 07:18:10.745529
+Create Date: 2026-11-21 08:55:52.800956
 """
 
 import sqlalchemy as sa
@@ -35,6 +35,8 @@ def upgrade() -> None:
         sa.Column("slug", Text, nullable=False),
         sa.Column("name", Text, nullable=False),
         sa.Column("is_active", sa.Boolean(), nullable=False),
+        sa.Column("closed_at", Moment(), nullable=True),
+        sa.Column("settings", sa.JSON(), nullable=False),
         sa.Column("version", sa.Integer(), nullable=False),
         sa.Column("created_at", Moment(), nullable=False),
         sa.Column("updated_at", Moment(), nullable=False),
@@ -85,11 +87,20 @@ def upgrade() -> None:
     )
     op.create_index("ix_jobs_due", "jobs", ["status", "due_at"], unique=False)
     op.create_table(
+        "rate_limits",
+        sa.Column("key", Text, nullable=False),
+        sa.Column("count", sa.Integer(), nullable=False),
+        sa.Column("expires_at", sa.Double(), nullable=False),
+        sa.PrimaryKeyConstraint("key", name=op.f("pk_rate_limits")),
+    )
+    op.create_index("ix_rate_limits_expires_at", "rate_limits", ["expires_at"], unique=False)
+    op.create_table(
         "roles",
         sa.Column("id", sa.Integer(), nullable=False),
         sa.Column("name", Text, nullable=False),
         sa.Column("description", Text, nullable=True),
         sa.Column("created_at", Moment(), nullable=False),
+        sa.Column("updated_at", Moment(), nullable=False),
         sa.PrimaryKeyConstraint("id", name=op.f("pk_roles")),
         sa.UniqueConstraint("name", name=op.f("uq_roles_name")),
     )
@@ -104,6 +115,33 @@ def upgrade() -> None:
         sa.ForeignKeyConstraint(["account_id"], ["accounts.id"], name=op.f("fk_groups_account_id")),
         sa.PrimaryKeyConstraint("account_id", "id", name=op.f("pk_groups")),
         sa.UniqueConstraint("account_id", "name", name=op.f("uq_groups_account_id_name")),
+    )
+    op.create_table(
+        "invitations",
+        sa.Column("account_id", Text, nullable=False),
+        sa.Column("id", Text, nullable=False),
+        sa.Column("email", Text, nullable=False),
+        sa.Column("email_key", Text, nullable=False),
+        sa.Column("role_id", sa.Integer(), nullable=False),
+        sa.Column("groups", sa.JSON(), nullable=False),
+        sa.Column("state", Text, nullable=False),
+        sa.Column("token_hash", Text, nullable=False),
+        sa.Column("invited_by", Text, nullable=True),
+        sa.Column("expires_at", Moment(), nullable=False),
+        sa.Column("accepted_at", Moment(), nullable=True),
+        sa.Column("created_at", Moment(), nullable=False),
+        sa.Column("updated_at", Moment(), nullable=False),
+        sa.ForeignKeyConstraint(
+            ["account_id"], ["accounts.id"], name=op.f("fk_invitations_account_id")
+        ),
+        sa.ForeignKeyConstraint(["role_id"], ["roles.id"], name=op.f("fk_invitations_role_id")),
+        sa.PrimaryKeyConstraint("account_id", "id", name=op.f("pk_invitations")),
+    )
+    op.create_index(
+        "ix_invitations_created_at", "invitations", ["account_id", "created_at"], unique=False
+    )
+    op.create_index(
+        "ix_invitations_hash", "invitations", ["account_id", "token_hash"], unique=False
     )
     op.create_table(
         "users",
@@ -129,33 +167,32 @@ def upgrade() -> None:
     )
     op.create_index("ix_users_id", "users", ["id"], unique=False)
     op.create_table(
-        "email_verification_tokens",
+        "api_keys",
         sa.Column("account_id", Text, nullable=False),
         sa.Column("id", Text, nullable=False),
-        sa.Column("user_id", Text, nullable=False),
-        sa.Column("token_hash", Text, nullable=False),
-        sa.Column("expires_at", Moment(), nullable=False),
+        sa.Column("key_hash", Text, nullable=False),
+        sa.Column("name", Text, nullable=False),
+        sa.Column("description", Text, nullable=True),
+        sa.Column("created_by", Text, nullable=False),
+        sa.Column("scopes", sa.JSON(none_as_null=True), nullable=True),
+        sa.Column("is_revoked", sa.Boolean(), nullable=False),
+        sa.Column("revoked_at", Moment(), nullable=True),
+        sa.Column("revoked_by", Text, nullable=True),
+        sa.Column("expires_at", Moment(), nullable=True),
+        sa.Column("last_used_at", Moment(), nullable=True),
+        sa.Column("version", sa.Integer(), nullable=False),
         sa.Column("created_at", Moment(), nullable=False),
+        sa.Column("updated_at", Moment(), nullable=False),
         sa.ForeignKeyConstraint(
-            ["account_id", "user_id"],
+            ["account_id", "created_by"],
             ["users.account_id", "users.id"],
-            name=op.f("fk_email_verification_tokens_account_id_user_id"),
+            name=op.f("fk_api_keys_account_id_created_by"),
             ondelete="CASCADE",
         ),
-        sa.PrimaryKeyConstraint("account_id", "id", name=op.f("pk_email_verification_tokens")),
+        sa.PrimaryKeyConstraint("account_id", "id", name=op.f("pk_api_keys")),
+        sa.UniqueConstraint("account_id", "key_hash", name=op.f("uq_api_keys_account_id_key_hash")),
     )
-    op.create_index(
-        "ix_email_verification_tokens_hash",
-        "email_verification_tokens",
-        ["account_id", "token_hash"],
-        unique=False,
-    )
-    op.create_index(
-        "ix_email_verification_tokens_user",
-        "email_verification_tokens",
-        ["account_id", "user_id"],
-        unique=False,
-    )
+    op.create_index("ix_api_keys_owner", "api_keys", ["account_id", "created_by"], unique=False)
     op.create_table(
         "group_members",
         sa.Column("account_id", Text, nullable=False),
@@ -177,6 +214,30 @@ def upgrade() -> None:
     )
     op.create_index(
         "ix_group_members_user", "group_members", ["account_id", "user_id"], unique=False
+    )
+    op.create_table(
+        "mailed_tokens",
+        sa.Column("account_id", Text, nullable=False),
+        sa.Column("id", Text, nullable=False),
+        sa.Column("user_id", Text, nullable=False),
+        sa.Column("purpose", Text, nullable=False),
+        sa.Column("email", Text, nullable=False),
+        sa.Column("token_hash", Text, nullable=False),
+        sa.Column("expires_at", Moment(), nullable=False),
+        sa.Column("created_at", Moment(), nullable=False),
+        sa.ForeignKeyConstraint(
+            ["account_id", "user_id"],
+            ["users.account_id", "users.id"],
+            name=op.f("fk_mailed_tokens_account_id_user_id"),
+            ondelete="CASCADE",
+        ),
+        sa.PrimaryKeyConstraint("account_id", "id", name=op.f("pk_mailed_tokens")),
+    )
+    op.create_index(
+        "ix_mailed_tokens_hash", "mailed_tokens", ["account_id", "token_hash"], unique=False
+    )
+    op.create_index(
+        "ix_mailed_tokens_user", "mailed_tokens", ["account_id", "user_id"], unique=False
     )
     op.create_table(
         "sessions",
@@ -210,7 +271,7 @@ def _seed() -> None:
     now = clock.now()
     times = {"created_at": now, "updated_at": now}
     account = {"id": SYSTEM_ACCOUNT_ID, "account_code": "SY0000", "slug": "system"}
-    account |= {"name": "System", "is_active": True, "version": 1}
+    account |= {"name": "System", "is_active": True, "version": 1, "settings": {}}
     group = {"account_id": SYSTEM_ACCOUNT_ID, "id": str(uuid7()), "name": "pii_access"}
     group |= {"description": "Sees personal data unmasked."}
     roles = {
@@ -221,13 +282,14 @@ def _seed() -> None:
     _insert("accounts", account | times)
     _insert("groups", group | times)
     for name, description in roles.items():
-        _insert("roles", {"name": name, "description": description, "created_at": now})
+        _insert("roles", {"name": name, "description": description} | times)
     _insert("account_code_counter", {"id": 1, "given_out": 0})
 
 
 def _insert(table: str, row: dict[str, object]) -> None:
     moments = ("created_at", "updated_at")
-    columns = [sa.column(name, Moment() if name in moments else None) for name in row]
+    types = {"settings": sa.JSON(), **dict.fromkeys(moments, Moment())}
+    columns = [sa.column(name, types.get(name)) for name in row]
     op.bulk_insert(sa.table(table, *columns), [row])
 
 
@@ -237,15 +299,22 @@ def downgrade() -> None:
     op.drop_index("ix_sessions_hash", table_name="sessions")
     op.drop_index("ix_sessions_expires_at", table_name="sessions")
     op.drop_table("sessions")
+    op.drop_index("ix_mailed_tokens_user", table_name="mailed_tokens")
+    op.drop_index("ix_mailed_tokens_hash", table_name="mailed_tokens")
+    op.drop_table("mailed_tokens")
     op.drop_index("ix_group_members_user", table_name="group_members")
     op.drop_table("group_members")
-    op.drop_index("ix_email_verification_tokens_user", table_name="email_verification_tokens")
-    op.drop_index("ix_email_verification_tokens_hash", table_name="email_verification_tokens")
-    op.drop_table("email_verification_tokens")
+    op.drop_index("ix_api_keys_owner", table_name="api_keys")
+    op.drop_table("api_keys")
     op.drop_index("ix_users_id", table_name="users")
     op.drop_table("users")
+    op.drop_index("ix_invitations_hash", table_name="invitations")
+    op.drop_index("ix_invitations_created_at", table_name="invitations")
+    op.drop_table("invitations")
     op.drop_table("groups")
     op.drop_table("roles")
+    op.drop_index("ix_rate_limits_expires_at", table_name="rate_limits")
+    op.drop_table("rate_limits")
     op.drop_index("ix_jobs_due", table_name="jobs")
     op.drop_table("jobs")
     op.drop_table("collections")

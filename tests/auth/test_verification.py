@@ -12,7 +12,7 @@ from flask import Flask
 
 from app import clock
 from app.accounts.models import ADMIN
-from app.auth.models import EmailVerificationToken
+from app.auth.models import MailedToken
 from app.db import db
 from tests.builders import PASSWORD, Caller, change_user, make_account, make_user
 from tests.mailbox import body_of, link_in, outbox, run_jobs, token_in
@@ -87,7 +87,7 @@ def test_only_the_hash_of_the_token_is_stored(app: Flask, anyone: Caller, ann: C
     token = mailed_token(app, anyone)
     assert len(token.partition("-")[2]) >= 43
     with app.app_context():
-        row = db.session.execute(sa.select(EmailVerificationToken.__table__)).one()
+        row = db.session.execute(sa.select(MailedToken.__table__)).one()
     assert len(row.token_hash) == 64
     assert token not in str(row)
     lifetime = row.expires_at - row.created_at

@@ -1,0 +1,115 @@
+"""Groups: sets of users of one account, kept by its admins (contract section 2)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.orm import Session
+
+from app import db
+from app.accounts import people
+from app.accounts.models import PII_GROUP, Group, GroupMember, User
+from app.errors import Conflict, NotFound
+
+TAKEN = "The account has a group of this name."
+
+
+def page(
+    account_id: str | None, skip: int, limit: int, search: str | None
+) -> tuple[list[Group], int]:
+    """The groups of an account (None: of all) by name, and how many there are."""
+    conditions = [Group.account_id == account_id] if account_id else []
+    if search:
+        conditions.append(Group.name.contains(search, autoescape=True))
+    total = db.db.session.scalar(sa.select(sa.func.count()).select_from(Group).where(*conditions))
+    chosen = sa.select(Group).where(*conditions).order_by(Group.name, Group.id)
+    return list(db.db.session.scalars(chosen.offset(skip).limit(limit))), total or 0
+
+
+def get(account_id: str | None, group_id: str) -> Group:
+    """One group of the account. Raises NotFound."""
+    conditions = [Group.account_id == account_id] if account_id else []
+    group = db.db.session.scalar(sa.select(Group).where(Group.id == group_id.lower(), *conditions))
+    if group is None:
+        raise NotFound("There is no such group.")
+    return group
+
+
+def members(group: Group) -> list[User]:
+    """The users in a group, by address."""
+    inside = sa.select(GroupMember.user_id).where(
+        GroupMember.account_id == group.account_id, GroupMember.group_id == group.id
+    )
+    chosen = sa.select(User).where(User.account_id == group.account_id, User.id.in_(inside))
+    return list(db.db.session.scalars(chosen.order_by(User.email_key)))
+
+
+def create(account_id: str, name: str, description: str | None) -> Group:
+    """A new group. Raises Conflict for a taken name."""
+    with db.transaction() as session, db.conflict_on("groups", "name", "name", TAKEN):
+        group = Group(account_id=account_id, name=name, description=description)
+        session.add(group)
+        session.flush()
+        return group
+
+
+def change(account_id: str, group_id: str, body: Mapping[str, Any]) -> Group:
+    """Rename or describe a group. Raises Conflict for `pii_access` or a taken name."""
+    with db.transaction() as session, db.conflict_on("groups", "name", "name", TAKEN):
+        group = get(account_id, group_id)
+        if body.get("name", group.name) != group.name:
+            _check_ordinary(group)
+            _outdate(session, group)
+        for name, value in body.items():
+            setattr(group, name, value)
+        session.flush()
+        return group
+
+
+def delete(account_id: str, group_id: str) -> None:
+    """Remove a group. Raises Conflict for `pii_access`."""
+    with db.transaction() as session:
+        group = get(account_id, group_id)
+        _check_ordinary(group)
+        _outdate(session, group)
+        session.delete(group)
+        session.flush()
+
+
+def add(account_id: str, group_id: str, user_id: str) -> Group:
+    """Put a user of the same account into a group; being in it already is fine."""
+    with db.transaction() as session:
+        user = people.locked(session, account_id, user_id)
+        group = get(account_id, group_id)
+        key = {"account_id": group.account_id, "group_id": group.id, "user_id": user.id}
+        if session.get(GroupMember, tuple(key.values())) is None:
+            session.add(GroupMember(**key))
+            user.version += 1
+            session.flush()
+        return group
+
+
+def remove(account_id: str, group_id: str, user_id: str) -> None:
+    """Take a user out of a group. Raises NotFound for one who is not in it."""
+    with db.transaction() as session:
+        user = people.locked(session, account_id, user_id)
+        group = get(account_id, group_id)
+        member = session.get(GroupMember, (group.account_id, group.id, user.id))
+        if member is None:
+            raise NotFound("This user is not in the group.")
+        session.delete(member)
+        user.version += 1
+        session.flush()
+
+
+def _check_ordinary(group: Group) -> None:
+    if group.name == PII_GROUP:
+        raise Conflict(f"{PII_GROUP} cannot be renamed or deleted.")
+
+
+def _outdate(session: Session, group: Group) -> None:
+    ids = [user.id for user in members(group)]
+    mine = sa.update(User).where(User.account_id == group.account_id, User.id.in_(ids))
+    session.execute(mine.values(version=User.version + 1, updated_at=User.updated_at))

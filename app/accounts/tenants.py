@@ -1,0 +1,135 @@
+"""Accounts as superadmins keep them, and as their own admins see them (contract section 2)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+from urllib.parse import urlsplit
+
+import sqlalchemy as sa
+
+from app import clock, db, events
+from app.accounts import codes
+from app.accounts import service as accounts
+from app.accounts.models import SYSTEM_ACCOUNT_ID, Account
+from app.errors import Conflict, InvalidValues, NotFound, problem
+
+SORTABLE = {
+    "name": Account.name,
+    "slug": Account.slug,
+    "account_code": Account.account_code,
+    "created_at": Account.created_at,
+}
+# Printable, without what browsers and parsers read differently, and without a fragment.
+URI = re.compile(r"https?://[!$-;=?-\[\]_a-z~]+")
+OWN_SETTINGS = ("allowed_redirect_uris", "default_redirect_uri", "cors_origins")
+
+
+def page(asked: Mapping[str, Any]) -> tuple[list[Account], int]:
+    """The accounts that match, and how many there are in all."""
+    conditions: list[Any] = [Account.closed_at.is_(None)]
+    if "is_active" in asked:
+        conditions.append(Account.is_active == asked["is_active"])
+    if asked.get("search"):
+        found = (Account.name, Account.slug, Account.account_code)
+        texts = [column.icontains(asked["search"], autoescape=True) for column in found]
+        conditions.append(sa.or_(*texts))
+    total = db.db.session.scalar(sa.select(sa.func.count()).select_from(Account).where(*conditions))
+    column = SORTABLE[asked.get("sort_by", "created_at")]
+    ordered = column.asc() if asked.get("sort_order") == "asc" else column.desc()
+    chosen = sa.select(Account).where(*conditions).order_by(ordered, Account.id)
+    return list(
+        db.db.session.scalars(chosen.offset(asked["skip"]).limit(asked["limit"]))
+    ), total or 0
+
+
+def get(account_id: str) -> Account:
+    """One account. Raises NotFound."""
+    account = db.db.session.get(Account, account_id.lower())
+    if account is None or account.closed_at is not None:
+        raise NotFound("There is no such account.")
+    return account
+
+
+def create(name: str, slug: str | None) -> Account:
+    """A new account without users. Raises InvalidValues or Conflict."""
+    slug = slug or codes.slug_from(name)
+    found = [accounts.name_problem(name)]
+    if wrong := codes.slug_problem(slug):
+        found.append(problem("slug", "slug_invalid", wrong))
+    _refuse(found)
+    return accounts.create_account(name, slug, slug_field="slug")
+
+
+def change(account_id: str, body: Mapping[str, Any]) -> Account:
+    """Rename, suspend or resume an account; suspended, its users and keys are refused at once."""
+    _refuse([accounts.name_problem(body.get("name", ""))])
+    with db.transaction() as session:
+        account = get(account_id)
+        if account.id == SYSTEM_ACCOUNT_ID and body.get("is_active") is False:
+            raise Conflict("The system account cannot be suspended.")
+        for name, value in body.items():
+            setattr(account, name, value)
+        account.version += 1
+        session.flush()
+        return account
+
+
+def change_own(account_id: str, body: Mapping[str, Any]) -> Account:
+    """Change an account's name and settings, as its own admins may. Raises InvalidValues."""
+    wrong_uris = [_uri_problem(*uri) for uri in _uris(body)]
+    _refuse([accounts.name_problem(body.get("name", "")), *wrong_uris])
+    with db.transaction() as session:
+        account = get(account_id)
+        account.name = body.get("name", account.name)
+        account.settings = account.settings | {
+            name: body[name] for name in OWN_SETTINGS if name in body
+        }
+        account.version += 1
+        session.flush()
+        return account
+
+
+def close(account_id: str) -> None:
+    """Close an account at once; a job removes its data piece by piece."""
+    with db.transaction() as session:
+        account = get(account_id)
+        if account.id == SYSTEM_ACCOUNT_ID:
+            raise Conflict("The system account cannot be deleted.")
+        account.is_active, account.closed_at = False, clock.now()
+        # The slug is free again; the code stays the account's for ever.
+        account.slug = f"closed-{account.id}"
+        account.version += 1
+        session.flush()
+        events.publish(events.AccountClosed(account.id))
+
+
+def _refuse(found: Sequence[Mapping[str, Any] | None]) -> None:
+    wrong = [one for one in found if one]
+    if wrong:
+        raise InvalidValues(wrong)
+
+
+def _uris(body: Mapping[str, Any]) -> list[tuple[str, str]]:
+    default = body.get("default_redirect_uri")
+    named = [("default_redirect_uri", default)] if default else []
+    named += [("allowed_redirect_uris", uri) for uri in body.get("allowed_redirect_uris", ())]
+    return named + [("cors_origins", origin) for origin in body.get("cors_origins", ())]
+
+
+def _uri_problem(field: str, uri: str) -> dict[str, Any] | None:
+    if URI.fullmatch(uri) and _is_of_kind(field, uri):
+        return None
+    return problem(field, "invalid_url", f"This is no address of that kind: {uri[:200]}")
+
+
+def _is_of_kind(field: str, uri: str) -> bool:
+    try:
+        parts = urlsplit(uri)
+        known = bool(parts.hostname) and parts.port != 0 and "@" not in parts.netloc
+    except ValueError:
+        return False
+    if field == "cors_origins":
+        return known and uri == f"{parts.scheme}://{parts.netloc}".lower()
+    return known

@@ -1,0 +1,34 @@
+"""Users made by admins: they get a link to set a password, or one to verify their address."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from app import db, events
+from app.accounts import people
+from app.accounts.models import User
+from app.auth import passwords, resets, verification
+from app.errors import InvalidValues
+
+
+def enrol(account_id: str, body: Mapping[str, Any]) -> User:
+    """Make a user of an account. Raises InvalidValues or Conflict."""
+    password = body.get("password")
+    weak = passwords.problems(password) if password is not None else []
+    found = [*people.problems(account_id, body), *weak]
+    if found:
+        raise InvalidValues(found)
+    password_hash = passwords.hash(password) if password is not None else None
+    with db.transaction():
+        user = people.create(account_id, body, password_hash)
+        if password is None:
+            resets.ask(user)
+        else:
+            verification.ask(user)
+        return user
+
+
+@events.subscribe(events.AddressReplaced)
+def _ask_to_verify(event: events.AddressReplaced) -> None:
+    verification.ask(db.db.session.get_one(User, (event.account_id, event.user_id)))

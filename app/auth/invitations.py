@@ -1,0 +1,207 @@
+"""Invitations: a mailed link by which somebody joins an account (contract section 2)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+from typing import Any
+from urllib.parse import quote
+
+import sqlalchemy as sa
+from sqlalchemy.orm import Session
+
+from app import clock, config, crypto, db, jobs, mail
+from app.accounts import roles
+from app.accounts import service as accounts
+from app.accounts.models import VIEWER, Account, Group, Role, User
+from app.auth import passwords, tokens
+from app.auth.models import Invitation
+from app.errors import BadRequest, Conflict, Forbidden, InvalidValues, NotFound, problem
+
+LIFETIME = timedelta(hours=48)
+PENDING, ACCEPTED, EXPIRED, CANCELLED = "pending", "accepted", "expired", "cancelled"
+STATES = (PENDING, ACCEPTED, EXPIRED, CANCELLED)
+
+
+def page(
+    account_id: str | None, skip: int, limit: int, status: str | None
+) -> tuple[list[Invitation], int]:
+    """The invitations of an account (None: of all), newest first, and how many there are."""
+    conditions: list[Any] = [Invitation.account_id == account_id] if account_id else []
+    if status in (PENDING, EXPIRED):
+        late = Invitation.expires_at <= clock.now()
+        conditions += [Invitation.state == PENDING, late if status == EXPIRED else ~late]
+    elif status:
+        conditions.append(Invitation.state == status)
+    counted = sa.select(sa.func.count()).select_from(Invitation).where(*conditions)
+    chosen = sa.select(Invitation).where(*conditions)
+    chosen = chosen.order_by(Invitation.created_at.desc(), Invitation.id)
+    found = db.db.session.scalars(chosen.offset(skip).limit(limit))
+    return list(found), db.db.session.scalar(counted) or 0
+
+
+def create(account_id: str, body: Mapping[str, Any], *, by: str | None) -> tuple[Invitation, str]:
+    """Invite an address; returns the token too. Raises InvalidValues, or Conflict for a member."""
+    email = body["email"].strip()
+    found = [accounts.email_problem(email)]
+    with db.transaction() as session:
+        role = roles.chosen(body, found, VIEWER)
+        groups = _groups(session, account_id, body.get("groups") or [], found)
+        if any(found) or role is None:
+            raise InvalidValues([one for one in found if one])
+        _check_not_member(session, account_id, email)
+        invitation = Invitation(
+            account_id=account_id,
+            email=email,
+            email_key=accounts.email_key(email),
+            role_id=role.id,
+            groups=[group.id for group in groups],
+            invited_by=by,
+        )
+        return invitation, _send(session, invitation)
+
+
+def resend(account_id: str, invitation_id: str) -> tuple[Invitation, str]:
+    """Mail a new link; the old one is void. Raises Conflict unless it is still open."""
+    with db.transaction() as session:
+        invitation = _get(session, account_id, invitation_id)
+        if invitation.state != PENDING:
+            raise Conflict(f"This invitation is {invitation.state}.")
+        return invitation, _send(session, invitation)
+
+
+def public_view(token: str) -> dict[str, Any]:
+    """What somebody who has the token may know of the invitation. Raises NotFound."""
+    invitation = by_token(token)
+    session = db.db.session
+    inviter = session.get(User, (invitation.account_id, invitation.invited_by or ""))
+    return {
+        "email": invitation.email,
+        "account_name": session.get_one(Account, invitation.account_id).name,
+        "invited_by_name": (inviter.name or inviter.email) if inviter else None,
+        "expires_at": invitation.expires_at,
+        "status": invitation.status,
+        "is_valid": invitation.status == PENDING,
+    }
+
+
+def cancel(account_id: str, invitation_id: str) -> None:
+    """Take an invitation back. Raises Conflict for one that was accepted."""
+    with db.transaction() as session:
+        invitation = _get(session, account_id, invitation_id)
+        if invitation.state == ACCEPTED:
+            raise Conflict("This invitation was accepted already.")
+        invitation.state = CANCELLED
+
+
+def by_token(token: str) -> Invitation:
+    """The invitation that a mailed token belongs to, whatever its state. Raises NotFound."""
+    code, _, _ = token.partition("-")
+    mine = sa.select(Account.id).where(Account.account_code == code, Account.is_active)
+    statement = sa.select(Invitation).where(
+        Invitation.account_id == mine.scalar_subquery(),
+        Invitation.token_hash == tokens.digest(token),
+    )
+    invitation = db.db.session.scalar(statement)
+    if invitation is None:
+        raise NotFound("There is no such invitation.")
+    return invitation
+
+
+def accept(token: str, password: str, name: str | None) -> User:
+    """Join the account. Raises BadRequest `invalid_token` for a link that is used or too old."""
+    if config.current().registration == "off":
+        raise Forbidden("Nobody joins here; the admins make the users.")
+    found = [*passwords.problems(password), accounts.name_problem(name or "")]
+    if any(found):
+        raise InvalidValues([one for one in found if one])
+    if by_token(token).status != PENDING:  # before the hash, which takes its time
+        raise _not_open()
+    password_hash = passwords.hash(password)
+    with db.transaction() as session:
+        invitation = by_token(token)
+        # One conditional update: of two who accept at once, one wins.
+        taken: Any = session.execute(
+            sa.update(Invitation)
+            .where(
+                Invitation.account_id == invitation.account_id,
+                Invitation.id == invitation.id,
+                Invitation.state == PENDING,
+                Invitation.expires_at > clock.now(),
+            )
+            .values(state=ACCEPTED, accepted_at=clock.now())
+        )
+        if taken.rowcount != 1:
+            raise _not_open()
+        return _join(session, invitation, password_hash, name)
+
+
+def _not_open() -> BadRequest:
+    return BadRequest("This invitation is not open any more.", error="invalid_token")
+
+
+def _join(session: Session, invitation: Invitation, hash: str, name: str | None) -> User:
+    role = session.get_one(Role, invitation.role_id)
+    user = accounts.create_user(
+        invitation.account_id, email=invitation.email, password_hash=hash, role=role.name, name=name
+    )
+    # The link came by mail to this address: that proves it.
+    accounts.mark_verified(user)
+    wanted = (Group.account_id == invitation.account_id, Group.id.in_(invitation.groups))
+    for group in session.scalars(sa.select(Group).where(*wanted)):
+        accounts.join_group(user, group.name)
+    return user
+
+
+def _get(session: Session, account_id: str, invitation_id: str) -> Invitation:
+    invitation = session.get(Invitation, (account_id, invitation_id.lower()), with_for_update=True)
+    if invitation is None:
+        raise NotFound("There is no such invitation.")
+    return invitation
+
+
+def _groups(
+    session: Session, account_id: str, wanted: Sequence[str], found: list[Any]
+) -> list[Group]:
+    chosen = sa.select(Group).where(
+        Group.account_id == account_id, sa.or_(Group.id.in_(wanted), Group.name.in_(wanted))
+    )
+    groups = list(session.scalars(chosen))
+    known = {group.id for group in groups} | {group.name for group in groups}
+    found += [
+        problem("groups", "invalid_reference", f"There is no group {one[:80]}.")
+        for one in wanted
+        if one not in known
+    ]
+    return groups
+
+
+def _check_not_member(session: Session, account_id: str, email: str) -> None:
+    mine = (User.account_id == account_id, User.email_key == accounts.email_key(email))
+    if session.scalar(sa.select(User.id).where(*mine)):
+        raise Conflict("This address belongs to a user of the account.", field="email")
+
+
+def _send(session: Session, invitation: Invitation) -> str:
+    account = session.get_one(Account, invitation.account_id)
+    token = tokens.random_token(account.account_code)
+    invitation.token_hash = tokens.digest(token)
+    invitation.expires_at = clock.now() + LIFETIME
+    session.add(invitation)
+    session.flush()
+    # The answer shows the token too, so the job must be told it: encrypted.
+    payload = {"invitation_id": invitation.id, "token": crypto.encrypt(token)}
+    jobs.enqueue("auth.send_invitation", payload, account_id=account.id)
+    return token
+
+
+@jobs.job("auth.send_invitation")
+def _mail_invitation(payload: Mapping[str, Any]) -> None:
+    session = db.db.session
+    invitation = session.get(Invitation, (payload["account_id"], payload["invitation_id"]))
+    token = crypto.decrypt(payload["token"])
+    # Sent again or taken back in the meantime: the newer job, or nobody, is to write.
+    if invitation and invitation.state == PENDING and invitation.token_hash == tokens.digest(token):
+        account = session.get_one(Account, invitation.account_id)
+        link = f"{config.current().base_url}/console/invitations/{quote(token)}"
+        mail.send(invitation.email, "invitation", link=link, account=account.name)

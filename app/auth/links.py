@@ -1,0 +1,84 @@
+"""Tokens of mailed links: random, hashed, single-use, one hour (spec 5.10, contract section 3)."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import sqlalchemy as sa
+
+from app import clock, db
+from app.accounts.models import Account, User
+from app.auth import tokens
+from app.auth.models import MailedToken
+from app.errors import BadRequest
+
+LIFETIME = timedelta(hours=1)
+
+
+def issue(user: User, purpose: str, email: str | None = None) -> str:
+    """A new token for a user, which ends the older ones of its purpose.
+
+    Only jobs that send mail call this: the token is in the mail and stored nowhere.
+    """
+    token = tokens.random_token(user.account.account_code)
+    with db.transaction() as session:
+        end(user, purpose)
+        session.add(
+            MailedToken(
+                account_id=user.account_id,
+                user_id=user.id,
+                purpose=purpose,
+                email=email or user.email,
+                token_hash=tokens.digest(token),
+                expires_at=clock.now() + LIFETIME,
+            )
+        )
+    return token
+
+
+def end(user: User, purpose: str) -> None:
+    """Make a user's links of a purpose void."""
+    mine = (
+        MailedToken.account_id == user.account_id,
+        MailedToken.user_id == user.id,
+        MailedToken.purpose == purpose,
+    )
+    with db.transaction() as session:
+        session.execute(sa.delete(MailedToken).where(*mine))
+
+
+def find(token: str, purpose: str) -> MailedToken | None:
+    """The valid token behind a text, without using it up."""
+    found = db.db.session.scalar(sa.select(MailedToken).where(*_named(token, purpose)))
+    return found if found and found.expires_at > clock.now() else None
+
+
+def use(token: str, purpose: str) -> tuple[User, str] | None:
+    """Use a token up: its user, and the address that it was mailed to; None if it is not valid."""
+    table = MailedToken.__table__.c
+    with db.transaction() as session:
+        used = session.execute(
+            sa.delete(MailedToken)
+            .where(*_named(token, purpose))
+            .returning(table.account_id, table.user_id, table.email, table.expires_at)
+        ).first()
+        if used is None or used.expires_at <= clock.now():
+            return None
+        user = session.get(User, (used.account_id, used.user_id))
+    return (user, used.email) if user and user.is_active else None
+
+
+def not_valid() -> BadRequest:
+    """The answer to a token that is bad, used or too old."""
+    message = "This link is not valid any more. Ask for a new one."
+    return BadRequest(message, error="invalid_token")
+
+
+def _named(token: str, purpose: str) -> tuple[sa.ColumnElement[bool], ...]:
+    code, _, _ = token.partition("-")
+    mine = sa.select(Account.id).where(Account.account_code == code).scalar_subquery()
+    return (
+        MailedToken.account_id == mine,
+        MailedToken.token_hash == tokens.digest(token),
+        MailedToken.purpose == purpose,
+    )

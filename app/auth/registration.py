@@ -1,0 +1,114 @@
+"""Registering an account with its first user, or a user of the one account (contract 2)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import sqlalchemy as sa
+
+from app import clock, config, db, jobs, mail
+from app.accounts import codes
+from app.accounts import service as accounts
+from app.accounts.models import (
+    ADMIN,
+    PII_GROUP,
+    SYSTEM_ACCOUNT_ID,
+    VIEWER,
+    Account,
+    Role,
+    User,
+)
+from app.auth import passwords, verification
+from app.errors import Conflict, Forbidden, InvalidValues, problem
+
+
+def register(*, name: str | None, slug: str | None, email: str, password: str) -> User:
+    """Register. Raises InvalidValues, Forbidden, or Conflict for a taken slug."""
+    settings = config.current()
+    if settings.registration != "open":
+        raise Forbidden("Nobody registers here; ask for an invitation.")
+    if settings.single_tenant:
+        return _join(email.strip(), password)
+    return _found(name, slug, email.strip(), password)
+
+
+def _found(name: str | None, slug: str | None, email: str, password: str) -> User:
+    name = (name or "").strip()
+    slug = (slug or codes.slug_from(name)).strip()
+    _check(email, password, slug=slug, name=name or slug)
+    password_hash = passwords.hash(password)  # before the transaction: it takes its time
+    with db.transaction():
+        account = accounts.create_account(name or slug, slug)
+        user = accounts.create_user(
+            account.id, email=email, password_hash=password_hash, role=ADMIN
+        )
+        accounts.join_group(user, PII_GROUP)
+        verification.ask(user)
+    return user
+
+
+def _join(email: str, password: str) -> User:
+    # Nobody learns here whether an address is known: the answer looks alike, and who already has
+    # a user under the address is told so by mail.
+    _check(email, password)
+    password_hash = passwords.hash(password)
+    with db.transaction():
+        account = _the_account()
+        try:
+            with db.savepoint():
+                user = accounts.create_user(
+                    account.id, email=email, password_hash=password_hash, role=VIEWER
+                )
+        except Conflict:
+            payload = {"email_key": accounts.email_key(email)}
+            jobs.enqueue("auth.known_already", payload, account_id=account.id)
+            return _as_if_new(account, email)
+        verification.ask(user)
+    return user
+
+
+def _the_account() -> Account:
+    settings, session = config.current(), db.db.session
+    slug = settings.single_tenant_account
+    chosen = sa.select(Account).where(Account.slug == slug)
+    account = session.scalar(chosen)
+    if account is None:
+        try:
+            with db.savepoint():
+                account = accounts.create_account(settings.single_tenant_account_name, slug)
+        except Conflict:  # another first user was faster
+            account = session.scalars(chosen).one()
+    # Whoever belongs to the system account is a superadmin.
+    if account.id == SYSTEM_ACCOUNT_ID or not account.is_active:
+        raise Forbidden("Nobody registers here.")
+    return account
+
+
+def _as_if_new(account: Account, email: str) -> User:
+    role = db.db.session.scalars(sa.select(Role).where(Role.name == VIEWER)).one()
+    now = clock.now()
+    user = User(id=db.new_id(), account_id=account.id, email=email, role_id=role.id, groups=[])
+    user.account, user.role = account, role
+    user.is_active, user.email_verified, user.auth_provider = True, False, "password"
+    user.created_at = user.updated_at = now
+    return user
+
+
+@jobs.job("auth.known_already")
+def _mail_known_already(payload: Mapping[str, Any]) -> None:
+    mine = (User.account_id == payload["account_id"], User.email_key == payload["email_key"])
+    user = db.db.session.scalar(sa.select(User).where(*mine))
+    if user is not None and user.is_active:
+        link = f"{config.current().base_url}/console/forgot-password"
+        mail.send(user.email, "known_already", link=link, account=user.account.name)
+
+
+def _check(email: str, password: str, *, slug: str | None = None, name: str = "") -> None:
+    found = [*passwords.problems(password), accounts.email_problem(email)]
+    wrong = codes.slug_problem(slug) if slug is not None else None
+    if wrong:
+        found.append(problem("account_slug", "slug_invalid", wrong))
+    found.append(accounts.name_problem(name, "account_name"))
+    if any(found):
+        raise InvalidValues([one for one in found if one])

@@ -1,0 +1,117 @@
+"""Passwords: forgotten, reset by a mailed link, set by a superadmin, changed by their owner."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any
+from urllib.parse import quote
+
+import sqlalchemy as sa
+
+from app import config, db, jobs, mail
+from app.accounts import people
+from app.accounts import service as accounts
+from app.accounts.models import SYSTEM_ACCOUNT_ID, User
+from app.auth import links, passwords
+from app.auth import service as auth
+from app.auth.principal import Principal
+from app.errors import InvalidValues, problem
+
+PURPOSE = "reset"
+
+
+def forgot(account: str | None, email: str) -> None:
+    """Mail a link if there is such a user; the caller cannot tell, not even by the time."""
+    payload = {"account": auth.require_account(account), "email": email}
+    with db.transaction():
+        jobs.enqueue("auth.forgot_password", payload, account_id=SYSTEM_ACCOUNT_ID)
+
+
+def ask(user: User) -> None:
+    """Mail a user a link to set a password, as part of the open transaction."""
+    jobs.enqueue("auth.send_reset", {"user_id": user.id}, account_id=user.account_id)
+
+
+def send_link(user: User) -> None:
+    """Mail a user a link to set a new password, and end all of the user's sessions."""
+    with db.transaction():
+        auth.end_sessions(user.account_id, user.id)
+        ask(user)
+
+
+def expiry(token: str) -> datetime | None:
+    """When a mailed token expires; None for one that is not valid."""
+    found = links.find(token, PURPOSE)
+    return found.expires_at if found else None
+
+
+def reset(token: str, new_password: str) -> None:
+    """Set the password by a mailed token. Raises InvalidValues, or BadRequest `invalid_token`."""
+    _check(new_password, "new_password")
+    if links.find(token, PURPOSE) is None:  # before the hash, which takes its time
+        raise links.not_valid()
+    password_hash = passwords.hash(new_password)
+    with db.transaction():
+        used = links.use(token, PURPOSE)
+        # One mailed to an address that the user has left must not open the door.
+        if used is not None and used[1] == used[0].email:
+            user = used[0]
+            # The link came by mail: whoever has it reads the mail of this address.
+            if not user.email_verified:
+                accounts.mark_verified(user)
+            people.set_password(user, password_hash)
+            return
+    raise links.not_valid()
+
+
+def set_password(user: User, new_password: str) -> None:
+    """Set a user's password directly, as superadmins may."""
+    _check(new_password, "new_password")
+    _change(user, passwords.hash(new_password))
+
+
+def change_own(caller: Principal, current: str, new_password: str) -> None:
+    """Change the caller's password, and end all of the caller's sessions."""
+    caller.refuse_key("An API key cannot change passwords.")
+    user = auth.user_of(caller)
+    found = passwords.problems(new_password, "new_password")
+    if not passwords.verify(current, user.password_hash):
+        wrong = "This is not the present password."
+        found.append(problem("current_password", "invalid_option", wrong))
+    if found:
+        raise InvalidValues(found)
+    _change(user, passwords.hash(new_password))
+
+
+def _change(user: User, password_hash: str) -> None:
+    with db.transaction():
+        links.end(user, PURPOSE)
+        people.set_password(user, password_hash)
+
+
+def _check(password: str, field: str) -> None:
+    weak = passwords.problems(password, field)
+    if weak:
+        raise InvalidValues(weak)
+
+
+@jobs.job("auth.forgot_password")
+def _mail_forgotten(payload: Mapping[str, Any]) -> None:
+    user = db.db.session.scalar(auth.user_named(payload["account"], payload["email"]))
+    if user is not None and user.is_active:
+        _mail_reset({"account_id": user.account_id, "user_id": user.id})
+
+
+@jobs.job("auth.send_reset")
+def _mail_reset(payload: Mapping[str, Any]) -> None:
+    user = db.db.session.scalar(
+        sa.select(User).where(
+            User.account_id == payload["account_id"], User.id == payload["user_id"]
+        )
+    )
+    if user is None or not user.is_active:
+        return
+    token = links.issue(user, PURPOSE)
+    link = f"{config.current().base_url}/console/reset-password?token={quote(token)}"
+    mail.send(user.email, "reset", link=link, account=user.account.name)

@@ -1,0 +1,120 @@
+"""Is an address its user's? Proved by a mailed link (spec 5.10, contract section 3)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import quote
+
+from app import config, db, jobs, mail
+from app.accounts import people
+from app.accounts import service as accounts
+from app.accounts.models import SYSTEM_ACCOUNT_ID, User
+from app.auth import links
+from app.auth import service as auth
+from app.auth.principal import Principal
+from app.errors import Forbidden, InvalidValues
+
+PURPOSE, CHANGE = "verification", "email_change"
+
+
+def ask(user: User) -> None:
+    """Mail a link to a user, as part of the open transaction."""
+    jobs.enqueue("auth.send_verification", {"user_id": user.id}, account_id=user.account_id)
+
+
+def ask_again(user: User) -> None:
+    """Mail a new link to a user."""
+    with db.transaction():
+        ask(user)
+
+
+def ask_to_change(user: User, email: str) -> None:
+    """Mail a link to a new address, which becomes the user's when the link is followed."""
+    payload = {"user_id": user.id, "email": email}
+    jobs.enqueue("auth.send_email_change", payload, account_id=user.account_id)
+
+
+def send(caller: Principal, email: str | None) -> None:
+    """Mail a new link to the caller, or to a user of the account that the caller administers."""
+    own = accounts.email_key(caller.email or "")
+    key = accounts.email_key(email) if email else own
+    if key == own:
+        with db.transaction():
+            ask(auth.user_of(caller))
+        return
+    if not caller.is_admin or caller.account_id is None:
+        raise Forbidden("Only an admin may name another user.")
+    resend(caller.account_id, key)
+
+
+def resend(account: str | None, email: str) -> None:
+    """Mail a new link if there is such a user; the caller cannot tell, not even by the time."""
+    payload = {"account": auth.require_account(account), "email": email}
+    with db.transaction():
+        jobs.enqueue("auth.resend_verification", payload, account_id=SYSTEM_ACCOUNT_ID)
+
+
+def verify(token: str) -> User:
+    """Prove an address by the token that was mailed to it. Raises BadRequest `invalid_token`."""
+    with db.transaction():
+        if used := links.use(token, PURPOSE):
+            user, email = used
+            if email == user.email:
+                accounts.mark_verified(user)
+                return user
+        elif used := links.use(token, CHANGE):
+            user, email = used
+            people.set_email(user, email)
+            user.version += 1
+            accounts.mark_verified(user)
+            return user
+    raise links.not_valid()
+
+
+def change_profile(caller: Principal, body: Mapping[str, Any]) -> User:
+    """Change the caller's own name; a new address is mailed a link first. Raises InvalidValues."""
+    email = body.get("email", "").strip()
+    if email:
+        # Whoever has the address can set the password.
+        caller.refuse_key("An API key cannot change the address.")
+    found = [accounts.name_problem(body.get("name") or "")]
+    found += [accounts.email_problem(email)] if "email" in body else []
+    if any(found):
+        raise InvalidValues([one for one in found if one])
+    with db.transaction() as session:
+        user = auth.user_of(caller)
+        if "name" in body:
+            user.name = body["name"]
+            user.version += 1
+        if email and accounts.email_key(email) != user.email_key:
+            ask_to_change(user, email)
+        session.flush()
+        return user
+
+
+@jobs.job("auth.send_verification")
+def _mail_verification(payload: Mapping[str, Any]) -> None:
+    user = db.db.session.get(User, (payload["account_id"], payload["user_id"]))
+    if user is not None and user.is_active and not user.email_verified:
+        _mail(user, user.email, PURPOSE)
+
+
+@jobs.job("auth.send_email_change")
+def _mail_email_change(payload: Mapping[str, Any]) -> None:
+    user = db.db.session.get(User, (payload["account_id"], payload["user_id"]))
+    if user is not None and user.is_active:
+        _mail(user, payload["email"], CHANGE)
+
+
+@jobs.job("auth.resend_verification")
+def _resend(payload: Mapping[str, Any]) -> None:
+    user = db.db.session.scalar(auth.user_named(payload["account"], payload["email"]))
+    if user is not None:
+        _mail_verification({"account_id": user.account_id, "user_id": user.id})
+
+
+def _mail(user: User, email: str, purpose: str) -> None:
+    token = links.issue(user, purpose, email)
+    link = f"{config.current().base_url}/auth/verify-email?token={quote(token)}"
+    mail.send(email, "verification", link=link, account=user.account.name)

@@ -1,0 +1,84 @@
+"""What a form sent, and what is wrong with it, said beside each field."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from flask import flash, redirect, render_template, request, url_for
+from werkzeug.wrappers import Response as BaseResponse
+
+from app.errors import AppError, InvalidValues, problem
+
+Page = tuple[str, int]
+# Refusals that a form can tell of; whatever else goes wrong has a page of its own.
+TOLD_IN_FORM = (400, 403, 409, 429)
+LONGEST_PASSWORD = 20_000
+
+
+@dataclass
+class Form:
+    """The values of a form by field, and the messages to show with them."""
+
+    values: dict[str, str] = field(default_factory=dict)
+    chosen: list[str] = field(default_factory=list)
+    errors: dict[str, list[str]] = field(default_factory=dict)
+    problem: str | None = None
+    status: int = 200
+
+    def checked(self, needed: Sequence[str] = (), **longest: int) -> dict[str, str]:
+        """The values, once those needed are there and none is too long. Raises InvalidValues."""
+        found = [problem(name, "required", "Fill this in.") for name in needed if not self[name]]
+        for name, most in longest.items():
+            if len(self[name]) > most:
+                found.append(problem(name, "too_long", f"At most {most} characters."))
+        if found:
+            raise InvalidValues(found)
+        return dict(self.values)
+
+    def refused(self, error: AppError) -> Form:
+        """Take in what an error says; one that no form can tell of is raised on."""
+        if error.status not in TOLD_IN_FORM:
+            raise error
+        self.status = error.status
+        for name, message in _messages(error):
+            if name in self.values:
+                self.errors.setdefault(name, []).append(message)
+            else:
+                self.problem = message
+        return self
+
+    def page(self, template: str, **context: Any) -> Page:
+        """The page with this form."""
+        return render_template(template, form=self, **context), self.status
+
+    def __getitem__(self, name: str) -> str:
+        return self.values.get(name, "")
+
+
+def sent(*names: str, chosen: str | None = None) -> Form:
+    """The form as it was sent; `chosen` names the field of several values."""
+    values = {name: text(name) for name in names}
+    several = request.form.getlist(chosen)[:100] if chosen else []
+    return Form(values, [one.replace("\0", "") for one in several])
+
+
+def text(name: str) -> str:
+    """One value of the form, without the blanks around it; passwords as they are."""
+    # No text of a form contains a NUL, and PostgreSQL refuses it.
+    value = request.form.get(name, "").replace("\0", "")
+    return value if "password" in name else value.strip()
+
+
+def told(notice: str, endpoint: str, **values: Any) -> BaseResponse:
+    """Go on to a page, which shows the notice once."""
+    flash(notice)
+    return redirect(url_for(endpoint, **values), 303)
+
+
+def _messages(error: AppError) -> list[tuple[str | None, str]]:
+    details: Sequence[Mapping[str, Any]] = error.extra.get("details") or ()
+    if details:
+        return [(one["field"], one["message"]) for one in details]
+    return [(error.extra.get("field"), error.message)]

@@ -1,0 +1,71 @@
+"""API keys: one's own; an admin sees those of the account."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+
+from flask import render_template
+from werkzeug.wrappers import Response as BaseResponse
+
+from app import clock
+from app.accounts import people
+from app.auth import api_keys
+from app.console import forms, guard, lists
+from app.console.blueprint import blueprint
+from app.console.forms import Form, Page, told
+from app.errors import AppError, InvalidValues, problem
+from app.rest import public
+
+FORM = "console/keys/new.html"
+
+
+@blueprint.get("/console/keys")
+@public
+def show_keys() -> str:
+    """The keys that the caller may see."""
+    caller, listing = guard.known_caller(), lists.asked_for()
+    listing.holding(api_keys.page(listing.skip, lists.SIZE, by=caller))
+    makers = {key.created_by for key in listing.items}
+    emails = {one: people.get(caller.one_account(), one).email for one in makers}
+    return render_template("console/keys/list.html", listing=listing, emails=emails)
+
+
+@blueprint.get("/console/keys/new")
+@public
+def show_new_key() -> Page:
+    """The form for a new key."""
+    return Form().page(FORM)
+
+
+@blueprint.post("/console/keys/new")
+@public
+def create_key() -> Page:
+    """Make a key, and show it this once."""
+    form = forms.sent("name", "description", "expires_at")
+    try:
+        body = form.checked(("name",), name=200, description=1000)
+        wanted = {
+            "name": body["name"],
+            "description": body["description"] or None,
+            "expires_at": _end_of(body["expires_at"]),
+        }
+        key, text = api_keys.create(wanted, by=guard.known_caller())
+    except AppError as error:
+        return form.refused(error).page(FORM)
+    return render_template("console/keys/made.html", key=key, text=text), 201
+
+
+@blueprint.post("/console/keys/<uuid:key_id>/revoke")
+@public
+def revoke_key(key_id: str) -> BaseResponse:
+    """Revoke a key."""
+    key = api_keys.revoke(key_id, by=guard.known_caller())
+    return told(f"The key {key.name} is revoked.", "console.show_keys")
+
+
+def _end_of(day: str) -> datetime | None:
+    try:
+        return clock.parse(day[:10]) + timedelta(days=1) if day else None
+    except (ValueError, OverflowError):
+        wrong = problem("expires_at", "invalid_datetime", "Give a day, such as 2030-12-31.")
+        raise InvalidValues([wrong]) from None

@@ -1,0 +1,99 @@
+"""The pages that mailed links lead to, and the one that asks for such a link."""
+
+from __future__ import annotations
+
+from flask import flash, request, url_for
+from werkzeug.wrappers import Response as BaseResponse
+
+from app.auth import invitations, lockout, resets
+from app.auth.guard import account_of_host
+from app.console import forms, guard
+from app.console.blueprint import blueprint
+from app.console.forms import LONGEST_PASSWORD, Form, Page, told
+from app.errors import AppError, BadRequest
+from app.rest import public
+
+SENT = "If there is such a user, a link to set a new password is on its way. Check your inbox."
+
+
+@blueprint.get("/console/forgot-password")
+@public
+@guard.open_to_all
+def show_forgot_password() -> Page:
+    """The form to ask for a link with."""
+    return Form({"account": account_of_host() or ""}).page("console/links/forgot.html")
+
+
+@blueprint.post("/console/forgot-password")
+@public
+@guard.open_to_all
+def forgot_password() -> Page | BaseResponse:
+    """Mail a link, and say the same whether or not there is such a user."""
+    form = forms.sent("account", "email")
+    try:
+        body = form.checked(("email",), account=200, email=320)
+        account = body["account"] or account_of_host()
+        lockout.mails(body["email"], request.remote_addr)
+        resets.forgot(account, body["email"])
+    except AppError as error:
+        return form.refused(error).page("console/links/forgot.html")
+    return told(SENT, "console.sign_in")
+
+
+@blueprint.get("/console/reset-password")
+@public
+@guard.open_to_all
+def show_reset_password() -> Page:
+    """The form to set a new password with."""
+    token = request.args.get("token", "")
+    return _reset_page(Form({"token": token}, status=200 if resets.expiry(token) else 400))
+
+
+@blueprint.post("/console/reset-password")
+@public
+@guard.open_to_all
+def reset_password() -> Page | BaseResponse:
+    """Set a new password by the token of a mailed link."""
+    form = forms.sent("token", "new_password")
+    try:
+        body = form.checked(("new_password",), token=500, new_password=LONGEST_PASSWORD)
+        resets.reset(body["token"], body["new_password"])
+    except AppError as error:
+        return _reset_page(form.refused(error))
+    return told("Your new password is set. Sign in with it.", "console.sign_in")
+
+
+def _reset_page(form: Form) -> Page:
+    return form.page("console/links/reset.html", valid=resets.expiry(form["token"]) is not None)
+
+
+@blueprint.get("/console/invitations/<token>")
+@public
+@guard.open_to_all
+def show_invitation(token: str) -> Page:
+    """The form to accept an invitation with."""
+    return _invitation_page(token, Form())
+
+
+@blueprint.post("/console/invitations/<token>")
+@public
+@guard.open_to_all
+def accept_invitation(token: str) -> Page | BaseResponse:
+    """Join the account, and be signed in to the console."""
+    form = forms.sent("name", "password")
+    try:
+        body = form.checked(("password",), name=200, password=LONGEST_PASSWORD)
+        user = invitations.accept(token, body["password"], body["name"] or None)
+    except AppError as error:
+        return _invitation_page(token, form.refused(error))
+    flash(f"Welcome to {user.account.name}.")
+    guard.end_session("")  # this browser's cookie is about to be another's
+    return guard.begin_session(user, url_for("console.show_home"))
+
+
+def _invitation_page(token: str, form: Form) -> Page:
+    invitation = invitations.public_view(token)
+    if not invitation["is_valid"]:
+        status = invitation["status"]
+        raise BadRequest(f"This invitation is {status}. Ask whoever invited you for a new one.")
+    return form.page("console/links/invitation.html", invitation=invitation, token=token)

@@ -1,0 +1,72 @@
+"""What everyone keeps of their own: name, address, password, sessions."""
+
+from __future__ import annotations
+
+from flask import g, url_for
+from werkzeug.wrappers import Response as BaseResponse
+
+from app.accounts import service as accounts
+from app.auth import resets, verification
+from app.auth import service as auth
+from app.console import forms, guard, lists
+from app.console.blueprint import blueprint
+from app.console.forms import LONGEST_PASSWORD, Form, Page, told
+from app.errors import AppError
+from app.rest import public
+
+
+@blueprint.get("/console/profile")
+@public
+def show_profile() -> Page:
+    """The caller's own data."""
+    return _profile_page(Form())
+
+
+@blueprint.post("/console/profile")
+@public
+def change_profile() -> Page | BaseResponse:
+    """Change the own name, or ask for another address."""
+    caller, form = guard.known_caller(), forms.sent("name", "email")
+    try:
+        body = form.checked(("email",), name=200, email=320)
+        verification.change_profile(caller, {**body, "name": body["name"] or None})
+    except AppError as error:
+        return _profile_page(form.refused(error))
+    if accounts.email_key(body["email"]) == accounts.email_key(caller.email or ""):
+        return told("Your profile is saved.", "console.show_profile")
+    notice = f"Follow the link in the mail to {body['email']} to change your address."
+    return told(notice, "console.show_profile")
+
+
+@blueprint.post("/console/profile/password")
+@public
+def change_password() -> Page | BaseResponse:
+    """Change the own password, which ends all of the caller's sessions."""
+    form = forms.sent("current_password", "new_password")
+    longest = dict.fromkeys(form.values, LONGEST_PASSWORD)
+    try:
+        body = form.checked(tuple(form.values), **longest)
+        resets.change_own(guard.known_caller(), body["current_password"], body["new_password"])
+    except AppError as error:
+        return _profile_page(form.refused(error))
+    return told("Your password is changed. Sign in with the new one.", "console.sign_in")
+
+
+@blueprint.post("/console/profile/sessions/<uuid:session_id>/end")
+@public
+def end_session(session_id: str) -> BaseResponse:
+    """End one of the own sessions."""
+    auth.end_own_session(guard.known_caller(), session_id)
+    if session_id == g.console_session_id:
+        return guard.end_session(url_for("console.sign_in"))
+    return told("The session is ended.", "console.show_profile")
+
+
+def _profile_page(form: Form) -> Page:
+    caller, listing = guard.known_caller(), lists.asked_for()
+    user = auth.user_of(caller)
+    form.values = {"name": user.name or "", "email": user.email, **form.values}
+    listing.holding(auth.sessions(caller, listing.skip, lists.SIZE))
+    return form.page(
+        "console/profile/show.html", user=user, listing=listing, present=g.console_session_id
+    )

@@ -1,0 +1,57 @@
+"""Which browser applications may read our answers (contract section 1).
+
+The origins of the settings may, and those that the account acted in lists for itself. Cookies are
+never allowed along: applications send tokens.
+"""
+
+from __future__ import annotations
+
+from flask import Flask, Response, g, request
+
+from app import config, rest
+from app.auth import principal as principals
+
+METHODS = "GET, POST, PUT, PATCH, DELETE"
+HEADERS = "Authorization, Content-Type, If-Match, If-None-Match, Idempotency-Key, X-Account-ID"
+HEADERS += ", X-API-Key, X-Correlation-ID, X-ES-Username, X-ES-Password, X-ES-Reason"
+EXPOSED = "ETag, X-Correlation-ID, Retry-After"
+PREFLIGHT_SECONDS = "600"
+
+
+def init_app(app: Flask) -> None:
+    """Answer preflights, and name the allowed origin in every answer."""
+    app.before_request(_answer_preflight)
+    app.after_request(_allow)
+
+
+def _answer_preflight() -> Response | None:
+    asked = "Access-Control-Request-Method" in request.headers
+    if request.method != "OPTIONS" or not asked or not request.path.startswith(rest.PREFIX):
+        return None
+    response = Response(status=204)
+    response.headers["Access-Control-Max-Age"] = PREFLIGHT_SECONDS
+    return response
+
+
+def _allow(response: Response) -> Response:
+    if not request.path.startswith(rest.PREFIX):
+        return response
+    response.vary.add("Origin")
+    origin = request.headers.get("Origin", "")
+    preflight = request.method == "OPTIONS"
+    if origin and (origin in config.current().cors_origins or _account_allows(origin, preflight)):
+        response.headers["Access-Control-Allow-Origin"] = origin
+        response.headers["Access-Control-Expose-Headers"] = EXPOSED
+        if preflight:
+            response.headers["Access-Control-Allow-Methods"] = METHODS
+            response.headers["Access-Control-Allow-Headers"] = HEADERS
+    return response
+
+
+def _account_allows(origin: str, preflight: bool) -> bool:
+    # A preflight carries no credential, and a sign-in none yet: any account's application may ask.
+    # Whatever is an account's is told to the applications of that account only.
+    caller = None if preflight else g.get("principal")
+    if caller is None:
+        return "\0" not in origin and principals.is_origin_of_any(origin)
+    return caller.account is not None and origin in caller.account.cors_origins

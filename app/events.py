@@ -1,0 +1,53 @@
+"""What happened, told to whoever must act on it, inside the transaction in which it happened.
+
+A feature below tells (`publish`), a feature above listens (`subscribe`): so imports go downhill
+only, and nothing is announced that is rolled back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class UserLostAccess:
+    """A user was deactivated, deleted, given another role or a new password."""
+
+    account_id: str
+    user_id: str
+
+
+@dataclass(frozen=True)
+class AddressReplaced:
+    """Somebody else gave a user another address, which nobody has proved."""
+
+    account_id: str
+    user_id: str
+
+
+@dataclass(frozen=True)
+class AccountClosed:
+    """An account was closed for good; what it owns is to be removed."""
+
+    account_id: str
+
+
+_subscribers: dict[type, list[Callable[[Any], None]]] = {}
+
+
+def subscribe(event: type) -> Callable[[Callable[[Any], None]], Callable[[Any], None]]:
+    """Have a function called with every event of a type."""
+
+    def register(subscriber: Callable[[Any], None]) -> Callable[[Any], None]:
+        _subscribers.setdefault(event, []).append(subscriber)
+        return subscriber
+
+    return register
+
+
+def publish(event: object) -> None:
+    """Call every subscriber, within the open transaction."""
+    for subscriber in _subscribers.get(type(event), ()):
+        subscriber(event)

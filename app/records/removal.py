@@ -1,0 +1,68 @@
+"""What a closed account leaves behind is removed in the background, piece by piece."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.exc import IntegrityError
+
+from app import db, events, jobs, stamps
+from app.accounts.models import Group, User
+from app.auth.models import Invitation
+from app.collections import definition as definitions
+from app.collections import service as collections
+from app.collections.definition import Definition
+
+PIECE = 500
+
+
+@events.subscribe(events.AccountClosed)
+def _remove_later(event: events.AccountClosed) -> None:
+    jobs.enqueue("records.remove_account", {}, account_id=event.account_id)
+
+
+@jobs.job("records.remove_account")
+def remove_account(payload: Mapping[str, Any]) -> None:
+    """Remove an account's records and people; run again, it goes on where it was."""
+    account_id = payload["account_id"]
+    with stamps.reloading():
+        remaining = [definitions.named(name) for name in collections.names()]
+    for definition in remaining:
+        _cut_references(definition, account_id)
+    while remaining:
+        # What others refer to has to wait until they are gone.
+        waiting = [one for one in remaining if not _emptied(one.table, account_id)]
+        if len(waiting) == len(remaining):
+            raise RuntimeError("records that need each other")
+        remaining = waiting
+    for model in (Invitation, User, Group):
+        _emptied(model.__table__, account_id)
+
+
+def _cut_references(definition: Definition, account_id: str) -> None:
+    table = definition.table
+    nullable = [f.name for f in definition.fields.values() if f.collection and not f.required]
+    referring = sa.or_(sa.false(), *(table.c[name].is_not(None) for name in nullable))
+    piece = sa.select(table.c.id).where(table.c.account_id == account_id, referring).limit(PIECE)
+    cut = sa.update(table).values(dict.fromkeys(nullable))
+    while nullable and _changed(table, account_id, piece, cut):
+        pass
+
+
+def _emptied(table: Any, account_id: str) -> bool:
+    piece = sa.select(table.c.id).where(table.c.account_id == account_id).limit(PIECE)
+    try:
+        while _changed(table, account_id, piece, sa.delete(table)):
+            pass
+    except IntegrityError:
+        return False
+    return True
+
+
+def _changed(table: Any, account_id: str, piece: sa.Select[Any], change: Any) -> bool:
+    with db.transaction() as session:
+        chosen = table.c.id.in_(piece.subquery().select())
+        result: Any = session.execute(change.where(table.c.account_id == account_id, chosen))
+        return bool(result.rowcount)

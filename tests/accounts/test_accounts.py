@@ -1,0 +1,301 @@
+"""Accounts as superadmins keep them: made, listed, suspended, closed (contract section 2)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+from flask import Flask
+
+from app import jobs
+from app.accounts.models import SYSTEM_ACCOUNT_ID, Group, User
+from app.auth.models import Invitation, SignInSession
+from app.db import connection
+from app.records import removal
+from tests.builders import PASSWORD, Caller, Cast, make_account, make_collection, make_record
+from tests.mailbox import run_jobs
+
+KEYS = {"id", "slug", "name", "account_code", "created_at", "is_active", "updated_at"}
+RANDOM_ID = "019a9f00-0000-7000-8000-00000000dead"
+
+
+def slugs(root: Caller, query: str = "") -> list[str]:
+    answer = root.get(f"accounts?{query}")
+    assert answer.status_code == 200, answer.json
+    return [one["slug"] for one in answer.json["items"]]
+
+
+def codes(answer: Any) -> list[tuple[str, str]]:
+    assert answer.status_code == 400, answer.json
+    return [(one["field"], one["code"]) for one in answer.json["details"]]
+
+
+def test_a_new_account_is_shown_in_full_and_has_no_users(root: Caller) -> None:
+    answer = root.post("accounts", {"name": "Initech Ltd.", "slug": "initech"})
+    assert answer.status_code == 201
+    made = answer.json
+    assert set(made) == KEYS
+    assert (made["name"], made["slug"], made["is_active"]) == ("Initech Ltd.", "initech", True)
+    assert made["account_code"] == "AA0003"
+    assert root.get(f"accounts/{made['id']}").json == made
+    assert root.get(f"accounts/{made['id'].upper()}").json == made
+    assert root.get(f"accounts/{made['id']}/users").json["total"] == 0
+    groups = root.acting_in("initech").get("groups").json["items"]
+    assert [group["name"] for group in groups] == ["pii_access"]
+
+
+@pytest.mark.parametrize(
+    ("name", "slug"), [("Crème  Brûlée & Co.", "creme-brulee-co"), ("INITECH", "initech")]
+)
+def test_the_slug_is_derived_from_the_name(root: Caller, name: str, slug: str) -> None:
+    assert root.post("accounts", {"name": name}).json["slug"] == slug
+
+
+NO_SLUGS: list[dict[str, str]] = [
+    {"name": "x", "slug": "ab"},
+    {"name": "x", "slug": "a" * 33},
+    {"name": "x", "slug": "1abc"},
+    {"name": "x", "slug": "Abc"},
+    {"name": "x", "slug": "a_b_c"},
+    {"name": "x", "slug": "ab1234"},
+    {"name": "日本"},
+]
+
+
+def test_what_is_no_slug_is_refused(root: Caller) -> None:
+    for body in NO_SLUGS:
+        assert codes(root.post("accounts", body)) == [("slug", "slug_invalid")]
+    assert slugs(root, "sort_by=slug&sort_order=asc") == ["acme", "globex", "system"]
+
+
+@pytest.mark.parametrize("body", [{"name": "x", "slug": "acme"}, {"name": "ACME"}])
+def test_a_taken_slug_is_a_conflict(root: Caller, body: dict[str, str]) -> None:
+    answer = root.post("accounts", body)
+    assert (answer.status_code, answer.json["field"]) == (409, "slug")
+    assert answer.json["details"][0]["code"] == "not_unique"
+
+
+MALFORMED: list[dict[str, Any]] = [
+    {},
+    {"name": ""},
+    {"name": None},
+    {"name": 7},
+    {"name": "x" * 201},
+    {"name": "x", "slug": 7},
+    {"name": "x", "id": RANDOM_ID},
+    {"name": "x", "account_code": "ZZ0001"},
+]
+
+
+def test_a_body_of_another_shape_is_422(root: Caller) -> None:
+    for body in MALFORMED:
+        answer = root.post("accounts", body)
+        assert answer.status_code == 422, body
+        assert answer.json["detail"][0]["loc"][0] == "body"
+
+
+def test_a_name_is_one_line(root: Caller, alice: Caller) -> None:
+    body = {"name": "Acme\nPay here"}
+    assert codes(root.post("accounts", {**body, "slug": "ok-slug"})) == [("name", "name_invalid")]
+    path = f"accounts/{alice.account_id}"
+    assert codes(root.patch(path, body)) == [("name", "name_invalid")]
+    assert codes(alice.patch("account", body)) == [("name", "name_invalid")]
+    assert root.get(path).json["name"] == "Acme"
+
+
+LISTINGS = [
+    ("sort_by=slug&sort_order=asc", ["acme", "globex", "system"]),
+    ("sort_by=name&sort_order=desc", ["system", "globex", "acme"]),
+    ("sort_by=account_code&sort_order=asc", ["acme", "globex", "system"]),
+    ("search=LOB", ["globex"]),
+    ("search=aa0001", ["acme"]),
+    ("search=%25", []),
+    ("is_active=false", []),
+    ("is_active=true&sort_by=slug", ["system", "globex", "acme"]),
+    ("sort_by=slug&sort_order=asc&skip=1&limit=1", ["globex"]),
+    ("sort_by=slug&sort_order=asc&page=2&page_size=2", ["system"]),
+]
+
+
+def test_listing(root: Caller) -> None:
+    for query, expected in LISTINGS:
+        assert slugs(root, query) == expected, query
+
+
+def test_a_list_says_where_it_is(root: Caller) -> None:
+    answer = root.get("accounts?skip=1&limit=1").json
+    shape = {key: value for key, value in answer.items() if key != "items"}
+    assert shape == {
+        "total": 3,
+        "skip": 1,
+        "limit": 1,
+        "page": 2,
+        "page_size": 1,
+        "total_pages": 3,
+    }
+    assert [set(item) for item in answer["items"]] == [KEYS]
+
+
+def test_other_parameters_are_422(root: Caller) -> None:
+    for query in ("sort_by=settings", "sort_order=up", "limit=101", "nonsense=1"):
+        assert root.get(f"accounts?{query}").status_code == 422
+
+
+@pytest.mark.parametrize("method", ["PUT", "PATCH"])
+def test_renaming(root: Caller, alice: Caller, method: str) -> None:
+    path = f"accounts/{alice.account_id}"
+    before = root.get(path).json
+    answer = root(method, path, {"name": "Acme Two"})
+    assert answer.status_code == 200
+    assert answer.json == {**before, "name": "Acme Two", "updated_at": answer.json["updated_at"]}
+    assert root.get(path).json == answer.json
+    for body in ({"slug": "other"}, {"is_active": 1}, {"account_code": "AA0009"}, {"name": ""}):
+        assert root(method, path, body).status_code == 422
+
+
+@pytest.mark.parametrize("method", ["GET", "PUT", "PATCH", "DELETE"])
+def test_an_account_that_is_none_is_404_and_no_id_is_422(root: Caller, method: str) -> None:
+    body = {"name": "x"} if method in ("PUT", "PATCH") else None
+    assert root(method, f"accounts/{RANDOM_ID}", body).status_code == 404
+    answer = root(method, "accounts/acme", body)
+    assert (answer.status_code, answer.json["detail"][0]["loc"]) == (422, ["path", "account_id"])
+
+
+def test_users_of_an_account_are_its_own(root: Caller, alice: Caller) -> None:
+    path = f"accounts/{alice.account_id}/users"
+    found = root.get(f"{path}?sort_by=email&sort_order=asc").json
+    assert [one["email"] for one in found["items"]] == ["alice@acme.example", "bob@acme.example"]
+    assert root.get(f"{path}?search=BOB").json["total"] == 1
+    assert root.get(f"accounts/{RANDOM_ID}/users").status_code == 404
+
+
+def sign_in(caller: Caller) -> Any:
+    body = {"account": caller.slug, "email": caller.email, "password": PASSWORD}
+    return Caller(caller.app).post("auth/login", body)
+
+
+def reached(cast: Cast, caller: Caller) -> set[int]:
+    """The statuses of everything that a user of acme could do."""
+    calls = [
+        caller.get("records/posts"),
+        caller.post("records/posts", {"title": "x"}),
+        caller.get("auth/me"),
+        caller.get("account"),
+    ]
+    return {answer.status_code for answer in calls}
+
+
+def test_a_suspended_account_is_refused_at_once_and_works_again(cast: Cast) -> None:
+    alice, root = cast.alice, cast.root
+    make_collection(root)
+    key = Caller(root.app, **{"X-API-Key": alice.post("api-keys", {"name": "k"}).json["key"]})
+    pair = sign_in(alice).json
+    assert reached(cast, alice) == reached(cast, key) == {200, 201}
+    path = f"accounts/{alice.account_id}"
+    assert root.patch(path, {"is_active": False}).json["is_active"] is False
+    assert slugs(root, "is_active=false") == ["acme"]
+    assert reached(cast, alice) == reached(cast, key) == {401}
+    assert sign_in(alice).status_code == 401
+    assert Caller(root.app).post("auth/refresh", pair_token(pair)).status_code == 401
+    assert reached(cast, cast.charlie) == {200, 201}
+    anonymous = Caller(root.app, **{"X-Account-ID": "acme"})
+    assert anonymous.get("records/posts").status_code == 404
+    assert root.patch(path, {"is_active": True}).status_code == 200
+    assert reached(cast, alice) == reached(cast, key) == {200, 201}
+    assert sign_in(alice).status_code == 200
+
+
+def pair_token(pair: dict[str, str]) -> dict[str, str]:
+    return {"refresh_token": pair["refresh_token"]}
+
+
+def test_the_system_account_is_neither_suspended_nor_closed(root: Caller) -> None:
+    path = f"accounts/{SYSTEM_ACCOUNT_ID}"
+    assert root.patch(path, {"is_active": False}).status_code == 409
+    assert root.delete(path).status_code == 409
+    assert root.get(path).json["is_active"] is True
+    assert root.patch(path, {"name": "Ours"}).status_code == 200
+
+
+def test_a_closed_account_is_gone_and_its_slug_free(root: Caller, alice: Caller) -> None:
+    path = f"accounts/{alice.account_id}"
+    answer = root.delete(path)
+    assert (answer.status_code, answer.data) == (204, b"")
+    for method, body in (("GET", None), ("PATCH", {"is_active": True}), ("DELETE", None)):
+        assert root(method, path, body).status_code == 404
+    assert root.get(f"{path}/users").status_code == 404
+    assert slugs(root, "sort_by=slug&sort_order=asc") == ["globex", "system"]
+    assert alice.get("auth/me").status_code == 401
+    assert root.acting_in(alice.account_id).get("groups").status_code == 404
+    again = root.post("accounts", {"name": "Acme", "slug": "acme"}).json
+    assert again["account_code"] == "AA0003"
+    assert again["id"] != alice.account_id
+    assert alice.get("auth/me").status_code == 401
+    assert sign_in(alice).status_code == 401
+
+
+# What others refer to comes first in the alphabet, in the middle, and last.
+REFERRING = {
+    "authors": [{"name": "title", "type": "text"}],
+    "books": [
+        {"name": "author", "type": "reference", "collection": "authors", "required": True},
+        {"name": "sequel", "type": "reference", "collection": "books"},
+    ],
+    "about": [{"name": "book", "type": "reference", "collection": "books", "required": True}],
+    "zines": [{"name": "by", "type": "reference", "collection": "authors", "unique": True}],
+}
+
+
+def fill(caller: Caller) -> None:
+    author = make_record(caller, "authors", title="x")["id"]
+    one = make_record(caller, "books", author=author)["id"]
+    two = make_record(caller, "books", author=author, sequel=one)["id"]
+    assert caller.patch(f"records/books/{one}", {"sequel": two}).status_code == 200
+    make_record(caller, "about", book=two)
+    make_record(caller, "zines", by=author)
+
+
+def rows(account_id: str) -> dict[str, int]:
+    """How much each table holds of an account."""
+    tables = [model.__table__ for model in (User, Group, Invitation, SignInSession)]
+    tables += [sa.table(f"col_{name}", sa.column("account_id")) for name in REFERRING]
+    return {
+        table.name: connection().scalar(
+            sa.select(sa.func.count()).select_from(table).where(table.c.account_id == account_id)
+        )
+        for table in tables
+    }
+
+
+@pytest.mark.parametrize("piece", [1, 500])
+def test_the_job_removes_what_a_closed_account_had(
+    app: Flask, cast: Cast, monkeypatch: pytest.MonkeyPatch, piece: int
+) -> None:
+    monkeypatch.setattr(removal, "PIECE", piece)
+    for name, schema in REFERRING.items():
+        make_collection(cast.root, name, schema)
+    for admin in (cast.alice, cast.charlie):
+        fill(admin)
+        assert sign_in(admin).status_code == 200
+        assert admin.post("invitations", {"email": "new@x.example"}).status_code == 201
+    with app.app_context():
+        kept = rows(cast.charlie.account_id)
+    assert 0 not in kept.values()
+    assert cast.root.delete(f"accounts/{cast.alice.account_id}").status_code == 204
+    run_jobs(app)
+    with app.app_context():
+        assert set(rows(cast.alice.account_id).values()) == {0}
+        assert rows(cast.charlie.account_id) == kept
+        removal.remove_account({"account_id": cast.alice.account_id})
+        assert rows(cast.charlie.account_id) == kept
+        failed = sa.select(jobs.Job.kind).where(jobs.Job.kind == "records.remove_account")
+        assert connection().scalar(failed.where(jobs.Job.attempts > 1)) is None
+
+
+def test_a_slug_is_free_only_once_it_is_given_up(app: Flask, root: Caller) -> None:
+    id = make_account(app, "initech")
+    root.patch(f"accounts/{id}", {"is_active": False})
+    assert root.post("accounts", {"name": "Initech"}).status_code == 409
+    root.delete(f"accounts/{id}")
+    assert root.post("accounts", {"name": "Initech"}).status_code == 201

@@ -1,0 +1,128 @@
+"""Groups: sets of users of one account, kept by its admins (contract section 2)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.builders import Caller, Cast
+from tests.parallel import at_once
+
+KEYS = {"id", "account_id", "name", "description", "is_system", "created_at", "updated_at"}
+RANDOM_ID = "019a9f00-0000-7000-8000-00000000dead"
+
+
+def make_group(caller: Caller, name: str = "finance") -> dict[str, Any]:
+    answer = caller.post("groups", {"name": name})
+    assert answer.status_code == 201, answer.json
+    made: dict[str, Any] = answer.json
+    return made
+
+
+def pii(caller: Caller) -> str:
+    (found,) = caller.get("groups?search=pii_access").json["items"]
+    return str(found["id"])
+
+
+def groups_of(caller: Caller) -> list[str]:
+    found: list[str] = caller.get("auth/me").json["groups"]
+    return found
+
+
+def test_a_group_is_made_shown_changed_and_deleted(cast: Cast) -> None:
+    made = make_group(cast.alice)
+    assert set(made) == KEYS
+    assert (made["account_id"], made["is_system"]) == (cast.alice.account_id, False)
+    path = f"groups/{made['id']}"
+    assert cast.alice.get(path).json == {**made, "users": []}
+    listed = cast.alice.get("groups").json
+    assert [one["name"] for one in listed["items"]] == ["finance", "pii_access"]
+    assert (listed["total"], cast.alice.get("groups?search=fin").json["total"]) == (2, 1)
+    assert cast.charlie.get("groups").json["total"] == 1
+    for method, name in (("PUT", "money"), ("PATCH", "cash")):
+        answer = cast.alice(method, path, {"name": name, "description": "Sees figures."})
+        assert (answer.status_code, answer.json["name"]) == (200, name)
+    assert cast.alice.delete(path).status_code == 204
+    assert cast.alice.get(path).status_code == 404
+
+
+def test_names_are_unique_within_an_account_only(cast: Cast) -> None:
+    path = f"groups/{make_group(cast.alice)['id']}"
+    make_group(cast.charlie)
+    for answer in (
+        cast.alice.post("groups", {"name": "finance"}),
+        cast.alice.post("groups", {"name": "pii_access"}),
+        cast.alice.patch(path, {"name": "pii_access"}),
+    ):
+        assert (answer.status_code, answer.json["field"]) == (409, "name")
+
+
+def test_pii_access_keeps_its_name_and_stays(cast: Cast) -> None:
+    path = f"groups/{pii(cast.alice)}"
+    assert cast.alice.delete(path).status_code == 409
+    assert cast.alice.patch(path, {"name": "other"}).status_code == 409
+    described = cast.alice.patch(path, {"name": "pii_access", "description": "x"})
+    assert (described.status_code, described.json["is_system"]) == (200, True)
+    assert groups_of(cast.alice) == ["pii_access"]
+
+
+@pytest.mark.parametrize("word", ["users", "members"])
+def test_membership_is_obeyed_by_the_next_request(cast: Cast, word: str) -> None:
+    path = f"groups/{make_group(cast.alice)['id']}"
+    assert groups_of(cast.bob) == []
+    for _ in range(2):
+        assert cast.alice.post(f"{path}/{word}", {"user_id": cast.bob.id}).status_code == 200
+    assert groups_of(cast.bob) == ["finance"]
+    assert [one["id"] for one in cast.alice.get(path).json["users"]] == [cast.bob.id]
+    cast.alice.patch(path, {"name": "money"})
+    assert groups_of(cast.bob) == ["money"]
+    answer = cast.alice.delete(f"{path}/{word}/{cast.bob.id}")
+    assert (answer.status_code, answer.data) == (204, b"")
+    assert groups_of(cast.bob) == []
+    assert cast.alice.delete(f"{path}/{word}/{cast.bob.id}").status_code == 404
+    cast.alice.post(f"{path}/{word}", {"user_id": cast.bob.id})
+    assert cast.alice.delete(path).status_code == 204
+    assert groups_of(cast.bob) == []
+
+
+def test_users_and_groups_of_another_account_are_404(cast: Cast) -> None:
+    mine, theirs = make_group(cast.alice)["id"], make_group(cast.charlie)["id"]
+    for group, user in ((mine, cast.charlie.id), (theirs, cast.bob.id), (mine, RANDOM_ID)):
+        assert cast.alice.post(f"groups/{group}/users", {"user_id": user}).status_code == 404
+        assert cast.alice.delete(f"groups/{group}/users/{user}").status_code == 404
+    assert cast.alice.post(f"groups/{mine}/users", {"user_id": "nonsense"}).status_code == 404
+    assert groups_of(cast.charlie) == ["pii_access"]
+    for method in ("GET", "PATCH", "DELETE"):
+        body = {"name": "x"} if method == "PATCH" else None
+        assert cast.alice(method, f"groups/{theirs}", body).status_code == 404
+    assert cast.charlie.get(f"groups/{theirs}").json["name"] == "finance"
+
+
+def test_a_superadmin_acts_in_the_account_named(cast: Cast) -> None:
+    acting = cast.root.acting_in("acme")
+    path = f"groups/{make_group(acting)['id']}"
+    assert acting.post(f"{path}/users", {"user_id": cast.bob.id}).status_code == 200
+    assert groups_of(cast.bob) == ["finance"]
+    assert cast.root.get(path).status_code == 404
+    everywhere = cast.root.acting_in("*")
+    assert everywhere.get("groups").json["total"] == 4
+    assert everywhere.post("groups", {"name": "x"}).status_code == 400
+    assert everywhere.delete(path).status_code == 400
+
+
+def test_what_has_another_shape_is_422(alice: Caller) -> None:
+    for body in ({}, {"name": ""}, {"name": 7}, {"name": "x", "account_id": RANDOM_ID}):
+        assert alice.post("groups", body).status_code == 422
+    path = f"groups/{pii(alice)}"
+    for body in ({}, {"user_id": 7}, {"user_id": RANDOM_ID, "role": "x"}):
+        assert alice.post(f"{path}/users", body).status_code == 422
+    assert alice.get("groups/7").json["detail"][0]["loc"] == ["path", "group_id"]
+
+
+def test_joining_at_once_makes_one_membership(cast: Cast) -> None:
+    path = f"groups/{make_group(cast.alice)['id']}"
+    body = {"user_id": cast.bob.id}
+    statuses = at_once(4, lambda i: cast.alice.post(f"{path}/users", body).status_code)
+    assert statuses == [200] * 4
+    assert groups_of(cast.bob) == ["finance"]

@@ -1,0 +1,216 @@
+"""The own account as its admins run it: settings, team, roles, and the open collections."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from flask import Flask
+
+from app.accounts.models import EDITOR
+from tests.builders import Caller, Cast, make_collection, make_user
+from tests.mailbox import link_in, outbox, run_jobs
+
+DEFAULTS = {"allowed_redirect_uris": [], "default_redirect_uri": None, "cors_origins": []}
+SETTINGS = {
+    "allowed_redirect_uris": ["https://app.example.com/in?x=1", "http://localhost:3000/in"],
+    "default_redirect_uri": "https://app.example.com/in",
+    "cors_origins": ["https://app.example.com", "http://localhost:3000"],
+}
+
+
+def test_it_is_shown_with_its_settings(alice: Caller) -> None:
+    answer = alice.get("account")
+    assert answer.status_code == 200
+    shown = answer.json
+    assert {key: shown[key] for key in DEFAULTS} == DEFAULTS
+    assert (shown["id"], shown["slug"], shown["account_code"]) == (
+        alice.account_id,
+        "acme",
+        "AA0001",
+    )
+    rest = {"id", "slug", "account_code", "name", "is_active", "created_at", "updated_at"}
+    assert set(shown) == {*DEFAULTS, *rest}
+
+
+@pytest.mark.parametrize("method", ["PUT", "PATCH"])
+def test_name_and_settings_change(cast: Cast, method: str) -> None:
+    answer = cast.alice(method, "account", {"name": "Acme Ltd", **SETTINGS})
+    assert answer.status_code == 200
+    assert {key: answer.json[key] for key in SETTINGS} == SETTINGS
+    assert answer.json["name"] == "Acme Ltd"
+    assert cast.alice.get("account").json == answer.json
+    part = cast.alice(method, "account", {"default_redirect_uri": None}).json
+    assert part["default_redirect_uri"] is None
+    assert part["cors_origins"] == SETTINGS["cors_origins"]
+    assert cast.charlie.get("account").json["name"] == "Globex"
+    assert cast.charlie.get("account").json["cors_origins"] == []
+
+
+MALFORMED: list[dict[str, Any]] = [
+    {"slug": "other"},
+    {"is_active": False},
+    {"settings": {}},
+    {"account_code": "AA0009"},
+    {"id": "x"},
+    {"name": ""},
+    {"name": None},
+    {"cors_origins": "https://x.example"},
+    {"cors_origins": [None]},
+    {"allowed_redirect_uris": ["https://x.example"] * 51},
+]
+
+
+def test_a_body_of_another_shape_is_422(alice: Caller) -> None:
+    before = alice.get("account").json
+    for body in MALFORMED:
+        assert alice.patch("account", body).status_code == 422, body
+    assert alice.get("account").json == before
+
+
+NO_ADDRESSES = [
+    "x",
+    "//evil.example",
+    "https:evil.example",
+    "https://",
+    "https:///x",
+    "javascript:alert(1)",
+    "ftp://x.example",
+    "https://user@x.example/",
+    "https://@x.example/",
+    "https://a.example\\@evil.example/",
+    "https://x.example/#part",
+    "https://x.example/#",
+    "https://x.example/\n",
+    "https://x.exa\tmple/",
+    "https://[::1",
+    "https://x.example:99999/",
+    "https://x example/",
+    'https://x.example/"',
+]
+
+
+def test_what_is_no_address_is_refused_in_every_setting(alice: Caller) -> None:
+    for uri in NO_ADDRESSES:
+        body = {"allowed_redirect_uris": [uri], "cors_origins": [uri], "default_redirect_uri": uri}
+        answer = alice.patch("account", body)
+        assert answer.status_code == 400, uri
+        assert {one["field"] for one in answer.json["details"]} == set(body)
+        assert {one["code"] for one in answer.json["details"]} == {"invalid_url"}
+    assert alice.get("account").json["allowed_redirect_uris"] == []
+
+
+def test_what_is_no_origin_is_refused(alice: Caller) -> None:
+    for origin in ("https://x.example/", "https://X.example", "*", "null"):
+        answer = alice.patch("account", {"cors_origins": ["https://ok.example", origin]})
+        found = [(one["field"], one["code"]) for one in answer.json["details"]]
+        assert found == [("cors_origins", "invalid_url")]
+
+
+def test_the_team_is_the_own_accounts(cast: Cast) -> None:
+    team = cast.alice.get("account/users?sort_by=email&sort_order=asc").json
+    assert [one["email"] for one in team["items"]] == [cast.alice.email, cast.bob.email]
+    assert team["total"] == 2
+    assert cast.alice.get("account/users?account_id=x").status_code == 422
+    acting = cast.root.acting_in("acme").get("account/users?sort_by=email&sort_order=asc").json
+    assert acting == team
+    assert cast.root.get("account/users").json["total"] == 1
+    assert cast.root.acting_in("*").get("account/users").status_code == 400
+
+
+def test_a_new_member_sets_the_password_by_a_mailed_link(app: Flask, cast: Cast) -> None:
+    body = {"email": "Dora@acme.example", "name": "Dora", "role": "editor"}
+    answer = cast.alice.post("account/users", body)
+    assert answer.status_code == 201
+    assert (answer.json["role"], answer.json["account_id"]) == ("editor", cast.alice.account_id)
+    run_jobs(app)
+    assert [mail["To"] for mail in outbox(app)] == ["Dora@acme.example"]
+    assert "/console/reset-password?token=AA0001-" in link_in(outbox(app)[0])
+    taken = cast.alice.post("account/users", {"email": "dora@ACME.example"})
+    assert (taken.status_code, taken.json["field"]) == (409, "email")
+
+
+@pytest.mark.parametrize("extra", [{"password": "Correct-horse-1"}, {"account_id": "x"}])
+def test_a_member_is_given_neither_a_password_nor_an_account(
+    alice: Caller, extra: dict[str, str]
+) -> None:
+    body = {"email": "dora@acme.example", **extra}
+    assert alice.post("account/users", body).status_code == 422
+    assert alice.get("account/users").json["total"] == 2
+
+
+def test_members_are_changed_and_removed(cast: Cast) -> None:
+    path = f"account/users/{cast.bob.id}"
+    assert cast.alice.get(path).json["role"] == "viewer"
+    answer = cast.alice.patch(path, {"name": "Bob", "role": "editor"})
+    assert (answer.status_code, answer.json["name"], answer.json["role"]) == (200, "Bob", EDITOR)
+    assert cast.bob.get("auth/me").json["role"] == "editor"
+    assert cast.alice.delete(path).status_code == 204
+    assert cast.alice.get(path).status_code == 404
+    assert cast.bob.get("auth/me").status_code == 401
+    assert cast.alice.delete(path).status_code == 404
+
+
+@pytest.mark.parametrize("method", ["GET", "PATCH", "PUT", "DELETE"])
+def test_a_user_of_another_account_is_404(cast: Cast, method: str) -> None:
+    body = {"is_active": False} if method in ("PATCH", "PUT") else None
+    for caller in (cast.alice, cast.root):
+        answer = caller(method, f"account/users/{cast.charlie.id}", body)
+        assert answer.status_code == 404
+    assert cast.charlie.get("auth/me").json["is_active"] is True
+
+
+def test_admins_see_the_roles_that_there_are(alice: Caller) -> None:
+    answer = alice.get("account/roles").json
+    assert [one["name"] for one in answer["items"]] == ["admin", "editor", "viewer"]
+    assert set(answer["items"][0]) == {"id", "name", "description", "created_at", "updated_at"}
+    assert alice.get("account/roles?limit=1").json["total_pages"] == 3
+
+
+@pytest.fixture
+def collections(root: Caller) -> None:
+    schema = [{"name": name, "type": "text"} for name in ("title", "secret")]
+    closed = dict.fromkeys(
+        ("list_rule", "view_rule", "create_rule", "update_rule", "delete_rule"), None
+    )
+    make_collection(root, "closed", schema, **closed)
+    make_collection(root, "inbox", schema, **{**closed, "create_rule": "true"})
+    make_collection(root, "listed", schema, **{**closed, "list_rule": ""}, list_fields=["title"])
+    make_collection(root, "seen", schema, list_fields=["title"], view_fields=["secret"])
+
+
+def test_the_open_collections_show_what_may_be_read(cast: Cast, collections: None) -> None:
+    answer = cast.bob.get("account/collections").json
+    shown = {one["name"]: [field["name"] for field in one["schema"]] for one in answer["items"]}
+    assert shown == {"inbox": [], "listed": ["title"], "seen": ["title", "secret"]}
+    for item in answer["items"]:
+        assert set(item) == {"id", "name", "schema", "fields"}
+        assert item["schema"] == item["fields"]
+    assert (answer["total"], answer["page"], answer["total_pages"]) == (3, 1, 1)
+    second = cast.bob.get("account/collections?skip=1&limit=1").json
+    assert ([one["name"] for one in second["items"]], second["total"]) == (["listed"], 3)
+
+
+def test_rules_open_and_close_collections_at_once(cast: Cast, collections: None) -> None:
+    cast.root.put("collections/closed/rules", {"view_rule": "true", "view_fields": ["title"]})
+    cast.root.put("collections/inbox/rules", {"create_rule": None})
+    answer = cast.bob.get("account/collections").json
+    assert [one["name"] for one in answer["items"]] == ["closed", "listed", "seen"]
+    assert "secret" not in str(answer["items"][0])
+
+
+def test_a_superadmin_finds_all_collections_open(cast: Cast, collections: None) -> None:
+    answer = cast.root.get("account/collections").json
+    assert [len(one["fields"]) for one in answer["items"]] == [2, 2, 2, 2]
+
+
+def test_open_collections_need_somebody_signed_in(app: Flask, cast: Cast) -> None:
+    for caller in (Caller(app), Caller(app).acting_in("acme")):
+        assert caller.get("account/collections").status_code == 401
+
+
+def test_an_editor_is_no_admin(app: Flask, alice: Caller) -> None:
+    editor = Caller(app, make_user(app, alice.account_id, "eve@acme.example", EDITOR))
+    for path in ("account", "account/users", "account/roles", "groups", "invitations"):
+        assert editor.get(path).status_code == 403
+    assert editor.get("account/collections").status_code == 200

@@ -1,0 +1,171 @@
+"""Who may do what to whom: caller x route x the object's owner (contract section 2)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from flask import Flask
+
+from app.accounts.models import SYSTEM_ACCOUNT_ID
+from tests.builders import Caller, Cast, make_user
+
+# anonymous, viewer bob, admin alice, other admin charlie, root at home, root acting in acme.
+# What is acted upon belongs to acme, where alice and bob are.
+CALLERS = ("anyone", "bob", "alice", "charlie", "root", "acting")
+ANY_SUPERADMIN = (401, 403, 403, 403, 200, 200)
+OF_ACCOUNT = (401, 403, 200, 404, 404, 200)
+LIST_OF_ACCOUNT = (401, 403, 200, 200, 200, 200)
+LIST_OF_ANYBODY = (401, 200, 200, 200, 200, 200)
+Statuses = tuple[int, ...]
+
+TABLE: list[tuple[str, str, Any, Statuses]] = [
+    ("GET", "accounts", None, ANY_SUPERADMIN),
+    ("POST", "accounts", {"name": "{new}"}, ANY_SUPERADMIN),
+    ("GET", "accounts/{acme}", None, ANY_SUPERADMIN),
+    ("PUT", "accounts/{acme}", {"name": "Acme"}, ANY_SUPERADMIN),
+    ("PATCH", "accounts/{acme}", {"is_active": True}, ANY_SUPERADMIN),
+    ("GET", "accounts/{acme}/users", None, ANY_SUPERADMIN),
+    ("GET", "account", None, LIST_OF_ACCOUNT),
+    ("PUT", "account", {"name": "x"}, LIST_OF_ACCOUNT),
+    ("PATCH", "account", {"name": "x"}, LIST_OF_ACCOUNT),
+    ("GET", "account/collections", None, LIST_OF_ANYBODY),
+    ("GET", "account/roles", None, LIST_OF_ACCOUNT),
+    ("GET", "account/users", None, LIST_OF_ACCOUNT),
+    ("POST", "account/users", {"email": "{new}@x.example"}, LIST_OF_ACCOUNT),
+    ("GET", "account/users/{user}", None, OF_ACCOUNT),
+    ("PUT", "account/users/{user}", {"name": "x"}, OF_ACCOUNT),
+    ("PATCH", "account/users/{user}", {"role": "editor"}, OF_ACCOUNT),
+    ("DELETE", "account/users/{user}", None, OF_ACCOUNT),
+    ("GET", "users", None, ANY_SUPERADMIN),
+    ("POST", "users", {"email": "{new}@x.example", "account_id": "{acme}"}, ANY_SUPERADMIN),
+    ("GET", "users/{user}", None, ANY_SUPERADMIN),
+    ("PUT", "users/{user}", {"name": "x"}, ANY_SUPERADMIN),
+    ("PATCH", "users/{user}", {"role": "admin"}, ANY_SUPERADMIN),
+    ("PUT", "users/{user}/password", {"send_reset_link": True}, ANY_SUPERADMIN),
+    ("POST", "users/{user}/password", {"send_reset_link": True}, ANY_SUPERADMIN),
+    ("POST", "users/{user}/verify", None, ANY_SUPERADMIN),
+    ("POST", "users/{user}/resend-verification", None, ANY_SUPERADMIN),
+    ("DELETE", "users/{user}", None, ANY_SUPERADMIN),
+    ("GET", "roles", None, ANY_SUPERADMIN),
+    ("POST", "roles", {"name": "{new}"}, ANY_SUPERADMIN),
+    ("GET", "roles/{role}", None, ANY_SUPERADMIN),
+    ("PUT", "roles/{role}", {"description": "x"}, ANY_SUPERADMIN),
+    ("PATCH", "roles/{role}", {"description": "x"}, ANY_SUPERADMIN),
+    ("DELETE", "roles/{role}", None, ANY_SUPERADMIN),
+    ("GET", "groups", None, LIST_OF_ACCOUNT),
+    ("POST", "groups", {"name": "{new}"}, LIST_OF_ACCOUNT),
+    ("GET", "groups/{group}", None, OF_ACCOUNT),
+    ("PUT", "groups/{group}", {"description": "x"}, OF_ACCOUNT),
+    ("PATCH", "groups/{group}", {"description": "x"}, OF_ACCOUNT),
+    ("POST", "groups/{group}/users", {"user_id": "{user}"}, OF_ACCOUNT),
+    ("POST", "groups/{group}/members", {"user_id": "{user}"}, OF_ACCOUNT),
+    ("DELETE", "groups/{group}/users/{member}", None, OF_ACCOUNT),
+    ("DELETE", "groups/{group}/members/{member}", None, OF_ACCOUNT),
+    ("DELETE", "groups/{group}", None, OF_ACCOUNT),
+    ("GET", "invitations", None, LIST_OF_ACCOUNT),
+    ("POST", "invitations", {"email": "{new}@x.example"}, LIST_OF_ACCOUNT),
+    ("DELETE", "invitations/{invitation}", None, OF_ACCOUNT),
+    ("POST", "invitations/{invitation}/resend", None, OF_ACCOUNT),
+    ("DELETE", "accounts/{acme}", None, (401, 403, 403, 403, 204, 404)),
+    ("DELETE", "accounts/" + SYSTEM_ACCOUNT_ID, None, (401, 403, 403, 403, 409, 409)),
+]
+
+
+class Stage:
+    """A thing of acme of every kind, new for each caller."""
+
+    def __init__(self, app: Flask, cast: Cast) -> None:
+        self.app, self.cast, self.made = app, cast, 0
+
+    def fill(self, template: Any) -> Any:
+        """Put ids into a path or a body; what is named for the first time is made."""
+        if isinstance(template, dict):
+            return {key: self.fill(value) for key, value in template.items()}
+        if not isinstance(template, str) or "{" not in template:
+            return template
+        return template.format_map(self)
+
+    def begin(self) -> None:
+        """Start anew."""
+        self.made += 1
+        self.ids: dict[str, str] = {}
+
+    def __getitem__(self, name: str) -> str:
+        if name not in self.ids:
+            self.ids[name] = str(getattr(self, f"make_{name}")())
+        return self.ids[name]
+
+    def make_new(self) -> str:
+        return f"thing-{self.made}"
+
+    def make_acme(self) -> str:
+        return self.cast.alice.account_id
+
+    def make_user(self) -> str:
+        email = f"user{self.made}@acme.example"
+        return make_user(self.app, self.cast.alice.account_id, email).id
+
+    def make_role(self) -> int:
+        body = {"name": f"role{self.made}"}
+        return int(self.cast.root.post("roles", body).json["id"])
+
+    def make_group(self) -> str:
+        body = {"name": f"group{self.made}"}
+        return str(self.cast.alice.post("groups", body).json["id"])
+
+    def make_member(self) -> str:
+        body = {"user_id": self.cast.bob.id}
+        answer = self.cast.alice.post(f"groups/{self['group']}/users", body)
+        assert answer.status_code == 200
+        return self.cast.bob.id
+
+    def make_invitation(self) -> str:
+        body = {"email": f"invited{self.made}@acme.example"}
+        return str(self.cast.alice.post("invitations", body).json["id"])
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body", "expected"),
+    TABLE,
+    ids=[f"{method} {path}" for method, path, *_ in TABLE],
+)
+def test_rights(
+    app: Flask, cast: Cast, method: str, path: str, body: Any, expected: Statuses
+) -> None:
+    stage = Stage(app, cast)
+    callers = dict(zip(CALLERS, callers_of(app, cast), strict=True))
+    for (name, caller), status in zip(callers.items(), expected, strict=True):
+        stage.begin()
+        answer = caller(method, stage.fill(path), stage.fill(body))
+        found = answer.status_code
+        assert (200 if found in (201, 204) and status == 200 else found) == status, name
+        if status == 403:
+            superadmins = expected[CALLERS.index("alice")] == 403
+            code = "superadmin_required" if superadmins else "forbidden"
+            assert answer.json["error"] == code
+
+
+def callers_of(app: Flask, cast: Cast) -> tuple[Caller, ...]:
+    acting = cast.root.acting_in("acme")
+    return Caller(app), cast.bob, cast.alice, cast.charlie, cast.root, acting
+
+
+def test_every_route_of_the_features_has_a_row(app: Flask) -> None:
+    prefix = "/api/v1/"
+    known = {
+        (method, template(rule.rule.removeprefix(prefix)))
+        for rule in app.url_map.iter_rules()
+        if rule.rule.removeprefix(prefix).partition("/")[0]
+        in ("accounts", "account", "users", "roles", "groups", "invitations")
+        and rule.rule.startswith(prefix)
+        for method in (rule.methods or set()) - {"HEAD", "OPTIONS"}
+    }
+    public = {("GET", "invitations/{}"), ("POST", "invitations/{}/accept")}
+    assert {(method, template(path)) for method, path, *_ in TABLE} == known - public
+
+
+def template(path: str) -> str:
+    """A path without the names of its parts."""
+    parts = path.replace(SYSTEM_ACCOUNT_ID, "{acme}").split("/")
+    return "/".join("{}" if part[0] in "<{" else part for part in parts)

@@ -1,0 +1,403 @@
+"""API keys: whom they stand for, what ends them, and what they never open (spec 5.11)."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+import time_machine
+from flask import Flask
+
+from app import clock, db
+from app.accounts import service as accounts
+from app.accounts.models import Account, Role, User
+from app.auth.models import ApiKey
+from tests.builders import (
+    PASSWORD,
+    Caller,
+    Cast,
+    change_user,
+    make_collection,
+    make_record,
+)
+from tests.parallel import at_once
+from tests.sql import statements
+
+FORM = re.compile(r"svc_sk_AA0001_[A-Za-z0-9]{32}")
+WRITES_USE = "UPDATE api_keys SET last_used_at"
+
+
+def make_key(owner: Caller, **body: Any) -> dict[str, Any]:
+    answer = owner.post("api-keys", {"name": "import", **body})
+    assert answer.status_code == 201, answer.json
+    made: dict[str, Any] = answer.json
+    return made
+
+
+def machine(app: Flask, owner: Caller, **body: Any) -> Caller:
+    """A program that uses a new key of that user."""
+    return Caller(app, **{"X-API-Key": make_key(owner, **body)["key"]})
+
+
+def set_key(app: Flask, key_id: str, **values: Any) -> None:
+    """Change a key as another process would: behind the caches, with its version."""
+    with app.app_context(), db.transaction() as session:
+        mine = sa.update(ApiKey.__table__).where(ApiKey.id == key_id)
+        session.execute(mine.values(version=ApiKey.version + 1, **values))
+
+
+def used_at(app: Flask, key_id: str) -> Any:
+    with app.app_context():
+        return db.db.session.scalar(sa.select(ApiKey.last_used_at).where(ApiKey.id == key_id))
+
+
+def test_a_key_has_the_form_and_is_shown_once(app: Flask, alice: Caller) -> None:
+    made = make_key(alice, description="Every night.")
+    text = made["key"]
+    assert FORM.fullmatch(text)
+    assert (made["name"], made["description"]) == ("import", "Every night.")
+    assert (made["account_id"], made["created_by"]) == (alice.account_id, alice.id)
+    assert made["account_code"] == "AA0001"
+    assert (made["is_revoked"], made["is_active"], made["last_used_at"]) == (False, True, None)
+    hidden = (text, hashlib.sha256(text.encode()).hexdigest())
+    Caller(app, **{"X-API-Key": text}).get("auth/me")
+    for path in ("api-keys", f"api-keys/{made['id']}", "admin/api-keys"):
+        answer = alice.get(path)
+        assert answer.status_code == 200
+        assert not any(secret in answer.text for secret in hidden)
+    revoked = alice.post(f"api-keys/{made['id']}/revoke")
+    assert set(revoked.json) == {"id", "is_revoked", "revoked_at", "revoked_by"}
+    assert (revoked.json["is_revoked"], revoked.json["revoked_by"]) == (True, alice.id)
+
+
+def test_the_database_knows_only_the_hash(app: Flask, alice: Caller) -> None:
+    text = make_key(alice)["key"]
+    with app.app_context():
+        row = db.db.session.execute(sa.select(ApiKey.__table__)).one()
+    assert row.key_hash == hashlib.sha256(text.encode()).hexdigest()
+    assert text.rpartition("_")[2] not in str(row)
+
+
+def test_keys_differ(alice: Caller) -> None:
+    assert len({make_key(alice)["key"] for _ in range(5)}) == 5
+
+
+def test_a_key_is_never_logged(
+    app: Flask, alice: Caller, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = make_key(alice)["key"]
+    for key in (text, text[:-1] + "x"):
+        for headers in ({"X-API-Key": key}, {"Authorization": f"Bearer {key}"}):
+            Caller(app, **headers).get("auth/me")
+    told = "".join(capsys.readouterr())
+    assert '"event": "request"' in told
+    assert text.rpartition("_")[2][:-1] not in told
+    assert hashlib.sha256(text.encode()).hexdigest() not in told
+
+
+@pytest.mark.parametrize("who", ["alice", "bob", "root"])
+def test_a_key_acts_as_its_maker(app: Flask, cast: Cast, who: str) -> None:
+    owner: Caller = getattr(cast, who)
+    text = make_key(owner)["key"]
+    for headers in ({"X-API-Key": text}, {"Authorization": f"bearer {text}"}):
+        me = Caller(app, **headers).get("auth/me")
+        assert (me.status_code, me.json["user_id"]) == (200, owner.id)
+        assert me.json["is_superadmin"] is (who == "root")
+
+
+def test_bearer_wins_over_the_other_header(app: Flask, alice: Caller, bob: Caller) -> None:
+    by_bob = {"X-API-Key": make_key(bob)["key"]}
+    assert alice.get("auth/me", headers=by_bob).json["user_id"] == alice.id
+    bad = {**by_bob, "Authorization": "Bearer nonsense"}
+    assert Caller(app, **bad).get("auth/me").status_code == 401
+
+
+@pytest.mark.parametrize("who", ["alice", "root"])
+def test_a_key_acts_in_its_own_account_only(app: Flask, cast: Cast, who: str) -> None:
+    make_collection(cast.root)
+    owner: Caller = getattr(cast, who)
+    program = machine(app, owner)
+    for path in ("auth/me", "records/posts"):
+        for other in ("globex", "*", cast.charlie.account_id, "nowhere"):
+            assert program.acting_in(other).get(path).status_code == 403, (path, other)
+        assert program.acting_in(owner.slug).get(path).status_code == 200
+
+
+def test_a_key_has_the_present_role_and_groups(app: Flask, cast: Cast) -> None:
+    program = machine(app, cast.bob)
+    assert program.get("invitations").status_code == 403
+    with app.app_context(), db.transaction() as session:
+        admin = session.scalars(sa.select(Role.id).where(Role.name == "admin")).one()
+    change_user(app, cast.bob.id, role_id=admin)
+    assert program.get("invitations").status_code == 200
+    assert program.get("auth/me").json["role"] == "admin"
+    with app.app_context(), db.transaction() as session:
+        accounts.join_group(session.get_one(User, (cast.bob.account_id, cast.bob.id)), "pii_access")
+    assert program.get("auth/me").json["groups"] == ["pii_access"]
+
+
+def suspend(app: Flask, account_id: str) -> None:
+    with app.app_context(), db.transaction() as session:
+        account = session.get_one(Account, account_id)
+        account.is_active, account.version = False, account.version + 1
+
+
+End = Callable[[Flask, Cast, dict[str, Any]], Any]
+ENDS: dict[str, End] = {
+    "revoked": lambda app, cast, key: cast.bob.post(f"api-keys/{key['id']}/revoke"),
+    "revoked by an admin": lambda app, cast, key: cast.alice.post(f"api-keys/{key['id']}/revoke"),
+    "deleted": lambda app, cast, key: cast.bob.delete(f"api-keys/{key['id']}"),
+    "revoked by another process": lambda app, cast, key: set_key(app, key["id"], is_revoked=True),
+    "expired by another process": lambda app, cast, key: set_key(
+        app, key["id"], expires_at=clock.now()
+    ),
+    "maker deactivated": lambda app, cast, key: cast.root.patch(
+        f"users/{cast.bob.id}", {"is_active": False}
+    ),
+    "maker deactivated by another process": lambda app, cast, key: change_user(
+        app, cast.bob.id, is_active=False
+    ),
+    "maker deleted": lambda app, cast, key: cast.root.delete(f"users/{cast.bob.id}"),
+    "account suspended": lambda app, cast, key: suspend(app, cast.bob.account_id),
+}
+
+
+@pytest.mark.parametrize("end", ENDS)
+def test_the_next_request_of_an_ended_key_is_401(app: Flask, cast: Cast, end: str) -> None:
+    make_collection(cast.root)
+    record = make_record(cast.alice, title="One")
+    key = make_key(cast.bob)
+    program = Caller(app, **{"X-API-Key": key["key"]})
+    asked = [
+        ("GET", "records/posts", None),
+        ("GET", f"records/posts/{record['id']}", None),
+        ("POST", "records/posts", {"title": "Two"}),
+        ("PATCH", f"records/posts/{record['id']}", {"title": "Three"}),
+        ("GET", "auth/me", None),
+    ]
+    assert {program(*one).status_code for one in asked} <= {200, 201}
+    ENDS[end](app, cast, key)
+    assert [program(*one).status_code for one in asked] == [401] * len(asked)
+    assert cast.root.acting_in("*").get(f"records/posts/{record['id']}").json["title"] == "Three"
+
+
+def test_a_key_expires_by_itself(app: Flask, alice: Caller) -> None:
+    make_ends = clock.iso(clock.now() + timedelta(hours=1))
+    program = machine(app, alice, expires_at=make_ends)
+    assert program.get("auth/me").status_code == 200
+    with time_machine.travel(clock.now() + timedelta(minutes=59)):
+        assert program.get("auth/me").status_code == 200
+    with time_machine.travel(clock.now() + timedelta(minutes=61)):
+        assert program.get("auth/me").status_code == 401
+    (shown,) = alice.get("api-keys").json["items"]
+    assert (shown["expires_at"], shown["is_active"]) == (make_ends, True)
+
+
+def test_a_key_that_is_over_from_the_start_is_400(alice: Caller) -> None:
+    over = alice.post("api-keys", {"name": "x", "expires_at": "2020-01-01T00:00:00Z"})
+    assert over.status_code == 400
+    assert [(d["field"], d["code"]) for d in over.json["details"]] == [
+        ("expires_at", "invalid_datetime")
+    ]
+
+
+def test_its_use_is_noted_once_a_minute(app: Flask, alice: Caller) -> None:
+    key = make_key(alice)
+    program = Caller(app, **{"X-API-Key": key["key"]})
+    with statements(app) as sent:
+        at_once(6, lambda _: program.get("auth/me"))
+        for _ in range(3):
+            program.get("auth/me")
+    first = used_at(app, key["id"])
+    assert first is not None
+    assert 1 <= sum(WRITES_USE in one for one in sent) <= 6
+    app.extensions["atrium.caches"].pop("api_keys_noted")  # as in another process
+    program.get("auth/me")
+    assert used_at(app, key["id"]) == first
+    with statements(app) as sent:
+        program.get("auth/me")
+    assert not any(WRITES_USE in one for one in sent)
+    with time_machine.travel(clock.now() + timedelta(seconds=61)):
+        program.get("auth/me")
+        assert used_at(app, key["id"]) > first
+    assert alice.get(f"api-keys/{key['id']}").json["last_used_at"] is not None
+
+
+FORBIDDEN = [
+    ("POST", "api-keys", {"name": "another"}),
+    ("POST", "admin/api-keys", {"name": "another"}),
+    (
+        "POST",
+        "auth/change-password",
+        {"current_password": PASSWORD, "new_password": "Correct-horse-2"},
+    ),
+    ("PATCH", "auth/me", {"email": "elsewhere@acme.example"}),
+]
+
+
+@pytest.mark.parametrize(("method", "path", "body"), FORBIDDEN)
+def test_what_leads_to_more_power_is_closed_to_keys(
+    app: Flask, alice: Caller, method: str, path: str, body: Any
+) -> None:
+    answer = machine(app, alice)(method, path, body)
+    assert (answer.status_code, answer.json["error"]) == (403, "forbidden")
+    assert alice.get("api-keys").json["total"] == 1
+
+
+@pytest.mark.parametrize(
+    ("who", "list_total", "status"),
+    [("alice", 2, 200), ("bob", 1, 200), ("charlie", 0, 404), ("anyone", None, 401)],
+)
+def test_who_sees_and_revokes_bobs_key(
+    app: Flask, cast: Cast, who: str, list_total: int | None, status: int
+) -> None:
+    key = make_key(cast.bob)
+    make_key(cast.alice)
+    caller: Caller = Caller(app) if who == "anyone" else getattr(cast, who)
+    for prefix in ("api-keys", "admin/api-keys"):
+        assert caller.get(prefix).json.get("total") == list_total
+        assert caller.get(f"{prefix}/{key['id']}").status_code == status
+    assert caller.post(f"admin/api-keys/{key['id']}/revoke").status_code == status
+    assert Caller(app, **{"X-API-Key": key["key"]}).get("auth/me").status_code == (
+        401 if status == 200 else 200
+    )
+
+
+def test_a_colleagues_key_is_404(cast: Cast) -> None:
+    key = make_key(cast.alice)
+    for method, path in (("GET", ""), ("POST", "/revoke"), ("DELETE", "")):
+        assert cast.bob(method, f"api-keys/{key['id']}{path}").status_code == 404
+
+
+def test_a_key_is_revoked_once(alice: Caller) -> None:
+    key = make_key(alice)
+    answers = at_once(8, lambda _: alice.post(f"api-keys/{key['id']}/revoke").status_code)
+    assert sorted(answers) == [200] + [409] * 7
+    assert alice.delete(f"api-keys/{key['id']}").status_code == 409
+    assert alice.get(f"api-keys/{key['id']}").json["is_revoked"] is True
+
+
+def test_deleting_is_revoking(alice: Caller) -> None:
+    key = make_key(alice)
+    assert alice.delete(f"admin/api-keys/{key['id']}").status_code == 204
+    assert alice.get(f"api-keys/{key['id']}").json["is_active"] is False
+
+
+def test_keys_are_not_written_across_all_accounts(root: Caller) -> None:
+    key = make_key(root)
+    everywhere = root.acting_in("*")
+    assert everywhere.get("api-keys").json["total"] == 1
+    assert everywhere.post("api-keys", {"name": "x"}).status_code == 400
+    assert everywhere.post(f"api-keys/{key['id']}/revoke").status_code == 400
+
+
+@pytest.mark.parametrize(
+    "text", ["", "x", "svc_sk_", "svc_sk_AA0001_", "svc_sk_AA0001_" + "a" * 32]
+)
+def test_a_key_that_is_none_is_401(anyone: Caller, alice: Caller, text: str) -> None:
+    for headers in ({"X-API-Key": text}, {"Authorization": f"Bearer {text}"}):
+        answer = anyone.get("auth/me", headers=headers)
+        assert (answer.status_code, answer.headers["WWW-Authenticate"]) == (401, "Bearer")
+
+
+def test_another_accounts_code_finds_nothing(app: Flask, alice: Caller) -> None:
+    text = make_key(alice)["key"].replace("AA0001", "AA0002")
+    assert Caller(app, **{"X-API-Key": text}).get("auth/me").status_code == 401
+
+
+SCOPES = {"collections": ["Posts"], "operations": ["list", "create"]}
+
+
+@pytest.fixture
+def scoped(app: Flask, cast: Cast) -> Caller:
+    """A program of an admin, for listing and making posts."""
+    for name in ("authors", "drafts"):
+        make_collection(cast.root, name)
+    fields = [
+        {"name": "title", "type": "text"},
+        {"name": "author", "type": "reference", "collection": "authors"},
+    ]
+    make_collection(cast.root, "posts", fields)
+    return machine(app, cast.alice, scopes=SCOPES)
+
+
+def test_scopes_open_the_named_collections_and_operations(scoped: Caller, alice: Caller) -> None:
+    made = scoped.post("records/posts", {"title": "One"})
+    assert made.status_code == 201
+    assert "title" not in made.json  # viewing is another operation
+    assert scoped.get("records/posts").json["total"] == 1
+    post = f"records/posts/{made.json['id']}"
+    draft = f"records/drafts/{make_record(alice, 'drafts', title='x')['id']}"
+    closed = [
+        ("GET", post, None),
+        ("PATCH", post, {"title": "Two"}),
+        ("PUT", post, {"title": "Two"}),
+        ("DELETE", post, None),
+        ("GET", "records/drafts", None),
+        ("POST", "records/drafts", {"title": "x"}),
+        ("DELETE", draft, None),
+        ("GET", "auth/me", None),
+        ("GET", "users", None),
+        ("GET", "api-keys", None),
+        ("GET", "invitations", None),
+        ("GET", "account", None),
+        ("GET", "account/collections", None),
+        ("GET", "collections", None),
+        ("POST", "auth/logout", {}),
+        ("POST", "auth/resend-verification", {}),
+    ]
+    for method, path, body in closed:
+        answer = scoped(method, path, body)
+        seen = (answer.status_code, answer.json["error"])
+        assert seen == (403, "scope_denied"), (method, path)
+    assert alice.get(post).json["title"] == "One"
+
+
+def test_a_scoped_key_cannot_look_through_references(scoped: Caller, alice: Caller) -> None:
+    author = make_record(alice, "authors", title="Ann")
+    answer = scoped.post("records/posts", {"title": "One", "author": author["id"]})
+    assert answer.status_code == 400
+    assert [(d["field"], d["code"]) for d in answer.json["details"]] == [
+        ("author", "invalid_reference")
+    ]
+    assert alice.post("records/posts", {"author": author["id"]}).status_code == 201
+
+
+@pytest.mark.parametrize(
+    ("scopes", "opened"),
+    [
+        ({"collections": ["posts"]}, {("posts", "list"), ("posts", "create")}),
+        ({"operations": ["list"]}, {("posts", "list"), ("drafts", "list")}),
+    ],
+)
+def test_half_a_scope_leaves_the_other_half_open(
+    app: Flask, alice: Caller, scoped: Caller, scopes: Any, opened: set[tuple[str, str]]
+) -> None:
+    program = machine(app, alice, scopes=scopes)
+    found = set()
+    for name in ("posts", "drafts"):
+        if program.get(f"records/{name}").status_code == 200:
+            found.add((name, "list"))
+        if program.post(f"records/{name}", {"title": "x"}).status_code == 201:
+            found.add((name, "create"))
+    assert found == opened
+
+
+@pytest.mark.parametrize(
+    "scopes",
+    [{"collections": []}, {"operations": ["destroy"]}, {"more": 1}, {"collections": "posts"}, []],
+)
+def test_scopes_of_another_shape_are_422(alice: Caller, scopes: Any) -> None:
+    assert alice.post("api-keys", {"name": "x", "scopes": scopes}).status_code == 422
+
+
+def test_scopes_give_nothing_that_the_maker_may_not(app: Flask, cast: Cast) -> None:
+    make_collection(cast.root, list_rule=None)
+    program = machine(app, cast.bob, scopes={"collections": ["posts"]})
+    answer = program.get("records/posts")
+    assert (answer.status_code, answer.json["error"]) == (403, "rule_denied")

@@ -1,0 +1,305 @@
+"""Invitations: a mailed link by which somebody joins an account (contract section 2)."""
+
+from __future__ import annotations
+
+import hashlib
+from datetime import timedelta
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+import time_machine
+from flask import Flask
+
+from app import clock, db
+from app.accounts.models import Group, User
+from app.auth.models import Invitation
+from app.jobs import Job
+from tests.builders import PASSWORD, Caller, Cast, make_account, make_user
+from tests.mailbox import body_of, link_in, outbox, run_jobs
+from tests.parallel import at_once
+
+GUEST = "guest@acme.example"
+LATE = timedelta(hours=48, seconds=1)
+
+
+def invite(admin: Caller, email: str = GUEST, **body: Any) -> dict[str, Any]:
+    answer = admin.post("invitations", {"email": email, **body})
+    assert answer.status_code == 201, answer.json
+    made: dict[str, Any] = answer.json
+    return made
+
+
+def accept(caller: Caller, token: str, **body: Any) -> Any:
+    return caller.post(f"invitations/{token}/accept", {"password": PASSWORD, **body})
+
+
+def outcome(answer: Any) -> tuple[int, str]:
+    return answer.status_code, answer.json["error"]
+
+
+def make_group(app: Flask, account_id: str, name: str) -> str:
+    with app.app_context(), db.transaction() as session:
+        group = Group(account_id=account_id, name=name)
+        session.add(group)
+        session.flush()
+        return str(group.id)
+
+
+def expire(app: Flask, invitation_id: str) -> None:
+    with app.app_context(), db.transaction() as session:
+        mine = sa.update(Invitation.__table__).where(Invitation.id == invitation_id)
+        session.execute(mine.values(expires_at=clock.now()))
+
+
+def members(app: Flask) -> list[str]:
+    with app.app_context():
+        return list(db.db.session.scalars(sa.select(User.email).where(User.email == GUEST)))
+
+
+def test_an_invitation_is_mailed_and_makes_a_user(
+    app: Flask, alice: Caller, anyone: Caller
+) -> None:
+    made = invite(alice)
+    assert (made["email"], made["status"], made["role"]) == (GUEST, "pending", "viewer")
+    assert (made["account_id"], made["invited_by"]) == (alice.account_id, alice.id)
+    assert outbox(app) == []
+    run_jobs(app)
+    (mail,) = outbox(app)
+    assert mail["To"] == GUEST
+    assert "Acme" in body_of(mail)
+    assert link_in(mail) == f"http://atrium.test/console/invitations/{made['token']}"
+    answer = accept(anyone, made["token"], name="Gus")
+    assert answer.status_code == 200
+    user = answer.json["user"]
+    assert (user["email"], user["name"], user["role"]) == (GUEST, "Gus", "viewer")
+    assert (user["account_id"], user["email_verified"]) == (alice.account_id, True)
+    (shown,) = alice.get("invitations").json["items"]
+    assert (shown["status"], shown["accepted_at"] is None) == ("accepted", False)
+
+
+def test_accepting_answers_as_login_does(alice: Caller, anyone: Caller) -> None:
+    accepted = accept(anyone, invite(alice)["token"])
+    login = anyone.post("auth/login", {"account": "acme", "email": GUEST, "password": PASSWORD})
+    assert set(accepted.json) == set(login.json)
+    assert accepted.json["account"] == login.json["account"]
+    assert accepted.headers["Cache-Control"] == "no-store"
+    cookie = accepted.headers["Set-Cookie"]
+    assert cookie.startswith(f"service_refresh={accepted.json['refresh_token']};")
+    assert "HttpOnly" in cookie
+    bearer = {"Authorization": f"Bearer {accepted.json['token']}"}
+    assert anyone.get("auth/me", headers=bearer).json["email"] == GUEST
+    body = {"refresh_token": accepted.json["refresh_token"]}
+    assert anyone.post("auth/refresh", body).status_code == 200
+
+
+@pytest.mark.parametrize("body", [{"role_id": 2}, {"role": "editor"}])
+def test_the_role_is_honoured(alice: Caller, anyone: Caller, body: dict[str, Any]) -> None:
+    made = invite(alice, **body)
+    assert (made["role"], made["role_id"]) == ("editor", 2)
+    assert accept(anyone, made["token"]).json["user"]["role"] == "editor"
+
+
+@pytest.mark.parametrize("named", ["id", "name", "both"])
+def test_groups_are_honoured(app: Flask, alice: Caller, anyone: Caller, named: str) -> None:
+    group_id = make_group(app, alice.account_id, "finance")
+    groups = {"id": [group_id], "name": ["finance"], "both": [group_id, "finance"]}[named]
+    made = invite(alice, groups=groups)
+    assert made["groups"] == [group_id]
+    assert "finance" in str(accept(anyone, made["token"]).json["user"]["groups"])
+
+
+def test_all_that_is_unknown_is_400_at_once(app: Flask, cast: Cast) -> None:
+    elsewhere = make_group(app, cast.charlie.account_id, "finance")
+    body = {"email": "no address", "role": "emperor", "groups": ["none", elsewhere, "finance"]}
+    answer = cast.alice.post("invitations", body)
+    assert answer.status_code == 400
+    assert [(d["field"], d["code"]) for d in answer.json["details"]] == [
+        ("email", "invalid_email"),
+        ("role", "invalid_reference"),
+        *[("groups", "invalid_reference")] * 3,
+    ]
+    unknown = cast.alice.post("invitations", {"email": GUEST, "role_id": 99})
+    assert [d["field"] for d in unknown.json["details"]] == ["role_id"]
+    assert cast.alice.get("invitations").json["total"] == 0
+    assert run_jobs(app) == 0
+
+
+@pytest.mark.parametrize("email", ["bob@acme.example", " BOB@ACME.example "])
+def test_a_member_is_not_invited(alice: Caller, email: str) -> None:
+    answer = alice.post("invitations", {"email": email})
+    assert (answer.status_code, answer.json["field"]) == (409, "email")
+
+
+def test_somebody_who_joined_in_the_meantime_is_409(
+    app: Flask, alice: Caller, anyone: Caller
+) -> None:
+    token = invite(alice)["token"]
+    make_user(app, alice.account_id, GUEST)
+    assert outcome(accept(anyone, token)) == (409, "conflict")
+    assert alice.get("invitations").json["items"][0]["status"] == "pending"
+
+
+def test_sending_again_voids_the_old_token(app: Flask, alice: Caller, anyone: Caller) -> None:
+    made = invite(alice)
+    expire(app, made["id"])
+    again = alice.post(f"invitations/{made['id']}/resend").json
+    assert (again["id"], again["status"]) == (made["id"], "pending")
+    assert again["token"] != made["token"]
+    run_jobs(app)
+    assert [link_in(mail).endswith(again["token"]) for mail in outbox(app)] == [True]
+    assert anyone.get(f"invitations/{made['token']}").status_code == 404
+    assert accept(anyone, made["token"]).status_code == 404
+    assert accept(anyone, again["token"]).status_code == 200
+
+
+def test_whoever_has_the_token_sees_what_it_is(alice: Caller, anyone: Caller) -> None:
+    made = invite(alice)
+    seen = anyone.get(f"invitations/{made['token']}")
+    assert seen.json == {
+        "email": GUEST,
+        "account_name": "Acme",
+        "invited_by_name": "alice@acme.example",
+        "expires_at": made["expires_at"],
+        "status": "pending",
+        "is_valid": True,
+    }
+    assert anyone("HEAD", f"invitations/{made['token']}").status_code == 200
+    assert accept(anyone, made["token"]).status_code == 200
+    after = anyone.get(f"invitations/{made['token']}").json
+    assert (after["status"], after["is_valid"]) == ("accepted", False)
+
+
+@pytest.mark.parametrize("token", ["x", "AA0001-", "AA0001-x", "%00", "AA0001-%00", "é"])
+def test_a_token_of_nothing_is_404(anyone: Caller, alice: Caller, token: str) -> None:
+    invite(alice)
+    assert anyone.get(f"invitations/{token}").status_code == 404
+    assert accept(anyone, token).status_code == 404
+
+
+def test_a_weak_password_is_400_and_uses_nothing_up(alice: Caller, anyone: Caller) -> None:
+    token = invite(alice)["token"]
+    weak = accept(anyone, token, password="weak", name="two\nlines")
+    assert weak.status_code == 400
+    codes = {(d["field"], d["code"]) for d in weak.json["details"]}
+    assert codes == {("password", "password_too_weak"), ("name", "name_invalid")}
+    assert accept(anyone, token).status_code == 200
+
+
+def test_of_twenty_who_accept_at_once_one_joins(app: Flask, alice: Caller, anyone: Caller) -> None:
+    token = invite(alice)["token"]
+    answers = at_once(20, lambda _: accept(anyone, token))
+    assert sorted(answer.status_code for answer in answers) == [200] + [400] * 19
+    assert {a.json["error"] for a in answers if a.status_code == 400} == {"invalid_token"}
+    assert members(app) == [GUEST]
+
+
+def test_an_invitation_is_over_after_48_hours(app: Flask, alice: Caller, anyone: Caller) -> None:
+    token = invite(alice)["token"]
+    with time_machine.travel(clock.now() + LATE):
+        assert outcome(accept(anyone, token)) == (400, "invalid_token")
+        assert anyone.get(f"invitations/{token}").json["status"] == "expired"
+        assert members(app) == []
+    with time_machine.travel(clock.now() + LATE - timedelta(minutes=1)):
+        assert accept(anyone, token).status_code == 200
+
+
+def test_a_cancelled_invitation_is_closed_and_never_mailed(
+    app: Flask, alice: Caller, anyone: Caller
+) -> None:
+    made = invite(alice)
+    assert alice.delete(f"invitations/{made['id']}").status_code == 204
+    assert run_jobs(app) == 1
+    assert outbox(app) == []
+    assert outcome(accept(anyone, made["token"])) == (400, "invalid_token")
+    assert anyone.get(f"invitations/{made['token']}").json["status"] == "cancelled"
+    assert alice.post(f"invitations/{made['id']}/resend").status_code == 409
+    assert members(app) == []
+
+
+def test_an_accepted_invitation_stays_accepted(alice: Caller, anyone: Caller) -> None:
+    made = invite(alice)
+    accept(anyone, made["token"])
+    assert alice.delete(f"invitations/{made['id']}").status_code == 409
+    assert alice.post(f"invitations/{made['id']}/resend").status_code == 409
+    assert outcome(accept(anyone, made["token"])) == (400, "invalid_token")
+
+
+def test_the_list_shows_every_state(app: Flask, alice: Caller, anyone: Caller) -> None:
+    expire(app, invite(alice, "expired@acme.example")["id"])
+    accept(anyone, invite(alice, "accepted@acme.example")["token"])
+    alice.delete(f"invitations/{invite(alice, 'cancelled@acme.example')['id']}")
+    token = invite(alice, "pending@acme.example")["token"]
+    listed = alice.get("invitations")
+    assert listed.json["items"] == listed.json["invitations"]
+    assert token not in listed.text
+    states = [(one["email"].partition("@")[0], one["status"]) for one in listed.json["items"]]
+    assert sorted(states) == [(s, s) for s in ("accepted", "cancelled", "expired", "pending")]
+    for state in ("accepted", "cancelled", "expired", "pending"):
+        for name in ("status", "status_filter"):
+            found = alice.get(f"invitations?{name}={state}").json
+            assert [one["status"] for one in found["items"]] == [state]
+            assert found["total"] == 1
+    assert alice.get("invitations?status=none").status_code == 422
+
+
+@pytest.mark.parametrize(
+    ("who", "listing", "touching"),
+    [("alice", 200, 200), ("bob", 403, 403), ("charlie", 200, 404), ("anyone", 401, 401)],
+)
+def test_who_may_manage_invitations(
+    app: Flask, cast: Cast, who: str, listing: int, touching: int
+) -> None:
+    made = invite(cast.alice)
+    caller: Caller = Caller(app) if who == "anyone" else getattr(cast, who)
+    assert caller.get("invitations").status_code == listing
+    created = caller.post("invitations", {"email": "other@x.example"}).status_code
+    assert created == (201 if listing == 200 else listing)
+    assert caller.post(f"invitations/{made['id']}/resend").status_code == touching
+    cancelled = caller.delete(f"invitations/{made['id']}").status_code
+    assert cancelled == (204 if touching == 200 else touching)
+    if who == "charlie":
+        assert made["id"] not in caller.get("invitations").text
+
+
+def test_a_superadmin_invites_into_the_account_acted_in(
+    app: Flask, cast: Cast, anyone: Caller
+) -> None:
+    token = invite(cast.root.acting_in("acme"))["token"]
+    assert anyone.get(f"invitations/{token}").json["invited_by_name"] is None
+    user = accept(anyone, token).json["user"]
+    assert user["account_id"] == cast.alice.account_id
+    everywhere = cast.root.acting_in("*")
+    assert everywhere.get("invitations").json["total"] == 1
+    assert everywhere.post("invitations", {"email": "x@y.example"}).status_code == 400
+
+
+def test_one_address_joins_two_accounts(app: Flask, cast: Cast, anyone: Caller) -> None:
+    tokens = [invite(caller)["token"] for caller in (cast.alice, cast.charlie)]
+    assert [accept(anyone, token).status_code for token in tokens] == [200, 200]
+    assert members(app) == [GUEST] * 2
+
+
+def test_another_accounts_code_before_the_token_finds_nothing(
+    app: Flask, alice: Caller, anyone: Caller
+) -> None:
+    make_account(app, "initech")
+    token = invite(alice)["token"]
+    for code in ("AA0002", "AA0003", "SY0000"):
+        assert accept(anyone, token.replace("AA0001", code)).status_code == 404
+
+
+def test_the_token_is_stored_nowhere_in_the_clear(app: Flask, alice: Caller) -> None:
+    token = invite(alice)["token"]
+    secret = token.partition("-")[2]
+    with app.app_context():
+        row = db.db.session.execute(sa.select(Invitation.__table__)).one()
+        job = db.db.session.execute(sa.select(Job.__table__)).one()
+    assert row.token_hash == hashlib.sha256(token.encode()).hexdigest()
+    assert secret not in str(row)
+    assert job.kind == "auth.send_invitation"
+    assert secret not in str(job)
+    assert GUEST not in str(job)
+    run_jobs(app)
+    assert link_in(outbox(app)[0]).endswith(token)
+    assert token not in alice.get("invitations?status=pending").text

@@ -1,0 +1,240 @@
+"""Who guesses passwords, or has mails sent, is slowed down (contract section 3)."""
+
+from __future__ import annotations
+
+import secrets
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+import pytest
+import time_machine
+from flask import Flask
+
+from app import clock, create_app
+from app.auth import passwords
+from tests import services
+from tests.builders import PASSWORD, Caller, make_user
+from tests.parallel import at_once
+
+# Longer than any password: a wrong one that costs no hashing.
+WRONG = "x" * 200
+
+
+def address() -> str:
+    """An address that no other test counts, as the tests share one Redis."""
+    return ".".join(str(secrets.randbelow(254) + 1) for _ in range(4))
+
+
+@pytest.fixture(params=["database", "redis"])
+def storage(request: pytest.FixtureRequest) -> str:
+    """Where is counted: its address, empty for the database."""
+    return services.Redis().url if request.param == "redis" else ""
+
+
+@pytest.fixture
+def limited(app: Flask, bob: Caller, storage: str, monkeypatch: pytest.MonkeyPatch) -> Caller:
+    """Anyone, where the limits are on."""
+    return limit(app, monkeypatch, redis_url=storage)
+
+
+@pytest.fixture
+def limited_mails(app: Flask, bob: Caller, monkeypatch: pytest.MonkeyPatch) -> Caller:
+    """Anyone, where the limits are on and counted in the database."""
+    return limit(app, monkeypatch)
+
+
+def limit(app: Flask, monkeypatch: pytest.MonkeyPatch, **changes: Any) -> Caller:
+    settings = replace(app.extensions["atrium.config"], login_rate_limit="on", **changes)
+    monkeypatch.setitem(app.extensions, "atrium.config", settings)
+    return Caller(app)
+
+
+def login(caller: Caller, origin: str, password: str = WRONG, **body: Any) -> Any:
+    named = {"account": "acme", "email": "bob@acme.example", "password": password}
+    return caller.post("auth/login", {**named, **body}, environ_overrides={"REMOTE_ADDR": origin})
+
+
+def statuses(count: int, caller: Caller, origin: str, **body: Any) -> list[int]:
+    return [login(caller, origin, **body).status_code for _ in range(count)]
+
+
+def test_the_eleventh_guess_at_a_user_from_an_address_is_429(limited: Caller) -> None:
+    here, there = address(), address()
+    assert statuses(10, limited, here) == [401] * 10
+    for password in (WRONG, PASSWORD):
+        answer = login(limited, here, password)
+        assert (answer.status_code, answer.json["error"]) == (429, "rate_limited")
+        assert 0 < int(answer.headers["Retry-After"]) <= 15 * 60
+        assert "Set-Cookie" not in answer.headers
+    assert login(limited, here, PASSWORD, email="alice@acme.example").status_code == 200
+    assert login(limited, there, PASSWORD).status_code == 200
+
+
+def test_an_address_has_fifty_failures(limited: Caller) -> None:
+    here = address()
+    for number in range(50):
+        assert login(limited, here, email=f"{number}@acme.example").status_code == 401
+    assert login(limited, here, PASSWORD).status_code == 429
+    assert login(limited, address(), PASSWORD).status_code == 200
+
+
+def test_a_user_has_a_hundred_failures_from_wherever(limited: Caller) -> None:
+    for _ in range(100):
+        assert login(limited, address()).status_code == 401
+    assert login(limited, address(), PASSWORD).status_code == 429
+    assert login(limited, address(), PASSWORD, email="alice@acme.example").status_code == 200
+
+
+def test_an_unknown_user_is_limited_alike(limited: Caller) -> None:
+    for unknown in ({"email": "nobody@acme.example"}, {"account": f"x-{secrets.token_hex(4)}"}):
+        assert statuses(11, limited, address(), **unknown) == [401] * 10 + [429]
+
+
+def test_a_success_does_not_count(limited: Caller) -> None:
+    here = address()
+    assert statuses(9, limited, here) == [401] * 9
+    assert statuses(4, limited, here, password=PASSWORD) == [200] * 4
+    assert statuses(2, limited, here) == [401, 429]
+
+
+def test_all_names_of_an_account_and_an_address_count_together(
+    limited: Caller, bob: Caller
+) -> None:
+    here = address()
+    names = ["acme", "ACME ", "AA0001", "aa0001", bob.account_id, bob.account_id.upper()]
+    for name in names[:5]:
+        assert statuses(1, limited, here, account=name) == [401]
+        assert statuses(1, limited, here, account=name, email=" BOB@acme.example") == [401]
+    assert [statuses(1, limited, here, account=name) for name in names] == [[429]] * 6
+
+
+@pytest.mark.parametrize("header", ["X-Forwarded-For", "X-Real-IP", "Forwarded"])
+def test_a_forged_header_changes_nothing(limited: Caller, header: str) -> None:
+    here = address()
+    seen = []
+    for _ in range(11):
+        forged = address() if header != "Forwarded" else f"for={address()}"
+        caller = Caller(limited.app, **{header: forged})
+        seen.append(login(caller, here).status_code)
+    assert seen == [401] * 10 + [429]
+
+
+def test_after_a_quarter_of_an_hour_it_starts_anew(
+    app: Flask, bob: Caller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limited, here = limit(app, monkeypatch), address()
+    assert statuses(11, limited, here)[-1] == 429
+    with time_machine.travel(clock.now() + timedelta(minutes=14)):
+        assert login(limited, here, PASSWORD).status_code == 429
+    with time_machine.travel(clock.now() + timedelta(minutes=16)):
+        assert login(limited, here, PASSWORD).status_code == 200
+        assert statuses(11, limited, here) == [401] * 10 + [429]
+
+
+def test_two_processes_share_the_count(limited: Caller) -> None:
+    other = Caller(create_app(limited.app.extensions["atrium.config"]))
+    here = address()
+    seen = [login(caller, here).status_code for _ in range(5) for caller in (limited, other)]
+    assert seen == [401] * 10
+    assert [login(caller, here, PASSWORD).status_code for caller in (limited, other)] == [429] * 2
+
+
+def test_guesses_at_once_are_all_counted(limited: Caller) -> None:
+    here = address()
+    seen = at_once(9, lambda _: login(limited, here).status_code)
+    assert seen == [401] * 9
+    assert statuses(2, limited, here) == [401, 429]
+
+
+@pytest.fixture
+def own_redis() -> Iterator[services.Redis]:
+    """A Redis to crash."""
+    with services.Redis(private=True) as server:
+        yield server
+
+
+def test_without_its_redis_the_database_counts(
+    app: Flask, bob: Caller, own_redis: services.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limited, here = limit(app, monkeypatch, redis_url=own_redis.url), address()
+    assert statuses(11, limited, here) == [401] * 10 + [429]
+    own_redis.kill()
+    started = time.monotonic()
+    assert statuses(11, limited, here) == [401] * 10 + [429]
+    assert time.monotonic() - started < 10
+    assert login(limited, address(), PASSWORD).status_code == 200
+
+
+def ask(caller: Caller, path: str, email: str, origin: str) -> int:
+    body = {"account": "acme", "email": email}
+    if path == "auth/register":
+        body = {"account": f"a{secrets.token_hex(6)}", "email": email, "password": WRONG}
+    sent_from = {"REMOTE_ADDR": origin}
+    return caller.post(path, body, environ_overrides=sent_from).status_code
+
+
+MAILING = {"auth/register": 400, "auth/forgot-password": 200, "auth/resend-verification": 200}
+
+
+@pytest.mark.parametrize("path", MAILING)
+def test_mails_to_a_mailbox_are_limited(limited_mails: Caller, path: str) -> None:
+    tries = limited_mails.app.extensions["atrium.config"].mail_tries
+    seen = [ask(limited_mails, path, "Bob@acme.example", address()) for _ in range(tries + 1)]
+    assert seen == [MAILING[path]] * tries + [429]
+    assert ask(limited_mails, path, "bob@ACME.example", address()) == 429
+    assert ask(limited_mails, path, "alice@acme.example", address()) == MAILING[path]
+
+
+@pytest.mark.parametrize("path", MAILING)
+def test_mails_from_an_address_are_limited(
+    app: Flask, bob: Caller, monkeypatch: pytest.MonkeyPatch, path: str
+) -> None:
+    limited, here = limit(app, monkeypatch, mail_tries_per_address=12), address()
+    seen = [ask(limited, path, f"{number}@acme.example", here) for number in range(13)]
+    assert seen == [MAILING[path]] * 12 + [429]
+    assert ask(limited, path, "0@acme.example", address()) == MAILING[path]
+
+
+def test_a_new_address_of_ones_own_is_mailed_so_often_only(
+    limited_mails: Caller, bob: Caller
+) -> None:
+    tries = limited_mails.app.extensions["atrium.config"].mail_tries
+    body = {"email": "victim@elsewhere.example"}
+    seen = [bob.patch("auth/me", body).status_code for _ in range(tries + 1)]
+    assert seen == [200] * tries + [429]
+
+
+class Counting:
+    """The hasher, which notes how many of its hashes were made at once."""
+
+    def __init__(self, hasher: Any) -> None:
+        self._hasher, self._lock = hasher, threading.Lock()
+        self.now = self.most = self.total = 0
+        self.memory_cost = hasher.memory_cost
+
+    def verify(self, password_hash: str, password: str) -> bool:
+        with self._lock:
+            self.now, self.total = self.now + 1, self.total + 1
+            self.most = max(self.most, self.now)
+        try:
+            return bool(self._hasher.verify(password_hash, password))
+        finally:
+            with self._lock:
+                self.now -= 1
+
+
+def test_fifty_logins_at_once_take_a_bounded_memory(
+    app: Flask, anyone: Caller, alice: Caller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_user(app, alice.account_id, "ann@acme.example")
+    counting = Counting(passwords._hasher)
+    monkeypatch.setattr(passwords, "_hasher", counting)
+    known = {"email": "ann@acme.example"}
+    seen = at_once(50, lambda n: login(anyone, address(), f"Wrong-horse-{n}", **known).status_code)
+    assert seen == [401] * 50
+    assert counting.total == 50
+    assert counting.most * counting.memory_cost <= 80 * 1024  # KiB

@@ -1,0 +1,375 @@
+"""Forgotten and changed passwords, the own profile, and the sessions they end (contract 3)."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from http.cookies import SimpleCookie
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+import time_machine
+from flask import Flask
+
+from app import clock, db
+from app.auth.models import MailedToken, SignInSession
+from app.jobs import Job
+from tests.builders import PASSWORD, Caller, change_user, make_user
+from tests.mailbox import link_in, outbox, run_jobs, token_in
+from tests.parallel import at_once
+from tests.sql import statements
+
+NEW = "Better-horse-2"
+BOB = {"account": "acme", "email": "bob@acme.example"}
+
+
+def login(caller: Caller, password: str = PASSWORD, **body: Any) -> Any:
+    return caller.post("auth/login", {**BOB, "password": password, **body})
+
+
+def mailed_token(app: Flask, caller: Caller, **body: str) -> str:
+    assert caller.post("auth/forgot-password", {**BOB, **body}).status_code == 200
+    run_jobs(app)
+    return token_in(outbox(app)[-1])
+
+
+def reset(caller: Caller, token: str, password: str = NEW) -> Any:
+    return caller.post("auth/reset-password", {"token": token, "new_password": password})
+
+
+def outcome(answer: Any) -> tuple[int, str]:
+    return answer.status_code, answer.json["error"]
+
+
+def alive(app: Flask) -> int:
+    """How many sessions, of whatever kind, have not been ended."""
+    with app.app_context():
+        mine = sa.select(sa.func.count()).where(SignInSession.revoked_at.is_(None))
+        return db.db.session.scalar(mine) or 0
+
+
+def sign_in_to_the_console(app: Flask) -> None:
+    with app.app_context(), db.transaction() as session:
+        row = session.scalars(sa.select(SignInSession)).first()
+        assert row is not None
+        copied = ("account_id", "user_id", "expires_at")
+        values = {name: getattr(row, name) for name in copied}
+        session.add(SignInSession(kind="console", token_hash="x", **values))
+
+
+ADDRESSES = {
+    "known": BOB,
+    "by code, in capitals": {"account": "aa0001", "email": " BOB@ACME.example "},
+    "unverified": {**BOB, "email": "new@acme.example"},
+    "inactive": {**BOB, "email": "gone@acme.example"},
+    "unknown": {**BOB, "email": "nobody@acme.example"},
+    "of no account": {**BOB, "account": "nowhere"},
+    "of another account": {**BOB, "account": "globex"},
+    "no address": {**BOB, "email": "nobody"},
+}
+MAILED = {"known", "by code, in capitals", "unverified"}
+
+
+def test_asking_tells_nothing_of_an_address(app: Flask, anyone: Caller, alice: Caller) -> None:
+    make_user(app, alice.account_id, "new@acme.example", verified=False)
+    gone = make_user(app, alice.account_id, "gone@acme.example")
+    change_user(app, gone.id, is_active=False)
+    seen = {}
+    for case, body in ADDRESSES.items():
+        with statements(app) as sent:
+            answer = anyone.post("auth/forgot-password", body)
+        seen[case] = (answer.status_code, answer.text, sent)
+        before = len(outbox(app))
+        run_jobs(app)
+        assert len(outbox(app)) - before == (case in MAILED), case
+    first = seen.pop("known")
+    assert first[0] == 200
+    assert all(other == first for other in seen.values())
+
+
+def test_the_account_comes_from_the_host_too(app: Flask, anyone: Caller, bob: Caller) -> None:
+    body = {"email": bob.email}
+    at_acme = {"Host": "acme.atrium.test"}
+    assert anyone.post("auth/forgot-password", body, headers=at_acme).status_code == 200
+    assert run_jobs(app) == len(outbox(app)) == 1
+    nowhere = anyone.post("auth/forgot-password", body)
+    assert [d["code"] for d in nowhere.json["details"]] == ["required"]
+
+
+def test_a_mailed_link_sets_the_password_once(app: Flask, anyone: Caller, bob: Caller) -> None:
+    token = mailed_token(app, anyone)
+    assert outbox(app)[-1]["To"] == bob.email
+    assert link_in(outbox(app)[-1]).startswith("http://atrium.test/console/reset-password?token=")
+    assert reset(anyone, token).status_code == 200
+    assert login(anyone).status_code == 401
+    assert login(anyone, NEW).status_code == 200
+    assert outcome(reset(anyone, token, PASSWORD)) == (400, "invalid_token")
+    assert login(anyone, NEW).status_code == 200
+
+
+def test_the_links_host_is_not_the_requests(app: Flask, anyone: Caller, bob: Caller) -> None:
+    spoofed = {"Host": "evil.example", "X-Forwarded-Host": "evil.example"}
+    assert anyone.post("auth/forgot-password", BOB, headers=spoofed).status_code == 200
+    run_jobs(app)
+    assert "evil" not in outbox(app)[0].as_string()
+
+
+def test_of_many_resets_at_once_one_counts(app: Flask, anyone: Caller, bob: Caller) -> None:
+    token = mailed_token(app, anyone)
+    answers = at_once(8, lambda number: reset(anyone, token, f"{NEW}{number}").status_code)
+    assert sorted(answers) == [200] + [400] * 7
+    assert login(anyone, f"{NEW}{answers.index(200)}").status_code == 200
+
+
+@pytest.mark.parametrize(("minutes", "status"), [(59, 200), (61, 400)])
+def test_a_reset_link_serves_for_an_hour(
+    app: Flask, anyone: Caller, bob: Caller, minutes: int, status: int
+) -> None:
+    token = mailed_token(app, anyone)
+    with time_machine.travel(clock.now() + timedelta(minutes=minutes)):
+        assert anyone.get(f"auth/verify-reset-token/{token}").json["valid"] is (status == 200)
+        assert reset(anyone, token).status_code == status
+
+
+def test_a_newer_link_voids_the_older(app: Flask, anyone: Caller, bob: Caller) -> None:
+    old, new = mailed_token(app, anyone), mailed_token(app, anyone)
+    assert outcome(reset(anyone, old)) == (400, "invalid_token")
+    assert reset(anyone, new).status_code == 200
+
+
+def test_a_changed_password_voids_the_link(app: Flask, anyone: Caller, bob: Caller) -> None:
+    token = mailed_token(app, anyone)
+    body = {"current_password": PASSWORD, "new_password": NEW}
+    assert bob.post("auth/change-password", body).status_code == 200
+    assert outcome(reset(anyone, token, PASSWORD)) == (400, "invalid_token")
+
+
+def test_a_link_to_an_address_that_was_left_is_void(
+    app: Flask, anyone: Caller, bob: Caller
+) -> None:
+    token = mailed_token(app, anyone)
+    change_user(app, bob.id, email="b@acme.example", email_key="b@acme.example")
+    assert outcome(reset(anyone, token)) == (400, "invalid_token")
+
+
+def test_following_the_link_proves_the_address(app: Flask, anyone: Caller, alice: Caller) -> None:
+    make_user(app, alice.account_id, "new@acme.example", verified=False)
+    new = {"email": "new@acme.example"}
+    assert outcome(login(anyone, **new)) == (401, "email_not_verified")
+    assert reset(anyone, mailed_token(app, anyone, **new)).status_code == 200
+    assert login(anyone, NEW, **new).json["user"]["email_verified"] is True
+
+
+def test_a_reset_ends_every_session(app: Flask, anyone: Caller, bob: Caller) -> None:
+    pair = login(anyone).json
+    sign_in_to_the_console(app)
+    assert alive(app) == 2
+    reset(anyone, mailed_token(app, anyone))
+    assert alive(app) == 0
+    body = {"refresh_token": pair["refresh_token"]}
+    assert anyone.post("auth/refresh", body).status_code == 401
+
+
+@pytest.mark.parametrize("token", ["x", "", "-", "AA0001-", "AA0001-x", "é"])
+def test_a_bad_reset_token_is_refused_alike(anyone: Caller, bob: Caller, token: str) -> None:
+    assert outcome(reset(anyone, token)) == (400, "invalid_token")
+    if token:
+        seen = anyone.get(f"auth/verify-reset-token/{token}")
+        assert (seen.status_code, seen.json) == (200, {"valid": False, "expires_at": None})
+
+
+def test_a_verification_token_resets_nothing(app: Flask, anyone: Caller, alice: Caller) -> None:
+    make_user(app, alice.account_id, "new@acme.example", verified=False)
+    new = {"account": "acme", "email": "new@acme.example"}
+    anyone.post("auth/resend-verification", new)
+    run_jobs(app)
+    assert outcome(reset(anyone, token_in(outbox(app)[-1]))) == (400, "invalid_token")
+    token = mailed_token(app, anyone, **new)
+    verified = anyone.post("auth/verify-email", {"token": token})
+    assert outcome(verified) == (400, "invalid_token")
+
+
+def test_a_weak_new_password_uses_nothing_up(app: Flask, anyone: Caller, bob: Caller) -> None:
+    token = mailed_token(app, anyone)
+    weak = reset(anyone, token, "weak")
+    assert weak.status_code == 400
+    assert {(d["field"], d["code"]) for d in weak.json["details"]} == {
+        ("new_password", "password_too_weak")
+    }
+    seen = anyone.get(f"auth/verify-reset-token/{token}").json
+    assert (seen["valid"], seen["expires_at"] is None) == (True, False)
+    assert reset(anyone, token).status_code == 200
+
+
+def test_a_deactivated_user_resets_nothing(app: Flask, anyone: Caller, bob: Caller) -> None:
+    token = mailed_token(app, anyone)
+    change_user(app, bob.id, is_active=False)
+    assert outcome(reset(anyone, token)) == (400, "invalid_token")
+
+
+def test_no_token_is_stored(app: Flask, anyone: Caller, bob: Caller) -> None:
+    secret = mailed_token(app, anyone).partition("-")[2]
+    with app.app_context():
+        stored = [db.db.session.execute(sa.select(t.__table__)).all() for t in (MailedToken, Job)]
+    assert all(stored)
+    assert secret not in str(stored)
+
+
+def test_a_password_is_changed_and_all_sessions_end(
+    app: Flask, anyone: Caller, bob: Caller
+) -> None:
+    pair = login(anyone).json
+    sign_in_to_the_console(app)
+    body = {"current_password": PASSWORD, "new_password": NEW}
+    assert bob.post("auth/change-password", body).status_code == 200
+    assert alive(app) == 0
+    again = anyone.post("auth/refresh", {"refresh_token": pair["refresh_token"]})
+    assert again.status_code == 401
+    assert (login(anyone).status_code, login(anyone, NEW).status_code) == (401, 200)
+
+
+@pytest.mark.parametrize(
+    ("current", "new", "problems"),
+    [
+        ("Wrong-horse-1", NEW, {("current_password", "invalid_option")}),
+        (PASSWORD, "weak", {("new_password", "password_too_weak")}),
+        (
+            "Wrong-horse-1",
+            "weak",
+            {("current_password", "invalid_option"), ("new_password", "password_too_weak")},
+        ),
+    ],
+)
+def test_a_change_that_is_refused_names_all_that_is_wrong(
+    app: Flask, anyone: Caller, bob: Caller, current: str, new: str, problems: set[Any]
+) -> None:
+    login(anyone)
+    body = {"current_password": current, "new_password": new}
+    answer = bob.post("auth/change-password", body)
+    assert answer.status_code == 400
+    assert {(d["field"], d["code"]) for d in answer.json["details"]} == problems
+    assert alive(app) == 1
+    assert login(anyone).status_code == 200
+
+
+def test_changing_a_password_needs_a_credential(anyone: Caller) -> None:
+    body = {"current_password": PASSWORD, "new_password": NEW}
+    assert anyone.post("auth/change-password", body).status_code == 401
+
+
+def test_the_own_name_changes_at_once(app: Flask, bob: Caller) -> None:
+    assert bob.patch("auth/me", {"name": "Bob B."}).json["name"] == "Bob B."
+    assert bob.get("auth/me").json["name"] == "Bob B."
+    assert bob.patch("auth/me", {"name": None}).json["name"] is None
+    assert bob.patch("auth/me", {"name": "two\nlines"}).status_code == 400
+    assert bob.patch("auth/me", {"role": "admin"}).status_code == 422
+    assert run_jobs(app) == 0
+
+
+def test_a_new_address_counts_once_it_is_verified(app: Flask, anyone: Caller, bob: Caller) -> None:
+    answer = bob.patch("auth/me", {"email": " Robert@acme.example "})
+    assert (answer.status_code, answer.json["email"]) == (200, bob.email)
+    run_jobs(app)
+    (mail,) = outbox(app)
+    assert mail["To"] == "Robert@acme.example"
+    assert login(anyone).status_code == 200
+    assert anyone.get(f"/auth/verify-email?token={token_in(mail)}").status_code == 200
+    assert bob.get("auth/me").json["email"] == "Robert@acme.example"
+    assert login(anyone).status_code == 401
+    assert login(anyone, email="robert@acme.example").status_code == 200
+    own = bob.post("auth/send-verification", {"email": "robert@acme.example"})
+    assert own.status_code == 200
+    assert outcome(anyone.post("auth/verify-email", {"token": token_in(mail)})) == (
+        400,
+        "invalid_token",
+    )
+
+
+@pytest.mark.parametrize("email", ["", "nobody", "bob@", "a@b@c.example"])
+def test_a_new_address_must_be_one(app: Flask, bob: Caller, email: str) -> None:
+    answer = bob.patch("auth/me", {"email": email})
+    assert [(d["field"], d["code"]) for d in answer.json["details"]] == [("email", "invalid_email")]
+    assert run_jobs(app) == 0
+
+
+def test_a_taken_address_is_told_only_to_who_reads_its_mail(
+    app: Flask, anyone: Caller, bob: Caller
+) -> None:
+    free = bob.patch("auth/me", {"email": "free@acme.example"})
+    taken = bob.patch("auth/me", {"email": "alice@acme.example"})
+    assert (taken.status_code, taken.json["email"]) == (free.status_code, bob.email)
+    run_jobs(app)
+    answer = anyone.post("auth/verify-email", {"token": token_in(outbox(app)[-1])})
+    assert (answer.status_code, answer.json["field"]) == (409, "email")
+    assert bob.get("auth/me").json["email"] == bob.email
+
+
+def test_sessions_tell_where_they_come_from(app: Flask, anyone: Caller, bob: Caller) -> None:
+    phone = {"User-Agent": "Phone/1.0"}
+    first = anyone.post("auth/login", {**BOB, "password": PASSWORD}, headers=phone).json
+    login(anyone)
+    shown = bob.get("auth/sessions").json
+    assert shown["total"] == 2
+    mine = shown["items"][1]
+    assert (mine["user_agent"], mine["ip_address"], mine["kind"]) == (
+        "Phone/1.0",
+        "127.0.0.1",
+        "api",
+    )
+    with time_machine.travel(clock.now() + timedelta(minutes=5)):
+        anyone.post("auth/refresh", {"refresh_token": first["refresh_token"]})
+        newest = bob.get("auth/sessions").json["items"][0]
+    assert newest["id"] == mine["id"]
+    assert newest["last_used_at"] > mine["last_used_at"]
+    assert "token" not in str(shown)
+
+
+def test_ending_a_session_ends_its_refresh_token(anyone: Caller, bob: Caller) -> None:
+    pairs = [login(anyone).json for _ in range(2)]
+    newest = bob.get("auth/sessions").json["items"][0]["id"]
+    assert bob.delete(f"auth/sessions/{newest}").status_code == 204
+    assert bob.delete(f"auth/sessions/{newest}").status_code == 404
+    refreshed = [
+        anyone.post("auth/refresh", {"refresh_token": pair["refresh_token"]}).status_code
+        for pair in pairs
+    ]
+    assert refreshed == [200, 401]
+
+
+def test_sessions_are_ones_own(anyone: Caller, cast: Any) -> None:
+    login(anyone)
+    (session,) = cast.bob.get("auth/sessions").json["items"]
+    for other in (cast.alice, cast.charlie, cast.root, cast.root.acting_in("acme")):
+        assert other.get("auth/sessions").json["total"] == 0
+        assert other.delete(f"auth/sessions/{session['id']}").status_code == 404
+    assert anyone.get("auth/sessions").status_code == 401
+    assert anyone.delete(f"auth/sessions/{session['id']}").status_code == 401
+    assert cast.bob.delete("auth/sessions/nonsense").status_code == 422
+    assert cast.bob.get("auth/sessions").json["total"] == 1
+
+
+def test_the_signed_in_ask_for_a_link_without_naming_themselves(
+    app: Flask, anyone: Caller, alice: Caller
+) -> None:
+    new = Caller(app, make_user(app, alice.account_id, "new@acme.example", verified=False))
+    assert new.post("auth/resend-verification", {}).status_code == 200
+    assert new.post("auth/resend-verification").status_code == 200
+    run_jobs(app)
+    assert [mail["To"] for mail in outbox(app)] == ["new@acme.example"] * 2
+    assert anyone.post("auth/resend-verification", {}).status_code == 401
+
+
+def test_the_cookie_alone_refreshes(anyone: Caller, bob: Caller) -> None:
+    def cookie_of(answer: Any) -> dict[str, str]:
+        (morsel,) = SimpleCookie(answer.headers["Set-Cookie"]).values()
+        return {"Cookie": f"{morsel.key}={morsel.value}"}
+
+    signed_in = login(anyone)
+    for body in (None, {}):
+        refreshed = anyone.post("auth/refresh", body, headers=cookie_of(signed_in))
+        assert refreshed.status_code == 200
+        assert cookie_of(refreshed) != cookie_of(signed_in)
+        signed_in = refreshed
+    bad = anyone.post("auth/refresh", {"refresh_token": "x"}, headers=cookie_of(signed_in))
+    assert bad.status_code == 401
+    assert anyone.post("auth/refresh", {}).status_code == 401

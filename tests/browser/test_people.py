@@ -1,0 +1,113 @@
+"""An admin's and a superadmin's day in a real browser: people, keys, the own profile."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from flask import Flask
+from playwright.sync_api import expect
+
+from tests.browser.conftest import Visit
+from tests.browser.test_console import IDS, LOOKS, check_fits, sign_in
+from tests.builders import Cast
+from tests.mailbox import link_in, outbox, run_jobs
+
+pytestmark = pytest.mark.browser
+
+KEY = re.compile(r"svc_sk_AA0001_[A-Za-z0-9]{32}")
+OF_ADMINS = ("team", "team/invite", "groups", "groups/new", "keys", "keys/new", "profile")
+OF_SUPERADMINS = ("accounts", "accounts/new", "users", "users/new", "roles", "roles/new", "roles/1")
+
+
+def fill(visit: Visit, **values: str) -> None:
+    """Fill in the fields with these names."""
+    for name, value in values.items():
+        visit.page.locator(f"[name={name}]").fill(value)
+
+
+def press(visit: Visit, name: str) -> None:
+    visit.page.get_by_role("button", name=name, exact=True).first.click()
+
+
+def test_an_admin_invites_makes_a_key_and_keeps_the_profile(
+    visit: Visit, live_app: Flask, live_cast: Cast
+) -> None:
+    page = visit.page
+    sign_in(visit, live_cast.alice)
+    page.get_by_role("link", name="Team").click()
+    press(visit, "Invite somebody")
+    fill(visit, email="dora@acme.example")
+    page.get_by_label("Role").select_option("editor")
+    press(visit, "Send the invitation")
+    expect(page.get_by_role("status")).to_contain_text("on its way to dora@acme.example")
+    page.get_by_role("link", name="API keys").click()
+    press(visit, "New key")
+    fill(visit, name="nightly import")
+    press(visit, "Make the key")
+    expect(page.get_by_label("nightly import")).to_have_value(KEY)
+    press(visit, "I have copied it")
+    page.get_by_text("Revoke…").click()
+    press(visit, "Revoke the key")
+    expect(page.get_by_role("status")).to_contain_text("nightly import is revoked")
+    page.get_by_role("link", name="Profile").click()
+    fill(visit, name="Alice <b>Liddell</b>")
+    press(visit, "Save")
+    expect(page.get_by_label("Name")).to_have_value("Alice <b>Liddell</b>")
+    press(visit, "Sign out")
+    run_jobs(live_app)
+    page.goto(link_in(outbox(live_app)[-1]))
+    fill(visit, name="Dora", password="Correct-horse-2")
+    press(visit, "Join")
+    expect(page.get_by_role("status")).to_have_text("Welcome to Acme.")
+    expect(page.get_by_text("you are editor")).to_be_visible()
+    visit.check_quiet_and_at_home()
+
+
+@pytest.mark.parametrize(("scheme", "size"), LOOKS[::3], ids=IDS[::3])
+def test_every_page_fits_every_window(
+    visit: Visit, live_cast: Cast, tmp_path: Path, scheme: str, size: dict[str, int]
+) -> None:
+    page = visit.page
+    page.set_viewport_size(size)  # type: ignore[arg-type]
+    page.emulate_media(color_scheme=scheme)  # type: ignore[arg-type]
+
+    def look(path: str) -> None:
+        page.goto(f"/console/{path}")
+        show(path)
+
+    def show(name: str) -> None:
+        check_fits(visit)
+        page.screenshot(path=tmp_path / f"{name.replace('/', '-')}.png", full_page=True)
+
+    look("forgot-password")
+    page.goto("/console/reset-password?token=old")
+    show("reset")
+    sign_in(visit, live_cast.alice)
+    for path in OF_ADMINS:
+        look(path)
+    look(f"team/users/{live_cast.bob.id}")
+    page.get_by_text("Deactivate…").click()
+    show("member-confirm")
+    page.goto("/console/groups")
+    page.get_by_role("link", name="pii_access").click()
+    fill(visit, email="nobody@acme.example")
+    press(visit, "Add")
+    expect(page.get_by_label("Email")).to_have_attribute("aria-invalid", "true")
+    show("group")
+    page.goto("/console/keys/new")
+    fill(visit, name="nightly")
+    press(visit, "Make the key")
+    show("key-made")
+    page.goto("/console/keys")
+    page.get_by_text("Revoke…").first.click()
+    show("keys-confirm")
+    press(visit, "Sign out")
+    sign_in(visit, live_cast.root)
+    for path in OF_SUPERADMINS:
+        look(path)
+    look(f"accounts/{live_cast.alice.account_id}")
+    press(visit, "Close the account")
+    look(f"users/{live_cast.charlie.id}")
+    look(f"accounts/{live_cast.bob.id}")

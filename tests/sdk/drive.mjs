@@ -1,0 +1,107 @@
+// Drives a running server through the published client, unmodified. Any mismatch throws.
+import assert from "node:assert/strict";
+import { SnackBaseClient } from "@snackbase/sdk";
+
+const [baseUrl, account, email, rootEmail, password] = process.argv.slice(2);
+const client = (options = {}) => new SnackBaseClient({ baseUrl, maxRetries: 0, storageBackend: "memory", ...options });
+const refused = (status, promise) => assert.rejects(promise, (error) => error.status === status);
+
+const root = client();
+const signedIn = await root.auth.login({ account: "system", email: rootEmail, password });
+assert.equal(signedIn.token_type, "bearer");
+assert.ok(root.isAuthenticated && root.isSuperadmin);
+
+const alice = client();
+await assert.rejects(alice.auth.login({ account, email, password: "wrong" }), { name: "AuthenticationError" });
+await alice.auth.login({ account, email, password });
+const me = await alice.auth.getCurrentUser();
+assert.deepEqual([me.user.email, me.account.slug], [email, account]);
+const before = alice.authService.auth.refreshToken;
+await alice.auth.refreshToken();
+assert.notEqual(alice.authService.auth.refreshToken, before);
+assert.ok((await alice.auth.resendVerificationEmail()).message);
+assert.ok((await alice.auth.sendVerification(email)).message);
+assert.ok((await alice.auth.forgotPassword({ email, account })).message);
+assert.equal((await alice.auth.verifyResetToken("nothing")).valid, false);
+
+// Accounts and users, as superadmin.
+const made = await root.accounts.create({ name: "Client Made" });
+assert.equal(made.slug, "client-made");
+assert.equal((await root.accounts.get(made.id)).name, "Client Made");
+assert.equal((await root.accounts.update(made.id, { name: "Client" })).name, "Client");
+assert.ok((await root.accounts.list({ search: "client", page: 1, page_size: 10 })).total >= 1);
+const roles = await root.roles.list();
+const viewer = roles.items.find((role) => role.name === "viewer");
+const user = await root.users.create({ email: "made@client.example", password, account_id: made.id, role_id: viewer.id });
+assert.equal(user.role, "viewer");
+assert.equal((await root.users.get(user.id)).email, "made@client.example");
+assert.equal((await root.users.update(user.id, { is_active: false })).is_active, false);
+assert.equal((await root.users.list({ account_id: made.id })).total, 1);
+assert.equal((await root.accounts.getUsers(made.id)).total, 1);
+await root.users.setPassword(user.id, password);
+await root.users.verifyEmail(user.id);
+await root.users.resendVerification(user.id);
+await root.users.delete(user.id);
+await root.accounts.delete(made.id);
+await refused(404, root.accounts.get(made.id));
+await refused(403, alice.users.list());
+
+const role = await root.roles.create({ name: "auditor", description: "Reads all." });
+assert.equal((await root.roles.update(role.id, { name: "auditors" })).name, "auditors");
+assert.equal((await root.roles.get(role.id)).name, "auditors");
+await root.roles.delete(role.id);
+
+// The team, as the account's admin.
+const group = await alice.groups.create({ name: "finance" });
+assert.equal((await alice.groups.update(group.id, { description: "Counts." })).description, "Counts.");
+await alice.groups.addMember(group.id, me.user.id);
+assert.equal((await alice.groups.get(group.id)).name, "finance");
+await alice.groups.removeMember(group.id, me.user.id);
+assert.ok((await alice.groups.list()).items.some((one) => one.name === "pii_access"));
+await alice.groups.delete(group.id);
+
+const invitation = await alice.invitations.create({ email: "guest@acme.example" });
+assert.equal(invitation.status, "pending");
+assert.equal((await alice.invitations.list()).invitations.length, 1);
+const again = await alice.invitations.resend(invitation.id);
+const open = await client().invitations.getPublic(again.token);
+assert.deepEqual([open.email, open.is_valid], ["guest@acme.example", true]);
+const joined = await client().invitations.accept(again.token, password);
+assert.equal(joined.user.role, "viewer");
+const other = await alice.invitations.create({ email: "never@acme.example" });
+await alice.invitations.cancel(other.id);
+
+const key = await alice.apiKeys.create({ name: "from the client" });
+assert.match(key.key, /^svc_sk_[A-Z]{2}[0-9]{4}_[A-Za-z0-9]{32}$/);
+assert.equal((await alice.apiKeys.list()).total, 1);
+assert.equal((await alice.apiKeys.get(key.id)).name, "from the client");
+const machine = client({ apiKey: key.key });
+
+// Collections, rules and records.
+const fields = [{ name: "title", type: "text", required: true }, { name: "pages", type: "number" }];
+const books = await root.collections.create({ name: "books", fields });
+assert.equal(books.fields.length, 2);
+const wider = [...books.fields, { name: "read", type: "boolean" }];
+assert.equal((await root.collections.update(books.id, { schema: wider })).fields.length, 3);
+assert.deepEqual(await root.collections.listNames(), ["books"]);
+assert.equal((await root.collections.list()).length, 1);
+const open_ = { list_rule: "true", view_rule: "true", create_rule: "true", update_rule: "true", delete_rule: "true" };
+assert.equal((await root.collectionRules.update("books", open_)).list_rule, "true");
+assert.equal((await root.collectionRules.get("books")).view_fields, "*");
+
+const book = await alice.records.create("books", { title: "One", pages: 10 });
+assert.equal((await machine.records.get("books", book.id)).title, "One");
+assert.equal((await alice.records.update("books", book.id, { title: "Two" })).pages, null);
+assert.equal((await alice.records.patch("books", book.id, { pages: 12 })).title, "Two");
+const listed = await alice.records.list("books", { limit: 5, sort: "-pages", fields: ["title"] });
+assert.deepEqual([listed.total, listed.items[0].title], [1, "Two"]);
+await machine.records.delete("books", book.id);
+await refused(404, alice.records.get("books", book.id));
+await root.collections.delete(books.id);
+
+await alice.apiKeys.revoke(key.id);
+await assert.rejects(machine.records.list("books"), { name: "AuthenticationError" });
+assert.ok((await root.migrations.list()).total >= 1);
+await alice.auth.logout();
+assert.equal(alice.isAuthenticated, false);
+console.log("the client is served");

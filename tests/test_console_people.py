@@ -1,0 +1,472 @@
+"""The console's pages of people, keys and profiles: who may open them, and what they do."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from flask import Flask
+from flask.testing import FlaskClient
+from werkzeug.test import TestResponse
+
+from app.auth import api_keys
+from app.auth import principal as principals
+from tests import builders
+from tests.builders import PASSWORD, Caller, Cast
+from tests.mailbox import link_in, outbox, run_jobs
+from tests.test_console import HOSTILE, is_out, sign_in, token
+
+NONE = "019a9f00-0000-7000-8000-00000000dead"
+NEW_PASSWORD = "Correct-horse-2"
+
+# Every page that a GET opens; {bob} and {group} are of acme.
+OF_EVERYONE = ("keys", "keys/new", "profile")
+OF_ADMINS = (
+    "team",
+    "team/invite",
+    "team/users/{bob}",
+    "groups",
+    "groups/new",
+    "groups/{group}",
+)
+OF_SUPERADMINS = (
+    "accounts",
+    "accounts/new",
+    "accounts/{acme}",
+    "users",
+    "users/new",
+    "users/{bob}",
+    "roles",
+    "roles/new",
+    "roles/1",
+)
+# Every path that a POST goes to, with the id of what belongs to acme.
+OWNED_BY_ACME = (
+    "team/users/{bob}/role",
+    "team/users/{bob}/activate",
+    "team/users/{bob}/deactivate",
+    "team/users/{bob}/reset-link",
+    "team/users/{bob}/remove",
+    "team/invitations/{invitation}/resend",
+    "team/invitations/{invitation}/cancel",
+    "groups/{group}/members",
+    "groups/{group}/members/{alice}/remove",
+    "groups/{group}/delete",
+    "keys/{key}/revoke",
+    "profile/sessions/{session}/end",
+)
+
+
+class Browser:
+    """A browser in the hands of a caller, at the console."""
+
+    def __init__(self, app: Flask, caller: Caller | None = None) -> None:
+        self.client: FlaskClient = app.test_client()
+        if caller:
+            assert sign_in(self.client, caller).status_code == 303
+
+    def get(self, path: str) -> TestResponse:
+        """Open a page."""
+        return self.client.get(f"/console/{path}")
+
+    def send(self, path: str, **form: object) -> TestResponse:
+        """Send a form with its token."""
+        data = {"csrf_token": token(self.client), **form}
+        return self.client.post(f"/console/{path}", data=data)
+
+    def done(self, path: str, **form: object) -> str:
+        """Send a form that is accepted; returns the page that follows."""
+        answer = self.send(path, **form)
+        assert answer.status_code == 303, (answer.status_code, path)
+        return self.client.get(answer.headers["Location"]).text
+
+
+@pytest.fixture
+def admin(app: Flask, cast: Cast) -> Browser:
+    """alice's browser."""
+    return Browser(app, cast.alice)
+
+
+@pytest.fixture
+def superadmin(app: Flask, cast: Cast) -> Browser:
+    """root's browser."""
+    return Browser(app, cast.root)
+
+
+@pytest.fixture
+def ids(app: Flask, cast: Cast) -> dict[str, str]:
+    """The ids of what belongs to acme."""
+    made = {
+        "group": cast.alice.post("groups", {"name": "finance"}),
+        "invitation": cast.alice.post("invitations", {"email": "dora@acme.example"}),
+        "key": cast.alice.post("api-keys", {"name": "import"}),
+    }
+    login = {"account": "acme", "email": cast.alice.email, "password": PASSWORD}
+    Caller(app).post("auth/login", login)
+    session = cast.alice.get("auth/sessions").json["items"][0]["id"]
+    people = {"alice": cast.alice.id, "bob": cast.bob.id, "acme": cast.alice.account_id}
+    return (
+        {name: answer.json["id"] for name, answer in made.items()} | people | {"session": session}
+    )
+
+
+def alert(answer: TestResponse) -> str:
+    """What the page says in alarm."""
+    found = re.search(r'role="alert">([^<]*)<', answer.text)
+    return found[1] if found else ""
+
+
+def beside(answer: TestResponse, name: str) -> str:
+    """What the page says beside a field."""
+    found = re.search(rf'id="{name}-error">([^<]*)<', answer.text)
+    return found[1] if found else ""
+
+
+def test_every_page_opens_to_whom_it_is_for(app: Flask, cast: Cast, ids: dict[str, str]) -> None:
+    ranks = {"bob": 1, "alice": 2, "root": 3}
+    browsers = {name: Browser(app, getattr(cast, name)) for name in ranks}
+    nobody = Browser(app)
+    for needed, paths in enumerate((OF_EVERYONE, OF_ADMINS, OF_SUPERADMINS), 1):
+        for path in paths:
+            answer = nobody.get(path.format(**ids))
+            assert (answer.status_code, "/console/sign-in" in answer.location) == (302, True)
+            for name, rank in ranks.items():
+                answer = browsers[name].get(path.format(**ids))
+                # The system's own team has neither acme's users nor its groups.
+                foreign = name == "root" and needed == 2 and "{" in path
+                expected = 404 if foreign else 200 if rank >= needed else 403
+                assert (answer.status_code, answer.mimetype) == (expected, "text/html"), (
+                    name,
+                    path,
+                )
+
+
+def test_navigation_leads_only_where_one_may_go(app: Flask, cast: Cast) -> None:
+    for caller in (cast.bob, cast.alice, cast.root):
+        browser = Browser(app, caller)
+        home = browser.client.get("/console").text
+        links = set(re.findall(r'href="/(console/[^"]*)"', home))
+        assert {f"console/{one}" for one in ("keys", "profile")} <= links
+        for link in links:
+            assert browser.client.get(f"/{link}").status_code == 200, link
+
+
+def test_every_form_needs_its_token(app: Flask, cast: Cast, superadmin: Browser) -> None:
+    posts = [rule for rule in app.url_map.iter_rules() if rule.rule.startswith("/console")]
+    posts = [rule for rule in posts if "POST" in (rule.methods or ())]
+    assert len(posts) >= 28
+    for rule in posts:
+        path = re.sub(r"<any\(([\w-]+).*?\):\w+>", r"\1", rule.rule)
+        path = re.sub(r"<integer:\w+>", "2", re.sub(r"<(uuid:\w+|token)>", cast.bob.id, path))
+        for browser in (superadmin.client, app.test_client()):
+            answer = browser.post(path, data={"slug": "acme", "name": "x"})
+            assert (answer.status_code, "out of date" in answer.text) == (400, True), path
+    assert cast.root.get(f"users/{cast.bob.id}").json["is_active"]
+
+
+def test_what_belongs_to_another_account_is_not_there(
+    app: Flask, cast: Cast, ids: dict[str, str]
+) -> None:
+    browser = Browser(app, cast.charlie)
+    form = {"role": "admin", "email": cast.charlie.email}
+    for path in OWNED_BY_ACME:
+        for answer in (
+            browser.send(path.format(**ids), **form),
+            browser.send(path.format(**dict.fromkeys(ids, NONE)), **form),
+            browser.send(path.format(**dict.fromkeys(ids, "1")), **form),
+        ):
+            assert (answer.status_code, answer.mimetype) == (404, "text/html"), path
+            assert "acme" not in answer.text
+    for path in ("team/users/{bob}", "groups/{group}", "groups/1"):
+        assert browser.get(path.format(**ids)).status_code == 404
+    assert cast.alice.get(f"account/users/{cast.bob.id}").json["role"] == "viewer"
+    assert cast.alice.get(f"api-keys/{ids['key']}").json["is_revoked"] is False
+    assert cast.alice.get("invitations?status=pending").json["total"] == 1
+
+
+def test_what_is_above_ones_rank_is_refused(app: Flask, cast: Cast, ids: dict[str, str]) -> None:
+    viewer, admin = Browser(app, cast.bob), Browser(app, cast.alice)
+    for path in (path.format(**ids) for path in OWNED_BY_ACME[:10]):
+        assert viewer.send(path, role="admin").status_code == 403, path
+    for path in ("users/{bob}/remove", "accounts/{acme}/close", "accounts/{acme}/suspend"):
+        for browser in (viewer, admin):
+            assert browser.send(path.format(**ids), slug="acme").status_code == 403
+    assert viewer.send(f"keys/{ids['key']}/revoke").status_code == 404
+
+
+def test_an_invited_person_joins_and_is_signed_in(app: Flask, cast: Cast, admin: Browser) -> None:
+    group = cast.alice.post("groups", {"name": "finance"}).json["id"]
+    page = admin.done("team/invite", email="dora@acme.example", role="editor", groups=group)
+    assert "on its way to dora@acme.example" in page
+    assert "on its way" not in admin.get("team").text
+    run_jobs(app)
+    path = link_in(outbox(app)[-1]).partition("/console/")[2]
+    dora = Browser(app)
+    form = dora.get(path)
+    assert form.status_code == 200
+    assert "Join Acme" in form.text
+    weak = dora.send(path, name="Dora", password="short")
+    assert weak.status_code == 400
+    assert "12 characters" in beside(weak, "password")
+    assert 'value="Dora"' in weak.text
+    assert "Welcome to Acme." in dora.done(path, name="Dora", password=NEW_PASSWORD)
+    assert not is_out(dora.client)
+    (user,) = cast.alice.get("account/users?search=dora").json["items"]
+    assert (user["role"], user["groups"], user["name"]) == ("editor", ["finance"], "Dora")
+    for again in (dora.get(path), dora.send(path, name="Eve", password=NEW_PASSWORD)):
+        assert again.status_code == 400
+        assert "accepted" in alert(again)
+    assert dora.get("invitations/AA0001-none").status_code == 404
+
+
+def test_invitations_are_sent_again_and_cancelled(
+    app: Flask, admin: Browser, ids: dict[str, str]
+) -> None:
+    run_jobs(app)
+    old = link_in(outbox(app)[-1]).partition("/console/")[2]
+    path = f"team/invitations/{ids['invitation']}"
+    assert "the old one is void" in admin.done(f"{path}/resend")
+    assert Browser(app).get(old).status_code == 404
+    run_jobs(app)
+    new = link_in(outbox(app)[-1]).partition("/console/")[2]
+    assert Browser(app).get(new).status_code == 200
+    assert "No invitation is open." in admin.done(f"{path}/cancel")
+    assert "cancelled" in alert(Browser(app).get(new))
+    assert alert(admin.send(f"{path}/resend")) == "This invitation is cancelled."
+
+
+def test_what_is_wrong_with_an_invitation_stands_beside_its_field(
+    admin: Browser, cast: Cast
+) -> None:
+    for email, status, message in (
+        ("", 400, "Fill this in."),
+        ("dora", 400, "This is not an e-mail address."),
+        ("d" * 400, 400, "At most 320 characters."),
+        (cast.bob.email, 409, "This address belongs to a user of the account."),
+    ):
+        answer = admin.send("team/invite", email=email, role="viewer")
+        assert (answer.status_code, beside(answer, "email")) == (status, message)
+    answer = admin.send("team/invite", email="dora@acme.example", role="emperor")
+    assert (answer.status_code, beside(answer, "role")) == (400, "There is no such role.")
+
+
+def test_a_member_is_changed_and_removed(app: Flask, cast: Cast, admin: Browser) -> None:
+    path, bob = f"team/users/{cast.bob.id}", Browser(app, cast.bob)
+    assert "is editor now" in admin.done(f"{path}/role", role="editor")
+    assert is_out(bob.client)
+    assert "is deactivated" in admin.done(f"{path}/deactivate")
+    assert sign_in(bob.client, cast.bob).status_code == 401
+    assert "is active" in admin.done(f"{path}/activate")
+    assert "a new password is on its way" in admin.done(f"{path}/reset-link")
+    assert "is removed" in admin.done(f"{path}/remove")
+    assert cast.alice.get(f"account/users/{cast.bob.id}").status_code == 404
+
+
+def test_nobody_locks_themself_or_the_account_out(
+    cast: Cast, admin: Browser, superadmin: Browser
+) -> None:
+    mine = f"users/{cast.alice.id}"
+    for act in ("deactivate", "remove"):
+        answer = admin.send(f"team/{mine}/{act}")
+        assert (answer.status_code, "themself" in alert(answer)) == (403, True)
+        answer = superadmin.send(f"{mine}/{act}")
+        assert (answer.status_code, alert(answer)) == (409, "This is the account&#39;s last admin.")
+    answer = superadmin.send(f"{mine}/role", role="viewer")
+    assert (answer.status_code, alert(answer)) == (409, "This is the account&#39;s last admin.")
+    assert cast.alice.get("auth/me").json["role"] == "admin"
+
+
+def test_groups_are_made_filled_and_deleted(cast: Cast, admin: Browser) -> None:
+    assert beside(admin.send("groups/new", name=" "), "name") == "Fill this in."
+    taken = admin.send("groups/new", name="pii_access")
+    assert (taken.status_code, "group of this name" in beside(taken, "name")) == (409, True)
+    assert "is made" in admin.done("groups/new", name="finance")
+    group = cast.alice.get("groups?search=finance").json["items"][0]["id"]
+    stranger = admin.send(f"groups/{group}/members", email=cast.charlie.email)
+    assert (stranger.status_code, "No user" in beside(stranger, "email")) == (400, True)
+    assert "is in the group" in admin.done(f"groups/{group}/members", email="BOB@acme.example")
+    assert "Nobody is in" in admin.done(f"groups/{group}/members/{cast.bob.id}/remove")
+    assert "is deleted" in admin.done(f"groups/{group}/delete")
+    kept = cast.alice.get("groups").json["items"][0]["id"]
+    assert admin.send(f"groups/{kept}/delete").status_code == 409
+
+
+def test_a_key_is_shown_once_and_revoked(app: Flask, cast: Cast) -> None:
+    viewer = Browser(app, cast.bob)
+    made = viewer.send("keys/new", name="import", expires_at="2999-12-31")
+    assert made.status_code == 201
+    (key,) = re.findall(r'value="(svc_sk_\w+)" readonly', made.text)
+    assert "not shown again" in made.text
+    assert Caller(app, **{"X-API-Key": key}).get("auth/me").json["email"] == cast.bob.email
+    (row,) = cast.bob.get("api-keys").json["items"]
+    assert row["expires_at"].startswith("3000-01-01")
+    assert key not in viewer.get("keys").text
+    assert cast.bob.email in Browser(app, cast.alice).get("keys").text
+    assert "is revoked" in viewer.done(f"keys/{row['id']}/revoke")
+    assert Caller(app, **{"X-API-Key": key}).get("auth/me").status_code == 401
+    again = viewer.send(f"keys/{row['id']}/revoke")
+    assert (again.status_code, alert(again)) == (409, "This key is revoked already.")
+
+
+@pytest.mark.parametrize("day", ["2001-01-01", "soon", "9999-12-31", "0001-01-01", "9" * 5000])
+def test_a_key_needs_a_last_day_that_comes(app: Flask, cast: Cast, day: str) -> None:
+    answer = Browser(app, cast.bob).send("keys/new", name="x", expires_at=day)
+    assert (answer.status_code, bool(beside(answer, "expires_at"))) == (400, True)
+    assert cast.bob.get("api-keys").json["total"] == 0
+
+
+def test_a_viewer_sees_the_own_keys_only(app: Flask, cast: Cast, ids: dict[str, str]) -> None:
+    page = Browser(app, cast.bob).get("keys").text
+    assert "There is no key yet." in page
+    assert ids["key"] not in page
+
+
+def test_a_profile_is_kept_and_a_new_address_proved_first(app: Flask, cast: Cast) -> None:
+    viewer = Browser(app, cast.bob)
+    assert "is saved" in viewer.done("profile", name="Bob", email=cast.bob.email)
+    page = viewer.done("profile", name="Bob", email="robert@acme.example")
+    assert "Follow the link in the mail to robert@acme.example" in page
+    assert cast.bob.get("auth/me").json["email"] == cast.bob.email
+    run_jobs(app)
+    path = link_in(outbox(app)[-1]).partition("atrium.test")[2]
+    assert viewer.client.get(path, headers={"Accept": "text/html"}).status_code == 200
+    assert "robert@acme.example" in viewer.get("profile").text
+    wrong = viewer.send("profile", name="B" * 300, email="nowhere")
+    assert (wrong.status_code, beside(wrong, "name")) == (400, "At most 200 characters.")
+
+
+def test_changing_the_password_ends_all_sessions(app: Flask, cast: Cast) -> None:
+    here, elsewhere = Browser(app, cast.bob), Browser(app, cast.bob)
+    wrong = here.send("profile/password", current_password="x", new_password="short")
+    assert wrong.status_code == 400
+    assert "not the present password" in beside(wrong, "current_password")
+    assert "12 characters" in beside(wrong, "new_password")
+    page = here.done("profile/password", current_password=PASSWORD, new_password=NEW_PASSWORD)
+    assert "Sign in with the new one." in page
+    assert is_out(here.client)
+    assert is_out(elsewhere.client)
+    assert sign_in(here.client, cast.bob, password=NEW_PASSWORD).status_code == 303
+
+
+def test_one_of_ones_sessions_is_ended(app: Flask, cast: Cast) -> None:
+    here, elsewhere = Browser(app, cast.bob), Browser(app, cast.bob)
+    (other,) = re.findall(r"profile/sessions/([\w-]+)/end", here.get("profile").text)
+    assert "The session is ended." in here.done(f"profile/sessions/{other}/end")
+    assert is_out(elsewhere.client)
+    assert not is_out(here.client)
+    assert here.send(f"profile/sessions/{other}/end").status_code == 404
+
+
+def test_a_superadmin_keeps_the_accounts(app: Flask, cast: Cast, superadmin: Browser) -> None:
+    assert "is made" in superadmin.done("accounts/new", name="Initech")
+    taken = superadmin.send("accounts/new", name="Initech")
+    assert (taken.status_code, beside(taken, "slug")) == (409, "This slug is taken.")
+    found = superadmin.get("accounts?search=inite").text
+    assert "Acme" not in found
+    (id,) = set(re.findall(r"/console/accounts/([\w-]{36})", found))
+    page = superadmin.done("users/new", account="initech", email="p@i.example", role="admin")
+    assert "on its way to p@i.example" in page
+    assert "p@i.example" in superadmin.get(f"accounts/{id}").text
+    admin = Browser(app, cast.alice)
+    path = f"accounts/{cast.alice.account_id}"
+    superadmin.done(f"{path}/suspend")
+    assert is_out(admin.client)
+    assert "is active again" in superadmin.done(f"{path}/resume")
+    wrong = superadmin.send(f"{path}/close", slug="ACME")
+    assert (wrong.status_code, beside(wrong, "slug")) == (400, "Type acme to close this account.")
+    assert "is closed" in superadmin.done(f"{path}/close", slug="acme")
+    assert superadmin.get(path).status_code == 404
+    system = superadmin.send(f"accounts/{cast.root.account_id}/suspend")
+    assert (system.status_code, "system account" in alert(system)) == (409, True)
+
+
+def test_a_superadmin_keeps_all_users(app: Flask, cast: Cast, superadmin: Browser) -> None:
+    new = builders.make_user(app, cast.alice.account_id, "new@acme.example", verified=False)
+    assert cast.bob.email not in superadmin.get("users?search=charlie").text
+    assert "counts as verified" in superadmin.done(f"users/{new.id}/verify")
+    assert "is deactivated" in superadmin.done(f"users/{new.id}/deactivate")
+    assert "is removed" in superadmin.done(f"users/{new.id}/remove")
+    nowhere = superadmin.send("users/new", account="nowhere", email="x@y.example", role="viewer")
+    assert (nowhere.status_code, bool(beside(nowhere, "account"))) == (400, True)
+
+
+def test_a_superadmin_keeps_the_roles(cast: Cast, superadmin: Browser) -> None:
+    assert "is made" in superadmin.done("roles/new", name="auditor", description="Reads all.")
+    id = cast.root.get("roles").json["items"][-1]["id"]
+    assert "reviewer" in superadmin.done(f"roles/{id}", name="reviewer", description="")
+    assert superadmin.send(f"roles/{id}", name="admin").status_code == 409
+    seeded = superadmin.send("roles/1", name="boss")
+    assert (seeded.status_code, "keep their names" in alert(seeded)) == (409, True)
+    assert "is deleted" in superadmin.done(f"roles/{id}/delete")
+    assert superadmin.send("roles/3/delete").status_code == 409
+    assert superadmin.get("roles/999").status_code == superadmin.get("roles/x").status_code == 404
+
+
+def test_a_forgotten_password_is_set_by_the_mailed_link(app: Flask, cast: Cast) -> None:
+    browser = Browser(app)
+    assert "/console/forgot-password" in browser.get("sign-in").text
+    pages = [
+        browser.done("forgot-password", account="acme", email=email)
+        for email in (cast.bob.email, "nobody@acme.example")
+    ]
+    assert "is on its way" in pages[0]
+    run_jobs(app)
+    (mail,) = outbox(app)
+    path = link_in(mail).partition("/console/")[2]
+    assert browser.get(path).status_code == 200
+    secret = path.partition("token=")[2]
+    weak = browser.send("reset-password", token=secret, new_password="short")
+    assert (weak.status_code, bool(beside(weak, "new_password"))) == (400, True)
+    browser.done("reset-password", token=secret, new_password=NEW_PASSWORD)
+    assert sign_in(browser.client, cast.bob, password=NEW_PASSWORD).status_code == 303
+    used = browser.send("reset-password", token=secret, new_password=NEW_PASSWORD)
+    for answer in (used, browser.get(path), browser.get("reset-password")):
+        assert (answer.status_code, "not valid any more" in alert(answer)) == (400, True)
+
+
+def test_html_in_what_people_type_is_inert(app: Flask, cast: Cast, admin: Browser) -> None:
+    admin.done("profile", name=HOSTILE, email=cast.alice.email)
+    admin.done("groups/new", name=HOSTILE[:100], description=HOSTILE)
+    made = admin.send("keys/new", name=HOSTILE)
+    superadmin = Browser(app, cast.root)
+    superadmin.done("roles/new", name=HOSTILE[:100])
+    superadmin.done("accounts/new", name=HOSTILE, slug="hostile")
+    group = cast.alice.get("groups?search=script").json["items"][0]["id"]
+    pages = [made.text, admin.send("team/invite", email=HOSTILE, role=HOSTILE).text]
+    for path in ("team", "groups", f"groups/{group}", "keys", "profile", "team/invite"):
+        pages.append(admin.get(path).text)
+    for path in ("accounts", "users", "roles", f"users/{cast.alice.id}"):
+        pages.append(superadmin.get(path).text)
+    for page in pages:
+        assert "<script>" not in page
+        assert "<img" not in page
+        assert "1111113" not in page
+        assert not re.search(r"<style|\son\w+=\"|\sstyle=|javascript:", page)
+        assert "&lt;script&gt;" in page
+
+
+def test_lists_have_pages(app: Flask, cast: Cast, admin: Browser) -> None:
+    with app.app_context():
+        caller = principals.of_user(cast.alice.account_id, cast.alice.id)
+        assert caller
+        for n in range(27):
+            api_keys.create({"name": f"key {n}"}, by=caller)
+    first, second = admin.get("keys").text, admin.get("keys?page=2").text
+    assert "Page 1 of 2" in first
+    assert "/console/keys?page=2" in first
+    assert [len(re.findall(r'scope="row"', page)) for page in (first, second)] == [25, 2]
+    for odd in ("0", "-1", "x", "9999999", "9" * 30):
+        assert admin.get(f"keys?page={odd}").status_code == 200
+
+
+def test_who_sends_a_form_after_the_session_ended_comes_back_to_its_page(
+    app: Flask, cast: Cast, admin: Browser
+) -> None:
+    form = {"csrf_token": token(admin.client), "name": "x"}
+    builders.change_user(app, cast.alice.id, is_active=False)
+    headers = {"Referer": "http://localhost/console/groups/new?x=1"}
+    answer = admin.client.post("/console/groups/new", data=form, headers=headers)
+    assert answer.location == "/console/sign-in?next=/console/groups/new?x%3D1"
+    headers["Referer"] = "http://evil.example/console/groups/new"
+    answer = admin.client.post("/console/groups/new", data=form, headers=headers)
+    assert answer.location == "/console/sign-in"
