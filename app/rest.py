@@ -158,10 +158,6 @@ class Moment(ma.fields.Field[datetime]):
             raise ma.ValidationError("Must be an ISO 8601 date and time.") from None
 
 
-class Empty(Schema):
-    """A body or answer without properties."""
-
-
 class Message(Schema):
     """An answer that is a sentence."""
 
