@@ -6,11 +6,11 @@ from flask import Flask
 from werkzeug.middleware.proxy_fix import ProxyFix
 
 from app import apidocs, cli, config, cors, db, errors, health, logs, rest
-from app.accounts import routes as accounts
-from app.auth import guard
-from app.auth import people_routes as people
+from app.accounts import account_routes, group_routes, own_routes, role_routes, user_routes
+from app.auth import guard, invitation_routes, key_routes
 from app.auth import routes as auth
 from app.collections import routes as collections
+from app.collections import rules_routes
 from app.collections.revisions import MIGRATIONS
 from app.config import Config
 from app.console import routes as console
@@ -22,12 +22,18 @@ from app.records import routes as records
 API_BLUEPRINTS = (
     auth.blueprint,
     auth.links,
-    *accounts.blueprints,
-    *people.blueprints,
+    account_routes.blueprint,
+    own_routes.blueprint,
+    user_routes.blueprint,
+    role_routes.blueprint,
+    group_routes.blueprint,
+    invitation_routes.blueprint,
+    key_routes.blueprint,
     records.blueprint,
     collections.blueprint,
     collections.own,
     collections.migrations,
+    rules_routes.blueprint,
     health.blueprint,
 )
 # Imported for what they subscribe to.

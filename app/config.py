@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import secrets
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
@@ -15,9 +16,16 @@ from cryptography.fernet import Fernet
 from email_validator import EmailNotValidError, validate_email
 from flask import current_app
 
+from app.slugs import SYSTEM_SLUG, slug_problem
+
 PROJECT = Path(__file__).resolve().parent.parent
 SHORTEST_SECRET = 32
 WITHOUT_HOST = ("console", "unix")
+ORIGIN = re.compile(
+    r"([a-z][a-z0-9+.-]*)://(?:[a-z0-9_-]+(?:\.[a-z0-9_-]+)*\.?|\[[0-9a-f:.]+\])(?::([1-9][0-9]{0,4}))?"
+)
+DEFAULT_PORTS = {"http": "80", "https": "443"}
+RATE = re.compile(r"[1-9][0-9]{0,8}/(second|minute|hour|day)")
 
 
 class ConfigError(Exception):
@@ -91,6 +99,22 @@ def _base_url(value: str) -> str:
     return _url("http", "https")(value)
 
 
+def is_origin(text: str) -> bool:
+    """Whether a text is one origin as browsers send it: no pattern, path or default port."""
+    found = ORIGIN.fullmatch(text)
+    if found is None:
+        return False
+    scheme, port = found.groups()
+    return port != DEFAULT_PORTS.get(scheme, "") and int(port or 1) <= 65_535
+
+
+def _origins(value: str) -> tuple[str, ...]:
+    items = tuple(item.strip() for item in value.split(",") if item.strip())
+    if not all(map(is_origin, items)):
+        raise ValueError("may list only exact origins such as https://app.example.com")
+    return items
+
+
 def _mail_url(value: str) -> str:
     # A misspelt starttls would send passwords in the clear.
     if urlsplit(value).query not in ("", "starttls=0", "starttls=1"):
@@ -100,7 +124,7 @@ def _mail_url(value: str) -> str:
 
 def _email(value: str) -> str:
     try:
-        validate_email(value, check_deliverability=False, globally_deliverable=False)
+        validate_email(value, check_deliverability=False)
     except EmailNotValidError:
         raise ValueError("must be an e-mail address") from None
     return value
@@ -127,6 +151,26 @@ def _host(value: str) -> str:
     if not value or "/" in value or value != value.strip("."):
         raise ValueError("must be a bare host name such as example.com")
     return value.lower()
+
+
+def _account_slug(value: str) -> str:
+    # Whoever belongs to the system account is a superadmin.
+    problem = "It is the superadmins' account." if value == SYSTEM_SLUG else slug_problem(value)
+    if problem:
+        raise ValueError(f"must be the slug of an account. {problem}")
+    return value
+
+
+def _line(value: str) -> str:
+    if not value.isprintable() or len(value) > 200:
+        raise ValueError("must be one line of at most 200 characters")
+    return value
+
+
+def _rate(value: str) -> str:
+    if value != "off" and not RATE.fullmatch(value):
+        raise ValueError("must be off, or a number per second, minute, hour or day: 600/minute")
+    return value
 
 
 def _setting(parse: Callable[[str], Any], default: Any, help: str, **options: Any) -> Any:
@@ -171,12 +215,12 @@ class Config:
     access_token_expire_minutes: int = _setting(_number(1, 1440), 60, "access token lifetime")
     refresh_token_expire_days: int = _setting(_number(1, 365), 7, "refresh token lifetime")
     single_tenant: bool = _setting(_boolean, False, "one account, which need not be named")
-    single_tenant_account: str = _setting(_text, "default", "the slug of the one account")
-    single_tenant_account_name: str = _setting(_text, "Default", "the name of the one account")
+    single_tenant_account: str = _setting(_account_slug, "default", "the slug of the one account")
+    single_tenant_account_name: str = _setting(_line, "Default", "the name of the one account")
     registration: str = _setting(
         _one_of("open", "invite", "off"), "open", "who may register: anyone, the invited, nobody"
     )
-    cors_origins: tuple[str, ...] = _setting(_list_of(), (), "origins of browser applications")
+    cors_origins: tuple[str, ...] = _setting(_origins, (), "origins of browser applications")
     login_rate_limit: str = _setting(_one_of("on", "off"), "on", "lock-out of password guessers")
     login_tries: int = _setting(_number(1, 10_000), 10, "failures per user and address, 15 min")
     login_tries_per_address: int = _setting(_number(1, 10_000), 50, "failures per address, 15 min")
@@ -184,6 +228,9 @@ class Config:
     mail_tries: int = _setting(_number(1, 10_000), 10, "mails asked for per mailbox, in 1 hour")
     mail_tries_per_address: int = _setting(
         _number(1, 100_000), 500, "registrations and mails asked for per address, in 1 hour"
+    )
+    rate_limit: str = _setting(
+        _rate, "off", "requests of one caller, or of one address that nobody signed in from"
     )
     password_min_length: int = _setting(_number(8, 128), 12, "shortest password")
     password_require: tuple[str, ...] = _setting(

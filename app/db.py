@@ -25,6 +25,7 @@ from uuid6 import uuid7
 
 from app import clock, config
 from app.errors import Conflict
+from app.rules import sqlite as rules_on_sqlite
 
 BEGIN_WRITE = "BEGIN IMMEDIATE"
 SQLITE_BUSY_SECONDS = 15
@@ -72,6 +73,12 @@ class Moment(sa.types.TypeDecorator[datetime]):
     def process_result_value(self, value: Any, dialect: Dialect) -> datetime | None:
         """A moment on its way out."""
         return clock.parse(value) if isinstance(value, str) else value
+
+
+def as_created(context: Any) -> datetime:
+    """The default of `updated_at`: what a new row's `created_at` says, to the microsecond."""
+    moment: datetime = context.get_current_parameters()["created_at"]
+    return moment
 
 
 class database_now(sa.sql.functions.FunctionElement[datetime]):
@@ -139,6 +146,7 @@ def _prepare_sqlite(engine: sa.Engine) -> None:
         connection.execute("PRAGMA journal_mode = WAL")
         connection.execute("PRAGMA synchronous = NORMAL")
         connection.execute("PRAGMA foreign_keys = ON")
+        rules_on_sqlite.register(connection)
 
     @sa.event.listens_for(engine, "begin")
     def begin(connection: Connection) -> None:

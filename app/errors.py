@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import sqlite3
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import psycopg2
 import structlog
-from flask import Flask, Response, jsonify
+from flask import Flask, Response, current_app, jsonify, request
+from flask.globals import request_ctx
+from flask.sansio.app import App
 from sqlalchemy.exc import DisconnectionError, InterfaceError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 from werkzeug.exceptions import HTTPException
@@ -173,8 +175,20 @@ HTTP_ERRORS = {
 }
 
 
+def tell_by_pages(app: App, path: str, page: Callable[[AppError], Response]) -> None:
+    """Answer errors at a path and below it, unknown paths included, by pages."""
+    app.extensions.setdefault("atrium.error_pages", {})[path] = page
+
+
 def answer(error: AppError) -> Response:
-    """The response that tells a client of `error`."""
+    """The response that tells a client of `error`: a page where there are pages, else JSON."""
+    pages: Mapping[str, Any] = current_app.extensions.get("atrium.error_pages", {})
+    if request_ctx.url_adapter is None:
+        pages = {}  # sent to a host that cannot be: no browser does, and no page could link from it
+    for path, page in pages.items():
+        if f"{request.path}/".startswith(f"{path}/"):
+            response: Response = page(error)
+            return response
     response = jsonify(error.body())
     response.status_code = error.status
     response.headers.update(error.headers)

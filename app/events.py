@@ -34,6 +34,13 @@ class AccountClosed:
     account_id: str
 
 
+@dataclass(frozen=True)
+class RoleGivenUp:
+    """A role is about to be deleted; what only remembers it must let go of it."""
+
+    role_id: int
+
+
 _subscribers: dict[type, list[Callable[[Any], None]]] = {}
 
 

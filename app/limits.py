@@ -6,6 +6,7 @@ Counters are shared by all processes. What is counted (addresses, e-mail address
 from __future__ import annotations
 
 import hashlib
+import ipaddress
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -13,7 +14,7 @@ from functools import lru_cache
 from typing import Any
 
 import sqlalchemy as sa
-from limits import RateLimitItem, RateLimitItemPerMinute
+from limits import RateLimitItem, RateLimitItemPerSecond
 from limits.errors import StorageError
 from limits.storage import RedisStorage, Storage
 from limits.strategies import FixedWindowRateLimiter
@@ -22,6 +23,9 @@ from sqlalchemy.orm import Mapped, mapped_column
 
 from app import clock, config, db, jobs
 from app.errors import TooManyRequests
+
+PURGED_AT_ONCE = 100
+SECONDS = {"second": 1, "minute": 60, "hour": 3600, "day": 86_400}
 
 
 class Counter(db.Base):
@@ -37,11 +41,11 @@ class Counter(db.Base):
 
 @dataclass(frozen=True)
 class Limit:
-    """So many tries in so many minutes for each of what is named."""
+    """So many tries in so many seconds for each of what is named."""
 
     name: str
     tries: int
-    minutes: int
+    seconds: int
 
     def of(self, *named: str | None) -> Allowance:
         """The limit as it applies to these."""
@@ -51,7 +55,7 @@ class Limit:
     @property
     def item(self) -> RateLimitItem:
         """The limit as the library knows it."""
-        return RateLimitItemPerMinute(self.tries, self.minutes, namespace=self.name)
+        return RateLimitItemPerSecond(self.tries, self.seconds, namespace=self.name)
 
 
 @dataclass(frozen=True)
@@ -62,37 +66,63 @@ class Allowance:
     key: str
 
 
+@lru_cache
+def rate(name: str, text: str) -> Limit:
+    """The limit that a setting such as `600/minute` means."""
+    tries, _, unit = text.partition("/")
+    return Limit(name, int(tries), SECONDS[unit])
+
+
+def origin(address: str | None) -> str:
+    """The address that a request is counted under.
+
+    Of IPv6 it is the network: whoever has one address has all of its 2^64.
+    """
+    try:
+        found = ipaddress.ip_address((address or "").partition("%")[0])
+    except ValueError:
+        return address or ""
+    if isinstance(found, ipaddress.IPv4Address):
+        return str(found)
+    if found.ipv4_mapped:
+        return str(found.ipv4_mapped)
+    return str(ipaddress.ip_network((found, 64), strict=False))
+
+
 def check(*allowances: Allowance) -> None:
     """Refuse when any of them is used up. Raises TooManyRequests with the seconds to wait."""
     ends = [end for one in allowances if (end := _counted(_spent, one))]
     if ends:
-        raise TooManyRequests(max(1, math.ceil(max(ends) - clock.now().timestamp())))
+        raise _until(max(ends))
 
 
-def use(*allowances: Allowance) -> None:
-    """Count one more try against each."""
+def take(*allowances: Allowance) -> None:
+    """Count a try against each in turn, until it is one too many: counting and deciding is one
+    step, so of tries at once exactly as many pass as are left. Raises TooManyRequests.
+    """
     for one in allowances:
-        _counted(_hit, one)
+        if not _counted(_hit, one):
+            raise _until(_counted(_end, one))
 
 
-def check_and_use(*allowances: Allowance) -> None:
-    """Count a try that is allowed. Raises TooManyRequests."""
-    check(*allowances)
-    use(*allowances)
+def _until(end: float) -> TooManyRequests:
+    return TooManyRequests(max(1, math.ceil(end - clock.now().timestamp())))
 
 
 def _spent(limiter: FixedWindowRateLimiter, one: Allowance) -> float | None:
     item = one.limit.item
-    return None if limiter.test(item, one.key) else limiter.get_window_stats(item, one.key)[0]
+    return None if limiter.test(item, one.key) else _end(limiter, one)
 
 
-def _hit(limiter: FixedWindowRateLimiter, one: Allowance) -> None:
-    limiter.hit(one.limit.item, one.key)
+def _end(limiter: FixedWindowRateLimiter, one: Allowance) -> float:
+    return limiter.get_window_stats(one.limit.item, one.key)[0]
+
+
+def _hit(limiter: FixedWindowRateLimiter, one: Allowance) -> bool:
+    return limiter.hit(one.limit.item, one.key)
 
 
 def _counted(count: Callable[[FixedWindowRateLimiter, Allowance], Any], one: Allowance) -> Any:
-    if config.current().login_rate_limit == "off":
-        return None
     try:
         return count(_limiter_for(config.current().redis_url), one)
     except StorageError:  # Redis is away: the database counts on
@@ -132,7 +162,19 @@ class SqlStorage(Storage):
             },
         )
         with db.transaction() as session:
-            return int(session.execute(counted.returning(Counter.count)).scalar_one())
+            count = int(session.execute(counted.returning(Counter.count)).scalar_one())
+        if count == amount:
+            self._purge(now)
+        return count
+
+    def _purge(self, now: float) -> None:
+        # Each window that begins takes away more that are over, so that the table stays small.
+        old = sa.select(Counter.key).where(Counter.expires_at <= now).limit(PURGED_AT_ONCE)
+        # Two who purge at once take different rows, and never wait for each other. The keys are
+        # read first: within the deletion PostgreSQL may look for a piece more than once.
+        piece = old.order_by(Counter.expires_at).with_for_update(skip_locked=True)
+        with db.transaction() as session:
+            self._remove(Counter.key.in_(session.scalars(piece).all()))
 
     def get(self, key: str) -> int:
         """The count in the present window."""

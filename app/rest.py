@@ -307,20 +307,44 @@ def spec_options(base_url: str) -> dict[str, Any]:
     description = (
         "A multi-tenant backend service: accounts with their own users, collections with typed"
         " fields, and a REST API over their records. Every path answers with and without a"
-        " trailing slash. A superadmin names the account to act in by"
-        " `X-Account-ID: <slug | code | id>`, and reads across all with `*`. Every answer carries"
-        " `X-Correlation-ID`."
+        " trailing slash. Every answer carries `X-Correlation-ID`. Where requests are limited, any"
+        " operation may answer 429 `rate_limited` with `Retry-After`, the seconds to wait."
     )
-    bearer = {
-        "type": "http",
-        "scheme": "bearer",
-        "description": "An access token or an API key.",
-    }
     return {
         "info": {"description": description, "license": {"name": "MIT", "identifier": "MIT"}},
         "servers": [{"url": base_url}],
-        "components": {"securitySchemes": {"bearer": bearer}},
+        "components": {
+            "securitySchemes": SECURITY_SCHEMES,
+            "parameters": {"account": ACTING_ACCOUNT},
+        },
     }
+
+
+SECURITY_SCHEMES = {
+    "bearer": {
+        "type": "http",
+        "scheme": "bearer",
+        "description": "An access token or an API key.",
+    },
+    "key": {
+        "type": "apiKey",
+        "in": "header",
+        "name": "X-API-Key",
+        "description": "An API key; a bearer token counts before it.",
+    },
+}
+ACTING_ACCOUNT = {
+    "in": "header",
+    "name": "X-Account-ID",
+    "required": False,
+    "schema": {"type": "string"},
+    "description": (
+        "The account to act in, by slug, code or id, where the host name does not tell it: for"
+        " callers not signed in, and for superadmins. Without it these act in the system account,"
+        " with `*` they read across all. Others have their own account."
+    ),
+    "example": "acme",
+}
 
 
 LOCATIONS = {"json": "body", "query": "query", "path": "path", "headers": "header"}
@@ -425,6 +449,10 @@ class Blueprint(flask_smorest.Blueprint):
 
     ARGUMENTS_PARSER = Parser()
 
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._in_an_account: set[str] = set()
+
     def arguments(self, schema: Any, *, location: str = "json", **options: Any) -> Any:
         """Declare a body or query; with `required=False` an absent body counts as an empty one."""
         schema = schema() if isinstance(schema, type) else schema
@@ -454,6 +482,11 @@ class Blueprint(flask_smorest.Blueprint):
         self, rule: str, endpoint: str | None = None, view_func: Any = None, *args: Any, **kw: Any
     ) -> None:
         """Register a route and describe its errors."""
+        path = re.sub(r"<\w+:", "<", rule)  # several views, and converters, may share one path
+        if access_of(view_func) is not Access.PUBLIC:
+            self._in_an_account.add(path)
+        if path in self._in_an_account:
+            kw["parameters"] = ["account", *(kw.get("parameters") or ())]
         super().add_url_rule(rule, endpoint, _with_errors(view_func, rule), *args, **kw)
 
 
@@ -480,7 +513,8 @@ def _with_errors(view: Any, rule: str) -> Any:
         ]
     # flask-smorest adds an undescribed 422 of its own to everything with arguments.
     view._apidoc.get("arguments", {}).pop("responses", None)
-    security: list[dict[str, Any]] = [] if access is Access.PUBLIC else [{"bearer": []}]
+    schemes = () if access is Access.PUBLIC else SECURITY_SCHEMES
+    security: list[dict[str, Any]] = [{name: []} for name in schemes]
     view._apidoc.setdefault("manual_doc", {})["security"] = (
         [{}, *security] if access is Access.ANONYMOUS else security
     )

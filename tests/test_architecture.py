@@ -22,6 +22,7 @@ TREES = {name: ast.parse(path.read_text()) for name, path in SOURCES.items()}
 # From the bottom to the top: a module imports from its own feature and from lower lines.
 # A feature's routes belong to the top, whatever the line of the feature.
 LAYERS = [
+    ("slugs",),
     ("clock", "config", "errors", "events", "rules"),
     ("crypto", "db", "json_gate", "logs"),
     ("jobs", "mail", "rest", "stamps"),
@@ -129,8 +130,21 @@ def test_only_the_edge_knows_requests() -> None:
 def test_the_rules_know_neither_flask_nor_the_clock() -> None:
     for module in SOURCES:
         if module.startswith("app.rules"):
-            assert not packages(module) & {"flask", "datetime", "time", "os", "random"}, module
+            assert not packages(module) & {"flask", "time", "os", "random", "secrets"}, module
             assert set(imports(module)) <= {m for m in SOURCES if m.startswith("app.rules")}
+            clocks = {"now", "today", "utcnow", "fromtimestamp", "utcfromtimestamp"}
+            assert calls_on_types(module) & clocks == set(), module
+
+
+def calls_on_types(module: str) -> set[str]:
+    """The methods that a module calls on `date` and `datetime` themselves."""
+    return {
+        node.func.attr
+        for node in ast.walk(TREES[module])
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)
+        if isinstance(node.func.value, ast.Name | ast.Attribute)
+        and ast.unparse(node.func.value).split(".")[-1] in ("date", "datetime")
+    }
 
 
 def test_only_the_edge_knows_marshmallow() -> None:

@@ -63,8 +63,20 @@ MALFORMED = {
     "SERVICE_ACCESS_TOKEN_EXPIRE_MINUTES": ["0", "-1", "1.5", "an hour", "1441", "\u0661", "1e2"],
     "SERVICE_REFRESH_TOKEN_EXPIRE_DAYS": ["0", "366", "7 days"],
     "SERVICE_PASSWORD_MIN_LENGTH": ["7", "129", "twelve"],
+    "SERVICE_CORS_ORIGINS": ["*", "https://*.example.com", "https://example.com/", "example.com"],
     "SERVICE_PASSWORD_REQUIRE": ["upper,lowercase", "all"],
-    "SERVICE_SUPERADMIN_EMAIL": ["admin", "a@b@c", "a@b.example\nBcc: x"],
+    "SERVICE_SUPERADMIN_EMAIL": ["admin", "a@b", "a@b@c", "a@b.example\nBcc: x"],
+    "SERVICE_SINGLE_TENANT_ACCOUNT": ["system", "AB1234", "ab1234", "ab", "a b", "1st", "x" * 33],
+    "SERVICE_SINGLE_TENANT_ACCOUNT_NAME": ["two\nlines", "x" * 201],
+    "SERVICE_RATE_LIMIT": [
+        "600",
+        "0/minute",
+        "on",
+        "600/week",
+        "600 per minute",
+        "-1/hour",
+        "1.5/day",
+    ],
     "SERVICE_MAIL_URL": [
         "mail.example",
         "smtp://",
@@ -97,6 +109,13 @@ def test_all_malformed_settings_are_named_at_once(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [], "a refused start leaves no keys behind"
 
 
+@pytest.mark.parametrize(("slug", "why"), [("system", "superadmins"), ("AB1234", "32 characters")])
+def test_the_one_account_cannot_be_the_system_account(tmp_path: Path, slug: str, why: str) -> None:
+    (line,) = told(tmp_path, SERVICE_SINGLE_TENANT_ACCOUNT=slug)
+    assert line.startswith("SERVICE_SINGLE_TENANT_ACCOUNT must be the slug of an account.")
+    assert why in line
+
+
 def test_malformed_and_unsafe_settings_are_told_together(tmp_path: Path) -> None:
     environ = {**SAFE, "SERVICE_SECRET_KEY": "short", "SERVICE_TRUSTED_PROXIES": "x"}
     text = "\n".join(told(tmp_path, **environ))
@@ -123,6 +142,9 @@ def test_the_superadmins_settings_go_together(tmp_path: Path, alone: str) -> Non
         ("SERVICE_SECRET_KEY_PREVIOUS", "a,b", ("a", "b")),
         ("SERVICE_MAIL_URL", "smtp://u:p@h:2525?starttls=1", "smtp://u:p@h:2525?starttls=1"),
         ("SERVICE_MAIL_FROM", "Ätrium <a@b.example>", "Ätrium <a@b.example>"),
+        ("SERVICE_SINGLE_TENANT_ACCOUNT", "my-company", "my-company"),
+        ("SERVICE_RATE_LIMIT", "600/minute", "600/minute"),
+        ("SERVICE_RATE_LIMIT", "off", "off"),
         ("SERVICE_TRUSTED_PROXIES", " 2 ", 2),
         ("SERVICE_TRUSTED_PROXIES", "", 0),
     ],

@@ -6,10 +6,13 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
+import sqlalchemy as sa
 from flask import Flask
 from werkzeug.test import TestResponse
 
-from tests.builders import Caller, make_collection
+from app.db import db
+from tests.builders import Caller, Cast, make_collection
+from tests.sql import statements
 
 OURS, ACMES, STRANGE = "https://ours.example", "https://acme.example", "https://evil.example"
 PREFLIGHT = {"Access-Control-Request-Method": "PATCH"}
@@ -73,6 +76,49 @@ def test_an_application_may_sign_its_users_in(anyone: Caller) -> None:
 def test_an_origin_taken_back_is_refused_at_once(alice: Caller) -> None:
     alice.patch("account", {"cors_origins": []})
     assert allowed(alice.get("auth/me", headers={"Origin": ACMES})) is None
+
+
+def preflight(anyone: Caller, origin: str = ACMES) -> str | None:
+    return allowed(anyone("OPTIONS", "records/posts", headers={"Origin": origin, **PREFLIGHT}))
+
+
+def test_a_preflight_obeys_every_change_at_once(cast: Cast, anyone: Caller) -> None:
+    account = f"accounts/{cast.alice.account_id}"
+    assert preflight(anyone) == ACMES
+    cast.root.patch(account, {"is_active": False})
+    assert preflight(anyone) is None
+    cast.root.patch(account, {"is_active": True})
+    assert preflight(anyone) == ACMES
+    cast.alice.patch("account", {"name": "Acme Ltd"})
+    assert preflight(anyone) == ACMES
+    cast.alice.patch("account", {"cors_origins": ["https://new.example"] * 2})
+    assert (preflight(anyone), preflight(anyone, "https://new.example")) == (
+        None,
+        "https://new.example",
+    )
+    cast.charlie.patch("account", {"cors_origins": ["https://new.example"]})
+    cast.root.delete(account)
+    assert preflight(anyone, "https://new.example") == "https://new.example"
+    cast.root.delete(f"accounts/{cast.charlie.account_id}")
+    assert preflight(anyone, "https://new.example") is None
+
+
+@pytest.mark.parametrize("origin", ["https://%.example", '"', "https://a.example,", "a" * 3000])
+def test_an_origin_of_any_form_is_only_not_listed(anyone: Caller, origin: str) -> None:
+    assert preflight(anyone, origin) is None
+
+
+def test_a_preflight_looks_one_origin_up_by_an_index(app: Flask, anyone: Caller) -> None:
+    with statements(app) as sent:
+        assert preflight(anyone, STRANGE) is None
+    (asked,) = [one for one in sent if one.startswith("SELECT")]
+    assert "account_origins" in asked
+    assert "settings" not in asked
+    with app.app_context():
+        indexed = [
+            one["column_names"] for one in sa.inspect(db.engine).get_indexes("account_origins")
+        ]
+    assert ["origin"] in indexed
 
 
 @pytest.mark.parametrize("origin", ["*", "https://a.example/path", "ftp://a.example", "a.example"])

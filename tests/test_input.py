@@ -524,7 +524,6 @@ METHODS = [
     ("POST", "/health"),
     ("POST", "/openapi.json"),
     ("DELETE", "/docs"),
-    ("PUT", "/console"),
     ("POST", "/static/console/console.css"),
 ]
 

@@ -131,17 +131,30 @@ def test_what_needs_a_credential_says_so(described: Flask, spec: dict[str, Any])
         for rule in described.url_map.iter_rules()
         for method in rule.methods or ()
     }
-    bearer = {"bearer": []}
+    either: list[dict[str, Any]] = [{"bearer": []}, {"key": []}]
     expected = {
         Access.PUBLIC: [],
-        Access.ANONYMOUS: [{}, bearer],
-        Access.SIGNED_IN: [bearer],
-        Access.ACCOUNT_ADMIN: [bearer],
-        Access.SUPERADMIN: [bearer],
+        Access.ANONYMOUS: [{}, *either],
+        Access.SIGNED_IN: either,
+        Access.ACCOUNT_ADMIN: either,
+        Access.SUPERADMIN: either,
     }
     for name, operation in operations(spec):
         assert operation["security"] == expected[access_of(views[name])], name
-    assert spec["components"]["securitySchemes"]["bearer"]["scheme"] == "bearer"
+    schemes = spec["components"]["securitySchemes"]
+    assert (schemes["bearer"]["scheme"], schemes["key"]["name"]) == ("bearer", "X-API-Key")
+
+
+def test_what_happens_in_an_account_takes_its_name(described: Flask, spec: dict[str, Any]) -> None:
+    named = {"$ref": "#/components/parameters/account"}
+    for rule in described.url_map.iter_rules():
+        path = spec["paths"].get(template(rule.rule))
+        if path and access_of(described.view_functions[rule.endpoint]) is not Access.PUBLIC:
+            assert named in path["parameters"], rule.rule
+    for public in ("/health", "/api/v1/auth/login"):
+        assert named not in spec["paths"][public].get("parameters", ()), public
+    described_once = spec["components"]["parameters"]["account"]
+    assert (described_once["in"], described_once["name"]) == ("header", "X-Account-ID")
 
 
 def test_every_parameter_is_described(spec: dict[str, Any]) -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import sqlalchemy as sa
@@ -10,8 +11,9 @@ from sqlalchemy.orm import Session
 
 from app import db
 from app.accounts import people
-from app.accounts.models import PII_GROUP, Group, GroupMember, User
-from app.errors import Conflict, NotFound
+from app.accounts import service as accounts
+from app.accounts.models import PII_GROUP, SYSTEM_ACCOUNT_ID, Group, GroupMember, User
+from app.errors import Conflict, Forbidden, NotFound
 
 TAKEN = "The account has a group of this name."
 
@@ -39,16 +41,29 @@ def get(account_id: str | None, group_id: str) -> Group:
 
 def members(group: Group) -> list[User]:
     """The users in a group, by address."""
+    chosen = sa.select(User).where(*_inside(group)).order_by(User.email_key)
+    return list(db.db.session.scalars(chosen))
+
+
+def member_page(group: Group, skip: int, limit: int) -> tuple[list[User], int]:
+    """Some of the users in a group, by address, and how many there are."""
+    counted = sa.select(sa.func.count()).select_from(User).where(*_inside(group))
+    chosen = sa.select(User).where(*_inside(group)).order_by(User.email_key)
+    found = db.db.session.scalars(chosen.offset(skip).limit(limit))
+    return list(found), db.db.session.scalar(counted) or 0
+
+
+def _inside(group: Group) -> list[Any]:
     inside = sa.select(GroupMember.user_id).where(
         GroupMember.account_id == group.account_id, GroupMember.group_id == group.id
     )
-    chosen = sa.select(User).where(User.account_id == group.account_id, User.id.in_(inside))
-    return list(db.db.session.scalars(chosen.order_by(User.email_key)))
+    return [User.account_id == group.account_id, User.id.in_(inside)]
 
 
 def create(account_id: str, name: str, description: str | None) -> Group:
     """A new group. Raises Conflict for a taken name."""
-    with db.transaction() as session, db.conflict_on("groups", "name", "name", TAKEN):
+    name = accounts.label(name)
+    with db.transaction() as session, _unique():
         group = Group(account_id=account_id, name=name, description=description)
         session.add(group)
         session.flush()
@@ -57,7 +72,8 @@ def create(account_id: str, name: str, description: str | None) -> Group:
 
 def change(account_id: str, group_id: str, body: Mapping[str, Any]) -> Group:
     """Rename or describe a group. Raises Conflict for `pii_access` or a taken name."""
-    with db.transaction() as session, db.conflict_on("groups", "name", "name", TAKEN):
+    body = {**body, "name": accounts.label(body["name"])} if "name" in body else body
+    with db.transaction() as session, _unique():
         group = get(account_id, group_id)
         if body.get("name", group.name) != group.name:
             _check_ordinary(group)
@@ -78,11 +94,15 @@ def delete(account_id: str, group_id: str) -> None:
         session.flush()
 
 
-def add(account_id: str, group_id: str, user_id: str) -> Group:
-    """Put a user of the same account into a group; being in it already is fine."""
+def add(account_id: str, group_id: str, user_id: str, *, by: str | None = None) -> Group:
+    """Put a user of the same account into a group; being in it already is fine.
+
+    Raises Forbidden where it is `pii_access` and `by` is a user who may not open it.
+    """
     with db.transaction() as session:
         user = people.locked(session, account_id, user_id)
         group = get(account_id, group_id)
+        check_may_admit(group, by)
         key = {"account_id": group.account_id, "group_id": group.id, "user_id": user.id}
         if session.get(GroupMember, tuple(key.values())) is None:
             session.add(GroupMember(**key))
@@ -102,6 +122,33 @@ def remove(account_id: str, group_id: str, user_id: str) -> None:
         session.delete(member)
         user.version += 1
         session.flush()
+
+
+def check_may_admit(group: Group, by: str | None) -> None:
+    """Refuse whoever would let somebody into `pii_access` from outside it (contract section 7).
+
+    A superadmin may in an ordinary account, whose last member may be gone. Raises Forbidden.
+    """
+    if group.name != PII_GROUP:
+        return
+    inside = sa.select(GroupMember.user_id).where(
+        GroupMember.account_id == group.account_id, GroupMember.group_id == group.id
+    )
+    home = User.account_id == group.account_id
+    may = sa.and_(home, User.id.in_(inside))
+    if group.account_id != SYSTEM_ACCOUNT_ID:
+        may = sa.or_(may, User.account_id == SYSTEM_ACCOUNT_ID)
+    if db.db.session.scalar(sa.select(User.id).where(User.id == (by or ""), may)) is None:
+        raise Forbidden(f"Only a member of {PII_GROUP} may let somebody into it.")
+
+
+@contextmanager
+def _unique() -> Iterator[None]:
+    with (
+        db.conflict_on("groups", "name", "name", TAKEN),
+        db.conflict_on("groups", "name_key", "name", TAKEN),
+    ):
+        yield
 
 
 def _check_ordinary(group: Group) -> None:

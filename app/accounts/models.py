@@ -6,19 +6,26 @@ Tables of a tenant carry `account_id` first in every key; `accounts` and `roles`
 
 from __future__ import annotations
 
+import unicodedata
 from datetime import datetime
 from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy.orm import Mapped, mapped_column, relationship
+from sqlalchemy.orm import Mapped, mapped_column, relationship, validates
 
 from app import clock
-from app.db import Base, Id, Moment, Text, new_id
+from app.db import Base, Id, Moment, Text, as_created, new_id
 
 SYSTEM_ACCOUNT_ID = "00000000-0000-0000-0000-000000000000"
 SYSTEM_CODE = "SY0000"
 PII_GROUP = "pii_access"
 ADMIN, EDITOR, VIEWER = "admin", "editor", "viewer"
+
+
+def name_key(name: str) -> str:
+    """How names of roles and groups are compared: without case, width, and what shows nothing."""
+    shown = (one for one in name if unicodedata.category(one) != "Cf")
+    return unicodedata.normalize("NFKC", "".join(shown)).casefold()
 
 
 class Account(Base):
@@ -35,7 +42,20 @@ class Account(Base):
     settings: Mapped[dict[str, Any]] = mapped_column(sa.JSON, default=dict)
     version: Mapped[int] = mapped_column(default=1)
     created_at: Mapped[datetime] = mapped_column(Moment, default=clock.now)
-    updated_at: Mapped[datetime] = mapped_column(Moment, default=clock.now, onupdate=clock.now)
+    updated_at: Mapped[datetime] = mapped_column(Moment, default=as_created, onupdate=clock.now)
+
+
+class AccountOrigin(Base):
+    """An origin of an account's browser applications: its settings, found by the origin."""
+
+    __tablename__ = "account_origins"
+    __table_args__ = (
+        sa.ForeignKeyConstraint(["account_id"], ["accounts.id"]),
+        sa.Index("ix_account_origins_origin", "origin"),
+    )
+
+    account_id: Mapped[str] = mapped_column(Id, primary_key=True)
+    origin: Mapped[str] = mapped_column(Text, primary_key=True)
 
 
 class AccountCodeCounter(Base):
@@ -51,12 +71,19 @@ class Role(Base):
     """What a user is in an account; shared by all accounts."""
 
     __tablename__ = "roles"
+    __table_args__ = (sa.Index("uq_roles_name_key", "name_key", unique=True),)
 
     id: Mapped[int] = mapped_column(primary_key=True)
     name: Mapped[str] = mapped_column(Text, unique=True)
+    name_key: Mapped[str] = mapped_column(Text)
     description: Mapped[str | None] = mapped_column(Text)
     created_at: Mapped[datetime] = mapped_column(Moment, default=clock.now)
-    updated_at: Mapped[datetime] = mapped_column(Moment, default=clock.now, onupdate=clock.now)
+    updated_at: Mapped[datetime] = mapped_column(Moment, default=as_created, onupdate=clock.now)
+
+    @validates("name")
+    def _note_key(self, attribute: str, name: str) -> str:
+        self.name_key = name_key(name)
+        return name
 
 
 class User(Base):
@@ -84,7 +111,7 @@ class User(Base):
     version: Mapped[int] = mapped_column(default=1)
     last_login: Mapped[datetime | None] = mapped_column(Moment)
     created_at: Mapped[datetime] = mapped_column(Moment, default=clock.now)
-    updated_at: Mapped[datetime] = mapped_column(Moment, default=clock.now, onupdate=clock.now)
+    updated_at: Mapped[datetime] = mapped_column(Moment, default=as_created, onupdate=clock.now)
 
     account: Mapped[Account] = relationship(lazy="joined", innerjoin=True)
     role: Mapped[Role] = relationship(lazy="joined", innerjoin=True)
@@ -98,6 +125,11 @@ class User(Base):
         lazy="selectin",
         viewonly=True,
     )
+
+    @property
+    def may_sign_in(self) -> bool:
+        """Whether the user and the account are active."""
+        return self.is_active and self.account.is_active
 
     @property
     def role_name(self) -> str:
@@ -116,15 +148,22 @@ class Group(Base):
     __tablename__ = "groups"
     __table_args__ = (
         sa.UniqueConstraint("account_id", "name"),
+        sa.Index("uq_groups_account_id_name_key", "account_id", "name_key", unique=True),
         sa.ForeignKeyConstraint(["account_id"], ["accounts.id"]),
     )
 
     account_id: Mapped[str] = mapped_column(Id, primary_key=True)
     id: Mapped[str] = mapped_column(Id, primary_key=True, default=new_id)
     name: Mapped[str] = mapped_column(Text)
+    name_key: Mapped[str] = mapped_column(Text)
     description: Mapped[str | None] = mapped_column(Text)
     created_at: Mapped[datetime] = mapped_column(Moment, default=clock.now)
-    updated_at: Mapped[datetime] = mapped_column(Moment, default=clock.now, onupdate=clock.now)
+    updated_at: Mapped[datetime] = mapped_column(Moment, default=as_created, onupdate=clock.now)
+
+    @validates("name")
+    def _note_key(self, attribute: str, name: str) -> str:
+        self.name_key = name_key(name)
+        return name
 
     @property
     def is_system(self) -> bool:

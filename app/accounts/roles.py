@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.exc import IntegrityError
 
-from app import db
+from app import db, events
+from app.accounts import service as accounts
 from app.accounts.models import ADMIN, EDITOR, VIEWER, Role, User
 from app.errors import Conflict, NotFound, problem
 
@@ -33,7 +35,8 @@ def get(role_id: int) -> Role:
 
 def create(name: str, description: str | None) -> Role:
     """A new role. It is a name, and nothing more until rules speak of it. Raises Conflict."""
-    with db.transaction() as session, db.conflict_on("roles", "name", "name", TAKEN):
+    name = accounts.label(name)
+    with db.transaction() as session, _unique():
         role = Role(name=name, description=description)
         session.add(role)
         session.flush()
@@ -42,7 +45,8 @@ def create(name: str, description: str | None) -> Role:
 
 def change(role_id: int, body: Mapping[str, Any]) -> Role:
     """Rename or describe a role; seeded ones keep their names. Raises Conflict."""
-    with db.transaction() as session, db.conflict_on("roles", "name", "name", TAKEN):
+    body = {**body, "name": accounts.label(body["name"])} if "name" in body else body
+    with db.transaction() as session, _unique():
         role = get(role_id)
         renamed = body.get("name", role.name) != role.name
         if renamed and role.name in SEEDED:
@@ -57,16 +61,26 @@ def change(role_id: int, body: Mapping[str, Any]) -> Role:
 
 
 def delete(role_id: int) -> None:
-    """Remove a role that nobody has. Raises Conflict."""
+    """Remove a role that no user and no open invitation has. Raises Conflict."""
     with db.transaction() as session:
         role = get(role_id)
         if role.name in SEEDED:
             raise Conflict("The roles that every instance has cannot be deleted.")
+        events.publish(events.RoleGivenUp(role.id))
         session.delete(role)
         try:
             session.flush()
         except IntegrityError as error:
-            raise Conflict("Users or invitations have this role.") from error
+            raise Conflict("Users or open invitations have this role.") from error
+
+
+@contextmanager
+def _unique() -> Iterator[None]:
+    with (
+        db.conflict_on("roles", "name", "name", TAKEN),
+        db.conflict_on("roles", "name_key", "name", TAKEN),
+    ):
+        yield
 
 
 def chosen(body: Mapping[str, Any], found: list[Any], default: str | None = None) -> Role | None:

@@ -1,10 +1,11 @@
-"""How accounts and users are shown, to whomever may see them."""
+"""How accounts, users and roles are shown and named in requests, wherever they are."""
 
 from __future__ import annotations
 
 import marshmallow as ma
 
 from app import rest
+from app.accounts import people
 
 ACCOUNT = {
     "id": "019a9f00-0000-7000-8000-00000000000a",
@@ -31,6 +32,22 @@ USER = {
     "created_at": "2026-11-20T12:00:00.123456Z",
     "updated_at": "2026-11-20T12:00:00.123456Z",
     "last_login": None,
+}
+ROLE = {
+    "id": 3,
+    "name": "viewer",
+    "description": "Reads the account's records.",
+    "created_at": "2026-11-20T12:00:00.123456Z",
+    "updated_at": "2026-11-20T12:00:00.123456Z",
+}
+FULL_ACCOUNT = {**ACCOUNT, "is_active": True, "updated_at": ACCOUNT["created_at"]}
+PAGE = {"skip": 0, "limit": 25}
+ORDER = ma.validate.OneOf(["asc", "desc"])
+DESCRIBED = {
+    "is_active": {"description": "Only those that are, or are not, active."},
+    "sort_by": {"description": "What to sort by; `created_at` where it is absent."},
+    "sort_order": {"description": "`desc` where it is absent."},
+    "role_id": {"description": "Only users with this role."},
 }
 
 
@@ -64,3 +81,73 @@ class UserView(rest.Schema):
     created_at = rest.Timestamp(required=True)
     updated_at = rest.Timestamp(required=True)
     last_login = rest.Timestamp(required=True, allow_none=True)
+
+
+class FullAccountView(AccountView):
+    """An account as superadmins and its admins see it."""
+
+    is_active = ma.fields.Boolean(required=True)
+    updated_at = rest.Timestamp(required=True)
+
+
+class UserPage(rest.page_schema(UserView)):  # type: ignore[misc]
+    """A page of users."""
+
+
+class TeamArgs(rest.PageArgs):
+    """Which users to list."""
+
+    role_id = rest.Whole(1, rest.LARGEST_ROLE_ID, metadata=DESCRIBED["role_id"])
+    is_active = ma.fields.Boolean(metadata=DESCRIBED["is_active"])
+    search = rest.Text(longest=200, metadata={"description": "A part of the e-mail address."})
+    sort_by = ma.fields.String(
+        validate=ma.validate.OneOf(list(people.SORTABLE)), metadata=DESCRIBED["sort_by"]
+    )
+    sort_order = ma.fields.String(validate=ORDER, metadata=DESCRIBED["sort_order"])
+
+
+class NewMember(rest.Schema):
+    """A user of the own account; a link to set the password is mailed."""
+
+    email = rest.Text(longest=320, required=True)
+    name = rest.Text(longest=200, allow_none=True)
+    role_id = rest.Whole(1, rest.LARGEST_ROLE_ID)
+    role = rest.Text(longest=100)
+
+
+class ChangedUser(rest.Schema):
+    """What of a user to change."""
+
+    email = rest.Text(longest=320)
+    name = rest.Text(longest=200, allow_none=True)
+    role_id = rest.Whole(1, rest.LARGEST_ROLE_ID)
+    role = rest.Text(longest=100)
+    is_active = rest.Flag()
+
+
+class RoleView(rest.Schema):
+    """A role."""
+
+    id = ma.fields.Integer(required=True)
+    name = ma.fields.String(required=True)
+    description = ma.fields.String(required=True, allow_none=True)
+    created_at = rest.Timestamp(required=True)
+    updated_at = rest.Timestamp(required=True)
+
+
+class RolePage(rest.page_schema(RoleView)):  # type: ignore[misc]
+    """A page of roles."""
+
+
+class NewRole(rest.Schema):
+    """A role to make."""
+
+    name = rest.Text(longest=100, required=True, shortest=1)
+    description = rest.Text(longest=1000, allow_none=True)
+
+
+class ChangedRole(rest.Schema):
+    """What of a role to change."""
+
+    name = rest.Text(longest=100, shortest=1)
+    description = rest.Text(longest=1000, allow_none=True)

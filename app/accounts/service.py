@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import unicodedata
+from typing import Any
 
 import sqlalchemy as sa
 from email_validator import EmailNotValidError, validate_email
@@ -18,8 +19,9 @@ from app.accounts.models import (
     GroupMember,
     Role,
     User,
+    name_key,
 )
-from app.errors import problem
+from app.errors import InvalidValues, problem
 
 LONGEST_EMAIL = 254
 LONGEST_NAME = 200
@@ -39,9 +41,18 @@ def create_account(name: str, slug: str, *, slug_field: str = "account_slug") ->
 
 
 def create_user(
-    account_id: str, *, email: str, password_hash: str | None, role: str, name: str | None = None
+    account_id: str,
+    *,
+    email: str,
+    password_hash: str | None,
+    role: str,
+    name: str | None = None,
+    **born: Any,
 ) -> User:
-    """A new, unverified user. Raises Conflict when the address is taken in the account."""
+    """A new, unverified user. Raises Conflict when the address is taken in the account.
+
+    `born` may give the new row's id and moment, for who must know them beforehand.
+    """
     with db.transaction() as session:
         role_id = session.scalars(sa.select(Role.id).where(Role.name == role)).one()
         user = User(
@@ -51,6 +62,7 @@ def create_user(
             name=name,
             password_hash=password_hash,
             role_id=role_id,
+            **born,
         )
         with db.conflict_on("users", "email_key", "email", "This address is taken."):
             session.add(user)
@@ -116,10 +128,21 @@ def name_problem(name: str, field: str = "name") -> dict[str, object] | None:
     return None
 
 
+def label(name: str) -> str:
+    """A role's or group's name without the blanks around it. Raises InvalidValues."""
+    name = name.strip()
+    wrong = name_problem(name)
+    if not name_key(name):
+        wrong = problem("name", "name_invalid", "A name needs something that can be read.")
+    if wrong:
+        raise InvalidValues([wrong])
+    return name
+
+
 def is_email(text: str) -> bool:
-    """Whether a text has the form of an e-mail address; nothing is looked up."""
+    """Whether a text is an e-mail address in a domain with a dot; nothing is looked up."""
     try:
-        validate_email(text, check_deliverability=False, globally_deliverable=False)
+        validate_email(text, check_deliverability=False)
     except EmailNotValidError:
         return False
     return len(text) <= LONGEST_EMAIL

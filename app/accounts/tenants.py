@@ -9,10 +9,9 @@ from urllib.parse import urlsplit
 
 import sqlalchemy as sa
 
-from app import clock, db, events
-from app.accounts import codes
+from app import clock, config, db, events, slugs
 from app.accounts import service as accounts
-from app.accounts.models import SYSTEM_ACCOUNT_ID, Account
+from app.accounts.models import SYSTEM_ACCOUNT_ID, Account, AccountOrigin
 from app.errors import Conflict, InvalidValues, NotFound, problem
 
 SORTABLE = {
@@ -54,9 +53,9 @@ def get(account_id: str) -> Account:
 
 def create(name: str, slug: str | None) -> Account:
     """A new account without users. Raises InvalidValues or Conflict."""
-    slug = slug or codes.slug_from(name)
+    slug = slug or slugs.slug_from(name)
     found = [accounts.name_problem(name)]
-    if wrong := codes.slug_problem(slug):
+    if wrong := slugs.slug_problem(slug):
         found.append(problem("slug", "slug_invalid", wrong))
     _refuse(found)
     return accounts.create_account(name, slug, slug_field="slug")
@@ -87,8 +86,18 @@ def change_own(account_id: str, body: Mapping[str, Any]) -> Account:
             name: body[name] for name in OWN_SETTINGS if name in body
         }
         account.version += 1
+        if "cors_origins" in body:
+            _list_origins(account.id, body["cors_origins"])
         session.flush()
         return account
+
+
+def _list_origins(account_id: str, origins: Sequence[str]) -> None:
+    connection = db.connection()
+    connection.execute(sa.delete(AccountOrigin).where(AccountOrigin.account_id == account_id))
+    rows = [{"account_id": account_id, "origin": origin} for origin in dict.fromkeys(origins)]
+    if rows:
+        connection.execute(sa.insert(AccountOrigin), rows)
 
 
 def close(account_id: str) -> None:
@@ -101,6 +110,7 @@ def close(account_id: str) -> None:
         # The slug is free again; the code stays the account's for ever.
         account.slug = f"closed-{account.id}"
         account.version += 1
+        _list_origins(account.id, ())
         session.flush()
         events.publish(events.AccountClosed(account.id))
 
@@ -130,6 +140,4 @@ def _is_of_kind(field: str, uri: str) -> bool:
         known = bool(parts.hostname) and parts.port != 0 and "@" not in parts.netloc
     except ValueError:
         return False
-    if field == "cors_origins":
-        return known and uri == f"{parts.scheme}://{parts.netloc}".lower()
-    return known
+    return known and (field != "cors_origins" or config.is_origin(uri))

@@ -8,12 +8,12 @@ from typing import Any
 from app import db, events
 from app.accounts import people
 from app.accounts.models import User
-from app.auth import passwords, resets, verification
+from app.auth import lockout, passwords, resets, verification
 from app.errors import InvalidValues
 
 
 def enrol(account_id: str, body: Mapping[str, Any]) -> User:
-    """Make a user of an account. Raises InvalidValues or Conflict."""
+    """Make a user of an account. Raises InvalidValues, Conflict or TooManyRequests."""
     password = body.get("password")
     weak = passwords.problems(password) if password is not None else []
     found = [*people.problems(account_id, body), *weak]
@@ -22,6 +22,7 @@ def enrol(account_id: str, body: Mapping[str, Any]) -> User:
     password_hash = passwords.hash(password) if password is not None else None
     with db.transaction():
         user = people.create(account_id, body, password_hash)
+        lockout.mailbox(user.email)
         if password is None:
             resets.ask(user)
         else:
@@ -31,4 +32,6 @@ def enrol(account_id: str, body: Mapping[str, Any]) -> User:
 
 @events.subscribe(events.AddressReplaced)
 def _ask_to_verify(event: events.AddressReplaced) -> None:
-    verification.ask(db.db.session.get_one(User, (event.account_id, event.user_id)))
+    user = db.db.session.get_one(User, (event.account_id, event.user_id))
+    lockout.mailbox(user.email)
+    verification.ask(user)

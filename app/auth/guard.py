@@ -15,7 +15,7 @@ from flask import Flask, current_app, g, request
 from sqlalchemy.exc import DBAPIError
 
 from app import config, db, rest, stamps
-from app.auth import api_keys, tokens
+from app.auth import api_keys, lockout, tokens
 from app.auth import principal as principals
 from app.auth.principal import Principal
 from app.errors import AppError, BadRequest, Forbidden, NotFound, Unauthorized, Unavailable
@@ -79,19 +79,35 @@ def _check_out_of_date(error: stamps.Stale | DBAPIError) -> None:
 
 def _guard() -> None:
     view = current_app.view_functions.get(request.endpoint or "")
-    if view is None:
-        return
-    access = rest.access_of(view)
+    access = rest.access_of(view) if view else Access.PUBLIC
     if access is not Access.PUBLIC:
+        _admit(view, access)
+    elif not _is_free():
+        lockout.requests(None, request.remote_addr)
+    if view is not None:
+        rest.check_path(request)
+        rest.check_query(request, view)
+
+
+def _admit(view: Any, access: Access) -> None:
+    try:
         g.principal = _identify_surely(access)
-        if not getattr(view, "checks_stamps", False):
-            g.principal = _verified(g.principal, access)
+    except AppError:
+        lockout.requests(None, request.remote_addr)
+        raise
+    _log_account(g.principal)
+    lockout.requests(g.principal, request.remote_addr)
+    if not getattr(view, "checks_stamps", False):
+        g.principal = _verified(g.principal, access)
         _log_account(g.principal)
-        _check_rank(g.principal, access)
-        if g.principal.account is None and request.method not in READING:
-            raise BadRequest("Name one account to write in; X-Account-ID: * only reads.")
-    rest.check_path(request)
-    rest.check_query(request, view)
+    _check_rank(g.principal, access)
+    if g.principal.account is None and request.method not in READING:
+        raise BadRequest("Name one account to write in; X-Account-ID: * only reads.")
+
+
+def _is_free() -> bool:
+    # What watches over the service, and what its pages are made of, is not counted.
+    return request.endpoint == "static" or request.blueprint == "Health"
 
 
 def _check_rank(caller: Principal, access: Access) -> None:

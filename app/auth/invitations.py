@@ -10,17 +10,24 @@ from urllib.parse import quote
 import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
-from app import clock, config, crypto, db, jobs, mail
+from app import clock, config, crypto, db, events, jobs, mail
+from app.accounts import groups as account_groups
 from app.accounts import roles
 from app.accounts import service as accounts
 from app.accounts.models import VIEWER, Account, Group, Role, User
-from app.auth import passwords, tokens
+from app.auth import lockout, passwords, tokens
 from app.auth.models import Invitation
 from app.errors import BadRequest, Conflict, Forbidden, InvalidValues, NotFound, problem
 
 LIFETIME = timedelta(hours=48)
 PENDING, ACCEPTED, EXPIRED, CANCELLED = "pending", "accepted", "expired", "cancelled"
 STATES = (PENDING, ACCEPTED, EXPIRED, CANCELLED)
+
+
+def check_open() -> None:
+    """Refuse where nobody registers, invited or not. Raises Forbidden."""
+    if config.current().registration == "off":
+        raise Forbidden("Nobody joins here by invitation; the admins make the users.")
 
 
 def page(
@@ -41,7 +48,12 @@ def page(
 
 
 def create(account_id: str, body: Mapping[str, Any], *, by: str | None) -> tuple[Invitation, str]:
-    """Invite an address; returns the token too. Raises InvalidValues, or Conflict for a member."""
+    """Invite an address; returns the token too.
+
+    Raises InvalidValues, Conflict for a member of the account, TooManyRequests, or Forbidden where
+    nobody is invited, or `by` lets nobody into a group that is named.
+    """
+    check_open()
     email = body["email"].strip()
     found = [accounts.email_problem(email)]
     with db.transaction() as session:
@@ -49,6 +61,8 @@ def create(account_id: str, body: Mapping[str, Any], *, by: str | None) -> tuple
         groups = _groups(session, account_id, body.get("groups") or [], found)
         if any(found) or role is None:
             raise InvalidValues([one for one in found if one])
+        for group in groups:
+            account_groups.check_may_admit(group, by)
         _check_not_member(session, account_id, email)
         invitation = Invitation(
             account_id=account_id,
@@ -62,11 +76,17 @@ def create(account_id: str, body: Mapping[str, Any], *, by: str | None) -> tuple
 
 
 def resend(account_id: str, invitation_id: str) -> tuple[Invitation, str]:
-    """Mail a new link; the old one is void. Raises Conflict unless it is still open."""
+    """Mail a new link; the old one is void. Raises Conflict for one that is closed.
+
+    Also raises Forbidden where nobody is invited, or TooManyRequests.
+    """
+    check_open()
     with db.transaction() as session:
         invitation = _get(session, account_id, invitation_id)
         if invitation.state != PENDING:
             raise Conflict(f"This invitation is {invitation.state}.")
+        if invitation.role_id is None:
+            raise Conflict("The role of this invitation is deleted. Invite anew.")
         return invitation, _send(session, invitation)
 
 
@@ -81,7 +101,7 @@ def public_view(token: str) -> dict[str, Any]:
         "invited_by_name": (inviter.name or inviter.email) if inviter else None,
         "expires_at": invitation.expires_at,
         "status": invitation.status,
-        "is_valid": invitation.status == PENDING,
+        "is_valid": invitation.status == PENDING and config.current().registration != "off",
     }
 
 
@@ -110,8 +130,7 @@ def by_token(token: str) -> Invitation:
 
 def accept(token: str, password: str, name: str | None) -> User:
     """Join the account. Raises BadRequest `invalid_token` for a link that is used or too old."""
-    if config.current().registration == "off":
-        raise Forbidden("Nobody joins here; the admins make the users.")
+    check_open()
     found = [*passwords.problems(password), accounts.name_problem(name or "")]
     if any(found):
         raise InvalidValues([one for one in found if one])
@@ -154,7 +173,8 @@ def _join(session: Session, invitation: Invitation, hash: str, name: str | None)
 
 
 def _get(session: Session, account_id: str, invitation_id: str) -> Invitation:
-    invitation = session.get(Invitation, (account_id, invitation_id.lower()), with_for_update=True)
+    key = (account_id, invitation_id.lower())
+    invitation = session.get(Invitation, key, with_for_update={"of": Invitation})
     if invitation is None:
         raise NotFound("There is no such invitation.")
     return invitation
@@ -183,6 +203,7 @@ def _check_not_member(session: Session, account_id: str, email: str) -> None:
 
 
 def _send(session: Session, invitation: Invitation) -> str:
+    lockout.mailbox(invitation.email)
     account = session.get_one(Account, invitation.account_id)
     token = tokens.random_token(account.account_code)
     invitation.token_hash = tokens.digest(token)
@@ -195,6 +216,15 @@ def _send(session: Session, invitation: Invitation) -> str:
     return token
 
 
+@events.subscribe(events.RoleGivenUp)
+def _let_go_of_role(event: events.RoleGivenUp) -> None:
+    closed = sa.or_(Invitation.state != PENDING, Invitation.expires_at <= clock.now())
+    mine = sa.update(Invitation).where(Invitation.role_id == event.role_id, closed)
+    # It only forgets: nothing of the account changes.
+    forgetting = mine.values(role_id=None, updated_at=Invitation.updated_at)
+    db.db.session.execute(forgetting, execution_options={"synchronize_session": False})
+
+
 @jobs.job("auth.send_invitation")
 def _mail_invitation(payload: Mapping[str, Any]) -> None:
     session = db.db.session
@@ -203,5 +233,7 @@ def _mail_invitation(payload: Mapping[str, Any]) -> None:
     # Sent again or taken back in the meantime: the newer job, or nobody, is to write.
     if invitation and invitation.state == PENDING and invitation.token_hash == tokens.digest(token):
         account = session.get_one(Account, invitation.account_id)
+        if not account.is_active:
+            return
         link = f"{config.current().base_url}/console/invitations/{quote(token)}"
         mail.send(invitation.email, "invitation", link=link, account=account.name)

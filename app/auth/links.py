@@ -13,6 +13,8 @@ from app.auth.models import MailedToken
 from app.errors import BadRequest
 
 LIFETIME = timedelta(hours=1)
+RESET, VERIFICATION, EMAIL_CHANGE = "reset", "verification", "email_change"
+TO_NEW_ADDRESS = (EMAIL_CHANGE,)
 
 
 def issue(user: User, purpose: str, email: str | None = None) -> str:
@@ -49,8 +51,12 @@ def end(user: User, purpose: str) -> None:
 
 def find(token: str, purpose: str) -> MailedToken | None:
     """The valid token behind a text, without using it up."""
-    found = db.db.session.scalar(sa.select(MailedToken).where(*_named(token, purpose)))
-    return found if found and found.expires_at > clock.now() else None
+    session = db.db.session
+    found = session.scalar(sa.select(MailedToken).where(*_named(token, purpose)))
+    if found is None or found.expires_at <= clock.now():
+        return None
+    user = session.get(User, (found.account_id, found.user_id))
+    return found if user and _opens(purpose, user, found.email) else None
 
 
 def use(token: str, purpose: str) -> tuple[User, str] | None:
@@ -65,13 +71,18 @@ def use(token: str, purpose: str) -> tuple[User, str] | None:
         if used is None or used.expires_at <= clock.now():
             return None
         user = session.get(User, (used.account_id, used.user_id))
-    return (user, used.email) if user and user.is_active else None
+    return (user, used.email) if user and _opens(purpose, user, used.email) else None
 
 
 def not_valid() -> BadRequest:
     """The answer to a token that is bad, used or too old."""
     message = "This link is not valid any more. Ask for a new one."
     return BadRequest(message, error="invalid_token")
+
+
+def _opens(purpose: str, user: User, email: str) -> bool:
+    # One mailed to an address that the user has left must not open the door.
+    return user.may_sign_in and (purpose in TO_NEW_ADDRESS or email == user.email)
 
 
 def _named(token: str, purpose: str) -> tuple[sa.ColumnElement[bool], ...]:

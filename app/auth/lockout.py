@@ -1,37 +1,67 @@
-"""Who guesses passwords, or has mails sent, is slowed down (contract section 3)."""
+"""Who guesses passwords, has mails sent, or asks too much is slowed down (contract section 3)."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from app import config, db, limits
-from app.accounts.models import Account
+from app.accounts.models import Account, User
 from app.accounts.service import email_key
 from app.auth import principal as principals
+from app.auth.principal import Principal
 from app.errors import Unauthorized
-from app.limits import Limit
+from app.limits import Allowance, Limit
 
-QUARTER_HOUR, HOUR = 15, 60
+QUARTER_HOUR, HOUR = 900, 3600
 
 
 @contextmanager
 def guesses(account: str, email: str, address: str | None) -> Iterator[None]:
-    """Refuse guesses past the limits, and count every one that fails. Raises TooManyRequests."""
-    settings = config.current()
-    who = (_account_key(account), email_key(email))
-    allowances = (
-        Limit("login", settings.login_tries, QUARTER_HOUR).of(*who, address),
-        Limit("login-address", settings.login_tries_per_address, QUARTER_HOUR).of(address),
-        Limit("login-user", settings.login_tries_per_user, QUARTER_HOUR).of(*who),
-    )
+    """Refuse guesses past the limits, right ones too, and count every one that fails.
+
+    Raises TooManyRequests.
+    """
+    allowances = _of_guesses(account, email, limits.origin(address))
     limits.check(*allowances)
     try:
         yield
     except Unauthorized as error:
-        if error.error == "authentication_failed":
-            limits.use(*allowances)
+        settle(allowances, right=error.error != "authentication_failed")
         raise
+    settle(allowances, right=True)
+
+
+def settle(allowances: Sequence[Allowance], *, right: bool) -> None:
+    """Decide on a guess once the password was looked at. Raises TooManyRequests.
+
+    Guesses made at once all came in before any was counted: only as many as the limit allows learn
+    whether they were wrong, and once those are counted a right one is refused like the others.
+    """
+    limits.check(*allowances)
+    if not right:
+        limits.take(*allowances)
+
+
+def _of_guesses(account: str, email: str, origin: str) -> tuple[Allowance, ...]:
+    settings = config.current()
+    if settings.login_rate_limit == "off":
+        return ()
+    who = (_account_key(account), email_key(email))
+    return (
+        Limit("login", settings.login_tries, QUARTER_HOUR).of(*who, origin),
+        Limit("login-address", settings.login_tries_per_address, QUARTER_HOUR).of(origin),
+        Limit("login-user", settings.login_tries_per_user, QUARTER_HOUR).of(*who),
+    )
+
+
+def own_password(user: User) -> tuple[Allowance, ...]:
+    """How often somebody with a user's token may get that user's password wrong."""
+    settings = config.current()
+    if settings.login_rate_limit == "off":
+        return ()
+    limit = Limit("own-password", settings.login_tries, QUARTER_HOUR)
+    return (limit.of(user.account_id, user.id),)
 
 
 def _account_key(named: str) -> str:
@@ -44,7 +74,37 @@ def _account_key(named: str) -> str:
 def mails(email: str, address: str | None) -> None:
     """Count a request that has a mail sent. Raises TooManyRequests past the limits."""
     settings = config.current()
-    limits.check_and_use(
-        Limit("mail", settings.mail_tries, HOUR).of(email_key(email)),
-        Limit("mail-address", settings.mail_tries_per_address, HOUR).of(address),
+    if settings.login_rate_limit == "off":
+        return
+    origin = limits.origin(address)
+    allowances = (
+        *_of_mailbox(email),
+        Limit("mail-address", settings.mail_tries_per_address, HOUR).of(origin),
     )
+    limits.check(*allowances)
+    limits.take(*allowances)
+
+
+def mailbox(email: str) -> None:
+    """Count a mail that somebody who has signed in has sent. Raises TooManyRequests."""
+    limits.take(*_of_mailbox(email))
+
+
+def _of_mailbox(email: str) -> tuple[Allowance, ...]:
+    settings = config.current()
+    if settings.login_rate_limit == "off":
+        return ()
+    return (Limit("mail", settings.mail_tries, HOUR).of(email_key(email)),)
+
+
+def requests(caller: Principal | None, address: str | None) -> None:
+    """Count a request of a caller, else of an address. Raises TooManyRequests past the limit."""
+    rate = config.current().rate_limit
+    if rate == "off":
+        return
+    if caller is None or not caller.signed_in:
+        limits.take(limits.rate("requests-address", rate).of(limits.origin(address)))
+        return
+    limit = limits.rate("requests", rate)
+    home, user_id = caller.home_and_user()
+    limits.take(limit.of(home.id, user_id, caller.api_key_id))

@@ -10,7 +10,7 @@ from sqlalchemy.orm import Mapped, mapped_column, relationship
 
 from app import clock
 from app.accounts.models import Account, Role
-from app.db import Base, Id, Moment, Text, new_id
+from app.db import Base, Id, Moment, Text, as_created, new_id
 
 
 def _of_user() -> Any:
@@ -42,7 +42,7 @@ class SignInSession(Base):
     ip_address: Mapped[str | None] = mapped_column(Text)
     user_agent: Mapped[str | None] = mapped_column(Text)
     created_at: Mapped[datetime] = mapped_column(Moment, default=clock.now)
-    last_used_at: Mapped[datetime] = mapped_column(Moment, default=clock.now)
+    last_used_at: Mapped[datetime] = mapped_column(Moment, default=as_created)
     expires_at: Mapped[datetime] = mapped_column(Moment)
     revoked_at: Mapped[datetime | None] = mapped_column(Moment)
 
@@ -82,7 +82,7 @@ class Invitation(Base):
     id: Mapped[str] = mapped_column(Id, primary_key=True, default=new_id)
     email: Mapped[str] = mapped_column(Text)
     email_key: Mapped[str] = mapped_column(Text)
-    role_id: Mapped[int]
+    role_id: Mapped[int | None]  # null once it is closed and its role deleted
     groups: Mapped[list[str]] = mapped_column(sa.JSON)  # ids
     state: Mapped[str] = mapped_column(Text, default="pending")  # then accepted or cancelled
     token_hash: Mapped[str] = mapped_column(Text)
@@ -90,9 +90,9 @@ class Invitation(Base):
     expires_at: Mapped[datetime] = mapped_column(Moment)
     accepted_at: Mapped[datetime | None] = mapped_column(Moment)
     created_at: Mapped[datetime] = mapped_column(Moment, default=clock.now)
-    updated_at: Mapped[datetime] = mapped_column(Moment, default=clock.now, onupdate=clock.now)
+    updated_at: Mapped[datetime] = mapped_column(Moment, default=as_created, onupdate=clock.now)
 
-    role: Mapped[Role] = relationship(lazy="joined", innerjoin=True)
+    role: Mapped[Role | None] = relationship(lazy="joined")
 
     @property
     def status(self) -> str:
@@ -127,7 +127,7 @@ class ApiKey(Base):
     last_used_at: Mapped[datetime | None] = mapped_column(Moment)
     version: Mapped[int] = mapped_column(default=1)
     created_at: Mapped[datetime] = mapped_column(Moment, default=clock.now)
-    updated_at: Mapped[datetime] = mapped_column(Moment, default=clock.now)
+    updated_at: Mapped[datetime] = mapped_column(Moment, default=as_created)
 
     account: Mapped[Account] = relationship(
         primaryjoin=lambda: sa.orm.foreign(ApiKey.account_id) == Account.id,

@@ -9,12 +9,15 @@ from typing import Any
 import sqlalchemy as sa
 
 from app import stamps
-from app.accounts.models import ADMIN, SYSTEM_ACCOUNT_ID, Account, User
+from app.accounts.models import ADMIN, SYSTEM_ACCOUNT_ID, Account, AccountOrigin, User
 from app.db import db
 from app.errors import BadRequest, Forbidden, NotFound, Unauthorized
 from app.stamps import Stamp
 
 ALL_ACCOUNTS = "*"
+NO_PASSWORDS = "An API key cannot set passwords."
+# Whoever has the address can set the password.
+NO_ADDRESSES = "An API key cannot change addresses."
 
 
 @dataclass(frozen=True)
@@ -109,11 +112,17 @@ def account_named(reference: str) -> AccountRef | None:
     return stamps.cache("accounts").get(reference.lower(), lambda: _find(reference.lower()))
 
 
+def account_as_it_is(reference: str) -> AccountRef | None:
+    """The active account that a slug, code or id names, read anew."""
+    with stamps.reloading():
+        return account_named(reference)
+
+
 def is_origin_of_any(origin: str) -> bool:
     """Whether some account lists this origin for its browser applications."""
-    listed = sa.cast(Account.settings, sa.Text).contains(f'"{origin}"', autoescape=True)
-    found = db.session.scalars(sa.select(Account.settings).where(listed, Account.is_active))
-    return any(origin in settings.get("cors_origins", ()) for settings in found)
+    listed = sa.select(AccountOrigin.account_id).where(AccountOrigin.origin == origin)
+    joined = listed.join(Account, Account.id == AccountOrigin.account_id).where(Account.is_active)
+    return db.session.scalar(joined.limit(1)) is not None
 
 
 def anonymous(account: AccountRef) -> Principal:

@@ -7,8 +7,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from app import clock, config, db, jobs, mail
-from app.accounts import codes
+from app import clock, config, db, jobs, mail, slugs
 from app.accounts import service as accounts
 from app.accounts.models import (
     ADMIN,
@@ -29,14 +28,20 @@ def register(*, name: str | None, slug: str | None, email: str, password: str) -
     if settings.registration != "open":
         raise Forbidden("Nobody registers here; ask for an invitation.")
     if settings.single_tenant:
-        return _join(email.strip(), password)
+        return _join(slug, email.strip(), password)
     return _found(name, slug, email.strip(), password)
 
 
 def _found(name: str | None, slug: str | None, email: str, password: str) -> User:
     name = (name or "").strip()
-    slug = (slug or codes.slug_from(name)).strip()
-    _check(email, password, slug=slug, name=name or slug)
+    slug = (slug or slugs.slug_from(name)).strip()
+    wrong = slugs.slug_problem(slug)
+    _check(
+        email,
+        password,
+        problem("account_slug", "slug_invalid", wrong) if wrong else None,
+        accounts.name_problem(name or slug, "account_name"),
+    )
     password_hash = passwords.hash(password)  # before the transaction: it takes its time
     with db.transaction():
         account = accounts.create_account(name or slug, slug)
@@ -48,22 +53,23 @@ def _found(name: str | None, slug: str | None, email: str, password: str) -> Use
     return user
 
 
-def _join(email: str, password: str) -> User:
-    # Nobody learns here whether an address is known: the answer looks alike, and who already has
-    # a user under the address is told so by mail.
-    _check(email, password)
+def _join(slug: str | None, email: str, password: str) -> User:
+    # Nobody learns here whether an address is known: the answer looks alike, to the order of the
+    # id and the moments in it, and who already has a user under the address is told so by mail.
+    _check(email, password, _names_another(slug))
     password_hash = passwords.hash(password)
     with db.transaction():
         account = _the_account()
+        born: dict[str, Any] = {"id": db.new_id(), "created_at": clock.now()}
         try:
             with db.savepoint():
                 user = accounts.create_user(
-                    account.id, email=email, password_hash=password_hash, role=VIEWER
+                    account.id, email=email, password_hash=password_hash, role=VIEWER, **born
                 )
         except Conflict:
             payload = {"email_key": accounts.email_key(email)}
             jobs.enqueue("auth.known_already", payload, account_id=account.id)
-            return _as_if_new(account, email)
+            return _as_if_new(account, email, **born)
         verification.ask(user)
     return user
 
@@ -85,13 +91,19 @@ def _the_account() -> Account:
     return account
 
 
-def _as_if_new(account: Account, email: str) -> User:
+def _names_another(slug: str | None) -> dict[str, object] | None:
+    if not slug or slug.strip().lower() == config.current().single_tenant_account:
+        return None
+    message = "There is one account here, and this is not its name. Leave it out."
+    return problem("account_slug", "invalid_reference", message)
+
+
+def _as_if_new(account: Account, email: str, **born: Any) -> User:
     role = db.db.session.scalars(sa.select(Role).where(Role.name == VIEWER)).one()
-    now = clock.now()
-    user = User(id=db.new_id(), account_id=account.id, email=email, role_id=role.id, groups=[])
+    user = User(account_id=account.id, email=email, role_id=role.id, groups=[], **born)
     user.account, user.role = account, role
     user.is_active, user.email_verified, user.auth_provider = True, False, "password"
-    user.created_at = user.updated_at = now
+    user.updated_at = user.created_at
     return user
 
 
@@ -99,16 +111,12 @@ def _as_if_new(account: Account, email: str) -> User:
 def _mail_known_already(payload: Mapping[str, Any]) -> None:
     mine = (User.account_id == payload["account_id"], User.email_key == payload["email_key"])
     user = db.db.session.scalar(sa.select(User).where(*mine))
-    if user is not None and user.is_active:
+    if user is not None and user.may_sign_in:
         link = f"{config.current().base_url}/console/forgot-password"
         mail.send(user.email, "known_already", link=link, account=user.account.name)
 
 
-def _check(email: str, password: str, *, slug: str | None = None, name: str = "") -> None:
-    found = [*passwords.problems(password), accounts.email_problem(email)]
-    wrong = codes.slug_problem(slug) if slug is not None else None
-    if wrong:
-        found.append(problem("account_slug", "slug_invalid", wrong))
-    found.append(accounts.name_problem(name, "account_name"))
+def _check(email: str, password: str, *more: Mapping[str, Any] | None) -> None:
+    found = [*passwords.problems(password), accounts.email_problem(email), *more]
     if any(found):
         raise InvalidValues([one for one in found if one])

@@ -9,16 +9,16 @@ from urllib.parse import quote
 
 import sqlalchemy as sa
 
-from app import config, db, jobs, mail
+from app import config, db, jobs, limits, mail
 from app.accounts import people
 from app.accounts import service as accounts
 from app.accounts.models import SYSTEM_ACCOUNT_ID, User
-from app.auth import links, passwords
+from app.auth import links, lockout, passwords
 from app.auth import service as auth
-from app.auth.principal import Principal
+from app.auth.principal import NO_PASSWORDS, Principal
 from app.errors import InvalidValues, problem
 
-PURPOSE = "reset"
+PURPOSE = links.RESET
 
 
 def forgot(account: str | None, email: str) -> None:
@@ -34,7 +34,11 @@ def ask(user: User) -> None:
 
 
 def send_link(user: User) -> None:
-    """Mail a user a link to set a new password, and end all of the user's sessions."""
+    """Mail a user a link to set a new password, and end all of the user's sessions.
+
+    Raises TooManyRequests.
+    """
+    lockout.mailbox(user.email)
     with db.transaction():
         auth.end_sessions(user.account_id, user.id)
         ask(user)
@@ -53,10 +57,8 @@ def reset(token: str, new_password: str) -> None:
         raise links.not_valid()
     password_hash = passwords.hash(new_password)
     with db.transaction():
-        used = links.use(token, PURPOSE)
-        # One mailed to an address that the user has left must not open the door.
-        if used is not None and used[1] == used[0].email:
-            user = used[0]
+        if used := links.use(token, PURPOSE):
+            user, _ = used
             # The link came by mail: whoever has it reads the mail of this address.
             if not user.email_verified:
                 accounts.mark_verified(user)
@@ -72,11 +74,18 @@ def set_password(user: User, new_password: str) -> None:
 
 
 def change_own(caller: Principal, current: str, new_password: str) -> None:
-    """Change the caller's password, and end all of the caller's sessions."""
-    caller.refuse_key("An API key cannot change passwords.")
+    """Change the caller's password, and end all of the caller's sessions.
+
+    Raises InvalidValues, or TooManyRequests after too many wrong guesses of the present one.
+    """
+    caller.refuse_key(NO_PASSWORDS)
     user = auth.user_of(caller)
+    guesses = lockout.own_password(user)
+    limits.check(*guesses)
     found = passwords.problems(new_password, "new_password")
-    if not passwords.verify(current, user.password_hash):
+    fits = passwords.verify(current, user.password_hash)
+    lockout.settle(guesses, right=fits)
+    if not fits:
         wrong = "This is not the present password."
         found.append(problem("current_password", "invalid_option", wrong))
     if found:
@@ -99,7 +108,7 @@ def _check(password: str, field: str) -> None:
 @jobs.job("auth.forgot_password")
 def _mail_forgotten(payload: Mapping[str, Any]) -> None:
     user = db.db.session.scalar(auth.user_named(payload["account"], payload["email"]))
-    if user is not None and user.is_active:
+    if user is not None:
         _mail_reset({"account_id": user.account_id, "user_id": user.id})
 
 
@@ -110,7 +119,7 @@ def _mail_reset(payload: Mapping[str, Any]) -> None:
             User.account_id == payload["account_id"], User.id == payload["user_id"]
         )
     )
-    if user is None or not user.is_active:
+    if user is None or not user.may_sign_in:
         return
     token = links.issue(user, PURPOSE)
     link = f"{config.current().base_url}/console/reset-password?token={quote(token)}"

@@ -68,7 +68,7 @@ def _with_password(account: str, email: str, password: str) -> User:
     named = user_named(account, email).options(lazyload(User.groups))
     user = db.db.session.scalar(named)
     fits = passwords.verify(password, user.password_hash if user else None)
-    if user is None or not fits or not user.is_active or not user.account.is_active:
+    if user is None or not fits or not user.may_sign_in:
         raise Unauthorized(
             "Account, user name or password are not right.", error="authentication_failed"
         )
@@ -141,7 +141,7 @@ def refresh(token: str) -> SignIn:
         )
         if rotated.rowcount == 1:
             user = session.get(User, (claims["account_id"], claims["sub"]))
-            if user and user.is_active and user.account.is_active:
+            if user and user.may_sign_in:
                 return SignIn(user, _access_token(user), new_token)
         _revoke(session, *mine)
         log.warning("refresh token used again", account=claims["account_id"], user=claims["sub"])

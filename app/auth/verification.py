@@ -10,12 +10,12 @@ from app import config, db, jobs, mail
 from app.accounts import people
 from app.accounts import service as accounts
 from app.accounts.models import SYSTEM_ACCOUNT_ID, User
-from app.auth import links
+from app.auth import links, lockout
 from app.auth import service as auth
-from app.auth.principal import Principal
+from app.auth.principal import NO_ADDRESSES, Principal
 from app.errors import Forbidden, InvalidValues
 
-PURPOSE, CHANGE = "verification", "email_change"
+PURPOSE, CHANGE = links.VERIFICATION, links.EMAIL_CHANGE
 
 
 def ask(user: User) -> None:
@@ -24,7 +24,8 @@ def ask(user: User) -> None:
 
 
 def ask_again(user: User) -> None:
-    """Mail a new link to a user."""
+    """Mail a new link to a user. Raises TooManyRequests."""
+    lockout.mailbox(user.email)
     with db.transaction():
         ask(user)
 
@@ -36,15 +37,18 @@ def ask_to_change(user: User, email: str) -> None:
 
 
 def send(caller: Principal, email: str | None) -> None:
-    """Mail a new link to the caller, or to a user of the account that the caller administers."""
+    """Mail a new link to the caller, or to a user of the account that the caller administers.
+
+    Raises Forbidden, or TooManyRequests.
+    """
     own = accounts.email_key(caller.email or "")
     key = accounts.email_key(email) if email else own
     if key == own:
-        with db.transaction():
-            ask(auth.user_of(caller))
+        ask_again(auth.user_of(caller))
         return
     if not caller.is_admin or caller.account_id is None:
         raise Forbidden("Only an admin may name another user.")
+    lockout.mailbox(key)
     resend(caller.account_id, key)
 
 
@@ -59,11 +63,10 @@ def verify(token: str) -> User:
     """Prove an address by the token that was mailed to it. Raises BadRequest `invalid_token`."""
     with db.transaction():
         if used := links.use(token, PURPOSE):
-            user, email = used
-            if email == user.email:
-                accounts.mark_verified(user)
-                return user
-        elif used := links.use(token, CHANGE):
+            user, _ = used
+            accounts.mark_verified(user)
+            return user
+        if used := links.use(token, CHANGE):
             user, email = used
             people.set_email(user, email)
             user.version += 1
@@ -76,8 +79,7 @@ def change_profile(caller: Principal, body: Mapping[str, Any]) -> User:
     """Change the caller's own name; a new address is mailed a link first. Raises InvalidValues."""
     email = body.get("email", "").strip()
     if email:
-        # Whoever has the address can set the password.
-        caller.refuse_key("An API key cannot change the address.")
+        caller.refuse_key(NO_ADDRESSES)
     found = [accounts.name_problem(body.get("name") or "")]
     found += [accounts.email_problem(email)] if "email" in body else []
     if any(found):
@@ -96,14 +98,14 @@ def change_profile(caller: Principal, body: Mapping[str, Any]) -> User:
 @jobs.job("auth.send_verification")
 def _mail_verification(payload: Mapping[str, Any]) -> None:
     user = db.db.session.get(User, (payload["account_id"], payload["user_id"]))
-    if user is not None and user.is_active and not user.email_verified:
+    if user is not None and user.may_sign_in and not user.email_verified:
         _mail(user, user.email, PURPOSE)
 
 
 @jobs.job("auth.send_email_change")
 def _mail_email_change(payload: Mapping[str, Any]) -> None:
     user = db.db.session.get(User, (payload["account_id"], payload["user_id"]))
-    if user is not None and user.is_active:
+    if user is not None and user.may_sign_in:
         _mail(user, payload["email"], CHANGE)
 
 

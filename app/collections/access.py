@@ -1,31 +1,97 @@
 """What a caller may do with a collection's records: rules and field lists, compiled (contract 6).
 
 This is the one place that decides. The records' service asks it before it touches a row, adds
-`where` to every statement, and reads and writes only the fields that it names.
+`where` to every statement that reads, has `allows` judge every row that is written, and shows and
+takes only the fields that it names. A rule is parsed once per version of its collection, and
+compiled once for all callers of whom the same remains to be asked.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
+from app import clock, rules
 from app.auth.principal import Principal
-from app.collections.definition import ALL_FIELDS, Definition
+from app.collections import masking
+from app.collections.definition import ALL_FIELDS, Definition, TableColumns, is_expression
 from app.collections.fields import SYSTEM_FIELDS, Field
 from app.errors import Forbidden, Unauthorized, problem
+from app.rules import sql
+from app.stamps import Stamp
 
 
 @dataclass(frozen=True)
 class Access:
     """What one operation opens to one caller."""
 
+    definition: Definition
+    caller: Principal
     readable: Mapping[str, Field]
-    """The fields that the caller may see, filter and sort by; system fields always are."""
+    """The fields that the caller may see; system fields always are."""
+    masked: frozenset[str]
+    """Those of them that the caller sees masked."""
     writable: frozenset[str]
     """The declared fields that the caller may send."""
-    where: Any = None
-    """The rows that the caller may reach, beside those of the account; None means all of them."""
+    condition: rules.Node | None = None
+    """What a record must meet; None where every one of the account does."""
+    about_caller: bool = False
+    """Whether the rule looks at who asks, so that signing in may help."""
+
+    @cached_property
+    def asker(self) -> rules.Asker:
+        """The caller as rules see it."""
+        return asker_of(self.caller)
+
+    @cached_property
+    def _compiled(self) -> sql.Compiled | None:
+        if self.condition is None:
+            return None
+        known = self.definition.compiled
+        if self.condition not in known:
+            columns = TableColumns(self.definition, self.definition.table)
+            known[self.condition] = sql.condition(self.condition, columns)
+        return known[self.condition]
+
+    @property
+    def where(self) -> Any:
+        """The rows that the caller may reach, beside those of the account; None means all."""
+        return self._compiled.expression if self._compiled else None
+
+    @property
+    def parameters(self) -> dict[str, Any]:
+        """What a statement with `where` is to be run with."""
+        return self._compiled.parameters(self.asker) if self._compiled else {}
+
+    @cached_property
+    def comparable(self) -> Mapping[str, Field]:
+        """The fields that the caller may filter, sort and group by."""
+        return {name: one for name, one in self.readable.items() if name not in self.masked}
+
+    @cached_property
+    def follows(self) -> frozenset[tuple[str, ...]]:
+        """The dotted names of the rule: what they lead to has to be read before `allows`."""
+        return followed_by(self.condition) if self.condition else frozenset()
+
+    def check_open(self) -> None:
+        """Refuse what the rule refuses whatever the record is. Raises as `refusal` says."""
+        if self.condition is not None and rules.truth(self.condition) is False:
+            raise self.refusal()
+
+    def allows(self, record: Mapping[str, Any], sent: Mapping[str, Any] | None = None) -> bool:
+        """Whether a record as stored meets the rule, given what was sent."""
+        if self.condition is None:
+            return True
+        context = rules.Context(record, self.asker, sent or {}, clock.now())
+        return rules.holds(self.condition, context)
+
+    def refusal(self) -> Exception:
+        """What tells the caller that the rule does not let this through."""
+        if not self.caller.signed_in and self.about_caller:
+            return Unauthorized()
+        return Forbidden("The collection's rules do not allow this.", error="rule_denied")
 
 
 def of(caller: Principal, definition: Definition, operation: str) -> Access:
@@ -33,33 +99,69 @@ def of(caller: Principal, definition: Definition, operation: str) -> Access:
     if not _in_scope(caller, definition, operation):
         message = "This API key was not made for this collection and operation."
         raise Forbidden(message, error="scope_denied")
-    if not caller.is_superadmin and not _is_open(definition.rule(operation), caller):
-        raise _refusal(caller)
-    reading = operation if operation == "list" else "view"
-    return Access(
-        readable=_readable(caller, definition, reading),
+    readable = _readable(caller, definition, operation if operation == "list" else "view")
+    access = Access(
+        definition,
+        caller,
+        readable=readable,
+        masked=_masked(caller, definition, readable),
         writable=_writable(caller, definition, operation),
     )
+    rule = definition.rule(operation)
+    if caller.is_superadmin or rule == "":
+        return access
+    if rule is None or (rule.strip() == "true" and not caller.signed_in):
+        raise _closed(caller)
+    condition = definition.conditions[operation]
+    return access if condition is None else _under_rule(access, condition)
+
+
+def _under_rule(access: Access, whole: rules.Node) -> Access:
+    about_caller = rules.about_caller(whole)
+    left = rules.residual(whole, access.asker)
+    known = rules.truth(left)
+    if known is False and about_caller and not access.caller.signed_in:
+        raise Unauthorized
+    return replace(access, condition=None if known else left, about_caller=about_caller)
 
 
 def may(caller: Principal, definition: Definition, operation: str) -> bool:
-    """Whether an operation is open at all."""
-    if not _in_scope(caller, definition, operation):
+    """Whether an operation is open to the caller, at least for some records."""
+    try:
+        access = of(caller, definition, operation)
+    except (Forbidden, Unauthorized):
         return False
-    return caller.is_superadmin or _is_open(definition.rule(operation), caller)
+    return access.condition is None or rules.truth(access.condition) is not False
 
 
-def rule_problem(rule: str) -> dict[str, Any] | None:
-    """Why a text is no rule, or None. Expressions come with the rule language."""
-    if rule == "" or rule.strip() == "true":
+def sees_masked(caller: Principal, field: Field) -> bool:
+    """Whether the caller sees a field's values masked."""
+    return field.pii and masking.masks_for(caller)
+
+
+def asker_of(caller: Principal) -> rules.Asker:
+    """A caller as rules see it."""
+    home = caller.home.id if caller.home else None
+    return rules.Asker(
+        caller.user_id, caller.email, caller.role, home, caller.groups, caller.is_superadmin
+    )
+
+
+def rule_problem(rule: str, scope: rules.Scope) -> dict[str, Any] | None:
+    """Why a text is no rule of a collection with these names, or None."""
+    if not is_expression(rule):
         return None
-    message = 'A rule is null (closed), "" (open to everyone) or true (open to the signed-in).'
-    return problem(None, "rule_invalid", message, position=0)
+    try:
+        rules.condition(rule, scope)
+    except rules.RuleError as error:
+        return problem(None, "rule_invalid", str(error), position=error.position)
+    return None
 
 
-def check_written(access: Access, definition: Definition, names: set[str]) -> None:
+def check_written(access: Access, names: set[str]) -> None:
     """Refuse fields outside the operation's list. Raises Forbidden `field_denied` naming them."""
-    denied = [n for n in definition.fields if n in names and n not in access.writable]
+    fields = access.definition.fields
+    denied = [name for name in fields if name in names and name not in access.writable]
     if denied:
         message = f"You may not write: {', '.join(denied)}."
         details = [
@@ -68,19 +170,60 @@ def check_written(access: Access, definition: Definition, names: set[str]) -> No
         raise Forbidden(message, error="field_denied", details=details)
 
 
+def filter_scope(access: Access) -> rules.Scope:
+    """The names that the caller's filters may use: what it may see, and see unmasked."""
+    computed, stored = access.definition.computed, access.comparable
+    return rules.Scope(
+        {name: one.rule_type for name, one in stored.items() if name not in computed},
+        {name: node for name, node in computed.items() if name in stored},
+        lambda name: _follow(access, name),
+    )
+
+
+def _follow(access: Access, name: str) -> rules.Scope | None:
+    target = access.definition.target(name) if name in access.comparable else None
+    if target is None or not may(access.caller, target, "view"):
+        return None
+    return filter_scope(of(access.caller, target, "view"))
+
+
+def filter_condition(access: Access, node: rules.Node) -> sql.Compiled:
+    """A caller's filter in SQL. References lead only to records that the caller may view."""
+
+    def reach(target: Definition, source: Any) -> Iterable[Any]:
+        condition = of(access.caller, target, "view").condition
+        if condition is None:
+            return ()
+        return (sql.condition(condition, TableColumns(target, source)).expression,)
+
+    left = rules.residual(node, access.asker)
+    return sql.condition(left, TableColumns(access.definition, access.definition.table, reach))
+
+
+def followed_by(node: rules.Node) -> frozenset[tuple[str, ...]]:
+    """The dotted names of an expression."""
+    names = (part.path for part in rules.walk(node) if isinstance(part, rules.Name))
+    return frozenset(path for path in names if len(path) > 1)
+
+
+def led_to(definition: Definition, node: rules.Node) -> set[Stamp]:
+    """The versions of the collections that an expression's dotted names lead to."""
+    found: set[Stamp] = set()
+    for part in rules.walk(node):
+        here: Definition | None = definition
+        for step in part.path[:-1] if isinstance(part, rules.Name) else ():
+            here = here.target(step) if here else None
+            found |= {here.stamp} if here else set()
+    return found
+
+
 def _in_scope(caller: Principal, definition: Definition, operation: str) -> bool:
     scopes = caller.scopes or {}
     names = [name.lower() for name in scopes.get("collections", (definition.name,))]
     return definition.name.lower() in names and operation in scopes.get("operations", (operation,))
 
 
-def _is_open(rule: str | None, caller: Principal) -> bool:
-    if rule is None:
-        return False
-    return rule == "" or (caller.signed_in and rule.strip() == "true")
-
-
-def _refusal(caller: Principal) -> Exception:
+def _closed(caller: Principal) -> Exception:
     if not caller.signed_in:
         return Unauthorized()
     return Forbidden("The collection's rules do not allow this.", error="rule_denied")
@@ -90,11 +233,20 @@ def _readable(caller: Principal, definition: Definition, operation: str) -> Mapp
     open_fields = definition.field_list(operation)
     if caller.is_superadmin or open_fields == ALL_FIELDS:
         return definition.columns
+    listed = {*SYSTEM_FIELDS, *open_fields}
     return {
-        name: field
-        for name, field in definition.columns.items()
-        if name in SYSTEM_FIELDS or name in open_fields
+        name: one
+        for name, one in definition.columns.items()
+        if name in listed and definition.inputs(name) <= listed
     }
+
+
+def _masked(
+    caller: Principal, definition: Definition, readable: Mapping[str, Field]
+) -> frozenset[str]:
+    if not definition.personal or not masking.masks_for(caller):
+        return frozenset()
+    return definition.personal & readable.keys()
 
 
 def _writable(caller: Principal, definition: Definition, operation: str) -> frozenset[str]:

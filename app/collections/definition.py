@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import dataclasses
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property
@@ -10,17 +12,20 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from app import stamps
+from app import clock, db, stamps
 from app.collections import table
-from app.collections.fields import SYSTEM_FIELDS, TYPES, Field
+from app.collections.fields import RETURN_TYPES, SYSTEM_FIELDS, TYPES, ComputedField, Field
 from app.collections.models import Collection
-from app.db import db
 from app.errors import NotFound
+from app.rules import Name, Node, RuleError, Scope, Type, condition, sql, value, walk
+from app.rules.nodes import Literal
 from app.stamps import Stamp
 
 OPERATIONS = ("list", "view", "create", "update", "delete")
 FIELD_LISTS = ("list", "view", "create", "update")
 ALL_FIELDS = "*"
+NEVER = Literal(0, 0, False, type=Type.BOOLEAN)
+PROPERTIES = [one.name for one in dataclasses.fields(Field)]
 
 
 @dataclass(frozen=True)
@@ -37,14 +42,23 @@ class Definition:
     version: int
 
     @cached_property
-    def fields(self) -> Mapping[str, Field]:
-        """The declared fields by name, in order."""
+    def declared(self) -> Mapping[str, Field]:
+        """The fields of the schema by name, in order."""
         return {spec["name"]: field_of(spec) for spec in self.schema}
+
+    @cached_property
+    def fields(self) -> Mapping[str, Field]:
+        """The declared fields that are stored."""
+        return {
+            name: field
+            for name, field in self.declared.items()
+            if not isinstance(field, ComputedField)
+        }
 
     @cached_property
     def columns(self) -> Mapping[str, Field]:
         """Every field by name, the system's first."""
-        return {name: one.like for name, one in SYSTEM_FIELDS.items()} | dict(self.fields)
+        return {name: one.like for name, one in SYSTEM_FIELDS.items()} | dict(self.declared)
 
     @cached_property
     def table(self) -> sa.Table:
@@ -52,9 +66,74 @@ class Definition:
         return table.of(self.table_name, self.fields.values())
 
     @cached_property
-    def selected(self) -> Sequence[sa.Column[Any]]:
-        """The table's columns in the order of `columns`."""
-        return [self.table.c[name] for name in self.columns]
+    def computed(self) -> Mapping[str, Node]:
+        """What stands for each computed field."""
+        return {
+            name: computed_node(field, self.declared)
+            for name, field in self.declared.items()
+            if isinstance(field, ComputedField)
+        }
+
+    def inputs(self, name: str) -> set[str]:
+        """The fields that a computed field is made of; of others none."""
+        parts = walk(self.computed[name]) if name in self.computed else ()
+        return {part.path[0] for part in parts if isinstance(part, Name)}
+
+    @cached_property
+    def personal(self) -> frozenset[str]:
+        """The fields with personal data, and those computed from them."""
+        flagged = {name for name, field in self.declared.items() if field.pii}
+        return frozenset(flagged | {name for name in self.computed if self.inputs(name) & flagged})
+
+    @cached_property
+    def expressions(self) -> Mapping[str, sa.ColumnElement[Any]]:
+        """Each field of `columns` as an expression over the table."""
+        source = TableColumns(self, self.table)
+        return {name: source.column((name,)) for name in self.columns}
+
+    @cached_property
+    def selected(self) -> Sequence[sa.ColumnElement[Any]]:
+        """What a statement selects, in the order of `columns`."""
+        # Quoted always: the toolkit's lists of keywords lack some that a database has.
+        labels = {name: sa.quoted_name(name, quote=True) for name in self.columns}
+        return [one.label(labels[name]) for name, one in self.expressions.items()]
+
+    @cached_property
+    def scope(self) -> Scope:
+        """The names that the collection's rules may use."""
+        return Scope(types_of(self.declared), self.computed, lambda name: self._followed(name))
+
+    def _followed(self, name: str) -> Scope | None:
+        target = self.target(name)
+        return target.scope if target else None
+
+    def target(self, name: str) -> Definition | None:
+        """The collection that a field refers to, if it is a reference."""
+        field = self.fields.get(name)
+        if field is None or field.collection is None:
+            return None
+        return self if field.collection.lower() == self.name.lower() else named(field.collection)
+
+    @cached_property
+    def conditions(self) -> Mapping[str, Node | None]:
+        """The tree of each operation's rule that is an expression; None where it has none."""
+        return {operation: self._condition(operation) for operation in OPERATIONS}
+
+    def _condition(self, operation: str) -> Node | None:
+        text = self.rule(operation) or ""
+        if not is_expression(text):
+            return None
+        with suppress(RuleError):
+            return condition(text, self.scope)
+        # A collection that the rule leads to may have changed since it was cached.
+        with stamps.reloading(), suppress(RuleError):
+            return condition(text, self.scope)
+        return NEVER
+
+    @cached_property
+    def compiled(self) -> dict[Node, sql.Compiled]:
+        """The SQL of conditions that were needed once; ask `access` for it."""
+        return {}
 
     @property
     def stamp(self) -> Stamp:
@@ -71,10 +150,88 @@ class Definition:
         return self.rules.get(f"{operation}_fields", ALL_FIELDS)
 
 
+class TableColumns:
+    """Where the names of expressions get their values from in SQL; references stay in the account.
+
+    `reach` narrows the records that references lead to, by conditions on their table.
+    """
+
+    types: Mapping[Type, Any] = {
+        Type.TEXT: db.Text,
+        Type.NUMBER: RETURN_TYPES["number"].column_type,
+        Type.BOOLEAN: sa.Boolean(),
+        Type.DATETIME: db.Moment(),
+        Type.DATE: sa.Date(),
+        Type.JSON: sa.Text(),
+        Type.NULL: sa.types.NULLTYPE,
+    }
+
+    def __init__(
+        self, definition: Definition, source: Any, reach: Reach = lambda definition, source: ()
+    ) -> None:
+        self.definition, self.source, self.reach = definition, source, reach
+
+    def now(self) -> sa.ColumnElement[Any]:
+        """The moment at which the statement is sent."""
+        return sa.bindparam("_now", callable_=clock.now, type_=db.Moment())
+
+    def column(self, path: tuple[str, ...]) -> sa.ColumnElement[Any]:
+        """A field of the record, or of one that references lead to."""
+        *steps, name = path
+        if not steps:
+            return self._own(name)
+        conditions: list[Any] = []
+        here = self
+        for step in steps:
+            here, joined = here._follow(step)
+            conditions += joined
+        found = sa.select(here._own(name)).where(*conditions).correlate(self.source)
+        return found.scalar_subquery()
+
+    def _own(self, name: str) -> sa.ColumnElement[Any]:
+        if name in self.definition.computed:
+            return sql.value(self.definition.computed[name], self).expression
+        found: sa.ColumnElement[Any] = self.source.c[name]
+        return found
+
+    def _follow(self, name: str) -> tuple[TableColumns, list[Any]]:
+        target = self.definition.target(name)
+        if target is None:
+            raise LookupError(name)  # not before the check of the expression let it through
+        source = target.table.alias()
+        joined = [
+            source.c.account_id == self.source.c.account_id,
+            source.c.id == self.source.c[name],
+            *self.reach(target, source),
+        ]
+        return TableColumns(target, source, self.reach), joined
+
+
+Reach = Callable[[Definition, Any], Iterable[Any]]
+
+
+def is_expression(rule: str) -> bool:
+    """Whether a rule is more than empty (open) or `true` (signed in)."""
+    return rule != "" and rule.strip() != "true"
+
+
+def types_of(fields: Mapping[str, Field]) -> dict[str, Type]:
+    """The names that expressions may use, but computed ones, with their types."""
+    system = {name: one.like.rule_type for name, one in SYSTEM_FIELDS.items()}
+    stored = (one for one in fields.items() if not isinstance(one[1], ComputedField))
+    return system | {name: field.rule_type for name, field in stored}
+
+
+def computed_node(field: Field, fields: Mapping[str, Field]) -> Node:
+    """The checked expression of a computed field. Raises RuleError."""
+    scope = Scope(types_of(fields), caller=False)
+    wanted = RETURN_TYPES[field.return_type or ""].rule_type
+    return value(field.expression or "", scope, wanted)
+
+
 def field_of(spec: Mapping[str, Any]) -> Field:
     """The field that a valid entry of a schema declares."""
-    known = ("name", "required", "default", "unique", "options", "collection")
-    return TYPES[spec["type"]](**{key: spec[key] for key in known if key in spec})
+    return TYPES[spec["type"]](**{key: spec[key] for key in PROPERTIES if key in spec})
 
 
 def of_row(row: Collection) -> Definition:
@@ -91,6 +248,12 @@ def of_row(row: Collection) -> Definition:
     )
 
 
+def of_specs(name: str, specs: Sequence[Mapping[str, Any]]) -> Definition:
+    """What a collection would be, to check its rules before it is one."""
+    now = clock.now()
+    return Definition("", name, table.name_of(name), tuple(specs), {}, now, now, 0)
+
+
 def named(name: str) -> Definition:
     """The definition of the collection with that name, whatever its case. Raises NotFound."""
     key = name.lower()
@@ -102,5 +265,5 @@ def named(name: str) -> Definition:
 
 def _load(name_key: str) -> Definition | None:
     statement = sa.select(Collection).where(Collection.name_key == name_key)
-    row = db.session.scalar(statement.execution_options(populate_existing=True))
+    row = db.db.session.scalar(statement.execution_options(populate_existing=True))
     return of_row(row) if row else None

@@ -22,7 +22,7 @@ import re2
 import sqlalchemy as sa
 from sqlalchemy.engine import Dialect
 
-from app import clock, db, json_gate
+from app import clock, db, json_gate, rules
 from app.accounts.service import is_email
 
 LONGEST_URL = 2048
@@ -50,12 +50,17 @@ class Field:
     unique: bool = False
     options: Mapping[str, Any] = field(default_factory=dict)
     collection: str | None = None  # the target of a reference
+    pii: bool = False
+    mask_type: str | None = None
+    expression: str | None = None  # of a computed field
+    return_type: str | None = None
 
     type: ClassVar[str]
     column_type: ClassVar[Any] = db.Text
     known_options: ClassVar[frozenset[str]] = frozenset()
     may_be_unique: ClassVar[bool] = True
     filterable: ClassVar[bool] = True
+    rule_type: ClassVar[rules.Type] = rules.Type.TEXT
     json_schema: ClassVar[Mapping[str, Any]] = {"type": "string"}
 
     def clean(self, value: Any) -> Any:
@@ -182,6 +187,7 @@ class NumberField(Field):
 
     type = "number"
     column_type = Number()
+    rule_type = rules.Type.NUMBER
     known_options = frozenset({"min", "max", "integer", "index"})
     json_schema: ClassVar[Mapping[str, Any]] = {"type": "number"}
 
@@ -223,6 +229,7 @@ class BooleanField(Field):
 
     type = "boolean"
     column_type = sa.Boolean()
+    rule_type = rules.Type.BOOLEAN
     known_options = frozenset({"index"})
     json_schema: ClassVar[Mapping[str, Any]] = {"type": "boolean"}
 
@@ -248,6 +255,7 @@ class DatetimeField(Field):
 
     type = "datetime"
     column_type = db.Moment()
+    rule_type = rules.Type.DATETIME
     known_options = frozenset({"index"})
     json_schema: ClassVar[Mapping[str, Any]] = {"type": "string", "format": "date-time"}
 
@@ -271,6 +279,7 @@ class DateField(Field):
 
     type = "date"
     column_type = sa.Date()
+    rule_type = rules.Type.DATE
     known_options = frozenset({"index"})
     json_schema: ClassVar[Mapping[str, Any]] = {"type": "string", "format": "date"}
 
@@ -348,6 +357,7 @@ class JsonField(Field):
 
     type = "json"
     column_type = JsonText()
+    rule_type = rules.Type.JSON
     may_be_unique = False
     filterable = False
     json_schema: ClassVar[Mapping[str, Any]] = {"type": ["object", "array"]}
@@ -380,6 +390,30 @@ class ReferenceField(Field):
         return value
 
 
+class ComputedField(Field):
+    """A value that an expression gives whenever the record is read; nothing is stored."""
+
+    type = "computed"
+    may_be_unique = False
+    json_schema: ClassVar[Mapping[str, Any]] = {"type": ["string", "number", "boolean", "null"]}
+
+    @cached_property
+    def like(self) -> Field:
+        """The field that holds what the expression gives."""
+        return RETURN_TYPES[self.return_type or ""](self.name)
+
+    def from_text(self, text: str) -> Any:
+        """What the type of the value takes."""
+        return self.like.from_text(text)
+
+    def shown(self, value: Any) -> Any:
+        """As the type of the value shows it."""
+        return self.like.shown(value)
+
+
+RETURN_TYPES: dict[str, type[Field]] = {
+    kind.type: kind for kind in (TextField, NumberField, BooleanField, DatetimeField)
+}
 TYPES: dict[str, type[Field]] = {
     kind.type: kind
     for kind in (
@@ -392,6 +426,7 @@ TYPES: dict[str, type[Field]] = {
         UrlField,
         JsonField,
         ReferenceField,
+        ComputedField,
     )
 }
 

@@ -9,9 +9,9 @@ import marshmallow as ma
 
 from app import rest
 from app.auth.guard import principal
-from app.collections import revisions
+from app.collections import masking, revisions
 from app.collections import service as collections
-from app.collections.fields import TYPES
+from app.collections.fields import RETURN_TYPES, TYPES
 from app.collections.models import Collection
 from app.collections.schema import LONGEST_SCHEMA
 from app.rest import page_of, superadmin
@@ -63,6 +63,11 @@ COLLECTION = {
 }
 
 
+def _expression(**options: Any) -> Any:
+    # How long it may be the rule language says itself, as a 400 with a position.
+    return rest.Text(longest=2**30, allow_none=True, **options)
+
+
 class FieldDefinition(rest.Schema):
     """A field of a collection."""
 
@@ -82,16 +87,29 @@ class FieldDefinition(rest.Schema):
         allow_none=True, metadata={"description": "The collection a reference points into."}
     )
     on_delete = rest.Text(allow_none=True, metadata={"description": "restrict, for references."})
-    pii = rest.Flag()
-    mask_type = rest.Text(allow_none=True)
-    expression = rest.Text(longest=2000, allow_none=True)
-    return_type = rest.Text(allow_none=True)
+    pii = rest.Flag(
+        metadata={"description": "Personal data: masked but for superadmins and `pii_access`."}
+    )
+    mask_type = rest.Text(
+        allow_none=True,
+        metadata={
+            "description": f"With pii, one of: {', '.join(masking.MASKS)}; full if absent. custom"
+            " takes `options.mask`, a text with `*`; `{first:n}` and `{last:n}` keep characters."
+        },
+    )
+    expression = _expression(
+        metadata={"description": "Of a computed field: an expression over the stored fields."}
+    )
+    return_type = rest.Text(
+        allow_none=True,
+        metadata={"description": f"Of a computed field: {', '.join(RETURN_TYPES)}."},
+    )
 
 
 class RulePart(rest.Schema):
     """The rule and the fields of one operation."""
 
-    rule = rest.Text(longest=2000, allow_none=True)
+    rule = _expression()
     fields_ = ma.fields.Raw(
         data_key="fields",
         attribute="fields",
@@ -102,11 +120,11 @@ class RulePart(rest.Schema):
 class RulesOfNew(rest.Schema):
     """Rules that a new collection may bring along."""
 
-    list_rule = rest.Text(longest=2000, allow_none=True)
-    view_rule = rest.Text(longest=2000, allow_none=True)
-    create_rule = rest.Text(longest=2000, allow_none=True)
-    update_rule = rest.Text(longest=2000, allow_none=True)
-    delete_rule = rest.Text(longest=2000, allow_none=True)
+    list_rule = _expression()
+    view_rule = _expression()
+    create_rule = _expression()
+    update_rule = _expression()
+    delete_rule = _expression()
     list_fields = ma.fields.Raw()
     view_fields = ma.fields.Raw()
     create_fields = ma.fields.Raw()
@@ -290,9 +308,8 @@ def create_collection(body: dict[str, Any]) -> dict[str, Any]:
 
     Makes its table in the same transaction. Without rules every operation is closed to all but
     superadmins: null closes, `true` opens to whoever has signed in to the account, `""` opens to
-    everyone. The field types `select`, `multi_select`, `phone`, `file` and `computed`, the
-    properties `pii`, `mask_type`, `expression`, `return_type`, and other `on_delete` than
-    `restrict` are refused for now.
+    everyone, and anything else is an expression of the rule language. The field types `select`,
+    `multi_select`, `phone` and `file` are refused for now.
     """
     name, specs = body.pop("name"), body.pop("schema")
     return _views([collections.create(name, specs, body)])[0]

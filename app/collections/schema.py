@@ -6,23 +6,24 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from app.collections import table
-from app.collections.definition import Definition, field_of
-from app.collections.fields import SYSTEM_FIELDS, TYPES, Refused
+from app.collections import masking, table
+from app.collections.definition import Definition, computed_node, field_of
+from app.collections.fields import (
+    RETURN_TYPES,
+    SYSTEM_FIELDS,
+    TYPES,
+    ComputedField,
+    ReferenceField,
+    Refused,
+)
 from app.errors import problem
+from app.rules import RuleError
 
 COLLECTION_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{2,55}")
 FIELD_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,62}")
 RESERVED_COLLECTIONS = {"names", "export", "import", "batch", "aggregate", "rules", "plan"}
 RESERVED_FIELDS = set(SYSTEM_FIELDS) | table.DATABASE_COLUMNS
 LONGEST_SCHEMA = 200
-# What later capabilities bring; until then nothing of it is accepted and ignored.
-NOT_YET = {
-    "pii": "invalid_option",
-    "mask_type": "mask_type_invalid",
-    "expression": "expression_invalid",
-    "return_type": "return_type_invalid",
-}
 DEFAULTS: Mapping[str, Any] = {
     "required": False,
     "default": None,
@@ -45,6 +46,8 @@ def complete(spec: Spec) -> dict[str, Any]:
     full = {"name": spec["name"], "type": spec["type"], **DEFAULTS, **spec}
     if full["type"] == "reference":
         full["on_delete"] = full["on_delete"] or "restrict"
+    if full["pii"]:
+        full["mask_type"] = full["mask_type"] or "full"
     return full
 
 
@@ -69,7 +72,10 @@ def problems(specs: Sequence[Spec], targets: Mapping[str, str]) -> list[Problem]
             types = ", ".join(TYPES)
             found.append(problem(spec["name"], "type_invalid", f"A type is one of: {types}."))
         else:
-            found += [*_properties(spec), *_reference(spec, targets), *_options(spec)]
+            found += [*_properties(spec), *_computed(spec)]
+            found += [*_reference(spec, targets), *_options(spec)]
+    if all(spec["type"] in TYPES for spec in specs):
+        found += _expressions(specs)
     return found
 
 
@@ -104,11 +110,38 @@ def _name(name: str, seen: set[str]) -> Iterator[Problem]:
 
 def _properties(spec: Spec) -> Iterator[Problem]:
     name, kind = spec["name"], TYPES[spec["type"]]
-    for key, code in NOT_YET.items():
-        if spec.get(key) not in (None, False):
-            yield problem(name, code, f"{key} is not supported yet.")
+    for code, message in masking.problems(spec):
+        yield problem(name, code, message)
     if spec.get("unique") and not kind.may_be_unique:
         yield problem(name, "invalid_option", f"A field of type {kind.type} cannot be unique.")
+
+
+def _computed(spec: Spec) -> Iterator[Problem]:
+    name = spec["name"]
+    if spec["type"] != "computed":
+        for key in ("expression", "return_type"):
+            if spec.get(key) is not None:
+                yield problem(name, f"{key}_invalid", f"Only a computed field has {key}.")
+        return
+    if not spec.get("expression"):
+        yield problem(name, "expression_invalid", "A computed field needs an expression.")
+    if spec.get("return_type") not in RETURN_TYPES:
+        message = f"return_type is one of: {', '.join(RETURN_TYPES)}."
+        yield problem(name, "return_type_invalid", message)
+    for key in ("required", "default"):
+        if spec.get(key) not in (None, False):
+            yield problem(name, "invalid_option", f"A computed field has no {key}.")
+
+
+def _expressions(specs: Sequence[Spec]) -> Iterator[Problem]:
+    fields = {spec["name"]: field_of(spec) for spec in specs}
+    for name, field in fields.items():
+        told = not field.expression or field.return_type not in RETURN_TYPES
+        if isinstance(field, ComputedField) and not told:
+            try:
+                computed_node(field, fields)
+            except RuleError as error:
+                yield problem(name, "expression_invalid", str(error), position=error.position)
 
 
 def _reference(spec: Spec, targets: Mapping[str, str]) -> Iterator[Problem]:
@@ -130,7 +163,7 @@ def _reference(spec: Spec, targets: Mapping[str, str]) -> Iterator[Problem]:
 
 def _options(spec: Spec) -> Iterator[Problem]:
     name, kind, options = spec["name"], TYPES[spec["type"]], spec.get("options") or {}
-    for key in sorted(set(options) - kind.known_options):
+    for key in sorted(set(options) - kind.known_options - {"mask"}):
         message = f"A field of type {kind.type} has no option {key[:80]}."
         yield problem(name, "invalid_option", message)
     if not isinstance(options.get("index", False), bool):
@@ -139,7 +172,8 @@ def _options(spec: Spec) -> Iterator[Problem]:
     wrong = list(field.definition_problems())
     for message in wrong:
         yield problem(name, "invalid_option", message)
-    if not wrong and spec.get("default") is not None and kind.type != "reference":
+    has_default = spec.get("default") is not None and kind not in (ReferenceField, ComputedField)
+    if has_default and not wrong:
         try:
             field.clean(spec["default"])
         except Refused as error:

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import sqlalchemy as sa
 from sqlalchemy.exc import DBAPIError, IntegrityError
 
-from app import clock, db, json_gate
+from app import clock, db, json_gate, rules, stamps
 from app.auth.principal import Principal
 from app.collections import access, definition, revisions, schema, table
 from app.collections.definition import ALL_FIELDS, FIELD_LISTS, OPERATIONS, Definition
@@ -49,11 +49,13 @@ def _schema_change(change: Change) -> Change:
 
 
 @_schema_change
-def create(name: str, specs: Sequence[schema.Spec], rules: Mapping[str, Any]) -> Collection:
+@stamps.reloading()  # for the collections that rules lead to
+def create(name: str, specs: Sequence[schema.Spec], given: Mapping[str, Any]) -> Collection:
     """Make a collection with its table. Raises InvalidValues, or Conflict for a taken name."""
     targets = _targets() | {name.lower(): name}
     found = [*schema.name_problems(name), *schema.problems(specs, targets)]
-    settled = _settle_rules(rules, [spec["name"] for spec in specs], found)
+    stored = [] if found else [_stored(spec, targets) for spec in specs]
+    settled = _settle_rules(given, definition.of_specs(name, stored), found)
     if found:
         raise InvalidValues(found)
     now = clock.now()
@@ -61,7 +63,7 @@ def create(name: str, specs: Sequence[schema.Spec], rules: Mapping[str, Any]) ->
         name=name,
         name_key=name.lower(),
         table_name=table.name_of(name),
-        schema=[_stored(spec, targets) for spec in specs],
+        schema=stored,
         rules=dict.fromkeys(RULES) | dict.fromkeys(LISTS, ALL_FIELDS) | settled,
         created_at=now,
         updated_at=now,
@@ -89,19 +91,21 @@ def extend(collection_id: str, specs: Sequence[schema.Spec]) -> Collection:
     found = [*schema.problems(specs, targets), *schema.change_problems(old, stored)]
     if found:
         raise InvalidValues(found)
-    added = [definition.field_of(spec) for spec in stored if spec["name"] not in old.fields]
-    if not added:
+    new_specs = [spec for spec in stored if spec["name"] not in old.declared]
+    if not new_specs:
         return row
-    _check_fill(old, added)
-    row.schema = row.schema + [spec for spec in stored if spec["name"] not in old.fields]
+    row.schema = row.schema + new_specs
     row.version += 1
     db.db.session.flush()
     new = definition.of_row(row)
+    added = [field for name, field in new.fields.items() if name not in old.fields]
+    _check_fill(old, added)
     try:
-        statements = table.add_fields(old.table, new.table, _stored_defaults(added))
+        filled = _stored_defaults(added)
+        statements = table.add_fields(old.table, new.table, filled) if added else []
     except IntegrityError as error:
         raise Conflict("The default of a unique field cannot fill several records.") from error
-    names = ", ".join(field.name for field in added)
+    names = ", ".join(spec["name"] for spec in new_specs)
     revisions.record(row.id, f"add {names} to collection {row.name}", statements)
     return row
 
@@ -194,18 +198,40 @@ def record_counts(rows: Sequence[Collection]) -> dict[str, int]:
     return record_counts(rows[:half]) | record_counts(rows[half:])
 
 
-def change_rules(reference: str, changes: Mapping[str, Any]) -> Collection:
-    """Change the rules and field lists that are named, and keep the rest. Raises InvalidValues."""
+@stamps.reloading()  # for the collections that rules lead to
+def change_rules(
+    reference: str, changes: Mapping[str, Any], *, seen: str | None = None
+) -> Collection:
+    """Change the rules and field lists that are named, and keep the rest.
+
+    `seen` is the version that the changes were made from, if that matters. Raises InvalidValues,
+    or Conflict where the collection has changed since.
+    """
     with db.transaction() as session:
         row = _locked(find(reference).id)
+        if seen is not None and seen != str(row.version):
+            message = (
+                "Somebody else has changed this collection meanwhile. Preview the effect anew."
+            )
+            raise Conflict(message)
         found: list[dict[str, Any]] = []
-        settled = _settle_rules(changes, [spec["name"] for spec in row.schema], found)
+        settled = _settle_rules(changes, definition.of_row(row), found)
         if found:
             raise InvalidValues(found)
         row.rules = {**row.rules, **settled}
         row.version += 1
         session.flush()
         return row
+
+
+def proposed_rules(reference: str, changes: Mapping[str, Any]) -> tuple[Definition, Definition]:
+    """A collection as it is, and as it would be with other rules. Raises InvalidValues."""
+    present = definition.named(find(reference).name)
+    found: list[dict[str, Any]] = []
+    settled = _settle_rules(changes, present, found)
+    if found:
+        raise InvalidValues(found)
+    return present, replace(present, rules={**present.rules, **settled})
 
 
 def rules_of(row: Collection) -> dict[str, Any]:
@@ -222,8 +248,10 @@ def rules_of(row: Collection) -> dict[str, Any]:
 
 
 def _settle_rules(
-    given: Mapping[str, Any], field_names: Sequence[str], found: list[dict[str, Any]]
+    given: Mapping[str, Any], collection: Definition, found: list[dict[str, Any]]
 ) -> dict[str, Any]:
+    # While the schema is no good, a rule can only be judged by its form.
+    scope = rules.Scope({}, open=True) if found else collection.scope
     flat: dict[str, Any] = {}
     for part, operations in STRUCTURE.items():
         for key, value in (given.get(part) or {}).items():
@@ -238,8 +266,8 @@ def _settle_rules(
     flat |= {key: given[key] for key in (*RULES, *LISTS) if key in given}
     for key in flat:
         if key in LISTS:
-            flat[key] = _field_list(key, flat[key], field_names, found)
-        elif flat[key] is not None and (wrong := access.rule_problem(flat[key])):
+            flat[key] = _field_list(key, flat[key], list(collection.columns), found)
+        elif flat[key] is not None and (wrong := access.rule_problem(flat[key], scope)):
             found.append(wrong | {"field": key})
     return flat
 
@@ -256,7 +284,7 @@ def _field_list(key: str, value: Any, names: Sequence[str], found: list[dict[str
         message = 'A field list is "*" or an array of field names.'
         found.append(problem(key, "invalid_type", message))
         return ALL_FIELDS
-    unknown = [name for name in value if name not in (*names, *schema.SYSTEM_FIELDS)]
+    unknown = [name for name in value if name not in names]
     found += [problem(key, "unknown_field", f"There is no field {name[:80]}.") for name in unknown]
     return list(dict.fromkeys(value))
 

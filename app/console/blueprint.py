@@ -2,42 +2,65 @@
 
 from __future__ import annotations
 
-from flask import Blueprint, render_template, request
+from contextlib import suppress
+
+from flask import Blueprint, Response, g, make_response, render_template, request
 from flask_wtf.csrf import CSRFError
 
+from app import errors
 from app.console import guard
-from app.errors import AppError, Malformed
+from app.errors import AppError, BadRequest, Malformed, NotFound
 
 blueprint = Blueprint("console", __name__)
 blueprint.before_request(guard.check)
 blueprint.after_request(guard.harden)
 
-TITLES = {403: "Not for you", 404: "Not found"}
+TITLES = {
+    403: "Not for you",
+    404: "Not found",
+    405: "Not found",
+    500: "Something went wrong",
+    503: "Not just now",
+}
+MESSAGES = {
+    404: "There is no such thing here.",
+    405: "This address only takes what its form sends. Open the page with the form again.",
+    500: "Something went wrong on our side. Should it go on, tell the operator of this service.",
+}
 
 
 @blueprint.errorhandler(CSRFError)
-def refuse_form(error: CSRFError) -> tuple[str, int]:
+def refuse_form(error: CSRFError) -> Response:
     """Answer a form without its token: an old page, or another site's."""
     problem = "This form is out of date. Please open the page again and repeat what you did."
-    return _page("Not done", problem, 400)
+    return tell(BadRequest(problem))
 
 
-@blueprint.errorhandler(AppError)
-def tell(error: AppError) -> tuple[str, int]:
+def tell(error: AppError) -> Response:
     """Answer an error by a page. An id of the wrong form is of nothing that exists."""
-    if isinstance(error, Malformed) and (request.view_args or {}):
-        return _page(TITLES[404], "There is no such thing here.", 404)
-    return _page(TITLES.get(error.status, "Not done"), error.message, error.status)
+    if isinstance(error, Malformed) and request.view_args:
+        error = NotFound()
+    if error.status < 500:
+        with suppress(*errors.UNAVAILABLE):  # the page can do without
+            guard.recognise()
+    said = error.message if isinstance(error, NotFound) else None
+    page = render_template(
+        "console/problem.html",
+        title=TITLES.get(error.status, "Not done"),
+        problem=said or MESSAGES.get(error.status, error.message),
+        back=guard.page_before(),
+        reference=g.get("correlation_id"),
+    )
+    response = make_response(page, error.status)
+    response.headers.update(error.headers)
+    return guard.harden(response)
+
+
+# Of paths that no blueprint knows, too.
+blueprint.record_once(lambda state: errors.tell_by_pages(state.app, "/console", tell))
 
 
 @blueprint.app_context_processor
 def for_every_page() -> dict[str, object]:
     """What every template may use."""
     return {"caller": guard.caller()}
-
-
-def _page(title: str, problem: str, status: int) -> tuple[str, int]:
-    page = render_template(
-        "console/problem.html", title=title, problem=problem, back=guard.page_before()
-    )
-    return page, status

@@ -13,8 +13,9 @@ from app.errors import AppError, InvalidValues, problem
 
 Page = tuple[str, int]
 # Refusals that a form can tell of; whatever else goes wrong has a page of its own.
-TOLD_IN_FORM = (400, 403, 409, 429)
+TOLD_IN_FORM = (400, 401, 403, 409, 429)
 LONGEST_PASSWORD = 20_000
+MOST_CHOSEN = 100
 
 
 @dataclass
@@ -46,7 +47,7 @@ class Form:
             if name in self.values:
                 self.errors.setdefault(name, []).append(message)
             else:
-                self.problem = message
+                self.problem = f"{self.problem} {message}" if self.problem else message
         return self
 
     def page(self, template: str, **context: Any) -> Page:
@@ -60,8 +61,10 @@ class Form:
 def sent(*names: str, chosen: str | None = None) -> Form:
     """The form as it was sent; `chosen` names the field of several values."""
     values = {name: text(name) for name in names}
-    several = request.form.getlist(chosen)[:100] if chosen else []
-    return Form(values, [one.replace("\0", "") for one in several])
+    if chosen is None:
+        return Form(values)
+    several = [one.replace("\0", "") for one in request.form.getlist(chosen)[:MOST_CHOSEN]]
+    return Form({**values, chosen: ""}, several)
 
 
 def text(name: str) -> str:

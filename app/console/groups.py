@@ -6,14 +6,15 @@ from flask import render_template
 from werkzeug.wrappers import Response as BaseResponse
 
 from app.accounts import groups, people
-from app.accounts import service as accounts
+from app.auth import service as auth
 from app.console import forms, guard, lists
 from app.console.blueprint import blueprint
 from app.console.forms import Form, Page, told
+from app.db import db
 from app.errors import AppError, InvalidValues, problem
 from app.rest import public
 
-MOST_SHOWN = 100
+MOST_OFFERED = 100
 ONE_GROUP = "/console/groups/<uuid:group_id>"
 
 
@@ -22,7 +23,7 @@ ONE_GROUP = "/console/groups/<uuid:group_id>"
 @guard.for_admins
 def show_groups() -> str:
     """The groups of the account."""
-    listing = lists.asked_for()
+    listing = lists.asked_for("console.show_groups")
     found = groups.page(guard.own_account(), listing.skip, lists.SIZE, listing.search)
     return render_template("console/groups/list.html", listing=listing.holding(found))
 
@@ -65,7 +66,8 @@ def add_member(group_id: str) -> Page | BaseResponse:
     form = forms.sent("email")
     try:
         user_id = _user_with(form.checked(("email",), email=320)["email"])
-        groups.add(guard.own_account(), group_id, user_id)
+        by = guard.known_caller().user_id
+        groups.add(guard.own_account(), group_id, user_id, by=by)
     except AppError as error:
         return _group_page(group_id, form.refused(error))
     return told(f"{form['email']} is in the group.", "console.show_group", group_id=group_id)
@@ -93,19 +95,17 @@ def delete_group(group_id: str) -> Page | BaseResponse:
 
 
 def _user_with(email: str) -> str:
-    asked = {"skip": 0, "limit": MOST_SHOWN, "search": email, "sort_by": "email"}
-    found, _ = people.page(guard.own_account(), asked)
-    for user in found:
-        if user.email_key == accounts.email_key(email):
-            return user.id
-    message = "No user of the account has this address. Invite them first."
-    raise InvalidValues([problem("email", "invalid_reference", message)])
+    user = db.session.scalar(auth.user_named(guard.own_account(), email))
+    if user is None:
+        message = "No user of the account has this address. Invite them first."
+        raise InvalidValues([problem("email", "invalid_reference", message)])
+    return user.id
 
 
 def _group_page(group_id: str, form: Form) -> Page:
     group = groups.get(guard.own_account(), group_id)
-    members = groups.members(group)
-    asked = {"skip": 0, "limit": MOST_SHOWN, "sort_by": "email", "sort_order": "asc"}
-    inside = {user.id for user in members}
-    others = [u for u in people.page(group.account_id, asked)[0] if u.id not in inside]
-    return form.page("console/groups/one.html", group=group, members=members, others=others)
+    listing = lists.asked_for("console.show_group", group_id=group.id)
+    listing.holding(groups.member_page(group, listing.skip, lists.SIZE))
+    asked = {"skip": 0, "limit": MOST_OFFERED, "sort_by": "email", "sort_order": "asc"}
+    users, _ = people.page(group.account_id, asked)
+    return form.page("console/groups/one.html", group=group, listing=listing, users=users)

@@ -54,15 +54,22 @@ def cookie_name() -> str:
 def check() -> BaseResponse | None:
     """Before every page: a valid form token, and somebody signed in."""
     csrf.protect()
-    with stamps.reloading():  # a page has time to ask who this is now, and whether still active
-        found = auth.console_caller(request.cookies.get(cookie_name(), "").replace("\0", ""))
-    g.console_caller, g.console_session_id = found or (None, None)
-    view = current_app.view_functions[request.endpoint or ""]
-    if found is not None:
-        _check_rank(found[0], view)
+    recognise()
+    known, view = caller(), current_app.view_functions[request.endpoint or ""]
+    if known is not None:
+        _check_rank(known, view)
     elif not getattr(view, "open_to_all", False):
         return redirect(url_for("console.sign_in", next=_page_to_return_to()))
     return None
+
+
+def recognise() -> None:
+    """Learn from the cookie who looks at the page, unless that is known already."""
+    if "console_caller" in g:
+        return
+    with stamps.reloading():  # a page has time to ask who this is now, and whether still active
+        found = auth.console_caller(request.cookies.get(cookie_name(), "").replace("\0", ""))
+    g.console_caller, g.console_session_id = found or (None, None)
 
 
 def _check_rank(caller: Principal, view: Callable[..., Any]) -> None:

@@ -30,7 +30,13 @@ def _of_instance() -> dict[str, Any]:
     return {
         "figures": figures,
         "collections": [
-            {"name": row.name, "fields": len(row.schema), "records": counts[row.id]} for row in rows
+            {
+                "id": row.id,
+                "name": row.name,
+                "fields": len(row.schema),
+                "records": counts[row.id],
+            }
+            for row in rows
         ],
     }
 

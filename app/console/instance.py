@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from flask import render_template, request, url_for
+from flask import render_template, request
 from werkzeug.wrappers import Response as BaseResponse
 
 from app.accounts import people as users
@@ -17,7 +17,6 @@ from app.errors import AppError, InvalidValues, problem
 from app.rest import public
 
 ONE_ACCOUNT = "/console/accounts/<uuid:account_id>"
-ONE_USER = "/console/users/<uuid:user_id>"
 
 
 @blueprint.get("/console/accounts")
@@ -25,7 +24,7 @@ ONE_USER = "/console/users/<uuid:user_id>"
 @guard.for_superadmins
 def show_accounts() -> str:
     """The accounts of this instance."""
-    listing = lists.asked_for()
+    listing = lists.asked_for("console.show_accounts")
     listing.holding(tenants.page(listing.asked))
     return render_template("console/accounts/list.html", listing=listing)
 
@@ -92,7 +91,8 @@ def close_account(account_id: str) -> Page | BaseResponse:
 
 
 def _account_page(account_id: str, form: Form) -> Page:
-    account, listing = tenants.get(account_id), lists.asked_for()
+    account = tenants.get(account_id)
+    listing = lists.asked_for("console.show_account", account_id=account.id)
     listing.holding(users.page(account.id, listing.asked))
     is_system = account.id == SYSTEM_ACCOUNT_ID
     return form.page(
@@ -105,7 +105,7 @@ def _account_page(account_id: str, form: Form) -> Page:
 @guard.for_superadmins
 def show_users() -> str:
     """The users of all accounts."""
-    listing = lists.asked_for()
+    listing = lists.asked_for("console.show_users")
     listing.holding(users.page(None, listing.asked))
     return render_template("console/users/list.html", listing=listing)
 
@@ -136,7 +136,7 @@ def create_user() -> Page | BaseResponse:
 
 
 def _account_named(reference: str) -> str:
-    account = principals.account_named(reference)
+    account = principals.account_as_it_is(reference)
     if account is None:
         message = "There is no such active account."
         raise InvalidValues([problem("account", "invalid_reference", message)])
@@ -145,51 +145,3 @@ def _account_named(reference: str) -> str:
 
 def _new_user_page(form: Form) -> Page:
     return form.page("console/users/new.html", roles=people.choices())
-
-
-@blueprint.get(ONE_USER)
-@public
-@guard.for_superadmins
-def show_user(user_id: str) -> Page:
-    """One user of any account."""
-    return _user_page(user_id, people.form_of(users.get(None, user_id)))
-
-
-@blueprint.post(f"{ONE_USER}/role")
-@public
-@guard.for_superadmins
-def change_role_of_user(user_id: str) -> Page | BaseResponse:
-    """Give a user of any account another role."""
-    form = forms.sent("role")
-    try:
-        by = guard.known_caller().user_id
-        user = users.change(None, user_id, form.checked(("role",)), by=by)
-    except AppError as error:
-        return _user_page(user_id, form.refused(error))
-    return told(f"{user.email} is {user.role.name} now.", "console.show_user", user_id=user_id)
-
-
-@blueprint.post(f"{ONE_USER}/<any(activate, deactivate, 'reset-link', verify, remove):action>")
-@public
-@guard.for_superadmins
-def act_on_user(user_id: str, action: str) -> Page | BaseResponse:
-    """Activate, deactivate, verify or remove a user, or mail a link to set a password."""
-    try:
-        notice = people.act(action, None, user_id)
-    except AppError as error:
-        return _user_page(user_id, people.form_of(users.get(None, user_id)).refused(error))
-    if action == "remove":
-        return told(notice, "console.show_users")
-    return told(notice, "console.show_user", user_id=user_id)
-
-
-def _user_page(user_id: str, form: Form) -> Page:
-    user = users.get(None, user_id)
-    return form.page(
-        "console/users/one.html",
-        user=user,
-        roles=people.choices(),
-        here=url_for("console.show_user", user_id=user.id),
-        above=("Users", url_for("console.show_users")),
-        of_any_account=True,
-    )

@@ -4,26 +4,27 @@ from __future__ import annotations
 
 from datetime import datetime, timedelta
 
-from flask import render_template
+from flask import redirect, render_template, url_for
 from werkzeug.wrappers import Response as BaseResponse
 
 from app import clock
 from app.accounts import people
 from app.auth import api_keys
-from app.console import forms, guard, lists
+from app.console import forms, guard, handover, lists
 from app.console.blueprint import blueprint
 from app.console.forms import Form, Page, told
 from app.errors import AppError, InvalidValues, problem
 from app.rest import public
 
 FORM = "console/keys/new.html"
+LOST = "If you did not copy it, revoke it and make another."
 
 
 @blueprint.get("/console/keys")
 @public
 def show_keys() -> str:
     """The keys that the caller may see."""
-    caller, listing = guard.known_caller(), lists.asked_for()
+    caller, listing = guard.known_caller(), lists.asked_for("console.show_keys")
     listing.holding(api_keys.page(listing.skip, lists.SIZE, by=caller))
     makers = {key.created_by for key in listing.items}
     emails = {one: people.get(caller.one_account(), one).email for one in makers}
@@ -39,8 +40,8 @@ def show_new_key() -> Page:
 
 @blueprint.post("/console/keys/new")
 @public
-def create_key() -> Page:
-    """Make a key, and show it this once."""
+def create_key() -> Page | BaseResponse:
+    """Make a key, and go on to the page that shows it."""
     form = forms.sent("name", "description", "expires_at")
     try:
         body = form.checked(("name",), name=200, description=1000)
@@ -52,7 +53,19 @@ def create_key() -> Page:
         key, text = api_keys.create(wanted, by=guard.known_caller())
     except AppError as error:
         return form.refused(error).page(FORM)
-    return render_template("console/keys/made.html", key=key, text=text), 201
+    handover.leave(key.id, text)
+    return redirect(url_for("console.show_made_key", key_id=key.id), 303)
+
+
+@blueprint.get("/console/keys/<uuid:key_id>/made")
+@public
+def show_made_key(key_id: str) -> str | BaseResponse:
+    """A new key, this once."""
+    key = api_keys.get(key_id, by=guard.known_caller())
+    text = handover.take(key.id)
+    if text is None:
+        return told(f"The key {key.name} was shown once already. {LOST}", "console.show_keys")
+    return render_template("console/keys/made.html", key=key, text=text)
 
 
 @blueprint.post("/console/keys/<uuid:key_id>/revoke")

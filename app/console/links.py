@@ -93,6 +93,7 @@ def accept_invitation(token: str) -> Page | BaseResponse:
 
 def _invitation_page(token: str, form: Form) -> Page:
     invitation = invitations.public_view(token)
+    invitations.check_open()
     if not invitation["is_valid"]:
         status = invitation["status"]
         raise BadRequest(f"This invitation is {status}. Ask whoever invited you for a new one.")

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from flask import g, url_for
+from flask import g, request, url_for
 from werkzeug.wrappers import Response as BaseResponse
 
 from app.accounts import service as accounts
-from app.auth import resets, verification
+from app.auth import lockout, resets, verification
 from app.auth import service as auth
 from app.console import forms, guard, lists
 from app.console.blueprint import blueprint
@@ -29,6 +29,8 @@ def change_profile() -> Page | BaseResponse:
     caller, form = guard.known_caller(), forms.sent("name", "email")
     try:
         body = form.checked(("email",), name=200, email=320)
+        if accounts.email_key(body["email"]) != accounts.email_key(caller.email or ""):
+            lockout.mails(body["email"], request.remote_addr)
         verification.change_profile(caller, {**body, "name": body["name"] or None})
     except AppError as error:
         return _profile_page(form.refused(error))
@@ -63,7 +65,7 @@ def end_session(session_id: str) -> BaseResponse:
 
 
 def _profile_page(form: Form) -> Page:
-    caller, listing = guard.known_caller(), lists.asked_for()
+    caller, listing = guard.known_caller(), lists.asked_for("console.show_profile")
     user = auth.user_of(caller)
     form.values = {"name": user.name or "", "email": user.email, **form.values}
     listing.holding(auth.sessions(caller, listing.skip, lists.SIZE))

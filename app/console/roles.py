@@ -20,7 +20,7 @@ ONE_ROLE = "/console/roles/<integer:role_id>"
 @guard.for_superadmins
 def show_roles() -> str:
     """The roles."""
-    listing = lists.asked_for()
+    listing = lists.asked_for("console.show_roles")
     listing.holding(roles.page(listing.skip, lists.SIZE))
     return render_template("console/roles/list.html", listing=listing)
 

@@ -7,12 +7,29 @@ from werkzeug.wrappers import Response as BaseResponse
 
 from app.auth import service as auth
 from app.auth.guard import account_of_host
-from app.console import forms, groups, guard, home, instance, keys, links, profile, roles, team
+from app.console import (
+    collections,
+    explain,
+    forms,
+    groups,
+    guard,
+    home,
+    instance,
+    keys,
+    links,
+    people,
+    profile,
+    roles,
+    rules,
+    team,
+)
 from app.console.blueprint import blueprint
+from app.console.forms import Form, Page
 from app.errors import AppError
 from app.rest import public
 
-AREAS = (team, groups, keys, profile, instance, roles, links)
+SIGN_IN = "console/sign_in.html"
+AREAS = (team, groups, keys, people, profile, instance, collections, rules, explain, roles, links)
 
 
 @blueprint.get("/")
@@ -33,35 +50,27 @@ def show_home() -> str:
 @blueprint.get("/console/sign-in")
 @public
 @guard.open_to_all
-def sign_in() -> BaseResponse | str:
+def sign_in() -> BaseResponse | Page:
     """The form to sign in with."""
     if guard.caller():
         return redirect(url_for("console.show_home"))
-    form = {"account": account_of_host() or ""}
-    return render_template("console/sign_in.html", form=form, next=request.args.get("next", ""))
+    known = {"account": account_of_host() or "", "next": request.args.get("next", "")}
+    return Form(known).page(SIGN_IN)
 
 
 @blueprint.post("/console/sign-in")
 @public
 @guard.open_to_all
-def submit_sign_in() -> BaseResponse | tuple[str, int]:
+def submit_sign_in() -> BaseResponse | Page:
     """Begin a session."""
-    form = {name: forms.text(name) for name in ("account", "email", "next")}
+    form = forms.sent("account", "email", "password", "next")
+    account = form["account"] or account_of_host()
     try:
-        user = auth.check_password(
-            form["account"] or account_of_host(),
-            form["email"],
-            forms.text("password"),
-            guard.origin(),
-        )
+        user = auth.check_password(account, form["email"], form["password"], guard.origin())
     except AppError as error:
-        page = render_template(
-            "console/sign_in.html", form=form, next=form["next"], problem=_sentence(error)
-        )
-        return page, error.status
-    return guard.begin_session(
-        user, guard.local_target(form["next"]) or url_for("console.show_home")
-    )
+        return form.refused(error).page(SIGN_IN)
+    target = guard.local_target(form["next"]) or url_for("console.show_home")
+    return guard.begin_session(user, target)
 
 
 @blueprint.post("/console/sign-out")
@@ -70,8 +79,3 @@ def submit_sign_in() -> BaseResponse | tuple[str, int]:
 def sign_out() -> BaseResponse:
     """End the session."""
     return guard.end_session(url_for("console.sign_in"))
-
-
-def _sentence(error: AppError) -> str:
-    details = error.extra.get("details") or [{}]
-    return str(details[0].get("message") or error.message)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from flask import render_template, url_for
+from flask import render_template
 from werkzeug.wrappers import Response as BaseResponse
 
 from app.accounts import groups
@@ -15,7 +15,6 @@ from app.errors import AppError
 from app.rest import public
 
 MOST_SHOWN = 100
-ONE_USER = "/console/team/users/<uuid:user_id>"
 ONE_INVITATION = "/console/team/invitations/<uuid:invitation_id>"
 
 
@@ -23,12 +22,21 @@ ONE_INVITATION = "/console/team/invitations/<uuid:invitation_id>"
 @public
 @guard.for_admins
 def show_team() -> str:
-    """The users of the account, and the invitations that are open."""
-    account_id, listing = guard.own_account(), lists.asked_for()
-    listing.holding(users.page(account_id, listing.asked))
-    pending, _ = invitations.page(account_id, 0, MOST_SHOWN, invitations.PENDING)
-    expired, _ = invitations.page(account_id, 0, MOST_SHOWN, invitations.EXPIRED)
-    return render_template("console/team/list.html", listing=listing, invited=pending + expired)
+    """The users of the account."""
+    listing = lists.asked_for("console.show_team")
+    listing.holding(users.page(guard.own_account(), listing.asked))
+    return render_template("console/team/list.html", listing=listing)
+
+
+@blueprint.get("/console/team/invitations")
+@public
+@guard.for_admins
+def show_invitations() -> str:
+    """Whom the account has invited."""
+    listing = lists.asked_for("console.show_invitations", {"status": invitations.STATES})
+    status = listing.filters.get("status")
+    listing.holding(invitations.page(guard.own_account(), listing.skip, lists.SIZE, status))
+    return render_template("console/team/invitations.html", listing=listing)
 
 
 @blueprint.get("/console/team/invite")
@@ -36,7 +44,12 @@ def show_team() -> str:
 @guard.for_admins
 def show_invite() -> Page:
     """The form to invite somebody with."""
-    return _invite_page(Form({"role": "viewer"}))
+    form = Form({"role": "viewer"})
+    try:
+        invitations.check_open()
+    except AppError as error:
+        form.refused(error)
+    return _invite_page(form)
 
 
 @blueprint.post("/console/team/invite")
@@ -54,7 +67,7 @@ def invite() -> Page | BaseResponse:
         )
     except AppError as error:
         return _invite_page(form.refused(error))
-    return told(f"An invitation is on its way to {form['email']}.", "console.show_team")
+    return told(f"An invitation is on its way to {form['email']}.", "console.show_invitations")
 
 
 def _invite_page(form: Form) -> Page:
@@ -69,7 +82,7 @@ def resend_invitation(invitation_id: str) -> BaseResponse:
     """Mail a new link."""
     invitation, _ = invitations.resend(guard.own_account(), invitation_id)
     notice = f"A new link is on its way to {invitation.email}; the old one is void."
-    return told(notice, "console.show_team")
+    return told(notice, "console.show_invitations")
 
 
 @blueprint.post(f"{ONE_INVITATION}/cancel")
@@ -78,54 +91,4 @@ def resend_invitation(invitation_id: str) -> BaseResponse:
 def cancel_invitation(invitation_id: str) -> BaseResponse:
     """Take an invitation back."""
     invitations.cancel(guard.own_account(), invitation_id)
-    return told("The invitation is cancelled; its link is void.", "console.show_team")
-
-
-@blueprint.get(ONE_USER)
-@public
-@guard.for_admins
-def show_member(user_id: str) -> Page:
-    """One user of the account."""
-    user = users.get(guard.own_account(), user_id)
-    return _member_page(user_id, people.form_of(user))
-
-
-@blueprint.post(f"{ONE_USER}/role")
-@public
-@guard.for_admins
-def change_role(user_id: str) -> Page | BaseResponse:
-    """Give a user another role."""
-    account_id, form = guard.own_account(), forms.sent("role")
-    try:
-        by = guard.known_caller().user_id
-        user = users.change(account_id, user_id, form.checked(("role",)), by=by)
-    except AppError as error:
-        return _member_page(user_id, form.refused(error))
-    return told(f"{user.email} is {user.role.name} now.", "console.show_member", user_id=user_id)
-
-
-@blueprint.post(f"{ONE_USER}/<any(activate, deactivate, 'reset-link', remove):action>")
-@public
-@guard.for_admins
-def act_on_member(user_id: str, action: str) -> Page | BaseResponse:
-    """Activate, deactivate or remove a user, or mail a link to set a password."""
-    account_id = guard.own_account()
-    try:
-        notice = people.act(action, account_id, user_id)
-    except AppError as error:
-        form = people.form_of(users.get(account_id, user_id))
-        return _member_page(user_id, form.refused(error))
-    if action == "remove":
-        return told(notice, "console.show_team")
-    return told(notice, "console.show_member", user_id=user_id)
-
-
-def _member_page(user_id: str, form: Form) -> Page:
-    user = users.get(guard.own_account(), user_id)
-    return form.page(
-        "console/users/one.html",
-        user=user,
-        roles=people.choices(),
-        here=url_for("console.show_member", user_id=user.id),
-        above=("Team", url_for("console.show_team")),
-    )
+    return told("The invitation is cancelled; its link is void.", "console.show_invitations")

@@ -3,20 +3,29 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import sqlalchemy as sa
+
+from app import rules
+from app.collections import access as accesses
+from app.collections.access import Access
 from app.collections.definition import Definition
 from app.collections.fields import Field, Refused
 from app.errors import InvalidValues, problem
+from app.rules.sql import CodePoints
+from app.stamps import Stamp
 
 DEFAULT_SORT = "-created_at"
 MOST_SORT_KEYS = 8
 MOST_VALUES = 100
+MASKED = "You see this field masked, so it can be neither filtered nor sorted by."
 # Parameters to come: until then nobody shall mean by them a field of that name.
-LATER = {"filter", "cursor", "cursor_before", "expand"}
+LATER = {"cursor", "cursor_before", "expand"}
 PAGING = {"skip", "limit", "page", "page_size", "include_total", "include_count", "sort", "fields"}
+OWN = PAGING | {"filter"}
 
 
 @dataclass(frozen=True)
@@ -26,19 +35,37 @@ class Query:
     where: Sequence[Any]
     order_by: Sequence[Any]
     names: Sequence[str] | None
+    bound: Mapping[str, Any]
+    """What the conditions are to be run with."""
+    stamps: Collection[Stamp]
+    """What must be unchanged for the conditions to be still allowed."""
 
 
-def parse(
-    definition: Definition, readable: Mapping[str, Field], parameters: Mapping[str, Sequence[str]]
-) -> Query:
+def parse(access: Access, parameters: Mapping[str, Sequence[str]]) -> Query:
     """Read the parameters of a list. Raises InvalidValues with every problem."""
     found: list[dict[str, Any]] = []
-    where = _field_values(definition, readable, parameters, found)
-    order_by = _sort(definition, readable, _one(parameters, "sort"), found)
-    names = names_of(readable, _one(parameters, "fields"), found)
+    where = _field_values(access, parameters, found)
+    order_by = _sort(access, _one(parameters, "sort"), found)
+    names = names_of(access.readable, _one(parameters, "fields"), found)
+    node = _filter(access, _one(parameters, "filter"), found)
     if found:
         raise InvalidValues(found)
-    return Query(where, order_by, names)
+    if node is None:
+        return Query(where, order_by, names, {}, ())
+    compiled = accesses.filter_condition(access, node)
+    where.append(compiled.expression)
+    bound = compiled.parameters(access.asker)
+    return Query(where, order_by, names, bound, accesses.led_to(access.definition, node))
+
+
+def _filter(access: Access, text: str | None, found: list[dict[str, Any]]) -> rules.Node | None:
+    if text is None or not text.strip():
+        return None
+    try:
+        return rules.condition(text, accesses.filter_scope(access))
+    except rules.RuleError as error:
+        found.append(problem("filter", "filter_invalid", str(error), position=error.position))
+        return None
 
 
 def names_of(
@@ -63,25 +90,24 @@ def _unknown(name: str, where: str | None = None) -> dict[str, Any]:
 
 
 def _field_values(
-    definition: Definition,
-    readable: Mapping[str, Field],
-    parameters: Mapping[str, Sequence[str]],
-    found: list[dict[str, Any]],
+    access: Access, parameters: Mapping[str, Sequence[str]], found: list[dict[str, Any]]
 ) -> list[Any]:
     conditions = []
     for name, texts in parameters.items():
-        if name in PAGING:
+        if name in OWN:
             continue
-        field = readable.get(name) if name not in LATER else None
+        field = access.readable.get(name) if name not in LATER else None
         if field is None:
             found.append(_unknown(name))
+        elif name in access.masked:
+            found.append(problem(name, "filter_invalid", MASKED))
         elif not field.filterable:
             found.append(problem(name, "filter_invalid", f"A {field.type} cannot be compared."))
         elif len(texts) > MOST_VALUES:
             found.append(problem(name, "filter_invalid", f"At most {MOST_VALUES} values."))
         else:
             values = [value for text in texts if (value := _value(field, text, found)) is not None]
-            column = definition.table.c[name]
+            column = access.definition.expressions[name]
             conditions.append(column == values[0] if len(values) == 1 else column.in_(values))
     return conditions
 
@@ -96,12 +122,7 @@ def _value(field: Field, text: str, found: list[dict[str, Any]]) -> Any:
         return text
 
 
-def _sort(
-    definition: Definition,
-    readable: Mapping[str, Field],
-    text: str | None,
-    found: list[dict[str, Any]],
-) -> list[Any]:
+def _sort(access: Access, text: str | None, found: list[dict[str, Any]]) -> list[Any]:
     order_by: list[Any] = []
     seen: set[str] = set()
     # A "+" that was not escaped arrives as a space.
@@ -110,21 +131,25 @@ def _sort(
         found.append(problem("sort", "invalid_option", f"At most {MOST_SORT_KEYS} sort keys."))
     for key in keys[:MOST_SORT_KEYS]:
         sign, name = re.fullmatch(r"\s*([+-]?)(.*?)\s*", key, re.DOTALL).groups()  # type: ignore[union-attr]
-        field = readable.get(name)
+        field = access.readable.get(name)
         if field is None:
             found.append(_unknown(name, "sort"))
+        elif name in access.masked:
+            found.append(problem("sort", "invalid_option", MASKED))
         elif not field.filterable:
             found.append(problem("sort", "invalid_option", f"A {field.type} cannot be sorted by."))
         elif name not in seen:
             seen.add(name)
-            order_by.append(_ordered(definition, name, descending=sign == "-"))
+            order_by.append(_ordered(access.definition, name, descending=sign == "-"))
     if "id" not in seen:
-        order_by.append(definition.table.c.id.asc())
+        order_by.append(access.definition.table.c.id.asc())
     return order_by
 
 
 def _ordered(definition: Definition, name: str, *, descending: bool) -> Any:
-    column = definition.table.c[name]
+    column = definition.expressions[name]
+    if name in definition.computed and isinstance(column.type, sa.Text):
+        column = CodePoints(column)
     ordered = column.desc() if descending else column.asc()
     # Without NULLS LAST an index in the usual order serves; where no null can be, it says nothing.
-    return ordered.nulls_last() if column.nullable else ordered
+    return ordered.nulls_last() if getattr(column, "nullable", True) else ordered

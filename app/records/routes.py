@@ -88,6 +88,13 @@ class RecordListArgs(rest.PageArgs):
         attribute="fields",
         metadata={"description": "Comma-separated names; `id` always stays."},
     )
+    filter = rest.Text(
+        longest=2**30,
+        metadata={
+            "description": "An expression of the rule language over fields that the caller sees,"
+            ' such as `views > 10 && title ~ "a%"`.'
+        },
+    )
     include_total = ma.fields.Boolean(
         load_default=True, metadata={"description": "false skips the count: `total` is null."}
     )
@@ -113,7 +120,9 @@ def list_records(args: dict[str, Any], collection: str) -> Response:
     """List records.
 
     Sorted and filtered by the fields that the caller may see. `?field=value` keeps the records
-    whose field has that value; given several times, any of the values. Unknown names are a 400.
+    whose field has that value; given several times, any of the values; `filter` takes any
+    condition, in which dotted names lead to records that the caller may view. All combine with
+    AND. Unknown names are a 400, and so are fields that the caller may not see or sees masked.
     """
     items, total = records.page(
         collection,

@@ -8,7 +8,7 @@ that statement or at the start of that transaction.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from sqlalchemy.exc import IntegrityError
@@ -18,15 +18,17 @@ from app.auth import principal as principals
 from app.auth.principal import Principal
 from app.collections import access as accesses
 from app.collections import definition as definitions
+from app.collections import masking
 from app.collections.access import Access
 from app.collections.definition import Definition
-from app.collections.fields import SYSTEM_FIELDS, Field, Refused
-from app.errors import Conflict, InvalidValues, NotFound, problem
+from app.collections.fields import SYSTEM_FIELDS, Refused
+from app.errors import Conflict, InvalidValues, NotFound, Unauthorized, problem
 from app.records import query, store
 
 Body = Mapping[str, Any]
 Shown = dict[str, Any]
 Parameters = Mapping[str, Sequence[str]]
+SYSTEM_COLUMNS = {name: one.like for name, one in SYSTEM_FIELDS.items()}
 
 
 def page(
@@ -35,7 +37,7 @@ def page(
     """The records that the caller may list, and how many there are in all."""
     definition = definitions.named(collection)
     access = accesses.of(by, definition, "list")
-    asked = query.parse(definition, access.readable, parameters)
+    asked = query.parse(access, parameters)
     scoped = store.scope(definition, by.account_id, access.where)
     rows, total = store.read_page(
         definition,
@@ -44,10 +46,11 @@ def page(
         skip,
         limit,
         count,
-        [*by.stamps, definition.stamp],
+        [*by.stamps, definition.stamp, *asked.stamps],
+        {**access.parameters, **asked.bound},
     )
     names = asked.names or list(access.readable)
-    return [_shown(row, names, access.readable) for row in rows], total
+    return [_shown(row, names, access) for row in rows], total
 
 
 def get(collection: str, record_id: str, fields: str | None, *, by: Principal) -> Shown:
@@ -59,52 +62,50 @@ def get(collection: str, record_id: str, fields: str | None, *, by: Principal) -
     if found:
         raise InvalidValues(found)
     scoped = store.scope(definition, by.account_id, access.where)
-    row = store.read_one(definition, scoped, record_id, [*by.stamps, definition.stamp])
+    checked = [*by.stamps, definition.stamp]
+    row = store.read_one(definition, scoped, record_id, checked, access.parameters)
     if row is None:
-        raise _no_record()
-    return _shown(row, names, access.readable)
+        raise _missing(access)
+    return _shown(row, names, access)
 
 
 def create(collection: str, body: Body, *, by: Principal) -> Shown:
     """Store a new record. Raises InvalidValues, Forbidden or Conflict."""
     with _writing(collection, by) as definition:
         access = accesses.of(by, definition, "create")
+        access.check_open()
         account_id = _account_to_write(by, body)
         system = _new_system_values(account_id, by)
         values = _clean_new(definition, access, body, system, by)
-        with _refusable(definition, system | values, None):
+        sent = _sent(definition, body)
+        with _refusable(access, system | values, None, sent):
             row = store.insert(definition, system | values)
+        _check_allowed(access, row, sent)
         return _viewed(definition, row, by)
 
 
 def replace(collection: str, record_id: str, body: Body, *, by: Principal) -> Shown:
     """Set every field that the caller may write: as sent, else to its default, else to null."""
-    with _changing(collection, record_id, by) as (definition, access, row):
+    with _changing(collection, record_id, body, by) as (access, row):
         absent = {
             name: field.default
-            for name, field in definition.fields.items()
+            for name, field in access.definition.fields.items()
             if name in access.writable and name not in body
         }
-        accesses.check_written(access, definition, set(body))
-        return _change(definition, row, absent | dict(body), set(absent), by)
+        return _change(access, row, body, absent)
 
 
 def patch(collection: str, record_id: str, body: Body, *, by: Principal) -> Shown:
     """Set the fields that were sent, and no others."""
-    with _changing(collection, record_id, by) as (definition, access, row):
-        accesses.check_written(access, definition, set(body))
-        return _change(definition, row, body, set(), by)
+    with _changing(collection, record_id, body, by) as (access, row):
+        return _change(access, row, body, {})
 
 
 def delete(collection: str, record_id: str, *, by: Principal) -> None:
     """Remove a record. Raises Conflict while another record refers to it."""
     with _writing(collection, by) as definition:
         access = accesses.of(by, definition, "delete")
-        by.one_account()
-        scoped = store.scope(definition, by.account_id, access.where)
-        row = store.lock_one(definition, scoped, record_id)
-        if row is None:
-            raise _no_record()
+        row = _within_reach(access, record_id, {})
         try:
             store.delete(definition, row)
         except IntegrityError as error:
@@ -127,37 +128,77 @@ def _writing(collection: str, by: Principal) -> Iterator[Definition]:
 
 @contextmanager
 def _changing(
-    collection: str, record_id: str, by: Principal
-) -> Iterator[tuple[Definition, Access, store.Row]]:
+    collection: str, record_id: str, body: Body, by: Principal
+) -> Iterator[tuple[Access, store.Row]]:
     with _writing(collection, by) as definition:
         access = accesses.of(by, definition, "update")
-        by.one_account()
-        scoped = store.scope(definition, by.account_id, access.where)
-        row = store.lock_one(definition, scoped, record_id)
-        if row is None:
-            raise _no_record()
-        yield definition, access, row
+        yield access, _within_reach(access, record_id, _sent(definition, body))
 
 
-def _change(
-    definition: Definition, row: store.Row, body: Body, missing: set[str], by: Principal
-) -> Shown:
+def _within_reach(access: Access, record_id: str, sent: Body) -> store.Row:
+    """A record that the caller may change, locked. Raises NotFound where it is out of sight."""
+    definition, by = access.definition, access.caller
+    by.one_account()
+    row = store.lock_one(definition, store.scope(definition, by.account_id), record_id)
+    if row is None:
+        raise _missing(access)
+    if not _allows(access, row, sent):
+        seen = _view_of(definition, row, by) is not None
+        raise access.refusal() if seen else _missing(access)
+    return row
+
+
+def _change(access: Access, row: store.Row, sent: Body, absent: Body) -> Shown:
+    definition, by = access.definition, access.caller
+    accesses.check_written(access, set(sent))
+    # What comes back as it was shown masked was not meant as a change.
+    body = {n: v for n, v in sent.items() if not _is_masked_view(access, row, n, v)}
     found = _system_problems(body, row)
-    values = _clean_fields(definition, body, found, missing)
+    values = _clean_fields(definition, {**absent, **body}, found, set(absent))
     found += _reference_problems(definition, values, row["account_id"], by)
     if found:
         raise InvalidValues(found)
     values |= {"updated_at": clock.now(), "updated_by": by.user_id}
-    with _refusable(definition, {**row, **values}, row["id"]):
+    data = _sent(definition, sent)
+    with _refusable(access, {**row, **values}, row["id"], data):
         stored = store.update(definition, row, values)
+    _check_allowed(access, stored, data)
     return _viewed(definition, stored, by)
+
+
+def _is_masked_view(access: Access, row: store.Row, name: str, value: Any) -> bool:
+    field = access.definition.fields.get(name)
+    if field is None or row[name] is None or not accesses.sees_masked(access.caller, field):
+        return False
+    return bool(value == masking.masked(field, field.shown(row[name])))
+
+
+def _check_allowed(access: Access, row: store.Row, sent: Body) -> None:
+    if not _allows(access, row, sent):
+        raise access.refusal()
+
+
+def _allows(access: Access, row: store.Row, sent: Body) -> bool:
+    if access.condition is None:
+        return True
+    return access.allows(store.followed(access.definition, [row], access.follows)[0], sent)
+
+
+def _sent(definition: Definition, body: Body) -> dict[str, Any]:
+    """What rules see of a body: the values that its fields take."""
+    found = {}
+    for name, field in definition.fields.items():
+        if body.get(name) is not None:
+            with suppress(Refused):
+                found[name] = field.clean(body[name])
+    return found
 
 
 def _account_to_write(by: Principal, body: Body) -> str:
     chosen = body.get("account_id")
     if not by.is_superadmin or chosen is None:
         return by.one_account()
-    account = principals.account_named(chosen) if isinstance(chosen, str) else None
+    account = principals.account_as_it_is(chosen) if isinstance(chosen, str) else None
     if account is None:
         raise InvalidValues([problem("account_id", "invalid_reference", "No such account.")])
     return account.id
@@ -182,7 +223,7 @@ def _clean_new(
     system: Mapping[str, Any],
     by: Principal,
 ) -> dict[str, Any]:
-    accesses.check_written(access, definition, set(body))
+    accesses.check_written(access, set(body))
     found = _system_problems(body, {"account_id": system["account_id"]})
     defaults = {name: field.default for name, field in definition.fields.items()}
     values = _clean_fields(definition, defaults | dict(body), found, set(defaults) - set(body))
@@ -202,7 +243,7 @@ def _clean_fields(
     for name, value in body.items():
         field = definition.fields.get(name)
         if field is None:
-            if name not in SYSTEM_FIELDS:
+            if name not in definition.columns:
                 found.append(problem(name[:80], "unknown_field", "There is no such field."))
         elif value is None:
             if field.required:
@@ -259,38 +300,43 @@ def _visible(collection: str, ids: set[str], account_id: str, by: Principal) -> 
     if not accesses.may(by, target, "view"):
         return set()
     access = accesses.of(by, target, "view")
-    return store.existing(target, store.scope(target, account_id, access.where), ids)
+    scoped = store.scope(target, account_id, access.where)
+    return store.existing(target, scoped, ids, access.parameters)
 
 
 class _Clash(Exception):
     """A record that the database refused, with what is needed to say why."""
 
-    def __init__(self, definition: Definition, values: Body, record_id: str | None) -> None:
+    def __init__(self, access: Access, values: Body, record_id: str | None, sent: Body) -> None:
         super().__init__()
-        self.definition, self.values, self.record_id = definition, values, record_id
+        self.access, self.values, self.record_id, self.sent = access, values, record_id, sent
 
 
 @contextmanager
-def _refusable(definition: Definition, values: Body, record_id: str | None) -> Iterator[None]:
+def _refusable(access: Access, values: Body, record_id: str | None, sent: Body) -> Iterator[None]:
     try:
         yield
     except IntegrityError as error:
-        raise _Clash(definition, values, record_id) from error
+        raise _Clash(access, values, record_id, sent) from error
 
 
 def _explained(clash: _Clash) -> Exception:
-    error = clash.__cause__
+    access, error = clash.access, clash.__cause__
     kind = db.violation(error).kind if isinstance(error, IntegrityError) else "other"
     if kind == "foreign_key":
         message = "A record that this one refers to is gone."
-        names = [name for name, field in clash.definition.fields.items() if field.collection]
+        names = [name for name, field in access.definition.fields.items() if field.collection]
         return InvalidValues([problem(name, "invalid_reference", message) for name in names])
     if kind == "not_null":
         # A required field came with a change of the schema between our look and our writing.
         return stamps.Stale()
     if kind != "unique":
         return clash
-    names = store.clashing(clash.definition, clash.values, clash.record_id)
+    led_to = store.foreseen(access.definition, clash.values, access.follows)
+    if not access.allows({**clash.values, **led_to}, clash.sent):
+        # What others have must not show to whom the rule refuses the record anyway.
+        return access.refusal()
+    names = store.clashing(access.definition, clash.values, clash.record_id)
     message = "Another record has this value already."
     details = [problem(name, "not_unique", message) for name in names]
     return Conflict(message, field=names[0] if names else None, details=details)
@@ -298,20 +344,32 @@ def _explained(clash: _Clash) -> Exception:
 
 def _viewed(definition: Definition, row: store.Row, by: Principal) -> Shown:
     # Whoever may write but not view learns only that it was done.
+    access = _view_of(definition, row, by)
+    names = access.readable if access else SYSTEM_FIELDS
+    return _shown(row, list(names), access)
+
+
+def _view_of(definition: Definition, row: store.Row, by: Principal) -> Access | None:
+    """What viewing a record opens to the caller; None where it is out of sight."""
     if not accesses.may(by, definition, "view"):
-        system = {
-            name: field for name, field in definition.columns.items() if name in SYSTEM_FIELDS
-        }
-        return _shown(row, list(system), system)
-    readable = accesses.of(by, definition, "view").readable
-    return _shown(row, list(readable), readable)
+        return None
+    access = accesses.of(by, definition, "view")
+    return access if _allows(access, row, {}) else None
 
 
-def _shown(row: store.Row, names: Sequence[str], fields: Mapping[str, Field]) -> Shown:
-    return {
+def _shown(row: store.Row, names: Sequence[str], access: Access | None) -> Shown:
+    fields = access.definition.columns if access else SYSTEM_COLUMNS
+    shown = {
         name: None if (value := row[name]) is None else fields[name].shown(value) for name in names
     }
+    for name in access.masked if access else ():
+        if name in shown:
+            shown[name] = masking.masked(fields[name], shown[name])
+    return shown
 
 
-def _no_record() -> NotFound:
+def _missing(access: Access) -> Exception:
+    """No such record, or none for the caller: whoever might see it once signed in is told so."""
+    if not access.caller.signed_in and access.about_caller:
+        return Unauthorized()
     return NotFound("There is no such record.")

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import sqlalchemy as sa
 
 from app import db, stamps
-from app.collections.definition import Definition
+from app.collections.definition import Definition, TableColumns
 from app.stamps import Stamp
 
 Row = Mapping[str, Any]
+NONE: Mapping[str, Any] = {}
 
 
 def scope(definition: Definition, account_id: str | None, where: Any = None) -> list[Any]:
@@ -22,12 +23,17 @@ def scope(definition: Definition, account_id: str | None, where: Any = None) -> 
 
 
 def read_one(
-    definition: Definition, scoped: Sequence[Any], record_id: str, checked: Sequence[Stamp]
+    definition: Definition,
+    scoped: Sequence[Any],
+    record_id: str,
+    checked: Sequence[Stamp],
+    parameters: Mapping[str, Any] = NONE,
 ) -> Row | None:
     """One record, in the statement that also checks the stamps. Raises Stale."""
     table = definition.table
     statement = sa.select(*definition.selected, *stamps.columns(checked))
-    row = db.connection().execute(statement.where(*scoped, table.c.id == record_id)).first()
+    chosen = statement.where(*scoped, table.c.id == record_id)
+    row = db.connection().execute(chosen, parameters).first()
     if row is None:
         return None
     width = len(definition.selected)
@@ -43,16 +49,18 @@ def read_page(
     limit: int,
     count: bool,
     checked: Sequence[Stamp],
+    parameters: Mapping[str, Any] = NONE,
 ) -> tuple[list[Row], int | None]:
     """A page and the total, in the statement that also checks the stamps. Raises Stale."""
     table = definition.table
     total = sa.select(sa.func.count()).select_from(table).where(*where).scalar_subquery()
     extra = [total.label("total") if count else sa.null().label("total"), *stamps.columns(checked)]
     chosen = sa.select(*definition.selected, *extra).where(*where).order_by(*order_by)
-    rows = db.connection().execute(chosen.offset(skip).limit(limit)).all()
+    run = db.connection().execute
+    rows = run(chosen.offset(skip).limit(limit), parameters).all()
     width = len(definition.selected)
     # Behind the last page no row carries the total.
-    facts = rows[0][width:] if rows else db.connection().execute(sa.select(*extra)).one()
+    facts = rows[0][width:] if rows else run(sa.select(*extra), parameters).one()
     stamps.check(facts[1:], checked)
     names = tuple(definition.columns)
     return [dict(zip(names, row[:width], strict=True)) for row in rows], facts[0]
@@ -69,7 +77,7 @@ def lock_one(definition: Definition, scoped: Sequence[Any], record_id: str) -> R
 def insert(definition: Definition, values: Row) -> Row:
     """Store a new record and return it as stored."""
     table = definition.table
-    statement = sa.insert(table).values(dict(values)).returning(*definition.selected)
+    statement = sa.insert(table).values(_bound(table, values)).returning(*definition.selected)
     row = db.connection().execute(statement).one()
     return dict(zip(definition.columns, row, strict=True))
 
@@ -77,8 +85,9 @@ def insert(definition: Definition, values: Row) -> Row:
 def update(definition: Definition, record: Row, values: Row) -> Row:
     """Change a record and return it as stored."""
     table = definition.table
-    statement = sa.update(table).where(*_exactly(definition, record)).values(dict(values))
-    row = db.connection().execute(statement.returning(*definition.selected)).one()
+    statement = sa.update(table).where(*_exactly(definition, record))
+    changed = statement.values(_bound(table, values)).returning(*definition.selected)
+    row = db.connection().execute(changed).one()
     return dict(zip(definition.columns, row, strict=True))
 
 
@@ -87,11 +96,50 @@ def delete(definition: Definition, record: Row) -> None:
     db.connection().execute(sa.delete(definition.table).where(*_exactly(definition, record)))
 
 
-def existing(definition: Definition, scoped: Sequence[Any], record_ids: Iterable[str]) -> set[str]:
+def existing(
+    definition: Definition,
+    scoped: Sequence[Any],
+    record_ids: Iterable[str],
+    parameters: Mapping[str, Any] = NONE,
+) -> set[str]:
     """Which of these ids are records within reach."""
     table = definition.table
     statement = sa.select(table.c.id).where(*scoped, table.c.id.in_(list(record_ids)))
-    return set(db.connection().execute(statement).scalars())
+    return set(db.connection().execute(statement, parameters).scalars())
+
+
+def followed(
+    definition: Definition, rows: Sequence[Row], paths: Collection[tuple[str, ...]]
+) -> list[Row]:
+    """The records with what dotted names lead to beside their own fields, in one statement."""
+    if not paths or not rows:
+        return list(rows)
+    table, named = definition.table, {".".join(path): path for path in paths}
+    source = TableColumns(definition, table)
+    columns = [source.column(path).label(name) for name, path in named.items()]
+    chosen = sa.select(table.c.account_id, table.c.id, *columns).where(
+        table.c.account_id.in_({row["account_id"] for row in rows}),
+        table.c.id.in_([row["id"] for row in rows]),
+    )
+    led = {tuple(row[:2]): row[2:] for row in db.connection().execute(chosen)}
+    return [
+        {**row, **dict(zip(named, led[row["account_id"], row["id"]], strict=True))} for row in rows
+    ]
+
+
+def foreseen(
+    definition: Definition, row: Row, paths: Collection[tuple[str, ...]]
+) -> Mapping[str, Any]:
+    """What dotted names lead to from a record that is not stored."""
+    if not paths:
+        return NONE
+    columns = [definition.table.c[name] for name in {"account_id", *(path[0] for path in paths)}]
+    given = sa.select(
+        *(sa.cast(sa.literal(row[one.name], one.type), one.type).label(one.name) for one in columns)
+    ).subquery()
+    source = TableColumns(definition, given)
+    found = db.connection().execute(sa.select(*(source.column(path) for path in paths))).one()
+    return dict(zip(map(".".join, paths), found, strict=True))
 
 
 def clashing(definition: Definition, values: Row, record_id: str | None) -> list[str]:
@@ -105,6 +153,15 @@ def clashing(definition: Definition, values: Row, record_id: str | None) -> list
             if db.connection().execute(others.limit(1)).first():
                 found.append(name)
     return found
+
+
+def _bound(table: sa.Table, values: Row) -> dict[str, Any]:
+    # Left to itself the toolkit names parameters after columns: those of expressions are named
+    # "param_1" and the like, and a field may have such a name.
+    return {
+        name: sa.bindparam(f"_value_{name}", value, type_=table.c[name].type)
+        for name, value in values.items()
+    }
 
 
 def _exactly(definition: Definition, record: Row) -> tuple[Any, ...]:

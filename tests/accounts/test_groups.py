@@ -5,8 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from flask import Flask
 
-from tests.builders import Caller, Cast
+from app.accounts import service as accounts
+from app.accounts.models import ADMIN
+from tests.builders import Caller, Cast, make_user, password_hash
+from tests.console.browser import Browser, alert
 from tests.parallel import at_once
 
 KEYS = {"id", "account_id", "name", "description", "is_system", "created_at", "updated_at"}
@@ -126,3 +130,109 @@ def test_joining_at_once_makes_one_membership(cast: Cast) -> None:
     statuses = at_once(4, lambda i: cast.alice.post(f"{path}/users", body).status_code)
     assert statuses == [200] * 4
     assert groups_of(cast.bob) == ["finance"]
+
+
+def outsider(app: Flask, cast: Cast) -> Caller:
+    """An admin of acme who is not in pii_access."""
+    return Caller(app, make_user(app, cast.alice.account_id, "dora@acme.example", ADMIN))
+
+
+def test_only_a_member_lets_somebody_into_pii_access(app: Flask, cast: Cast) -> None:
+    dora, path = outsider(app, cast), f"groups/{pii(cast.alice)}/users"
+    for user_id in (dora.id, cast.bob.id, cast.alice.id):
+        answer = dora.post(path, {"user_id": user_id})
+        assert (answer.status_code, answer.json["error"]) == (403, "forbidden")
+    assert groups_of(dora) == groups_of(cast.bob) == []
+    assert cast.alice.post(path, {"user_id": dora.id}).status_code == 200
+    assert dora.post(path, {"user_id": cast.bob.id}).status_code == 200
+    assert groups_of(dora) == groups_of(cast.bob) == ["pii_access"]
+
+
+def test_who_has_left_pii_access_does_not_come_back_alone(cast: Cast) -> None:
+    path = f"groups/{pii(cast.alice)}/users"
+    assert cast.alice.delete(f"{path}/{cast.alice.id}").status_code == 204
+    assert cast.alice.post(path, {"user_id": cast.alice.id}).status_code == 403
+    assert groups_of(cast.alice) == []
+    acting = cast.root.acting_in("acme")
+    assert acting.post(path, {"user_id": cast.alice.id}).status_code == 200
+    assert groups_of(cast.alice) == ["pii_access"]
+
+
+def test_superadmins_do_not_let_themselves_into_pii_access(app: Flask, cast: Cast) -> None:
+    path = f"groups/{pii(cast.root)}/users"
+    for caller in (cast.root, cast.root.acting_in("system")):
+        assert caller.post(path, {"user_id": cast.root.id}).status_code == 403
+    assert groups_of(cast.root) == []
+    with app.app_context():
+        hash, email = password_hash(), "rita@system.example"
+        rita = Caller(app, accounts.create_superadmin(email, hash, pii_access=True))
+    assert rita.post(path, {"user_id": cast.root.id}).status_code == 200
+    assert groups_of(cast.root) == ["pii_access"]
+
+
+@pytest.mark.parametrize("named", ["id", "name"])
+def test_only_a_member_invites_into_pii_access(app: Flask, cast: Cast, named: str) -> None:
+    dora, root = outsider(app, cast), cast.root
+    for inviter, account, status in (
+        (dora, cast.alice, 403),
+        (root, root, 403),
+        (cast.alice, cast.alice, 201),
+        (root.acting_in("acme"), cast.alice, 201),
+    ):
+        groups = [pii(account) if named == "id" else "pii_access"]
+        before = inviter.get("invitations").json["total"]
+        body = {"email": "guest@acme.example", "groups": groups}
+        assert inviter.post("invitations", body).status_code == status
+        assert inviter.get("invitations").json["total"] - before == (status == 201)
+
+
+def test_the_console_says_beside_its_form_who_may(app: Flask, cast: Cast) -> None:
+    outsider(app, cast)
+    group_id = pii(cast.alice)
+    page = Browser(app, make_caller(cast, "dora@acme.example"))
+    for answer in (
+        page.send(f"groups/{group_id}/members", email=cast.bob.email),
+        page.send("team/invite", email="guest@acme.example", role="viewer", groups=group_id),
+    ):
+        assert (answer.status_code, "Only a member of pii_access" in alert(answer)) == (403, True)
+    assert groups_of(cast.bob) == []
+
+
+def make_caller(cast: Cast, email: str) -> Caller:
+    """Somebody of acme, to sign in to the console as."""
+    caller = Caller(cast.alice.app)
+    caller.email, caller.slug = email, cast.alice.slug
+    return caller
+
+
+@pytest.mark.parametrize("name", ["Finance", " finance", "FINANCE ", "ﬁnance", "fin\u200bance"])
+def test_names_differ_by_more_than_case(cast: Cast, name: str) -> None:
+    path = f"groups/{make_group(cast.alice)['id']}"
+    other = f"groups/{make_group(cast.alice, 'other')['id']}"
+    for answer in (
+        cast.alice.post("groups", {"name": name}),
+        cast.alice.patch(other, {"name": name}),
+    ):
+        assert (answer.status_code, answer.json["field"]) == (409, "name")
+    renamed = cast.alice.patch(path, {"name": name})
+    assert (renamed.status_code, renamed.json["name"]) == (200, name.strip())
+    assert cast.charlie.post("groups", {"name": name}).status_code == 201
+    assert cast.alice.post("groups", {"name": "PII_Access"}).status_code == 409
+
+
+@pytest.mark.parametrize("name", ["a\nb", "a\tb", "a\u2028b", " ", "\u200b", "a\x7f"])
+def test_what_is_no_name_is_400(cast: Cast, name: str) -> None:
+    path = f"groups/{make_group(cast.alice)['id']}"
+    for answer in (
+        cast.alice.post("groups", {"name": name}),
+        cast.alice.patch(path, {"name": name}),
+    ):
+        assert answer.status_code == 400
+        assert [one["code"] for one in answer.json["details"]] == ["name_invalid"]
+    assert cast.alice.get(path).json["name"] == "finance"
+
+
+def test_of_names_given_at_once_one_is_taken(cast: Cast) -> None:
+    names = ["money", "Money", "MONEY", "mOney"]
+    seen = at_once(4, lambda i: cast.alice.post("groups", {"name": names[i]}).status_code)
+    assert sorted(seen) == [201, 409, 409, 409]

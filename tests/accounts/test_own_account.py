@@ -100,11 +100,32 @@ def test_what_is_no_address_is_refused_in_every_setting(alice: Caller) -> None:
     assert alice.get("account").json["allowed_redirect_uris"] == []
 
 
+NO_ORIGINS = [
+    "https://x.example/",
+    "https://X.example",
+    "*",
+    "null",
+    "https://*",
+    "https://*.a.example",
+    "https://a.*.example",
+    "https://a..example",
+    "https://%61.example",
+    "https://a.example?x",
+    "https://a.example:443",
+    "http://a.example:80",
+    "https://a.example:0444",
+    "https://a.example:70000",
+    "https://a.example:",
+]
+
+
 def test_what_is_no_origin_is_refused(alice: Caller) -> None:
-    for origin in ("https://x.example/", "https://X.example", "*", "null"):
+    for origin in NO_ORIGINS:
         answer = alice.patch("account", {"cors_origins": ["https://ok.example", origin]})
         found = [(one["field"], one["code"]) for one in answer.json["details"]]
-        assert found == [("cors_origins", "invalid_url")]
+        assert found == [("cors_origins", "invalid_url")], origin
+    exact = ["https://a-b.example:8443", "http://a.example:443", "http://[::1]:3000"]
+    assert alice.patch("account", {"cors_origins": exact}).json["cors_origins"] == exact
 
 
 def test_the_team_is_the_own_accounts(cast: Cast) -> None:

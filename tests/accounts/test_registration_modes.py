@@ -11,6 +11,7 @@ from flask import Flask
 
 from app.accounts.models import ADMIN
 from tests.builders import PASSWORD, Caller, Cast, make_account, make_user
+from tests.console.browser import Browser, alert
 from tests.mailbox import body_of, outbox, run_jobs, token_in
 from tests.parallel import at_once
 
@@ -67,7 +68,26 @@ def test_invited_people_join_unless_it_is_off(app: Flask, cast: Cast, set_to: Se
     set_to(registration="off")
     refused = Caller(app).post(f"invitations/{tokens[1]}/accept", {"password": PASSWORD})
     assert refused.status_code == 403
+    assert Caller(app).get(f"invitations/{tokens[1]}").json["is_valid"] is False
     assert users(cast) == 5
+
+
+def test_where_it_is_off_nobody_is_invited_either(app: Flask, cast: Cast, set_to: Set) -> None:
+    made = cast.alice.post("invitations", {"email": "dora@acme.example"}).json
+    page, form = Browser(app, cast.alice), {"email": "emil@acme.example", "role": "viewer"}
+    set_to(registration="off")
+    for path, body in (("invitations", form), (f"invitations/{made['id']}/resend", None)):
+        answer = cast.alice.post(path, body)
+        assert (answer.status_code, answer.json["error"]) == (403, "forbidden")
+        assert "the admins make the users" in answer.json["message"]
+    for shown in (page.get("team/invite"), page.send("team/invite", **form)):
+        assert (shown.status_code, "the admins make the users" in alert(shown)) == (403, True)
+    assert Browser(app).get(f"invitations/{made['token']}").status_code == 403
+    assert cast.alice.get("invitations").json["total"] == 1
+    assert cast.alice.post("account/users", {"email": "emil@acme.example"}).status_code == 201
+    set_to(registration="invite")
+    assert cast.alice.post("invitations", {"email": "fay@acme.example"}).status_code == 201
+    assert page.get("team/invite").status_code == 200
 
 
 def test_open_registration_makes_an_account(app: Flask, cast: Cast, set_to: Set) -> None:
@@ -96,18 +116,39 @@ def test_the_first_and_the_second_join_the_one_account_as_viewers(
     assert (signed_in.status_code, signed_in.json["user"]["account_code"]) == (200, "AA0003")
 
 
+@pytest.mark.parametrize("field", ["account", "account_slug"])
+@pytest.mark.parametrize("named", ["acme", "nowhere", "system", "AA0001", "x"])
+def test_who_names_another_account_joins_none(
+    app: Flask, cast: Cast, house: None, field: str, named: str
+) -> None:
+    answer = Caller(app).post("auth/register", {**ANN, field: named})
+    assert answer.status_code == 400
+    assert [(one["field"], one["code"]) for one in answer.json["details"]] == [
+        ("account_slug", "invalid_reference")
+    ]
+    assert named not in answer.text
+    assert users(cast) == 4
+    joined = Caller(app).post("auth/register", {**ANN, field: "House"})
+    assert (joined.status_code, joined.json["account"]["slug"]) == (201, "house")
+
+
 def test_a_name_given_all_the_same_founds_nothing(app: Flask, cast: Cast, house: None) -> None:
-    answer = Caller(app).post("auth/register", {**ACME, "account_slug": "acme"})
+    answer = Caller(app).post("auth/register", ACME)
     assert (answer.status_code, answer.json["account"]["slug"]) == (201, "house")
     assert cast.root.get("users?search=initech").json["items"][0]["account_name"] == "House"
     assert cast.root.get("accounts").json["total"] == 4
 
 
 def shape(answer: Any) -> Any:
-    body = answer.json
-    for name in ("id", "created_at", "updated_at"):
-        body["user"].pop(name)
-    return answer.status_code, sorted(answer.headers.keys()), body
+    """All of an answer but what differs from one registration to the next."""
+    user = answer.json["user"]
+    born = {user["id"]: "<id>", user["created_at"]: "<then>", user["updated_at"]: "<changed>"}
+    assert user["updated_at"] == user["created_at"]
+    text = answer.text
+    for value, name in born.items():
+        text = text.replace(value, name)
+    headers = [(k, v) for k, v in answer.headers if k not in ("Date", "X-Correlation-ID")]
+    return answer.status_code, headers, text
 
 
 def test_a_known_address_is_answered_alike_and_told_by_mail(
@@ -125,6 +166,49 @@ def test_a_known_address_is_answered_alike_and_told_by_mail(
     assert [mail["To"] for mail in mails] == ["Ann@house.example"]
     assert "/console/forgot-password" in body_of(mails[0])
     assert "token=" not in body_of(mails[0])
+
+
+def test_no_byte_tells_a_new_address_from_a_known_one(app: Flask, cast: Cast, house: None) -> None:
+    Caller(app).post("auth/register", ANN)
+    seen = []
+    for number in range(5):
+        for email in (ANN["email"], f"new{number}@house.example"):
+            answer = Caller(app).post("auth/register", {**ANN, "email": email})
+            status, headers, text = shape(answer)
+            headers = [one for one in headers if one[0] != "Content-Length"]
+            seen.append((status, headers, text.replace(email, "<email>")))
+    assert seen == seen[:1] * 10
+
+
+def test_a_new_account_does_not_tell_whether_its_admin_is_known_elsewhere(
+    app: Flask, cast: Cast
+) -> None:
+    seen = []
+    for slug, email in (("one", cast.bob.email), ("two", "ann@acme.example"), ("six", "")):
+        body = {"account": slug, "email": email or cast.root.email, "password": PASSWORD}
+        answer = Caller(app).post("auth/register", body)
+        user = answer.json["user"]
+        seen.append((answer.status_code, list(user), user["role"], user["groups"]))
+        assert answer.json["account"]["slug"] == slug
+    assert seen == [(201, seen[0][1], "admin", ["pii_access"])] * 3
+
+
+@pytest.mark.parametrize("path", ["auth/forgot-password", "auth/resend-verification"])
+def test_asking_for_a_mail_is_answered_alike_in_every_byte(
+    app: Flask, cast: Cast, path: str
+) -> None:
+    make_user(app, cast.bob.account_id, "dora@acme.example", verified=False)
+    seen = []
+    for account, email in (
+        ("acme", cast.bob.email),
+        ("acme", "dora@acme.example"),
+        ("acme", "nobody@acme.example"),
+        ("nowhere", cast.bob.email),
+    ):
+        answer = Caller(app).post(path, {"account": account, "email": email})
+        headers = [(k, v) for k, v in answer.headers if k not in ("Date", "X-Correlation-ID")]
+        seen.append((answer.status_code, headers, answer.data))
+    assert seen == seen[:1] * 4
 
 
 def test_a_known_address_keeps_its_user(app: Flask, cast: Cast, house: None) -> None:

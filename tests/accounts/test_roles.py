@@ -6,7 +6,9 @@ from typing import Any
 
 import pytest
 
-from tests.builders import Caller, Cast
+from tests.auth.test_invitations import expire
+from tests.builders import PASSWORD, Caller, Cast
+from tests.parallel import at_once
 
 
 def make_role(root: Caller, name: str = "auditor") -> dict[str, Any]:
@@ -66,6 +68,61 @@ def test_a_role_in_use_stays(cast: Cast, holder: str) -> None:
     assert cast.root.get(f"roles/{made['id']}").json == made
 
 
+CLOSED = ("accepted", "cancelled", "expired")
+
+
+def invite(cast: Cast, role: int, state: str) -> str:
+    """An invitation with that role, in that state; returns its id."""
+    body = {"email": f"{state}@acme.example", "role_id": role}
+    made = cast.alice.post("invitations", body).json
+    path, id = f"invitations/{made['id']}", str(made["id"])
+    if state == "cancelled":
+        assert cast.alice.delete(path).status_code == 204
+    if state == "accepted":
+        password = {"password": PASSWORD}
+        joined = Caller(cast.root.app).post(f"invitations/{made['token']}/accept", password)
+        body = {"role": "viewer"}
+        assert cast.root.patch(f"users/{joined.json['user']['id']}", body).status_code == 200
+    if state == "expired":
+        expire(cast.root.app, id)
+    return id
+
+
+def test_an_invitation_that_is_closed_does_not_keep_its_role(cast: Cast) -> None:
+    made = make_role(cast.root)
+    other = invite(cast, 3, "cancelled")
+    ids = {state: invite(cast, made["id"], state) for state in CLOSED}
+    pending = invite(cast, made["id"], "pending")
+    assert cast.root.delete(f"roles/{made['id']}").status_code == 409
+    before = {one["id"]: one for one in cast.alice.get("invitations").json["items"]}
+    assert {before[id]["role"] for id in (*ids.values(), pending)} == {"auditor"}
+    assert cast.alice.delete(f"invitations/{pending}").status_code == 204
+    assert cast.root.delete(f"roles/{made['id']}").status_code == 204
+    after = {one["id"]: one for one in cast.alice.get("invitations").json["items"]}
+    for state, id in ids.items():
+        assert after[id] == {**before[id], "role": None, "role_id": None}, state
+        assert after[id]["status"] == state
+        assert cast.alice.post(f"invitations/{id}/resend").status_code == 409, state
+    assert after[other] == before[other]
+
+
+def test_a_role_that_is_refused_to_go_is_forgotten_by_nobody(cast: Cast) -> None:
+    made = make_role(cast.root)
+    cancelled = invite(cast, made["id"], "cancelled")
+    cast.root.patch(f"users/{cast.bob.id}", {"role_id": made["id"]})
+    assert cast.root.delete(f"roles/{made['id']}").status_code == 409
+    (shown,) = cast.alice.get("invitations").json["items"]
+    assert (shown["id"], shown["role"]) == (cancelled, "auditor")
+
+
+def test_sending_again_and_deleting_the_role_at_once(cast: Cast) -> None:
+    made = make_role(cast.root)
+    path = f"invitations/{invite(cast, made['id'], 'expired')}/resend"
+    calls = [lambda: cast.alice.post(path), lambda: cast.root.delete(f"roles/{made['id']}")]
+    sent, deleted = (a.status_code for a in at_once(2, lambda n: calls[n]()))
+    assert (sent, deleted) in {(200, 409), (409, 204)}
+
+
 def test_a_new_name_is_obeyed_by_the_next_request(cast: Cast) -> None:
     made = make_role(cast.root)
     cast.root.patch(f"users/{cast.bob.id}", {"role": "auditor"})
@@ -85,3 +142,21 @@ def test_what_has_another_shape_is_422(root: Caller) -> None:
         assert (answer.status_code, answer.json["detail"][0]["loc"]) == (422, ["path", "role_id"])
     assert root.get("roles/99").status_code == 404
     assert root.get("roles?search=x").status_code == 422
+
+
+@pytest.mark.parametrize("name", ["Admin", " admin", "ADMIN\n", "\uff41dmin", "ad\u200bmin"])
+def test_names_differ_by_more_than_case(root: Caller, name: str) -> None:
+    path = f"roles/{make_role(root)['id']}"
+    for answer in (root.post("roles", {"name": name}), root.patch(path, {"name": name})):
+        assert (answer.status_code, answer.json["field"]) == (409, "name")
+    assert root.patch(path, {"name": " Auditor "}).json["name"] == "Auditor"
+    assert root.post("roles", {"name": "auditor"}).status_code == 409
+
+
+@pytest.mark.parametrize("name", ["a\nb", "a\tb", "a\u2028b", " ", "\u200b", "a\x7f"])
+def test_what_is_no_name_is_400(root: Caller, name: str) -> None:
+    path = f"roles/{make_role(root)['id']}"
+    for answer in (root.post("roles", {"name": name}), root.patch(path, {"name": name})):
+        assert answer.status_code == 400
+        assert [one["code"] for one in answer.json["details"]] == ["name_invalid"]
+    assert root.get(path).json["name"] == "auditor"

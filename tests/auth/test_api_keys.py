@@ -401,3 +401,40 @@ def test_scopes_give_nothing_that_the_maker_may_not(app: Flask, cast: Cast) -> N
     program = machine(app, cast.bob, scopes={"collections": ["posts"]})
     answer = program.get("records/posts")
     assert (answer.status_code, answer.json["error"]) == (403, "rule_denied")
+
+
+def test_a_key_of_a_superadmin_sets_no_passwords_and_changes_no_addresses(
+    app: Flask, cast: Cast
+) -> None:
+    program, bob = machine(app, cast.root), f"users/{cast.bob.id}"
+    new = {"email": "dora@acme.example", "account_id": cast.bob.account_id}
+    closed: list[tuple[str, str, Any]] = [
+        ("PUT", f"{bob}/password", {"new_password": "Correct-horse-2"}),
+        ("POST", f"{bob}/password", {"password": "Correct-horse-2"}),
+        ("POST", f"{bob}/password", {"send_reset_link": True}),
+        ("POST", "users", {**new, "password": "Correct-horse-2"}),
+        ("PATCH", bob, {"email": "elsewhere@acme.example"}),
+        ("PUT", bob, {"email": "elsewhere@acme.example"}),
+    ]
+    for method, path, body in closed:
+        answer = program(method, path, body)
+        assert (answer.status_code, answer.json["error"]) == (403, "forbidden"), (method, path)
+    assert cast.root.get(bob).json["email"] == cast.bob.email
+    login = {"account": "acme", "email": cast.bob.email, "password": PASSWORD}
+    assert Caller(app).post("auth/login", login).status_code == 200
+    assert program.post("users", new).status_code == 201
+    assert program.patch(bob, {"name": "Bob"}).status_code == 200
+
+
+def test_a_key_of_an_admin_sets_no_passwords_and_changes_no_addresses(
+    app: Flask, cast: Cast
+) -> None:
+    program, bob = machine(app, cast.alice), f"account/users/{cast.bob.id}"
+    for method in ("PUT", "PATCH"):
+        answer = program(method, bob, {"email": "elsewhere@acme.example"})
+        assert (answer.status_code, answer.json["error"]) == (403, "forbidden")
+    assert cast.alice.get(bob).json["email"] == cast.bob.email
+    new = {"email": "dora@acme.example"}
+    assert program.post("account/users", {**new, "password": PASSWORD}).status_code == 422
+    assert program.post("account/users", new).status_code == 201
+    assert program.post("invitations", {"email": "emil@acme.example"}).status_code == 201

@@ -225,6 +225,26 @@ def test_an_accepted_invitation_stays_accepted(alice: Caller, anyone: Caller) ->
     assert outcome(accept(anyone, made["token"])) == (400, "invalid_token")
 
 
+@pytest.mark.parametrize("suspended", [True, False], ids=["suspended", "closed"])
+def test_nobody_joins_an_account_that_is_not_open(
+    app: Flask, cast: Cast, anyone: Caller, suspended: bool
+) -> None:
+    token = invite(cast.alice)["token"]
+    path = f"accounts/{cast.alice.account_id}"
+    if suspended:
+        assert cast.root.patch(path, {"is_active": False}).status_code == 200
+    else:
+        assert cast.root.delete(path).status_code == 204
+    assert accept(anyone, token).status_code == 404
+    assert anyone.get(f"invitations/{token}").status_code == 404
+    assert run_jobs(app) > 0
+    assert outbox(app) == []
+    assert members(app) == []
+    if suspended:
+        cast.root.patch(path, {"is_active": True})
+        assert accept(anyone, token).status_code == 200
+
+
 def test_the_list_shows_every_state(app: Flask, alice: Caller, anyone: Caller) -> None:
     expire(app, invite(alice, "expired@acme.example")["id"])
     accept(anyone, invite(alice, "accepted@acme.example")["token"])

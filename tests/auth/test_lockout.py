@@ -17,7 +17,9 @@ from flask import Flask
 from app import clock, create_app
 from app.auth import passwords
 from tests import services
-from tests.builders import PASSWORD, Caller, make_user
+from tests.builders import PASSWORD, Caller, Cast, make_user
+from tests.console.browser import Browser
+from tests.mailbox import outbox, run_jobs
 from tests.parallel import at_once
 
 # Longer than any password: a wrong one that costs no hashing.
@@ -150,6 +152,45 @@ def test_guesses_at_once_are_all_counted(limited: Caller) -> None:
     assert statuses(2, limited, here) == [401, 429]
 
 
+def test_of_thirty_wrong_guesses_at_once_ten_are_answered(limited: Caller) -> None:
+    here = address()
+    seen = at_once(30, lambda n: login(limited, here, f"Wrong-horse-{n}").status_code)
+    assert sorted(seen) == [401] * 10 + [429] * 20
+    assert login(limited, here, PASSWORD).status_code == 429
+
+
+def test_of_guesses_at_many_users_at_once_as_many_are_answered_as_an_address_has(
+    app: Flask, bob: Caller, storage: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = address()
+    limited = limit(app, monkeypatch, redis_url=storage, login_tries_per_address=12)
+    seen = at_once(
+        30, lambda n: login(limited, here, "Wrong", email=f"{n}@acme.example").status_code
+    )
+    assert sorted(seen) == [401] * 12 + [429] * 18
+
+
+def test_right_passwords_at_once_are_not_held_up(limited: Caller) -> None:
+    here = address()
+    assert statuses(9, limited, here) == [401] * 9
+    assert at_once(20, lambda _: login(limited, here, PASSWORD).status_code) == [200] * 20
+
+
+def test_a_right_guess_beside_too_many_wrong_ones_tells_nothing(
+    limited: Caller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here, verify = address(), passwords.verify
+
+    def slowly(password: str, password_hash: str | None) -> bool:
+        if password == PASSWORD:
+            assert statuses(10, limited, here) == [401] * 10
+        return verify(password, password_hash)
+
+    monkeypatch.setattr(passwords, "verify", slowly)
+    answer = login(limited, here, PASSWORD)
+    assert (answer.status_code, "Set-Cookie" in answer.headers) == (429, False)
+
+
 @pytest.fixture
 def own_redis() -> Iterator[services.Redis]:
     """A Redis to crash."""
@@ -206,6 +247,131 @@ def test_a_new_address_of_ones_own_is_mailed_so_often_only(
     body = {"email": "victim@elsewhere.example"}
     seen = [bob.patch("auth/me", body).status_code for _ in range(tries + 1)]
     assert seen == [200] * tries + [429]
+
+
+def test_mails_asked_for_at_once_are_as_many_as_a_mailbox_may_get(
+    app: Flask, bob: Caller, storage: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limited = limit(app, monkeypatch, redis_url=storage)
+    email = f"{secrets.token_hex(6)}@acme.example"
+    seen = at_once(20, lambda _: ask(limited, "auth/forgot-password", email, address()))
+    assert sorted(seen) == [200] * 10 + [429] * 10
+
+
+INVITE = {"email": "bob@globex.example"}
+LINK = {"send_reset_link": True}
+# Who has mails sent to which mailbox, and how.
+SIGNED_IN: dict[str, tuple[str, str, str, Any, str]] = {
+    "own link": ("bob", "POST", "auth/send-verification", {}, "bob@acme.example"),
+    "own link again": ("bob", "POST", "auth/resend-verification", {}, "bob@acme.example"),
+    "a user's link": (
+        "alice",
+        "POST",
+        "auth/send-verification",
+        {"email": "Bob@acme.example"},
+        "bob@acme.example",
+    ),
+    "by a superadmin": (
+        "root",
+        "POST",
+        "users/{bob}/resend-verification",
+        None,
+        "bob@acme.example",
+    ),
+    "a link to reset": ("root", "POST", "users/{bob}/password", LINK, "bob@acme.example"),
+    "inviting": ("alice", "POST", "invitations", INVITE, "bob@globex.example"),
+    "inviting again": (
+        "alice",
+        "POST",
+        "invitations/{invitation}/resend",
+        None,
+        "guest@acme.example",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", SIGNED_IN)
+def test_the_signed_in_cannot_flood_a_mailbox_either(
+    app: Flask, cast: Cast, monkeypatch: pytest.MonkeyPatch, case: str
+) -> None:
+    who, method, path, body, mailbox = SIGNED_IN[case]
+    invitation = cast.alice.post("invitations", {"email": "guest@acme.example"}).json["id"]
+    limited, caller = limit(app, monkeypatch, mail_tries=3), getattr(cast, who)
+    at = path.format(bob=cast.bob.id, invitation=invitation)
+    answers = [caller(method, at, body) for _ in range(5)]
+    good = 201 if path == "invitations" else 200
+    assert [answer.status_code for answer in answers] == [good] * 3 + [429] * 2
+    assert 0 < int(answers[-1].headers["Retry-After"]) <= 3600
+    assert ask(limited, "auth/forgot-password", mailbox, address()) == 429
+    run_jobs(app)
+    assert sum(mail["To"] == mailbox for mail in outbox(app)) <= 3
+
+
+def test_users_made_or_moved_again_and_again_do_not_flood_a_mailbox(
+    app: Flask, cast: Cast, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limit(app, monkeypatch, mail_tries=2)
+    seen = []
+    for _ in range(3):
+        made = cast.alice.post("account/users", {"email": "victim@acme.example"})
+        seen.append(made.status_code)
+        if made.status_code == 201:
+            cast.alice.delete(f"account/users/{made.json['id']}")
+    assert seen == [201, 201, 429]
+    assert cast.alice.get("account/users").json["total"] == 2
+    moved = cast.alice.patch(f"account/users/{cast.bob.id}", {"email": "victim@acme.example"})
+    assert moved.status_code == 429
+    assert cast.alice.get(f"account/users/{cast.bob.id}").json["email"] == cast.bob.email
+
+
+def test_the_console_does_not_flood_a_mailbox_either(
+    app: Flask, cast: Cast, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    alices, bobs = Browser(app, cast.alice), Browser(app, cast.bob)
+    limit(app, monkeypatch, mail_tries=2)
+    reset, new = f"team/users/{cast.bob.id}/reset-link", {"email": "victim@elsewhere.example"}
+    assert [bobs.send("profile", **new).status_code for _ in range(3)] == [303, 303, 429]
+    assert [alices.send(reset).status_code for _ in range(3)] == [303, 303, 429]
+
+
+def change_password(caller: Caller, current: str = WRONG) -> Any:
+    body = {"current_password": current, "new_password": "Better-horse-2"}
+    return caller.post("auth/change-password", body, environ_overrides={"REMOTE_ADDR": address()})
+
+
+def test_guesses_at_the_present_password_are_limited(limited: Caller, cast: Cast) -> None:
+    seen = [change_password(cast.bob).status_code for _ in range(10)]
+    assert seen == [400] * 10
+    for password in (WRONG, PASSWORD):
+        answer = change_password(cast.bob, password)
+        assert (answer.status_code, answer.json["error"]) == (429, "rate_limited")
+        assert 0 < int(answer.headers["Retry-After"]) <= 15 * 60
+    assert login(limited, address(), PASSWORD).status_code == 200
+    assert change_password(cast.alice, PASSWORD).status_code == 200
+
+
+def test_of_guesses_at_the_present_password_at_once_ten_are_answered(
+    limited: Caller, bob: Caller
+) -> None:
+    seen = at_once(20, lambda n: change_password(bob, f"Wrong-horse-{n}").status_code)
+    assert sorted(seen) == [400] * 10 + [429] * 10
+
+
+def test_who_knows_the_present_password_is_not_limited(limited: Caller, bob: Caller) -> None:
+    weak = {"current_password": PASSWORD, "new_password": "weak"}
+    seen = [bob.post("auth/change-password", weak).status_code for _ in range(12)]
+    assert seen == [400] * 12
+    assert change_password(bob, PASSWORD).status_code == 200
+
+
+def test_later_the_present_password_may_be_tried_again(limited_mails: Caller, bob: Caller) -> None:
+    assert [change_password(bob).status_code for _ in range(11)] == [400] * 10 + [429]
+    with time_machine.travel(clock.now() + timedelta(minutes=16)):
+        assert change_password(bob, PASSWORD).status_code == 200
+
+
+def test_where_the_lock_out_is_off_nobody_waits(bob: Caller) -> None:
+    assert [change_password(bob).status_code for _ in range(12)] == [400] * 12
 
 
 class Counting:

@@ -207,6 +207,64 @@ def test_a_deactivated_user_resets_nothing(app: Flask, anyone: Caller, bob: Call
     assert outcome(reset(anyone, token)) == (400, "invalid_token")
 
 
+def valid(caller: Caller, token: str) -> bool:
+    return bool(caller.get(f"auth/verify-reset-token/{token}").json["valid"])
+
+
+CLOSINGS: dict[str, tuple[str, str, Any]] = {
+    "another address": ("PATCH", "users/{user}", {"email": "robert@acme.example"}),
+    "deactivated": ("PATCH", "users/{user}", {"is_active": False}),
+    "deleted": ("DELETE", "users/{user}", None),
+    "account suspended": ("PATCH", "accounts/{account}", {"is_active": False}),
+    "account closed": ("DELETE", "accounts/{account}", None),
+}
+
+
+@pytest.mark.parametrize("case", CLOSINGS)
+def test_a_mailed_link_ends_with_what_it_was_mailed_for(
+    app: Flask, anyone: Caller, cast: Any, case: str
+) -> None:
+    token = mailed_token(app, anyone)
+    assert valid(anyone, token)
+    method, path, body = CLOSINGS[case]
+    at = path.format(user=cast.bob.id, account=cast.bob.account_id)
+    assert cast.root(method, at, body).status_code in (200, 204)
+    assert not valid(anyone, token)
+    assert outcome(reset(anyone, token)) == (400, "invalid_token")
+    assert login(anyone, NEW).status_code == 401
+    assert login(anyone, NEW, email="robert@acme.example").status_code == 401
+
+
+def test_an_address_of_ones_own_left_behind_opens_nothing(
+    app: Flask, anyone: Caller, bob: Caller
+) -> None:
+    token = mailed_token(app, anyone)
+    bob.patch("auth/me", {"email": "robert@acme.example"})
+    run_jobs(app)
+    assert valid(anyone, token), "until the new address is verified, the old one is bob's"
+    anyone.get(f"/auth/verify-email?token={token_in(outbox(app)[-1])}")
+    assert bob.get("auth/me").json["email"] == "robert@acme.example"
+    assert not valid(anyone, token)
+    assert outcome(reset(anyone, token)) == (400, "invalid_token")
+
+
+def test_nobody_of_a_suspended_account_is_mailed_or_verified(
+    app: Flask, anyone: Caller, cast: Any
+) -> None:
+    make_user(app, cast.alice.account_id, "new@acme.example", verified=False)
+    new = {"account": "acme", "email": "new@acme.example"}
+    anyone.post("auth/resend-verification", new)
+    run_jobs(app)
+    token = token_in(outbox(app)[-1])
+    account = f"accounts/{cast.alice.account_id}"
+    cast.root.patch(account, {"is_active": False})
+    assert outcome(anyone.post("auth/verify-email", {"token": token})) == (400, "invalid_token")
+    for path in ("auth/forgot-password", "auth/resend-verification"):
+        assert anyone.post(path, new).status_code == 200
+    run_jobs(app)
+    assert len(outbox(app)) == 1
+
+
 def test_no_token_is_stored(app: Flask, anyone: Caller, bob: Caller) -> None:
     secret = mailed_token(app, anyone).partition("-")[2]
     with app.app_context():

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import shutil
+import subprocess
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
@@ -17,6 +21,7 @@ from tests.builders import Cast
 from tests.conftest import make_app, settings_for
 from tests.processes import free_port
 
+HERE = Path(__file__).parent
 # Said in the console by the page itself, as the browser does not report each violation there.
 TELL_VIOLATIONS = """addEventListener("securitypolicyviolation", event =>
   console.error("refused by policy:", event.violatedDirective, event.blockedURI))"""
@@ -44,6 +49,13 @@ class Visit:
         """Remember an error that the page told of."""
         if message.type == "error":
             self.faults.append(message.text)
+
+    def check_accessible(self, axe: str) -> None:
+        """Nobody is kept from using the page, as far as axe-core can tell."""
+        self.page.evaluate(f"{axe};null")
+        violations = self.page.evaluate("axe.run().then(found => found.violations)")
+        found = [(one["id"], node["html"]) for one in violations for node in one["nodes"]]
+        assert found == [], self.page.url
 
     def check_quiet_and_at_home(self) -> None:
         """Nothing went wrong, and no other host was asked for anything."""
@@ -96,6 +108,20 @@ def browser() -> Iterator[Browser]:
         )
         yield browser
         browser.close()
+
+
+@pytest.fixture(scope="session")
+def axe() -> str:
+    """The source of axe-core, which finds what keeps people from using a page."""
+    source = HERE / "node_modules" / "axe-core" / "axe.min.js"
+    if not source.exists():
+        if not shutil.which("npm"):
+            reason = "npm is missing: the accessibility of the pages is NOT tested"
+            if os.environ.get("CI"):
+                pytest.fail(reason)
+            pytest.skip(f"{reason}; `python -m tests.services install` installs it")
+        subprocess.run(["npm", "ci", "--no-audit", "--no-fund"], cwd=HERE, check=True)
+    return source.read_text()
 
 
 @pytest.fixture

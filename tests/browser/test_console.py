@@ -32,8 +32,18 @@ def sign_in(visit: Visit, caller: Caller) -> None:
 
 def check_fits(visit: Visit) -> None:
     """Nothing sticks out at the side of the window."""
-    width = visit.page.evaluate("document.documentElement.scrollWidth - window.innerWidth")
-    assert width <= 0
+    out = visit.page.evaluate("document.documentElement.scrollWidth - window.innerWidth")
+    assert out <= 0, visit.page.url
+
+
+def check_nothing_scrolls_sideways(visit: Visit) -> None:
+    """No part of the page is wider than its place, either."""
+    parts = visit.page.locator("main :not(thead, thead *, input, select, span)")
+    wide = parts.evaluate_all(
+        "all => all.filter(one => one.clientWidth && one.scrollWidth > one.clientWidth + 1)"
+        ".map(one => one.outerHTML)"
+    )
+    assert wide == [], visit.page.url
 
 
 def figure(visit: Visit, name: str) -> str:

@@ -10,15 +10,42 @@ from flask import Flask
 from playwright.sync_api import expect
 
 from tests.browser.conftest import Visit
-from tests.browser.test_console import IDS, LOOKS, check_fits, sign_in
+from tests.browser.test_console import (
+    IDS,
+    LOOKS,
+    NARROW,
+    check_fits,
+    check_nothing_scrolls_sideways,
+    sign_in,
+)
 from tests.builders import Cast
 from tests.mailbox import link_in, outbox, run_jobs
 
 pytestmark = pytest.mark.browser
 
 KEY = re.compile(r"svc_sk_AA0001_[A-Za-z0-9]{32}")
-OF_ADMINS = ("team", "team/invite", "groups", "groups/new", "keys", "keys/new", "profile")
-OF_SUPERADMINS = ("accounts", "accounts/new", "users", "users/new", "roles", "roles/new", "roles/1")
+OF_ADMINS = (
+    "",
+    "team",
+    "team/invitations",
+    "team/invite",
+    "groups",
+    "groups/new",
+    "keys",
+    "keys/new",
+    "profile",
+    "nope",
+)
+OF_SUPERADMINS = (
+    "",
+    "accounts",
+    "accounts/new",
+    "users",
+    "users/new",
+    "roles",
+    "roles/new",
+    "roles/1",
+)
 
 
 def fill(visit: Visit, **values: str) -> None:
@@ -47,7 +74,9 @@ def test_an_admin_invites_makes_a_key_and_keeps_the_profile(
     fill(visit, name="nightly import")
     press(visit, "Make the key")
     expect(page.get_by_label("nightly import")).to_have_value(KEY)
-    press(visit, "I have copied it")
+    page.reload()
+    expect(page.get_by_role("status")).to_contain_text("was shown once already")
+    expect(page.get_by_role("rowheader", name="nightly import")).to_have_count(1)
     page.get_by_text("Revoke…").click()
     press(visit, "Revoke the key")
     expect(page.get_by_role("status")).to_contain_text("nightly import is revoked")
@@ -66,8 +95,8 @@ def test_an_admin_invites_makes_a_key_and_keeps_the_profile(
 
 
 @pytest.mark.parametrize(("scheme", "size"), LOOKS[::3], ids=IDS[::3])
-def test_every_page_fits_every_window(
-    visit: Visit, live_cast: Cast, tmp_path: Path, scheme: str, size: dict[str, int]
+def test_every_page_suits_everybody_in_every_window(
+    visit: Visit, live_cast: Cast, axe: str, tmp_path: Path, scheme: str, size: dict[str, int]
 ) -> None:
     page = visit.page
     page.set_viewport_size(size)  # type: ignore[arg-type]
@@ -78,9 +107,14 @@ def test_every_page_fits_every_window(
         show(path)
 
     def show(name: str) -> None:
-        check_fits(visit)
         page.screenshot(path=tmp_path / f"{name.replace('/', '-')}.png", full_page=True)
+        check_fits(visit)
+        if size == NARROW:
+            check_nothing_scrolls_sideways(visit)
+        visit.check_accessible(axe)
 
+    look("sign-in")
+    look("nope-without-session")
     look("forgot-password")
     page.goto("/console/reset-password?token=old")
     show("reset")
@@ -108,6 +142,41 @@ def test_every_page_fits_every_window(
     for path in OF_SUPERADMINS:
         look(path)
     look(f"accounts/{live_cast.alice.account_id}")
+    fill(visit, slug="globex")
     press(visit, "Close the account")
+    expect(page.locator("[name=slug]")).to_have_attribute("aria-invalid", "true")
+    show("account-refused")
     look(f"users/{live_cast.charlie.id}")
     look(f"accounts/{live_cast.bob.id}")
+
+
+# Where the keyboard is, and whether that shows.
+FOCUSED = """() => {
+  const at = document.activeElement, style = getComputedStyle(at);
+  return [at === document.body ? null : at.outerHTML,
+          style.outlineStyle !== "none" && parseFloat(style.outlineWidth) >= 2]
+}"""
+CAN_BE_PRESSED = "main :is(a, button, input:not([type=hidden]), select, summary)"
+
+
+@pytest.mark.parametrize("path", ["team", "team/invitations", "groups", "keys/new", "profile"])
+def test_everything_is_reached_by_keyboard_and_seen(
+    visit: Visit, live_cast: Cast, path: str
+) -> None:
+    sign_in(visit, live_cast.alice)
+    visit.page.goto(f"/console/{path}")
+    wanted = visit.page.locator(CAN_BE_PRESSED).locator("visible=true")
+    count = wanted.count()
+    assert count >= 1
+    reached = []
+    while not reached or reached[-1]:
+        visit.page.keyboard.press("Tab")
+        html, shown = visit.page.evaluate(FOCUSED)
+        assert shown or html is None, html
+        reached.append(html)
+    missing = [
+        html
+        for html in wanted.evaluate_all("all => all.map(one => one.outerHTML)")
+        if html not in reached
+    ]
+    assert missing == []

@@ -62,12 +62,14 @@ def test_every_problem_of_a_schema_is_told_at_once(root: Caller) -> None:
         field("Twice"),
         field("twice"),
         field("kind", "wibble"),
-        field("masked", pii=True, mask_type="email"),
+        field("masked", mask_type="email"),
+        field("hidden", pii=True, mask_type="wobble"),
         field("made", expression="1", return_type="number"),
         field("blob", "json", unique=True),
         field("parent", "reference", on_delete="cascade"),
         field("size", options={"min_length": -1, "max_length": "x", "pattern": "(", "nope": 1}),
         field("count", "number", default="many", options={"max": 3}),
+        field("sum", "computed", required=True, return_type="json"),
         name="no",
     )
     assert sorted(problems(answer)) == sorted(
@@ -77,8 +79,8 @@ def test_every_problem_of_a_schema_is_told_at_once(root: Caller) -> None:
             ("created_at", "name_reserved"),
             ("twice", "name_duplicate"),
             ("kind", "type_invalid"),
-            ("masked", "invalid_option"),
-            ("masked", "mask_type_invalid"),
+            ("masked", "mask_type_requires_pii"),
+            ("hidden", "mask_type_invalid"),
             ("made", "expression_invalid"),
             ("made", "return_type_invalid"),
             ("blob", "invalid_option"),
@@ -89,6 +91,9 @@ def test_every_problem_of_a_schema_is_told_at_once(root: Caller) -> None:
             ("size", "invalid_option"),
             ("size", "invalid_option"),
             ("count", "invalid_type"),
+            ("sum", "expression_invalid"),
+            ("sum", "invalid_option"),
+            ("sum", "return_type_invalid"),
         ]
     )
     assert root.get("collections/names").json == {"names": [], "total": 0}
@@ -272,8 +277,8 @@ DEFAULTS = {
 }
 
 
-def test_every_type_has_a_default_but_references() -> None:
-    assert set(DEFAULTS) | {"reference"} == set(TYPES)
+def test_every_type_has_a_default_but_references_and_what_is_computed() -> None:
+    assert set(DEFAULTS) | {"reference", "computed"} == set(TYPES)
 
 
 def test_defaults_apply_where_a_field_is_absent(root: Caller, alice: Caller) -> None:
@@ -299,9 +304,18 @@ def test_a_default_serves_a_required_field(root: Caller, alice: Caller) -> None:
 
 
 REFUSED = [
-    ("text", {"pii": True}, "invalid_option"),
-    ("text", {"mask_type": "full"}, "mask_type_invalid"),
-    ("text", {"mask_type": ""}, "mask_type_invalid"),
+    ("text", {"mask_type": "full"}, "mask_type_requires_pii"),
+    ("text", {"mask_type": "", "pii": True}, "mask_type_invalid"),
+    ("text", {"mask_type": "Full", "pii": True}, "mask_type_invalid"),
+    ("text", {"mask_type": "custom", "pii": True}, "invalid_option"),
+    ("text", {"pii": True, "mask_type": "custom", "options": {"mask": "none"}}, "invalid_option"),
+    ("text", {"pii": True, "mask_type": "custom", "options": {"mask": 5}}, "invalid_option"),
+    (
+        "text",
+        {"pii": True, "mask_type": "custom", "options": {"mask": "*" * 201}},
+        "invalid_option",
+    ),
+    ("text", {"pii": True, "mask_type": "name", "options": {"mask": "*"}}, "invalid_option"),
     ("text", {"expression": "a || b"}, "expression_invalid"),
     ("text", {"expression": ""}, "expression_invalid"),
     ("text", {"return_type": "text"}, "return_type_invalid"),
@@ -317,7 +331,7 @@ REFUSED = [
     ("reference", {"collection": "posts", "on_delete": "cascade"}, "on_delete_invalid"),
     ("reference", {"collection": "posts", "on_delete": "set_null"}, "on_delete_invalid"),
     ("reference", {"collection": "posts", "on_delete": ""}, "on_delete_invalid"),
-    *((t, {}, "type_invalid") for t in ("computed", "select", "multi_select", "phone", "file")),
+    *((t, {}, "type_invalid") for t in ("select", "multi_select", "phone", "file")),
     *((t, {}, "type_invalid") for t in ("", "Text", "string", "int")),
 ]
 

@@ -129,13 +129,13 @@ def test_paging_out_of_range_is_422(root: Caller, alice: Caller) -> None:
 
 def test_an_unknown_parameter_is_named(root: Caller, alice: Caller) -> None:
     make_collection(root)
-    for name in ["nope", "Title", "title__gt", "filter", "cursor", "expand", "$a"]:
+    for name in ["nope", "Title", "title__gt", "filter ", "cursor", "expand", "$a"]:
         answer = alice.get("records/posts", query_string={name: "1"})
         assert problems(answer) == [(name, "unknown_field")]
         assert name in answer.json["details"][0]["message"]
 
 
-@pytest.mark.parametrize("name", ["filter", "cursor", "cursor_before", "expand"])
+@pytest.mark.parametrize("name", ["cursor", "cursor_before", "expand"])
 def test_a_parameter_to_come_never_means_a_field(root: Caller, alice: Caller, name: str) -> None:
     make_collection(root, schema=[field(name)])
     make_record(alice, **{name: "x"})
@@ -146,9 +146,11 @@ def test_a_parameter_to_come_never_means_a_field(root: Caller, alice: Caller, na
 def test_everything_wrong_with_a_query_is_told_at_once(root: Caller, alice: Caller) -> None:
     make_collection(root, schema=TYPES)
     query = "nope=1&number=x&json={}&sort=gone,json,-number&fields=id,lost,text&date=1"
+    query += "&filter=text%20%3D"
     assert sorted(problems(alice.get(f"records/posts?{query}"))) == [
         ("date", "invalid_date"),
         ("fields", "unknown_field"),
+        ("filter", "filter_invalid"),
         ("json", "filter_invalid"),
         ("nope", "unknown_field"),
         ("number", "invalid_type"),
@@ -183,6 +185,14 @@ def test_a_field_named_like_a_parameter_leaves_the_parameter_alone(
         {"id": r["id"], "sort": r["sort"], "fields": r["fields"]} for r in (first, second)
     ]
     assert alice.get("records/posts?limit=a").status_code == 422
+
+
+def test_a_field_named_filter_is_reached_by_a_filter_only(root: Caller, alice: Caller) -> None:
+    make_collection(root, schema=[field("filter")])
+    first, second = make_record(alice, filter="a"), make_record(alice, filter="b")
+    assert listed(alice, filter="filter = 'a'") == [first]
+    assert listed(alice, sort="filter", fields="filter")[1]["filter"] == second["filter"]
+    assert problems(alice.get("records/posts?filter=a")) == [("filter", "filter_invalid")]
 
 
 def test_conditions_and_batches_to_come_are_refused(root: Caller, alice: Caller) -> None:

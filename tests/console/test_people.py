@@ -4,17 +4,12 @@ from __future__ import annotations
 
 import re
 
-import pytest
 from flask import Flask
-from flask.testing import FlaskClient
-from werkzeug.test import TestResponse
 
-from app.auth import api_keys
-from app.auth import principal as principals
 from tests import builders
-from tests.builders import PASSWORD, Caller, Cast
+from tests.builders import PASSWORD, Cast
+from tests.console.browser import HOSTILE, Browser, alert, beside, is_out, sign_in
 from tests.mailbox import link_in, outbox, run_jobs
-from tests.test_console import HOSTILE, is_out, sign_in, token
 
 NONE = "019a9f00-0000-7000-8000-00000000dead"
 NEW_PASSWORD = "Correct-horse-2"
@@ -23,6 +18,7 @@ NEW_PASSWORD = "Correct-horse-2"
 OF_EVERYONE = ("keys", "keys/new", "profile")
 OF_ADMINS = (
     "team",
+    "team/invitations",
     "team/invite",
     "team/users/{bob}",
     "groups",
@@ -55,71 +51,6 @@ OWNED_BY_ACME = (
     "keys/{key}/revoke",
     "profile/sessions/{session}/end",
 )
-
-
-class Browser:
-    """A browser in the hands of a caller, at the console."""
-
-    def __init__(self, app: Flask, caller: Caller | None = None) -> None:
-        self.client: FlaskClient = app.test_client()
-        if caller:
-            assert sign_in(self.client, caller).status_code == 303
-
-    def get(self, path: str) -> TestResponse:
-        """Open a page."""
-        return self.client.get(f"/console/{path}")
-
-    def send(self, path: str, **form: object) -> TestResponse:
-        """Send a form with its token."""
-        data = {"csrf_token": token(self.client), **form}
-        return self.client.post(f"/console/{path}", data=data)
-
-    def done(self, path: str, **form: object) -> str:
-        """Send a form that is accepted; returns the page that follows."""
-        answer = self.send(path, **form)
-        assert answer.status_code == 303, (answer.status_code, path)
-        return self.client.get(answer.headers["Location"]).text
-
-
-@pytest.fixture
-def admin(app: Flask, cast: Cast) -> Browser:
-    """alice's browser."""
-    return Browser(app, cast.alice)
-
-
-@pytest.fixture
-def superadmin(app: Flask, cast: Cast) -> Browser:
-    """root's browser."""
-    return Browser(app, cast.root)
-
-
-@pytest.fixture
-def ids(app: Flask, cast: Cast) -> dict[str, str]:
-    """The ids of what belongs to acme."""
-    made = {
-        "group": cast.alice.post("groups", {"name": "finance"}),
-        "invitation": cast.alice.post("invitations", {"email": "dora@acme.example"}),
-        "key": cast.alice.post("api-keys", {"name": "import"}),
-    }
-    login = {"account": "acme", "email": cast.alice.email, "password": PASSWORD}
-    Caller(app).post("auth/login", login)
-    session = cast.alice.get("auth/sessions").json["items"][0]["id"]
-    people = {"alice": cast.alice.id, "bob": cast.bob.id, "acme": cast.alice.account_id}
-    return (
-        {name: answer.json["id"] for name, answer in made.items()} | people | {"session": session}
-    )
-
-
-def alert(answer: TestResponse) -> str:
-    """What the page says in alarm."""
-    found = re.search(r'role="alert">([^<]*)<', answer.text)
-    return found[1] if found else ""
-
-
-def beside(answer: TestResponse, name: str) -> str:
-    """What the page says beside a field."""
-    found = re.search(rf'id="{name}-error">([^<]*)<', answer.text)
-    return found[1] if found else ""
 
 
 def test_every_page_opens_to_whom_it_is_for(app: Flask, cast: Cast, ids: dict[str, str]) -> None:
@@ -230,7 +161,7 @@ def test_invitations_are_sent_again_and_cancelled(
     run_jobs(app)
     new = link_in(outbox(app)[-1]).partition("/console/")[2]
     assert Browser(app).get(new).status_code == 200
-    assert "No invitation is open." in admin.done(f"{path}/cancel")
+    assert "is cancelled" in admin.done(f"{path}/cancel")
     assert "cancelled" in alert(Browser(app).get(new))
     assert alert(admin.send(f"{path}/resend")) == "This invitation is cancelled."
 
@@ -246,6 +177,8 @@ def test_what_is_wrong_with_an_invitation_stands_beside_its_field(
     ):
         answer = admin.send("team/invite", email=email, role="viewer")
         assert (answer.status_code, beside(answer, "email")) == (status, message)
+    unknown = admin.send("team/invite", email="dora@acme.example", role="viewer", groups="nowhere")
+    assert (unknown.status_code, "no group nowhere" in beside(unknown, "groups")) == (400, True)
     answer = admin.send("team/invite", email="dora@acme.example", role="emperor")
     assert (answer.status_code, beside(answer, "role")) == (400, "There is no such role.")
 
@@ -289,36 +222,6 @@ def test_groups_are_made_filled_and_deleted(cast: Cast, admin: Browser) -> None:
     assert "is deleted" in admin.done(f"groups/{group}/delete")
     kept = cast.alice.get("groups").json["items"][0]["id"]
     assert admin.send(f"groups/{kept}/delete").status_code == 409
-
-
-def test_a_key_is_shown_once_and_revoked(app: Flask, cast: Cast) -> None:
-    viewer = Browser(app, cast.bob)
-    made = viewer.send("keys/new", name="import", expires_at="2999-12-31")
-    assert made.status_code == 201
-    (key,) = re.findall(r'value="(svc_sk_\w+)" readonly', made.text)
-    assert "not shown again" in made.text
-    assert Caller(app, **{"X-API-Key": key}).get("auth/me").json["email"] == cast.bob.email
-    (row,) = cast.bob.get("api-keys").json["items"]
-    assert row["expires_at"].startswith("3000-01-01")
-    assert key not in viewer.get("keys").text
-    assert cast.bob.email in Browser(app, cast.alice).get("keys").text
-    assert "is revoked" in viewer.done(f"keys/{row['id']}/revoke")
-    assert Caller(app, **{"X-API-Key": key}).get("auth/me").status_code == 401
-    again = viewer.send(f"keys/{row['id']}/revoke")
-    assert (again.status_code, alert(again)) == (409, "This key is revoked already.")
-
-
-@pytest.mark.parametrize("day", ["2001-01-01", "soon", "9999-12-31", "0001-01-01", "9" * 5000])
-def test_a_key_needs_a_last_day_that_comes(app: Flask, cast: Cast, day: str) -> None:
-    answer = Browser(app, cast.bob).send("keys/new", name="x", expires_at=day)
-    assert (answer.status_code, bool(beside(answer, "expires_at"))) == (400, True)
-    assert cast.bob.get("api-keys").json["total"] == 0
-
-
-def test_a_viewer_sees_the_own_keys_only(app: Flask, cast: Cast, ids: dict[str, str]) -> None:
-    page = Browser(app, cast.bob).get("keys").text
-    assert "There is no key yet." in page
-    assert ids["key"] not in page
 
 
 def test_a_profile_is_kept_and_a_new_address_proved_first(app: Flask, cast: Cast) -> None:
@@ -390,6 +293,35 @@ def test_a_superadmin_keeps_all_users(app: Flask, cast: Cast, superadmin: Browse
     assert (nowhere.status_code, bool(beside(nowhere, "account"))) == (400, True)
 
 
+def test_a_superadmin_sets_a_password(app: Flask, cast: Cast, superadmin: Browser) -> None:
+    path, bob = f"users/{cast.bob.id}", Browser(app, cast.bob)
+    for password, message in (
+        ("", "Fill this in."),
+        ("short", "12 characters"),
+        ("x" * 20_001, "At most 20000 characters."),
+    ):
+        answer = superadmin.send(f"{path}/password", new_password=password)
+        assert (answer.status_code, message in beside(answer, "new_password")) == (400, True)
+        assert not password or f'"{password}"' not in answer.text
+    assert not is_out(bob.client)
+    page = superadmin.done(f"{path}/password", new_password=NEW_PASSWORD)
+    assert "The new password of bob@acme.example is set" in page
+    assert NEW_PASSWORD not in page
+    assert is_out(bob.client)
+    assert sign_in(bob.client, cast.bob).status_code == 401
+    assert sign_in(bob.client, cast.bob, password=NEW_PASSWORD).status_code == 303
+    assert superadmin.send(f"users/{NONE}/password", new_password=NEW_PASSWORD).status_code == 404
+
+
+def test_only_superadmins_set_a_password(app: Flask, cast: Cast, admin: Browser) -> None:
+    for browser in (admin, Browser(app, cast.bob), Browser(app, cast.charlie)):
+        answer = browser.send(f"users/{cast.bob.id}/password", new_password=NEW_PASSWORD)
+        assert answer.status_code == 403
+    assert "new_password" not in admin.get(f"team/users/{cast.bob.id}").text
+    assert admin.send(f"team/users/{cast.bob.id}/password").status_code == 404
+    assert sign_in(app.test_client(), cast.bob).status_code == 303
+
+
 def test_a_superadmin_keeps_the_roles(cast: Cast, superadmin: Browser) -> None:
     assert "is made" in superadmin.done("roles/new", name="auditor", description="Reads all.")
     id = cast.root.get("roles").json["items"][-1]["id"]
@@ -427,12 +359,12 @@ def test_a_forgotten_password_is_set_by_the_mailed_link(app: Flask, cast: Cast) 
 def test_html_in_what_people_type_is_inert(app: Flask, cast: Cast, admin: Browser) -> None:
     admin.done("profile", name=HOSTILE, email=cast.alice.email)
     admin.done("groups/new", name=HOSTILE[:100], description=HOSTILE)
-    made = admin.send("keys/new", name=HOSTILE)
+    made = admin.done("keys/new", name=HOSTILE)
     superadmin = Browser(app, cast.root)
     superadmin.done("roles/new", name=HOSTILE[:100])
     superadmin.done("accounts/new", name=HOSTILE, slug="hostile")
     group = cast.alice.get("groups?search=script").json["items"][0]["id"]
-    pages = [made.text, admin.send("team/invite", email=HOSTILE, role=HOSTILE).text]
+    pages = [made, admin.send("team/invite", email=HOSTILE, role=HOSTILE).text]
     for path in ("team", "groups", f"groups/{group}", "keys", "profile", "team/invite"):
         pages.append(admin.get(path).text)
     for path in ("accounts", "users", "roles", f"users/{cast.alice.id}"):
@@ -443,30 +375,3 @@ def test_html_in_what_people_type_is_inert(app: Flask, cast: Cast, admin: Browse
         assert "1111113" not in page
         assert not re.search(r"<style|\son\w+=\"|\sstyle=|javascript:", page)
         assert "&lt;script&gt;" in page
-
-
-def test_lists_have_pages(app: Flask, cast: Cast, admin: Browser) -> None:
-    with app.app_context():
-        caller = principals.of_user(cast.alice.account_id, cast.alice.id)
-        assert caller
-        for n in range(27):
-            api_keys.create({"name": f"key {n}"}, by=caller)
-    first, second = admin.get("keys").text, admin.get("keys?page=2").text
-    assert "Page 1 of 2" in first
-    assert "/console/keys?page=2" in first
-    assert [len(re.findall(r'scope="row"', page)) for page in (first, second)] == [25, 2]
-    for odd in ("0", "-1", "x", "9999999", "9" * 30):
-        assert admin.get(f"keys?page={odd}").status_code == 200
-
-
-def test_who_sends_a_form_after_the_session_ended_comes_back_to_its_page(
-    app: Flask, cast: Cast, admin: Browser
-) -> None:
-    form = {"csrf_token": token(admin.client), "name": "x"}
-    builders.change_user(app, cast.alice.id, is_active=False)
-    headers = {"Referer": "http://localhost/console/groups/new?x=1"}
-    answer = admin.client.post("/console/groups/new", data=form, headers=headers)
-    assert answer.location == "/console/sign-in?next=/console/groups/new?x%3D1"
-    headers["Referer"] = "http://evil.example/console/groups/new"
-    answer = admin.client.post("/console/groups/new", data=form, headers=headers)
-    assert answer.location == "/console/sign-in"

@@ -1,0 +1,143 @@
+"""`/groups`: sets of users of the own account (contract section 2)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import marshmallow as ma
+from flask import Response
+
+from app import rest
+from app.accounts import groups
+from app.accounts.models import Group
+from app.accounts.schemas import ACCOUNT, PAGE, USER, ChangedRole, NewRole, UserView
+from app.auth.guard import principal
+from app.rest import account_admin, page_of
+
+blueprint = rest.Blueprint(
+    "Groups",
+    __name__,
+    url_prefix=f"{rest.PREFIX}/groups",
+    description="Sets of users of the own account.",
+)
+
+GROUP = {
+    "id": "019a9f00-0000-7000-8000-00000000000c",
+    "account_id": ACCOUNT["id"],
+    "name": "pii_access",
+    "description": "Sees personal data unmasked.",
+    "is_system": True,
+    "created_at": "2026-11-20T12:00:00.123456Z",
+    "updated_at": "2026-11-20T12:00:00.123456Z",
+}
+
+
+class GroupView(rest.Schema):
+    """A group."""
+
+    id = ma.fields.String(required=True)
+    account_id = ma.fields.String(required=True)
+    name = ma.fields.String(required=True)
+    description = ma.fields.String(required=True, allow_none=True)
+    is_system = ma.fields.Boolean(required=True)
+    created_at = rest.Timestamp(required=True)
+    updated_at = rest.Timestamp(required=True)
+
+
+class GroupWithMembers(GroupView):
+    """A group with the users in it."""
+
+    users = ma.fields.List(ma.fields.Nested(UserView), required=True)
+
+
+class GroupPage(rest.page_schema(GroupView)):  # type: ignore[misc]
+    """A page of groups."""
+
+
+class GroupArgs(rest.PageArgs):
+    """Which groups to list."""
+
+    search = rest.Text(longest=100, metadata={"description": "A part of the name."})
+
+
+class NewMembership(rest.Schema):
+    """Who joins the group."""
+
+    user_id = rest.Text(longest=100, required=True)
+
+
+@blueprint.route("", methods=["GET"])
+@blueprint.arguments(GroupArgs, location="query")
+@blueprint.response(200, GroupPage, example=page_of([GROUP], 1, PAGE))
+@account_admin
+def list_groups(args: dict[str, Any]) -> dict[str, Any]:
+    """List the groups of the own account."""
+    found = groups.page(principal().account_id, args["skip"], args["limit"], args.get("search"))
+    return page_of(*found, args)
+
+
+@blueprint.route("", methods=["POST"])
+@blueprint.arguments(NewRole, example={"name": "finance"})
+@blueprint.response(201, GroupView, example=GROUP)
+@blueprint.fails(400, 409)
+@account_admin
+def create_group(body: dict[str, Any]) -> Group:
+    """Create a group in the own account."""
+    return groups.create(_own(), body["name"], body.get("description"))
+
+
+@blueprint.route("/<uuid:group_id>", methods=["GET"])
+@blueprint.response(200, GroupWithMembers, example={**GROUP, "users": [USER]})
+@account_admin
+def get_group(group_id: str) -> dict[str, Any]:
+    """Get a group with its users."""
+    group = groups.get(principal().account_id, group_id)
+    columns = {name: getattr(group, name) for name in GroupView().fields}
+    return {**columns, "users": groups.members(group)}
+
+
+@blueprint.route("/<uuid:group_id>", methods=["PUT", "PATCH"])
+@blueprint.arguments(ChangedRole, example={"description": "Sees the figures."})
+@blueprint.response(200, GroupView, example=GROUP)
+@blueprint.fails(400, 409)
+@account_admin
+def update_group(body: dict[str, Any], group_id: str) -> Group:
+    """Rename or describe a group; `pii_access` keeps its name."""
+    return groups.change(_own(), group_id, body)
+
+
+@blueprint.route("/<uuid:group_id>", methods=["DELETE"])
+@blueprint.response(204)
+@blueprint.fails(409)
+@account_admin
+def delete_group(group_id: str) -> Response:
+    """Delete a group; `pii_access` stays."""
+    groups.delete(_own(), group_id)
+    return Response(status=204)
+
+
+@blueprint.route("/<uuid:group_id>/members", methods=["POST"])
+@blueprint.route("/<uuid:group_id>/users", methods=["POST"])
+@blueprint.arguments(NewMembership, example={"user_id": USER["id"]})
+@blueprint.response(200, GroupView, example=GROUP)
+@account_admin
+def add_to_group(body: dict[str, Any], group_id: str) -> Group:
+    """Put a user into a group; being in it already is fine.
+
+    Into `pii_access` only its members let somebody, and superadmins in accounts not their own.
+    """
+    return groups.add(_own(), group_id, body["user_id"], by=principal().user_id)
+
+
+@blueprint.route("/<uuid:group_id>/members/<uuid:user_id>", methods=["DELETE"])
+@blueprint.route("/<uuid:group_id>/users/<uuid:user_id>", methods=["DELETE"])
+@blueprint.response(204)
+@account_admin
+def remove_from_group(group_id: str, user_id: str) -> Response:
+    """Take a user out of a group."""
+    groups.remove(_own(), group_id, user_id)
+    return Response(status=204)
+
+
+def _own() -> str:
+    return principal().one_account()

@@ -1,0 +1,159 @@
+"""`/account`: the own account, as its admins run it (contract section 2)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import marshmallow as ma
+from flask import Response
+
+from app import rest
+from app.accounts import people, roles, tenants
+from app.accounts.models import Account, User
+from app.accounts.schemas import (
+    FULL_ACCOUNT,
+    PAGE,
+    ROLE,
+    USER,
+    ChangedUser,
+    FullAccountView,
+    NewMember,
+    RolePage,
+    TeamArgs,
+    UserPage,
+    UserView,
+)
+from app.auth import enrolment
+from app.auth.guard import principal
+from app.auth.principal import NO_ADDRESSES
+from app.rest import account_admin, page_of
+
+blueprint = rest.Blueprint(
+    "Account",
+    __name__,
+    url_prefix=f"{rest.PREFIX}/account",
+    description="The own account; for its admins.",
+)
+
+OWN = {
+    **FULL_ACCOUNT,
+    "allowed_redirect_uris": ["https://client.example.com/signed-in"],
+    "default_redirect_uri": None,
+    "cors_origins": ["https://client.example.com"],
+}
+
+
+class OwnAccountView(FullAccountView):
+    """The own account with its settings."""
+
+    allowed_redirect_uris = ma.fields.List(
+        ma.fields.String(),
+        required=True,
+        attribute="settings.allowed_redirect_uris",
+        dump_default=[],
+    )
+    default_redirect_uri = ma.fields.String(
+        required=True,
+        allow_none=True,
+        attribute="settings.default_redirect_uri",
+        dump_default=None,
+    )
+    cors_origins = ma.fields.List(
+        ma.fields.String(), required=True, attribute="settings.cors_origins", dump_default=[]
+    )
+
+
+class OwnAccountBody(rest.Schema):
+    """What of the own account to change."""
+
+    name = rest.Text(shortest=1, longest=200)
+    allowed_redirect_uris = ma.fields.List(
+        rest.Text(longest=2000), validate=ma.validate.Length(max=50)
+    )
+    default_redirect_uri = rest.Text(longest=2000, allow_none=True)
+    cors_origins = ma.fields.List(rest.Text(longest=300), validate=ma.validate.Length(max=50))
+
+
+@blueprint.route("", methods=["GET"])
+@blueprint.response(200, OwnAccountView, example=OWN)
+@account_admin
+def get_own_account() -> Account:
+    """Get the own account and its settings."""
+    return tenants.get(_own())
+
+
+@blueprint.route("", methods=["PUT", "PATCH"])
+@blueprint.arguments(OwnAccountBody, example={"name": "Acme Ltd"})
+@blueprint.response(200, OwnAccountView, example=OWN)
+@blueprint.fails(400)
+@account_admin
+def update_own_account(body: dict[str, Any]) -> Account:
+    """Change the own account's name and settings."""
+    return tenants.change_own(_own(), body)
+
+
+@blueprint.route("/roles", methods=["GET"])
+@blueprint.arguments(rest.PageArgs, location="query")
+@blueprint.response(200, RolePage, example=page_of([ROLE], 1, PAGE))
+@account_admin
+def list_roles_for_account(args: dict[str, Any]) -> dict[str, Any]:
+    """List the roles that a user of the account can have."""
+    return page_of(*roles.page(args["skip"], args["limit"]), args)
+
+
+@blueprint.route("/users", methods=["GET"])
+@blueprint.arguments(TeamArgs, location="query")
+@blueprint.response(200, UserPage, example=page_of([USER], 1, PAGE))
+@account_admin
+def list_team(args: dict[str, Any]) -> dict[str, Any]:
+    """List the users of the own account."""
+    return page_of(*people.page(_own(), args), args)
+
+
+@blueprint.route("/users", methods=["POST"])
+@blueprint.arguments(NewMember, example={"email": "bob@acme.example", "role": "viewer"})
+@blueprint.response(201, UserView, example=USER)
+@blueprint.fails(400, 409, 429)
+@account_admin
+def create_member(body: dict[str, Any]) -> User:
+    """Add a user to the own account; a link to set the password is mailed."""
+    return enrolment.enrol(_own(), body)
+
+
+@blueprint.route("/users/<uuid:user_id>", methods=["GET"])
+@blueprint.response(200, UserView, example=USER)
+@account_admin
+def get_member(user_id: str) -> User:
+    """Get a user of the own account."""
+    return people.get(_own(), user_id)
+
+
+@blueprint.route("/users/<uuid:user_id>", methods=["PUT", "PATCH"])
+@blueprint.arguments(ChangedUser, example={"role": "editor"})
+@blueprint.response(200, UserView, example=USER)
+@blueprint.fails(400, 409, 429)
+@account_admin
+def update_member(body: dict[str, Any], user_id: str) -> User:
+    """Change a user of the own account.
+
+    Nobody may deactivate or demote themself (403), nor the account's last admin (409). A changed
+    role and a deactivation are obeyed by the user's next request. An API key cannot change
+    addresses (403).
+    """
+    if "email" in body:
+        principal().refuse_key(NO_ADDRESSES)
+    return people.change(_own(), user_id, body, by=principal().user_id)
+
+
+@blueprint.route("/users/<uuid:user_id>", methods=["DELETE"])
+@blueprint.response(204)
+@blueprint.fails(409)
+@account_admin
+def delete_member(user_id: str) -> Response:
+    """Remove a user from the own account; what they made stays."""
+    people.delete(_own(), user_id, by=principal().user_id)
+    return Response(status=204)
+
+
+def _own() -> str:
+    return principal().one_account()

@@ -1,0 +1,67 @@
+"""`/roles`: what users are, in every account (contract section 2)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from flask import Response
+
+from app import rest
+from app.accounts import roles
+from app.accounts.models import Role
+from app.accounts.schemas import PAGE, ROLE, ChangedRole, NewRole, RolePage, RoleView
+from app.rest import page_of, superadmin
+
+blueprint = rest.Blueprint(
+    "Roles",
+    __name__,
+    url_prefix=f"{rest.PREFIX}/roles",
+    description="What users are; shared by all accounts.",
+)
+
+
+@blueprint.route("", methods=["GET"])
+@blueprint.arguments(rest.PageArgs, location="query")
+@blueprint.response(200, RolePage, example=page_of([ROLE], 1, PAGE))
+@superadmin
+def list_roles(args: dict[str, Any]) -> dict[str, Any]:
+    """List roles."""
+    return page_of(*roles.page(args["skip"], args["limit"]), args)
+
+
+@blueprint.route("", methods=["POST"])
+@blueprint.arguments(NewRole, example={"name": "auditor", "description": "Reads all."})
+@blueprint.response(201, RoleView, example=ROLE)
+@blueprint.fails(400, 409)
+@superadmin
+def create_role(body: dict[str, Any]) -> Role:
+    """Create a role."""
+    return roles.create(body["name"], body.get("description"))
+
+
+@blueprint.route("/<integer:role_id>", methods=["GET"])
+@blueprint.response(200, RoleView, example=ROLE)
+@superadmin
+def get_role(role_id: str) -> Role:
+    """Get a role."""
+    return roles.get(int(role_id))
+
+
+@blueprint.route("/<integer:role_id>", methods=["PUT", "PATCH"])
+@blueprint.arguments(ChangedRole, example={"description": "Reads everything."})
+@blueprint.response(200, RoleView, example=ROLE)
+@blueprint.fails(400, 409)
+@superadmin
+def update_role(body: dict[str, Any], role_id: str) -> Role:
+    """Rename or describe a role; `admin`, `editor` and `viewer` keep their names."""
+    return roles.change(int(role_id), body)
+
+
+@blueprint.route("/<integer:role_id>", methods=["DELETE"])
+@blueprint.response(204)
+@blueprint.fails(409)
+@superadmin
+def delete_role(role_id: str) -> Response:
+    """Delete a role that nobody has."""
+    roles.delete(int(role_id))
+    return Response(status=204)

@@ -1,0 +1,179 @@
+"""`/users`: users of all accounts, as superadmins keep them (contract section 2)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import marshmallow as ma
+from flask import Response
+
+from app import rest
+from app.accounts import people
+from app.accounts.models import User
+from app.accounts.schemas import (
+    ACCOUNT,
+    PAGE,
+    USER,
+    ChangedUser,
+    NewMember,
+    TeamArgs,
+    UserPage,
+    UserView,
+)
+from app.auth import enrolment, resets, verification
+from app.auth.guard import principal
+from app.auth.principal import NO_ADDRESSES, NO_PASSWORDS
+from app.rest import page_of, superadmin
+
+blueprint = rest.Blueprint(
+    "Users",
+    __name__,
+    url_prefix=f"{rest.PREFIX}/users",
+    description="Users of all accounts; for superadmins.",
+)
+
+SIGNS = ("", "+", "-")
+
+
+class UserArgs(TeamArgs):
+    """Which users of all accounts to list."""
+
+    account_id = rest.Text(longest=100, metadata={"description": "Only users of this account."})
+    sort = ma.fields.String(
+        validate=ma.validate.OneOf([f"{sign}{name}" for name in people.SORTABLE for sign in SIGNS]),
+        metadata={"description": "sort_by and sort_order in one: `email`, `-email`."},
+    )
+
+    @ma.post_load
+    def settle_sort(self, args: dict[str, Any], **options: Any) -> dict[str, Any]:
+        """Turn sort into sort_by and sort_order."""
+        sort = args.pop("sort", None)
+        if sort is None:
+            return args
+        order = "desc" if sort.startswith("-") else "asc"
+        return {"sort_by": sort.lstrip("+-"), "sort_order": order, **args}
+
+
+class NewUser(NewMember):
+    """A user of any account. Without a password a link to set one is mailed."""
+
+    account_id = rest.Text(longest=100, required=True)
+    password = rest.Text(longest=20_000)
+
+
+class NewPassword(rest.Schema):
+    """The password itself (under either name), or the wish for a mailed link."""
+
+    new_password = rest.Text(longest=20_000)
+    password = rest.Text(longest=20_000)
+    send_reset_link = rest.Flag()
+
+    @ma.validates_schema
+    def says_how(self, data: dict[str, Any], **options: Any) -> None:
+        """One of the ways must be named."""
+        if not data.get("send_reset_link") and not {"new_password", "password"} & set(data):
+            raise ma.ValidationError("Missing data for required field.", "new_password")
+
+
+@blueprint.route("", methods=["GET"])
+@blueprint.arguments(UserArgs, location="query")
+@blueprint.response(200, UserPage, example=page_of([USER], 1, PAGE))
+@superadmin
+def list_users(args: dict[str, Any]) -> dict[str, Any]:
+    """List users of all accounts."""
+    return page_of(*people.page(None, args), args)
+
+
+@blueprint.route("", methods=["POST"])
+@blueprint.arguments(
+    NewUser,
+    example={
+        "email": "bob@acme.example",
+        "password": "Correct-horse-1",
+        "account_id": ACCOUNT["id"],
+        "role_id": 3,
+    },
+)
+@blueprint.response(201, UserView, example=USER)
+@blueprint.fails(400, 409, 429)
+@superadmin
+def create_user(body: dict[str, Any]) -> User:
+    """Create a user in an account.
+
+    With a password, a mail asks to verify the address; without one, a link to set it is mailed.
+    An API key cannot give a password (403).
+    """
+    if body.get("password") is not None:
+        principal().refuse_key(NO_PASSWORDS)
+    return enrolment.enrol(body["account_id"], body)
+
+
+@blueprint.route("/<uuid:user_id>", methods=["GET"])
+@blueprint.response(200, UserView, example=USER)
+@superadmin
+def get_user(user_id: str) -> User:
+    """Get a user."""
+    return people.get(None, user_id)
+
+
+@blueprint.route("/<uuid:user_id>", methods=["PUT", "PATCH"])
+@blueprint.arguments(ChangedUser, example={"is_active": False})
+@blueprint.response(200, UserView, example=USER)
+@blueprint.fails(400, 409, 429)
+@superadmin
+def update_user(body: dict[str, Any], user_id: str) -> User:
+    """Change a user.
+
+    Nobody may deactivate or demote themself (403), nor an account's last admin (409). An API key
+    cannot change addresses (403).
+    """
+    if "email" in body:
+        principal().refuse_key(NO_ADDRESSES)
+    return people.change(None, user_id, body, by=principal().user_id)
+
+
+@blueprint.route("/<uuid:user_id>", methods=["DELETE"])
+@blueprint.response(204)
+@blueprint.fails(409)
+@superadmin
+def delete_user(user_id: str) -> Response:
+    """Delete a user; what they made stays."""
+    people.delete(None, user_id, by=principal().user_id)
+    return Response(status=204)
+
+
+@blueprint.route("/<uuid:user_id>/password", methods=["PUT", "POST"])
+@blueprint.arguments(NewPassword, example={"send_reset_link": True})
+@blueprint.response(200, rest.Message, example={"message": "A link is on its way."})
+@blueprint.fails(400, 429)
+@superadmin
+def reset_password(body: dict[str, Any], user_id: str) -> dict[str, str]:
+    """Set a user's password, or mail a link to set it; either ends all of the user's sessions.
+
+    An API key cannot (403).
+    """
+    principal().refuse_key(NO_PASSWORDS)
+    user = people.get(None, user_id)
+    if body.get("send_reset_link"):
+        resets.send_link(user)
+        return {"message": "A link to set a new password is on its way."}
+    resets.set_password(user, body.get("new_password") or body.get("password") or "")
+    return {"message": "The password is set."}
+
+
+@blueprint.route("/<uuid:user_id>/verify", methods=["POST"])
+@blueprint.response(200, UserView, example=USER)
+@superadmin
+def verify_user(user_id: str) -> User:
+    """Take a user's address for verified."""
+    return people.verify(None, user_id)
+
+
+@blueprint.route("/<uuid:user_id>/resend-verification", methods=["POST"])
+@blueprint.response(200, rest.Message, example={"message": "A link is on its way."})
+@blueprint.fails(429)
+@superadmin
+def resend_verification_of_user(user_id: str) -> dict[str, str]:
+    """Mail a new verification link to a user."""
+    verification.ask_again(people.get(None, user_id))
+    return {"message": "A new verification link is on its way."}

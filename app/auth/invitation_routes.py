@@ -1,0 +1,204 @@
+"""`/invitations`: offers to join an account (spec 4.5, contract section 2)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import marshmallow as ma
+from flask import Response
+
+from app import rest
+from app.accounts.schemas import ACCOUNT, PAGE, USER
+from app.auth import invitations
+from app.auth import service as auth
+from app.auth.guard import principal
+from app.auth.models import Invitation
+from app.auth.routes import answer_sign_in, origin
+from app.auth.schemas import PAIR, SignedIn
+from app.rest import account_admin, page_of, public
+
+blueprint = rest.Blueprint(
+    "Invitations",
+    __name__,
+    url_prefix=f"{rest.PREFIX}/invitations",
+    description="Offers to join the own account.",
+)
+
+INVITATION = {
+    "id": "019a9f00-0000-7000-8000-0000000000e0",
+    "account_id": ACCOUNT["id"],
+    "email": "bob@acme.example",
+    "role_id": 3,
+    "role": "viewer",
+    "groups": [],
+    "status": "pending",
+    "invited_by": USER["id"],
+    "expires_at": "2026-11-22T12:00:00.123456Z",
+    "accepted_at": None,
+    "created_at": "2026-11-20T12:00:00.123456Z",
+    "updated_at": "2026-11-20T12:00:00.123456Z",
+}
+
+
+class InvitationView(rest.Schema):
+    """An invitation."""
+
+    id = ma.fields.String(required=True)
+    account_id = ma.fields.String(required=True)
+    email = ma.fields.String(required=True)
+    role_id = ma.fields.Integer(
+        required=True,
+        allow_none=True,
+        metadata={"description": "null once the invitation is closed and its role deleted"},
+    )
+    role = ma.fields.String(
+        required=True, allow_none=True, attribute="role.name", dump_default=None
+    )
+    groups = ma.fields.List(ma.fields.String(), required=True)
+    status = ma.fields.String(
+        required=True, metadata={"description": "pending, accepted, expired or cancelled"}
+    )
+    invited_by = ma.fields.String(required=True, allow_none=True)
+    expires_at = rest.Timestamp(required=True)
+    accepted_at = rest.Timestamp(required=True, allow_none=True)
+    created_at = rest.Timestamp(required=True)
+    updated_at = rest.Timestamp(required=True)
+
+
+class SentInvitation(InvitationView):
+    """An invitation with the token that was mailed; it is not shown again."""
+
+    token = ma.fields.String(required=True)
+
+
+class InvitationPage(rest.page_schema(InvitationView)):  # type: ignore[misc]
+    """A page of invitations; `invitations` is another name for `items`."""
+
+    invitations = ma.fields.List(ma.fields.Nested(InvitationView), required=True)
+
+
+class InvitationArgs(rest.PageArgs):
+    """Which invitations to list."""
+
+    status = ma.fields.String(
+        validate=ma.validate.OneOf(invitations.STATES),
+        metadata={"description": "Only invitations in this state."},
+    )
+    status_filter = ma.fields.String(
+        validate=ma.validate.OneOf(invitations.STATES),
+        metadata={"description": "Another name for status."},
+    )
+
+
+class NewInvitation(rest.Schema):
+    """Whom to invite. The role is `viewer` where none is named; groups by id or name."""
+
+    email = rest.Text(longest=320, required=True)
+    role_id = rest.Whole(1, rest.LARGEST_ROLE_ID)
+    role = rest.Text(longest=100)
+    groups = ma.fields.List(rest.Text(longest=100), validate=ma.validate.Length(max=100))
+
+
+class PublicInvitation(rest.Schema):
+    """What the holder of a token may know."""
+
+    email = ma.fields.String(required=True)
+    account_name = ma.fields.String(required=True)
+    invited_by_name = ma.fields.String(required=True, allow_none=True)
+    expires_at = rest.Timestamp(required=True)
+    status = ma.fields.String(required=True)
+    is_valid = ma.fields.Boolean(required=True)
+
+
+class Acceptance(rest.Schema):
+    """The password of the new user."""
+
+    password = rest.Text(longest=20_000, required=True)
+    name = rest.Text(longest=200, allow_none=True)
+
+
+@blueprint.route("", methods=["GET"])
+@blueprint.arguments(InvitationArgs, location="query")
+@blueprint.response(
+    200, InvitationPage, example={**page_of([INVITATION], 1, PAGE), "invitations": [INVITATION]}
+)
+@account_admin
+def list_invitations(args: dict[str, Any]) -> dict[str, Any]:
+    """List the invitations of the own account, newest first."""
+    status = args.get("status") or args.get("status_filter")
+    found = invitations.page(principal().account_id, args["skip"], args["limit"], status)
+    page = page_of(*found, args)
+    return {**page, "invitations": page["items"]}
+
+
+@blueprint.route("", methods=["POST"])
+@blueprint.arguments(NewInvitation, example={"email": "bob@acme.example"})
+@blueprint.response(201, SentInvitation, example={**INVITATION, "token": "AA0001-..."})
+@blueprint.fails(400, 409, 429)
+@account_admin
+def create_invitation(body: dict[str, Any]) -> dict[str, Any]:
+    """Invite somebody to the own account.
+
+    A link is mailed; it works once, within 48 hours. Accepting it makes the user with the role and
+    the groups named here, and signs in. Only a member of `pii_access` names that group (403), or a
+    superadmin in an account not the own. Where registration is off nobody is invited (403).
+    """
+    caller = principal()
+    return _sent(*invitations.create(caller.one_account(), body, by=caller.user_id))
+
+
+@blueprint.route("/<uuid:invitation>", methods=["DELETE"])
+@blueprint.response(204)
+@blueprint.fails(409)
+@account_admin
+def cancel_invitation(invitation: str) -> Response:
+    """Take an invitation back."""
+    invitations.cancel(principal().one_account(), invitation)
+    return Response(status=204)
+
+
+@blueprint.route("/<uuid:invitation>/resend", methods=["POST"])
+@blueprint.response(200, SentInvitation, example={**INVITATION, "token": "AA0001-..."})
+@blueprint.fails(409, 429)
+@account_admin
+def resend_invitation(invitation: str) -> dict[str, Any]:
+    """Mail a new link; the old one is void from now on."""
+    return _sent(*invitations.resend(principal().one_account(), invitation))
+
+
+@blueprint.route("/<invitation>", methods=["GET"])
+@blueprint.response(
+    200,
+    PublicInvitation,
+    example={
+        "email": "bob@acme.example",
+        "account_name": "Acme",
+        "invited_by_name": "Alice",
+        "expires_at": "2026-11-22T12:00:00.123456Z",
+        "status": "pending",
+        "is_valid": True,
+    },
+)
+@public
+def get_invitation(invitation: str) -> dict[str, Any]:
+    """Look at the invitation that a mailed token belongs to."""
+    return invitations.public_view(invitation)
+
+
+@blueprint.route("/<invitation>/accept", methods=["POST"])
+@blueprint.arguments(Acceptance, example={"password": "Correct-horse-1"})
+@blueprint.response(200, SignedIn, example={**PAIR, "account": ACCOUNT, "user": USER})
+@blueprint.fails(400, 403, 409)
+@public
+def accept_invitation(body: dict[str, Any], invitation: str) -> Response:
+    """Join the account, and be signed in.
+
+    A link that is used, taken back or too old is 400 `invalid_token`.
+    """
+    user = invitations.accept(invitation, body["password"], body.get("name"))
+    return answer_sign_in(auth.sign_in(user, origin()))
+
+
+def _sent(invitation: Invitation, token: str) -> dict[str, Any]:
+    columns = {name: getattr(invitation, name) for name in InvitationView().fields}
+    return columns | {"token": token}

@@ -1,0 +1,170 @@
+"""`/api-keys`: keys by which programs act as the user who made them (spec 4.5)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import marshmallow as ma
+from flask import Response
+
+from app import rest
+from app.accounts.schemas import ACCOUNT, PAGE, USER
+from app.auth import api_keys
+from app.auth.guard import principal
+from app.auth.models import ApiKey
+from app.collections.definition import OPERATIONS
+from app.rest import page_of
+
+blueprint = rest.Blueprint(
+    "API keys",
+    __name__,
+    url_prefix=rest.PREFIX,
+    description="Keys by which programs act as the user who made them.",
+)
+
+TIME = "2026-11-20T12:00:00.123456Z"
+KEY = {
+    "id": "019a9f00-0000-7000-8000-0000000000f0",
+    "name": "nightly import",
+    "description": None,
+    "account_id": ACCOUNT["id"],
+    "account_code": ACCOUNT["account_code"],
+    "created_by": USER["id"],
+    "scopes": {"collections": ["posts"], "operations": ["list", "create"]},
+    "created_at": TIME,
+    "updated_at": TIME,
+    "last_used_at": None,
+    "expires_at": None,
+    "is_active": True,
+    "is_revoked": False,
+    "revoked_at": None,
+    "revoked_by": None,
+}
+
+
+class Scopes(rest.Schema):
+    """The only collections and operations that a key is for."""
+
+    collections = ma.fields.List(rest.Text(longest=100), validate=ma.validate.Length(1, 200))
+    operations = ma.fields.List(
+        ma.fields.String(validate=ma.validate.OneOf(OPERATIONS)), validate=ma.validate.Length(1)
+    )
+
+
+class NewKey(rest.Schema):
+    """A key to make."""
+
+    name = rest.Text(shortest=1, longest=200, required=True)
+    description = rest.Text(longest=1000, allow_none=True)
+    expires_at = rest.Moment(allow_none=True)
+    scopes = ma.fields.Nested(Scopes, allow_none=True)
+
+
+class KeyView(rest.Schema):
+    """A key, without its text."""
+
+    id = ma.fields.String(required=True)
+    name = ma.fields.String(required=True)
+    description = ma.fields.String(required=True, allow_none=True)
+    account_id = ma.fields.String(required=True)
+    account_code = ma.fields.String(required=True)
+    created_by = ma.fields.String(required=True)
+    scopes = ma.fields.Nested(Scopes, required=True, allow_none=True)
+    created_at = rest.Timestamp(required=True)
+    updated_at = rest.Timestamp(required=True)
+    last_used_at = rest.Timestamp(required=True, allow_none=True)
+    expires_at = rest.Timestamp(required=True, allow_none=True)
+    is_active = ma.fields.Boolean(required=True)
+    is_revoked = ma.fields.Boolean(required=True)
+    revoked_at = rest.Timestamp(required=True, allow_none=True)
+    revoked_by = ma.fields.String(required=True, allow_none=True)
+
+
+class MadeKey(KeyView):
+    """A new key with its text, which is not shown again."""
+
+    key = ma.fields.String(required=True)
+
+
+class KeyPage(rest.page_schema(KeyView)):  # type: ignore[misc]
+    """A page of keys."""
+
+
+class KeyArgs(rest.PageArgs):
+    """Which keys to list."""
+
+    offset = rest.Whole(0, rest.LARGEST_SKIP, metadata={"description": "Another name for skip."})
+
+    @ma.post_load
+    def settle_offset(self, args: dict[str, Any], **options: Any) -> dict[str, Any]:
+        """Take offset for skip."""
+        offset = args.pop("offset", None)
+        return args if offset is None else args | {"skip": offset}
+
+
+class RevokedKey(rest.Schema):
+    """That a key is revoked."""
+
+    id = ma.fields.String(required=True)
+    is_revoked = ma.fields.Boolean(required=True)
+    revoked_at = rest.Timestamp(required=True)
+    revoked_by = ma.fields.String(required=True)
+
+
+@blueprint.route("/admin/api-keys", methods=["GET"])
+@blueprint.route("/api-keys", methods=["GET"])
+@blueprint.arguments(KeyArgs, location="query")
+@blueprint.response(200, KeyPage, example=page_of([KEY], 1, PAGE))
+def list_api_keys(args: dict[str, Any]) -> dict[str, Any]:
+    """List the own API keys; an admin's list is the account's."""
+    return page_of(*api_keys.page(args["skip"], args["limit"], by=principal()), args)
+
+
+@blueprint.route("/admin/api-keys", methods=["POST"])
+@blueprint.route("/api-keys", methods=["POST"])
+@blueprint.arguments(NewKey, example={"name": "nightly import"})
+@blueprint.response(
+    201, MadeKey, example={**KEY, "key": "svc_sk_AA0001_0123456789abcdefghijABCDEFGHIJ01"}
+)
+@blueprint.fails(400, 403)
+def create_api_key(body: dict[str, Any]) -> dict[str, Any]:
+    """Create an API key.
+
+    It acts as the caller, with the caller's present role and groups, in the caller's account only.
+    Its text is in this answer and nowhere else. With scopes it opens only the records of the named
+    collections, by the named operations.
+    """
+    key, text = api_keys.create(body, by=principal())
+    columns = {name: getattr(key, name) for name in KeyView().fields}
+    return columns | {"key": text}
+
+
+@blueprint.route("/admin/api-keys/<uuid:key_id>", methods=["GET"])
+@blueprint.route("/api-keys/<uuid:key_id>", methods=["GET"])
+@blueprint.response(200, KeyView, example=KEY)
+def get_api_key(key_id: str) -> ApiKey:
+    """Get an API key, without its text."""
+    return api_keys.get(key_id, by=principal())
+
+
+@blueprint.route("/admin/api-keys/<uuid:key_id>/revoke", methods=["POST"])
+@blueprint.route("/api-keys/<uuid:key_id>/revoke", methods=["POST"])
+@blueprint.response(
+    200,
+    RevokedKey,
+    example={"id": KEY["id"], "is_revoked": True, "revoked_at": TIME, "revoked_by": USER["id"]},
+)
+@blueprint.fails(409)
+def revoke_api_key(key_id: str) -> ApiKey:
+    """Revoke an API key; the next request with it is refused."""
+    return api_keys.revoke(key_id, by=principal())
+
+
+@blueprint.route("/admin/api-keys/<uuid:key_id>", methods=["DELETE"])
+@blueprint.route("/api-keys/<uuid:key_id>", methods=["DELETE"])
+@blueprint.response(204)
+@blueprint.fails(409)
+def delete_api_key(key_id: str) -> Response:
+    """Revoke an API key."""
+    api_keys.revoke(key_id, by=principal())
+    return Response(status=204)

@@ -1,0 +1,96 @@
+"""Masks: what those without access to personal data see in its place (contract section 4)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from app.accounts.models import PII_GROUP
+from app.auth.principal import Principal
+from app.collections.fields import ComputedField, Field
+
+FULL = "*" * 8
+LONGEST_MASK = 200
+KEPT = re.compile(r"\{(first|last):([0-9]{1,3})\}")
+
+
+def masks_for(caller: Principal) -> bool:
+    """Whether the caller sees personal data masked."""
+    return not caller.is_superadmin and PII_GROUP not in caller.groups
+
+
+def masked(field: Field, value: Any) -> Any:
+    """The JSON form of a field's value as it is shown masked; null stays null."""
+    if value is None:
+        return None
+    if not isinstance(value, str) or isinstance(field, ComputedField):
+        return FULL
+    return MASKS[field.mask_type or "full"](field, value)
+
+
+def problems(spec: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Why a field's mask cannot be: code and message."""
+    kind, mask = spec.get("mask_type"), (spec.get("options") or {}).get("mask")
+    if kind is not None and kind not in MASKS:
+        yield "mask_type_invalid", f"A mask is one of: {', '.join(MASKS)}."
+    if kind is not None and not spec.get("pii"):
+        yield "mask_type_requires_pii", "Only a field with pii has a mask."
+    if kind == "custom" and not _is_mask(mask):
+        message = f"A custom mask needs options.mask: a text with *, at most {LONGEST_MASK} long."
+        yield "invalid_option", f"{message} {{first:n}} and {{last:n}} keep characters."
+    if kind != "custom" and mask is not None:
+        yield "invalid_option", "options.mask belongs to the mask_type custom."
+
+
+def _is_mask(mask: Any) -> bool:
+    return isinstance(mask, str) and "*" in mask and len(mask) <= LONGEST_MASK
+
+
+def _email(field: Field, value: str) -> str:
+    local, at, domain = value.rpartition("@")
+    return f"{local[0]}***@{domain}" if local and at else FULL
+
+
+def _ssn(field: Field, value: str) -> str:
+    return f"***-**-{tail}" if (tail := _last_digits(value)) else FULL
+
+
+def _phone(field: Field, value: str) -> str:
+    return f"***-***-{tail}" if (tail := _last_digits(value)) else FULL
+
+
+def _last_digits(value: str) -> str:
+    digits = re.sub(r"[^0-9]", "", value)
+    # Fewer than five digits would be shown whole.
+    return digits[-4:] if len(digits) > 4 else ""
+
+
+def _name(field: Field, value: str) -> str:
+    return " ".join(word[0] + "***" for word in value.split()) or FULL
+
+
+def _full(field: Field, value: str) -> str:
+    return FULL
+
+
+def _custom(field: Field, value: str) -> str:
+    mask = field.options["mask"]
+    if sum(int(count) for _, count in KEPT.findall(mask)) >= len(value):
+        return FULL  # it would hide nothing
+
+    def kept(match: re.Match[str]) -> str:
+        count = int(match[2])
+        return value[:count] if match[1] == "first" else value[len(value) - count :]
+
+    return KEPT.sub(kept, mask)
+
+
+MASKS: Mapping[str, Callable[[Field, str], str]] = {
+    "email": _email,
+    "ssn": _ssn,
+    "phone": _phone,
+    "name": _name,
+    "full": _full,
+    "custom": _custom,
+}

@@ -1,0 +1,288 @@
+"""`/rules` and `/collections/{name}/rules/...`: rules tried before they are saved (contract 6)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import marshmallow as ma
+
+from app import rest, rules, stamps
+from app.collections import access, definition, population, trials
+from app.collections import service as collections
+from app.collections.definition import OPERATIONS
+from app.collections.routes import RulesBody
+from app.collections.routes import blueprint as collections_blueprint
+from app.rest import superadmin
+
+blueprint = rest.Blueprint(
+    "Rules",
+    __name__,
+    url_prefix=f"{rest.PREFIX}/rules",
+    description="Try rules out before they are saved. Superadmins only.",
+)
+
+OWNER = "@owns_record() || @has_role(admin)"
+
+
+def _operation(**options: Any) -> Any:
+    return ma.fields.String(validate=ma.validate.OneOf(OPERATIONS), **options)
+
+
+class Asker(rest.Schema):
+    """A made-up caller; without an id nobody has signed in."""
+
+    id = rest.Text(allow_none=True)
+    email = rest.Text(allow_none=True)
+    role = rest.Text(allow_none=True)
+    account_id = rest.Text(allow_none=True)
+    groups = ma.fields.List(rest.Text())
+    is_superadmin = rest.Flag()
+
+    @ma.post_load
+    def as_asker(self, data: dict[str, Any], **options: Any) -> rules.Asker:
+        """The caller as rules see it."""
+        return rules.Asker(**{**data, "groups": frozenset(data.get("groups", ()))})
+
+
+class Situation(rest.Schema):
+    """A record, and who asks."""
+
+    record = ma.fields.Dict(keys=ma.fields.String())
+    auth = ma.fields.Nested(Asker, allow_none=True)
+
+
+class RuleToValidate(rest.Schema):
+    """A rule, and the names that it may use."""
+
+    rule = rest.Text(longest=2**30, allow_none=True, required=True)
+    operation = _operation(metadata={"description": "All operations have the same language."})
+    collection = rest.Text(metadata={"description": "Check against this collection's fields."})
+    collection_fields = ma.fields.List(
+        rest.Text(),
+        data_key="collectionFields",
+        metadata={"description": "Without a collection: names of fields, of any type."},
+    )
+
+
+class RuleToTest(Situation):
+    """A rule with a record and a caller, here or in `context`."""
+
+    rule = rest.Text(longest=2**30, allow_none=True, required=True)
+    context = ma.fields.Nested(Situation)
+
+
+class Validity(rest.Schema):
+    """Whether a text is a rule, and why not."""
+
+    valid = ma.fields.Boolean(required=True)
+    errors = ma.fields.List(ma.fields.String(), required=True)
+    details = ma.fields.List(
+        ma.fields.Dict(),
+        required=True,
+        metadata={"description": "The same with code and position (a character, from 0)."},
+    )
+
+
+class RuleTestResult(rest.Schema):
+    """Whether the rule lets the caller at the record."""
+
+    result = ma.fields.Boolean(required=True)
+
+
+class WhatToExplain(rest.Schema):
+    """An operation, who asks (a user or a made-up caller), and with which record."""
+
+    operation = _operation(required=True)
+    user_id = rest.Text()
+    auth = ma.fields.Nested(Asker, allow_none=True)
+    record_id = rest.Text()
+
+    @ma.validates_schema
+    def one_caller(self, data: dict[str, Any], **options: Any) -> None:
+        """A user and a made-up caller exclude each other."""
+        if "user_id" in data and "auth" in data:
+            raise ma.ValidationError("Give user_id or auth, not both.", "user_id")
+
+
+class Clause(rest.Schema):
+    """The part of a rule that decided."""
+
+    text = ma.fields.String(required=True)
+    position = ma.fields.Integer(required=True)
+    holds = ma.fields.Boolean(required=True)
+    values = ma.fields.Dict(required=True, metadata={"description": "What it looked at."})
+
+
+class Explanation(rest.Schema):
+    """Whether the rule lets this through, and what decides it."""
+
+    collection = ma.fields.String(required=True)
+    operation = ma.fields.String(required=True)
+    rule = ma.fields.String(required=True, allow_none=True)
+    allowed = ma.fields.Boolean(
+        required=True,
+        allow_none=True,
+        metadata={"description": "null: it depends on the record, and none was named."},
+    )
+    reason = ma.fields.String(required=True)
+    clause = ma.fields.Nested(Clause, required=True, allow_none=True)
+    depends_on = ma.fields.String(
+        metadata={"description": "What of the rule is left to be asked of a record."}
+    )
+    sql = ma.fields.String(
+        required=True,
+        allow_none=True,
+        metadata={"description": "The condition that the database sees, with its parameters."},
+    )
+
+
+class ProposedRules(RulesBody):
+    """Rules as they might be; what is absent stays as it is."""
+
+
+class RulesToCompare(rest.Schema):
+    """Rules as they might be."""
+
+    rules = ma.fields.Nested(ProposedRules, required=True)
+    account_id = rest.Text(
+        metadata={"description": "Look at this account's users and records only."}
+    )
+
+
+class Records(rest.Schema):
+    """How many records, and the newest of them."""
+
+    count = ma.fields.Integer(required=True)
+    sample = ma.fields.List(ma.fields.String(), required=True)
+
+
+class Difference(rest.Schema):
+    """What changes for the users of a role."""
+
+    role = ma.fields.String(required=True)
+    operation = ma.fields.String(required=True)
+    gained = ma.fields.Nested(Records, required=True)
+    lost = ma.fields.Nested(Records, required=True)
+
+
+class Differences(rest.Schema):
+    """What changes for each role, and for callers who have not signed in."""
+
+    items = ma.fields.List(ma.fields.Nested(Difference), required=True)
+
+
+@blueprint.route("/validate", methods=["POST"])
+@blueprint.arguments(RuleToValidate, example={"rule": OWNER, "collection": "posts"})
+@blueprint.response(200, Validity, example={"valid": True, "errors": [], "details": []})
+@superadmin
+@stamps.reloading()  # what was cached may be out of date, and nothing here would tell
+def validate_rule(body: dict[str, Any]) -> dict[str, Any]:
+    """Check a rule.
+
+    Against the fields of a collection, or against names alone, or else only its form.
+    """
+    scope = trials.scope_for(body.get("collection"), body.get("collection_fields", ()))
+    found = trials.rule_problems(body["rule"], scope)
+    return {"valid": not found, "errors": [one["message"] for one in found], "details": found}
+
+
+@blueprint.route("/test", methods=["POST"])
+@blueprint.arguments(
+    RuleToTest,
+    example={"rule": OWNER, "record": {"created_by": "u1"}, "auth": {"id": "u1", "role": "viewer"}},
+)
+@blueprint.response(200, RuleTestResult, example={"result": True})
+@blueprint.fails(400)
+@superadmin
+@stamps.reloading()  # what was cached may be out of date, and nothing here would tell
+def test_rule(body: dict[str, Any]) -> dict[str, Any]:
+    """Evaluate a rule for a made-up record and caller.
+
+    Fields that the record lacks are null. A field of another type than the rule needs makes its
+    comparison false. References are followed into nested objects.
+    """
+    given = {**body, **body.get("context", {})}
+    asker = given.get("auth") or rules.Asker()
+    return {"result": trials.judge(body["rule"], given.get("record", {}), asker)}
+
+
+@collections_blueprint.route("/<collection_name>/rules/explain", methods=["POST"])
+@collections_blueprint.arguments(
+    WhatToExplain,
+    example={
+        "operation": "view",
+        "user_id": "019a9f00-0000-7000-8000-00000000000b",
+        "record_id": "019a9f00-0000-7000-8000-000000000001",
+    },
+)
+@collections_blueprint.response(
+    200,
+    Explanation,
+    example={
+        "collection": "posts",
+        "operation": "view",
+        "rule": OWNER,
+        "allowed": True,
+        "reason": "`@owns_record()` holds.",
+        "clause": {
+            "text": "@owns_record()",
+            "position": 0,
+            "holds": True,
+            "values": {
+                "created_by": "019a9f00-0000-7000-8000-00000000000b",
+                "@request.auth.id": "019a9f00-0000-7000-8000-00000000000b",
+            },
+        },
+        "sql": "col_posts.created_by = %(_caller_id)s",
+    },
+)
+@collections_blueprint.fails(400)
+@superadmin
+@stamps.reloading()  # what was cached may be out of date, and nothing here would tell
+def explain_rule(body: dict[str, Any], collection_name: str) -> dict[str, Any]:
+    """Explain why a caller may or may not do something.
+
+    With `user_id` for a user as they are, in their own account; with `auth` for a made-up caller;
+    with neither for somebody who has not signed in. Without a record, what can be said of all.
+    """
+    collection = definition.named(collections.find(collection_name).name)
+    record_id = body.get("record_id")
+    if "user_id" in body:
+        caller = trials.caller_of(body["user_id"])
+        asker = access.asker_of(caller)
+        # A superadmin may act in any account.
+        within = None if caller.is_superadmin else caller.account_id
+        return trials.explain(collection, body["operation"], asker, record_id, within)
+    asker = body.get("auth") or rules.Asker()
+    return trials.explain(collection, body["operation"], asker, record_id, asker.account_id)
+
+
+@collections_blueprint.route("/<collection_name>/rules/diff", methods=["POST"])
+@collections_blueprint.arguments(RulesToCompare, example={"rules": {"view_rule": OWNER}})
+@collections_blueprint.response(
+    200,
+    Differences,
+    example={
+        "items": [
+            {
+                "role": "viewer",
+                "operation": "view",
+                "gained": {"count": 0, "sample": []},
+                "lost": {"count": 1, "sample": ["019a9f00-0000-7000-8000-000000000001"]},
+            }
+        ]
+    },
+)
+@collections_blueprint.fails(400)
+@superadmin
+@stamps.reloading()  # what was cached may be out of date, and nothing here would tell
+def compare_rules(body: dict[str, Any], collection_name: str) -> dict[str, Any]:
+    """Show what rules would change before they are saved.
+
+    For each role and for callers who have not signed in, on the records there are: how many become
+    open to at least one active user of the role in the record's account (`gained`), how many stop
+    being open to at least one (`lost`), and the newest ten of each. Creating has no records to
+    look at. Nothing is saved.
+    """
+    present, proposed = collections.proposed_rules(collection_name, body["rules"])
+    return {"items": population.differences(present, proposed, body.get("account_id"))}

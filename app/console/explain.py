@@ -1,0 +1,113 @@
+"""For superadmins: would this caller get at this record, and which part of the rule decides."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from flask import request
+
+from app import rules, stamps
+from app.auth import principal as principals
+from app.auth import service as auth
+from app.collections import access, trials
+from app.collections.definition import OPERATIONS, Definition
+from app.console import forms, guard
+from app.console.blueprint import blueprint
+from app.console.collections import ONE_COLLECTION, found
+from app.console.excerpts import Excerpt, within
+from app.console.forms import Form, Page
+from app.db import db
+from app.errors import AppError, InvalidValues, NotFound, problem
+from app.rest import UuidPath, public
+
+EXPLAIN = f"{ONE_COLLECTION}/explain"
+USER, NOBODY = "user", "nobody"
+CALLERS = {USER: "a user", NOBODY: "somebody who has not signed in"}
+FOREIGN = "There is no such record in this account; those of other accounts are never seen."
+
+
+@blueprint.get(EXPLAIN)
+@public
+@guard.for_superadmins
+def show_explain(collection_id: str) -> Page:
+    """The form to ask with."""
+    operation = request.args.get("operation") or "view"
+    record_id = request.args.get("record_id", "")[:36]
+    asked = {"operation": operation, "who": USER, "record_id": record_id}
+    return _page(collection_id, Form(asked))
+
+
+@blueprint.post(EXPLAIN)
+@public
+@guard.for_superadmins
+def explain(collection_id: str) -> Page:
+    """What decides, for a caller and perhaps a record."""
+    form = forms.sent("operation", "who", "account", "email", "record_id")
+    try:
+        with stamps.reloading():
+            return _page(collection_id, form, _told(found(collection_id)[1], form))
+    except NotFound:
+        if not form["record_id"]:
+            raise
+        wrong = [problem("record_id", "invalid_reference", FOREIGN)]
+        return _page(collection_id, form.refused(InvalidValues(wrong)))
+    except AppError as error:
+        return _page(collection_id, form.refused(error))
+
+
+def _told(collection: Definition, form: Form) -> dict[str, Any]:
+    needed = ("account", "email") if form["who"] != NOBODY else ()
+    form.checked(needed, account=200, email=320, record_id=36)
+    _check(form)
+    account_id = _account(form["account"]) if form["account"] else None
+    asker = rules.Asker() if form["who"] == NOBODY else _asker(form)
+    record_id = form["record_id"].lower() or None
+    return trials.explain(collection, form["operation"], asker, record_id, account_id)
+
+
+def _check(form: Form) -> None:
+    wrong = []
+    if form["operation"] not in OPERATIONS:
+        wrong.append(problem("operation", "invalid_option", "Choose one of these."))
+    if form["who"] not in CALLERS:
+        wrong.append(problem("who", "invalid_option", "Choose one of these."))
+    if form["record_id"] and not UuidPath.accepts(form["record_id"]):
+        wrong.append(problem("record_id", "invalid_reference", "This is no id of a record."))
+    if wrong:
+        raise InvalidValues(wrong)
+
+
+def _account(reference: str) -> str:
+    account = principals.account_as_it_is(reference)
+    if account is None:
+        message = "There is no such active account."
+        raise InvalidValues([problem("account", "invalid_reference", message)])
+    return account.id
+
+
+def _asker(form: Form) -> rules.Asker:
+    user = db.session.scalar(auth.user_named(form["account"], form["email"]))
+    if user is None or not user.is_active:
+        message = "The account has no active user with this address."
+        raise InvalidValues([problem("email", "invalid_reference", message)])
+    return access.asker_of(trials.caller_of(user.id))
+
+
+def _page(collection_id: str, form: Form, said: dict[str, Any] | None = None) -> Page:
+    return form.page(
+        "console/collections/explain.html",
+        collection=found(collection_id)[1],
+        operations=OPERATIONS,
+        callers=CALLERS,
+        said=said,
+        rule=_marked(said) if said else None,
+    )
+
+
+def _marked(said: dict[str, Any]) -> Excerpt:
+    """The rule with what decides, or what it depends on, marked."""
+    rule, clause = said["rule"] or "", said["clause"]
+    if clause:
+        return within(rule, clause["text"], clause["position"])
+    part = said.get("depends_on") or ""
+    return within(rule, part, max(rule.find(part), 0))

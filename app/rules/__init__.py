@@ -1,0 +1,71 @@
+"""The rule language: rules, filters, computed fields and conditions of workflows (contract 6).
+
+One parser makes a tree (`parser`, `nodes`), one check gives every node a type or says where and why
+it cannot (`check`), and two back ends agree on what it means: `sql` for the database and `evaluate`
+for Python. `residual` takes out what is decided by who asks; `explain` says which part decided.
+
+Grammar:
+
+    expr    = and (("||" | "OR") and)*         cmp  = sum [op sum | [NOT] IN list | IS [NOT] NULL]
+    and     = not (("&&" | "AND") not)*        op   = "=" "!=" "<" "<=" ">" ">=" "~" "!~"
+    not     = ("!" | "NOT") not | cmp          list = "[" items "]" | "(" items ")"
+    sum     = product (("+" | "-") product)*   atom = number | 'text' | "text" | true | false
+    product = atom (("*" | "/" | "%") atom)*          | null | name | @name | call
+                                                      | "(" expr ")" | "-" atom
+    name    = identifier ("." identifier)*
+
+Words in capitals are written so. In quotes a backslash stands for itself, but before a quote or
+another backslash it gives that character.
+
+Names are fields; a dotted name follows references, at most three. `@request.auth.id`, `.email`,
+`.role` and `.account_id` are the caller's, `@request.data.<field>` is what the body says, `@now`
+the present moment.
+
+Meaning:
+
+- Conditions are true or false, never null. `=`, `<`, `<=`, `>`, `>=`, `~` and IN are false where
+  an operand is null; `!=`, `!~` and NOT IN are their exact negations. Against the literal null, `=`
+  and `!=` test for null. A boolean that is null counts as false where a condition is needed.
+- The empty text, compared with `@request.auth.id`, equals nobody having signed in.
+- Numbers are whole ones of 64 bits or IEEE doubles. Arithmetic is that of the numbers as they are
+  written, in decimal, and its result the nearest such number: 0.1 + 0.2 = 0.3. `/` is true
+  division, `%` has the sign of its left side; what has no result is null. `round` rounds halves
+  away from zero.
+- `~` compares the whole text, ASCII case aside; `%` is any run of characters, `\\%` a percent sign.
+- Text compares by code point; `upper`, `lower` and `~` know the case of ASCII letters only.
+- Dates and moments compare with ISO texts that are written out; a date is the first moment of its
+  day in UTC. `date_diff(a, b, unit)` is a - b: with parts of a unit for days, hours, minutes and
+  seconds, whole for months and years; `date_add` keeps the day, or takes a shorter month's last.
+- A function is null where an argument is; `concat` takes null for nothing and writes numbers with
+  all their digits; `if`, `coalesce` and `nullif` choose. `substring(text, start, length)` counts
+  from 1.
+
+To add a function, see `functions`. The tests compare both back ends over all of them.
+"""
+
+from app.rules.check import Scope, condition, value
+from app.rules.evaluate import UNKNOWN, Asker, Context, evaluate, holds
+from app.rules.explain import Clause, deciding
+from app.rules.nodes import Name, Node, RuleError, Type, walk
+from app.rules.residual import about_caller, residual, truth
+
+__all__ = [
+    "UNKNOWN",
+    "Asker",
+    "Clause",
+    "Context",
+    "Name",
+    "Node",
+    "RuleError",
+    "Scope",
+    "Type",
+    "about_caller",
+    "condition",
+    "deciding",
+    "evaluate",
+    "holds",
+    "residual",
+    "truth",
+    "value",
+    "walk",
+]

@@ -1,0 +1,268 @@
+"""The back end in Python: a checked tree's value for one record.
+
+Null is None. Where the schema is not known (`Type.ANY`) a value of another kind than needed makes a
+comparison false and everything else null.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, date, datetime
+from typing import Any
+
+from app.rules import values
+from app.rules.functions import ARITHMETIC, PLAIN
+from app.rules.nodes import (
+    Arithmetic,
+    Call,
+    Caller,
+    Comparison,
+    IsNull,
+    Junction,
+    Literal,
+    Membership,
+    Name,
+    Node,
+    Not,
+    Now,
+    Sent,
+    Type,
+)
+
+# Stands for a value of the caller that is there, but differs between those who may ask.
+UNKNOWN: Any = object()
+
+
+LONG_AGO = datetime(1, 1, 1, tzinfo=UTC)
+
+
+@dataclass(frozen=True)
+class Asker:
+    """Who asks. Without an id nobody has signed in."""
+
+    id: str | None = None
+    email: str | None = None
+    role: str | None = None
+    account_id: str | None = None
+    groups: frozenset[str] = frozenset()
+    is_superadmin: bool = False
+
+
+@dataclass(frozen=True)
+class Context:
+    """What an expression is evaluated on."""
+
+    record: Mapping[str, Any] = field(default_factory=dict)
+    asker: Asker = Asker()
+    sent: Mapping[str, Any] = field(default_factory=dict)
+    now: datetime = LONG_AGO
+
+
+def evaluate(node: Node, context: Context) -> Any:
+    """The value of a checked expression; that of a condition is true or false."""
+    return EVALUATE[type(node)](node, context)
+
+
+def holds(node: Node, context: Context) -> bool:
+    """Whether a condition holds; null does not."""
+    return evaluate(node, context) is True
+
+
+def _literal(node: Literal, context: Context) -> Any:
+    return node.value
+
+
+def _name(node: Name, context: Context) -> Any:
+    whole = ".".join(node.path)
+    if whole in context.record:  # also where what a reference leads to was read beforehand
+        return context.record[whole]
+    found: Any = context.record
+    for step in node.path:
+        found = found.get(step) if isinstance(found, Mapping) else None
+    return found
+
+
+def _caller(node: Caller, context: Context) -> Any:
+    return getattr(context.asker, node.attribute)
+
+
+def _sent(node: Sent, context: Context) -> Any:
+    return context.sent.get(node.field)
+
+
+def _now(node: Now, context: Context) -> Any:
+    return context.now
+
+
+def _arithmetic(node: Arithmetic, context: Context) -> Any:
+    left, right = evaluate(node.left, context), evaluate(node.right, context)
+    if _kind(left) is not Type.NUMBER or _kind(right) is not Type.NUMBER:
+        return None
+    return ARITHMETIC[node.operator](left, right)
+
+
+def _comparison(node: Comparison, context: Context) -> bool:
+    left, right = _sides(node, context)
+    if node.operator.startswith("!"):
+        return not _compared(node.operator[1:], left, right)
+    return _compared(node.operator, left, right)
+
+
+def _sides(node: Comparison, context: Context) -> tuple[Any, Any]:
+    left, right = evaluate(node.left, context), evaluate(node.right, context)
+    if treats_anonymous_as_empty(node):
+        left = "" if left is None and isinstance(node.left, Caller) else left
+        right = "" if right is None and isinstance(node.right, Caller) else right
+    return left, right
+
+
+def treats_anonymous_as_empty(node: Comparison) -> bool:
+    """Whether this compares `@request.auth.id` with the empty text."""
+    sides = (node.left, node.right)
+    return (
+        node.operator in ("=", "!=")
+        and any(isinstance(side, Caller) and side.attribute == "id" for side in sides)
+        and any(isinstance(side, Literal) and side.value == "" for side in sides)
+    )
+
+
+COMPARE: Mapping[str, Callable[[Any, Any], bool]] = {
+    "=": lambda left, right: left == right,
+    "<": lambda left, right: left < right,
+    "<=": lambda left, right: left <= right,
+    ">": lambda left, right: left > right,
+    ">=": lambda left, right: left >= right,
+    "~": values.matches,
+}
+
+
+def _compared(operator: str, left: Any, right: Any) -> bool:
+    kinds = {_kind(left), _kind(right)}
+    if kinds == {Type.TEXT, Type.DATETIME}:
+        left, right = _as_moment(left), _as_moment(right)
+        kinds = {_kind(left), _kind(right)}
+    if len(kinds) > 1 or not kinds <= ORDERS.get(operator, COMPARABLE):
+        return False
+    return bool(COMPARE[operator](left, right))
+
+
+COMPARABLE = {Type.TEXT, Type.NUMBER, Type.BOOLEAN, Type.DATETIME, Type.DATE}
+ORDERS = {"~": {Type.TEXT}} | dict.fromkeys(("<", "<=", ">", ">="), COMPARABLE - {Type.BOOLEAN})
+
+
+def _kind(value: Any) -> Type:
+    if isinstance(value, bool):
+        return Type.BOOLEAN
+    if isinstance(value, int | float):
+        return Type.NUMBER
+    if isinstance(value, str):
+        return Type.TEXT
+    if isinstance(value, datetime):
+        return Type.DATETIME
+    if isinstance(value, date):
+        return Type.DATE
+    return Type.NULL if value is None else Type.JSON
+
+
+def _as_moment(value: Any) -> Any:
+    try:
+        return values.moment(value) if isinstance(value, str) else value
+    except ValueError:
+        return None
+
+
+def _membership(node: Membership, context: Context) -> bool:
+    tested = evaluate(node.value, context)
+    found = any(_compared("=", tested, evaluate(item, context)) for item in node.items)
+    return found is not node.negated
+
+
+def _is_null(node: IsNull, context: Context) -> bool:
+    return (evaluate(node.value, context) is None) is not node.negated
+
+
+def _not(node: Not, context: Context) -> bool:
+    return not holds(node.part, context)
+
+
+def _junction(node: Junction, context: Context) -> bool:
+    judged = (holds(part, context) for part in node.parts)
+    return any(judged) if node.operator == "or" else all(judged)
+
+
+def _call(node: Call, context: Context) -> Any:
+    if node.name in CALLS:
+        return CALLS[node.name](node, context)
+    function = PLAIN[node.name]
+    given = [evaluate(argument, context) for argument in node.arguments]
+    fitting = []
+    for value, wanted in zip(given, function.parameters, strict=False):
+        fitting.append(_as_moment(value) if wanted is Type.DATETIME else value)
+    kinds = zip(map(_kind, fitting), function.parameters, strict=False)
+    return function.python(*fitting) if all(kind is wanted for kind, wanted in kinds) else None
+
+
+def _concat(node: Call, context: Context) -> str:
+    return "".join(values.written(evaluate(one, context)) for one in node.arguments)
+
+
+def _if(node: Call, context: Context) -> Any:
+    asked, yes, no = node.arguments
+    return evaluate(yes if holds(asked, context) else no, context)
+
+
+def _coalesce(node: Call, context: Context) -> Any:
+    found = (evaluate(argument, context) for argument in node.arguments)
+    return next((value for value in found if value is not None), None)
+
+
+def _nullif(node: Call, context: Context) -> Any:
+    value, unwanted = (evaluate(argument, context) for argument in node.arguments)
+    return None if _compared("=", value, unwanted) else value
+
+
+def _midnight(node: Call, context: Context) -> Any:
+    day = evaluate(node.arguments[0], context)
+    return values.midnight(day) if _kind(day) is Type.DATE else _as_moment(day)
+
+
+def asked_of(node: Call, asker: Asker) -> bool | None:
+    """What a function about the caller answers; None where that is not known yet."""
+    words = {argument.value for argument in node.arguments if isinstance(argument, Literal)}
+    if node.name == "@is_superadmin":
+        return asker.is_superadmin
+    if node.name == "@has_group":
+        return None if asker.groups is UNKNOWN else bool(words & asker.groups)
+    return asker.role in words
+
+
+def _asked(node: Call, context: Context) -> bool:
+    return asked_of(node, context.asker) is True
+
+
+CALLS: Mapping[str, Callable[[Call, Context], Any]] = {
+    "concat": _concat,
+    "if": _if,
+    "coalesce": _coalesce,
+    "nullif": _nullif,
+    "midnight": _midnight,
+    "@has_role": _asked,
+    "@has_any_role": _asked,
+    "@has_group": _asked,
+    "@is_superadmin": _asked,
+}
+EVALUATE: Mapping[type[Node], Callable[[Any, Context], Any]] = {
+    Literal: _literal,
+    Name: _name,
+    Caller: _caller,
+    Sent: _sent,
+    Now: _now,
+    Arithmetic: _arithmetic,
+    Comparison: _comparison,
+    Membership: _membership,
+    IsNull: _is_null,
+    Not: _not,
+    Junction: _junction,
+    Call: _call,
+}

@@ -1,0 +1,55 @@
+"""The functions of the language: what each takes and gives, in Python and in SQL.
+
+To add one: write it in `values.py` for values that are there, list it here, and give PostgreSQL
+the same in a migration, unless both databases have it by themselves (then name it in `sql.py`).
+`tests/rules/` finds it by this list and compares the back ends on it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from app.rules import values
+from app.rules.nodes import Type
+
+TEXT, NUMBER, BOOLEAN, DATETIME = Type.TEXT, Type.NUMBER, Type.BOOLEAN, Type.DATETIME
+
+
+@dataclass(frozen=True)
+class Function:
+    """A function that is null where an argument is null."""
+
+    parameters: tuple[Type, ...]
+    result: Type
+    python: Callable[..., Any]
+    optional: int = 0
+    """How many of the last parameters may be left out."""
+    unit: bool = False
+    """Whether the last parameter is one of the units of time, written out."""
+
+
+PLAIN = {
+    "upper": Function((TEXT,), TEXT, values.upper),
+    "lower": Function((TEXT,), TEXT, values.lower),
+    "trim": Function((TEXT,), TEXT, values.trim),
+    "length": Function((TEXT,), NUMBER, len),
+    "substring": Function((TEXT, NUMBER, NUMBER), TEXT, values.substring, optional=1),
+    "round": Function((NUMBER, NUMBER), NUMBER, values.round_half_away, optional=1),
+    "abs": Function((NUMBER,), NUMBER, values.absolute),
+    "ceil": Function((NUMBER,), NUMBER, values.ceiling),
+    "floor": Function((NUMBER,), NUMBER, values.floor),
+    "date_diff": Function((DATETIME, DATETIME, TEXT), NUMBER, values.date_diff, unit=True),
+    "date_add": Function((DATETIME, NUMBER, TEXT), DATETIME, values.date_add, unit=True),
+}
+# Those that look at null, or choose: the checker, the evaluator and the SQL know each by name.
+SPECIAL = ("concat", "if", "coalesce", "nullif", "now")
+CALLERS = ("@owns_record", "@has_role", "@has_any_role", "@has_group", "@is_superadmin")
+ARITHMETIC = {
+    "+": values.add,
+    "-": values.subtract,
+    "*": values.multiply,
+    "/": values.divide,
+    "%": values.remainder,
+}

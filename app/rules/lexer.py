@@ -1,0 +1,72 @@
+"""From text to tokens."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from itertools import pairwise
+
+from app.rules.nodes import RuleError
+
+TOKEN = re.compile(
+    r"""(?P<space>[ \t\r\n]+)
+      | (?P<number>(?:[0-9]+(?:\.[0-9]+)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?)
+      | (?P<text>"(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*')
+      | (?P<name>@?[A-Za-z_][A-Za-z0-9_]*)
+      | (?P<symbol>\|\||&&|!=|!~|<=|>=|[=<>~!+\-*/%()\[\],.])""",
+    re.VERBOSE | re.DOTALL,
+)
+FORBIDDEN = re.compile("[\0\ud800-\udfff]")  # what no text of a database holds
+KEYWORDS = {"AND", "OR", "NOT", "IN", "IS", "NULL", "true", "false", "null"}
+
+
+@dataclass(frozen=True)
+class Token:
+    """A word of the text: `kind` is number, text, name, keyword, symbol or end."""
+
+    kind: str
+    value: str
+    start: int
+    end: int
+
+    def __str__(self) -> str:
+        return "the end" if self.kind == "end" else f"`{self.value}`"
+
+
+def tokens(text: str) -> list[Token]:
+    """Every token of a text, an end after the last. Raises RuleError."""
+    found: list[Token] = []
+    position = 0
+    while position < len(text):
+        match = TOKEN.match(text, position)
+        if match is None:
+            raise RuleError(_unexpected(text[position]), position)
+        kind, start, position = str(match.lastgroup), position, match.end()
+        if kind != "space":
+            found.append(_token(kind, match.group(), start, position))
+    _check_numbers_end(found)
+    return [*found, Token("end", "", len(text), len(text))]
+
+
+def _unexpected(character: str) -> str:
+    if character in "\"'":
+        return "This text has no closing quote."
+    return f"The character {character!r} means nothing here."
+
+
+def _token(kind: str, raw: str, start: int, end: int) -> Token:
+    if kind == "text":
+        if wrong := FORBIDDEN.search(raw):
+            raise RuleError("No text holds this character.", start + wrong.start())
+        # A backslash keeps its place but before a quote or another backslash.
+        return Token(kind, re.sub(r"""\\([\\"'])""", r"\1", raw[1:-1]), start, end)
+    if raw in KEYWORDS:
+        return Token("keyword", raw, start, end)
+    return Token(kind, raw, start, end)
+
+
+def _check_numbers_end(found: list[Token]) -> None:
+    for one, following in pairwise(found):
+        touches = one.end == following.start
+        if touches and one.kind == "number" and following.kind in ("name", "keyword", "number"):
+            raise RuleError(f"A number ends before {following}.", following.start)

@@ -1,0 +1,181 @@
+"""The tree of an expression. Every node knows where in the text it stands, and its type."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, fields, replace
+from enum import Enum
+from typing import Any
+
+
+class Type(Enum):
+    """What a value is. ANY is known only when it is there; NULL is the literal alone."""
+
+    TEXT = "text"
+    NUMBER = "number"
+    BOOLEAN = "boolean"
+    DATETIME = "datetime"
+    DATE = "date"
+    JSON = "json"
+    NULL = "null"
+    ANY = "any"
+
+
+class RuleError(ValueError):
+    """Why a text is no expression, and at which character of it (from 0)."""
+
+    def __init__(self, message: str, position: int) -> None:
+        super().__init__(message)
+        self.position = position
+
+
+@dataclass(frozen=True)
+class Node:
+    """A part of an expression: `text[start:end]`."""
+
+    start: int
+    end: int
+    type: Type = field(default=Type.ANY, kw_only=True)
+
+    @property
+    def children(self) -> Iterator[Node]:
+        """The parts of this part."""
+        for one in fields(self):
+            value = getattr(self, one.name)
+            if isinstance(value, Node):
+                yield value
+            elif isinstance(value, tuple):
+                yield from (part for part in value if isinstance(part, Node))
+
+
+@dataclass(frozen=True)
+class Literal(Node):
+    """A value that the text writes out."""
+
+    value: Any
+
+
+@dataclass(frozen=True)
+class Name(Node):
+    """A field, or with more than one step a field of the record that references lead to."""
+
+    path: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Caller(Node):
+    """`@request.auth.<attribute>`: who asks; null where nobody signed in."""
+
+    attribute: str
+
+
+@dataclass(frozen=True)
+class Sent(Node):
+    """`@request.data.<field>`: what the body says."""
+
+    field: str
+
+
+@dataclass(frozen=True)
+class Now(Node):
+    """`@now`: the moment of the evaluation."""
+
+
+@dataclass(frozen=True)
+class Call(Node):
+    """A function with its arguments; those that ask about the caller begin with `@`."""
+
+    name: str
+    arguments: tuple[Node, ...]
+
+
+@dataclass(frozen=True)
+class ListOf(Node):
+    """A list, which stands only after IN and in functions that take one."""
+
+    items: tuple[Node, ...]
+
+
+@dataclass(frozen=True)
+class Arithmetic(Node):
+    """Two numbers and `+ - * / %`."""
+
+    operator: str
+    left: Node
+    right: Node
+
+
+@dataclass(frozen=True)
+class Comparison(Node):
+    """Two values and `= != < <= > >= ~ !~`; never null."""
+
+    operator: str
+    left: Node
+    right: Node
+
+
+@dataclass(frozen=True)
+class Membership(Node):
+    """Whether a value is one of some; never null."""
+
+    value: Node
+    items: tuple[Node, ...]
+    negated: bool
+
+
+@dataclass(frozen=True)
+class IsNull(Node):
+    """Whether there is no value."""
+
+    value: Node
+    negated: bool
+
+
+@dataclass(frozen=True)
+class Not(Node):
+    """The negation of a condition; null counts as false."""
+
+    part: Node
+
+
+@dataclass(frozen=True)
+class Junction(Node):
+    """Conditions of which all (`and`) or any (`or`) must hold."""
+
+    operator: str
+    parts: tuple[Node, ...]
+
+
+def walk(node: Node) -> Iterator[Node]:
+    """The node and everything below it."""
+    yield node
+    for child in node.children:
+        yield from walk(child)
+
+
+def rebuilt(node: Node, change: Callable[[Node], Node]) -> Node:
+    """The node with each of its parts changed."""
+    changes: dict[str, Any] = {}
+    for one in fields(node):
+        value = getattr(node, one.name)
+        if isinstance(value, Node):
+            changes[one.name] = change(value)
+        elif isinstance(value, tuple) and value and isinstance(value[0], Node):
+            changes[one.name] = tuple(change(part) for part in value)
+    return replace(node, **changes) if changes else node
+
+
+def depth(node: Node) -> int:
+    """How deep an expression is as SQL, in symbols that SQLite's parser has to keep in mind."""
+    first, further = _symbols(node)
+    below = [depth(child) for child in node.children]
+    return max([1, *(first + one for one in below[:1]), *(further + one for one in below[1:])])
+
+
+def _symbols(node: Node) -> tuple[int, int]:
+    # What stands open before the first part and before a further one; measured, rounded up.
+    if isinstance(node, Membership):
+        return 2, 7
+    if isinstance(node, Call) or (isinstance(node, Comparison) and "~" in node.operator):
+        return 5, 8
+    return (3, 5) if isinstance(node, Arithmetic) else (1, 3)

@@ -1,0 +1,275 @@
+"""From tokens to a tree. Each function's docstring is the grammar rule that it parses."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from app.rules import values
+from app.rules.lexer import Token, tokens
+from app.rules.nodes import (
+    Arithmetic,
+    Call,
+    Caller,
+    Comparison,
+    IsNull,
+    Junction,
+    ListOf,
+    Literal,
+    Membership,
+    Name,
+    Node,
+    Not,
+    Now,
+    RuleError,
+    Sent,
+    Type,
+)
+
+LONGEST = 2000
+MOST_NODES = 200
+DEEPEST = 32
+FURTHEST = 3  # references that a dotted name may follow
+COMPARISONS = ("=", "!=", "<=", ">=", "<", ">", "~", "!~")
+CALLER = ("id", "email", "role", "account_id")
+HINTS = {"==": "=", "and": "AND", "or": "OR", "not": "NOT", "in": "IN", "is": "IS"}
+
+
+def parse(text: str) -> Node:
+    """The tree of an expression. Raises RuleError."""
+    if len(text) > LONGEST:
+        raise RuleError(f"An expression has at most {LONGEST} characters.", LONGEST)
+    return _Parser(tokens(text)).whole()
+
+
+class _Parser:
+    def __init__(self, found: Sequence[Token]) -> None:
+        self.tokens = found
+        self.index = 0
+        self.depth = 0
+        self.count = 0
+
+    @property
+    def next(self) -> Token:
+        return self.tokens[self.index]
+
+    def whole(self) -> Node:
+        """The whole text: expr"""
+        tree = self.expr()
+        if self.next.kind != "end":
+            raise self.wrong("an operator or the end")
+        return tree
+
+    def expr(self) -> Node:
+        """expr = and (("||" | "OR") and)*"""
+        self.descend()
+        tree = self.junction("or", ("||", "OR"), self.conjunction)
+        self.depth -= 1
+        return tree
+
+    def conjunction(self) -> Node:
+        """and = not (("&&" | "AND") not)*"""
+        return self.junction("and", ("&&", "AND"), self.negation)
+
+    def junction(self, operator: str, signs: Sequence[str], part: Callable[[], Node]) -> Node:
+        """part (sign part)*"""
+        parts = [part()]
+        while self.accept(*signs):
+            parts.append(part())
+        if len(parts) == 1:
+            return parts[0]
+        return self.made(Junction(parts[0].start, parts[-1].end, operator, tuple(parts)))
+
+    def negation(self) -> Node:
+        """not = ("!" | "NOT") not | cmp"""
+        if not (sign := self.accept("!", "NOT")):
+            return self.comparison()
+        self.descend()
+        part = self.negation()
+        self.depth -= 1
+        return self.made(Not(sign.start, part.end, part))
+
+    def comparison(self) -> Node:
+        """cmp = sum [ op sum | [NOT] IN list | IS [NOT] NULL ]"""
+        left = self.sum()
+        if sign := self.accept(*COMPARISONS):
+            right = self.sum()
+            return self.made(Comparison(left.start, right.end, sign.value, left, right))
+        if self.accept("IS"):
+            negated = bool(self.accept("NOT"))
+            null = self.accept("NULL", "null") or self.fail("NULL")
+            return self.made(IsNull(left.start, null.end, left, negated))
+        if self.accept("NOT"):
+            if not self.accept("IN"):
+                self.fail("IN")
+            return self.membership(left, negated=True)
+        return self.membership(left, negated=False) if self.accept("IN") else left
+
+    def membership(self, value: Node, *, negated: bool) -> Node:
+        """list = "[" items "]" | "(" items ")" """
+        opening = self.accept("[", "(") or self.fail("a list")
+        items, end = self.items("]" if opening.value == "[" else ")")
+        return self.made(Membership(value.start, end, value, items, negated))
+
+    def items(self, closing: str) -> tuple[tuple[Node, ...], int]:
+        """items = [ expr ("," expr)* ]"""
+        found: list[Node] = []
+        if not (end := self.accept(closing)):
+            found.append(self.expr())
+            while self.accept(","):
+                found.append(self.expr())
+            end = self.accept(closing) or self.fail(f"`,` or `{closing}`")
+        return tuple(found), end.end
+
+    def sum(self) -> Node:
+        """sum = product (("+" | "-") product)*"""
+        return self.chain(("+", "-"), self.product)
+
+    def product(self) -> Node:
+        """product = atom (("*" | "/" | "%") atom)*"""
+        return self.chain(("*", "/", "%"), self.atom)
+
+    def chain(self, signs: Sequence[str], part: Callable[[], Node]) -> Node:
+        """part (sign part)*, from left to right"""
+        tree, links = part(), 0
+        while sign := self.accept(*signs):
+            links += 1
+            if self.depth + links > DEEPEST:
+                raise RuleError(f"At most {DEEPEST} steps of arithmetic.", sign.start)
+            right = part()
+            tree = self.made(Arithmetic(tree.start, right.end, sign.value, tree, right))
+        return tree
+
+    def atom(self) -> Node:
+        """atom = number | text | true | false | null | name | @name | call | "(" expr ")" | "-" atom"""  # noqa: E501
+        token = self.next
+        if token.kind == "number":
+            return self.number(self.advance())
+        if token.kind == "text":
+            self.advance()
+            return self.made(Literal(token.start, token.end, token.value, type=Type.TEXT))
+        if self.accept("true", "false"):
+            value = token.value == "true"
+            return self.made(Literal(token.start, token.end, value, type=Type.BOOLEAN))
+        if self.accept("null", "NULL"):
+            return self.made(Literal(token.start, token.end, None, type=Type.NULL))
+        if self.accept("("):
+            tree = self.expr()
+            end = self.accept(")") or self.fail("`)`")
+            return replace(tree, start=token.start, end=end.end)
+        if self.accept("-"):
+            return self.negative(token)
+        if token.kind == "name":
+            return self.context() if token.value.startswith("@") else self.name()
+        raise self.wrong("a value")
+
+    def number(self, digits: Token, sign: Token | None = None) -> Node:
+        """The literal of digits with the sign before them."""
+        start = (sign or digits).start
+        value = values.number("-" + digits.value if sign else digits.value)
+        if value is None:
+            raise RuleError("This number is out of range.", start)
+        return self.made(Literal(start, digits.end, value, type=Type.NUMBER))
+
+    def negative(self, sign: Token) -> Node:
+        """ "-" atom"""
+        if self.next.kind == "number":
+            return self.number(self.advance(), sign)
+        self.descend()
+        part = self.atom()
+        self.depth -= 1
+        zero = Literal(sign.start, sign.start, 0, type=Type.NUMBER)
+        return self.made(Arithmetic(sign.start, part.end, "-", zero, part))
+
+    def name(self) -> Node:
+        """name = identifier ("." identifier)*; call = identifier "(" items ")" """
+        first = self.advance()
+        if self.next.value == "(" and self.next.kind == "symbol":
+            return self.call(first)
+        path, end = self.path(first)
+        if len(path) > FURTHEST + 1:
+            raise RuleError(f"A name follows at most {FURTHEST} references.", first.start)
+        return self.made(Name(first.start, end, path))
+
+    def path(self, first: Token) -> tuple[tuple[str, ...], int]:
+        """identifier ("." identifier)*"""
+        steps, end = [first.value], first.end
+        while self.accept("."):
+            token = self.next
+            if token.kind not in ("name", "keyword") or token.value.startswith("@"):
+                self.fail("a name")
+            steps.append(token.value)
+            end = token.end
+            self.index += 1
+        return tuple(steps), end
+
+    def call(self, name: Token) -> Node:
+        """call = name "(" [ argument ("," argument)* ] ")"; argument = list | expr"""
+        self.accept("(")
+        self.descend()
+        arguments: list[Node] = []
+        while not (end := self.accept(")")):
+            if arguments and not self.accept(","):
+                self.fail("`,` or `)`")
+            arguments.append(self.argument())
+        self.depth -= 1
+        return self.made(Call(name.start, end.end, name.value, tuple(arguments)))
+
+    def argument(self) -> Node:
+        """argument = "[" items "]" | expr"""
+        if not (opening := self.accept("[")):
+            return self.expr()
+        items, end = self.items("]")
+        return self.made(ListOf(opening.start, end, items))
+
+    def context(self) -> Node:
+        """@name = "@now" | "@request.auth." attribute | "@request.data." field | call"""
+        first = self.advance()
+        if self.next.value == "(" and self.next.kind == "symbol":
+            return self.call(first)
+        path, end = self.path(first)
+        if path == ("@now",):
+            return self.made(Now(first.start, end, type=Type.DATETIME))
+        if path[:2] == ("@request", "data") and len(path) == 3:
+            return self.made(Sent(first.start, end, path[2]))
+        if path[:2] == ("@request", "auth") and len(path) == 3 and path[2] in CALLER:
+            return self.made(Caller(first.start, end, path[2], type=Type.TEXT))
+        known = ", ".join(f"@request.auth.{attribute}" for attribute in CALLER)
+        message = f"Expected {known}, @request.data.<field> or @now."
+        raise RuleError(message, first.start)
+
+    def accept(self, *values: str) -> Token | None:
+        """The next token, taken, if it is one of these keywords or symbols."""
+        token = self.next
+        if token.kind in ("symbol", "keyword") and token.value in values:
+            self.index += 1
+            return token
+        return None
+
+    def advance(self) -> Token:
+        """The next token, taken."""
+        self.index += 1
+        return self.tokens[self.index - 1]
+
+    def descend(self) -> None:
+        self.depth += 1
+        if self.depth > DEEPEST:
+            message = f"An expression is nested at most {DEEPEST} deep."
+            raise RuleError(message, self.next.start)
+
+    def made(self, node: Node) -> Node:
+        self.count += 1
+        if self.count > MOST_NODES:
+            raise RuleError(f"An expression has at most {MOST_NODES} parts.", node.start)
+        return node
+
+    def fail(self, expected: str) -> Token:
+        raise self.wrong(expected)
+
+    def wrong(self, expected: str) -> RuleError:
+        token = self.next
+        hint = HINTS.get(str(token.value)) if token.kind == "name" else None
+        if token.value == "=" and self.index and self.tokens[self.index - 1].value == "=":
+            hint = "="
+        suffix = f" Did you mean `{hint}`?" if hint else ""
+        return RuleError(f"Expected {expected}, found {token}.{suffix}", token.start)

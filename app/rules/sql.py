@@ -1,0 +1,374 @@
+"""The back end in SQL: a checked tree as an expression of SQLAlchemy, with bound parameters only.
+
+A comparison in SQL is null where a side is, which WHERE, AND, OR and CASE take for false as the
+language does. Only where a condition is negated or used as a value it is made two-valued.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import sqlalchemy as sa
+from sqlalchemy.ext.compiler import compiles
+from sqlalchemy.sql.functions import FunctionElement
+
+from app.rules import values
+from app.rules.evaluate import Asker
+from app.rules.functions import PLAIN
+from app.rules.nodes import (
+    Arithmetic,
+    Call,
+    Caller,
+    Comparison,
+    IsNull,
+    Junction,
+    Literal,
+    Membership,
+    Name,
+    Node,
+    Not,
+    Now,
+    Sent,
+    Type,
+    walk,
+)
+from app.rules.parser import CALLER
+
+Expression = sa.ColumnElement[Any]
+ARITHMETIC = {"+": "add", "-": "subtract", "*": "multiply", "/": "divide", "%": "remainder"}
+# What both databases have and mean alike; the rest are functions of ours, `atrium_<name>`.
+NATIVE = ("length",)
+
+
+class Columns(Protocol):
+    """Where the values of names come from."""
+
+    types: Mapping[Type, Any]
+    """The column type of each type of value, for what is bound and what comes back."""
+
+    def column(self, path: tuple[str, ...]) -> Expression:
+        """The expression that a name stands for."""
+        ...
+
+    def now(self) -> Expression:
+        """The moment of the evaluation."""
+        ...
+
+
+class Callers(Protocol):
+    """Those who may ask, where a statement is about many of them at once."""
+
+    def attribute(self, name: str) -> Expression:
+        """What `@request.auth.<name>` is."""
+        ...
+
+    def asked(self, node: Call) -> Expression:
+        """What a function about the caller answers."""
+        ...
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """A condition or value as SQL, and the parameters that a request brings along."""
+
+    expression: Expression
+    sent: tuple[str, ...] = ()
+
+    def parameters(self, asker: Asker, sent: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        """What is to be bound when a statement with the expression runs."""
+        asked = {f"_caller_{name}": getattr(asker, name) for name in CALLER}
+        return asked | {f"_sent_{name}": (sent or {}).get(name) for name in self.sent}
+
+
+def condition(node: Node, columns: Columns, callers: Callers | None = None) -> Compiled:
+    """A checked condition, for WHERE; the caller's values are parameters, or those of many."""
+    return _compiled(_Builder(columns, callers).condition(node), node)
+
+
+def value(node: Node, columns: Columns) -> Compiled:
+    """A checked expression as a column; conditions as true or false."""
+    return _compiled(_Builder(columns).value(node), node)
+
+
+def _compiled(expression: Expression, node: Node) -> Compiled:
+    sent = sorted({part.field for part in walk(node) if isinstance(part, Sent)})
+    return Compiled(expression, tuple(sent))
+
+
+class _Builder:
+    def __init__(self, columns: Columns, callers: Callers | None = None) -> None:
+        self.columns = columns
+        self.callers = callers
+        self.types = columns.types
+
+    def condition(self, node: Node) -> Expression:
+        """A boolean expression in which null stands for false."""
+        return BUILD[type(node)](self, node)
+
+    def value(self, node: Node) -> Expression:
+        """An expression for the value; that of a condition is never null."""
+        built = self.condition(node)
+        never_null = isinstance(node, Comparison | Membership | Junction)
+        return built.is_(sa.true()) if never_null else built
+
+    def literal(self, node: Literal) -> Expression:
+        if node.value is None:
+            return sa.null()
+        return sa.literal(node.value, self.types[node.type])
+
+    def name(self, node: Name) -> Expression:
+        return self.columns.column(node.path)
+
+    def caller(self, node: Caller) -> Expression:
+        if self.callers:
+            return self.callers.attribute(node.attribute)
+        return self.parameter(f"_caller_{node.attribute}", Type.TEXT)
+
+    def sent(self, node: Sent) -> Expression:
+        return self.parameter(f"_sent_{node.field}", node.type)
+
+    def parameter(self, name: str, kind: Type) -> Expression:
+        """What a request brings along; null too has the type then."""
+        brought = sa.bindparam(name, None, type_=self.types[kind])
+        return Parameter(brought, type_=self.types[kind])
+
+    def now(self, node: Now) -> Expression:
+        return self.columns.now()
+
+    def arithmetic(self, node: Arithmetic) -> Expression:
+        return self.ours(ARITHMETIC[node.operator], node.type, node.left, node.right)
+
+    def ours(self, name: str, result: Type, *arguments: Node) -> Expression:
+        """A function that we give the database ourselves."""
+        function = getattr(sa.func, f"atrium_{name}")
+        return function(*map(self.value, arguments), type_=self.types[result])
+
+    def comparison(self, node: Comparison) -> Expression:
+        left, right = self.value(node.left), self.value(node.right)
+        built = self.compared(node, left, right)
+        return built.is_not(sa.true()) if node.operator.startswith("!") else built
+
+    def compared(self, node: Comparison, left: Expression, right: Expression) -> Expression:
+        operator = node.operator.lstrip("!")
+        if operator == "~":
+            if isinstance(node.right, Literal):
+                return Like(left, sa.literal(_like(node.right.value)))
+            return Matches(left, right)
+        if operator == "=":
+            return left == right
+        if node.left.type is Type.TEXT:
+            left = CodePoints(left)
+        return left.bool_op(operator)(right)
+
+    def membership(self, node: Membership) -> Expression:
+        found = self.value(node.value).in_([self.value(item) for item in node.items])
+        return found.is_not(sa.true()) if node.negated else found
+
+    def is_null(self, node: IsNull) -> Expression:
+        tested = self.value(node.value)
+        return tested.is_not(sa.null()) if node.negated else tested.is_(sa.null())
+
+    def negation(self, node: Not) -> Expression:
+        return self.condition(node.part).is_not(sa.true())
+
+    def junction(self, node: Junction) -> Expression:
+        join = sa.or_ if node.operator == "or" else sa.and_
+        return join(*map(self.condition, node.parts))
+
+    def call(self, node: Call) -> Expression:
+        if self.callers and node.name.startswith("@"):
+            return self.callers.asked(node)
+        if node.name in SPECIAL:
+            return SPECIAL[node.name](self, node)
+        if node.name in NATIVE:
+            function = getattr(sa.func, node.name)
+            return function(*map(self.value, node.arguments), type_=self.types[node.type])
+        missing = len(PLAIN[node.name].parameters) - len(node.arguments)
+        absent = [DEFAULTS[node.name]] if missing else []
+        return self.ours(node.name, node.type, *node.arguments, *absent)
+
+    def concat(self, node: Call) -> Expression:
+        return Joined(*(sa.func.coalesce(self.written(one), "") for one in node.arguments))
+
+    def written(self, node: Node) -> Expression:
+        if node.type is Type.NUMBER:
+            return self.ours("plain", Type.TEXT, node)
+        if node.type is Type.BOOLEAN:
+            return sa.case({True: "true", False: "false"}, value=self.value(node), else_="")
+        return self.value(node)
+
+    def choice(self, node: Call) -> Expression:
+        asked, yes, no = node.arguments
+        return self.cast(
+            sa.case((self.condition(asked), self.value(yes)), else_=self.value(no)), node
+        )
+
+    def coalesce(self, node: Call) -> Expression:
+        first, *others = map(self.value, node.arguments)
+        return self.cast(sa.func.coalesce(first, *others) if others else first, node)
+
+    def nullif(self, node: Call) -> Expression:
+        return self.cast(sa.func.nullif(*map(self.value, node.arguments)), node)
+
+    def cast(self, expression: Expression, node: Node) -> Expression:
+        """The expression with its type, which untyped parameters do not tell."""
+        return sa.type_coerce(expression, self.types[node.type])
+
+    def midnight(self, node: Call) -> Expression:
+        return Midnight(self.value(node.arguments[0]), type_=self.types[Type.DATETIME])
+
+
+SPECIAL: Mapping[str, Any] = {
+    "concat": _Builder.concat,
+    "if": _Builder.choice,
+    "coalesce": _Builder.coalesce,
+    "nullif": _Builder.nullif,
+    "midnight": _Builder.midnight,
+}
+DEFAULTS: Mapping[str, Node] = {
+    "round": Literal(0, 0, 0, type=Type.NUMBER),
+    "substring": Literal(0, 0, 2 * values.FURTHEST, type=Type.NUMBER),
+}
+BUILD: Mapping[type[Node], Any] = {
+    Literal: _Builder.literal,
+    Name: _Builder.name,
+    Caller: _Builder.caller,
+    Sent: _Builder.sent,
+    Now: _Builder.now,
+    Arithmetic: _Builder.arithmetic,
+    Comparison: _Builder.comparison,
+    Membership: _Builder.membership,
+    IsNull: _Builder.is_null,
+    Not: _Builder.negation,
+    Junction: _Builder.junction,
+    Call: _Builder.call,
+}
+
+
+def _like(pattern: str) -> str:
+    """A pattern of the language as one of LIKE, with `!` as its escape."""
+    kept = values.lower(pattern).replace("!", "!!").replace("_", "!_")
+    return kept.replace("\\%", "!%")
+
+
+class Parameter(FunctionElement[Any]):
+    """A parameter whose type PostgreSQL is told, which it cannot tell from null."""
+
+    inherit_cache = True
+    name = "atrium_parameter"
+
+    def __init__(self, parameter: Expression, *, type_: Any) -> None:
+        self.type = type_
+        super().__init__(parameter)
+
+
+class Like(FunctionElement[bool]):
+    """A text against a pattern that is known beforehand, case aside."""
+
+    type = sa.Boolean()
+    inherit_cache = True
+    name = "atrium_like"
+
+
+class Matches(FunctionElement[bool]):
+    """A text against a pattern that is a value itself, case aside."""
+
+    type = sa.Boolean()
+    inherit_cache = True
+    name = "atrium_matches"
+
+
+class CodePoints(FunctionElement[str]):
+    """A text that compares by code points."""
+
+    type = sa.Text()
+    inherit_cache = True
+    name = "atrium_code_points"
+
+
+class Joined(FunctionElement[str]):
+    """Texts one after the other."""
+
+    type = sa.Text()
+    inherit_cache = True
+    name = "atrium_joined"
+
+
+class Midnight(FunctionElement[Any]):
+    """The moment at which a day begins."""
+
+    inherit_cache = True
+    name = "atrium_midnight"
+
+    def __init__(self, day: Expression, *, type_: Any) -> None:
+        self.type = type_
+        super().__init__(day)
+
+
+def _parts(element: FunctionElement[Any], compiler: Any, options: Mapping[str, Any]) -> list[str]:
+    return [f"({compiler.process(clause, **options)})" for clause in element.clauses]
+
+
+@compiles(Parameter)
+def _parameter(element: Parameter, compiler: Any, **options: Any) -> str:
+    return _parts(element, compiler, options)[0]
+
+
+@compiles(Parameter, "postgresql")
+def _postgres_parameter(element: Parameter, compiler: Any, **options: Any) -> str:
+    (parameter,) = element.clauses
+    return str(compiler.process(sa.cast(parameter, element.type), **options))
+
+
+@compiles(Like, "sqlite")
+def _sqlite_like(element: Like, compiler: Any, **options: Any) -> str:
+    text, pattern = _parts(element, compiler, options)
+    return f"{text} LIKE {pattern} ESCAPE '!'"
+
+
+@compiles(Like, "postgresql")
+def _postgres_like(element: Like, compiler: Any, **options: Any) -> str:
+    text, pattern = _parts(element, compiler, options)
+    return f"lower({text} COLLATE \"C\") LIKE {pattern} ESCAPE '!'"
+
+
+@compiles(Matches, "sqlite")
+def _sqlite_matches(element: Matches, compiler: Any, **options: Any) -> str:
+    return f"atrium_matches({', '.join(_parts(element, compiler, options))})"
+
+
+@compiles(Matches, "postgresql")
+def _postgres_matches(element: Matches, compiler: Any, **options: Any) -> str:
+    text, pattern = _parts(element, compiler, options)
+    kept = f"replace(replace(lower({pattern} COLLATE \"C\"), '!', '!!'), '_', '!_')"
+    # A percent sign is doubled for the driver.
+    like = f"replace({kept}, '\\%%', '!%%')"
+    return f"lower({text} COLLATE \"C\") LIKE {like} ESCAPE '!'"
+
+
+@compiles(CodePoints, "sqlite")
+def _sqlite_code_points(element: CodePoints, compiler: Any, **options: Any) -> str:
+    return _parts(element, compiler, options)[0]
+
+
+@compiles(CodePoints, "postgresql")
+def _postgres_code_points(element: CodePoints, compiler: Any, **options: Any) -> str:
+    return f'{_parts(element, compiler, options)[0]} COLLATE "C"'
+
+
+@compiles(Joined)
+def _joined(element: Joined, compiler: Any, **options: Any) -> str:
+    # Each part is a call of coalesce, so only the whole needs parentheses.
+    return f"({' || '.join(compiler.process(part, **options) for part in element.clauses)})"
+
+
+@compiles(Midnight, "sqlite")
+def _sqlite_midnight(element: Midnight, compiler: Any, **options: Any) -> str:
+    return f"({_parts(element, compiler, options)[0]} || 'T00:00:00.000000Z')"
+
+
+@compiles(Midnight, "postgresql")
+def _postgres_midnight(element: Midnight, compiler: Any, **options: Any) -> str:
+    return f"({_parts(element, compiler, options)[0]}::timestamp AT TIME ZONE 'UTC')"

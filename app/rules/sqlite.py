@@ -1,0 +1,49 @@
+"""What the language needs of SQLite and SQLite has not: functions, given to each connection."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any
+
+from app.rules import values
+from app.rules.functions import ARITHMETIC, PLAIN
+from app.rules.sql import ARITHMETIC as NAMES
+from app.rules.sql import NATIVE
+
+
+def register(connection: sqlite3.Connection) -> None:
+    """Add the functions that the SQL of expressions calls."""
+    given: dict[str, tuple[Callable[..., Any], int]] = {
+        NAMES[sign]: (python, 2) for sign, python in ARITHMETIC.items()
+    }
+    for name, function in PLAIN.items():
+        if name not in NATIVE:
+            given[name] = (function.python, len(function.parameters))
+    given["plain"] = (values.plain, 1)
+    given["date_diff"] = (_date_diff, 3)
+    given["date_add"] = (_date_add, 3)
+    given["matches"] = (values.matches, 2)
+    for name, (python, count) in given.items():
+        connection.create_function(f"atrium_{name}", count, _strict(python), deterministic=True)
+
+
+def _strict(python: Callable[..., Any]) -> Callable[..., Any]:
+    def call(*arguments: Any) -> Any:
+        return None if None in arguments else python(*arguments)
+
+    return call
+
+
+def _date_diff(left: str, right: str, unit: str) -> Any:
+    return values.date_diff(values.moment(left), values.moment(right), unit)
+
+
+def _date_add(start: str, amount: values.Number, unit: str) -> str | None:
+    found = values.date_add(values.moment(start), amount, unit)
+    return _written(found) if found else None
+
+
+def _written(moment: datetime) -> str:
+    return moment.astimezone(UTC).replace(tzinfo=None).isoformat(timespec="microseconds") + "Z"

@@ -1,0 +1,205 @@
+"""What operators and functions do with values that are there; both back ends stand on this.
+
+The evaluator calls these functions, SQLite calls them as functions of its own, and PostgreSQL has
+the same in PL/pgSQL (migration 0004). Numbers are added and multiplied as they are written, in
+decimal, and the result is the nearest of our numbers: a whole one of 64 bits, else an IEEE double.
+None stands for null: whatever has no result (division by zero, overflow) is null.
+"""
+
+from __future__ import annotations
+
+import calendar
+import math
+import re
+from datetime import UTC, date, datetime, timedelta
+from decimal import ROUND_CEILING, ROUND_DOWN, ROUND_FLOOR, ROUND_HALF_UP, Context, Decimal
+from typing import Any
+
+SMALLEST, LARGEST = -(2**63), 2**63 - 1
+# Enough for the sum of the largest double and the smallest, digit by digit.
+EXACT = Context(prec=1500, rounding=ROUND_HALF_UP, Emax=10**6, Emin=-(10**6), traps=[])
+QUOTIENT = Context(prec=80, rounding=ROUND_HALF_UP, Emax=10**6, Emin=-(10**6), traps=[])
+BLANKS = " \t\n\r\v\f"
+UPPER = {lower: lower - 32 for lower in range(ord("a"), ord("z") + 1)}
+LOWER = {upper: upper + 32 for upper in range(ord("A"), ord("Z") + 1)}
+MICROSECONDS = {"days": 86_400_000_000, "hours": 3_600_000_000, "minutes": 60_000_000}
+MICROSECONDS |= {"seconds": 1_000_000}
+MONTHS = {"months": 1, "years": 12}
+UNITS = (*MICROSECONDS, *MONTHS)
+FURTHEST = 10**9  # characters; no text of ours has as many
+MOST_PLACES = 400  # digits; no number of ours has as many on either side of the point
+
+Number = int | float
+
+
+def decimal(number: Number) -> Decimal:
+    """A number as it is written."""
+    return Decimal(number) if isinstance(number, int) else Decimal(repr(number))
+
+
+def number(text: str) -> Number | None:
+    """The number that digits name; None where it is out of range."""
+    return nearest(EXACT.create_decimal(text))
+
+
+def nearest(exact: Decimal) -> Number | None:
+    """The number of ours that is nearest; None where there is none."""
+    if not exact.is_finite():
+        return None
+    whole = exact.to_integral_value(context=EXACT)
+    # Past 2**53 doubles have no parts, and lie further apart than whole numbers do.
+    if SMALLEST <= whole <= LARGEST and (exact == whole or exact.copy_abs() >= 2**53):
+        return int(whole)
+    double = float(exact)
+    if not math.isfinite(double):
+        return None
+    return int(double) if double.is_integer() and SMALLEST <= double <= LARGEST else double
+
+
+def add(left: Number, right: Number) -> Number | None:
+    """`left + right`"""
+    return nearest(EXACT.add(decimal(left), decimal(right)))
+
+
+def subtract(left: Number, right: Number) -> Number | None:
+    """`left - right`"""
+    return nearest(EXACT.subtract(decimal(left), decimal(right)))
+
+
+def multiply(left: Number, right: Number) -> Number | None:
+    """`left * right`"""
+    return nearest(EXACT.multiply(decimal(left), decimal(right)))
+
+
+def divide(left: Number, right: Number) -> Number | None:
+    """`left / right`, true division; null by zero."""
+    return nearest(QUOTIENT.divide(decimal(left), decimal(right))) if right else None
+
+
+def remainder(left: Number, right: Number) -> Number | None:
+    """`left % right`, with the sign of `left`; null by zero."""
+    return nearest(EXACT.remainder(decimal(left), decimal(right))) if right else None
+
+
+def round_half_away(number: Number, digits: Number = 0) -> Number | None:
+    """The nearest number with so many digits after the point; halves away from zero."""
+    places = math.trunc(max(-MOST_PLACES, min(MOST_PLACES, digits)))
+    exact = decimal(number)
+    if places >= -exact.as_tuple().exponent:  # type: ignore[operator]
+        return number
+    return nearest(exact.quantize(Decimal(1).scaleb(-places), ROUND_HALF_UP, EXACT))
+
+
+def absolute(number: Number) -> Number | None:
+    """The number without its sign."""
+    return nearest(decimal(number).copy_abs())
+
+
+def ceiling(number: Number) -> Number | None:
+    """The smallest whole number that is not less."""
+    return nearest(decimal(number).to_integral_value(ROUND_CEILING, EXACT))
+
+
+def floor(number: Number) -> Number | None:
+    """The largest whole number that is not greater."""
+    return nearest(decimal(number).to_integral_value(ROUND_FLOOR, EXACT))
+
+
+def upper(text: str) -> str:
+    """ASCII letters in capitals."""
+    return text.translate(UPPER)
+
+
+def lower(text: str) -> str:
+    """ASCII letters in small."""
+    return text.translate(LOWER)
+
+
+def trim(text: str) -> str:
+    """Without ASCII blanks at both ends."""
+    return text.strip(BLANKS)
+
+
+def substring(text: str, start: Number, length: Number = 2 * FURTHEST) -> str:
+    """So many characters from a position on; the first is 1."""
+    first = math.trunc(max(-FURTHEST, min(FURTHEST, start)))
+    end = first + math.trunc(max(0, min(2 * FURTHEST, length)))
+    return text[max(first, 1) - 1 : max(end, 1) - 1]
+
+
+def written(value: Any) -> str:
+    """A value as `concat` writes it; null is nothing."""
+    if value is None:
+        return ""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return value if isinstance(value, str) else plain(value)
+
+
+def plain(number: Number) -> str:
+    """All digits of a number, without an exponent."""
+    text = format(decimal(number or 0), "f")
+    return text.rstrip("0").rstrip(".") if "." in text else text
+
+
+def matches(text: str, pattern: str) -> bool:
+    """`text ~ pattern`: the whole text, case aside; `%` is any run, `\\%` a percent sign."""
+    parts = [lower(part).replace("\\%", "%") for part in re.split(r"(?<!\\)%", pattern)]
+    subject = lower(text)
+    if len(parts) == 1:
+        return subject == parts[0]
+    first, *middle, last = parts
+    if len(subject) < len(first) + len(last):
+        return False
+    if not subject.startswith(first) or not subject.endswith(last):
+        return False
+    position, end = len(first), len(subject) - len(last)
+    for part in middle:
+        found = subject.find(part, position, end)
+        if found < 0:
+            return False
+        position = found + len(part)
+    return True
+
+
+def moment(text: str) -> datetime:
+    """The moment that an ISO 8601 text names; UTC where it says nothing. Raises ValueError."""
+    found = datetime.fromisoformat(text)
+    try:
+        return found.replace(tzinfo=UTC) if found.tzinfo is None else found.astimezone(UTC)
+    except OverflowError as error:
+        raise ValueError("out of range") from error
+
+
+def midnight(day: date) -> datetime:
+    """The first moment of a day, in UTC."""
+    return datetime(day.year, day.month, day.day, tzinfo=UTC)
+
+
+def date_diff(left: datetime, right: datetime, unit: str) -> Number | None:
+    """`left - right` in a unit: parts of days and less, whole months and years."""
+    if unit in MICROSECONDS:
+        return divide((left - right) // timedelta(microseconds=1), MICROSECONDS[unit])
+    months = _months_between(max(left, right), min(left, right)) // MONTHS[unit]
+    return months if left >= right else -months
+
+
+def _months_between(later: datetime, earlier: datetime) -> int:
+    months = (later.year - earlier.year) * 12 + later.month - earlier.month
+    reached = date_add(earlier, months, "months")
+    return months if reached is not None and reached <= later else months - 1
+
+
+def date_add(start: datetime, amount: Number, unit: str) -> datetime | None:
+    """A moment so many units later; months keep the day, or the last one of a shorter month."""
+    try:
+        if unit in MICROSECONDS:
+            exact = EXACT.multiply(decimal(amount), MICROSECONDS[unit])
+            steps = int(exact.to_integral_value(ROUND_DOWN, EXACT))
+            return start + timedelta(microseconds=steps)
+        months = start.year * 12 + start.month - 1 + math.trunc(amount) * MONTHS[unit]
+        year, month = divmod(months, 12)
+        day = min(start.day, calendar.monthrange(year, month + 1)[1])
+        return start.replace(year=year, month=month + 1, day=day)
+    except (OverflowError, ValueError):
+        return None

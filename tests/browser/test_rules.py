@@ -1,0 +1,197 @@
+"""A superadmin edits rules in a real browser: told of mistakes, shown the effect, and why."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Locator, expect
+
+from tests.browser.conftest import Visit
+from tests.browser.test_console import (
+    IDS,
+    LOOKS,
+    NARROW,
+    check_fits,
+    check_nothing_scrolls_sideways,
+    sign_in,
+)
+from tests.browser.test_people import CAN_BE_PRESSED, FOCUSED, fill, press
+from tests.builders import Cast, make_collection, make_record
+
+pytestmark = pytest.mark.browser
+
+WRONG, MENDED = "@owns_record() || stat = 'open'", "@owns_record() || status = 'open'"
+SCHEMA = [
+    {"name": "status", "type": "text", "required": True},
+    {"name": "email", "type": "email", "pii": True, "mask_type": "email"},
+    {"name": "before", "type": "reference", "collection": "tickets"},
+    {"name": "loud", "type": "computed", "return_type": "text", "expression": "upper(status)"},
+]
+
+OF_THE_KEYBOARD = """all => all.filter(one => one.type !== "radio" || one.checked)
+  .map(one => one.outerHTML)"""
+
+
+@pytest.fixture
+def tickets(live_cast: Cast) -> Iterator[dict[str, str]]:
+    """A collection with a record of alice and one of bob; gone again afterwards."""
+    made = make_collection(live_cast.root, "tickets", SCHEMA)
+    ids = {"id": made["id"]}
+    for name, status in (("alice", "closed"), ("bob", "open")):
+        ids[name] = make_record(getattr(live_cast, name), "tickets", status=status)["id"]
+    yield ids
+    assert live_cast.root.delete(f"collections/{made['id']}").status_code == 200
+
+
+def operation(visit: Visit, name: str) -> Locator:
+    """The part of the editor for one operation."""
+    return visit.page.get_by_role("region", name=name, exact=True)
+
+
+def test_a_rule_is_mistyped_mended_previewed_saved_and_explained(
+    visit: Visit, live_cast: Cast, tickets: dict[str, str]
+) -> None:
+    page = visit.page
+    sign_in(visit, live_cast.root)
+    page.get_by_role("link", name="Collections").click()
+    page.get_by_role("link", name="tickets").click()
+    page.get_by_role("button", name="Edit the rules").click()
+    view = operation(visit, "View")
+    text, verdict = view.get_by_role("textbox"), page.locator("#view_rule-verdict")
+    expect(text).to_be_hidden()
+    view.get_by_label("where an expression holds").check()
+    text.press_sequentially(WRONG)
+    expect(verdict).to_contain_text("There is no field stat.")
+    expect(verdict.locator("mark")).to_have_text("stat")
+    expect(text).to_have_attribute("aria-invalid", "true")
+    expect(verdict).to_have_attribute("aria-live", "polite")
+    text.fill(MENDED)
+    expect(verdict).to_have_text("This is a rule.")
+    expect(text).to_have_attribute("aria-invalid", "false")
+    press(visit, "Preview the effect")
+    lost = page.get_by_role("region", name="Records gained and lost")
+    viewers = lost.get_by_role("row").filter(has=page.get_by_role("rowheader", name="viewer"))
+    expect(viewers).to_contain_text("view")
+    viewers.locator("summary").click()
+    expect(viewers.get_by_text(tickets["alice"])).to_be_visible()
+    expect(text).to_have_value(MENDED)
+    press(visit, "Save these rules")
+    expect(page.get_by_role("status")).to_have_text("The rules of tickets are saved.")
+    assert live_cast.bob.get(f"records/tickets/{tickets['alice']}").status_code == 404
+    page.get_by_role("button", name="Explain").click()
+    fill(visit, account="acme", email=live_cast.bob.email, record_id=tickets["alice"])
+    press(visit, "Explain")
+    expect(page.get_by_role("heading", name="not allowed")).to_be_visible()
+    expect(page.locator("main mark")).to_have_text(MENDED)
+    fill(visit, record_id=tickets["bob"])
+    press(visit, "Explain")
+    expect(page.locator("main mark")).to_have_text("@owns_record()")
+    visit.check_quiet_and_at_home()
+
+
+def test_the_editor_works_without_scripts(
+    visit: Visit, live_cast: Cast, tickets: dict[str, str]
+) -> None:
+    context = visit.page.context.browser.new_context(  # type: ignore[union-attr]
+        java_script_enabled=False, base_url=live_cast.root.app.extensions["atrium.config"].base_url
+    )
+    without = Visit(context.new_page())
+    sign_in(without, live_cast.root)
+    without.page.goto(f"/console/collections/{tickets['id']}/rules")
+    operation(without, "List").get_by_label("where an expression holds").check()
+    fill(without, list_rule=WRONG)
+    press(without, "Preview the effect")
+    expect(without.page.locator("#list_rule-error")).to_have_text("There is no field stat.")
+    fill(without, list_rule=MENDED)
+    press(without, "Preview the effect")
+    press(without, "Save these rules")
+    expect(without.page.get_by_role("status")).to_contain_text("are saved")
+    context.close()
+    saved = live_cast.root.get("collections/tickets/rules").json
+    assert (saved["list_rule"], saved["view_rule"]) == (MENDED, "true")
+
+
+def test_a_session_that_ended_is_no_verdict(
+    visit: Visit, live_cast: Cast, tickets: dict[str, str]
+) -> None:
+    sign_in(visit, live_cast.root)
+    visit.page.goto(f"/console/collections/{tickets['id']}/rules")
+    view = operation(visit, "View")
+    view.get_by_label("where an expression holds").check()
+    visit.page.context.clear_cookies()
+    view.get_by_role("textbox").fill(WRONG)
+    expect(visit.page.locator("#view_rule-verdict")).to_contain_text("could not be checked")
+
+
+@pytest.mark.parametrize(("scheme", "size"), LOOKS, ids=IDS)
+def test_the_pages_suit_everybody_in_every_window(
+    visit: Visit,
+    live_cast: Cast,
+    tickets: dict[str, str],
+    axe: str,
+    tmp_path: Path,
+    scheme: str,
+    size: dict[str, int],
+) -> None:
+    page = visit.page
+    page.set_viewport_size(size)  # type: ignore[arg-type]
+    page.emulate_media(color_scheme=scheme)  # type: ignore[arg-type]
+
+    def show(name: str) -> None:
+        page.screenshot(path=tmp_path / f"{name}.png", full_page=True)
+        check_fits(visit)
+        if size == NARROW:
+            check_nothing_scrolls_sideways(visit)
+        visit.check_accessible(axe)
+
+    sign_in(visit, live_cast.root)
+    one = f"/console/collections/{tickets['id']}"
+    for name, path in (("list", "/console/collections"), ("one", one), ("rules", f"{one}/rules")):
+        page.goto(path)
+        show(name)
+    for summary in page.locator("main summary").all():
+        summary.click()
+    operation(visit, "View").get_by_label("only some").check()
+    for name in ("View", "Update"):
+        operation(visit, name).get_by_label("where an expression holds").check()
+    fill(visit, view_rule=MENDED, update_rule=f"{MENDED} && nope = 1")
+    expect(page.locator("#update_rule-verdict mark")).to_have_text("nope")
+    show("typed")
+    press(visit, "Preview the effect")
+    show("refused")
+    fill(visit, update_rule=MENDED)
+    press(visit, "Preview the effect")
+    page.locator(".sample summary").first.click()
+    show("preview")
+    press(visit, "Save these rules")
+    show("one-changed")
+    page.goto(f"{one}/explain?record_id={tickets['alice']}")
+    show("explain")
+    fill(visit, account="acme", email="nobody@acme.example")
+    press(visit, "Explain")
+    show("explain-refused")
+    fill(visit, email=live_cast.bob.email)
+    press(visit, "Explain")
+    page.get_by_text("What the database is asked").click()
+    show("explained")
+
+
+@pytest.mark.parametrize("path", ["", "/rules", "/explain"])
+def test_everything_is_reached_by_keyboard_and_seen(
+    visit: Visit, live_cast: Cast, tickets: dict[str, str], path: str
+) -> None:
+    sign_in(visit, live_cast.root)
+    visit.page.goto(f"/console/collections/{tickets['id']}{path}")
+    # Of radio buttons, the keyboard goes to the chosen one; the arrows lead to the others.
+    wanted = visit.page.locator(CAN_BE_PRESSED).locator("visible=true")
+    reached: list[str | None] = []
+    while not reached or reached[-1]:
+        visit.page.keyboard.press("Tab")
+        html, shown = visit.page.evaluate(FOCUSED)
+        assert shown or html is None, html
+        reached.append(html)
+    expected = wanted.evaluate_all(OF_THE_KEYBOARD)
+    assert expected != []
+    assert [html for html in expected if html not in reached] == []

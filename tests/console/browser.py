@@ -1,0 +1,75 @@
+"""A browser at the console, and what its pages say."""
+
+from __future__ import annotations
+
+import re
+
+from flask import Flask
+from flask.testing import FlaskClient
+from werkzeug.test import TestResponse
+
+from tests.builders import PASSWORD, Caller
+
+COOKIE = "atrium_console"
+TOKEN = re.compile(r'name="csrf_token" value="([^"]+)"')
+HOSTILE = '"><script>alert(1)</script>{{123457*9}}<img src=x onerror=alert(1)>'
+
+
+def token(client: FlaskClient) -> str:
+    """A form token of the page that this client would see."""
+    found = TOKEN.search(client.get("/console/sign-in", follow_redirects=True).text)
+    assert found
+    return found[1]
+
+
+def sign_in(client: FlaskClient, caller: Caller, **changes: str) -> TestResponse:
+    """Send the sign-in form as this caller would fill it in."""
+    form = {"account": caller.slug, "email": caller.email, "password": PASSWORD, **changes}
+    return client.post("/console/sign-in", data={"csrf_token": token(client), **form})
+
+
+def sign_out(client: FlaskClient) -> TestResponse:
+    """Press the button in the page's head."""
+    return client.post("/console/sign-out", data={"csrf_token": token(client)})
+
+
+def is_out(client: FlaskClient) -> bool:
+    """Whether the home page asks this client to sign in."""
+    answer = client.get("/console")
+    return answer.status_code == 302 and "/console/sign-in" in answer.headers["Location"]
+
+
+class Browser:
+    """A browser in the hands of a caller, at the console."""
+
+    def __init__(self, app: Flask, caller: Caller | None = None) -> None:
+        self.client: FlaskClient = app.test_client()
+        if caller:
+            assert sign_in(self.client, caller).status_code == 303
+
+    def get(self, path: str) -> TestResponse:
+        """Open a page."""
+        return self.client.get(f"/console/{path}")
+
+    def send(self, path: str, **form: object) -> TestResponse:
+        """Send a form with its token."""
+        data = {"csrf_token": token(self.client), **form}
+        return self.client.post(f"/console/{path}", data=data)
+
+    def done(self, path: str, **form: object) -> str:
+        """Send a form that is accepted; returns the page that follows."""
+        answer = self.send(path, **form)
+        assert answer.status_code == 303, (answer.status_code, path)
+        return self.client.get(answer.headers["Location"]).text
+
+
+def alert(answer: TestResponse) -> str:
+    """What the page says in alarm."""
+    found = re.search(r'role="alert">([^<]*)<', answer.text)
+    return found[1] if found else ""
+
+
+def beside(answer: TestResponse, name: str) -> str:
+    """What the page says beside a field."""
+    found = re.search(rf'id="{name}-error">([^<]*)<', answer.text)
+    return found[1] if found else ""

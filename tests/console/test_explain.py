@@ -1,0 +1,169 @@
+"""Explain: whether a rule lets somebody at a record, and which part of it decides."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+
+from tests import builders
+from tests.builders import Cast, make_collection, make_record
+from tests.console.browser import HOSTILE, Browser, beside
+from tests.console.test_collections import NONE, marks, rows
+
+RULE = "@has_role(admin) && title != 'secret' || title = 'open'"
+SQL = "What the database is asked"
+
+
+@pytest.fixture
+def posts(cast: Cast) -> dict[str, str]:
+    """The ids of a collection, and of an open and a secret record of acme."""
+    made = make_collection(cast.root, view_rule=RULE, list_rule="", update_rule=None)
+    ids = {title: make_record_id(cast, title) for title in ("open", "secret", "plain")}
+    return {"posts": made["id"], **ids}
+
+
+def make_record_id(cast: Cast, title: str) -> str:
+    return str(make_record(cast.alice, title=title)["id"])
+
+
+def ask(browser: Browser, posts: dict[str, str], **changes: Any) -> Any:
+    """Send the form, by default for alice."""
+    form = {"operation": "view", "who": "user", "account": "acme", "email": "alice@acme.example"}
+    return browser.send(f"collections/{posts['posts']}/explain", **{**form, **changes})
+
+
+def verdict(page: str) -> tuple[str, str]:
+    """What the page says first, and why."""
+    state = re.search(r'class="state \w+">([^<]*)<', page.partition("<main")[2])
+    reason = re.search(r'role="status">([^<]*)<', page)
+    assert state
+    assert reason
+    return state[1], reason[1]
+
+
+CASES = [
+    ("alice", "plain", "allowed", "@has_role(admin) && title != 'secret'", "plain"),
+    ("alice", "secret", "not allowed", RULE, "secret"),
+    ("bob", "open", "allowed", "title = 'open'", "open"),
+    ("bob", "plain", "not allowed", RULE, "plain"),
+]
+
+
+@pytest.mark.parametrize(("name", "title", "state", "marked", "value"), CASES)
+def test_it_tells_which_part_decides(
+    cast: Cast,
+    superadmin: Browser,
+    posts: dict[str, str],
+    name: str,
+    title: str,
+    state: str,
+    marked: str,
+    value: str,
+) -> None:
+    caller = getattr(cast, name)
+    page = ask(superadmin, posts, email=caller.email.upper(), record_id=posts[title]).text
+    assert verdict(page)[0] == state
+    assert marks(page) == [marked]
+    assert ["title", value] in rows(page, "What it looked at")
+    assert SQL in page
+    status = caller.get(f"records/posts/{posts[title]}").status_code
+    assert status == (200 if state == "allowed" else 404)
+
+
+def test_without_a_record_it_tells_what_it_depends_on(
+    cast: Cast, superadmin: Browser, posts: dict[str, str]
+) -> None:
+    page = ask(superadmin, posts, email=cast.bob.email).text
+    assert verdict(page)[0] == "it depends"
+    assert marks(page) == ["title = 'open'"]
+    assert SQL in page
+
+
+def test_rules_that_are_no_expressions_are_told_in_words(
+    superadmin: Browser, posts: dict[str, str]
+) -> None:
+    cases = [
+        ({"operation": "update"}, "not allowed", "The rule is null"),
+        ({"operation": "list"}, "allowed", "The rule is empty"),
+        ({"operation": "delete"}, "allowed", "The rule is true"),
+        ({"operation": "delete", "who": "nobody"}, "not allowed", "The rule is true"),
+        ({"account": "system", "email": "root@system.example"}, "allowed", "Superadmins"),
+    ]
+    for changes, state, reason in cases:
+        found = verdict(ask(superadmin, posts, **changes).text)
+        assert (found[0], found[1].startswith(reason)) == (state, True), changes
+
+
+def test_nobody_signed_in_needs_no_account(superadmin: Browser, posts: dict[str, str]) -> None:
+    nobody = {"who": "nobody", "account": "", "email": ""}
+    for title, state in (("open", "allowed"), ("plain", "not allowed")):
+        page = ask(superadmin, posts, **nobody, record_id=posts[title].upper()).text
+        assert verdict(page)[0] == state
+    answer = ask(superadmin, posts, who="nobody", account="globex", record_id=posts["open"])
+    assert "no such record" in beside(answer, "record_id")
+
+
+REFUSED = [
+    ({"email": ""}, "email", "Fill this in."),
+    ({"account": ""}, "account", "Fill this in."),
+    ({"account": "nope"}, "account", "There is no such active account."),
+    ({"account": "globex"}, "email", "The account has no active user with this address."),
+    ({"email": HOSTILE}, "email", "The account has no active user with this address."),
+    ({"operation": "drop"}, "operation", "Choose one of these."),
+    ({"who": "root"}, "who", "Choose one of these."),
+    ({"record_id": "x"}, "record_id", "This is no id of a record."),
+    ({"record_id": "0" * 37}, "record_id", "At most 36 characters."),
+    ({"record_id": NONE}, "record_id", "There is no such record in this account; those of"),
+]
+
+
+@pytest.mark.parametrize(("changes", "name", "message"), REFUSED)
+def test_what_it_cannot_answer_is_told_beside_the_field(
+    superadmin: Browser, posts: dict[str, str], changes: dict[str, str], name: str, message: str
+) -> None:
+    answer = ask(superadmin, posts, **changes)
+    assert (answer.status_code, beside(answer, name)[: len(message)]) == (400, message)
+    assert HOSTILE not in answer.text
+    assert SQL not in answer.text
+    kept = changes.get("account", "acme")
+    assert f'name="account" type="text" autocomplete="off" value="{kept}"' in answer.text
+
+
+def test_a_record_of_another_account_is_not_seen(
+    cast: Cast, superadmin: Browser, posts: dict[str, str]
+) -> None:
+    charlie = {"account": "globex", "email": cast.charlie.email, "record_id": posts["open"]}
+    answer = ask(superadmin, posts, **charlie)
+    assert (answer.status_code, "never seen" in beside(answer, "record_id")) == (400, True)
+
+
+def test_a_deactivated_user_is_told_beside_the_address(
+    cast: Cast, superadmin: Browser, posts: dict[str, str]
+) -> None:
+    builders.change_user(cast.root.app, cast.bob.id, is_active=False)
+    answer = ask(superadmin, posts, email=cast.bob.email)
+    assert "no active user" in beside(answer, "email")
+
+
+def test_a_link_may_name_operation_and_record(superadmin: Browser, posts: dict[str, str]) -> None:
+    query = f"operation=update&record_id={posts['open']}"
+    page = superadmin.get(f"collections/{posts['posts']}/explain?{query}").text
+    assert "<option selected>update</option>" in page
+    assert f'value="{posts["open"]}"' in page
+    plain = superadmin.get(f"collections/{posts['posts']}/explain").text
+    assert "<option selected>view</option>" in plain
+
+
+def test_values_of_every_type_are_shown(cast: Cast, superadmin: Browser) -> None:
+    fields = [("n", "number"), ("flag", "boolean"), ("due", "date"), ("text", "text")]
+    schema = [{"name": name, "type": kind} for name, kind in fields]
+    rule = "n > 1.5 && flag = true && due < '2030-01-01' && text = null"
+    made = make_collection(cast.root, "tasks", schema, view_rule=rule)
+    values = {"n": 2.5, "flag": True, "due": "2029-12-31"}
+    shown = make_record(cast.alice, "tasks", **values)["id"]
+    page = ask(superadmin, {"posts": made["id"]}, record_id=shown).text
+    assert (verdict(page)[0], marks(page)) == ("allowed", [rule])
+    table = dict(rows(page, "What it looked at"))
+    assert table == {"n": "2.5", "flag": "true", "due": "2029-12-31", "text": "null"}

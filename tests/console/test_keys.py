@@ -1,0 +1,118 @@
+"""The pages of API keys: a new key is made once and shown once."""
+
+from __future__ import annotations
+
+import re
+from datetime import timedelta
+
+import pytest
+from flask import Flask
+from werkzeug.test import TestResponse
+
+from app import clock
+from tests.builders import Caller, Cast
+from tests.console.browser import Browser, alert, beside, sign_in, sign_out
+
+SHOWN = re.compile(r'value="(svc_sk_\w+)" readonly')
+
+
+def open_next(browser: Browser, answer: TestResponse) -> TestResponse:
+    """The page that a form leads to."""
+    assert answer.status_code == 303
+    return browser.client.get(answer.headers["Location"])
+
+
+def test_a_key_is_made_shown_and_revoked(app: Flask, cast: Cast) -> None:
+    viewer = Browser(app, cast.bob)
+    page = viewer.done("keys/new", name="import", expires_at="2999-12-31")
+    (key,) = SHOWN.findall(page)
+    assert "not shown again" in page
+    assert Caller(app, **{"X-API-Key": key}).get("auth/me").json["email"] == cast.bob.email
+    (row,) = cast.bob.get("api-keys").json["items"]
+    assert row["expires_at"].startswith("3000-01-01")
+    assert key not in viewer.get("keys").text
+    assert cast.bob.email in Browser(app, cast.alice).get("keys").text
+    assert "is revoked" in viewer.done(f"keys/{row['id']}/revoke")
+    assert Caller(app, **{"X-API-Key": key}).get("auth/me").status_code == 401
+    again = viewer.send(f"keys/{row['id']}/revoke")
+    assert (again.status_code, alert(again)) == (409, "This key is revoked already.")
+
+
+def test_a_page_loaded_again_makes_no_other_key_and_shows_none(app: Flask, cast: Cast) -> None:
+    viewer = Browser(app, cast.bob)
+    made = viewer.send("keys/new", name="import")
+    (key,) = SHOWN.findall(open_next(viewer, made).text)
+    again = open_next(viewer, open_next(viewer, made))
+    assert "The key import was shown once already." in again.text
+    assert key not in again.text
+    assert cast.bob.get("api-keys").json["total"] == 1
+
+
+def test_the_key_is_in_no_cookie_or_address_as_it_is(app: Flask, cast: Cast) -> None:
+    viewer = Browser(app, cast.bob)
+    made = viewer.send("keys/new", name="import")
+    cookie = viewer.client.get_cookie("atrium_form")
+    assert cookie
+    payload = cookie.decoded_value
+    (key,) = SHOWN.findall(open_next(viewer, made).text)
+    assert key.encode() not in made.data + str(made.headers).encode()
+    assert key not in payload
+    # The cookie's content is signed text that everybody can read.
+    with app.test_request_context(headers={"Cookie": f"atrium_form={payload}"}) as context:
+        assert context.session is not None
+        assert "handover" in context.session
+        assert key[12:] not in str(dict(context.session))
+
+
+def test_a_key_is_shown_in_the_session_that_made_it_only(app: Flask, cast: Cast) -> None:
+    browser = Browser(app, cast.bob)
+    made = browser.send("keys/new", name="import")
+    sign_out(browser.client)
+    for caller, status in ((cast.bob, 303), (cast.charlie, 404)):
+        sign_in(browser.client, caller)
+        answer = browser.client.get(made.headers["Location"])
+        assert answer.status_code == status
+        assert not SHOWN.search(answer.text)
+        sign_out(browser.client)
+        made = made if status == 404 else browser_made(browser, cast.bob)
+
+
+def browser_made(browser: Browser, caller: Caller) -> TestResponse:
+    """Another key of the caller, made but not looked at."""
+    sign_in(browser.client, caller)
+    made = browser.send("keys/new", name="other")
+    sign_out(browser.client)
+    return made
+
+
+def test_a_key_is_shown_under_its_own_address_only(
+    app: Flask, cast: Cast, ids: dict[str, str]
+) -> None:
+    admin = Browser(app, cast.alice)
+    admin.send("keys/new", name="other")
+    assert not SHOWN.search(admin.client.get(f"/console/keys/{ids['key']}/made").text)
+
+
+def test_a_key_waits_a_few_minutes_to_be_shown(
+    app: Flask, cast: Cast, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    viewer = Browser(app, cast.bob)
+    for minutes, shown in ((4, True), (6, False)):
+        made = viewer.send("keys/new", name="import")
+        with monkeypatch.context() as patch:
+            later = clock.now() + timedelta(minutes=minutes)
+            patch.setattr(clock, "now", lambda later=later: later)
+            assert bool(SHOWN.search(open_next(viewer, made).text)) is shown
+
+
+@pytest.mark.parametrize("day", ["2001-01-01", "soon", "9999-12-31", "0001-01-01", "9" * 5000])
+def test_a_key_needs_a_last_day_that_comes(app: Flask, cast: Cast, day: str) -> None:
+    answer = Browser(app, cast.bob).send("keys/new", name="x", expires_at=day)
+    assert (answer.status_code, bool(beside(answer, "expires_at"))) == (400, True)
+    assert cast.bob.get("api-keys").json["total"] == 0
+
+
+def test_a_viewer_sees_the_own_keys_only(app: Flask, cast: Cast, ids: dict[str, str]) -> None:
+    page = Browser(app, cast.bob).get("keys").text
+    assert "There is no key yet." in page
+    assert ids["key"] not in page

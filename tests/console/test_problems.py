@@ -1,0 +1,129 @@
+"""What goes wrong under /console is told by a page of the console; the API tells it in JSON."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from flask import Flask
+from sqlalchemy.exc import OperationalError
+from werkzeug.test import TestResponse
+
+from app.auth import service as auth
+from app.console import home
+from tests import builders
+from tests.builders import Cast
+from tests.console.browser import Browser, alert, sign_in, token
+
+GIVEN = {"X-Correlation-ID": "quote-me.1"}
+
+
+def check_page(answer: TestResponse, status: int) -> None:
+    """A page of the console, with the id by which the logs are found."""
+    assert (answer.status_code, answer.mimetype) == (status, "text/html")
+    assert "Reference: <code>quote-me.1</code>" in answer.text
+    assert answer.headers["X-Correlation-ID"] == "quote-me.1"
+    assert "frame-ancestors 'none'" in answer.headers["Content-Security-Policy"]
+    assert answer.headers["Cache-Control"] == "no-store"
+    assert alert(answer)
+
+
+def test_paths_that_are_not_there_are_told_by_a_page(app: Flask, cast: Cast) -> None:
+    for caller in (None, cast.bob):
+        client = Browser(app, caller).client
+        for path in ("/console/nope", "/console/team/nope", "/console/<b>", "/console/keys/x/y"):
+            answer = client.get(path, headers=GIVEN)
+            check_page(answer, 404)
+            # Who is signed in finds the way on.
+            assert ("/console/profile" in answer.text) is (caller is not None)
+    for path in ("/nope", "/api/v1/nope", "/consolenope"):
+        answer = Browser(app, cast.bob).client.get(path)
+        assert (answer.status_code, answer.mimetype) == (404, "application/json")
+
+
+def test_methods_that_are_not_there_are_told_by_a_page(app: Flask, cast: Cast) -> None:
+    client = Browser(app, cast.bob).client
+    for method, path in (("PUT", "/console"), ("GET", "/console/sign-out"), ("PATCH", "/console/")):
+        answer = client.open(path, method=method, headers=GIVEN)
+        check_page(answer, 405)
+        assert method not in answer.headers["Allow"].split(", ")
+
+
+def fail(*args: object, **options: object) -> None:
+    """Break as nobody expected."""
+    raise RuntimeError("alice@acme.example broke it")
+
+
+def test_the_unexpected_is_told_by_a_page_that_tells_nothing_more(
+    app: Flask, cast: Cast, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = Browser(app, cast.bob).client
+    monkeypatch.setattr(home, "summary", fail)
+    answer = client.get("/console", headers=GIVEN)
+    check_page(answer, 500)
+    assert "broke it" not in answer.text
+    assert cast.bob.email in answer.text
+    monkeypatch.setattr(auth, "console_caller", fail)
+    check_page(client.get("/console", headers=GIVEN), 500)
+    check_page(client.get("/console/nope", headers=GIVEN), 500)
+
+
+def test_a_database_that_is_away_is_told_by_a_page(
+    app: Flask, cast: Cast, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def away(*args: object) -> None:
+        raise OperationalError("SELECT", {}, Exception("gone"))
+
+    client = Browser(app, cast.bob).client
+    monkeypatch.setattr(auth, "console_caller", away)
+    answer = client.get("/console", headers=GIVEN)
+    check_page(answer, 503)
+    assert answer.headers["Retry-After"] == "1"
+    check_page(client.get("/console/nope", headers=GIVEN), 404)
+
+
+def test_a_body_that_is_too_large_is_told_by_a_page(app: Flask, cast: Cast) -> None:
+    client = Browser(app, cast.bob).client
+    limit = app.config["MAX_CONTENT_LENGTH"]
+    answer = client.post("/console/profile", data={"name": "x" * (limit + 1)}, headers=GIVEN)
+    check_page(answer, 413)
+
+
+def test_who_is_refused_is_told_by_a_page(app: Flask, cast: Cast) -> None:
+    client = Browser(app, cast.bob).client
+    check_page(client.get("/console/accounts", headers=GIVEN), 403)
+    check_page(client.get("/console/keys/1/made", headers=GIVEN), 404)
+    check_page(client.post("/console/profile", headers=GIVEN), 400)
+
+
+def test_an_odd_id_is_shown_nowhere(app: Flask) -> None:
+    odd = {"X-Correlation-ID": "<script>alert(1)</script>"}
+    page = app.test_client().get("/console/nope", headers=odd).text
+    assert "<script>" not in page
+    assert re.search(r"Reference: <code>[0-9a-f-]{36}</code>", page)
+
+
+def test_a_session_that_ended_leads_to_signing_in_and_back(
+    app: Flask, cast: Cast, admin: Browser
+) -> None:
+    builders.change_user(app, cast.alice.id, is_active=False)
+    answer = admin.get("groups?search=fin&page=2")
+    assert answer.status_code == 302
+    form = admin.client.get(answer.headers["Location"]).text
+    builders.change_user(app, cast.alice.id, is_active=True)
+    (target,) = re.findall(r'name="next" value="([^"]*)"', form)
+    back = sign_in(admin.client, cast.alice, next=target.replace("&amp;", "&"))
+    assert back.headers["Location"] == "/console/groups?search=fin&page=2"
+
+
+def test_who_sends_a_form_after_the_session_ended_comes_back_to_its_page(
+    app: Flask, cast: Cast, admin: Browser
+) -> None:
+    form = {"csrf_token": token(admin.client), "name": "x"}
+    builders.change_user(app, cast.alice.id, is_active=False)
+    headers = {"Referer": "http://localhost/console/groups/new?x=1"}
+    answer = admin.client.post("/console/groups/new", data=form, headers=headers)
+    assert answer.location == "/console/sign-in?next=/console/groups/new?x%3D1"
+    headers["Referer"] = "http://evil.example/console/groups/new"
+    answer = admin.client.post("/console/groups/new", data=form, headers=headers)
+    assert answer.location == "/console/sign-in"

@@ -1,0 +1,175 @@
+"""One expression, three ways to its value: Python, SQLite and PostgreSQL, on tables of the test."""
+
+from __future__ import annotations
+
+import importlib.util
+import secrets
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import UTC, date, datetime
+from typing import Any
+
+import sqlalchemy as sa
+from alembic.migration import MigrationContext
+from alembic.operations import Operations
+
+from app import db
+from app.collections.fields import JsonText, Number
+from app.collections.revisions import MIGRATIONS
+from app.rules import Asker, Context, Node, Scope, Type, evaluate, residual
+from app.rules import sql as in_sql
+from app.rules import sqlite as on_sqlite
+from tests import services
+
+FIELDS = {
+    **dict.fromkeys(("t", "u", "v", "created_by", "parent"), Type.TEXT),
+    **dict.fromkeys(("n", "m", "k"), Type.NUMBER),
+    **dict.fromkeys(("b", "c"), Type.BOOLEAN),
+    **dict.fromkeys(("at", "since"), Type.DATETIME),
+    **dict.fromkeys(("day", "due"), Type.DATE),
+    "j": Type.JSON,
+}
+COLUMN_TYPES: dict[Type, Any] = {
+    Type.TEXT: db.Text,
+    Type.NUMBER: Number(),
+    Type.BOOLEAN: sa.Boolean(),
+    Type.DATETIME: db.Moment(),
+    Type.DATE: sa.Date(),
+    Type.JSON: JsonText(),
+}
+NOW = datetime(2026, 11, 20, 12, 30, 15, 123456, tzinfo=UTC)
+NOBODY = Asker()
+EDITOR = Asker("u1", "eve@acme.test", "editor", "a1", frozenset({"staff"}))
+
+ROWS = sa.Table(
+    "rule_rows",
+    sa.MetaData(),
+    sa.Column("id", sa.Integer, primary_key=True),
+    *(sa.Column(name, COLUMN_TYPES[kind]) for name, kind in FIELDS.items()),
+    prefixes=["TEMPORARY"],
+)
+# Rows that references lead to; a record in Python holds them below the reference's name.
+SCOPE = Scope(FIELDS, follow=lambda name: Scope(FIELDS) if name == "parent" else None)
+
+
+class RowColumns:
+    """The columns of the table; `parent.<name>` those of the row that `parent` names by its `t`."""
+
+    types = COLUMN_TYPES
+
+    def column(self, path: tuple[str, ...]) -> Any:
+        """A column, or that of the parent."""
+        if len(path) == 1:
+            return ROWS.c[path[0]]
+        above = ROWS.alias()
+        found = sa.select(above.c[path[1]]).where(above.c.t == ROWS.c.parent)
+        return found.limit(1).scalar_subquery()
+
+    def now(self) -> Any:
+        """The moment of the tests."""
+        return sa.literal(NOW, COLUMN_TYPES[Type.DATETIME])
+
+
+class Backend:
+    """A database that evaluates expressions on rows."""
+
+    def __init__(self, url: str) -> None:
+        self.engine = sa.create_engine(url, isolation_level="AUTOCOMMIT")
+        if self.engine.dialect.name == "sqlite":
+            sa.event.listen(self.engine, "connect", lambda raw, _: on_sqlite.register(raw))
+        self.connection = self.engine.connect()
+        with Operations.context(MigrationContext.configure(self.connection)):
+            _migration().upgrade()
+        ROWS.create(self.connection)
+
+    def close(self) -> None:
+        """Leave the database."""
+        self.connection.close()
+        self.engine.dispose()
+
+    @contextmanager
+    def statements(self) -> Iterator[list[str]]:
+        """The SQL that is sent meanwhile."""
+        sent: list[str] = []
+
+        def note(connection: Any, cursor: Any, statement: str, *rest: Any) -> None:
+            sent.append(statement)
+
+        sa.event.listen(self.engine, "before_cursor_execute", note)
+        try:
+            yield sent
+        finally:
+            sa.event.remove(self.engine, "before_cursor_execute", note)
+
+    def fill(self, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Replace all rows."""
+        self.connection.execute(ROWS.delete())
+        empty = dict.fromkeys(FIELDS)
+        if rows:
+            numbered = [{**empty, **row, "id": number} for number, row in enumerate(rows)]
+            self.connection.execute(ROWS.insert(), numbered)
+
+    def values(
+        self, nodes: Sequence[Node], asker: Asker = NOBODY, sent: Mapping[str, Any] | None = None
+    ) -> list[list[Any]]:
+        """The value of each expression on every row, in one statement."""
+        compiled = [in_sql.value(residual(node, asker), RowColumns()) for node in nodes]
+        columns = [one.expression.label(f"c{index}") for index, one in enumerate(compiled)]
+        statement = sa.select(ROWS.c.id, *columns).order_by(ROWS.c.id)
+        found = self.connection.execute(statement, _parameters(compiled, asker, sent)).all()
+        return [[row[index + 1] for row in found] for index in range(len(nodes))]
+
+    def matching(
+        self, node: Node, asker: Asker = NOBODY, sent: Mapping[str, Any] | None = None
+    ) -> list[int]:
+        """The rows on which a condition holds."""
+        compiled = in_sql.condition(residual(node, asker), RowColumns())
+        statement = sa.select(ROWS.c.id).where(compiled.expression).order_by(ROWS.c.id)
+        found = self.connection.execute(statement, _parameters([compiled], asker, sent))
+        return list(found.scalars())
+
+
+def _parameters(
+    compiled: Sequence[in_sql.Compiled], asker: Asker, sent: Mapping[str, Any] | None
+) -> dict[str, Any]:
+    return {k: v for one in compiled for k, v in one.parameters(asker, sent).items()}
+
+
+def _migration() -> Any:
+    (path,) = (MIGRATIONS / "versions").glob("*_create_rule_functions.py")
+    spec = importlib.util.spec_from_file_location("create_rule_functions", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def start(database: str) -> Backend:
+    """A backend on a database of its own."""
+    if database == "sqlite":
+        return Backend("sqlite://")
+    url = services.Postgres().create_database(f"rules_{secrets.token_hex(6)}")
+    return Backend(url.replace("postgresql:", "postgresql+psycopg2:"))
+
+
+def python_value(
+    node: Node, record: Mapping[str, Any], asker: Asker, sent: Mapping[str, Any] | None = None
+) -> Any:
+    """What the evaluator gives, which what remains of the expression for the asker gives too."""
+    context = Context(record, asker, sent or {}, NOW)
+    found = evaluate(node, context)
+    assert same(evaluate(residual(node, asker), context), found)
+    return found
+
+
+def same(left: Any, right: Any) -> bool:
+    """Whether two values are one: 1 is neither true nor 1.5 - 0.5 as a double."""
+    return type(left) is type(right) and left == right
+
+
+def typed(kind: Type, value: Any) -> Any:
+    """A value of a table of cases as the one that a field of the type holds."""
+    if value is not None and kind is Type.DATETIME:
+        return datetime.fromisoformat(value)
+    return date.fromisoformat(value) if value is not None and kind is Type.DATE else value

@@ -1,0 +1,288 @@
+"""Well-typed expressions over every operator and function, and rows full of extremes."""
+
+from __future__ import annotations
+
+import math
+import struct
+from collections.abc import Callable
+from datetime import UTC, date, datetime, timedelta
+from random import Random
+from typing import Any
+
+from app.collections.fields import plain_number
+from app.rules import Asker, Type, functions, values
+from tests.rules.backends import FIELDS, NOBODY
+
+DEEPEST = 3
+WORDS = [
+    "",
+    "a",
+    "A",
+    "ab",
+    "a_b",
+    "a%b",
+    "%",
+    "100%",
+    "\\%",
+    "é",
+    "É",
+    "e\u0301",
+    "ß",
+    "😀",
+    "\uffee",
+]
+WORDS += ["!", "'", '"', ":t", "%s", "\\", " a ", "null", "10", "9", "u1", "editor", "\u0130", "K"]
+PATTERNS = ["%", "a%", "%B", "%a%b%", "\\%", "%\\%", "_%", "!%", "%😀%", "100\\%", "\\\\%", "%%"]
+NUMBERS = [0, 1, -1, 2, 3, 7, 10, -7, 0.1, 0.2, 0.3, 0.5, 1.5, 2.5, -2.5, 1e15, 2**53, 2**53 + 1]
+NUMBERS += [
+    2**63 - 1,
+    -(2**63),
+    9.3e18,
+    5e-324,
+    -5e-324,
+    1e-300,
+    1.7976931348623157e308,
+    -1.797e308,
+]
+MOMENTS = [
+    datetime(1, 1, 1, tzinfo=UTC),
+    datetime(9999, 12, 31, 23, 59, 59, 999999, tzinfo=UTC),
+    datetime(2024, 2, 29, tzinfo=UTC),
+    datetime(2026, 1, 31, 10, 11, 12, 500000, tzinfo=UTC),
+]
+MOMENTS += [
+    datetime(2026, 11, 20, 12, 30, 15, 123456, tzinfo=UTC),
+    datetime(1969, 12, 31, 23, 59, 59, 999999, tzinfo=UTC),
+]
+
+
+def text(dice: Random) -> str:
+    """A text, among them those that patterns and functions may trip over."""
+    if dice.randint(0, 3):
+        return dice.choice(WORDS)
+    codes = (dice.choice((0x7F, 0x7FF, 0xD7FF, 0x10FFFF)) for _ in range(dice.randint(0, 4)))
+    # From 1: no text holds a NUL. Surrogates are no characters.
+    drawn = (chr(dice.randint(1, most)) for most in codes)
+    return "".join(one for one in drawn if not "\ud800" <= one <= "\udfff")
+
+
+def number(dice: Random) -> int | float:
+    """A whole number or a double, as a field keeps it."""
+    bits: float = struct.unpack("<d", dice.randbytes(8))[0]
+    double = bits if math.isfinite(bits) else 0.25
+    drawn = [dice.randint(-20, 20), dice.randint(-(2**63), 2**63 - 1), double, dice.random()]
+    drawn.append(round(dice.uniform(-1000, 1000), dice.randint(0, 3)))
+    return plain_number(dice.choice([*drawn, *[dice.choice(NUMBERS)] * 5]))  # type: ignore[no-any-return]
+
+
+def moment(dice: Random) -> datetime:
+    """A moment from the year 1 to the year 9999, often the last or first day of a month."""
+    if dice.randint(0, 1):
+        return dice.choice(MOMENTS)
+    month = datetime(dice.randint(1, 9999), dice.randint(1, 12), 28, tzinfo=UTC)
+    limit = 0 if month.year == 9999 else 4
+    return month + timedelta(days=dice.randint(0, limit), microseconds=dice.randint(0, 10**11))
+
+
+def boolean(dice: Random) -> bool:
+    """True or false."""
+    return dice.choice((True, False))
+
+
+VALUES: dict[Type, Callable[[Random], Any]] = {
+    Type.TEXT: text,
+    Type.NUMBER: number,
+    Type.BOOLEAN: boolean,
+    Type.DATETIME: moment,
+    Type.DATE: lambda dice: moment(dice).date(),
+    Type.JSON: lambda dice: {"a": 1},
+}
+
+
+def row(dice: Random) -> dict[str, Any]:
+    """A value for every field; a third of them null."""
+    return {
+        name: VALUES[kind](dice) if dice.randint(0, 2) else None for name, kind in FIELDS.items()
+    }
+
+
+def asker(dice: Random) -> Asker:
+    """Somebody, or nobody."""
+    if not dice.randint(0, 2):
+        return NOBODY
+    return Asker(
+        id=text(dice),
+        email=dice.choice((None, text(dice))),
+        role=dice.choice(("editor", "viewer", "A")),
+        account_id=text(dice),
+        groups=frozenset(dice.choices(("staff", "other"), k=dice.randint(0, 2))),
+        is_superadmin=boolean(dice),
+    )
+
+
+def quoted(text: str) -> str:
+    """A text as an expression writes it."""
+    return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
+
+
+def literal(value: Any) -> str:
+    """A value as an expression writes it."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, date | datetime):
+        return quoted(value.isoformat())
+    return quoted(value) if isinstance(value, str) else repr(value)
+
+
+def expression(dice: Random) -> str:
+    """The text of an expression of any type."""
+    return _expression(dice, dice.choice(list(MAKERS)), DEEPEST)
+
+
+def _expression(dice: Random, kind: Type, depth: int) -> str:
+    if depth <= 0 or dice.randint(0, 5) == 0:
+        return _leaf(dice, kind)
+    return dice.choice(MAKERS[kind])(dice, depth - 1)
+
+
+def _leaf(dice: Random, kind: Type) -> str:
+    names = [name for name, its in FIELDS.items() if its is kind]
+    written = [*names, *(f"@request.data.{name}" for name in names), *CONTEXT.get(kind, ())]
+    if kind in LITERALS and boolean(dice):
+        return "null" if dice.randint(0, 9) == 0 else literal(VALUES[kind](dice))
+    return str(dice.choice(written))
+
+
+LITERALS = (Type.TEXT, Type.NUMBER, Type.BOOLEAN)
+CONTEXT = {
+    Type.TEXT: [f"@request.auth.{name}" for name in ("id", "email", "role", "account_id")],
+    Type.DATETIME: ["@now", "now()"],
+}
+
+
+def _plain(name: str) -> Callable[[Random, int], str]:
+    function = functions.PLAIN[name]
+
+    def make(dice: Random, depth: int) -> str:
+        left_out = dice.randint(0, function.optional)
+        kinds = function.parameters[: len(function.parameters) - left_out]
+        given = [_argument(dice, kind, depth) for kind in kinds]
+        if function.unit:
+            given[-1] = quoted(dice.choice(values.UNITS))
+        return f"{name}({', '.join(given)})"
+
+    return make
+
+
+def _argument(dice: Random, kind: Type, depth: int) -> str:
+    if kind is Type.DATETIME and dice.randint(0, 3) == 0:
+        return dice.choice(["day", "due"]) if boolean(dice) else literal(moment(dice))
+    if kind is Type.NUMBER and boolean(dice):
+        return literal(dice.randint(-9, 9))
+    return _expression(dice, kind, depth)
+
+
+def _arithmetic(dice: Random, depth: int) -> str:
+    sign = dice.choice([*functions.ARITHMETIC, "negative"])
+    left = _expression(dice, Type.NUMBER, depth)
+    if sign == "negative":
+        return f"-({left})"
+    return f"({left} {sign} {_expression(dice, Type.NUMBER, depth)})"
+
+
+def _concat(dice: Random, depth: int) -> str:
+    kinds = dice.choices(LITERALS, k=dice.randint(1, 3))
+    return f"concat({', '.join(_expression(dice, kind, depth) for kind in kinds)})"
+
+
+def _chosen(kind: Type) -> Callable[[Random, int], str]:
+    def make(dice: Random, depth: int) -> str:
+        name = dice.choice(["if", "coalesce", "nullif"])
+        count = {"if": 2, "nullif": 2}.get(name) or dice.randint(1, 3)
+        given = [_expression(dice, kind, depth) for _ in range(count)]
+        if name == "if":
+            given.insert(0, _expression(dice, Type.BOOLEAN, depth))
+        return f"{name}({', '.join(given)})"
+
+    return make
+
+
+def _comparison(dice: Random, depth: int) -> str:
+    kind = dice.choice([*MAKERS, Type.TEXT, Type.NUMBER])
+    signs = ["=", "!="] if kind is Type.BOOLEAN else ["=", "!=", "<", "<=", ">", ">="]
+    left, right = _expression(dice, kind, depth), _other_side(dice, kind, depth)
+    if boolean(dice):
+        left, right = right, left
+    return f"({left}) {dice.choice(signs)} ({right})"
+
+
+def _other_side(dice: Random, kind: Type, depth: int) -> str:
+    if kind in (Type.DATE, Type.DATETIME):
+        # A date beside a moment, and texts of both.
+        other = dice.choice([Type.DATE, Type.DATETIME])
+        return literal(VALUES[other](dice)) if boolean(dice) else _expression(dice, other, depth)
+    return _expression(dice, kind, depth)
+
+
+def _match(dice: Random, depth: int) -> str:
+    known = quoted(dice.choice([*PATTERNS, text(dice)]))
+    pattern = known if boolean(dice) else _expression(dice, Type.TEXT, depth)
+    return f"{_expression(dice, Type.TEXT, depth)} {dice.choice(['~', '!~'])} {pattern}"
+
+
+def _membership(dice: Random, depth: int) -> str:
+    kind = dice.choice(list(MAKERS))
+    items = [_other_side(dice, kind, depth) for _ in range(dice.randint(0, 3))]
+    listed = dice.choice(["[{}]", "({})"]).format(", ".join(items))
+    return f"({_expression(dice, kind, depth)}) {dice.choice(['IN', 'NOT IN'])} {listed}"
+
+
+def _null_test(dice: Random, depth: int) -> str:
+    kind = dice.choice([*MAKERS, Type.JSON])
+    tested = _leaf(dice, kind) if kind is Type.JSON else _expression(dice, kind, depth)
+    return f"({tested}) {dice.choice(['IS NULL', 'IS NOT NULL', '= null', '!= null'])}"
+
+
+def _junction(dice: Random, depth: int) -> str:
+    sign = dice.choice(["&&", "||", "AND", "OR"])
+    parts = [_expression(dice, Type.BOOLEAN, depth) for _ in range(dice.randint(2, 3))]
+    return "(" + f" {sign} ".join(parts) + ")"
+
+
+def _negation(dice: Random, depth: int) -> str:
+    return f"{dice.choice(['!', 'NOT '])}({_expression(dice, Type.BOOLEAN, depth)})"
+
+
+def _about_caller(dice: Random, depth: int) -> str:
+    name = dice.choice(functions.CALLERS)
+    word = dice.choice(["editor", "'viewer'", '"A"', "staff"])
+    given = {"@has_role": word, "@has_group": word, "@has_any_role": f"[{word}, admin]"}
+    return f"{name}({given.get(name, '')})"
+
+
+def _signed_in(dice: Random, depth: int) -> str:
+    return f"@request.auth.id {dice.choice(['=', '!='])} ''"
+
+
+def _giving(kind: Type) -> list[Callable[[Random, int], str]]:
+    return [_plain(name) for name, one in functions.PLAIN.items() if one.result is kind]
+
+
+MAKERS: dict[Type, list[Callable[[Random, int], str]]] = {
+    Type.TEXT: [*_giving(Type.TEXT), _concat, _chosen(Type.TEXT)],
+    Type.NUMBER: [*_giving(Type.NUMBER), *[_arithmetic] * 4, _chosen(Type.NUMBER)],
+    Type.BOOLEAN: [
+        *_giving(Type.BOOLEAN),
+        *[_comparison] * 3,
+        *[_match] * 2,
+        _membership,
+        _null_test,
+        _junction,
+        _negation,
+        _about_caller,
+        _signed_in,
+        _chosen(Type.BOOLEAN),
+    ],
+    Type.DATETIME: [*_giving(Type.DATETIME), _chosen(Type.DATETIME)],
+    Type.DATE: [_chosen(Type.DATE)],
+}

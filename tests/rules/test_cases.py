@@ -1,0 +1,101 @@
+"""What every operator and function means, and what is refused: `tests/cases/rules.json`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from datetime import date, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from app.rules import Asker, RuleError, Type, condition, functions, value
+from app.rules.nodes import Arithmetic, Call, Comparison, IsNull, Junction, Membership, Not, walk
+from app.rules.parser import parse
+from tests.rules import backends
+from tests.rules.backends import FIELDS, SCOPE, python_value, same, typed
+
+TABLE = json.loads((Path(__file__).parent.parent / "cases" / "rules.json").read_text("utf-8"))
+GROUPS = [pytest.param(group, id=group["about"]) for group in TABLE["groups"]]
+
+
+def asker_of(group: Mapping[str, Any]) -> Asker:
+    given = dict(group.get("asker", {}))
+    return Asker(**given | {"groups": frozenset(given.get("groups", ()))})
+
+
+def record_of(given: Mapping[str, Any]) -> dict[str, Any]:
+    """A record with the types of its fields; a reference leads to one."""
+    return {
+        name: record_of(one) if name == "parent" else typed(FIELDS[name], one)
+        for name, one in given.items()
+    }
+
+
+def rows_of(record: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The record as a row, and after it the one that it refers to."""
+    if "parent" not in record:
+        return [dict(record)]
+    return [{**record, "parent": record["parent"]["t"]}, dict(record["parent"])]
+
+
+def shown(found: Any) -> Any:
+    return found.isoformat() if isinstance(found, date | datetime) else found
+
+
+@pytest.mark.parametrize("group", GROUPS)
+def test_python_gives_what_the_table_says(group: dict[str, Any]) -> None:
+    record, asker = record_of(group.get("record", {})), asker_of(group)
+    for text, expected in group["cases"]:
+        found = python_value(value(text, SCOPE), record, asker, group.get("sent"))
+        assert same(shown(found), expected), (text, found, expected)
+
+
+@pytest.mark.parametrize("group", GROUPS)
+def test_sql_gives_what_the_table_says(group: dict[str, Any], backend: backends.Backend) -> None:
+    backend.fill(rows_of(record_of(group.get("record", {}))))
+    asker, sent = asker_of(group), group.get("sent")
+    nodes = [value(text, SCOPE) for text, _ in group["cases"]]
+    found = backend.values(nodes, asker, sent)
+    for (text, expected), (first, *_) in zip(group["cases"], found, strict=True):
+        assert same(shown(first), expected), (text, first, expected)
+
+
+@pytest.mark.parametrize("group", GROUPS)
+def test_a_where_clause_keeps_what_the_table_calls_true(
+    group: dict[str, Any], backend: backends.Backend
+) -> None:
+    backend.fill(rows_of(record_of(group.get("record", {}))))
+    for text, expected in group["cases"]:
+        node = value(text, SCOPE)
+        if node.type in (Type.BOOLEAN, Type.NULL):
+            kept = backend.matching(node, asker_of(group), group.get("sent"))
+            assert (0 in kept) is (expected is True), text
+
+
+def test_the_table_knows_every_operator_and_function() -> None:
+    used: set[str] = set()
+    for group in TABLE["groups"]:
+        for text, _ in group["cases"]:
+            for node in walk(parse(text)):
+                if isinstance(node, Call):
+                    used.add(node.name)
+                if isinstance(node, Arithmetic | Comparison | Junction):
+                    used.add(node.operator)
+                if isinstance(node, Membership | IsNull):
+                    used.add(f"{type(node).__name__} {node.negated}")
+                if isinstance(node, Not):
+                    used.add("not")
+    names = {*functions.PLAIN, *functions.SPECIAL, *functions.CALLERS}
+    operators = {*functions.ARITHMETIC, "=", "!=", "<", "<=", ">", ">=", "~", "!~"}
+    others = {"and", "or", "not", "Membership True", "Membership False"}
+    assert names | operators | others | {"IsNull True", "IsNull False"} == used
+
+
+@pytest.mark.parametrize(("text", "position", "fragment"), TABLE["refused"])
+def test_refused_where_and_why(text: str, position: int, fragment: str) -> None:
+    with pytest.raises(RuleError) as refusal:
+        condition(text, SCOPE)
+    assert fragment in str(refusal.value)
+    assert refusal.value.position == position

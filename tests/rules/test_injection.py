@@ -1,0 +1,72 @@
+"""Texts that would be SQL, were they pasted into it."""
+
+from __future__ import annotations
+
+import pytest
+
+from app.rules import Asker, RuleError, condition, value
+from tests.rules.backends import SCOPE, Backend, python_value
+from tests.rules.generator import quoted
+
+MARK = "Zq7"
+TEXTS = [
+    "'",
+    "''",
+    "' OR 1=1 --",
+    "\\' OR 1=1 --",
+    '"; DROP TABLE rule_rows; --',
+    "%",
+    "_",
+    "%s",
+    "%%",
+]
+TEXTS += [
+    "%(x)s",
+    ":x",
+    "::text",
+    ":_caller_id",
+    "{0}",
+    "$1",
+    "?",
+    "\\",
+    "\\\\",
+    "/*",
+    "*/",
+    "\\%",
+    "!",
+]
+TEXTS += ["$body$", "E'\\x41'", "\u02bc", "\uff07", "\u2028", "\x1a", "\x7f", "\ufeff"]
+WITH_TEXT = ["t = {}", "t ~ {}", "t ~ concat({}, '')", "t IN [{}, {}]", "concat({}, '') = t"]
+WITH_TEXT += ["coalesce(t, {}) = {}", "if(t = {}, true, false)", "nullif(t, {}) IS NULL", "t >= {}"]
+
+
+@pytest.mark.parametrize("hostile", TEXTS)
+def test_texts_are_bound_and_mean_themselves(hostile: str, backend: Backend) -> None:
+    hostile += MARK
+    rows = [{"t": hostile}, {"t": "other"}, {}]
+    backend.fill(rows)
+    for form in WITH_TEXT:
+        node = condition(form.replace("{}", quoted(hostile)), SCOPE)
+        expected = [n for n, row in enumerate(rows) if python_value(node, row, Asker()) is True]
+        with backend.statements() as sent:
+            assert backend.matching(node) == expected, form
+        assert sent
+        assert not [statement for statement in sent if MARK in statement]
+
+
+@pytest.mark.parametrize("hostile", TEXTS)
+def test_what_callers_bring_is_bound(hostile: str, backend: Backend) -> None:
+    hostile += MARK
+    backend.fill([{"t": hostile}, {"t": "other"}])
+    asker = Asker(hostile, hostile, hostile, hostile, frozenset({hostile}))
+    node = condition("t = @request.auth.id && t = @request.data.t && t ~ concat(t)", SCOPE)
+    with backend.statements() as sent:
+        found = backend.matching(node, asker, {"t": hostile})
+        assert found == ([] if "%" in hostile and "\\%" in hostile else [0])
+    assert not [statement for statement in sent if MARK in statement]
+
+
+@pytest.mark.parametrize("name", ['t"', "t'", "`t`", "t;", "t--", "[t]", "t::text", "rule_rows.t"])
+def test_names_are_those_of_the_schema(name: str) -> None:
+    with pytest.raises(RuleError):
+        value(name, SCOPE)

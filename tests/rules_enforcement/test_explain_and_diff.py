@@ -1,0 +1,326 @@
+"""`rules/explain` and `rules/diff` say what really happens: against brute force (section 6)."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from flask import Flask
+
+from app import rules
+from app.collections import definition
+from tests.builders import Caller, Cast, make_collection, make_record, make_user
+from tests.rules_enforcement.stored import put_back, rows
+
+OPERATIONS = ("list", "view", "update", "delete")
+TEAMS = [{"name": n, "type": "text"} for n in ("name", "lead")]
+POSTS = [
+    {"name": "title", "type": "text"},
+    {"name": "views", "type": "number"},
+    {"name": "team", "type": "reference", "collection": "teams"},
+    {"name": "loud", "type": "computed", "expression": "upper(title)", "return_type": "text"},
+]
+# What rules are put together of.
+CLAUSES = [
+    "title = 'a'",
+    "title != 'a'",
+    "views > 3",
+    "views IS NULL",
+    "views / 0 = 1",
+    "loud IN ['A', 'B']",
+    "@owns_record()",
+    "created_by != @request.auth.id",
+    "@has_role(viewer)",
+    "@has_any_role([admin, editor])",
+    "@has_group('staff')",
+    "@is_superadmin()",
+    "@request.auth.id != ''",
+    "@request.auth.role = title",
+    "@request.auth.email ~ '%@acme.example'",
+    "@request.auth.account_id = account_id",
+    "concat(@request.auth.role, '') = 'viewer'",
+    "team.lead = @request.auth.id",
+    "team.name != 'red'",
+    "@request.data.title = null",
+]
+
+
+def some_rule(chance: random.Random) -> str | None:
+    """A rule of any form."""
+    kind = chance.random()
+    if kind < 0.2:
+        return chance.choice([None, "", "true", "false"])
+    parts = [chance.choice(CLAUSES) for _ in range(chance.randint(1, 3))]
+    text = chance.choice([" && ", " || "]).join(parts)
+    return f"!({text})" if chance.random() < 0.25 else text
+
+
+@dataclass
+class World:
+    """Users of several roles, groups and accounts, and records of all of them."""
+
+    app: Flask
+    root: Caller
+    users: list[Caller]
+    anonymous: dict[str, Caller]
+    records: list[dict[str, Any]]
+
+    def set_rules(self, **changes: str | None) -> None:
+        answer = self.root.put("collections/posts/rules", changes)
+        assert answer.status_code == 200, answer.json
+
+
+@pytest.fixture
+def world(app: Flask, cast: Cast, anyone: Caller) -> World:
+    acme, globex = cast.alice.account_id, cast.charlie.account_id
+    eve = Caller(app, make_user(app, acme, "eve@acme.example", "editor"))
+    vera = Caller(app, make_user(app, globex, "vera@globex.example", "viewer"))
+    gone = Caller(app, make_user(app, acme, "gone@acme.example", "viewer"))
+    staff = cast.alice.post("groups", {"name": "staff"}).json["id"]
+    assert cast.alice.post(f"groups/{staff}/users", {"user_id": cast.bob.id}).status_code == 200
+    users = [cast.alice, cast.bob, cast.charlie, eve, vera, cast.root]
+    make_collection(cast.root, "teams", TEAMS)
+    make_collection(cast.root, schema=POSTS)
+    records = []
+    for i, maker in enumerate([cast.alice, cast.bob, gone, cast.charlie, cast.root]):
+        team = make_record(maker, "teams", name=("red", "blue")[i % 2], lead=maker.id)["id"]
+        fields = {"title": ("a", "viewer", None)[i % 3], "views": (None, 5, 1)[i % 3]}
+        records.append(make_record(maker, **fields, team=team if i != 1 else None))
+    records.append(make_record(cast.bob, title="a", views=9))
+    assert cast.root.patch(f"users/{gone.id}", {"is_active": False}).status_code == 200
+    anonymous = {acme: anyone.acting_in("acme"), globex: anyone.acting_in("globex")}
+    return World(app, cast.root, users, anonymous, records)
+
+
+def really(caller: Caller, operation: str, record: dict[str, Any]) -> bool:
+    """Whether a caller gets at a record, through the API."""
+    url = f"records/posts/{record['id']}"
+    if operation == "list":
+        answer = caller.get("records/posts?limit=100")
+        return record["id"] in [one["id"] for one in (answer.json.get("items") or ())]
+    answer = (
+        {"view": caller.get, "delete": caller.delete}.get(operation, caller.get)(url)
+        if (operation != "update")
+        else caller.patch(url, {})
+    )
+    assert answer.status_code in (200, 204, 401, 403, 404), answer.json
+    return answer.status_code < 300
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_explain_says_what_really_happens(world: World, seed: int) -> None:
+    chance = random.Random(seed)
+    kept = rows(world.app)
+    for _ in range(3):
+        operation = chance.choice(OPERATIONS)
+        closed = dict.fromkeys((f"{one}_rule" for one in OPERATIONS), None)
+        rule = some_rule(chance)
+        world.set_rules(**closed | {f"{operation}_rule": rule})
+        for user in [*world.users, None]:
+            for record in world.records:
+                account = record["account_id"]
+                asked: dict[str, Any] = {"operation": operation, "record_id": record["id"]}
+                if user is None:
+                    if account not in world.anonymous:
+                        continue
+                    caller = world.anonymous[account]
+                elif user is world.root:
+                    caller, asked["user_id"] = world.root.acting_in(account), user.id
+                else:
+                    caller, asked["user_id"] = user, user.id
+                told = world.root.post("collections/posts/rules/explain", asked)
+                if user and user is not world.root and user.account_id != account:
+                    assert told.status_code == 404
+                    assert not really(caller, operation, record)
+                    continue
+                assert told.status_code == 200, told.json
+                happened = really(caller, operation, record)
+                if operation == "delete" and happened:
+                    put_back(world.app, kept)
+                case = (rule, operation, user and user.email, record)
+                assert told.json["allowed"] is happened, (case, told.json)
+                check_clause(told.json, rule)
+
+
+def check_clause(told: dict[str, Any], rule: str | None) -> None:
+    clause = told["clause"]
+    if clause is not None:
+        assert rule is not None
+        end = clause["position"] + len(clause["text"])
+        assert rule[clause["position"] : end] == clause["text"] != ""
+        assert told["sql"]
+
+
+def test_explain_without_a_record_says_what_holds_for_all(world: World) -> None:
+    bob = world.users[1]
+    for rule, allowed in (
+        ("@has_role(viewer)", True),
+        ("@has_role(admin) && title = 'a'", False),
+        ("@has_role(admin) || title = 'a'", None),
+        ("", True),
+        ("true", True),
+        (None, False),
+    ):
+        world.set_rules(view_rule=rule)
+        asked = {"operation": "view", "user_id": bob.id}
+        told = world.root.post("collections/posts/rules/explain", asked).json
+        assert (told["allowed"], told["rule"]) == (allowed, rule)
+        if allowed is None:
+            assert "title" in told["depends_on"]
+            assert "admin" not in told["sql"]
+
+
+def test_the_clause_names_what_it_looked_at(world: World) -> None:
+    bob, record = world.users[1], world.records[0]
+    world.set_rules(view_rule="views > 3 || @owns_record() || loud = 'B' || team.name = 'x'")
+    asked = {"operation": "view", "user_id": bob.id, "record_id": record["id"]}
+    told = world.root.post("collections/posts/rules/explain", asked).json
+    assert told["allowed"] is False
+    assert told["clause"]["values"] | {"loud": 0} == {
+        "views": None,
+        "created_by": record["created_by"],
+        "@request.auth.id": bob.id,
+        "loud": 0,
+        "team.name": "red",
+    }
+    mine = asked | {"record_id": world.records[5]["id"]}
+    world.set_rules(view_rule="title = 'b' || @owns_record()")
+    clause = world.root.post("collections/posts/rules/explain", mine).json["clause"]
+    assert (clause["text"], clause["position"], clause["holds"]) == ("@owns_record()", 15, True)
+    assert clause["values"] == {"created_by": bob.id, "@request.auth.id": bob.id}
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_the_difference_is_that_of_all_users_and_records(world: World, seed: int) -> None:
+    chance = random.Random(100 + seed)
+    for _ in range(3):
+        world.set_rules(**{f"{one}_rule": some_rule(chance) for one in OPERATIONS})
+        proposed = {f"{one}_rule": some_rule(chance) for one in OPERATIONS}
+        before = world.root.get("collections/posts/rules").json
+        for account_id in (None, world.users[0].account_id):
+            body = {"rules": proposed} | ({"account_id": account_id} if account_id else {})
+            answer = world.root.post("collections/posts/rules/diff", body)
+            assert answer.status_code == 200, answer.json
+            wanted = by_hand(world, before, proposed, account_id)
+            told = {
+                (one["role"], one["operation"], way): (one[way]["count"], set(one[way]["sample"]))
+                for one in answer.json["items"]
+                for way in ("gained", "lost")
+            }
+            assert told == wanted, (before, proposed)
+        assert world.root.get("collections/posts/rules").json == before
+
+
+def by_hand(
+    world: World, before: dict[str, Any], after: dict[str, Any], account_id: str | None
+) -> dict[tuple[str, str, str], tuple[int, set[str]]]:
+    """Every active user and every record, one by one, by the evaluator."""
+    found: dict[tuple[str, str, str], set[str]] = {
+        (role, operation, way): set()
+        for role in ("admin", "editor", "viewer", "anonymous")
+        for operation in OPERATIONS
+        for way in ("gained", "lost")
+    }
+    roles = {
+        "alice": "admin",
+        "bob": "viewer",
+        "charlie": "admin",
+        "eve": "editor",
+        "vera": "viewer",
+    }
+    askers = {None: rules.Asker()}
+    for user in world.users[:-1]:  # superadmins neither gain nor lose
+        role = roles[user.email.partition("@")[0]]
+        groups = {"bob": {"staff"}, "alice": {"pii_access"}}.get(
+            user.email.partition("@")[0], set()
+        )
+        askers[user.id] = rules.Asker(user.id, user.email, role, user.account_id, frozenset(groups))
+    with world.app.app_context():
+        scope = definition.named("posts").scope
+    leads = {r["team"]: r for r in world.records if r["team"]}
+    teams = {row["id"]: row for row in rows(world.app, "col_teams")}
+    assert leads.keys() <= teams.keys()
+    for record in world.records:
+        if account_id in (None, record["account_id"]):
+            whole = {**record, "team": teams.get(record["team"])}
+            for asker in askers.values():
+                if asker.id and asker.account_id != record["account_id"]:
+                    continue
+                for operation in OPERATIONS:
+                    key = f"{operation}_rule"
+                    was, will = (
+                        passes(text, whole, asker, scope, world.app)
+                        for text in (before[key], after[key])
+                    )
+                    if was != will:
+                        way = "gained" if will else "lost"
+                        found[asker.role or "anonymous", operation, way].add(record["id"])
+    return {key: (len(ids), ids) for key, ids in found.items()}
+
+
+def passes(
+    text: str | None, record: dict[str, Any], asker: rules.Asker, scope: rules.Scope, app: Flask
+) -> bool:
+    if text in (None, "", "true"):
+        return text == "" or (text == "true" and asker.id is not None)
+    with app.app_context():
+        node = rules.condition(str(text), scope)
+    return rules.holds(node, rules.Context(record, asker))
+
+
+ROUTES: list[tuple[str, dict[str, Any]]] = [
+    ("rules/validate", {"rule": "true"}),
+    ("rules/test", {"rule": "true", "record": {}}),
+    ("collections/posts/rules/explain", {"operation": "view"}),
+    ("collections/posts/rules/diff", {"rules": {"view_rule": ""}}),
+]
+
+
+def test_only_superadmins_try_rules_out(world: World, anyone: Caller) -> None:
+    for path, body in ROUTES:
+        assert world.root.post(path, body).status_code == 200, path
+        for user in world.users[:-1]:
+            refused = user.post(path, body)
+            assert (refused.status_code, refused.json["error"]) == (403, "superadmin_required")
+        assert anyone.post(path, body).status_code == 401
+        assert world.anonymous[world.users[0].account_id].post(path, body).status_code == 401
+
+
+def test_ordinary_refusals_name_no_clause(world: World) -> None:
+    bob, record = world.users[1], world.records[0]
+    rule = "title = 'sesame' && views > 41"
+    closed = {f"{one}_rule": rule for one in (*OPERATIONS, "create")}
+    world.set_rules(**closed | {"view_rule": ""})
+    url = f"records/posts/{record['id']}"
+    answers = [
+        bob.patch(url, {"title": "x"}),
+        bob.delete(url),
+        bob.post("records/posts", {"title": "x"}),
+        bob.get("records/posts"),
+    ]
+    assert [answer.status_code for answer in answers] == [403, 403, 403, 200]
+    assert not any(word in a.text for a in answers for word in ("sesame", "41", "clause", "rule ="))
+
+
+def test_a_bad_question_is_refused(world: World) -> None:
+    for body, status in (
+        ({"operation": "fly"}, 422),
+        ({}, 422),
+        ({"operation": "view", "user_id": "x", "auth": {}}, 422),
+        ({"operation": "view", "user_id": "nobody"}, 400),
+        ({"operation": "view", "record_id": "nothing"}, 404),
+        ({"operation": "view", "auth": {"id": "x", "powers": 1}}, 422),
+    ):
+        assert world.root.post("collections/posts/rules/explain", body).status_code == status, body
+    for rules_, status in (
+        ({"view_rule": "nope"}, 400),
+        ({"list_fields": ["no"]}, 400),
+        ({"x": 1}, 422),
+    ):
+        answer = world.root.post("collections/posts/rules/diff", {"rules": rules_})
+        assert answer.status_code == status
+    assert (
+        world.root.post("collections/nope/rules/explain", {"operation": "view"}).status_code == 404
+    )

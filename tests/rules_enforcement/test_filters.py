@@ -1,0 +1,269 @@
+"""`filter=` and order: what a caller may ask about, and what not (contract sections 4 to 6)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from flask import Flask
+from werkzeug.test import TestResponse
+
+from tests.builders import Caller, Cast, make_collection, make_record
+from tests.sql import statements
+
+PEOPLE = [
+    {"name": "name", "type": "text"},
+    {"name": "secret", "type": "text"},
+    {"name": "mail", "type": "email", "pii": True, "mask_type": "email"},
+    {"name": "size", "type": "computed", "expression": "length(secret)", "return_type": "number"},
+    {"name": "host", "type": "computed", "expression": "upper(mail)", "return_type": "text"},
+]
+POSTS = [
+    {"name": "title", "type": "text"},
+    {"name": "views", "type": "number"},
+    {"name": "hidden", "type": "text"},
+    {"name": "ssn", "type": "text", "pii": True, "mask_type": "ssn"},
+    {"name": "author", "type": "reference", "collection": "people"},
+    {"name": "double", "type": "computed", "expression": "views * 2", "return_type": "number"},
+    {"name": "veiled", "type": "computed", "expression": "length(hidden)", "return_type": "number"},
+    {"name": "tail", "type": "computed", "expression": "concat(ssn, '!')", "return_type": "text"},
+]
+SHOWN = ["title", "views", "ssn", "author", "double", "veiled", "tail"]
+
+
+def problems(answer: TestResponse) -> list[tuple[str, str]]:
+    assert answer.status_code == 400, answer.json
+    return [(one["field"], one["code"]) for one in answer.json["details"]]
+
+
+def listed(caller: Caller, **query: Any) -> list[str]:
+    answer = caller.get("records/posts", query_string=query)
+    assert answer.status_code == 200, answer.json
+    assert answer.json["total"] == len(answer.json["items"])
+    return [item["title"] for item in answer.json["items"]]
+
+
+@pytest.fixture
+def library(cast: Cast) -> Cast:
+    """bob wrote one of two posts; of people, everyone views only those they made themselves."""
+    make_collection(
+        cast.root,
+        "people",
+        PEOPLE,
+        view_rule="@owns_record()",
+        view_fields=["name", "mail", "size", "host"],
+    )
+    make_collection(cast.root, schema=POSTS, list_fields=SHOWN)
+    for caller, name in ((cast.alice, "Ann"), (cast.bob, "Bob")):
+        mail = f"{name}@example.com"
+        person = make_record(caller, "people", name=name, secret=name, mail=mail)
+        fields = {"views": len(name), "hidden": name, "ssn": "123456789", "author": person["id"]}
+        make_record(caller, title=name, **fields)
+    make_record(cast.bob, title="Nobody", views=9)
+    return cast
+
+
+REFUSED = [
+    "hidden = 'Ann'",
+    "hidden != null",
+    "title = 'x' || hidden ~ '%'",
+    "ssn = '123456789'",
+    "length(ssn) > 3",
+    "veiled = 3",
+    "tail ~ '1%'",
+    "author.secret = 'Ann'",
+    "author.size = 3",
+    "author.mail ~ 'a%'",
+    "author.host ~ 'A%'",
+    "@request.data.hidden = null",
+    "@request.data.ssn = null",
+    "author.author.name = 'x'",
+    "title.name = 'x'",
+    "nope = 1",
+]
+
+
+def test_what_the_caller_sees_not_or_masked_is_refused_before_any_record_is_asked(
+    app: Flask, library: Cast
+) -> None:
+    bob = library.bob
+    queries = [({"filter": text}, "filter", "filter_invalid") for text in REFUSED]
+    for name in ("hidden", "veiled"):
+        queries += [({"sort": name}, "sort", "unknown_field"), ({name: "3"}, name, "unknown_field")]
+    for name in ("ssn", "tail"):
+        queries += [
+            ({"sort": f"-{name}"}, "sort", "invalid_option"),
+            ({name: "123456789"}, name, "filter_invalid"),
+        ]
+    for query, place, code in queries:
+        bob.get("records/posts")
+        with statements(app) as sent:
+            answer = bob.get("records/posts", query_string=query)
+        assert problems(answer) == [(place, code)], query
+        assert not [one for one in sent if "col_" in one], query
+        if place == "filter":
+            assert answer.json["details"][0]["position"] >= 0
+
+
+def test_a_hidden_field_and_one_that_is_not_there_are_told_of_alike(library: Cast) -> None:
+    for name in ("hidden", "veiled"):
+        found, absent = (
+            library.bob.get("records/posts", query_string={"filter": f"{one} = null"}).text
+            for one in (name, "q" * len(name))
+        )
+        assert found.replace(name, "#") == absent.replace("q" * len(name), "#")
+
+
+def test_superadmins_and_pii_access_ask_about_what_they_see(library: Cast) -> None:
+    root = library.root.acting_in("acme")
+    assert listed(root, filter="hidden = 'Ann' && tail = '123456789!'") == ["Ann"]
+    assert listed(root, filter="veiled = 3", sort="title") == ["Ann", "Bob"]
+    assert listed(library.alice, filter="ssn = '123456789'", sort="tail,title") == ["Ann", "Bob"]
+    assert problems(
+        library.alice.get("records/posts", query_string={"filter": "hidden = 'Ann'"})
+    ) == [("filter", "filter_invalid")]
+
+
+def test_dotted_names_lead_only_to_records_that_the_caller_views(library: Cast) -> None:
+    alice, bob, root = library.alice, library.bob, library.root.acting_in("acme")
+    for name in ("Ann", "Bob"):
+        for caller, views in ((alice, "Ann"), (bob, "Bob"), (root, name)):
+            wanted = [name] if views == name else []
+            assert listed(caller, filter=f"author.name = '{name}'") == wanted
+    # What is out of sight is null, as where there is no author at all.
+    assert listed(bob, filter="author.name = null", sort="title") == ["Ann", "Nobody"]
+    assert listed(bob, filter="author.name != 'Bob'", sort="title") == ["Ann", "Nobody"]
+    assert listed(alice, filter="author.mail ~ 'ann@%'") == ["Ann"]
+    assert listed(alice, filter="author.host = 'ANN@EXAMPLE.COM'") == ["Ann"]
+    everywhere = library.root.acting_in("*")
+    assert listed(
+        everywhere, filter="author.name = 'Ann' || author.secret = 'Bob'", sort="title"
+    ) == [
+        "Ann",
+        "Bob",
+    ]
+
+
+def test_a_closed_collection_is_led_to_by_nobodys_filter(library: Cast, anyone: Caller) -> None:
+    for rule in (None, "false", "@has_role(nobody)"):
+        assert library.root.put("collections/people/rules", {"view_rule": rule}).status_code == 200
+        asked = library.alice.get("records/posts", query_string={"filter": "author.name = 'Ann'"})
+        assert problems(asked) == [("filter", "filter_invalid")]
+    library.root.put("collections/posts/rules", {"list_rule": ""})
+    nobody = anyone.acting_in("acme")
+    for rule, status in (("", 200), ("name = 'Ann'", 200), ("true", 400), ("@owns_record()", 400)):
+        library.root.put("collections/people/rules", {"view_rule": rule})
+        asked = nobody.get("records/posts", query_string={"filter": "author.name != null"})
+        assert asked.status_code == status, rule
+        if status == 200:
+            titles = {item["title"] for item in asked.json["items"]}
+            assert titles == ({"Ann", "Bob"} if rule == "" else {"Ann"})
+
+
+def test_a_filter_obeys_a_change_of_the_rule_that_it_leads_through(library: Cast) -> None:
+    ask = "author.name ~ '%'"
+    assert listed(library.bob, filter=ask) == ["Bob"]
+    library.root.put("collections/people/rules", {"view_rule": "true"})
+    assert listed(library.bob, filter=ask, sort="title") == ["Ann", "Bob"]
+    library.root.put("collections/people/rules", {"view_fields": ["mail"]})
+    assert library.bob.get("records/posts", query_string={"filter": ask}).status_code == 400
+
+
+def test_filters_combine_with_everything_else(library: Cast) -> None:
+    bob = library.bob
+    assert listed(bob, filter="views > 2", title="Bob") == ["Bob"]
+    assert listed(bob, filter="views > 3", title="Bob") == []
+    assert listed(bob, filter="views > 2 || title = 'x'", double="18") == ["Nobody"]
+    assert listed(bob, filter="", title=["Ann", "Nobody"], sort="title") == ["Ann", "Nobody"]
+    library.root.put("collections/posts/rules", {"list_rule": "views = 3 || views = 9"})
+    assert listed(bob, filter="title != 'Ann' || views = 9", sort="title") == ["Bob", "Nobody"]
+    both = bob.get("records/posts?filter=nope&hidden=1&sort=gone")
+    assert sorted(problems(both)) == [
+        ("filter", "filter_invalid"),
+        ("hidden", "unknown_field"),
+        ("sort", "unknown_field"),
+    ]
+
+
+def test_the_total_is_that_of_the_rows_shown_whatever_is_hidden(library: Cast) -> None:
+    bob = library.bob
+    library.root.put("collections/posts/rules", {"list_rule": "@owns_record()"})
+    assert listed(bob, filter="title ~ '%'", sort="title") == ["Bob", "Nobody"]
+    assert bob.get("records/posts?limit=1&skip=5").json["total"] == 2
+    before = [bob.get(f"records/posts?sort={key}").text for key in ("title", "-double,views")]
+    root = library.root.acting_in("acme")
+    for record in root.get("records/posts").json["items"]:
+        change = root.patch(f"records/posts/{record['id']}", {"hidden": record["title"][::-1] * 3})
+        assert change.status_code == 200
+    after = [bob.get(f"records/posts?sort={key}") for key in ("title", "-double,views")]
+    assert [strip(one.text) for one in after] == [strip(text) for text in before]
+
+
+def strip(text: str) -> list[tuple[Any, ...]]:
+    from json import loads
+
+    body = loads(text)
+    return [(item["id"], item["title"]) for item in body["items"]] + [(body["total"],)]
+
+
+COMPUTED = [
+    {"name": "title", "type": "text"},
+    {"name": "n", "type": "number"},
+    {"name": "at", "type": "datetime"},
+    {
+        "name": "c_text",
+        "type": "computed",
+        "expression": "nullif(title, '')",
+        "return_type": "text",
+    },
+    {"name": "c_number", "type": "computed", "expression": "10 / n", "return_type": "number"},
+    {
+        "name": "c_boolean",
+        "type": "computed",
+        "expression": "if(n > 0, true, if(n < 0, false, null))",
+        "return_type": "boolean",
+    },
+    {
+        "name": "c_datetime",
+        "type": "computed",
+        "expression": "date_add(at, n, 'months')",
+        "return_type": "datetime",
+    },
+]
+ROWS = [
+    ("Zoë", 4, "2026-01-31T12:00:00Z"),
+    ("zoe", 0, None),
+    ("", -2.5, "2024-05-31T00:00:00Z"),
+    ("é", None, "2024-01-31T00:00:00Z"),
+    ("Zoe", 1, "2025-01-31T00:00:00Z"),
+    ("🎈", -1, "2020-02-29T23:59:59.999999Z"),
+    ("\uffee", 3, "1999-12-31T00:00:00Z"),
+]
+
+
+def test_lists_sort_and_filter_by_computed_fields(root: Caller, alice: Caller) -> None:
+    make_collection(root, schema=COMPUTED)
+    made = [make_record(alice, title=t, n=n, at=at) for t, n, at in ROWS]
+    assert [one["c_number"] for one in made] == [2.5, None, -4, None, 10, -10, 10 / 3]
+    assert [one["c_boolean"] for one in made] == [True, None, False, None, True, False, True]
+    assert [one["c_text"] for one in made] == [t or None for t, _, _ in ROWS]
+    assert made[0]["c_datetime"] == "2026-05-31T12:00:00.000000Z"
+    assert made[4]["c_datetime"] == "2025-02-28T00:00:00.000000Z"
+    for name in ("c_text", "c_number", "c_boolean", "c_datetime"):
+        for sign in ("", "-"):
+            found = alice.get("records/posts", query_string={"sort": f"{sign}{name},id"}).json
+            present = [one for one in made if one[name] is not None]
+            wanted = sorted(present, key=lambda one: one[name], reverse=sign == "-")
+            shown = [one[name] for one in found["items"]]
+            assert shown == [one[name] for one in wanted] + [None] * (len(made) - len(present))
+            assert [o["id"] for o in found["items"]][len(present) :] == [
+                o["id"] for o in made if o[name] is None
+            ]
+        for one in made:
+            if one[name] is not None:
+                value = str(one[name]).lower() if name == "c_boolean" else one[name]
+                same = {o["id"] for o in made if o[name] == one[name]}
+                text = f"'{value}'" if isinstance(one[name], str) else value
+                for query in ({name: value}, {"filter": f"{name} = {text}"}):
+                    found = alice.get("records/posts", query_string=query)
+                    assert {o["id"] for o in found.json["items"]} == same, query

@@ -1,0 +1,247 @@
+"""Text that means harm, wherever text is taken: refused or inert, and soon (checks 7, 12, 34)."""
+
+from __future__ import annotations
+
+import random
+import string
+import time
+from typing import Any
+
+import pytest
+from flask import Flask
+
+from tests.builders import Caller, Cast, make_collection, make_record
+from tests.rules_enforcement.stored import rows
+
+HARM = [
+    "'",
+    '"',
+    "''",
+    "\\",
+    "\\'",
+    "%",
+    "%s",
+    "%(title)s",
+    "%%",
+    ":title",
+    ":_caller_id",
+    "?",
+    "$1",
+    "{0}",
+    "title'; DROP TABLE users; --",
+    'title"; DROP TABLE users; --',
+    "title) OR 1=1 --",
+    "1 OR 1=1",
+    "(SELECT 1)",
+    "/* x */",
+    "title COLLATE NOCASE",
+    "title::text",
+    "x' || (SELECT name FROM users) || '",
+    "\0",
+    "\ud800",
+    "\u202e",
+    "٣",
+]
+SCHEMA = [
+    {"name": "title", "type": "text"},
+    {"name": "views", "type": "number"},
+    {"name": "loud", "type": "computed", "expression": "upper(title)", "return_type": "text"},
+]
+SOON = 0.05
+
+
+def quoted(text: str) -> str:
+    return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
+
+
+@pytest.fixture
+def posts(cast: Cast) -> Cast:
+    make_collection(cast.root, schema=SCHEMA)
+    make_record(cast.alice, title="a", views=1)
+    return cast
+
+
+def test_the_names_of_a_list_are_never_sql(app: Flask, posts: Cast) -> None:
+    before = rows(app)
+    for text in HARM:
+        text = text.encode("utf-8", "replace").decode()
+        for place in ("sort", "fields", "filter"):
+            answer = posts.bob.get("records/posts", query_string={place: text})
+            # A NUL is no text of ours anywhere; all else is a name or an expression that is not.
+            assert answer.status_code == (422 if "\0" in text else 400), (place, text)
+        named = posts.bob.get("records/posts", query_string={text: "x"})
+        assert named.status_code in (400, 422), text
+    assert rows(app) == before
+
+
+def test_texts_in_filters_and_rules_are_only_compared(app: Flask, posts: Cast) -> None:
+    for text in HARM:
+        if text in ("\0", "\ud800"):
+            continue
+        made = make_record(posts.alice, title=text)
+        asks: list[dict[str, Any]] = [
+            {"filter": f"title = {quoted(text)}"},
+            {"filter": f"title IN [{quoted(text)}, 'nothing']"},
+            {"filter": f"concat(title, '') = {quoted(text)} && loud = upper({quoted(text)})"},
+            {"title": text},
+        ]
+        if "%" not in text and "\\" not in text:
+            asks.append({"filter": f"title ~ {quoted(text)}"})
+        for ask in asks:
+            found = posts.bob.get("records/posts", query_string=ask)
+            assert found.status_code == 200, (ask, found.json)
+            assert [one["id"] for one in found.json["items"]] == [made["id"]], ask
+        rule = {"list_rule": f"title = {quoted(text)}"}
+        assert posts.root.put("collections/posts/rules", rule).status_code == 200
+        assert posts.bob.get("records/posts").json["total"] == 1
+        posts.root.put("collections/posts/rules", {"list_rule": "true"})
+    assert len(rows(app)) == len(HARM) - 1
+
+
+def test_what_no_database_holds_is_refused_in_a_filter(posts: Cast) -> None:
+    for text in ("title = '%00'", "title = 'a%00b' || true", "title%00 = 'a'"):
+        answer = posts.bob.get(f"records/posts?filter={text}")
+        assert answer.status_code in (400, 422), answer.json
+    assert posts.bob.get("records/posts?filter=title = '%ED%A0%80'").status_code in (400, 422)
+
+
+def test_keys_of_bodies_are_never_sql(app: Flask, posts: Cast) -> None:
+    before = rows(app)
+    record = before[0]
+    for text in HARM:
+        for method, path in (("POST", "records/posts"), ("PATCH", f"records/posts/{record['id']}")):
+            answer = posts.alice(method, path, {text: "x"})
+            assert answer.status_code in (400, 422), (text, answer.json)
+        schema = [*SCHEMA, {"name": text, "type": "text"}]
+        new = posts.root.post("collections", {"name": "others", "schema": schema})
+        assert new.status_code in (400, 422), text
+        listed = posts.root.put("collections/posts/rules", {"view_fields": [text]})
+        assert listed.status_code in (400, 422), text
+    assert rows(app) == before
+
+
+BINDS = ["param_1", "title_1", "_x", "upper_1", "atrium_add_1", "coalesce_1", "total", "stamp0"]
+BINDS += ["anon_1", "caller_id", "now", "length_1", "atrium_upper_1"]
+
+
+def test_fields_named_as_parameters_stand_beside_expressions(root: Caller, alice: Caller) -> None:
+    names = [name for name in BINDS if name[0] != "_"]
+    schema: list[dict[str, Any]] = [{"name": name, "type": "text"} for name in names]
+    for i, name in enumerate(names):
+        text = f"concat({name}, 'x', upper({name}), coalesce({name}, 'y'), 1 + 2)"
+        schema.append(
+            {"name": f"{name}_c", "type": "computed", "expression": text, "return_type": "text"}
+        )
+        schema[i + 0]["options"] = {"index": True}
+    rule = " && ".join(f"{name} != 'z{name}'" for name in names[:6])
+    rules = dict.fromkeys(("list_rule", "view_rule", "create_rule", "update_rule"), rule)
+    make_collection(root, schema=schema, **rules)
+    made = make_record(alice, **dict.fromkeys(names, "v"))
+    assert {made[f"{name}_c"] for name in names} == {"vxVv3"}
+    for name in names:
+        answer = alice.patch(f"records/posts/{made['id']}", {name: "w"})
+        assert (answer.status_code, answer.json[f"{name}_c"]) == (200, "wxWw3")
+        query = {"filter": f"{name}_c = 'wxWw3' && {name} = 'w'", "sort": f"-{name}_c,{name}"}
+        assert alice.get("records/posts", query_string=query).json["total"] == 1
+    refused = alice.patch(f"records/posts/{made['id']}", {"param_1": "zparam_1"})
+    assert refused.status_code == 403
+
+
+def noise(chance: random.Random) -> str:
+    """Random text: of words of the language, of any characters, or both."""
+    words = [
+        "title",
+        "views",
+        "=",
+        "!=",
+        "~",
+        "&&",
+        "||",
+        "(",
+        ")",
+        "[",
+        "]",
+        "'a'",
+        "1",
+        "NOT",
+        "IN",
+    ]
+    words += [
+        "@owns_record()",
+        "@request.auth.id",
+        "null",
+        "round(",
+        ",",
+        ".",
+        "-",
+        "1e308",
+        "%",
+        "!",
+    ]
+    if chance.random() < 0.6:
+        return " ".join(chance.choices(words, k=chance.randint(1, 40)))
+    alphabet = string.printable + "äß🎈\u0000\u2028"
+    return "".join(chance.choices(alphabet, k=chance.randint(1, 300)))
+
+
+def every_place(cast: Cast, text: str) -> list[Any]:
+    """An expression wherever one is taken, with the time that the answer took."""
+    computed = {"name": "c", "type": "computed", "expression": text, "return_type": "text"}
+    found = []
+    for call, path, options in (
+        (cast.bob.get, "records/posts", {"query_string": {"filter": text}}),
+        (cast.root.post, "rules/validate", {"json": {"rule": text, "collection": "posts"}}),
+        (cast.root.post, "rules/test", {"json": {"rule": text, "record": {"title": "a"}}}),
+        (cast.root.put, "collections/posts/rules", {"json": {"view_rule": text}}),
+        (cast.root.post, "collections", {"json": {"name": "no", "schema": [computed]}}),
+    ):
+        start = time.process_time()
+        answer = call(path, **options)  # type: ignore[operator]
+        found.append((path, answer, time.process_time() - start))
+    return found
+
+
+def test_random_text_is_answered_well_and_soon(posts: Cast) -> None:
+    chance = random.Random(4)
+    slow = []
+    every_place(posts, "title = 'a'")
+    for _ in range(40):
+        text = noise(chance)
+        for path, answer, took in every_place(posts, text):
+            allowed = {200, 400} if "\0" not in text else {200, 400, 422}
+            assert answer.status_code in allowed, (path, text, answer.json)
+            slow += [(took, path, text)] if took > SOON else []
+    # One garbage collection is not a slow parser.
+    assert len(slow) <= 3, slow
+
+
+MONSTERS = {
+    "or": "true" + " || true" * 10_000,
+    "bare or": "||" * 10_000,
+    "parentheses": "(" * 2_000 + "true" + ")" * 2_000,
+    "open": "(" * 2_000,
+    "short of long": "(" * 990 + "1" + ")" * 990,
+    "not": "!" * 1_999 + "1",
+    "minus": "-" * 1_990 + "1 = 1",
+    "megabyte": "a" * 2**20,
+    "quotes": "'" * 2**20,
+    "digits": "1" * 1_990 + " = 1",
+    "list": "1 IN [" + "1," * 900 + "1]",
+    "dots": "a." * 900 + "a",
+    "percent": "title ~ '" + "%a" * 900 + "'",
+}
+
+
+@pytest.mark.parametrize("name", MONSTERS)
+def test_monsters_are_refused_at_once(posts: Cast, name: str) -> None:
+    every_place(posts, "title = 'a'")
+    for path, answer, took in every_place(posts, MONSTERS[name]):
+        allowed = (200,) if path == "rules/validate" or name == "percent" else (400,)
+        if path == "collections":
+            allowed = (400,)
+        if path == "rules/test" and name == "dots":
+            allowed = (400,)
+        assert answer.status_code in allowed, (path, answer.status_code, answer.text[:300])
+        if path == "rules/validate":
+            assert answer.json["valid"] is (name == "percent")
+        assert took < SOON * 2, (path, took)

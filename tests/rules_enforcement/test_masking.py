@@ -1,0 +1,194 @@
+"""Personal data masked in every way out, and left alone on its way back in (contract section 4)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from flask import Flask
+from werkzeug.test import TestResponse
+
+from tests.builders import Caller, Cast, make_collection, make_record, make_user
+from tests.rules_enforcement.stored import rows
+
+FULL = "*" * 8
+# type, properties, what is stored, what is seen masked
+FIELDS: dict[str, tuple[str, dict[str, Any], Any, Any]] = {
+    "mail": ("email", {"mask_type": "email"}, "Ann.B@mail.example.com", "A***@mail.example.com"),
+    "not_mail": ("text", {"mask_type": "email"}, "nobody", FULL),
+    "ssn": ("text", {"mask_type": "ssn"}, "123-45-6789", "***-**-6789"),
+    "short": ("text", {"mask_type": "ssn"}, "6789", FULL),
+    "phone": ("text", {"mask_type": "phone"}, "+43 1 555 4567", "***-***-4567"),
+    "name": ("text", {"mask_type": "name"}, "Élise von Bar", "É*** v*** B***"),
+    "blank": ("text", {"mask_type": "name"}, " ", FULL),
+    "full": ("text", {"mask_type": "full"}, "x", FULL),
+    "usual": ("text", {}, "a longer text than eight", FULL),
+    "empty": ("text", {}, "", FULL),
+    "custom": (
+        "text",
+        {"mask_type": "custom", "options": {"mask": "{first:2}-***-{last:3}"}},
+        "AT611904300234",
+        "AT-***-234",
+    ),
+    "tiny": (
+        "text",
+        {"mask_type": "custom", "options": {"mask": "{first:2}*{last:3}"}},
+        "abc",
+        FULL,
+    ),
+    "number": ("number", {"mask_type": "phone"}, 5551234567, FULL),
+    "zero": ("number", {}, 0, FULL),
+    "flag": ("boolean", {}, False, FULL),
+    "at": ("datetime", {}, "2026-11-20T12:00:00.000000Z", FULL),
+    "day": ("date", {}, "2026-11-20", FULL),
+    "site": ("url", {}, "https://example.com/", FULL),
+    "data": ("json", {}, {"a": [1]}, FULL),
+    "friend": ("reference", {"collection": "posts"}, None, None),
+    "none": ("text", {"mask_type": "ssn"}, None, None),
+}
+COMPUTED = {
+    "mail_size": ("length(mail)", "number", 22, FULL),
+    "greeting": ("concat('Hi ', name)", "text", "Hi Élise von Bar", FULL),
+    "adult": ("flag = false", "boolean", True, FULL),
+    "later": ("date_add(at, 1, 'days')", "datetime", "2026-11-21T12:00:00.000000Z", FULL),
+    "open": ("concat(title, '!')", "text", "t!", "t!"),
+}
+SCHEMA: list[dict[str, Any]] = [
+    {"name": "title", "type": "text"},
+    *({"name": n, "type": t, "pii": True, **p} for n, (t, p, _, _) in FIELDS.items()),
+    *(
+        {"name": n, "type": "computed", "expression": e, "return_type": r}
+        for n, (e, r, _, _) in COMPUTED.items()
+    ),
+]
+PLAIN = {n: stored for n, (*_, stored, _) in (FIELDS | COMPUTED).items()} | {"title": "t"}
+MASKED = {n: shown for n, (*_, shown) in (FIELDS | COMPUTED).items()} | {"title": "t"}
+SENT = {n: v for n, v in PLAIN.items() if n not in COMPUTED}
+
+
+def fields(record: Any) -> dict[str, Any]:
+    return {name: record[name] for name in PLAIN}
+
+
+@pytest.fixture
+def record(cast: Cast) -> dict[str, Any]:
+    """alice's, who is in pii_access; bob is not."""
+    make_collection(cast.root, schema=SCHEMA)
+    return make_record(cast.alice, **SENT)
+
+
+def ways_out(caller: Caller, record: dict[str, Any]) -> dict[str, Any]:
+    """The record as every operation answers it."""
+    url = f"records/posts/{record['id']}"
+    answers: dict[str, TestResponse] = {
+        "list": caller.get("records/posts"),
+        "picked": caller.get(f"records/posts?fields={','.join(PLAIN)}"),
+        "filtered": caller.get("records/posts?filter=title='t'&sort=open"),
+        "view": caller.get(url),
+        "view picked": caller.get(f"{url}?fields={','.join(PLAIN)}"),
+        "patch": caller.patch(url, {"title": "t"}),
+        "patch nothing": caller.patch(url, {}),
+    }
+    assert all(answer.status_code == 200 for answer in answers.values()), answers
+    return {
+        way: fields(answer.json["items"][0] if "items" in answer.json else answer.json)
+        for way, answer in answers.items()
+    }
+
+
+def test_every_way_out_is_masked_but_for_those_with_access(
+    cast: Cast, record: dict[str, Any]
+) -> None:
+    for caller, shown in (
+        (cast.bob, MASKED),
+        (cast.alice, PLAIN),
+        (cast.root.acting_in("acme"), PLAIN),
+    ):
+        for way, seen in ways_out(caller, record).items():
+            assert seen == shown, way
+    assert fields(make_record(cast.bob, **SENT)) == MASKED
+    assert fields(record) == PLAIN
+    body = cast.bob.get("records/posts").text
+    assert not any(text in body for text in ("123-45", "Ann.B", "555", "lise", "611904"))
+
+
+@pytest.mark.parametrize("method", ["PATCH", "PUT"])
+def test_the_own_masked_view_sent_back_leaves_what_is_stored(
+    app: Flask, cast: Cast, record: dict[str, Any], method: str
+) -> None:
+    url = f"records/posts/{record['id']}"
+    seen = cast.bob.get(url).json
+    answer = cast.bob(method, url, {n: seen[n] for n in SENT} | {"title": "new"})
+    assert answer.status_code == 200, answer.json
+    assert fields(answer.json) == MASKED | {"title": "new", "open": "new!"}
+    assert fields(cast.alice.get(url).json) == PLAIN | {"title": "new", "open": "new!"}
+    whole = cast.bob(
+        method,
+        url,
+        seen | {"updated_at": answer.json["updated_at"], "updated_by": answer.json["updated_by"]},
+    )
+    assert whole.status_code == 200, whole.json
+    assert fields(cast.alice.get(url).json) == PLAIN
+
+
+def test_new_values_are_taken_from_whoever_sees_the_old_ones_masked(
+    app: Flask, cast: Cast, record: dict[str, Any]
+) -> None:
+    editor = Caller(app, make_user(app, cast.alice.account_id, "e@acme.example", "editor"))
+    url = f"records/posts/{record['id']}"
+    news = {"ssn": "***-**-1111", "mail": "new@example.com", "number": 5, "data": [2], "full": "y"}
+    answer = editor.patch(url, news)
+    assert answer.status_code == 200, answer.json
+    assert (answer.json["ssn"], answer.json["mail"]) == (FULL, "n***@example.com")
+    assert fields(cast.alice.get(url).json) == PLAIN | news | {"mail_size": 15}
+    # Not the mask of what is stored, and no number either.
+    refused = editor.patch(url, {"number": "*******"})
+    assert [(d["field"], d["code"]) for d in refused.json["details"]] == [
+        ("number", "invalid_type")
+    ]
+    # Where nothing is masked a mask is a value like any other.
+    assert cast.alice.patch(url, {"ssn": "***-**-6789"}).json["ssn"] == "***-**-6789"
+    assert editor.patch(url, {"none": FULL, "ssn": None}).status_code == 200
+    kept = cast.alice.get(url).json
+    assert (kept["none"], kept["ssn"]) == (FULL, None)
+
+
+def test_joining_and_leaving_the_group_is_obeyed_by_the_next_request(
+    cast: Cast, record: dict[str, Any]
+) -> None:
+    group = next(
+        g["id"] for g in cast.alice.get("groups").json["items"] if g["name"] == "pii_access"
+    )
+    url, ask = f"records/posts/{record['id']}", {"filter": "ssn ~ '123%'"}
+    for _ in range(2):
+        assert fields(cast.bob.get(url).json) == MASKED
+        assert cast.bob.get("records/posts", query_string=ask).status_code == 400
+        assert cast.alice.post(f"groups/{group}/users", {"user_id": cast.bob.id}).status_code == 200
+        assert fields(cast.bob.get(url).json) == PLAIN
+        assert cast.bob.get("records/posts", query_string=ask).json["total"] == 1
+        assert cast.alice.delete(f"groups/{group}/users/{cast.bob.id}").status_code == 204
+
+
+def test_a_group_of_that_name_elsewhere_opens_nothing(cast: Cast, record: dict[str, Any]) -> None:
+    # charlie is in globex's pii_access.
+    assert cast.charlie.get(f"records/posts/{record['id']}").status_code == 404
+    assert cast.charlie.get("records/posts").json["total"] == 0
+
+
+def test_masks_are_seen_by_callers_who_have_not_signed_in(
+    cast: Cast, anyone: Caller, record: dict[str, Any]
+) -> None:
+    cast.root.put("collections/posts/rules", {"view_rule": "", "update_rule": ""})
+    seen = anyone.acting_in("acme").get(f"records/posts/{record['id']}").json
+    assert fields(seen) == MASKED
+
+
+def test_rules_look_at_what_is_stored_not_at_its_mask(
+    app: Flask, cast: Cast, record: dict[str, Any]
+) -> None:
+    cast.root.put(
+        "collections/posts/rules", {"list_rule": "ssn ~ '123%'", "view_rule": "mail_size = 22"}
+    )
+    assert cast.bob.get("records/posts").json["total"] == 1
+    assert cast.bob.get(f"records/posts/{record['id']}").status_code == 200
+    assert rows(app)[0]["ssn"] == "123-45-6789"

@@ -1,0 +1,128 @@
+"""The migrations build what the models say, from wherever an instance stands."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import flask_migrate
+import pytest
+import sqlalchemy as sa
+from alembic.autogenerate import compare_metadata
+from alembic.migration import MigrationContext
+from flask import Flask
+
+from app import create_app, db
+from app.collections.revisions import MIGRATIONS
+from tests.conftest import settings_for
+
+DIRECTORY = str(MIGRATIONS)
+NOW = "2026-11-20T12:00:00.123456Z"
+
+
+@pytest.fixture
+def empty(database: str, tmp_path: Path) -> Iterator[Flask]:
+    """An application whose database no migration has touched."""
+    app = create_app(settings_for(database, tmp_path))
+    with app.app_context():
+        yield app
+        db.db.session.remove()
+        db.db.engine.dispose()
+
+
+def differences() -> list[Any]:
+    """What Alembic would change to make the database what the models say."""
+    with db.db.engine.connect() as connection:
+        context = MigrationContext.configure(connection, opts={"compare_type": True})
+        found: list[Any] = compare_metadata(context, db.Base.metadata)
+        return found
+
+
+def run(statement: str, **values: Any) -> Any:
+    with db.transaction() as session:
+        result: Any = session.execute(sa.text(statement), values)
+        return result.all() if result.returns_rows else None
+
+
+def test_they_build_what_the_models_say(empty: Flask) -> None:
+    flask_migrate.upgrade(directory=DIRECTORY)
+    assert differences() == []
+    flask_migrate.check(directory=DIRECTORY)
+
+
+def test_the_comparison_would_see_a_difference(empty: Flask) -> None:
+    flask_migrate.upgrade(directory=DIRECTORY)
+    run("ALTER TABLE users ADD COLUMN nickname TEXT")
+    run("DROP INDEX ix_users_id")
+    assert sorted(change[0] for change in differences()) == ["add_index", "remove_column"]
+
+
+def test_they_can_be_taken_back_and_applied_again(empty: Flask) -> None:
+    for _ in range(2):
+        flask_migrate.upgrade(directory=DIRECTORY)
+        flask_migrate.downgrade(directory=DIRECTORY, revision="base")
+        assert set(sa.inspect(db.db.engine).get_table_names()) <= {"alembic_version"}
+    flask_migrate.upgrade(directory=DIRECTORY)
+    assert differences() == []
+
+
+ACCOUNT = (
+    "INSERT INTO accounts (id, account_code, slug, name, is_active, settings, version, closed_at,"
+    " created_at, updated_at)"
+    " VALUES (:id, :id, :id, :id, true, :settings, 1, :closed, :now, :now)"
+)
+
+
+def test_origins_that_accounts_list_already_are_found(empty: Flask) -> None:
+    flask_migrate.upgrade(directory=DIRECTORY, revision="0001")
+    listed = '{"cors_origins": ["https://a.example", "https://b.example", "https://a.example"]}'
+    for id, settings, closed in (("x", listed, None), ("y", "{}", None), ("z", listed, NOW)):
+        run(ACCOUNT, id=id, settings=settings, closed=closed, now=NOW)
+    flask_migrate.upgrade(directory=DIRECTORY)
+    found = run("SELECT account_id, origin FROM account_origins ORDER BY origin")
+    assert [tuple(row) for row in found] == [("x", "https://a.example"), ("x", "https://b.example")]
+
+
+def test_invitations_survive_the_change_of_their_role(empty: Flask) -> None:
+    flask_migrate.upgrade(directory=DIRECTORY, revision="0001")
+    run(ACCOUNT, id="x", settings="{}", closed=None, now=NOW)
+    run(
+        "INSERT INTO invitations (account_id, id, email, email_key, role_id, groups, state,"
+        " token_hash, expires_at, created_at, updated_at)"
+        " VALUES ('x', 'i', 'a', 'a', 2, '[]', 'accepted', 'h', :now, :now, :now)",
+        now=NOW,
+    )
+    flask_migrate.upgrade(directory=DIRECTORY)
+    assert run("SELECT role_id FROM invitations")[0][0] == 2
+    run("UPDATE invitations SET role_id = NULL")
+    flask_migrate.downgrade(directory=DIRECTORY, revision="0001")
+    assert run("SELECT * FROM invitations") == []
+
+
+def test_roles_and_groups_get_keys_by_which_their_names_are_unique(empty: Flask) -> None:
+    flask_migrate.upgrade(directory=DIRECTORY, revision="0002")
+    run(ACCOUNT, id="x", settings="{}", closed=None, now=NOW)
+    for number, name in enumerate(("Auditor", "auditor", "Straße"), 10):
+        values = {"id": number, "name": name, "now": NOW}
+        run(
+            "INSERT INTO roles (id, name, created_at, updated_at) VALUES (:id, :name, :now, :now)",
+            **values,
+        )
+        run(
+            "INSERT INTO groups (account_id, id, name, created_at, updated_at)"
+            " VALUES ('x', :id, :name, :now, :now)",
+            **{**values, "id": str(number)},
+        )
+    flask_migrate.upgrade(directory=DIRECTORY)
+    for statement in (
+        "SELECT name, name_key FROM roles WHERE id > 3 ORDER BY id",
+        "SELECT name, name_key FROM groups WHERE account_id = 'x' ORDER BY id",
+    ):
+        found = run(statement)
+        keys = ["auditor", "auditor (11)", "strasse"]
+        assert [tuple(row) for row in found] == list(
+            zip(("Auditor", "auditor", "Straße"), keys, strict=True)
+        )
+    seeded = run("SELECT name_key FROM roles WHERE id <= 3 ORDER BY id")
+    assert [row[0] for row in seeded] == ["admin", "editor", "viewer"]
