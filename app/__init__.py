@@ -11,6 +11,7 @@ from app.auth import guard, invitation_routes, key_routes
 from app.auth import routes as auth
 from app.collections import routes as collections
 from app.collections import rules_routes
+from app.collections import transfer_routes as collection_transfer
 from app.collections.revisions import MIGRATIONS
 from app.config import Config
 from app.console import routes as console
@@ -31,6 +32,7 @@ API_BLUEPRINTS = (
     key_routes.blueprint,
     records.blueprint,
     collections.blueprint,
+    collection_transfer.blueprint,
     collections.own,
     collections.migrations,
     rules_routes.blueprint,

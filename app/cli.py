@@ -1,9 +1,10 @@
-"""Commands of `flask --app wsgi`: set up, settings, the first superadmin, the worker."""
+"""Commands of `flask --app wsgi`: set up, settings, superadmins, the worker, revisions."""
 
 from __future__ import annotations
 
 import signal
 import threading
+from pathlib import Path
 
 import click
 import flask_migrate
@@ -13,13 +14,14 @@ from flask.cli import with_appcontext
 from app import config, jobs
 from app.accounts import service as accounts
 from app.auth import bootstrap, passwords
+from app.collections import revision_files
 from app.collections.revisions import MIGRATIONS
 from app.errors import AppError
 
 
 def init_app(app: Flask) -> None:
     """Register the commands."""
-    for command in (setup, settings, create_superadmin, worker):
+    for command in (setup, settings, create_superadmin, worker, revisions):
         app.cli.add_command(command)
 
 
@@ -71,3 +73,18 @@ def worker() -> None:
     for name in (signal.SIGTERM, signal.SIGINT):
         signal.signal(name, lambda *_: stop.set())
     jobs.serve(stop)
+
+
+@click.group()
+def revisions() -> None:
+    """The changes of the collections' tables."""
+
+
+@revisions.command()
+@click.argument("folder", type=click.Path(file_okay=False, path_type=Path))
+@with_appcontext
+def export(folder: Path) -> None:
+    """Write them into FOLDER as files that Alembic applies to a fresh database of this kind."""
+    written = revision_files.export(folder)
+    click.echo(f"{written} revisions are in {folder}. To make their tables elsewhere:")
+    click.echo(f"  alembic -c {folder / 'alembic.ini'} -x url=DATABASE_URL upgrade head")

@@ -6,7 +6,7 @@ only, and nothing is announced that is rolled back.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -39,6 +39,21 @@ class RoleGivenUp:
     """A role is about to be deleted; what only remembers it must let go of it."""
 
     role_id: int
+
+
+@dataclass(frozen=True)
+class RecordChanged:
+    """A record was created, updated or deleted, by a caller or as a consequence of a deletion.
+
+    `record` and `previous` are rows as stored: None where there is none after, or before.
+    """
+
+    definition: Any  # collections.definition.Definition
+    account_id: str
+    operation: str  # "create", "update" or "delete"
+    record: Mapping[str, Any] | None
+    previous: Mapping[str, Any] | None
+    by: Any  # auth.principal.Principal
 
 
 _subscribers: dict[type, list[Callable[[Any], None]]] = {}

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property
+from types import MappingProxyType
 from typing import Any
 
 import sqlalchemy as sa
@@ -257,13 +259,54 @@ def of_specs(name: str, specs: Sequence[Mapping[str, Any]]) -> Definition:
 def named(name: str) -> Definition:
     """The definition of the collection with that name, whatever its case. Raises NotFound."""
     key = name.lower()
+    if key in _instead.get():
+        return _instead.get()[key]
     definition = stamps.cache("definitions").get(key, lambda: _load(key))
     if definition is None:
         raise NotFound("There is no such collection.")
     return definition
 
 
+_instead: ContextVar[Mapping[str, Definition]] = ContextVar("instead", default=MappingProxyType({}))
+
+
+@contextmanager
+def instead(definitions: Mapping[str, Definition]) -> Iterator[None]:
+    """Inside, `named` finds these by the keys of their names, without a cache to remember them."""
+    token = _instead.set(definitions)
+    try:
+        yield
+    finally:
+        _instead.reset(token)
+
+
+def everything() -> list[Definition]:
+    """The definitions of all collections as they are now; what is cached is not read again."""
+    cached = stamps.cache("definitions")
+    versions = sa.select(Collection.name_key, Collection.id, Collection.version)
+    known: dict[str, Definition] = {}
+    outdated: list[str] = []
+    for key, id, version in db.db.session.execute(versions.order_by(Collection.name_key)):
+        one = cached.get(key, _nothing)
+        if one is not None and (one.id, one.version) == (id, version):
+            known[key] = one
+        else:
+            outdated.append(key)
+    if outdated:
+        for row in _rows(Collection.name_key.in_(outdated)):
+            known[row.name_key] = of_row(row)
+            cached.put(row.name_key, known[row.name_key])
+    return list(known.values())
+
+
+def _nothing() -> Definition | None:
+    return None
+
+
 def _load(name_key: str) -> Definition | None:
-    statement = sa.select(Collection).where(Collection.name_key == name_key)
-    row = db.db.session.scalar(statement.execution_options(populate_existing=True))
-    return of_row(row) if row else None
+    return next((of_row(row) for row in _rows(Collection.name_key == name_key)), None)
+
+
+def _rows(which: Any) -> Iterator[Collection]:
+    statement = sa.select(Collection).where(which)
+    yield from db.db.session.scalars(statement.execution_options(populate_existing=True))

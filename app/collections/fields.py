@@ -54,6 +54,7 @@ class Field:
     mask_type: str | None = None
     expression: str | None = None  # of a computed field
     return_type: str | None = None
+    on_delete: str | None = None  # what the end of its target does to a reference
 
     type: ClassVar[str]
     column_type: ClassVar[Any] = db.Text

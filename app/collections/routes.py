@@ -9,7 +9,7 @@ import marshmallow as ma
 
 from app import rest
 from app.auth.guard import principal
-from app.collections import masking, revisions
+from app.collections import masking, revisions, updates
 from app.collections import service as collections
 from app.collections.fields import RETURN_TYPES, TYPES
 from app.collections.models import Collection
@@ -86,7 +86,9 @@ class FieldDefinition(rest.Schema):
     collection = rest.Text(
         allow_none=True, metadata={"description": "The collection a reference points into."}
     )
-    on_delete = rest.Text(allow_none=True, metadata={"description": "restrict, for references."})
+    on_delete = rest.Text(
+        allow_none=True, metadata={"description": "restrict, cascade or set_null, for references."}
+    )
     pii = rest.Flag(
         metadata={"description": "Personal data: masked but for superadmins and `pii_access`."}
     )
@@ -153,6 +155,8 @@ def _schema_field(**options: Any) -> Any:
 class WithSchema(rest.Schema):
     """A body with a schema, under either of its names."""
 
+    needs_all = True
+
     schema = _schema_field(validate=ma.validate.Length(max=LONGEST_SCHEMA))
     fields_ = _schema_field(data_key="fields", metadata={"description": "Another name for schema."})
 
@@ -168,8 +172,8 @@ class WithSchema(rest.Schema):
 
     @ma.validates_schema
     def needs_schema(self, data: dict[str, Any], **options: Any) -> None:
-        """One of the two must be there."""
-        if "schema" not in data:
+        """One of the two must be there, where the whole is asked for."""
+        if self.needs_all and "schema" not in data:
             raise ma.ValidationError("Missing data for required field.", "schema")
 
 
@@ -179,10 +183,68 @@ class NewCollection(WithSchema, RulesOfNew):
     name = rest.Text(longest=200, required=True)
 
 
-class ChangedCollection(WithSchema):
-    """A collection's schema as it shall be: every present field, and new ones."""
+class ReplacedCollection(WithSchema, RulesOfNew):
+    """A collection as it shall be: every present field, and new ones."""
+
+    name = rest.Text(longest=200, metadata={"description": "The present name; it cannot change."})
+    schema = _schema_field(validate=ma.validate.Length(min=1, max=LONGEST_SCHEMA))
+
+
+class ChangedField(FieldDefinition):
+    """What changes of a field, or a new one."""
+
+    type = rest.Text(metadata={"description": "Needed for a new field; cannot change."})
+
+
+class ChangedCollection(WithSchema, RulesOfNew):
+    """What changes of a collection."""
+
+    needs_all = False
+
+    name = rest.Text(longest=200, metadata={"description": "The present name; it cannot change."})
+    schema = ma.fields.List(
+        ma.fields.Nested(ChangedField), validate=ma.validate.Length(max=LONGEST_SCHEMA)
+    )
+    fields_ = ma.fields.List(
+        ma.fields.Nested(ChangedField),
+        data_key="fields",
+        metadata={"description": "Another name for schema."},
+    )
+
+
+class PlannedCollection(WithSchema):
+    """A collection's schema as it shall be."""
 
     schema = _schema_field(validate=ma.validate.Length(min=1, max=LONGEST_SCHEMA))
+
+
+class Operation(rest.Schema):
+    """One thing that changes."""
+
+    operation = ma.fields.String(
+        required=True, metadata={"description": "add_field or change_field."}
+    )
+    field = ma.fields.String(required=True)
+    property = ma.fields.String(required=True, allow_none=True)
+    before = ma.fields.Raw(allow_none=True, metadata={"description": "The property's value now."})
+    after = ma.fields.Raw(allow_none=True, metadata={"description": "The value it would have."})
+
+
+class RowProblem(rest.Problem):
+    """What keeps present records from following."""
+
+    count = ma.fields.Integer(
+        required=True,
+        metadata={"description": "How many records; of values that clash, how many values."},
+    )
+
+
+class Plan(rest.Schema):
+    """What an update would do."""
+
+    operations = ma.fields.List(ma.fields.Nested(Operation), required=True)
+    sql = ma.fields.List(ma.fields.String(), required=True)
+    problems = ma.fields.List(ma.fields.Nested(RowProblem), required=True)
 
 
 class CollectionView(rest.Schema):
@@ -310,6 +372,10 @@ def create_collection(body: dict[str, Any]) -> dict[str, Any]:
     superadmins: null closes, `true` opens to whoever has signed in to the account, `""` opens to
     everyone, and anything else is an expression of the rule language. The field types `select`,
     `multi_select`, `phone` and `file` are refused for now.
+
+    A reference says what becomes of it when its target is deleted: `restrict` (the default) keeps
+    the target (409), `cascade` deletes the referring record too, and so on from there, `set_null`
+    empties the reference, which then cannot be required.
     """
     name, specs = body.pop("name"), body.pop("schema")
     return _views([collections.create(name, specs, body)])[0]
@@ -333,17 +399,74 @@ def get_collection(collection_id: str) -> dict[str, Any]:
 
 
 @blueprint.route("/<uuid:collection_id>", methods=["PUT"])
-@blueprint.arguments(ChangedCollection, example={"schema": SCHEMA})
+@blueprint.arguments(ReplacedCollection, example={"schema": SCHEMA})
 @blueprint.response(200, CollectionView, example=COLLECTION)
 @blueprint.fails(400, 409)
 @superadmin
 def update_collection(body: dict[str, Any], collection_id: str) -> dict[str, Any]:
-    """Add fields to a collection.
+    """Update a collection's schema, and rules if they are sent.
 
-    The schema lists every present field as it is, and new ones. A new required field needs a
-    default where there are records, which then fills them.
+    The schema lists every present field and new ones; a property that is left out takes its usual
+    value. Fields are never removed, and keep their type and the collection they refer to; a
+    collection keeps its name. Constraints and indexes of the database follow.
+
+    Present records: one without a value for a field that becomes required takes the field's
+    default, and without a default it is a 400 `required` with the count. Values that clash where
+    `unique` is switched on are a 409 with the count of such values. Options that get narrower
+    (lengths, bounds, pattern, choices) act on what is written from then on: what is stored stays
+    as it is. Filling records is no change of theirs: `updated_at` stays, and no event is sent.
     """
-    return _views([collections.extend(collection_id, body["schema"])])[0]
+    return _updated(collection_id, body, partial=False)
+
+
+@blueprint.route("/<uuid:collection_id>", methods=["PATCH"])
+@blueprint.arguments(
+    ChangedCollection, example={"schema": [{"name": "title", "options": {"max_length": 300}}]}
+)
+@blueprint.response(200, CollectionView, example=COLLECTION)
+@blueprint.fails(400, 409)
+@superadmin
+def patch_collection(body: dict[str, Any], collection_id: str) -> dict[str, Any]:
+    """Change some fields or rules of a collection.
+
+    As PUT, but fields and properties that are left out stay as they are. `options` are one
+    property: they are replaced as a whole.
+    """
+    return _updated(collection_id, body, partial=True)
+
+
+def _updated(collection_id: str, body: dict[str, Any], *, partial: bool) -> dict[str, Any]:
+    specs, name = body.pop("schema", None), body.pop("name", None)
+    row = updates.update(collection_id, specs, body, name=name, partial=partial)
+    return _views([row])[0]
+
+
+@blueprint.route("/<uuid:collection_id>/plan", methods=["POST"])
+@blueprint.arguments(
+    PlannedCollection,
+    example={"schema": [*SCHEMA, {"name": "code", "type": "text", "unique": True}]},
+)
+@blueprint.response(
+    200,
+    Plan,
+    example={
+        "operations": [{"operation": "add_field", "field": "code", "property": None}],
+        "sql": [
+            'ALTER TABLE col_posts ADD COLUMN "code" TEXT',
+            'CREATE UNIQUE INDEX "uq_col_posts$code" ON col_posts (account_id, "code")',
+        ],
+        "problems": [],
+    },
+)
+@blueprint.fails(400, 409)
+@superadmin
+def plan_collection(body: dict[str, Any], collection_id: str) -> dict[str, Any]:
+    """Plan an update without doing it.
+
+    Tells the operations, the SQL as the update would run it, and, with counts, what of the present
+    records would break it. A schema that no records could follow is a 400, as at the update.
+    """
+    return updates.plan(collection_id, body["schema"])
 
 
 @blueprint.route("/<uuid:collection_id>", methods=["DELETE"])

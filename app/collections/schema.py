@@ -24,6 +24,7 @@ FIELD_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,62}")
 RESERVED_COLLECTIONS = {"names", "export", "import", "batch", "aggregate", "rules", "plan"}
 RESERVED_FIELDS = set(SYSTEM_FIELDS) | table.DATABASE_COLUMNS
 LONGEST_SCHEMA = 200
+ON_DELETE = ("restrict", "cascade", "set_null")
 DEFAULTS: Mapping[str, Any] = {
     "required": False,
     "default": None,
@@ -80,7 +81,7 @@ def problems(specs: Sequence[Spec], targets: Mapping[str, str]) -> list[Problem]
 
 
 def change_problems(old: Definition, specs: Sequence[Spec]) -> list[Problem]:
-    """Why a complete schema cannot follow the present one: it may only add fields."""
+    """Why a complete schema cannot follow the present one: types stay, and so does every field."""
     new = {spec["name"]: spec for spec in specs}
     found = []
     for before in old.schema:
@@ -92,10 +93,23 @@ def change_problems(old: Definition, specs: Sequence[Spec]) -> list[Problem]:
         elif after["type"] != before["type"]:
             message = f"The type is {before['type']} and cannot change."
             found.append(problem(name, "type_change_not_allowed", message))
-        elif after != before:
-            message = "The properties of a field cannot be changed yet; send them as they are."
-            found.append(problem(name, "invalid_option", message))
+        elif after["collection"] != before["collection"]:
+            message = f"The field refers to {before['collection']}, which cannot change."
+            found.append(problem(name, "type_change_not_allowed", message))
+        elif after["return_type"] != before["return_type"]:
+            message = f"The return_type is {before['return_type']} and cannot change."
+            found.append(problem(name, "type_change_not_allowed", message))
     return found
+
+
+def merged(old: Definition, parts: Sequence[Spec]) -> list[dict[str, Any]]:
+    """The present schema with the properties that were sent, and with the fields that are new."""
+    sent = {part["name"]: part for part in reversed(parts)}
+    present = {spec["name"] for spec in old.schema}
+    kept = [{**spec, **sent.get(spec["name"], {})} for spec in old.schema]
+    # What names a field a second time stays, to be found wrong.
+    first = [id(part) for part in sent.values() if part["name"] in present]
+    return kept + [{"type": "", **part} for part in parts if id(part) not in first]
 
 
 def _name(name: str, seen: set[str]) -> Iterator[Problem]:
@@ -154,8 +168,12 @@ def _reference(spec: Spec, targets: Mapping[str, str]) -> Iterator[Problem]:
     if not target or target.lower() not in targets:
         message = "Name the existing collection that this refers to, in collection."
         yield problem(name, "reference_collection_required", message)
-    if spec.get("on_delete") not in (None, "restrict"):
-        yield problem(name, "on_delete_invalid", "on_delete may only be restrict for now.")
+    if spec.get("on_delete") not in (None, *ON_DELETE):
+        message = f"on_delete is one of: {', '.join(ON_DELETE)}."
+        yield problem(name, "on_delete_invalid", message)
+    elif spec.get("on_delete") == "set_null" and spec.get("required"):
+        message = "A required reference cannot be set to null."
+        yield problem(name, "on_delete_invalid", message)
     if spec.get("default") is not None:
         message = "A reference has no default: every account has records of its own."
         yield problem(name, "invalid_reference", message)

@@ -1,4 +1,4 @@
-"""Collections: made, extended, dropped, and given rules (spec 4.3, contract sections 4 and 6)."""
+"""Collections: made, found, dropped, and given rules (spec 4.3, contract sections 4 and 6)."""
 
 from __future__ import annotations
 
@@ -8,17 +8,18 @@ from functools import wraps
 from typing import Any, TypeVar
 
 import sqlalchemy as sa
-from sqlalchemy.exc import DBAPIError, IntegrityError
+from sqlalchemy.exc import DBAPIError
 
 from app import clock, db, json_gate, rules, stamps
 from app.auth.principal import Principal
 from app.collections import access, definition, revisions, schema, table
 from app.collections.definition import ALL_FIELDS, FIELD_LISTS, OPERATIONS, Definition
+from app.collections.fields import TYPES
 from app.collections.models import Collection
 from app.errors import Conflict, InvalidValues, Malformed, NotFound, Unavailable, problem
 from app.rest import UuidPath
 
-Change = TypeVar("Change", bound=Callable[..., Any])
+View = TypeVar("View", bound=Callable[..., Any])
 TRIES = 20
 RULES = tuple(f"{operation}_rule" for operation in OPERATIONS)
 LISTS = tuple(f"{operation}_fields" for operation in FIELD_LISTS)
@@ -31,7 +32,7 @@ STRUCTURE = {
 }
 
 
-def _schema_change(change: Change) -> Change:
+def schema_change(change: View) -> View:
     """Try a change of the schema again when it had to give way to reads and writes."""
 
     @wraps(change)
@@ -48,26 +49,16 @@ def _schema_change(change: Change) -> Change:
     return run  # type: ignore[return-value]
 
 
-@_schema_change
+@schema_change
 @stamps.reloading()  # for the collections that rules lead to
 def create(name: str, specs: Sequence[schema.Spec], given: Mapping[str, Any]) -> Collection:
     """Make a collection with its table. Raises InvalidValues, or Conflict for a taken name."""
-    targets = _targets() | {name.lower(): name}
-    found = [*schema.name_problems(name), *schema.problems(specs, targets)]
-    stored = [] if found else [_stored(spec, targets) for spec in specs]
-    settled = _settle_rules(given, definition.of_specs(name, stored), found)
+    known = targets() | {name.lower(): name}
+    found = [*schema.name_problems(name), *schema.problems(specs, known)]
+    row = new(name, specs, known)
+    row.rules = {**row.rules, **settle_rules(given, definition.of_row(row), found)}
     if found:
         raise InvalidValues(found)
-    now = clock.now()
-    row = Collection(
-        name=name,
-        name_key=name.lower(),
-        table_name=table.name_of(name),
-        schema=stored,
-        rules=dict.fromkeys(RULES) | dict.fromkeys(LISTS, ALL_FIELDS) | settled,
-        created_at=now,
-        updated_at=now,
-    )
     session = db.db.session
     taken = ("name", "This name is taken.")
     with (
@@ -76,44 +67,32 @@ def create(name: str, specs: Sequence[schema.Spec], given: Mapping[str, Any]) ->
     ):
         session.add(row)
         session.flush()
-    statements = table.create(definition.of_row(row).table)
+    statements = table.creation(definition.of_row(row).table)
+    table.run(statements)
     revisions.record(row.id, f"create collection {name}", statements)
     return row
 
 
-@_schema_change
-def extend(collection_id: str, specs: Sequence[schema.Spec]) -> Collection:
-    """Add fields to a collection. Raises InvalidValues, NotFound or Conflict."""
-    row = _locked(collection_id)
-    old = definition.of_row(row)
-    targets = _targets()
-    stored = [_stored(spec, targets) for spec in specs]
-    found = [*schema.problems(specs, targets), *schema.change_problems(old, stored)]
-    if found:
-        raise InvalidValues(found)
-    new_specs = [spec for spec in stored if spec["name"] not in old.declared]
-    if not new_specs:
-        return row
-    row.schema = row.schema + new_specs
-    row.version += 1
-    db.db.session.flush()
-    new = definition.of_row(row)
-    added = [field for name, field in new.fields.items() if name not in old.fields]
-    _check_fill(old, added)
-    try:
-        filled = _stored_defaults(added)
-        statements = table.add_fields(old.table, new.table, filled) if added else []
-    except IntegrityError as error:
-        raise Conflict("The default of a unique field cannot fill several records.") from error
-    names = ", ".join(spec["name"] for spec in new_specs)
-    revisions.record(row.id, f"add {names} to collection {row.name}", statements)
-    return row
+def new(name: str, specs: Sequence[schema.Spec], known: Mapping[str, str]) -> Collection:
+    """A closed collection that is not stored yet; fields of unknown types are left out."""
+    now = clock.now()
+    return Collection(
+        name=name,
+        name_key=name.lower(),
+        table_name=table.name_of(name),
+        schema=[stored(spec, known) for spec in specs if spec["type"] in TYPES],
+        rules=dict.fromkeys(RULES) | dict.fromkeys(LISTS, ALL_FIELDS),
+        id=db.new_id(),
+        version=1,
+        created_at=now,
+        updated_at=now,
+    )
 
 
-@_schema_change
+@schema_change
 def delete(collection_id: str) -> dict[str, Any]:
     """Drop a collection with all its records. Raises Conflict while another refers to it."""
-    row = _locked(collection_id)
+    row = locked(collection_id)
     referring = [
         other.name
         for other in db.db.session.scalars(sa.select(Collection))
@@ -126,7 +105,8 @@ def delete(collection_id: str) -> dict[str, Any]:
     records = db.connection().scalar(sa.select(sa.func.count()).select_from(old.table))
     db.db.session.delete(row)
     db.db.session.flush()
-    statements = table.drop(old.table)
+    statements = table.removal(old.table)
+    table.run(statements)
     revision = revisions.record(row.id, f"delete collection {row.name}", statements)
     return {
         "message": "The collection and its records are deleted.",
@@ -208,14 +188,14 @@ def change_rules(
     or Conflict where the collection has changed since.
     """
     with db.transaction() as session:
-        row = _locked(find(reference).id)
+        row = locked(find(reference).id)
         if seen is not None and seen != str(row.version):
             message = (
                 "Somebody else has changed this collection meanwhile. Preview the effect anew."
             )
             raise Conflict(message)
         found: list[dict[str, Any]] = []
-        settled = _settle_rules(changes, definition.of_row(row), found)
+        settled = settle_rules(changes, definition.of_row(row), found)
         if found:
             raise InvalidValues(found)
         row.rules = {**row.rules, **settled}
@@ -228,7 +208,7 @@ def proposed_rules(reference: str, changes: Mapping[str, Any]) -> tuple[Definiti
     """A collection as it is, and as it would be with other rules. Raises InvalidValues."""
     present = definition.named(find(reference).name)
     found: list[dict[str, Any]] = []
-    settled = _settle_rules(changes, present, found)
+    settled = settle_rules(changes, present, found)
     if found:
         raise InvalidValues(found)
     return present, replace(present, rules={**present.rules, **settled})
@@ -247,9 +227,10 @@ def rules_of(row: Collection) -> dict[str, Any]:
     return {"collection": row.name, **flat, **structure}
 
 
-def _settle_rules(
+def settle_rules(
     given: Mapping[str, Any], collection: Definition, found: list[dict[str, Any]]
 ) -> dict[str, Any]:
+    """Rules and field lists in their flat form; what is wrong with them goes to `found`."""
     # While the schema is no good, a rule can only be judged by its form.
     scope = rules.Scope({}, open=True) if found else collection.scope
     flat: dict[str, Any] = {}
@@ -289,7 +270,8 @@ def _field_list(key: str, value: Any, names: Sequence[str], found: list[dict[str
     return list(dict.fromkeys(value))
 
 
-def _locked(collection_id: str) -> Collection:
+def locked(collection_id: str) -> Collection:
+    """The collection, kept from other changes until the transaction ends. Raises NotFound."""
     locked = sa.select(Collection).where(Collection.id == collection_id.lower()).with_for_update()
     row = db.db.session.scalar(locked.execution_options(populate_existing=True))
     if row is None:
@@ -297,26 +279,14 @@ def _locked(collection_id: str) -> Collection:
     return row
 
 
-def _targets() -> dict[str, str]:
+def targets() -> dict[str, str]:
+    """The names that references may name, by the form in which they are compared."""
     return {name.lower(): name for name in names()}
 
 
-def _stored(spec: schema.Spec, targets: Mapping[str, str]) -> dict[str, Any]:
+def stored(spec: schema.Spec, targets: Mapping[str, str]) -> dict[str, Any]:
+    """A field definition as it is kept."""
     full = schema.complete(spec)
     if full["collection"]:
         full["collection"] = targets.get(full["collection"].lower(), full["collection"])
     return full
-
-
-def _check_fill(old: Definition, added: Sequence[Any]) -> None:
-    lacking = [field.name for field in added if field.required and field.default is None]
-    if lacking and db.connection().scalar(sa.select(sa.literal(1)).select_from(old.table).limit(1)):
-        message = "There are records already: a new required field needs a default to fill them."
-        raise InvalidValues([problem(name, "required", message) for name in lacking])
-
-
-def _stored_defaults(added: Sequence[Any]) -> list[Any]:
-    return [
-        field if field.default is None else replace(field, default=field.clean(field.default))
-        for field in added
-    ]

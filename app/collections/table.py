@@ -9,13 +9,20 @@ are copied, and it takes the old one's name, all in the same transaction.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator
 from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import Dialect
-from sqlalchemy.schema import AddConstraint, CreateColumn, CreateIndex, CreateTable, DropTable
+from sqlalchemy.schema import (
+    AddConstraint,
+    CreateColumn,
+    CreateIndex,
+    CreateTable,
+    DropIndex,
+    DropTable,
+)
 
 from app import db
 from app.collections.fields import Field, ReferenceField
@@ -58,73 +65,134 @@ def of(table_name: str, fields: Iterable[Field]) -> sa.Table:
     return table
 
 
-def create(table: sa.Table) -> list[str]:
-    """Make the table. Returns the statements."""
-    return _run([CreateTable(table), *map(CreateIndex, _sorted(table.indexes))])
-
-
-def drop(table: sa.Table) -> list[str]:
-    """Drop the table with its records. Returns the statements."""
-    return _run([DropTable(table)])
-
-
-def add_fields(old: sa.Table, new: sa.Table, fields: Sequence[Field]) -> list[str]:
-    """Change the old table into the new one, which has `fields` more. Returns the statements."""
-    if db.connection().dialect.name == "sqlite":
-        return _rebuild(old, new, fields)
-    return _alter(old, new, fields)
-
-
-def _alter(old: sa.Table, new: sa.Table, fields: Sequence[Field]) -> list[str]:
-    preparer = _dialect().identifier_preparer
-    statements: list[Any] = []
-    for field in fields:
-        column = CreateColumn(new.c[field.name]).compile(dialect=_dialect())
-        literal = _literal(new.c[field.name], field.default)
-        default = f" DEFAULT {literal}" if field.default is not None else ""
-        table, name = preparer.format_table(new), preparer.format_column(new.c[field.name])
-        statements.append(f"ALTER TABLE {table} ADD COLUMN {column}{default}")
-        if default:
-            # The default filled the rows there are; for new ones the application knows it.
-            statements.append(f"ALTER TABLE {table} ALTER COLUMN {name} DROP DEFAULT")
-        statements += [AddConstraint(one) for one in _foreign_keys(new, field)]
-    known = {index.name for index in old.indexes}
-    statements += [CreateIndex(one) for one in _sorted(new.indexes) if one.name not in known]
-    return _run(statements)
-
-
-def _rebuild(old: sa.Table, new: sa.Table, fields: Sequence[Field]) -> list[str]:
-    draft = f"{PREFIX}_rebuilt"
-    preparer = _dialect().identifier_preparer
-    quote = preparer.format_column
-    create_draft = str(CreateTable(new).compile(dialect=_dialect())).replace(
-        f"CREATE TABLE {preparer.format_table(new)}", f"CREATE TABLE {draft}", 1
-    )
-    kept = ", ".join(map(quote, old.columns))
-    filled = [field for field in fields if field.default is not None]
-    names = ", ".join([kept, *(quote(new.c[field.name]) for field in filled)])
-    values = ", ".join([kept, *(_literal(new.c[field.name], field.default) for field in filled)])
-    table = preparer.format_table(old)
-    return _run(
+def creation(table: sa.Table, missing: Collection[str] = ()) -> list[str]:
+    """The statements that make the table. References to `missing` tables can be left for later."""
+    if _dialect().name == "sqlite":  # which takes references to what is not there yet
+        return _texts([CreateTable(table), *map(CreateIndex, _sorted(table.indexes))])
+    keys = [one for one in _sorted(table.foreign_key_constraints) if _target(one) not in missing]
+    return _texts(
         [
-            create_draft.strip(),
-            f"INSERT INTO {draft} ({names}) SELECT {values} FROM {table}",  # noqa: S608 - quoted
-            f"DROP TABLE {table}",
-            f"ALTER TABLE {draft} RENAME TO {table}",
-            *map(CreateIndex, _sorted(new.indexes)),
+            CreateTable(table, include_foreign_key_constraints=[]),
+            *(
+                _alter(table, f"ALTER COLUMN {_quoted(one)} {_default(one)}")
+                for one in _preset(table)
+            ),
+            *map(AddConstraint, keys),
+            *map(CreateIndex, _sorted(table.indexes)),
         ]
     )
 
 
-def _run(statements: Iterable[Any]) -> list[str]:
-    done = []
+def references(table: sa.Table, missing: Collection[str]) -> list[str]:
+    """The statements that `creation` left for when the missing tables are there."""
+    if _dialect().name == "sqlite":
+        return []
+    keys = _sorted(table.foreign_key_constraints)
+    return _texts([AddConstraint(one) for one in keys if _target(one) in missing])
+
+
+def removal(table: sa.Table) -> list[str]:
+    """The statements that drop the table with its records."""
+    return _texts([DropTable(table)])
+
+
+def change(old: sa.Table, new: sa.Table) -> list[str]:
+    """The statements that turn the old table into the new one, which lacks no column of it."""
+    before, after = _indexes(old), _indexes(new)
+    dropped = [before[name] for name in sorted(before.keys() - after.keys())]
+    made = [CreateIndex(after[name]) for name in sorted(after.keys() - before.keys())]
+    if _dialect().name == "sqlite":
+        if any(_differs(old, column) for column in new.columns):
+            return _texts([*_rebuild(old, new), *map(CreateIndex, _sorted(new.indexes))])
+        return _texts([*map(DropIndex, dropped), *made])
+    altered = [one for column in new.columns for one in _column_changes(old, column)]
+    return _texts([*map(DropIndex, dropped), *altered, *made])
+
+
+def run(statements: Iterable[str]) -> None:
+    """Run statements of this module."""
     for statement in statements:
-        if not isinstance(statement, str):
-            statement = str(statement.compile(dialect=_dialect())).strip()
         # Without parameters the driver takes the text as it is: a "%" in it means nothing.
         db.connection().exec_driver_sql(statement, execution_options={"no_parameters": True})
-        done.append(statement)
-    return done
+
+
+def lock(table: sa.Table) -> None:
+    """Keep everybody else from the table until the transaction ends."""
+    # At once: who has read already and wants to write would wait for us, and we for them.
+    if _dialect().name == "postgresql":
+        run([f"LOCK TABLE {_quoted(table)} IN ACCESS EXCLUSIVE MODE"])
+
+
+def _column_changes(old: sa.Table, column: sa.Column[Any]) -> Iterator[Any]:
+    table, name = column.table, _quoted(column)
+    before = old.c.get(column.name)
+    if before is None:
+        # The default stays: a writer who does not know of the field yet must not leave it empty.
+        preset = f" {_default(column).removeprefix('SET ')}" if _is_preset(column) else ""
+        spec = CreateColumn(column).compile(dialect=_dialect())
+        yield _alter(table, f"ADD COLUMN {spec}{preset}")
+        yield from map(AddConstraint, _foreign_keys(column))
+        return
+    if before.info != column.info:
+        yield _alter(table, f"ALTER COLUMN {name} {_default(column)}")
+    if before.nullable and not column.nullable:
+        if _is_preset(column):
+            value = _literal(column)
+            yield f"UPDATE {_quoted(table)} SET {name} = {value} WHERE {name} IS NULL"  # noqa: S608 - quoted
+        yield _alter(table, f"ALTER COLUMN {name} SET NOT NULL")
+    if column.nullable and not before.nullable:
+        yield _alter(table, f"ALTER COLUMN {name} DROP NOT NULL")
+
+
+def _differs(old: sa.Table, column: sa.Column[Any]) -> bool:
+    # Whether SQLite has to build the table anew. It knows no defaults: nobody writes there while a
+    # transaction changes the schema, so none are needed.
+    before = old.c.get(column.name)
+    return before is None or before.nullable != column.nullable
+
+
+def _rebuild(old: sa.Table, new: sa.Table) -> list[str]:
+    draft, table = f"{PREFIX}_rebuilt", _quoted(old)
+    create_draft = _text(CreateTable(new)).replace(
+        f"CREATE TABLE {_quoted(new)}", f"CREATE TABLE {draft}", 1
+    )
+    kept = [column for column in new.columns if column.name in old.c or _is_preset(column)]
+    names = ", ".join(map(_quoted, kept))
+    values = ", ".join(_copied(old, column) for column in kept)
+    return [
+        create_draft,
+        f"INSERT INTO {draft} ({names}) SELECT {values} FROM {table}",  # noqa: S608 - quoted
+        f"DROP TABLE {table}",
+        f"ALTER TABLE {draft} RENAME TO {table}",
+    ]
+
+
+def _copied(old: sa.Table, column: sa.Column[Any]) -> str:
+    before = old.c.get(column.name)
+    if before is None:
+        return _literal(column)
+    if before.nullable and not column.nullable and _is_preset(column):
+        return f"COALESCE({_quoted(column)}, {_literal(column)})"
+    return _quoted(column)
+
+
+def _alter(table: Any, what: str) -> str:
+    return f"ALTER TABLE {_quoted(table)} {what}"
+
+
+def _texts(statements: Iterable[Any]) -> list[str]:
+    return [one if isinstance(one, str) else _text(one) for one in statements]
+
+
+def _text(statement: Any) -> str:
+    return str(statement.compile(dialect=_dialect())).strip()
+
+
+def _quoted(part: Any) -> str:
+    preparer = _dialect().identifier_preparer
+    if isinstance(part, sa.Table):
+        return str(preparer.format_table(part))
+    return str(preparer.format_column(part))
 
 
 def _dialect() -> Dialect:
@@ -134,22 +202,41 @@ def _dialect() -> Dialect:
     return dialect
 
 
-def _literal(column: sa.Column[Any], value: Any) -> str:
-    if value is None:
-        return "NULL"
-    literal = sa.literal(value, column.type)
+def _is_preset(column: sa.Column[Any]) -> bool:
+    return column.info.get("default") is not None
+
+
+def _preset(table: sa.Table) -> list[sa.Column[Any]]:
+    return [column for column in table.columns if _is_preset(column)]
+
+
+def _default(column: sa.Column[Any]) -> str:
+    return f"SET DEFAULT {_literal(column)}" if _is_preset(column) else "DROP DEFAULT"
+
+
+def _literal(column: sa.Column[Any]) -> str:
+    literal = sa.literal(column.info["default"], column.type)
     return str(literal.compile(dialect=_dialect(), compile_kwargs={"literal_binds": True}))
 
 
 def _column(field: Field) -> sa.Column[Any]:
+    default = None if field.default is None else field.clean(field.default)
     # Quoted always: the toolkit's lists of keywords lack some that a database has.
-    return sa.Column(field.name, field.column_type, nullable=not field.required, quote=True)
+    return sa.Column(
+        field.name,
+        field.column_type,
+        nullable=not field.required,
+        quote=True,
+        info={"default": default},
+    )
 
 
 def _constraints(table_name: str, field: Field) -> list[sa.ForeignKeyConstraint]:
     if not isinstance(field, ReferenceField) or field.collection is None:
         return []
     target = name_of(field.collection)
+    # What `on_delete` asks for is done by the records' service, which tells of it; the database
+    # only keeps references from pointing at nothing.
     return [
         sa.ForeignKeyConstraint(
             ["account_id", field.name],
@@ -159,9 +246,18 @@ def _constraints(table_name: str, field: Field) -> list[sa.ForeignKeyConstraint]
     ]
 
 
-def _foreign_keys(table: sa.Table, field: Field) -> list[sa.ForeignKeyConstraint]:
-    name = _name("fk", table.name, field.name)
+def _foreign_keys(column: sa.Column[Any]) -> list[sa.ForeignKeyConstraint]:
+    table: Any = column.table
+    name = _name("fk", table.name, column.name)
     return [one for one in table.foreign_key_constraints if one.name == name]
+
+
+def _target(constraint: sa.ForeignKeyConstraint) -> str:
+    return constraint.elements[0].target_fullname.partition(".")[0]
+
+
+def _indexes(table: sa.Table) -> dict[str, sa.Index]:
+    return {str(index.name): index for index in table.indexes}
 
 
 def _index(table: sa.Table, field: Field) -> None:
@@ -182,8 +278,8 @@ def _name(kind: str, *parts: str) -> str:
     return f"{name[: LONGEST_IDENTIFIER - 11]}_{ending}"
 
 
-def _sorted(indexes: Iterable[sa.Index]) -> list[sa.Index]:
-    return sorted(indexes, key=lambda index: str(index.name))
+def _sorted(parts: Iterable[Any]) -> list[Any]:
+    return sorted(parts, key=lambda part: str(part.name))
 
 
 def _stub(table_name: str, metadata: sa.MetaData) -> None:

@@ -14,6 +14,7 @@ from app.auth.models import Invitation
 from app.collections import definition as definitions
 from app.collections import service as collections
 from app.collections.definition import Definition
+from app.records import store
 
 PIECE = 500
 
@@ -35,7 +36,14 @@ def remove_account(payload: Mapping[str, Any]) -> None:
         # What others refer to has to wait until they are gone.
         waiting = [one for one in remaining if not _emptied(one.table, account_id)]
         if len(waiting) == len(remaining):
-            raise RuntimeError("records that need each other")
+            # Records that need each other go at once.
+            with db.transaction():
+                store.delete_at_once(
+                    [
+                        sa.delete(one.table).where(one.table.c.account_id == account_id)
+                        for one in waiting
+                    ]
+                )
         remaining = waiting
     for model in (Invitation, User, Group):
         _emptied(model.__table__, account_id)

@@ -195,6 +195,11 @@ def patch_record(body: dict[str, Any], collection: str, record_id: str) -> Respo
 @optimistic
 @allow(Access.ANONYMOUS)
 def delete_record(collection: str, record_id: str) -> Response:
-    """Delete a record."""
+    """Delete a record.
+
+    Records that refer to it by a field with `on_delete: cascade` go with it, references with
+    `set_null` are emptied, all in the same transaction, within the account and whatever the rules
+    of those collections; one with `restrict` on a record that stays is a 409.
+    """
     records.delete(collection, record_id, by=principal())
     return Response(status=204)

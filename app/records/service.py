@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 
-from sqlalchemy.exc import IntegrityError
+from sqlalchemy.exc import DBAPIError, IntegrityError
 
 from app import clock, db, stamps
 from app.auth import principal as principals
@@ -23,7 +23,7 @@ from app.collections.access import Access
 from app.collections.definition import Definition
 from app.collections.fields import SYSTEM_FIELDS, Refused
 from app.errors import Conflict, InvalidValues, NotFound, Unauthorized, problem
-from app.records import query, store
+from app.records import cascade, query, store
 
 Body = Mapping[str, Any]
 Shown = dict[str, Any]
@@ -81,6 +81,7 @@ def create(collection: str, body: Body, *, by: Principal) -> Shown:
         with _refusable(access, system | values, None, sent):
             row = store.insert(definition, system | values)
         _check_allowed(access, row, sent)
+        cascade.tell(definition, "create", row, None, by)
         return _viewed(definition, row, by)
 
 
@@ -102,16 +103,10 @@ def patch(collection: str, record_id: str, body: Body, *, by: Principal) -> Show
 
 
 def delete(collection: str, record_id: str, *, by: Principal) -> None:
-    """Remove a record. Raises Conflict while another record refers to it."""
+    """Remove a record, and what `on_delete` says goes with it. Raises Conflict while it is held."""
     with _writing(collection, by) as definition:
         access = accesses.of(by, definition, "delete")
-        row = _within_reach(access, record_id, {})
-        try:
-            store.delete(definition, row)
-        except IntegrityError as error:
-            if db.violation(error).kind != "foreign_key":
-                raise
-            raise Conflict("Other records refer to this one.") from error
+        cascade.remove(definition, [_within_reach(access, record_id, {})], by=by)
 
 
 @contextmanager
@@ -124,6 +119,10 @@ def _writing(collection: str, by: Principal) -> Iterator[Definition]:
     except _Clash as clash:
         # Asked after the rollback: within a failed transaction PostgreSQL answers nothing.
         raise _explained(clash) from clash
+    except DBAPIError as error:
+        if not db.gave_way(error):
+            raise
+        raise stamps.Stale from error  # two waited for each other: this one tries again
 
 
 @contextmanager
@@ -163,6 +162,7 @@ def _change(access: Access, row: store.Row, sent: Body, absent: Body) -> Shown:
     with _refusable(access, {**row, **values}, row["id"], data):
         stored = store.update(definition, row, values)
     _check_allowed(access, stored, data)
+    cascade.tell(definition, "update", stored, row, by)
     return _viewed(definition, stored, by)
 
 

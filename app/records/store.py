@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
+import orjson
 import sqlalchemy as sa
+from sqlalchemy.dialects import postgresql
 
 from app import db, stamps
 from app.collections.definition import Definition, TableColumns
@@ -91,9 +93,78 @@ def update(definition: Definition, record: Row, values: Row) -> Row:
     return dict(zip(definition.columns, row, strict=True))
 
 
-def delete(definition: Definition, record: Row) -> None:
-    """Remove a record."""
-    db.connection().execute(sa.delete(definition.table).where(*_exactly(definition, record)))
+def lock_referring(
+    definition: Definition, account_id: str, targets: Mapping[str, Sequence[str]]
+) -> list[Row]:
+    """The records whose fields refer to any of these ids, kept from other writers."""
+    table = definition.table
+    chosen = sa.select(*definition.selected).where(*_referring(definition, account_id, targets))
+    # Always in the same order, lest two deletions wait for each other.
+    rows = db.connection().execute(chosen.order_by(table.c.id).with_for_update())
+    return [dict(zip(definition.columns, row, strict=True)) for row in rows]
+
+
+def refers(
+    definition: Definition,
+    account_id: str,
+    targets: Mapping[str, Sequence[str]],
+    except_ids: Sequence[str],
+) -> bool:
+    """Whether any record but these refers to any of the targets."""
+    found = sa.select(sa.literal(1)).where(*_referring(definition, account_id, targets))
+    others = sa.not_(_among(definition.table.c.id, except_ids))
+    return db.connection().scalar(found.where(others).limit(1)) is not None
+
+
+def cut_references(
+    definition: Definition,
+    account_id: str,
+    record_ids: Sequence[str],
+    targets: Mapping[str, Sequence[str]],
+    values: Row,
+) -> list[Row]:
+    """Set the references of these records to the targets to null; returns them as stored."""
+    if not record_ids:
+        return []
+    table = definition.table
+    emptied = {
+        name: sa.case((_among(table.c[name], ids), sa.null()), else_=table.c[name])
+        for name, ids in targets.items()
+    }
+    change = sa.update(table).where(
+        table.c.account_id == sa.bindparam("_account_id", account_id),
+        _among(table.c.id, record_ids),
+    )
+    rows = db.connection().execute(
+        change.values({**emptied, **values}).returning(*definition.selected)
+    )
+    return [dict(zip(definition.columns, row, strict=True)) for row in rows]
+
+
+def delete_together(account_id: str, chosen: Sequence[tuple[Definition, Sequence[str]]]) -> None:
+    """Remove records of several collections that may refer to each other, even in a circle."""
+    deletions = [
+        sa.delete(one.table).where(
+            one.table.c.account_id == account_id, _among(one.table.c.id, ids)
+        )
+        for one, ids in chosen
+    ]
+    delete_at_once(deletions)
+
+
+def delete_at_once(deletions: Sequence[sa.Delete]) -> None:
+    """Run deletions whose references are checked when all of them are done."""
+    connection = db.connection()
+    if len(deletions) == 1:
+        connection.execute(deletions[0])
+    elif connection.dialect.name == "sqlite":
+        connection.exec_driver_sql("PRAGMA defer_foreign_keys = ON")
+        for deletion in deletions:
+            connection.execute(deletion)
+        connection.exec_driver_sql("PRAGMA defer_foreign_keys = OFF")
+    else:
+        parts = [deletion.cte(f"deletion_{i}") for i, deletion in enumerate(deletions)]
+        connection.execute(sa.select(sa.literal(1)).add_cte(*parts))
 
 
 def existing(
@@ -162,6 +233,22 @@ def _bound(table: sa.Table, values: Row) -> dict[str, Any]:
         name: sa.bindparam(f"_value_{name}", value, type_=table.c[name].type)
         for name, value in values.items()
     }
+
+
+def _referring(
+    definition: Definition, account_id: str, targets: Mapping[str, Sequence[str]]
+) -> tuple[Any, ...]:
+    table = definition.table
+    hits = [_among(table.c[name], ids) for name, ids in targets.items()]
+    return (table.c.account_id == account_id, sa.or_(*hits))
+
+
+def _among(column: sa.Column[Any], values: Sequence[str]) -> Any:
+    # As one parameter: there may be more of them than a statement takes parameters.
+    if db.connection().dialect.name == "postgresql":
+        return column == sa.any_(sa.literal(list(values), postgresql.ARRAY(db.Text)))
+    listed = sa.func.json_each(orjson.dumps(list(values)).decode()).table_valued("value")
+    return column.in_(sa.select(listed.c.value))
 
 
 def _exactly(definition: Definition, record: Row) -> tuple[Any, ...]:

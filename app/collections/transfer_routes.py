@@ -1,0 +1,155 @@
+"""`/collections/export` and `/collections/import`: definitions moved between instances."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import marshmallow as ma
+
+from app import clock, rest
+from app.auth.guard import principal
+from app.collections import transfer
+from app.collections.routes import RULES, SCHEMA, FieldDefinition, RulesOfNew
+from app.collections.schema import LONGEST_SCHEMA
+from app.rest import superadmin
+
+blueprint = rest.Blueprint(
+    "Collection transfer",
+    __name__,
+    url_prefix=f"{rest.PREFIX}/collections",
+    description="The definitions of collections, without records, moved between instances.",
+)
+
+MOST_COLLECTIONS = 500  # a transaction holds a lock for each table and index
+EXPORT = {
+    "version": transfer.VERSION,
+    "exported_at": "2026-11-20T12:00:00.123456Z",
+    "exported_by": "root@system.example",
+    "collections": [{"name": "posts", "schema": SCHEMA, "rules": RULES}],
+}
+
+
+class ExportArgs(rest.Schema):
+    """Which collections to export."""
+
+    collection_ids = rest.Text(
+        longest=40_000,
+        metadata={"description": "Comma-separated ids or names; absent means all collections."},
+    )
+
+
+class ExportedCollection(rest.Schema):
+    """A collection's definition."""
+
+    name = rest.Text(longest=200, required=True)
+    schema = ma.fields.List(
+        ma.fields.Nested(FieldDefinition),
+        required=True,
+        validate=ma.validate.Length(max=LONGEST_SCHEMA),
+    )
+    rules = ma.fields.Nested(RulesOfNew, load_default=dict)
+
+
+class Definitions(rest.Schema):
+    """Definitions of collections."""
+
+    version = rest.Text(longest=20)
+    exported_at = rest.Text(longest=100)
+    exported_by = rest.Text(longest=320, allow_none=True)
+    collections = ma.fields.List(
+        ma.fields.Nested(ExportedCollection),
+        required=True,
+        validate=ma.validate.Length(max=MOST_COLLECTIONS),
+    )
+
+
+class DefinitionsView(rest.Schema):
+    """Definitions of collections, as an import takes them."""
+
+    version = ma.fields.String(required=True)
+    exported_at = rest.Timestamp(required=True)
+    exported_by = ma.fields.String(required=True, allow_none=True)
+    collections = ma.fields.List(ma.fields.Dict(), required=True)
+
+
+class ImportBody(rest.Schema):
+    """What to import, and what to do about collections that exist."""
+
+    data = ma.fields.Nested(Definitions, required=True)
+    strategy = ma.fields.String(
+        load_default="error",
+        validate=ma.validate.OneOf(transfer.STRATEGIES),
+        metadata={"description": "error refuses, skip keeps and update changes what exists."},
+    )
+
+
+class ImportedCollection(rest.Schema):
+    """What became of one collection."""
+
+    name = ma.fields.String(required=True)
+    status = ma.fields.String(
+        required=True, metadata={"description": "imported, skipped or updated."}
+    )
+    message = ma.fields.String(required=True)
+
+
+class ImportReport(rest.Schema):
+    """What an import did."""
+
+    success = ma.fields.Boolean(required=True)
+    imported_count = ma.fields.Integer(required=True)
+    skipped_count = ma.fields.Integer(required=True)
+    updated_count = ma.fields.Integer(required=True)
+    failed_count = ma.fields.Integer(required=True)
+    collections = ma.fields.List(ma.fields.Nested(ImportedCollection), required=True)
+    migrations_created = ma.fields.List(ma.fields.String(), required=True)
+
+
+@blueprint.route("/export", methods=["GET"])
+@blueprint.arguments(ExportArgs, location="query")
+@blueprint.response(200, DefinitionsView, example=EXPORT)
+@blueprint.fails(400)
+@superadmin
+def export_collections(args: dict[str, Any]) -> dict[str, Any]:
+    """Export the definitions of collections.
+
+    With rules and field lists, without records. An import makes the same of it.
+    """
+    named = args.get("collection_ids")
+    wanted = [one.strip() for one in named.split(",") if one.strip()] if named else None
+    return {
+        "version": transfer.VERSION,
+        "exported_at": clock.now(),
+        "exported_by": principal().email,
+        "collections": transfer.exported(wanted),
+    }
+
+
+@blueprint.route("/import", methods=["POST"])
+@blueprint.arguments(ImportBody, example={"data": EXPORT, "strategy": "update"})
+@blueprint.response(
+    200,
+    ImportReport,
+    example={
+        "success": True,
+        "imported_count": 1,
+        "skipped_count": 0,
+        "updated_count": 0,
+        "failed_count": 0,
+        "collections": [
+            {"name": "posts", "status": "imported", "message": "The collection is made."}
+        ],
+        "migrations_created": ["019a9f00000070008000000000000001"],
+    },
+)
+@blueprint.fails(400, 409)
+@superadmin
+def import_collections(body: dict[str, Any]) -> dict[str, Any]:
+    """Import definitions of collections, all or nothing.
+
+    Collections may refer to each other in any order, also in circles and to themselves. Of what
+    exists already, `error` (the default) makes a 409, `skip` leaves it, and `update` changes it as
+    PUT does: fields can be added and changed, but not left out; rules that are given replace the
+    present ones. Problems are named `<collection>.<field>`.
+    """
+    return transfer.imported(body["data"]["collections"], body["strategy"])

@@ -1,0 +1,123 @@
+"""Collections changed, or the change only planned (contract section 4)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from sqlalchemy.exc import DBAPIError, IntegrityError
+
+from app import db, stamps
+from app.collections import access, changes, definition, revisions, schema, table
+from app.collections import service as collections
+from app.collections.changes import Change
+from app.collections.models import Collection
+from app.errors import Conflict, InvalidValues, problem
+
+
+@collections.schema_change
+@stamps.reloading()  # for the collections that rules lead to
+def update(
+    collection_id: str,
+    specs: Sequence[schema.Spec] | None,
+    rules: Mapping[str, Any],
+    *,
+    name: str | None = None,
+    partial: bool = False,
+) -> Collection:
+    """Add fields, change properties, and rules. Raises InvalidValues, NotFound or Conflict.
+
+    `specs` are the whole schema, or with `partial` only what changes of it.
+    """
+    row = collections.locked(collection_id)
+    found = _renaming(row, name)
+    change = change_of(row, specs, partial, found)
+    settled = collections.settle_rules(rules, change.new, found)
+    found += _broken_rules(change, settled)
+    if found:
+        raise InvalidValues(found)
+    changes.refuse(row_problems(change))
+    write_down(row, change, settled)
+    carry_out(row, change)
+    return row
+
+
+def plan(collection_id: str, specs: Sequence[schema.Spec]) -> dict[str, Any]:
+    """What an update would do, and which rows would break it; nothing is changed."""
+    row = collections.find(collection_id)
+    found: list[dict[str, Any]] = []
+    change = change_of(row, specs, False, found)
+    if found:
+        raise InvalidValues(found)
+    try:
+        problems = change.row_problems()
+    except DBAPIError as error:
+        if not db.misses_table_or_column(error):
+            raise
+        raise Conflict("The collection was changed meanwhile. Plan again.") from error
+    return {"operations": change.operations, "sql": change.statements, "problems": problems}
+
+
+def change_of(
+    row: Collection,
+    specs: Sequence[schema.Spec] | None,
+    partial: bool,
+    found: list[dict[str, Any]],
+    targets: Mapping[str, str] | None = None,
+) -> Change:
+    """The change from a stored collection to a schema; what is wrong with it goes to `found`."""
+    old = definition.of_row(row)
+    targets = targets or collections.targets()
+    whole = schema.merged(old, specs or ()) if partial or specs is None else specs
+    stored = [collections.stored(spec, targets) for spec in whole]
+    wrong = [*schema.problems(whole, targets), *schema.change_problems(old, stored)]
+    if wrong:
+        found += wrong
+        return Change(old, old)
+    new = {spec["name"]: spec for spec in stored}
+    # Present fields keep their places, whatever the order in which they were sent.
+    order = dict.fromkeys([*(spec["name"] for spec in old.schema), *new])
+    return Change(old, replace(old, schema=tuple(new[name] for name in order)))
+
+
+def row_problems(change: Change) -> list[dict[str, Any]]:
+    """What keeps the present rows from following; until the transaction ends they stay so."""
+    if change.statements:
+        table.lock(change.old.table)
+    return change.row_problems()
+
+
+def write_down(row: Collection, change: Change, rules: Mapping[str, Any]) -> None:
+    """Store the definition that a change leads to."""
+    new_rules = {**row.rules, **rules}
+    if change.operations or new_rules != row.rules:
+        row.schema, row.rules = [dict(spec) for spec in change.new.schema], new_rules
+        row.version += 1
+        db.db.session.flush()
+
+
+def carry_out(row: Collection, change: Change) -> str | None:
+    """Run the statements of a change that is written down. Returns its revision, if it has one."""
+    if not change.statements:
+        return None
+    try:
+        table.run(change.statements)
+    except IntegrityError as error:
+        raise Conflict("The records there are do not fit the new schema.") from error
+    return revisions.record(row.id, change.description, change.statements)
+
+
+def _broken_rules(change: Change, settled: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Rules that stay, and name a computed field whose new expression makes them too long."""
+    kept = {key: change.new.rules.get(key) for key in collections.RULES if key not in settled}
+    judged = {
+        key: access.rule_problem(rule, change.new.scope) for key, rule in kept.items() if rule
+    }
+    return [wrong | {"field": key} for key, wrong in judged.items() if wrong]
+
+
+def _renaming(row: Collection, name: str | None) -> list[dict[str, Any]]:
+    if name is None or name.lower() == row.name_key:
+        return []
+    return [problem("name", "name_invalid", "A collection cannot be renamed.")]

@@ -1,0 +1,136 @@
+"""What goes with a record that is deleted: `on_delete` of the references to it (contract 4).
+
+Works level by level, with one statement per referring collection and level, in the transaction of
+the deletion and without rules. Rows are locked before their referrers are looked for, so that
+nothing can come to refer to them meanwhile; what was visited is not visited again, so cycles end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from sqlalchemy.exc import IntegrityError
+
+from app import clock, events, stamps
+from app.auth.principal import Principal
+from app.collections import definition as definitions
+from app.collections.definition import Definition
+from app.errors import Conflict
+from app.records import store
+from app.records.store import Row
+
+Rows = dict[str, Row]  # by id
+
+
+@dataclass
+class Cascade:
+    """The records that a deletion touches, by the name of their collection."""
+
+    account_id: str
+    known: Mapping[str, Definition]
+    gone: dict[str, Rows] = field(default_factory=dict)
+    loosened: dict[str, Rows] = field(default_factory=dict)
+
+    def spread(self) -> None:
+        """Find everything that goes with what is gone, and what has to let go of it."""
+        level = {name: list(rows) for name, rows in self.gone.items()}
+        while level:
+            following: dict[str, list[str]] = {}
+            for referring in self.known.values():
+                targets = _targets(referring, level, ("cascade", "set_null"))
+                if targets:
+                    found = store.lock_referring(referring, self.account_id, targets)
+                    following[referring.name] = self._sort_out(referring, found, targets)
+            level = {name: ids for name, ids in following.items() if ids}
+
+    def _sort_out(
+        self, referring: Definition, found: Sequence[Row], targets: Mapping[str, Sequence[str]]
+    ) -> list[str]:
+        gone = self.gone.setdefault(referring.name, {})
+        wanted = {name: set(ids) for name, ids in targets.items()}
+        fresh = []
+        for row in found:
+            actions = {
+                referring.fields[name].on_delete for name in targets if row[name] in wanted[name]
+            }
+            if "cascade" not in actions:
+                self.loosened.setdefault(referring.name, {})[row["id"]] = row
+            elif row["id"] not in gone:
+                gone[row["id"]] = row
+                fresh.append(row["id"])
+        return fresh
+
+    def is_held(self) -> bool:
+        """Whether a record that stays keeps one of these from going (`restrict`)."""
+        gone = {name: list(rows) for name, rows in self.gone.items() if rows}
+        for referring in self.known.values():
+            targets = _targets(referring, gone, ("restrict", None))
+            staying = gone.get(referring.name, [])
+            if targets and store.refers(referring, self.account_id, targets, staying):
+                return True
+        return False
+
+
+def remove(definition: Definition, rows: Sequence[Row], *, by: Principal) -> None:
+    """Delete locked records of one account, and what goes with them. Raises Conflict, Stale."""
+    if not rows:
+        return
+    known = {one.name: one for one in definitions.everything()}
+    cascade = Cascade(rows[0]["account_id"], known, {definition.name: {r["id"]: r for r in rows}})
+    cascade.spread()
+    # One table's references hold themselves; over several they are let loose for the deletion.
+    if len(cascade.gone) > 1 and cascade.is_held():
+        raise _held()
+    try:
+        _let_go(cascade, by)
+        gone = [(known[name], list(rows)) for name, rows in cascade.gone.items() if rows]
+        store.delete_together(cascade.account_id, gone)
+    except IntegrityError as error:
+        raise _explained(cascade) from error
+    for name, deleted in cascade.gone.items():
+        for row in deleted.values():
+            tell(known[name], "delete", None, row, by)
+
+
+def tell(
+    definition: Definition, operation: str, record: Row | None, previous: Row | None, by: Principal
+) -> None:
+    """Announce the change of a record to whoever listens above."""
+    account_id = (record or previous or {})["account_id"]
+    change = events.RecordChanged(definition, account_id, operation, record, previous, by)
+    events.publish(change)
+
+
+def _let_go(cascade: Cascade, by: Principal) -> None:
+    values = {"updated_at": clock.now(), "updated_by": by.user_id}
+    gone = {name: list(rows) for name, rows in cascade.gone.items()}
+    for name, rows in cascade.loosened.items():
+        referring = cascade.known[name]
+        staying = {id: row for id, row in rows.items() if id not in cascade.gone.get(name, {})}
+        targets = _targets(referring, gone, ("set_null",))
+        after = store.cut_references(referring, cascade.account_id, list(staying), targets, values)
+        for row in after:
+            tell(referring, "update", row, staying[row["id"]], by)
+
+
+def _explained(cascade: Cascade) -> Exception:
+    names = {name: [""] for name in cascade.gone}
+    if any(_targets(one, names, ("restrict", None)) for one in cascade.known.values()):
+        return _held()
+    # Nothing that we know of holds it: a collection has come to refer to it meanwhile.
+    return stamps.Stale()
+
+
+def _targets(
+    referring: Definition, level: Mapping[str, Sequence[str]], actions: Sequence[str | None]
+) -> dict[str, Sequence[str]]:
+    return {
+        name: level[one.collection]
+        for name, one in referring.fields.items()
+        if one.collection and level.get(one.collection) and one.on_delete in actions
+    }
+
+
+def _held() -> Conflict:
+    return Conflict("Other records refer to this one.")

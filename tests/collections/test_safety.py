@@ -1,0 +1,210 @@
+"""Schemas that change under load, and in processes that are killed: nothing lost, nothing torn."""
+
+from __future__ import annotations
+
+import os
+import random
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from threading import Event, Thread
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+from flask import Flask
+
+from app import db, stamps
+from app.collections import definition
+from app.collections.models import Revision
+from app.records import service as records
+from tests import builders
+from tests.builders import Caller, make_collection, make_record
+from tests.collections.tables import agrees
+from tests.conftest import make_app, settings_for
+from tests.processes import PROJECT
+
+TITLE = {"name": "title", "type": "text"}
+NUMBER = {"name": "n", "type": "number"}
+
+
+def assert_agreement(app: Flask) -> None:
+    with app.app_context():
+        for one in definition.everything():
+            assert agrees(one.table) == []
+        db.db.session.remove()
+
+
+def all_records(caller: Caller, collection: str) -> list[dict[str, Any]]:
+    total = caller.get(f"records/{collection}?limit=1").json["total"]
+    pages = range(1, -(-total // 100) + 1)
+    query = "limit=100&sort=id"
+    answers = [caller.get(f"records/{collection}?{query}&page={page}") for page in pages]
+    return [record for answer in answers for record in answer.json["items"]]
+
+
+def schemas() -> list[list[dict[str, Any]]]:
+    """What the schema becomes, step by step."""
+    author = {"name": "author", "type": "reference", "collection": "authors"}
+    code = {"name": "code", "type": "text", "default": "x"}
+    needed = TITLE | {"required": True, "default": "none"}
+    return [
+        [TITLE, NUMBER, code],
+        [needed, NUMBER, code, author],
+        [needed, NUMBER | {"unique": True}, code, author],
+        [TITLE, NUMBER | {"options": {"index": True}}, code, author | {"on_delete": "cascade"}],
+        [TITLE, NUMBER, code | {"required": True}, author | {"on_delete": "set_null"}],
+    ]
+
+
+def test_twenty_writers_lose_nothing_while_the_schema_changes(
+    app: Flask, root: Caller, alice: Caller
+) -> None:
+    make_collection(root, "authors")
+    made = make_collection(root, schema=[TITLE, NUMBER])
+    stop, answers, statuses = Event(), dict[str, Any](), list[int]()
+
+    def write(writer: int) -> None:
+        number = 0
+        while not stop.is_set():
+            number += 1
+            body = {"title": f"{writer}.{number}", "n": writer * 100_000 + number}
+            answer = alice.post("records/posts", body)
+            statuses.append(answer.status_code)
+            if answer.status_code != 201:
+                continue
+            id = answer.json["id"]
+            answers[id] = body["title"]
+            if number % 3 == 0:
+                statuses.append(alice.patch(f"records/posts/{id}", {"title": "new"}).status_code)
+                answers[id] = "new"
+            if number % 3 == 1:
+                del answers[id]
+                statuses.append(alice.delete(f"records/posts/{id}").status_code)
+
+    with ThreadPoolExecutor(20) as pool:
+        threads = [pool.submit(write, writer) for writer in range(20)]
+        try:
+            for schema in schemas():
+                done = len(statuses) + 60
+                while len(statuses) < done:
+                    time.sleep(0.01)
+                changed = root.put(f"collections/{made['id']}", {"schema": schema})
+                assert changed.status_code == 200, changed.json
+        finally:
+            stop.set()
+        for thread in threads:
+            thread.result()
+    assert set(statuses) <= {200, 201, 204}
+    stored = {record["id"]: record for record in all_records(alice, "posts")}
+    assert {id: record["title"] for id, record in stored.items()} == answers
+    assert {record["code"] for record in stored.values()} == {"x"}
+    assert_agreement(app)
+
+
+def test_a_write_that_knows_an_older_schema_leaves_no_gap(
+    app: Flask, root: Caller, alice: Caller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The schema changes between a writer's look at it and its writing."""
+    made = make_collection(root, schema=[TITLE])
+    schema = [TITLE, {"name": "code", "type": "text", "default": "x"}]
+    changes = Thread(target=lambda: root.put(f"collections/{made['id']}", {"schema": schema}))
+    verify = stamps.verify
+
+    def verify_then_change(checked: Any) -> None:
+        verify(checked)
+        if not changes.ident and db.in_transaction():
+            changes.start()
+            changes.join(1)  # where it has to wait for the writer, it goes on after it
+
+    monkeypatch.setattr(records.stamps, "verify", verify_then_change)
+    made_record = make_record(alice, title="a")
+    changes.join()
+    assert alice.get(f"records/posts/{made_record['id']}").json["code"] == "x"
+    assert_agreement(app)
+
+
+def test_a_change_gives_way_to_a_long_reader(app: Flask, root: Caller, alice: Caller) -> None:
+    """Whoever reads meanwhile waits a moment only, not until the long one is done."""
+    made = make_collection(root)
+    make_record(alice, title="a")
+    reading, waits = Event(), list[float]()
+
+    def read_long() -> None:
+        with app.app_context(), db.db.engine.connect() as connection:
+            if connection.dialect.name == "postgresql":
+                connection = connection.execution_options(isolation_level="READ COMMITTED")
+            connection.exec_driver_sql("BEGIN") if connection.dialect.name == "sqlite" else None
+            connection.exec_driver_sql("SELECT count(*) FROM col_posts").all()
+            reading.set()
+            time.sleep(2)
+            connection.rollback()
+
+    reader = Thread(target=read_long)
+    reader.start()
+    reading.wait()
+    body = {"schema": [TITLE | {"required": True}]}
+    answers = list[int]()
+    changer = Thread(
+        target=lambda: answers.append(root.put(f"collections/{made['id']}", body).status_code)
+    )
+    changer.start()
+    while reader.is_alive():
+        start = time.monotonic()
+        assert alice.get("records/posts").status_code == 200
+        waits.append(time.monotonic() - start)
+    reader.join()
+    changer.join()
+    assert answers == [200]
+    assert max(waits) < 1.5
+    assert_agreement(app)
+
+
+def killed_changes(database: str, folder: Path, kills: int) -> None:
+    """Kill a process that changes a schema, at random moments, and look at what it leaves."""
+    settings = settings_for(database, folder)
+    app = make_app(settings)
+    with app.app_context():
+        url = db.db.engine.url.render_as_string(hide_password=False)
+    cast = builders.make_cast(app)
+    make_collection(cast.root, schema=[TITLE, NUMBER])
+    kept = [make_record(cast.alice, title=str(n), n=n)["id"] for n in range(60)]
+    env = {**os.environ, "SERVICE_ENV": "test", "SERVICE_DATABASE_URL": url}
+    env |= {"SERVICE_INSTANCE_DIR": str(folder), "PYTHONPATH": str(PROJECT)}
+    command = [sys.executable, "-m", "tests.collections.changer"]
+    before = 0
+    for _ in range(kills):
+        changer = subprocess.Popen(command, cwd=PROJECT, env=env, stdout=subprocess.PIPE)
+        assert changer.stdout is not None
+        while (line := changer.stdout.readline()) and line.strip() != b"ready":
+            pass
+        time.sleep(random.uniform(0.1, 0.8))
+        assert changer.poll() is None
+        changer.kill()
+        changer.wait()
+        changer.stdout.close()
+        assert_agreement(app)
+        stored = all_records(cast.alice, "posts")
+        assert [record["id"] for record in stored] == sorted(kept)
+        kept.append(make_record(cast.alice, title="after", n=len(kept))["id"])
+        with app.app_context():
+            numbers = list(db.db.session.scalars(sa.select(Revision.number)))
+            db.db.session.remove()
+        assert sorted(numbers) == list(range(1, len(numbers) + 1))
+        assert len(numbers) > before
+        before = len(numbers)
+    with app.app_context():
+        db.db.engine.dispose()
+
+
+def test_a_change_that_is_killed_leaves_definition_and_table_in_agreement(
+    database: str, tmp_path: Path
+) -> None:
+    killed_changes(database, tmp_path, 2)
+
+
+@pytest.mark.slow
+def test_forty_killed_changes_tear_nothing(database: str, tmp_path: Path) -> None:
+    killed_changes(database, tmp_path, 40)

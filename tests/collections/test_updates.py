@@ -1,0 +1,348 @@
+"""Collections changed: properties, the database's constraints, and the plan that tells of them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+from flask import Flask
+from werkzeug.test import TestResponse
+
+from app import db
+from app.collections import definition
+from app.collections.models import Revision
+from tests.builders import Caller, make_collection, make_record
+from tests.collections.tables import agrees, inspected
+
+NOWHERE = "019a9f00-0000-7000-8000-000000000001"
+AWKWARD = """it's "so" 100% %s %(x)s :y \\ \\n {z} -- /* é 🎈 \n\t ; DROP"""
+
+
+def field(name: str = "f", type: str = "text", **properties: Any) -> dict[str, Any]:
+    return {"name": name, "type": type, **properties}
+
+
+def update(root: Caller, made: dict[str, Any], *fields: dict[str, Any]) -> TestResponse:
+    return root.put(f"collections/{made['id']}", {"schema": list(fields)})
+
+
+def plan(root: Caller, made: dict[str, Any], *fields: dict[str, Any]) -> TestResponse:
+    return root.post(f"collections/{made['id']}/plan", {"schema": list(fields)})
+
+
+def problems(answer: TestResponse, status: int = 400) -> list[tuple[Any, ...]]:
+    assert answer.status_code == status, answer.json
+    return [(one["field"], one["code"], one.get("count")) for one in answer.json["details"]]
+
+
+def revisions(app: Flask) -> list[list[str]]:
+    with app.app_context():
+        rows = db.db.session.scalars(sa.select(Revision).order_by(Revision.number))
+        return [row.statements for row in rows]
+
+
+def assert_agreement(app: Flask) -> None:
+    """Every table is what its definition says."""
+    with app.app_context():
+        for one in definition.everything():
+            assert agrees(one.table) == []
+        db.db.session.remove()
+
+
+# Each: the field before, what it becomes, whether the table changes.
+CHANGES = [
+    (field(), field(required=True), True),
+    (field(required=True), field(), True),
+    (field(), field(unique=True), True),
+    (field(unique=True), field(), True),
+    (field(unique=True), field(options={"index": True}), True),
+    (field(options={"index": True}), field(unique=True), True),
+    (field(), field(options={"index": True}), True),
+    (field(options={"index": True}), field(options={}), True),
+    (field(), field(options={"max_length": 3, "pattern": "^[a-z]+$"}), False),
+    (field(options={"choices": ["a", "b"]}), field(options={"choices": ["b", "c"]}), False),
+    (field(type="number"), field(type="number", options={"min": 5, "index": True}), True),
+    (field(type="number"), field(type="number", unique=True, required=True), True),
+    (field(), field(required=True, default=AWKWARD), True),
+    (field(type="json"), field(type="json", required=True, default={"a": [AWKWARD]}), True),
+    (field(type="boolean"), field(type="boolean", required=True, default=False), True),
+    (
+        field(type="datetime", required=True, default="2026-11-20T12:00:00+02:00"),
+        field(type="datetime", unique=True, default="2026-11-21"[:10] + "T00:00:00Z"),
+        True,
+    ),
+    (field(type="date"), field(type="date", required=True, default="2026-02-28"), True),
+]
+
+
+@pytest.mark.parametrize(("before", "after", "alters"), CHANGES)
+def test_a_property_changes_with_its_constraint_and_as_planned(
+    app: Flask, root: Caller, before: dict[str, Any], after: dict[str, Any], alters: bool
+) -> None:
+    made = make_collection(root, schema=[before, field("other")])
+    assert_agreement(app)
+    planned = plan(root, made, after, field("other"))
+    assert planned.status_code == 200, planned.json
+    assert root.get("collections/posts").json == made
+    assert len(revisions(app)) == 1
+    answer = update(root, made, after, field("other"))
+    assert answer.status_code == 200, answer.json
+    changed = answer.json["schema"][0]
+    assert {key: changed[key] for key in after} == after
+    assert answer.json["updated_at"] > made["updated_at"]
+    assert_agreement(app)
+    assert planned.json["problems"] == []
+    told = {
+        (one["property"], str(one["before"]), str(one["after"]))
+        for one in planned.json["operations"]
+    }
+    old = made["schema"][0]
+    assert told == {
+        (key, str(old[key]), str(changed[key])) for key in old if old[key] != changed[key]
+    }
+    assert revisions(app)[1:] == ([planned.json["sql"]] if alters else [])
+    again = update(root, made, after, field("other"))
+    assert again.json == answer.json
+    assert plan(root, made, after, field("other")).json == {
+        "operations": [],
+        "sql": [],
+        "problems": [],
+    }
+
+
+def test_a_default_alone_changes_without_building_the_table_anew(
+    app: Flask, root: Caller, alice: Caller
+) -> None:
+    made = make_collection(root)
+    old = make_record(alice)
+    for default in ("x", AWKWARD, None):
+        planned = plan(root, made, field("title", default=default)).json["sql"]
+        assert not any("_rebuilt" in statement for statement in planned)
+        assert update(root, made, field("title", default=default)).status_code == 200
+        assert make_record(alice)["title"] == default
+        assert_agreement(app)
+    assert alice.get(f"records/posts/{old['id']}").json == old
+
+
+# --- Rows that break a change ---------------------------------------------------------------------
+
+
+def test_a_field_becomes_required_only_if_every_record_has_it(
+    app: Flask, root: Caller, alice: Caller, charlie: Caller
+) -> None:
+    made = make_collection(root, schema=[field(), field("g", "number")])
+    kept = [make_record(alice, g=1), make_record(charlie, g=2), make_record(alice, f="x", g=3)]
+    wanted = [field(required=True), field("g", "number", required=True)]
+    assert plan(root, made, *wanted).json["problems"] == [
+        {
+            "field": "f",
+            "code": "required",
+            "count": 2,
+            "message": "2 records have no value here; a default would fill them.",
+        }
+    ]
+    assert problems(update(root, made, *wanted)) == [("f", "required", 2)]
+    assert root.get("collections/posts").json["schema"] == made["schema"]
+    assert len(revisions(app)) == 1
+    filled = update(root, made, field(required=True, default=AWKWARD), wanted[1])
+    assert filled.status_code == 200
+    for caller, record in zip((alice, charlie, alice), kept, strict=True):
+        now = caller.get(f"records/posts/{record['id']}").json
+        assert now == record | {"f": record["f"] or AWKWARD}
+    null = alice.patch(f"records/posts/{kept[0]['id']}", {"f": None})
+    assert [one["code"] for one in null.json["details"]] == ["required_null"]
+    assert_agreement(app)
+
+
+def test_unique_needs_values_that_are(
+    app: Flask, root: Caller, alice: Caller, charlie: Caller
+) -> None:
+    made = make_collection(root, schema=[field(), field("n", "number")])
+    for caller in (alice, charlie):
+        for value in ("a", "b", None, None):
+            make_record(caller, f=value, n=1)
+    make_record(alice, f="a", n=1.0)
+    make_record(alice, f="a")
+    spoiler = make_record(alice, f="b")
+    wanted = [field(unique=True), field("n", "number")]
+    assert problems(update(root, made, *wanted), 409) == [("f", "not_unique", 2)]
+    refused = update(root, made, field(), field("n", "number", unique=True))
+    assert (refused.json["error"], refused.json["field"]) == ("conflict", "n")
+    assert problems(refused, 409) == [("n", "not_unique", 2)]
+    assert [p["count"] for p in plan(root, made, *wanted).json["problems"]] == [2]
+    assert len(revisions(app)) == 1
+    for record in alice.get("records/posts?f=a").json["items"][1:]:
+        alice.delete(f"records/posts/{record['id']}")
+    alice.delete(f"records/posts/{spoiler['id']}")
+    assert update(root, made, *wanted).status_code == 200
+    assert alice.post("records/posts", {"f": "b"}).status_code == 409
+    assert update(root, made, field(), field("n", "number")).status_code == 200
+    assert alice.post("records/posts", {"f": "b"}).status_code == 201
+
+
+def test_a_default_that_fills_several_records_cannot_be_unique(root: Caller, alice: Caller) -> None:
+    made = make_collection(root, schema=[field()])
+    for _ in range(3):
+        make_record(alice)
+    filled = field(required=True, unique=True, default="x")
+    assert problems(update(root, made, filled), 409) == [("f", "not_unique", 1)]
+    added = field("g", unique=True, default="x")
+    assert problems(update(root, made, field(), added), 409) == [("g", "not_unique", 1)]
+    assert update(root, made, field(), field("g", unique=True)).status_code == 200
+
+
+def test_every_problem_of_the_records_is_told_at_once(root: Caller, alice: Caller) -> None:
+    made = make_collection(root, schema=[field("a"), field("b"), field("c"), field("d")])
+    for _ in range(2):
+        make_record(alice, b="x", c="é" * 1500, d="d")
+    wanted = [
+        field("a", required=True),
+        field("b", unique=True),
+        field("c", options={"index": True}),
+        field("d", required=True, options={"max_length": 5}),
+        field("e", required=True),
+        field("g", "number", required=True, default=1),
+    ]
+    expected = [
+        ("a", "required", 2),
+        ("b", "not_unique", 1),
+        ("c", "too_long", 2),
+        ("e", "required", 2),
+    ]
+    assert problems(update(root, made, *wanted)) == expected
+    planned = plan(root, made, *wanted).json["problems"]
+    assert [(p["field"], p["code"], p["count"]) for p in planned] == expected
+
+
+def test_narrower_options_act_on_what_is_written_from_then_on(root: Caller, alice: Caller) -> None:
+    made = make_collection(root, schema=[field(), field("n", "number"), field("o")])
+    old = make_record(alice, f="long text", n=50)
+    narrow = [
+        field(options={"max_length": 3, "choices": ["a", "b"]}),
+        field("n", "number", options={"max": 9, "integer": True}),
+        field("o"),
+    ]
+    assert update(root, made, *narrow).status_code == 200
+    url = f"records/posts/{old['id']}"
+    assert alice.get(url).json == old
+    assert alice.patch(url, {"o": "x"}).json["f"] == "long text"
+    refused = alice.patch(url, {"f": "long text", "n": 50}).json["details"]
+    assert {one["code"] for one in refused} == {"too_long", "number_out_of_range"}
+    assert alice.patch(url, {"f": "a", "n": 9}).status_code == 200
+
+
+# --- What is refused, whatever the records --------------------------------------------------------
+
+
+def test_a_reference_keeps_its_collection(root: Caller) -> None:
+    make_collection(root, "authors")
+    make_collection(root, "others")
+    made = make_collection(root, "posts", [field("a", "reference", collection="Authors")])
+    for body, code in [
+        ({"collection": "others"}, "type_change_not_allowed"),
+        ({"collection": "nowhere"}, "reference_collection_required"),
+        ({"on_delete": "sometimes"}, "on_delete_invalid"),
+        ({"on_delete": "set_null", "required": True}, "on_delete_invalid"),
+        ({"required": True, "default": NOWHERE}, "invalid_reference"),
+    ]:
+        sent = field("a", "reference", collection="authors") | body
+        assert code in [one[1] for one in problems(update(root, made, sent))]
+        assert plan(root, made, sent).status_code == 400
+    assert root.get("collections/posts").json == made
+
+
+def test_on_delete_changes_without_touching_the_table(
+    app: Flask, root: Caller, alice: Caller
+) -> None:
+    make_collection(root, "authors")
+    made = make_collection(root, "posts", [field("a", "reference", collection="authors")])
+    author = make_record(alice, "authors")["id"]
+    post = make_record(alice, a=author)["id"]
+    assert alice.delete(f"records/authors/{author}").status_code == 409
+    cascading = field("a", "reference", collection="authors", on_delete="cascade")
+    assert update(root, made, cascading).status_code == 200
+    assert len(revisions(app)) == 2
+    assert alice.delete(f"records/authors/{author}").status_code == 204
+    assert alice.get(f"records/posts/{post}").status_code == 404
+
+
+def test_what_cannot_be_unique_stays_so(root: Caller) -> None:
+    made = make_collection(root, schema=[field(type="json")])
+    assert problems(update(root, made, field(type="json", unique=True))) == [
+        ("f", "invalid_option", None)
+    ]
+
+
+def test_a_collection_keeps_its_name(root: Caller) -> None:
+    made = make_collection(root, "Posts")
+    for method in ("PUT", "PATCH"):
+        body = {"schema": made["schema"], "name": "other"}
+        assert problems(root(method, f"collections/{made['id']}", body)) == [
+            ("name", "name_invalid", None)
+        ]
+        same = root(method, f"collections/{made['id']}", body | {"name": "posts"})
+        assert (same.status_code, same.json) == (200, made)
+
+
+# --- PATCH, and rules along the way ---------------------------------------------------------------
+
+
+def test_a_patch_changes_only_what_it_names(app: Flask, root: Caller, alice: Caller) -> None:
+    schema = [field("a", required=True, options={"max_length": 9}), field("b", "number", default=3)]
+    made = make_collection(root, schema=schema)
+    url = f"collections/{made['id']}"
+    changed = root.patch(url, {"schema": [{"name": "b", "required": True}, field("c", "date")]})
+    assert changed.status_code == 200, changed.json
+    b = made["schema"][1] | {"required": True}
+    assert changed.json["schema"][:2] == [made["schema"][0], b]
+    assert changed.json["schema"][2]["type"] == "date"
+    assert root.patch(url, {}).json == changed.json
+    assert root.patch(url, {"fields": []}).json == changed.json
+    for part, code in [
+        ({"name": "a", "type": "number", "options": {}}, "type_change_not_allowed"),
+        ({"name": "z"}, "type_invalid"),
+        ({"name": "A", "type": "text"}, "name_duplicate"),
+        ({"name": "a", "options": {"min": 1}}, "invalid_option"),
+    ]:
+        assert [p[1] for p in problems(root.patch(url, {"schema": [part]}))] == [code]
+    twice = {"schema": [{"name": "a", "required": False}, {"name": "a", "unique": True}]}
+    assert "name_duplicate" in [p[1] for p in problems(root.patch(url, twice))]
+    assert root.get("collections/posts").json == changed.json
+    assert_agreement(app)
+
+
+def test_rules_may_come_with_an_update(root: Caller, alice: Caller) -> None:
+    made = make_collection(root, schema=[field("a")])
+    url = f"collections/{made['id']}"
+    body = {"schema": [field("a"), field("b")], "list_rule": None, "view_fields": ["b"]}
+    assert root.put(url, body).status_code == 200
+    assert alice.get("records/posts").status_code == 403
+    assert "a" not in make_record(alice, a="x", b="y")
+    assert root.patch(url, {"list_rule": "true"}).status_code == 200
+    assert alice.get("records/posts").status_code == 200
+    assert problems(root.patch(url, {"view_fields": ["nope"]})) == [
+        ("view_fields", "unknown_field", None)
+    ]
+    kept = root.get("collections/posts/rules").json
+    assert (kept["list_rule"], kept["view_fields"]) == ("true", ["b"])
+
+
+def test_a_plan_of_nothing_known_is_404(root: Caller) -> None:
+    assert root.post(f"collections/{NOWHERE}/plan", {"schema": [field()]}).status_code == 404
+    assert root.patch(f"collections/{NOWHERE}", {}).status_code == 404
+    made = make_collection(root)
+    for body in ({}, {"schema": []}, {"schema": [field()], "partial": True}):
+        assert root.post(f"collections/{made['id']}/plan", body).status_code == 422
+
+
+def test_the_longest_names_keep_their_constraints_apart(app: Flask, root: Caller) -> None:
+    name, long = "c" * 56, "f" * 62
+    schema = [field(f"{long}a", unique=True), field(f"{long}b", unique=True)]
+    made = make_collection(root, name, schema)
+    swapped = [field(f"{long}a", options={"index": True}), field(f"{long}b", required=True)]
+    assert update(root, made, *swapped).status_code == 200
+    assert_agreement(app)
+    with app.app_context():
+        names = [i["name"] for i in inspected(f"col_{name}").get_indexes(f"col_{name}")]
+    assert max(len(one) for one in names) <= 63
