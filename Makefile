@@ -18,7 +18,7 @@ UV_COMPILE := UV_CUSTOM_COMPILE_COMMAND='make lock' $(BIN)/uv pip compile --quie
 	--no-config --no-emit-index-url --no-emit-find-links $(LOCK_ARGS)
 
 .DEFAULT_GOAL := help
-.PHONY: help run test lint slow clean lock servers
+.PHONY: help run test lint slow faults clean lock servers
 
 help: ## List the targets
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(firstword $(MAKEFILE_LIST)) | expand -t 8
@@ -32,6 +32,9 @@ test: lint servers ## Lint, install missing test servers, run the tests
 
 slow: servers ## Run the tests marked as slow
 	$(BIN)/pytest -m slow
+
+faults: servers ## Kill, cut and restart everything under load, 200 times
+	$(BIN)/pytest -m slow tests/webhooks/test_faults.py
 
 lint: $(VENV)/.dev ## Check style and types
 	$(BIN)/ruff check .

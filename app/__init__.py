@@ -2,23 +2,31 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from flask import Flask
 from werkzeug.middleware.proxy_fix import ProxyFix
 
 from app import apidocs, cli, config, cors, db, errors, health, logs, rest
 from app.accounts import account_routes, group_routes, own_routes, role_routes, user_routes
+from app.audit import records as audited_records
+from app.audit import routes as audit
+from app.audit import tracking
 from app.auth import guard, invitation_routes, key_routes
 from app.auth import routes as auth
 from app.collections import routes as collections
-from app.collections import rules_routes
+from app.collections import rules_routes, typed_spec
 from app.collections import transfer_routes as collection_transfer
 from app.collections.revisions import MIGRATIONS
 from app.config import Config
 from app.console import routes as console
 from app.console.guard import csrf
 from app.extensions import api, migrate
-from app.records import removal
+from app.records import aggregate_routes, batch_routes, history_routes, removal
 from app.records import routes as records
+from app.records import transfer_routes as record_transfer
+from app.webhooks import dispatch
+from app.webhooks import routes as webhooks
 
 API_BLUEPRINTS = (
     auth.blueprint,
@@ -31,15 +39,21 @@ API_BLUEPRINTS = (
     invitation_routes.blueprint,
     key_routes.blueprint,
     records.blueprint,
+    record_transfer.blueprint,
+    aggregate_routes.blueprint,
+    batch_routes.blueprint,
+    history_routes.blueprint,
+    audit.blueprint,
     collections.blueprint,
     collection_transfer.blueprint,
     collections.own,
     collections.migrations,
     rules_routes.blueprint,
+    webhooks.blueprint,
     health.blueprint,
 )
-# Imported for what they subscribe to.
-SUBSCRIBERS = (removal,)
+# Imported for what they subscribe to, and for the work that they do.
+SUBSCRIBERS = (removal, tracking, audited_records, dispatch)
 PAGES = (console.blueprint, apidocs.blueprint)
 
 
@@ -61,12 +75,17 @@ def create_app(settings: Config | None = None) -> Flask:
     csrf.init_app(app)
     migrate.init_app(app, db.db, directory=str(MIGRATIONS))
     api.init_app(app)
+    api.with_collections = _with_collections
     for blueprint in API_BLUEPRINTS:
         api.register_blueprint(blueprint)
     for page in PAGES:
         app.register_blueprint(page)
     rest.public(app.view_functions["static"])
     return app
+
+
+def _with_collections(description: dict[str, Any]) -> dict[str, Any]:
+    return typed_spec.added(description, by=guard.signed_in_caller())
 
 
 def _configure(app: Flask, settings: Config) -> None:
@@ -89,7 +108,9 @@ def _configure(app: Flask, settings: Config) -> None:
     app.url_map.strict_slashes = False
     # A doubled slash is a path that does not exist; werkzeug would redirect it, with a page.
     app.url_map.merge_slashes = False
-    app.url_map.converters.update(uuid=rest.UuidPath, integer=rest.IntegerPath)
+    app.url_map.converters.update(
+        uuid=rest.UuidPath, integer=rest.IntegerPath, large=rest.LargeIntegerPath
+    )
     if settings.trusted_proxies:
         hops = settings.trusted_proxies
         app.wsgi_app = ProxyFix(  # type: ignore[method-assign]

@@ -13,6 +13,7 @@ from flask.cli import with_appcontext
 
 from app import config, jobs
 from app.accounts import service as accounts
+from app.audit.commands import audit
 from app.auth import bootstrap, passwords
 from app.collections import revision_files
 from app.collections.revisions import MIGRATIONS
@@ -21,7 +22,7 @@ from app.errors import AppError
 
 def init_app(app: Flask) -> None:
     """Register the commands."""
-    for command in (setup, settings, create_superadmin, worker, revisions):
+    for command in (setup, settings, create_superadmin, worker, revisions, audit):
         app.cli.add_command(command)
 
 

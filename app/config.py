@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import secrets
+from base64 import urlsafe_b64decode
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from email.utils import parseaddr
@@ -70,6 +71,11 @@ def _list_of(*allowed: str) -> Callable[[str], tuple[str, ...]]:
         return items
 
     return parse
+
+
+def _seconds(value: str) -> tuple[int, ...]:
+    number = _number(1, 30 * 86400)
+    return tuple(number(item.strip()) for item in value.split(",") if item.strip())
 
 
 def _url(*schemes: str) -> Callable[[str], str]:
@@ -247,7 +253,21 @@ class Config:
         secret=True,
     )
     mail_from: str = _setting(_sender, "Atrium <atrium@localhost>", "sender of mails")
+    audit_logging_enabled: bool = _setting(_boolean, True, "whether changes are audited")
+    audit_checkpoint_key: tuple[str, ...] = _setting(
+        _list_of(), (), "keys that sign audit checkpoints, newest first", secret=True
+    )
+    audit_checkpoint_email: str = _setting(_email, "", "where audit checkpoints are mailed to")
+    webhooks_per_account: int = _setting(_number(1, 1000), 20, "webhooks that an account may have")
+    webhook_timeout_seconds: int = _setting(_number(1, 120), 30, "time for one delivery's attempt")
+    webhook_retry_delays: tuple[int, ...] = _setting(
+        _seconds, (60, 300, 1800, 7200, 43200), "seconds before each retry, comma-separated"
+    )
+    webhook_allow_private: bool | None = _setting(
+        _boolean, None, "whether webhooks may reach private addresses; default: not in production"
+    )
     max_body_bytes: int = _setting(_number(1024, 2**30), 10 * 2**20, "largest request body")
+    batch_max: int = _setting(_number(1, 10_000), 1000, "records in one batch")
     trusted_proxies: int = _setting(_number(0, 10), 0, "reverse proxies in front of the service")
 
     @classmethod
@@ -274,12 +294,18 @@ class Config:
         """Whether this process must refuse what is only fit for development."""
         return self.env == "production"
 
+    @property
+    def private_targets(self) -> bool:
+        """Whether requests to addresses that users name may reach our own network."""
+        allowed = self.webhook_allow_private
+        return not self.production if allowed is None else allowed
+
     def listing(self) -> list[tuple[str, str, str]]:
         """(variable, value with secrets hidden, help) of every setting."""
         rows = []
         for name, meta in _settings():
             value = getattr(self, name)
-            shown = ",".join(value) if isinstance(value, tuple) else str(value)
+            shown = ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
             if meta.get("secret"):
                 shown = "(set)" if value else ""
             rows.append((f"SERVICE_{name.upper()}", shown, meta["help"]))
@@ -312,6 +338,9 @@ def _with_local_defaults(config: Config) -> Config:
             changes["secret_key"] = _kept(config.instance_dir / "secret_key", _random_secret)
         if not config.encryption_key:
             changes["encryption_key"] = (_kept(config.instance_dir / "encryption_key", _fernet),)
+        if not config.audit_checkpoint_key:
+            file = config.instance_dir / "audit_checkpoint_key"
+            changes["audit_checkpoint_key"] = (_kept(file, _fernet),)
     return Config(**{f.name: changes.get(f.name, getattr(config, f.name)) for f in fields(config)})
 
 
@@ -347,6 +376,8 @@ def _unsafe(config: Config) -> list[str]:
             Fernet(key)
         except ValueError:
             problems.append("SERVICE_ENCRYPTION_KEY must list Fernet keys (32 bytes in base64)")
+    if not all(map(_is_32_bytes, config.audit_checkpoint_key)):
+        problems.append("SERVICE_AUDIT_CHECKPOINT_KEY must list keys of 32 bytes in base64")
     if bool(config.superadmin_email) != bool(config.superadmin_password):
         problems.append("SERVICE_SUPERADMIN_EMAIL and SERVICE_SUPERADMIN_PASSWORD go together")
     if config.production:
@@ -361,3 +392,10 @@ def _unsafe(config: Config) -> list[str]:
         if urlsplit(config.base_url).scheme != "https":
             problems.append("SERVICE_BASE_URL must be an https:// address in production")
     return problems
+
+
+def _is_32_bytes(key: str) -> bool:
+    try:
+        return len(urlsafe_b64decode(key)) == 32
+    except ValueError:
+        return False

@@ -1,10 +1,14 @@
-"""Stored secrets: encrypted with the newest key, read with any (contract section 12)."""
+"""What is encrypted or signed with the newest key, and read with any (contract section 12)."""
 
 from __future__ import annotations
 
+import hashlib
 from functools import lru_cache
+from typing import Any
 
+import orjson
 from cryptography.fernet import Fernet, MultiFernet
+from itsdangerous import URLSafeSerializer
 
 from app import config
 
@@ -22,3 +26,30 @@ def decrypt(stored: str) -> str:
 @lru_cache
 def _keys(keys: tuple[str, ...]) -> MultiFernet:
     return MultiFernet([Fernet(key) for key in keys])
+
+
+def sign(value: Any, purpose: str) -> str:
+    """A value of JSON as a text for an URL that only we can have written, for that purpose."""
+    return _signer(purpose).dumps(value)
+
+
+def signed(text: str, purpose: str) -> Any:
+    """What was signed for that purpose, with this key or an older one. Raises BadSignature."""
+    return _signer(purpose).loads(text)
+
+
+def _signer(purpose: str) -> URLSafeSerializer:
+    settings = config.current()
+    keys = [*reversed(settings.secret_key_previous), settings.secret_key]
+    options = {"digest_method": hashlib.sha256}
+    return URLSafeSerializer(keys, salt=purpose, serializer=_Json, signer_kwargs=options)
+
+
+class _Json:
+    """JSON as the serializer wants it: short, as what it gives stands in addresses."""
+
+    @staticmethod
+    def dumps(value: Any) -> str:
+        return orjson.dumps(value).decode()
+
+    loads = staticmethod(orjson.loads)

@@ -101,7 +101,8 @@ def _sqlite_now(element: database_now, compiler: Any, **options: Any) -> str:
 @compiles(database_now, "postgresql")
 def _postgres_now(element: database_now, compiler: Any, **options: Any) -> str:
     seconds = compiler.process(element.clauses, **options)
-    return f"(clock_timestamp() + {seconds} * interval '1 second')"
+    # Not clock_timestamp(): a volatile function has no place in an UPDATE of a distributed table.
+    return f"(statement_timestamp() + {seconds} * interval '1 second')"
 
 
 def new_id() -> str:
@@ -147,6 +148,8 @@ def _prepare_sqlite(engine: sa.Engine) -> None:
         connection.execute("PRAGMA synchronous = NORMAL")
         connection.execute("PRAGMA foreign_keys = ON")
         rules_on_sqlite.register(connection)
+        # INSERT OR REPLACE asks the triggers for DELETE, too.
+        connection.execute("PRAGMA recursive_triggers = ON")
 
     @sa.event.listens_for(engine, "begin")
     def begin(connection: Connection) -> None:
@@ -180,29 +183,82 @@ def transaction(*, changes_schema: bool = False) -> Iterator[Session]:
     if session.info.get("in_transaction"):
         yield session
         return
+    _commit_held(session)
     session.rollback()  # ends autocommit reads, and expires what they loaded
     session.info["in_transaction"], session.info["on_commit"] = True, []
+    session.info["before_commit"], session.info["notes"] = {}, {}
     try:
         _begin(session, changes_schema)
         yield session
         session.flush()
+        for (_, work), items in sorted(session.info["before_commit"].items(), key=_is_last):
+            if items:
+                work(items)
         if changes_schema:
             _check_foreign_keys(session)
-        session.commit()
+        session.info["held"] = True
     except BaseException:
         session.rollback()
+        session.info["held"] = False
         raise
     finally:
         session.info["in_transaction"] = False
-    for callback in session.info["on_commit"]:
-        callback()
+    if not session.info.get("holds_commits"):
+        _commit_held(session)
+
+
+def _commit_held(session: Session) -> None:
+    if session.info.pop("held", False):
+        try:
+            session.commit()
+        finally:
+            session.rollback()  # nothing, once it is committed
+        for callback in session.info["on_commit"]:
+            callback()
+
+
+def hold_commits(*, hold: bool = True) -> None:
+    """Have each transaction wait with its commit until `held_transaction`, or the next one.
+
+    It is done but for that, and still rolls back by itself where it fails.
+    """
+    db.session().info["holds_commits"] = hold
+
+
+@contextmanager
+def held_transaction() -> Iterator[None]:
+    """Something more in the transaction that waits for its commit, else in one of its own."""
+    session = db.session()
+    if not session.info.get("held"):
+        with transaction():
+            yield
+        return
+    try:
+        yield
+        _commit_held(session)
+    finally:
+        drop_held()  # nothing, once it is committed
+
+
+def drop_held() -> None:
+    """Roll back what waits for its commit."""
+    session = db.session()
+    if session.info.pop("held", False):
+        session.rollback()
 
 
 @contextmanager
 def savepoint() -> Iterator[None]:
     """A part of the open transaction that may fail without the rest of it."""
-    with db.session.begin_nested():
-        yield
+    waiting = db.session().info["before_commit"]
+    kept = {work: len(items) for work, items in waiting.items()}
+    try:
+        with db.session.begin_nested():
+            yield
+    except BaseException:
+        for work, items in waiting.items():
+            del items[kept.get(work, 0) :]
+        raise
 
 
 def on_commit(callback: Callable[[], None]) -> None:
@@ -210,6 +266,24 @@ def on_commit(callback: Callable[[], None]) -> None:
     callbacks = db.session().info["on_commit"]
     if callback not in callbacks:
         callbacks.append(callback)
+
+
+def before_commit(work: Callable[[list[Any]], None], *items: Any, last: bool = False) -> None:
+    """Have `work` called once with all items given, at the end of the transaction.
+
+    Of all such work, what is `last` comes last.
+    """
+    db.session().info["before_commit"].setdefault((last, work), []).extend(items)
+
+
+def _is_last(entry: Any) -> bool:
+    return bool(entry[0][0])
+
+
+def notes() -> dict[str, Any]:
+    """What features remember for as long as the open transaction lasts."""
+    found: dict[str, Any] = db.session().info["notes"]
+    return found
 
 
 def _begin(session: Session, changes_schema: bool) -> None:

@@ -99,12 +99,28 @@ class Conflict(AppError):
     message = "This clashes with something that exists already."
 
 
+class PreconditionFailed(AppError):
+    """A change of what is not any more as the caller has seen it."""
+
+    status = 412
+    error = "precondition_failed"
+    message = "This has changed since you read it: its ETag is another than If-Match names."
+
+
 class UnsupportedMediaType(AppError):
     """A body in a form that the route does not read."""
 
     status = 415
     error = "unsupported_media_type"
     message = "Send the body as application/json in UTF-8."
+
+
+class SignatureRequired(AppError):
+    """A write to what may be changed with an electronic signature only."""
+
+    status = 428
+    error = "signature_required"
+    message = "Sign this: send X-ES-Username, X-ES-Password and X-ES-Reason."
 
 
 class Malformed(AppError):

@@ -56,6 +56,21 @@ class RecordChanged:
     by: Any  # auth.principal.Principal
 
 
+@dataclass(frozen=True)
+class CollectionRemoved:
+    """A collection is about to be dropped, with the records of all accounts."""
+
+    definition: Any
+
+
+@dataclass(frozen=True)
+class RecordsFilled:
+    """Records of all accounts are about to be given defaults where they have no value."""
+
+    definition: Any  # the collection as it was, without the fields that are new
+    defaults: Mapping[str, Any]
+
+
 _subscribers: dict[type, list[Callable[[Any], None]]] = {}
 
 

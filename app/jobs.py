@@ -3,6 +3,8 @@
 `enqueue` writes the row in the caller's transaction, so there is work exactly when there was the
 change that asked for it. A worker claims due rows under a lease of the database's clock; a worker
 that dies lets its lease run out, and another takes over. Jobs are therefore run at least once.
+
+A worker process has lines of work, each a thread: this one for jobs, and those that features add.
 """
 
 from __future__ import annotations
@@ -10,15 +12,15 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
-from functools import lru_cache
 from typing import Any
+from uuid import NAMESPACE_URL, uuid5
 
 import sqlalchemy as sa
 import structlog
 from flask import current_app
 from sqlalchemy.orm import Mapped, mapped_column
 
-from app import clock, config, db
+from app import clock, config, db, leases, wakeups
 
 log = structlog.get_logger()
 
@@ -26,7 +28,11 @@ LEASE_SECONDS = 120
 LARGEST_LOOK = 20
 ATTEMPTS = 8
 FIRST_RETRY_SECONDS, LAST_RETRY_SECONDS = 10, 3600
-QUEUE = "atrium"
+SWEEP_SECONDS = 3
+EMBEDDED_SWEEP_SECONDS = 0.5
+STOP_SECONDS = 20
+KEPT_DAYS = 7
+INSTANCE = "00000000-0000-0000-0000-000000000000"  # the account that what is nobody's belongs to
 Handler = Callable[[Mapping[str, Any]], None]
 
 
@@ -48,7 +54,12 @@ class Job(db.Base):
     finished_at: Mapped[datetime | None] = mapped_column(db.Moment)
 
 
+QUEUE = leases.Queue(Job.__table__, Job.__table__.c.attempts, Job.__table__.c.status == "pending")
+Line = Callable[[threading.Event, threading.Event], None]
+
 _handlers: dict[str, tuple[Handler, int]] = {}
+_periods: dict[str, int] = {}
+_lines: dict[str, Line] = {}
 
 
 def job(kind: str, *, attempts: int = ATTEMPTS) -> Callable[[Handler], Handler]:
@@ -57,6 +68,29 @@ def job(kind: str, *, attempts: int = ATTEMPTS) -> Callable[[Handler], Handler]:
     def register(handler: Handler) -> Handler:
         _handlers[kind] = (handler, attempts)
         return handler
+
+    return register
+
+
+def every(seconds: int, kind: str) -> Callable[[Handler], Handler]:
+    """Register what is to be done again and again, by one worker of all."""
+
+    def register(handler: Handler) -> Handler:
+        _periods[kind] = seconds
+        return job(kind)(handler)
+
+    return register
+
+
+def line(name: str) -> Callable[[Line], Line]:
+    """Register another line of work: called with (stop, woken), it works until stop is set.
+
+    `woken` is set when there may be something to do; it should look now and then anyway.
+    """
+
+    def register(work: Line) -> Line:
+        _lines[name] = work
+        return work
 
     return register
 
@@ -75,41 +109,16 @@ def enqueue(kind: str, payload: Mapping[str, Any], *, account_id: str) -> None:
 def wake() -> None:
     """Tell a worker that there is work. A lost wake-up is found by the sweep."""
     url = config.current().redis_url
-    if not url:
-        return
-    try:
-        _queue(url).enqueue("app.jobs.run_due", result_ttl=0, failure_ttl=60, job_timeout=-1)
-    except Exception as error:  # noqa: BLE001 - the row is there, and the sweep finds it
-        log.warning("queue unreachable", error=type(error).__name__)
+    if url:
+        wakeups.send(url)
+
+
+redis_client = wakeups.redis_client  # for those who keep counters in it
 
 
 def queue_answers() -> bool:
     """Whether Redis answers."""
-    from redis.exceptions import RedisError
-
-    try:
-        return bool(redis_client(config.current().redis_url).ping())
-    except RedisError:
-        return False
-
-
-@lru_cache
-def _queue(url: str) -> Any:
-    from rq import Queue  # only where there is a queue: RQ takes memory
-    from rq.serializers import JSONSerializer
-
-    return Queue(QUEUE, connection=redis_client(url), serializer=JSONSerializer)
-
-
-@lru_cache
-def redis_client(url: str) -> Any:
-    """A client that gives up soon, so that no request waits for a Redis that is down."""
-    from redis import Redis
-    from redis.backoff import NoBackoff
-    from redis.retry import Retry
-
-    retry = Retry(NoBackoff(), 0)
-    return Redis.from_url(url, socket_connect_timeout=0.3, socket_timeout=0.5, retry=retry)
+    return wakeups.answers(config.current().redis_url)
 
 
 def run_due() -> int:
@@ -117,9 +126,9 @@ def run_due() -> int:
     tried = 0
     try:
         while seen := _look():
-            for account_id, id in seen:
+            for one in seen:
                 # Claimed one by one: a lease must not run out while other jobs take their time.
-                row = _claim(account_id, id)
+                row = _claim(one.account_id, one.id)
                 if row:
                     _run(row)
                     tried += 1
@@ -129,44 +138,40 @@ def run_due() -> int:
     return tried
 
 
-def _due() -> sa.ColumnElement[bool]:
-    return sa.and_(Job.status == "pending", Job.due_at <= db.database_now())
-
-
-def _look() -> Sequence[sa.Row[str, str]]:
-    # Unlocked and over all accounts; each row is then claimed under its own account.
-    seen = sa.select(Job.account_id, Job.id).where(_due()).order_by(Job.due_at).limit(LARGEST_LOOK)
-    return db.connection().execute(seen).all()
+def _look() -> Sequence[sa.Row[Any]]:
+    return leases.look(QUEUE, LARGEST_LOOK)
 
 
 def _claim(account_id: str, id: str) -> sa.Row[Any] | None:
-    lease = (
-        sa.update(Job)
-        .where(Job.account_id == account_id, Job.id == id, _due())
-        .values(attempts=Job.attempts + 1, due_at=db.database_now(LEASE_SECONDS))
-        .returning(Job.account_id, Job.id, Job.kind, Job.payload, Job.attempts)
-    )
-    with db.transaction() as session:
-        return session.execute(lease).first()
+    wanted = (Job.kind, Job.payload)
+    taken = leases.claim(QUEUE, account_id, [id], LEASE_SECONDS, *wanted)
+    return taken[0] if taken else None
 
 
 def _run(row: sa.Row[Any]) -> None:
     # A kind unknown here may be known to the newer release that is just being rolled out.
     handler, attempts = _handlers.get(row.kind, (_unknown, ATTEMPTS))
-    if row.attempts > attempts:  # nobody who tried it lived to tell
+    if row.attempts > attempts and row.kind not in _periods:  # nobody who tried it lived to tell
         _finish(row, _given_up("WorkerLost"))
         return
     try:
         handler({"account_id": row.account_id, **row.payload})
     except Exception as error:  # noqa: BLE001 - whatever a job fails of is recorded
         log.warning("job failed", kind=row.kind, job=row.id, error=type(error).__name__)
-        _finish(row, _after_failure(row.attempts, attempts, error))
+        tried = min(row.attempts, 4) if row.kind in _periods else row.attempts
+        _finish(row, _after_failure(tried, attempts, error))
     else:
-        _finish(row, {"status": "done", "finished_at": clock.now(), "last_error": None})
+        _finish(row, _after_success(row.kind))
 
 
 def _unknown(payload: Mapping[str, Any]) -> None:
     raise LookupError("no job of this kind")
+
+
+def _after_success(kind: str) -> dict[str, Any]:
+    if kind in _periods:
+        return {"last_error": None, "due_at": db.database_now(_periods[kind])}
+    return {"status": "done", "finished_at": clock.now(), "last_error": None}
 
 
 def _after_failure(tried: int, attempts: int, error: Exception) -> dict[str, Any]:
@@ -188,52 +193,74 @@ def _finish(row: sa.Row[Any], changes: Mapping[str, Any]) -> None:
         session.execute(sa.update(Job).where(*mine).values(**changes))
 
 
-def work(poll_seconds: float, stop: threading.Event) -> None:
-    """Carry out due jobs until told to stop: the embedded worker, and the sweep beside RQ."""
+def plan() -> None:
+    """See to it that each periodic job has its row."""
+    present = sa.select(Job.kind).where(Job.account_id == INSTANCE, Job.kind.in_(_periods))
+    with db.transaction() as session:
+        known = set(session.scalars(present))
+        for kind in _periods.keys() - known:
+            # The id is the kind's: of two workers that start at once, one makes the row.
+            id = str(uuid5(NAMESPACE_URL, f"atrium:{kind}"))
+            new = {"account_id": INSTANCE, "id": id, "kind": kind, "payload": {}}
+            session.execute(sa.insert(Job).values(**new, due_at=db.database_now()))
+
+
+@every(3600, "jobs.purge")
+def purge(payload: Mapping[str, Any]) -> None:
+    """Forget jobs that were over long ago."""
+    over = sa.select(Job.account_id, Job.id).where(
+        Job.status != "pending", Job.due_at < db.database_now(-KEPT_DAYS * 86400)
+    )
+    while seen := db.connection().execute(over.limit(500)).all():
+        for account_id in {row.account_id for row in seen}:
+            ids = [row.id for row in seen if row.account_id == account_id]
+            with db.transaction() as session:
+                session.execute(sa.delete(Job).where(Job.account_id == account_id, Job.id.in_(ids)))
+
+
+def sweep_seconds() -> float:
+    """How long a line of work waits for a wake-up before it looks anyway."""
+    return SWEEP_SECONDS if config.current().redis_url else EMBEDDED_SWEEP_SECONDS
+
+
+@line("jobs")
+def work(stop: threading.Event, woken: threading.Event) -> None:
+    """Carry out due jobs until told to stop."""
+    planned = False
     while not stop.is_set():
+        woken.clear()
         try:
-            tried = run_due()
+            if not planned:
+                plan()
+                planned = True
+            run_due()
         except Exception as error:  # noqa: BLE001 - the worker outlives its database
             log.warning("worker cannot reach its jobs", error=type(error).__name__)
-            tried = 0
-        if not tried:
-            stop.wait(poll_seconds)
+        woken.wait(sweep_seconds())
 
 
 def serve(stop: threading.Event) -> None:
-    """Be a worker process: RQ's with a sweep where Redis is set, else the embedded one."""
+    """Be a worker process until told to stop: every line of work, and a listener for wake-ups."""
+    running = [_start(name, work, stop) for name, work in _lines.items()]
     url = config.current().redis_url
-    if not url:
-        work(0.5, stop)
-        return
-    app = current_app._get_current_object()  # type: ignore[attr-defined]
+    if url:
+        wakeups.listen(url, stop)
+    else:
+        stop.wait()
+    wakeups.woken()
+    for thread in running:
+        thread.join(STOP_SECONDS)
 
-    def sweep() -> None:
+
+def _start(name: str, work: Line, stop: threading.Event) -> threading.Thread:
+    app, woken = current_app._get_current_object(), threading.Event()  # type: ignore[attr-defined]
+
+    def run() -> None:
+        wakeups.lines.append(woken)
         with app.app_context():
-            work(3, stop)
+            work(stop, woken)
+        wakeups.lines.remove(woken)
 
-    threading.Thread(target=sweep, daemon=True).start()
-    _serve_queue(url, stop)
-
-
-def _serve_queue(url: str, stop: threading.Event) -> None:
-    from redis.exceptions import RedisError
-    from rq import SimpleWorker
-    from rq.serializers import JSONSerializer
-
-    while not stop.is_set():
-        try:
-            worker = SimpleWorker(
-                [_queue(url)], connection=_blocking_client(url), serializer=JSONSerializer
-            )
-            worker.work(logging_level="WARNING")
-            return
-        except RedisError as error:
-            log.warning("queue unreachable, the sweep goes on", error=type(error).__name__)
-            stop.wait(2)
-
-
-def _blocking_client(url: str) -> Any:
-    from redis import Redis
-
-    return Redis.from_url(url, socket_connect_timeout=2)
+    thread = threading.Thread(target=run, name=name, daemon=True)
+    thread.start()
+    return thread

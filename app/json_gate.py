@@ -10,6 +10,7 @@ import json
 import math
 import re
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from flask import Request
@@ -22,6 +23,10 @@ MAX_PROPERTIES = 1000
 MAX_DIGITS = 40
 LARGEST_INTEGER = 2**63
 JSON_TYPE = re.compile(r"application/(json|[a-z0-9.+-]+\+json)$")
+SPACE = " \t\r\n"
+ARRAY = re.compile(r'[ \t\r\n]*(\{[ \t\r\n]*"records"[ \t\r\n]*:[ \t\r\n]*)?\[[ \t\r\n]*')
+COMMA = re.compile(r"[ \t\r\n]*,[ \t\r\n]*")
+CLOSING = re.compile(r"[ \t\r\n]*\]")
 SUSPICIOUS_ESCAPE = re.compile(r"\\u(0000|[dD][89a-fA-F])")
 
 
@@ -31,26 +36,75 @@ class _Refused(ValueError):
 
 def body(request: Request) -> Any:
     """The request's JSON body. Raises Malformed (422), UnsupportedMediaType (415), or 413."""
+    raw = bytes_of(request)
+    if not raw:
+        raise Malformed.at("body", msg="A JSON body is required.", type="missing")
+    if not JSON_TYPE.match(request.mimetype):
+        raise UnsupportedMediaType
+    return loads(raw)
+
+
+def bytes_of(request: Request) -> bytes:
+    """The request's body, a text in UTF-8. Raises UnsupportedMediaType (415), or 413."""
     raw = request.get_data(cache=True)
     # Of a body without a length werkzeug reads as much as is allowed, and says nothing of the rest.
     if request.content_length is None and len(raw) == request.max_content_length:
         raise RequestEntityTooLarge
-    if not raw:
-        raise Malformed.at("body", msg="A JSON body is required.", type="missing")
-    charset = request.mimetype_params.get("charset", "utf-8").lower()
-    if not JSON_TYPE.match(request.mimetype) or charset not in ("utf-8", "utf8"):
+    if request.mimetype_params.get("charset", "utf-8").lower() not in ("utf-8", "utf8"):
         raise UnsupportedMediaType
     if request.headers.get("Content-Encoding", "identity").lower() != "identity":
         raise UnsupportedMediaType("Compressed bodies are not read.")
-    return loads(raw)
+    return raw
 
 
 def loads(raw: bytes) -> Any:
     """Parse JSON text from outside. Raises Malformed with what is wrong."""
-    try:
+    with _told():
         text = raw.decode("utf-8")
-        value = json.loads(text, parse_int=_integer, parse_float=_float, parse_constant=_constant)
+        value = DECODER.decode(text)
         _check(value, escapes=bool(SUSPICIOUS_ESCAPE.search(text)))
+    return value
+
+
+def items(raw: bytes) -> Iterator[tuple[int, Any]]:
+    """The elements of an array, or of the `records` of an object, with the lines they start at.
+
+    One at a time, so that a large body is never in memory as objects. Raises Malformed.
+    """
+    with _told():
+        text = raw.decode("utf-8-sig")
+        opened = ARRAY.match(text)
+    if opened is None:
+        loads(text.encode())
+        msg = 'Must be an array of objects, or {"records": [...]}.'
+        raise Malformed.at("body", msg=msg, type="type")
+    escapes = bool(SUSPICIOUS_ESCAPE.search(text))
+    line, counted, at = 1, 0, opened.end()
+    while not (closed := CLOSING.match(text, at)):
+        line, counted = line + text.count("\n", counted, at), at
+        with _told():
+            value, at = DECODER.raw_decode(text, at)
+            _check(value, escapes=escapes)
+            at = _next(text, at)
+        yield line, value
+    if text[closed.end() :].strip(SPACE) != ("}" if opened[1] else ""):
+        raise Malformed.at("body", msg="Something follows the array.", type="json")
+
+
+def _next(text: str, at: int) -> int:
+    # Behind an element: where the next one starts, or the bracket that ends the array.
+    found = COMMA.match(text, at)
+    if found is None and not CLOSING.match(text, at):
+        raise json.JSONDecodeError("Expecting ',' delimiter", text, at)
+    if found is not None and CLOSING.match(text, found.end()):
+        raise json.JSONDecodeError("Expecting value", text, found.end())
+    return found.end() if found else at
+
+
+@contextmanager
+def _told() -> Iterator[None]:
+    try:
+        yield
     except UnicodeDecodeError:
         raise Malformed.at("body", msg="The body is not valid UTF-8.", type="json") from None
     except RecursionError:
@@ -60,7 +114,6 @@ def loads(raw: bytes) -> Any:
     except ValueError as error:
         msg = f"The body is not valid JSON: {error}."
         raise Malformed.at("body", msg=msg, type="json") from None
-    return value
 
 
 def fits(value: Any) -> bool:
@@ -85,6 +138,9 @@ def _float(digits: str) -> float:
 
 def _constant(name: str) -> Any:
     raise _Refused(f"{name} is not JSON.")
+
+
+DECODER = json.JSONDecoder(parse_int=_integer, parse_float=_float, parse_constant=_constant)
 
 
 def _check(value: Any, *, escapes: bool) -> None:

@@ -18,7 +18,7 @@ from urllib.parse import unquote_to_bytes
 import flask_smorest
 import marshmallow as ma
 import orjson
-from flask import Flask, Request, Response
+from flask import Flask, Request, Response, request
 from flask.json.provider import JSONProvider
 from webargs.flaskparser import FlaskParser
 from werkzeug.exceptions import HTTPException
@@ -58,6 +58,12 @@ def allow(access: Access) -> Callable[[View], View]:
 public = allow(Access.PUBLIC)
 account_admin = allow(Access.ACCOUNT_ADMIN)
 superadmin = allow(Access.SUPERADMIN)
+
+
+def shows_secret(view: View) -> View:
+    """Mark a view whose answer is shown once only: it is not kept to be given again."""
+    view.shows_secret = True  # type: ignore[attr-defined]
+    return view
 
 
 def access_of(view: Callable[..., Any]) -> Access:
@@ -183,6 +189,12 @@ class Problem(Schema):
     message = ma.fields.String(required=True)
     code = ma.fields.String(required=True)
     position = ma.fields.Integer()
+    index = ma.fields.Integer(
+        metadata={"description": "In a batch: the place of the record, from 0."}
+    )
+    line = ma.fields.Integer(
+        metadata={"description": "In an import: the line of the file, from 1."}
+    )
 
 
 class Error(Schema):
@@ -193,6 +205,9 @@ class Error(Schema):
     detail = ma.fields.List(ma.fields.Nested(ValidationDetail))
     details = ma.fields.List(ma.fields.Nested(Problem))
     field = ma.fields.String()
+    count = ma.fields.Integer(
+        metadata={"description": "Of an import: how many problems there are in all."}
+    )
 
 
 class PageArgs(Schema):
@@ -268,6 +283,17 @@ class IntegerPath(BaseConverter):
         return re.fullmatch(r"[0-9]{1,10}", text) is not None and int(text) <= LARGEST_ROLE_ID
 
 
+class LargeIntegerPath(BaseConverter):
+    """A path segment that must be a whole number of up to 64 bits (422)."""
+
+    expected = "a whole number"
+
+    @staticmethod
+    def accepts(text: str) -> bool:
+        """Whether the text is a whole number that the database can hold."""
+        return re.fullmatch(r"[0-9]{1,19}", text) is not None and int(text) < 2**63
+
+
 def check_path(request: Request) -> None:
     """Refuse ids of the wrong form. Raises Malformed (422), or NotFound for a NUL."""
     rule = request.url_rule
@@ -308,7 +334,15 @@ def spec_options(base_url: str) -> dict[str, Any]:
         "A multi-tenant backend service: accounts with their own users, collections with typed"
         " fields, and a REST API over their records. Every path answers with and without a"
         " trailing slash. Every answer carries `X-Correlation-ID`. Where requests are limited, any"
-        " operation may answer 429 `rate_limited` with `Retry-After`, the seconds to wait."
+        " operation may answer 429 `rate_limited` with `Retry-After`, the seconds to wait. A write"
+        " may be signed electronically: `X-ES-Username` (the address of a user of the account),"
+        " `X-ES-Password`, `X-ES-Reason`; the audit log keeps who and why.\n\nA POST of somebody"
+        " signed in, but for those under `/auth/`, may carry an `Idempotency-Key` of up to 255"
+        " characters. For 24 hours the same request under the same key then gets the same status"
+        " and body again (with `Idempotent-Replayed: true`), and is carried out once. Another"
+        " request under the same key is a 422; one that is still running a 409 `in_progress`. An"
+        " answer that shows a secret is not kept: its repeat is a 409 `already_done` with the `id`"
+        " of what was made. What failed may be tried again under its key."
     )
     return {
         "info": {"description": description, "license": {"name": "MIT", "identifier": "MIT"}},
@@ -406,18 +440,26 @@ class Api(flask_smorest.Api):
         self.register_field(Timestamp, "string", "date-time")
         self.register_field(Moment, "string", "date-time")
         self.register_converter(UuidPath, lambda path: {"type": "string", "format": "uuid"})
-        self.register_converter(IntegerPath, lambda path: {"type": "integer", "minimum": 0})
+        for numbers in (IntegerPath, LargeIntegerPath):
+            self.register_converter(numbers, lambda path: {"type": "integer", "minimum": 0})
 
     def handle_http_exception(self, error: HTTPException) -> Response:
         """The framework's own errors, in our shape."""
         return errors.answer_http(error)
+
+    with_collections: Callable[[dict[str, Any]], dict[str, Any]]
+    """Adds what a signed-in caller may know of the collections; set by who knows them."""
 
     @public
     def _openapi_json(self) -> Response:
         description = self.spec.to_dict()
         # flask-smorest describes its own paging, which no operation here uses.
         description["components"]["schemas"].pop("PaginationMetadata", None)
-        return respond(description)
+        if request.args.get("collections", "0") not in ("1", "true"):
+            return respond(description)
+        response = respond(self.with_collections(deepcopy(description)))
+        response.headers["Cache-Control"] = "private, no-cache"
+        return response
 
 
 ERROR_EXAMPLES: dict[int, AppError] = {
@@ -426,6 +468,7 @@ ERROR_EXAMPLES: dict[int, AppError] = {
     403: errors.Forbidden(),
     404: errors.NotFound(),
     409: errors.Conflict(field="name"),
+    412: errors.PreconditionFailed(),
     413: AppError("The body is larger than this service takes.", error="payload_too_large"),
     415: errors.UnsupportedMediaType(),
     429: errors.TooManyRequests(60),
@@ -437,8 +480,9 @@ ERROR_MEANINGS = {
     403: "The caller may not do this.",
     404: "No such thing in this account.",
     409: "A clash with what is stored.",
+    412: "The record is not any more as If-Match says.",
     413: "The body is too large.",
-    415: "The body is not JSON in UTF-8.",
+    415: "The body is in a form that is not read here.",
     429: "Too many tries; `Retry-After` says how many seconds to wait.",
     422: "The request does not have the documented shape; `detail` lists every place.",
 }
@@ -499,7 +543,7 @@ def _with_errors(view: Any, rule: str) -> Any:
     if access in (Access.SUPERADMIN, Access.ACCOUNT_ADMIN):
         codes.add(403)
     if "<" in rule:
-        codes |= {404} | ({422} if "<uuid" in rule or "<integer" in rule else set())
+        codes |= {404} | ({422} if re.search("<(uuid|integer|large):", rule) else set())
     view._apidoc = deepcopy(getattr(view, "_apidoc", {}))
     responses = view._apidoc.setdefault("response", {}).setdefault("responses", {})
     for code in sorted(codes):

@@ -23,14 +23,16 @@ TREES = {name: ast.parse(path.read_text()) for name, path in SOURCES.items()}
 # A feature's routes belong to the top, whatever the line of the feature.
 LAYERS = [
     ("slugs",),
-    ("clock", "config", "errors", "events", "rules"),
+    ("actor", "clock", "config", "errors", "events", "outgoing", "rules", "wakeups"),
     ("crypto", "db", "json_gate", "logs"),
+    ("leases",),
     ("jobs", "mail", "rest", "stamps"),
-    ("limits",),
+    ("idempotency", "limits"),
     ("accounts",),
     ("auth",),
     ("sso",),
-    ("audit", "collections"),
+    ("collections",),
+    ("audit",),
     ("webhooks",),
     ("records", "workflows"),
     ("apidocs", "cli", "console", "cors", "extensions", "health", "routes"),
@@ -45,8 +47,10 @@ PAGES = {"app.apidocs": {"make_response"}}
 
 # The only places that catch everything, each with its reason beside it.
 CATCH_ALL = {
-    "app.db": 1,  # any error rolls the transaction back, and goes on
-    "app.jobs": 3,  # a lost wake-up, a failed job, a worker without its database
+    "app.db": 2,  # any error rolls the transaction, or its part, back, and goes on
+    "app.jobs": 2,  # a failed job, a worker without its database
+    "app.wakeups": 1,  # a lost wake-up
+    "app.webhooks.dispatch": 2,  # a broken attempt, a worker without its database
 }
 
 

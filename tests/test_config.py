@@ -47,6 +47,9 @@ MALFORMED = {
     "SERVICE_DATABASE_URL": ["mysql://x/y", "atrium.db", "postgresql"],
     "SERVICE_REDIS_URL": ["http://x", "redis", "redis://", "redis://host:port"],
     "SERVICE_ENCRYPTION_KEY": ["x", "a" * 44, "x" * 43 + "=,short"],
+    "SERVICE_AUDIT_LOGGING_ENABLED": ["maybe", "2"],
+    "SERVICE_AUDIT_CHECKPOINT_KEY": ["x", "a" * 44, "ä" * 43],
+    "SERVICE_AUDIT_CHECKPOINT_EMAIL": ["admin"],
     "SERVICE_BASE_URL": [
         "example.com",
         "ftp://example.com",
@@ -174,7 +177,8 @@ def test_generated_keys_are_kept_and_nobody_else_can_read_them(tmp_path: Path) -
     first, second = read(tmp_path), read(tmp_path)
     assert (first.secret_key, first.encryption_key) == (second.secret_key, second.encryption_key)
     assert len(first.secret_key) >= 48
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["encryption_key", "secret_key"]
+    kept = ["audit_checkpoint_key", "encryption_key", "secret_key"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == kept
     assert {stat.S_IMODE(path.stat().st_mode) for path in tmp_path.iterdir()} == {0o600}
     assert read(tmp_path / "another").secret_key != first.secret_key
 
@@ -182,7 +186,7 @@ def test_generated_keys_are_kept_and_nobody_else_can_read_them(tmp_path: Path) -
 def test_processes_that_start_at_once_agree_on_the_keys(tmp_path: Path) -> None:
     settings = at_once(16, lambda _: read(tmp_path))
     assert len({(one.secret_key, one.encryption_key) for one in settings}) == 1
-    assert len(list(tmp_path.iterdir())) == 2
+    assert len(list(tmp_path.iterdir())) == 3
 
 
 def test_production_starts_with_safe_settings_and_generates_nothing(tmp_path: Path) -> None:

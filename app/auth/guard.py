@@ -11,24 +11,28 @@ from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 import structlog
-from flask import Flask, current_app, g, request
+from flask import Flask, Response, current_app, g, request
 from sqlalchemy.exc import DBAPIError
 
-from app import config, db, rest, stamps
-from app.auth import api_keys, lockout, tokens
+from app import actor, config, db, idempotency, rest, stamps
+from app.auth import api_keys, lockout, signatures, tokens
 from app.auth import principal as principals
 from app.auth.principal import Principal
+from app.auth.signatures import Signature
 from app.errors import AppError, BadRequest, Forbidden, NotFound, Unauthorized, Unavailable
 from app.rest import Access
 
 View = TypeVar("View", bound=Callable[..., Any])
 RERUNS = 10
+LONGEST_AGENT = 500
 READING = ("GET", "HEAD", "OPTIONS")
 
 
 def init_app(app: Flask) -> None:
     """Guard every view of the application."""
     app.before_request(_guard)
+    app.after_request(_settle)
+    app.teardown_request(lambda error: actor.reset())
 
 
 def principal() -> Principal:
@@ -77,7 +81,27 @@ def _check_out_of_date(error: stamps.Stale | DBAPIError) -> None:
         raise error
 
 
-def _guard() -> None:
+def _actor() -> actor.Actor:
+    # The API's guard names the caller, or the console's.
+    caller: Principal | None = g.get("principal") or g.get("console_caller")
+    who = actor.ANONYMOUS
+    if caller and caller.user_id:
+        who = actor.Actor(caller.user_id, caller.email, caller.name or caller.email)
+    signature: Signature | None = g.get("signature")
+    if signature:
+        who = who._replace(
+            es_username=signature.username,
+            es_reason=signature.reason,
+            es_timestamp=signature.timestamp,
+        )
+    agent = request.user_agent.string[:LONGEST_AGENT] or None
+    return who._replace(
+        ip_address=request.remote_addr, user_agent=agent, request_id=g.correlation_id
+    )
+
+
+def _guard() -> Response | None:
+    actor.be(_actor)
     view = current_app.view_functions.get(request.endpoint or "")
     access = rest.access_of(view) if view else Access.PUBLIC
     if access is not Access.PUBLIC:
@@ -87,6 +111,49 @@ def _guard() -> None:
     if view is not None:
         rest.check_path(request)
         rest.check_query(request, view)
+    return _answer_again(access) if idempotency.HEADER in request.headers else None
+
+
+def _answer_again(access: Access) -> Response | None:
+    """What was answered under the request's key, or None where it is to be carried out."""
+    caller: Principal | None = g.get("principal")
+    of_api = request.path.startswith(f"{rest.PREFIX}/")
+    if request.method != "POST" or not of_api or caller is None or not caller.signed_in:
+        return None
+    if request.path.startswith(f"{rest.PREFIX}/auth/"):
+        return None
+    g.principal = caller = _verified(caller, access)
+    name = "/".join(filter(None, (caller.user_id, caller.api_key_id)))
+    asked = idempotency.digest(request.path, request.query_string, request.get_data(cache=True))
+    key = request.headers[idempotency.HEADER]
+    found = idempotency.claim(caller.one_account(), name, key, asked)
+    if isinstance(found, idempotency.Claim):
+        g.claim = found
+        return None
+    answer = Response(found.text, found.status, mimetype="application/json")
+    answer.headers["Idempotent-Replayed"] = "true"
+    if found.etag:
+        answer.headers["ETag"] = found.etag
+    return answer
+
+
+def _settle(answer: Response) -> Response:
+    """Keep the answer along with what was done, where the request came under a key."""
+    claim: idempotency.Claim | None = g.pop("claim", None)
+    if claim is None:
+        return answer
+    try:
+        if answer.status_code >= 300:
+            idempotency.give_up(claim, keep_changes=answer.status_code < 500)
+            return answer
+        view = current_app.view_functions[request.endpoint or ""]
+        secret = getattr(view, "shows_secret", False)
+        made = answer.get_json()["id"] if secret else None
+        text = None if secret else answer.get_data(as_text=True)
+        idempotency.finish(claim, answer.status_code, text, answer.headers.get("ETag"), made)
+    except (AppError, DBAPIError) as error:
+        answer = current_app.make_response(current_app.handle_user_exception(error))
+    return answer
 
 
 def _admit(view: Any, access: Access) -> None:
@@ -103,6 +170,8 @@ def _admit(view: Any, access: Access) -> None:
     _check_rank(g.principal, access)
     if g.principal.account is None and request.method not in READING:
         raise BadRequest("Name one account to write in; X-Account-ID: * only reads.")
+    if request.method not in READING:
+        g.signature = signatures.check(request.headers, g.principal, request.remote_addr)
 
 
 def _is_free() -> bool:

@@ -15,7 +15,7 @@ from app.auth.guard import principal
 from app.auth.models import Invitation
 from app.auth.routes import answer_sign_in, origin
 from app.auth.schemas import PAIR, SignedIn
-from app.rest import account_admin, page_of, public
+from app.rest import account_admin, page_of, public, shows_secret
 
 blueprint = rest.Blueprint(
     "Invitations",
@@ -136,6 +136,7 @@ def list_invitations(args: dict[str, Any]) -> dict[str, Any]:
 @blueprint.response(201, SentInvitation, example={**INVITATION, "token": "AA0001-..."})
 @blueprint.fails(400, 409, 429)
 @account_admin
+@shows_secret
 def create_invitation(body: dict[str, Any]) -> dict[str, Any]:
     """Invite somebody to the own account.
 
@@ -161,6 +162,7 @@ def cancel_invitation(invitation: str) -> Response:
 @blueprint.response(200, SentInvitation, example={**INVITATION, "token": "AA0001-..."})
 @blueprint.fails(409, 429)
 @account_admin
+@shows_secret
 def resend_invitation(invitation: str) -> dict[str, Any]:
     """Mail a new link; the old one is void from now on."""
     return _sent(*invitations.resend(principal().one_account(), invitation))

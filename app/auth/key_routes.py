@@ -13,7 +13,7 @@ from app.auth import api_keys
 from app.auth.guard import principal
 from app.auth.models import ApiKey
 from app.collections.definition import OPERATIONS
-from app.rest import page_of
+from app.rest import page_of, shows_secret
 
 blueprint = rest.Blueprint(
     "API keys",
@@ -127,6 +127,7 @@ def list_api_keys(args: dict[str, Any]) -> dict[str, Any]:
     201, MadeKey, example={**KEY, "key": "svc_sk_AA0001_0123456789abcdefghijABCDEFGHIJ01"}
 )
 @blueprint.fails(400, 403)
+@shows_secret
 def create_api_key(body: dict[str, Any]) -> dict[str, Any]:
     """Create an API key.
 

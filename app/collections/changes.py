@@ -45,6 +45,17 @@ class Change:
         return table.change(self.old.table, self.new.table)
 
     @property
+    def fills(self) -> dict[str, Any]:
+        """The defaults that present records are given, by field."""
+        old, new = self.old.table.c, self.new.table.c
+        return {
+            column.name: column.info["default"]
+            for column in new
+            if column.info.get("default") is not None
+            and (column.name not in old or (old[column.name].nullable and not column.nullable))
+        }
+
+    @property
     def description(self) -> str:
         """The revision's description."""
         added = [one["field"] for one in self.operations if one["operation"] == "add_field"]

@@ -42,6 +42,7 @@ class Definition:
     created_at: datetime
     updated_at: datetime
     version: int
+    options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     @cached_property
     def declared(self) -> Mapping[str, Field]:
@@ -247,6 +248,7 @@ def of_row(row: Collection) -> Definition:
         created_at=row.created_at,
         updated_at=row.updated_at,
         version=row.version,
+        options=row.options or {},
     )
 
 

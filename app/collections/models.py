@@ -23,6 +23,7 @@ class Collection(Base):
     table_name: Mapped[str] = mapped_column(Text, unique=True)
     schema: Mapped[list[dict[str, Any]]] = mapped_column(sa.JSON)
     rules: Mapped[dict[str, Any]] = mapped_column(sa.JSON)
+    options: Mapped[dict[str, Any]] = mapped_column(sa.JSON, default=dict, server_default="{}")
     version: Mapped[int] = mapped_column(default=1)
     created_at: Mapped[datetime] = mapped_column(Moment, default=clock.now)
     updated_at: Mapped[datetime] = mapped_column(Moment, default=clock.now, onupdate=clock.now)

@@ -50,6 +50,7 @@ SCHEMA = [
     {"name": "title", "type": "text", "required": True, "options": {"max_length": 200}},
     {"name": "views", "type": "number", "default": 0},
 ]
+OPTIONS = {"require_signature": False}
 COLLECTION = {
     "id": "019a9f00-0000-7000-8000-0000000000c0",
     "name": "posts",
@@ -58,6 +59,7 @@ COLLECTION = {
     "fields": SCHEMA,
     "field_count": 2,
     "record_count": 0,
+    "options": OPTIONS,
     "created_at": "2026-11-20T12:00:00.123456Z",
     "updated_at": "2026-11-20T12:00:00.123456Z",
 }
@@ -177,10 +179,19 @@ class WithSchema(rest.Schema):
             raise ma.ValidationError("Missing data for required field.", "schema")
 
 
+class Options(rest.Schema):
+    """What a collection demands of its records' writers; what is absent stays, at first false."""
+
+    require_signature = rest.Flag(
+        metadata={"description": "Every write needs an electronic signature: 428 without."}
+    )
+
+
 class NewCollection(WithSchema, RulesOfNew):
     """A collection to make."""
 
     name = rest.Text(longest=200, required=True)
+    options = ma.fields.Nested(Options)
 
 
 class ReplacedCollection(WithSchema, RulesOfNew):
@@ -188,6 +199,7 @@ class ReplacedCollection(WithSchema, RulesOfNew):
 
     name = rest.Text(longest=200, metadata={"description": "The present name; it cannot change."})
     schema = _schema_field(validate=ma.validate.Length(min=1, max=LONGEST_SCHEMA))
+    options = ma.fields.Nested(Options)
 
 
 class ChangedField(FieldDefinition):
@@ -202,6 +214,7 @@ class ChangedCollection(WithSchema, RulesOfNew):
     needs_all = False
 
     name = rest.Text(longest=200, metadata={"description": "The present name; it cannot change."})
+    options = ma.fields.Nested(Options)
     schema = ma.fields.List(
         ma.fields.Nested(ChangedField), validate=ma.validate.Length(max=LONGEST_SCHEMA)
     )
@@ -259,6 +272,7 @@ class CollectionView(rest.Schema):
     record_count = ma.fields.Integer(
         required=True, metadata={"description": "Records of all accounts."}
     )
+    options = ma.fields.Nested(Options, required=True)
     created_at = rest.Timestamp(required=True)
     updated_at = rest.Timestamp(required=True)
 
@@ -343,6 +357,7 @@ def _views(rows: Sequence[Collection]) -> list[dict[str, Any]]:
             "fields": row.schema,
             "field_count": len(row.schema),
             "record_count": counts[row.id],
+            "options": {"require_signature": False, **row.options},
             "created_at": row.created_at,
             "updated_at": row.updated_at,
         }

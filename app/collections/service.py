@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import sqlalchemy as sa
 from sqlalchemy.exc import DBAPIError
 
-from app import clock, db, json_gate, rules, stamps
+from app import clock, db, events, json_gate, rules, stamps
 from app.auth.principal import Principal
 from app.collections import access, definition, revisions, schema, table
 from app.collections.definition import ALL_FIELDS, FIELD_LISTS, OPERATIONS, Definition
@@ -57,6 +57,7 @@ def create(name: str, specs: Sequence[schema.Spec], given: Mapping[str, Any]) ->
     found = [*schema.name_problems(name), *schema.problems(specs, known)]
     row = new(name, specs, known)
     row.rules = {**row.rules, **settle_rules(given, definition.of_row(row), found)}
+    row.options = dict(given.get("options", {}))
     if found:
         raise InvalidValues(found)
     session = db.db.session
@@ -82,6 +83,7 @@ def new(name: str, specs: Sequence[schema.Spec], known: Mapping[str, str]) -> Co
         table_name=table.name_of(name),
         schema=[stored(spec, known) for spec in specs if spec["type"] in TYPES],
         rules=dict.fromkeys(RULES) | dict.fromkeys(LISTS, ALL_FIELDS),
+        options={},
         id=db.new_id(),
         version=1,
         created_at=now,
@@ -105,6 +107,7 @@ def delete(collection_id: str) -> dict[str, Any]:
     records = db.connection().scalar(sa.select(sa.func.count()).select_from(old.table))
     db.db.session.delete(row)
     db.db.session.flush()
+    events.publish(events.CollectionRemoved(old))
     statements = table.removal(old.table)
     table.run(statements)
     revision = revisions.record(row.id, f"delete collection {row.name}", statements)

@@ -265,8 +265,8 @@ def _index(table: sa.Table, field: Field) -> None:
     if field.unique:
         sa.Index(_name("uq", table.name, field.name), *columns, unique=True)
     elif field.options.get("index") or isinstance(field, ReferenceField):
-        # A reference is looked up whenever its target is deleted.
-        sa.Index(_name("ix", table.name, field.name), *columns)
+        # A reference is looked up whenever its target is deleted. The id breaks ties of an order.
+        sa.Index(_name("ix", table.name, field.name), *columns, table.c.id)
 
 
 def _name(kind: str, *parts: str) -> str:

@@ -37,6 +37,7 @@ def exported(references: Sequence[str] | None) -> list[dict[str, Any]]:
             "name": row.name,
             "schema": row.schema,
             "rules": {key: row.rules[key] for key in flat},
+            "options": row.options,
         }
         for row in rows
     ]
@@ -50,7 +51,7 @@ class _Import:
     updated: list[tuple[Collection, Change]] = field(default_factory=list)
     skipped: list[str] = field(default_factory=list)
     given: dict[str, Mapping[str, Any]] = field(default_factory=dict)
-    """The rules that were sent, by the key of the collection's name."""
+    """The rules and options that were sent, by the key of the collection's name."""
     problems: list[dict[str, Any]] = field(default_factory=list)
 
     def definitions(self) -> dict[str, Definition]:
@@ -79,9 +80,11 @@ def imported(items: Sequence[Item], strategy: str) -> dict[str, Any]:
     changes.refuse(planned.problems)
     for row in planned.made:
         row.rules = {**row.rules, **rules[row.name_key]}
+        row.options = dict(planned.given[row.name_key].get("options", {}))
     db.db.session.add_all(planned.made)
     for row, change in planned.updated:
-        updates.write_down(row, change, rules[row.name_key])
+        given = planned.given[row.name_key].get("options", {})
+        updates.write_down(row, change, rules[row.name_key], given)
     db.db.session.flush()
     made = _make_tables(planned.made)
     altered = [updates.carry_out(row, change) for row, change in planned.updated]
@@ -107,7 +110,7 @@ def _planned(items: Sequence[Item], present: Mapping[str, Collection], strategy:
         elif key in present and strategy == "skip":
             planned.skipped.append(name)
         else:
-            planned.given[key] = item["rules"]
+            planned.given[key] = {**item["rules"], "options": item.get("options", {})}
             if key in present:
                 change = updates.change_of(present[key], item["schema"], False, found, known)
                 planned.updated.append((present[key], change))

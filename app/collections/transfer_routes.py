@@ -9,7 +9,7 @@ import marshmallow as ma
 from app import clock, rest
 from app.auth.guard import principal
 from app.collections import transfer
-from app.collections.routes import RULES, SCHEMA, FieldDefinition, RulesOfNew
+from app.collections.routes import OPTIONS, RULES, SCHEMA, FieldDefinition, Options, RulesOfNew
 from app.collections.schema import LONGEST_SCHEMA
 from app.rest import superadmin
 
@@ -25,7 +25,7 @@ EXPORT = {
     "version": transfer.VERSION,
     "exported_at": "2026-11-20T12:00:00.123456Z",
     "exported_by": "root@system.example",
-    "collections": [{"name": "posts", "schema": SCHEMA, "rules": RULES}],
+    "collections": [{"name": "posts", "schema": SCHEMA, "rules": RULES, "options": OPTIONS}],
 }
 
 
@@ -48,6 +48,7 @@ class ExportedCollection(rest.Schema):
         validate=ma.validate.Length(max=LONGEST_SCHEMA),
     )
     rules = ma.fields.Nested(RulesOfNew, load_default=dict)
+    options = ma.fields.Nested(Options)
 
 
 class Definitions(rest.Schema):

@@ -8,7 +8,7 @@ from typing import Any
 
 from sqlalchemy.exc import DBAPIError, IntegrityError
 
-from app import db, stamps
+from app import db, events, stamps
 from app.collections import access, changes, definition, revisions, schema, table
 from app.collections import service as collections
 from app.collections.changes import Change
@@ -38,7 +38,7 @@ def update(
     if found:
         raise InvalidValues(found)
     changes.refuse(row_problems(change))
-    write_down(row, change, settled)
+    write_down(row, change, settled, rules.get("options", {}))
     carry_out(row, change)
     return row
 
@@ -88,11 +88,14 @@ def row_problems(change: Change) -> list[dict[str, Any]]:
     return change.row_problems()
 
 
-def write_down(row: Collection, change: Change, rules: Mapping[str, Any]) -> None:
+def write_down(
+    row: Collection, change: Change, rules: Mapping[str, Any], options: Mapping[str, Any]
+) -> None:
     """Store the definition that a change leads to."""
-    new_rules = {**row.rules, **rules}
-    if change.operations or new_rules != row.rules:
+    new_rules, new_options = {**row.rules, **rules}, {**row.options, **options}
+    if change.operations or (new_rules, new_options) != (row.rules, row.options):
         row.schema, row.rules = [dict(spec) for spec in change.new.schema], new_rules
+        row.options = new_options
         row.version += 1
         db.db.session.flush()
 
@@ -101,6 +104,7 @@ def carry_out(row: Collection, change: Change) -> str | None:
     """Run the statements of a change that is written down. Returns its revision, if it has one."""
     if not change.statements:
         return None
+    events.publish(events.RecordsFilled(change.old, change.fills))
     try:
         table.run(change.statements)
     except IntegrityError as error:

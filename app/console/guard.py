@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from functools import wraps
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 from flask import Response, current_app, g, redirect, request, url_for
 from flask_wtf.csrf import CSRFProtect
+from sqlalchemy.exc import DBAPIError
 from werkzeug.wrappers import Response as BaseResponse
 
-from app import config, stamps
+from app import config, db, stamps
 from app.accounts.models import User
 from app.auth import service as auth
 from app.auth.principal import Principal
 from app.auth.service import Origin
-from app.errors import Forbidden, Unauthorized
+from app.errors import Forbidden, Unauthorized, Unavailable
 
+RERUNS = 10
 View = TypeVar("View", bound=Callable[..., Any])
 csrf = CSRFProtect()
 
@@ -44,6 +47,29 @@ def for_superadmins(view: View) -> View:
     """Mark a page for superadmins."""
     view.for_superadmins = True  # type: ignore[attr-defined]
     return view
+
+
+def steady(view: View) -> View:
+    """Show a page of records again when what it went by has changed meanwhile.
+
+    Like the API's `optimistic`: the page must do all its writing in one transaction.
+    """
+
+    @wraps(view)
+    def run(*args: Any, **options: Any) -> Any:
+        for _ in range(RERUNS):
+            try:
+                with stamps.reloading():
+                    return view(*args, **options)
+            except (stamps.Stale, DBAPIError) as error:
+                if isinstance(error, DBAPIError) and not db.misses_table_or_column(error):
+                    raise
+            g.pop("console_caller")
+            recognise()
+            _check_rank(known_caller(), view)
+        raise Unavailable
+
+    return run  # type: ignore[return-value]
 
 
 def cookie_name() -> str:

@@ -8,19 +8,25 @@ from werkzeug.wrappers import Response as BaseResponse
 from app.auth import service as auth
 from app.auth.guard import account_of_host
 from app.console import (
+    audit,
     collections,
     explain,
     forms,
     groups,
     guard,
+    history,
     home,
     instance,
     keys,
     links,
     people,
     profile,
+    record_files,
+    record_pages,
+    records,
     roles,
     rules,
+    schemas,
     team,
 )
 from app.console.blueprint import blueprint
@@ -29,7 +35,10 @@ from app.errors import AppError
 from app.rest import public
 
 SIGN_IN = "console/sign_in.html"
-AREAS = (team, groups, keys, people, profile, instance, collections, rules, explain, roles, links)
+AREAS = (
+    *(audit, history, team, groups, keys, people, profile, instance, roles, links),
+    *(collections, schemas, rules, explain, records, record_files, record_pages),
+)
 
 
 @blueprint.get("/")

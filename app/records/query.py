@@ -1,4 +1,4 @@
-"""From a list's query parameters to conditions and an order (spec 4.2, contract section 5)."""
+"""From a list's query parameters to conditions, an order and a place in it (contract section 5)."""
 
 from __future__ import annotations
 
@@ -13,8 +13,11 @@ from app import rules
 from app.collections import access as accesses
 from app.collections.access import Access
 from app.collections.definition import Definition
-from app.collections.fields import Field, Refused
+from app.collections.fields import ComputedField, Field, Refused
 from app.errors import InvalidValues, problem
+from app.records import cursor, expand
+from app.records.cursor import Key, Walk
+from app.records.expand import Branch
 from app.rules.sql import CodePoints
 from app.stamps import Stamp
 
@@ -22,40 +25,84 @@ DEFAULT_SORT = "-created_at"
 MOST_SORT_KEYS = 8
 MOST_VALUES = 100
 MASKED = "You see this field masked, so it can be neither filtered nor sorted by."
-# Parameters to come: until then nobody shall mean by them a field of that name.
-LATER = {"cursor", "cursor_before", "expand"}
 PAGING = {"skip", "limit", "page", "page_size", "include_total", "include_count", "sort", "fields"}
-OWN = PAGING | {"filter"}
+OWN = PAGING | {"filter", "expand", *cursor.DIRECTIONS}
 
 
 @dataclass(frozen=True)
-class Query:
-    """What a list asks for."""
+class Conditions:
+    """Which records a read is about."""
 
     where: Sequence[Any]
-    order_by: Sequence[Any]
-    names: Sequence[str] | None
     bound: Mapping[str, Any]
     """What the conditions are to be run with."""
     stamps: Collection[Stamp]
     """What must be unchanged for the conditions to be still allowed."""
 
 
+@dataclass(frozen=True)
+class Query:
+    """What a list asks for."""
+
+    conditions: Conditions
+    keys: Sequence[Key]
+    names: Sequence[str]
+    expanded: Mapping[str, Branch]
+    walk: Walk | None
+
+    @property
+    def order_by(self) -> Sequence[Any]:
+        """The order as a statement says it."""
+        return [key.ordered() for key in self.keys]
+
+    @property
+    def stamps(self) -> Collection[Stamp]:
+        """What must be unchanged for all of it to be still allowed."""
+        return {*self.conditions.stamps, *expand.stamps_of(self.expanded)}
+
+
 def parse(access: Access, parameters: Mapping[str, Sequence[str]]) -> Query:
     """Read the parameters of a list. Raises InvalidValues with every problem."""
     found: list[dict[str, Any]] = []
-    where = _field_values(access, parameters, found)
-    order_by = _sort(access, _one(parameters, "sort"), found)
-    names = names_of(access.readable, _one(parameters, "fields"), found)
-    node = _filter(access, _one(parameters, "filter"), found)
+    conditions = conditions_of(access, parameters, OWN, found)
+    one = {name: texts[-1] for name, texts in parameters.items() if texts}
+    keys = _sort(access, one.get("sort"), found)
+    names, expanded = shape_of(access, one.get("fields"), one.get("expand"), found)
+    asked = sorted((name, sorted(texts)) for name, texts in parameters.items() if name not in OWN)
+    asked_too = [asked, one.get("filter", "").strip()]
+    binding = cursor.binding(access.definition, access.caller.account_id, keys, asked_too)
+    walk = cursor.read(one, keys, binding, found) if keys else None
     if found:
         raise InvalidValues(found)
+    return Query(conditions, keys, names, expanded, walk)
+
+
+def shape_of(
+    access: Access, fields: str | None, expanded: str | None, found: list[dict[str, Any]]
+) -> tuple[Sequence[str], Mapping[str, Branch]]:
+    """The fields that records are shown with, and the references that are shown in full."""
+    names = names_of(access.readable, fields, found) or list(access.readable)
+    tree = expand.parse(access, expanded, found)
+    if tree:
+        expand.check_room(names, found)
+    return names, tree
+
+
+def conditions_of(
+    access: Access,
+    parameters: Mapping[str, Sequence[str]],
+    own: Collection[str],
+    found: list[dict[str, Any]],
+) -> Conditions:
+    """What `filter` and `<field>=<value>` ask for; the parameters called `own` name no field."""
+    where = _field_values(access, parameters, own, found)
+    node = _filter(access, _one(parameters, "filter"), found)
     if node is None:
-        return Query(where, order_by, names, {}, ())
+        return Conditions(where, {}, ())
     compiled = accesses.filter_condition(access, node)
-    where.append(compiled.expression)
     bound = compiled.parameters(access.asker)
-    return Query(where, order_by, names, bound, accesses.led_to(access.definition, node))
+    stamps = accesses.led_to(access.definition, node)
+    return Conditions([*where, compiled.expression], bound, stamps)
 
 
 def _filter(access: Access, text: str | None, found: list[dict[str, Any]]) -> rules.Node | None:
@@ -90,13 +137,16 @@ def _unknown(name: str, where: str | None = None) -> dict[str, Any]:
 
 
 def _field_values(
-    access: Access, parameters: Mapping[str, Sequence[str]], found: list[dict[str, Any]]
+    access: Access,
+    parameters: Mapping[str, Sequence[str]],
+    own: Collection[str],
+    found: list[dict[str, Any]],
 ) -> list[Any]:
     conditions = []
     for name, texts in parameters.items():
-        if name in OWN:
+        if name in own:
             continue
-        field = access.readable.get(name) if name not in LATER else None
+        field = access.readable.get(name)
         if field is None:
             found.append(_unknown(name))
         elif name in access.masked:
@@ -122,14 +172,13 @@ def _value(field: Field, text: str, found: list[dict[str, Any]]) -> Any:
         return text
 
 
-def _sort(access: Access, text: str | None, found: list[dict[str, Any]]) -> list[Any]:
-    order_by: list[Any] = []
-    seen: set[str] = set()
+def _sort(access: Access, text: str | None, found: list[dict[str, Any]]) -> list[Key]:
+    keys: dict[str, Key] = {}
     # A "+" that was not escaped arrives as a space.
-    keys = [key for key in (text or "").split(",") if key.strip()] or [DEFAULT_SORT]
-    if len(keys) > MOST_SORT_KEYS:
+    texts = [key for key in (text or "").split(",") if key.strip()] or [DEFAULT_SORT]
+    if len(texts) > MOST_SORT_KEYS:
         found.append(problem("sort", "invalid_option", f"At most {MOST_SORT_KEYS} sort keys."))
-    for key in keys[:MOST_SORT_KEYS]:
+    for key in texts[:MOST_SORT_KEYS]:
         sign, name = re.fullmatch(r"\s*([+-]?)(.*?)\s*", key, re.DOTALL).groups()  # type: ignore[union-attr]
         field = access.readable.get(name)
         if field is None:
@@ -138,18 +187,18 @@ def _sort(access: Access, text: str | None, found: list[dict[str, Any]]) -> list
             found.append(problem("sort", "invalid_option", MASKED))
         elif not field.filterable:
             found.append(problem("sort", "invalid_option", f"A {field.type} cannot be sorted by."))
-        elif name not in seen:
-            seen.add(name)
-            order_by.append(_ordered(access.definition, name, descending=sign == "-"))
-    if "id" not in seen:
-        order_by.append(access.definition.table.c.id.asc())
-    return order_by
+        else:
+            keys.setdefault(name, _key(access.definition, name, descending=sign == "-"))
+    # Ids are unique within an account.
+    for name in ("id",) if access.caller.account_id else ("id", "account_id"):
+        keys.setdefault(name, _key(access.definition, name))
+    return list(keys.values())
 
 
-def _ordered(definition: Definition, name: str, *, descending: bool) -> Any:
-    column = definition.expressions[name]
-    if name in definition.computed and isinstance(column.type, sa.Text):
-        column = CodePoints(column)
-    ordered = column.desc() if descending else column.asc()
-    # Without NULLS LAST an index in the usual order serves; where no null can be, it says nothing.
-    return ordered.nulls_last() if getattr(column, "nullable", True) else ordered
+def _key(definition: Definition, name: str, *, descending: bool = False) -> Key:
+    column, field = definition.expressions[name], definition.columns[name]
+    if isinstance(field, ComputedField):
+        field = field.like
+        if isinstance(column.type, sa.Text):
+            column = CodePoints(column)
+    return Key(name, field.rule_type, column, descending, getattr(column, "nullable", True))

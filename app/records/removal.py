@@ -72,5 +72,7 @@ def _emptied(table: Any, account_id: str) -> bool:
 def _changed(table: Any, account_id: str, piece: sa.Select[Any], change: Any) -> bool:
     with db.transaction() as session:
         chosen = table.c.id.in_(piece.subquery().select())
-        result: Any = session.execute(change.where(table.c.account_id == account_id, chosen))
+        change = change.where(table.c.account_id == account_id, chosen)
+        # One entry told of all of it when the account was closed.
+        result: Any = session.execute(change, execution_options={"audited_as_one": True})
         return bool(result.rowcount)

@@ -9,8 +9,9 @@ from flask import Response, request
 
 from app import rest
 from app.auth.guard import optimistic, principal
-from app.errors import BadRequest
+from app.records import etags, history
 from app.records import service as records
+from app.records.views import Shown
 from app.rest import Access, allow, page_of, respond
 
 blueprint = rest.Blueprint(
@@ -20,6 +21,7 @@ blueprint = rest.Blueprint(
     description="The records of a collection, in the caller's account.",
 )
 
+LONGEST_CURSOR = 8000
 EXAMPLE = {
     "id": "019a9f00-0000-7000-8000-000000000001",
     "account_id": "019a9f00-0000-7000-8000-00000000000a",
@@ -45,6 +47,9 @@ class Record(rest.Schema):
     updated_at = rest.Timestamp()
     created_by = ma.fields.String(allow_none=True)
     updated_by = ma.fields.String(allow_none=True)
+    expand = ma.fields.Dict(
+        metadata={"description": "Where asked for: the records that references lead to, by name."}
+    )
 
 
 class RecordBody(rest.Schema):
@@ -57,17 +62,40 @@ class RecordBody(rest.Schema):
 
 
 class RecordPage(rest.page_schema(Record)):  # type: ignore[misc]
-    """A page of records."""
+    """A page of records; by cursor with the cursors of the pages beside it, and no numbers."""
+
+    total = ma.fields.Integer(allow_none=True)
+    skip = ma.fields.Integer()
+    page = ma.fields.Integer()
+    page_size = ma.fields.Integer()
+    total_pages = ma.fields.Integer(allow_none=True)
+    next_cursor = ma.fields.String(allow_none=True)
+    prev_cursor = ma.fields.String(allow_none=True)
+    has_more = ma.fields.Boolean(
+        metadata={"description": "Whether records come after this page in the order of the list."}
+    )
+
+
+def expand_text() -> rest.Text:
+    """The parameter `expand`."""
+    about = (
+        "Comma-separated references, dotted to follow further ones, at most three deep, such as"
+        " `author,author.team`. Adds `expand` with what the caller may view of them."
+    )
+    return rest.Text(metadata={"description": about})
 
 
 class RecordArgs(rest.Schema):
     """What of one record to return."""
+
+    expand = expand_text()
 
     fields_ = rest.Text(
         data_key="fields",
         attribute="fields",
         metadata={"description": "Comma-separated names; `id` always stays."},
     )
+    as_of = rest.Moment(metadata={"description": "The record as it was at this moment (UTC)."})
 
 
 class RecordListArgs(rest.PageArgs):
@@ -80,6 +108,18 @@ class RecordListArgs(rest.PageArgs):
 
     default_limit = 30
 
+    expand = expand_text()
+    cursor = rest.Text(
+        longest=LONGEST_CURSOR,
+        metadata={
+            "description": "`next_cursor` of a page, empty for the first: the page after it. A"
+            " cursor belongs to its list: same account, filter and sort."
+        },
+    )
+    cursor_before = rest.Text(
+        longest=LONGEST_CURSOR,
+        metadata={"description": "`prev_cursor` of a page, empty for the last: the page before."},
+    )
     sort = rest.Text(
         metadata={"description": "Fields with `-` (descending) or `+`; default `-created_at`."}
     )
@@ -103,11 +143,25 @@ class RecordListArgs(rest.PageArgs):
     )
 
 
-@blueprint.before_request
-def refuse_conditions() -> None:
-    """Refuse what would not be honoured: whoever sends If-Match relies on it."""
-    if "If-Match" in request.headers:
-        raise BadRequest("If-Match is not supported yet.")
+IF_MATCH = {
+    "in": "header",
+    "name": "If-Match",
+    "schema": {"type": "string"},
+    "description": "ETags of the record as the caller has seen it, or `*`; else it is a 412.",
+}
+IF_NONE_MATCH = {
+    "in": "header",
+    "name": "If-None-Match",
+    "schema": {"type": "string"},
+    "description": "ETags of what the caller has already: if it is still so, the answer is a 304.",
+}
+
+
+def tagged(record: Shown, status: int = 200) -> Response:
+    """An answer that is a record, with the ETag of what the caller sees of it."""
+    answer = respond(record, status)
+    answer.headers["ETag"] = record.etag
+    return answer
 
 
 @blueprint.route("/<collection>", methods=["GET"])
@@ -123,7 +177,15 @@ def list_records(args: dict[str, Any], collection: str) -> Response:
     whose field has that value; given several times, any of the values; `filter` takes any
     condition, in which dotted names lead to records that the caller may view. All combine with
     AND. Unknown names are a 400, and so are fields that the caller may not see or sees masked.
+
+    With `cursor` or `cursor_before` the answer is `items`, `next_cursor`, `prev_cursor`, `has_more`
+    and `limit`. Every page costs the same, and while records come and go none is met twice, and
+    none passed over that was there throughout.
     """
+    if "cursor" in args or "cursor_before" in args:
+        parameters = request.args.to_dict(flat=False)
+        answer = records.walk(collection, parameters, limit=args["limit"], by=principal())
+        return respond(answer)
     items, total = records.page(
         collection,
         request.args.to_dict(flat=False),
@@ -147,24 +209,39 @@ def create_record(body: dict[str, Any], collection: str) -> Response:
     The answer is the record as the caller may view it; whoever may create but not view gets the
     system's fields only.
     """
-    return respond(records.create(collection, body, by=principal()), 201)
+    return tagged(records.create(collection, body, by=principal()), 201)
 
 
 @blueprint.route("/<collection>/<record_id>", methods=["GET"])
+@blueprint.doc(parameters=[IF_NONE_MATCH])
 @blueprint.arguments(RecordArgs, location="query")
 @blueprint.response(200, Record, example=EXAMPLE)
-@blueprint.fails(400, 403)
+@blueprint.fails(400, 403, 412)
 @optimistic
 @allow(Access.ANONYMOUS)
 def get_record(args: dict[str, Any], collection: str, record_id: str) -> Response:
-    """Get a record."""
-    return respond(records.get(collection, record_id, args.get("fields"), by=principal()))
+    """Get a record.
+
+    `as_of` shows it as it was, by the audit log: also one that is deleted by now. The view rule
+    must hold for the record as it stands (or last stood), and as it was.
+    """
+    if "as_of" in args:
+        return respond(history.get(collection, record_id, args, by=principal()))
+    fields, expanded = args.get("fields"), args.get("expand")
+    found = records.get(collection, record_id, fields, expanded=expanded, by=principal())
+    etags.check(request.headers.get("If-Match"), found.etag)
+    known = etags.is_known(request.headers.get("If-None-Match"), found.etag)
+    # What it leads to, or what time changes, has no part in its ETag.
+    if known and found.is_settled and not expanded:
+        return Response(status=304, headers={"ETag": found.etag})
+    return tagged(found)
 
 
 @blueprint.route("/<collection>/<record_id>", methods=["PUT"])
+@blueprint.doc(parameters=[IF_MATCH])
 @blueprint.arguments(RecordBody, example={"title": "Hello again"})
 @blueprint.response(200, Record, example=EXAMPLE)
-@blueprint.fails(400, 403, 409)
+@blueprint.fails(400, 403, 409, 412)
 @optimistic
 @allow(Access.ANONYMOUS)
 def replace_record(body: dict[str, Any], collection: str, record_id: str) -> Response:
@@ -172,13 +249,16 @@ def replace_record(body: dict[str, Any], collection: str, record_id: str) -> Res
 
     A field that is absent takes its default, else null; fields that the caller may not write stay.
     """
-    return respond(records.replace(collection, record_id, body, by=principal()))
+    if_match = request.headers.get("If-Match")
+    changed = records.replace(collection, record_id, body, if_match=if_match, by=principal())
+    return tagged(changed)
 
 
 @blueprint.route("/<collection>/<record_id>", methods=["PATCH"])
+@blueprint.doc(parameters=[IF_MATCH])
 @blueprint.arguments(RecordBody, example={"title": "Hello again"})
 @blueprint.response(200, Record, example=EXAMPLE)
-@blueprint.fails(400, 403, 409)
+@blueprint.fails(400, 403, 409, 412)
 @optimistic
 @allow(Access.ANONYMOUS)
 def patch_record(body: dict[str, Any], collection: str, record_id: str) -> Response:
@@ -186,12 +266,15 @@ def patch_record(body: dict[str, Any], collection: str, record_id: str) -> Respo
 
     Only the fields in the body change.
     """
-    return respond(records.patch(collection, record_id, body, by=principal()))
+    if_match = request.headers.get("If-Match")
+    changed = records.patch(collection, record_id, body, if_match=if_match, by=principal())
+    return tagged(changed)
 
 
 @blueprint.route("/<collection>/<record_id>", methods=["DELETE"])
+@blueprint.doc(parameters=[IF_MATCH])
 @blueprint.response(204)
-@blueprint.fails(403, 409)
+@blueprint.fails(403, 409, 412, 422)
 @optimistic
 @allow(Access.ANONYMOUS)
 def delete_record(collection: str, record_id: str) -> Response:
@@ -201,5 +284,6 @@ def delete_record(collection: str, record_id: str) -> Response:
     `set_null` are emptied, all in the same transaction, within the account and whatever the rules
     of those collections; one with `restrict` on a record that stays is a 409.
     """
-    records.delete(collection, record_id, by=principal())
+    if_match = request.headers.get("If-Match")
+    records.delete(collection, record_id, if_match=if_match, by=principal())
     return Response(status=204)

@@ -68,29 +68,135 @@ def read_page(
     return [dict(zip(names, row[:width], strict=True)) for row in rows], facts[0]
 
 
-def lock_one(definition: Definition, scoped: Sequence[Any], record_id: str) -> Row | None:
-    """One record, kept from other writers until the transaction ends."""
+def read_parts(
+    definition: Definition,
+    where: Sequence[Any],
+    parts: Iterable[tuple[Sequence[Any], Sequence[Any]]],
+    limit: int,
+    checked: Sequence[Stamp],
+    parameters: Mapping[str, Any] = NONE,
+) -> list[Row]:
+    """The first rows of parts of a list, which follow each other; checks the stamps. Raises Stale.
+
+    A part is its conditions and its order.
+    """
+    rows = sa.select(*definition.selected)
+    chosen = [rows.where(*where, *own).order_by(*order).limit(limit) for own, order in parts]
+    # Both databases read the parts of UNION ALL in turn, and no further than to the limit.
+    together = chosen[0] if len(chosen) == 1 else _one_after_another(chosen)
+    page = together.subquery()
+    statement = sa.select(*page.c, *stamps.columns(checked)).limit(limit)
+    return _checked(definition, statement, checked, parameters)
+
+
+def _one_after_another(chosen: Sequence[sa.Select[Any]]) -> sa.CompoundSelect[Any]:
+    return sa.union_all(*(sa.select(one.subquery()) for one in chosen))
+
+
+def read_among(
+    definition: Definition,
+    scoped: Sequence[Any],
+    record_ids: Sequence[str],
+    checked: Sequence[Stamp],
+    parameters: Mapping[str, Any] = NONE,
+) -> list[Row]:
+    """Those of these records within reach, in the statement that checks the stamps. Raises Stale.
+
+    The stamps are checked even if there are none.
+    """
     table = definition.table
-    statement = sa.select(*definition.selected).where(*scoped, table.c.id == record_id)
-    row = db.connection().execute(statement.with_for_update()).first()
-    return dict(zip(definition.columns, row, strict=True)) if row else None
+    nothing = sa.select(sa.literal(1).label("one")).subquery()
+    reached = sa.and_(*scoped, _among(table.c.id, record_ids))
+    joined = nothing.outerjoin(table, reached)
+    statement = sa.select(*definition.selected, *stamps.columns(checked)).select_from(joined)
+    rows = _checked(definition, statement, checked, parameters)
+    return [row for row in rows if row["id"] is not None]
 
 
-def insert(definition: Definition, values: Row) -> Row:
-    """Store a new record and return it as stored."""
+def _checked(
+    definition: Definition,
+    statement: sa.Select[Any],
+    checked: Sequence[Stamp],
+    parameters: Mapping[str, Any],
+) -> list[Row]:
+    rows = db.connection().execute(statement, parameters).all()
+    names, width = tuple(definition.columns), len(definition.columns)
+    if rows:
+        stamps.check(rows[0][width:], checked)
+    else:
+        stamps.verify(checked)
+    return [dict(zip(names, row[:width], strict=True)) for row in rows]
+
+
+def lock(
+    definition: Definition, scoped: Sequence[Any], record_ids: Sequence[str]
+) -> dict[str, Row]:
+    """Those of these records within reach, by id, kept from other writers to the end."""
     table = definition.table
-    statement = sa.insert(table).values(_bound(table, values)).returning(*definition.selected)
-    row = db.connection().execute(statement).one()
-    return dict(zip(definition.columns, row, strict=True))
+    chosen = sa.select(*definition.selected).where(*scoped, _among(table.c.id, record_ids))
+    # Always in the same order, lest two changes wait for each other.
+    rows = db.connection().execute(chosen.order_by(table.c.id).with_for_update())
+    return {row["id"]: row for row in _rows(definition, rows)}
 
 
-def update(definition: Definition, record: Row, values: Row) -> Row:
-    """Change a record and return it as stored."""
+def lock_having(
+    definition: Definition, account_id: str, name: str, values: Sequence[Any]
+) -> list[Row]:
+    """The records of an account with one of these values in a field, kept from other writers."""
     table = definition.table
-    statement = sa.update(table).where(*_exactly(definition, record))
-    changed = statement.values(_bound(table, values)).returning(*definition.selected)
-    row = db.connection().execute(changed).one()
-    return dict(zip(definition.columns, row, strict=True))
+    chosen = sa.select(*definition.selected).where(
+        table.c.account_id == account_id, table.c[name].in_(values)
+    )
+    rows = db.connection().execute(chosen.order_by(table.c.id).with_for_update())
+    return _rows(definition, rows)
+
+
+def insert(definition: Definition, rows: Sequence[Row]) -> list[Row]:
+    """Store new records, which all name the same fields, and return them as stored."""
+    table = definition.table
+    bound = {name: _parameter(table, name) for name in rows[0]}
+    statement = sa.insert(table).values(bound).returning(*definition.selected)
+    given = [{_PREFIX + name: value for name, value in row.items()} for row in rows]
+    return _in_order(definition, rows, db.connection().execute(statement, given))
+
+
+def update(definition: Definition, records: Sequence[Row], values: Sequence[Row]) -> list[Row]:
+    """Change records of one account and return them as stored."""
+    table = definition.table
+    if len(records) == 1:
+        statement = sa.update(table).where(*_exactly(definition, records[0]))
+        change = statement.values(_bound(table, values[0])).returning(*definition.selected)
+        return _in_order(definition, records, db.connection().execute(change))
+    names = [c.name for c in table.c if any(c.name in row for row in values)]
+    width = max(1, _MOST_PARAMETERS // (len(names) + 1))
+    stored: list[Row] = []
+    for first in range(0, len(records), width):
+        some = slice(first, first + width)
+        stored += _update_some(definition, records[some], values[some], names)
+    return stored
+
+
+def _update_some(
+    definition: Definition, records: Sequence[Row], values: Sequence[Row], names: Sequence[str]
+) -> list[Row]:
+    table = definition.table
+    # The records are locked: what one of them was not told keeps the value that was read.
+    rows = [
+        (old["id"], *(new.get(name, old[name]) for name in names))
+        for old, new in zip(records, values, strict=True)
+    ]
+    columns = [sa.column(f"_{name}", table.c[name].type) for name in ("id", *names)]
+    given = sa.values(*columns).data(rows).cte("_given")
+    mine = (table.c.account_id == sa.bindparam("_account_id", records[0]["account_id"]),)
+    change = sa.update(table).where(*mine, table.c.id == given.c["_id"])
+    # Values in a row of their own have no type on PostgreSQL, where a column is null throughout.
+    cast = db.connection().dialect.name == "postgresql"
+    new = {
+        name: sa.cast(column, column.type) if cast else column
+        for name, column in ((name, given.c[f"_{name}"]) for name in names)
+    }
+    done = db.connection().execute(change.values(new).returning(*definition.selected))
+    return _in_order(definition, records, done)
 
 
 def lock_referring(
@@ -213,17 +319,45 @@ def foreseen(
     return dict(zip(map(".".join, paths), found, strict=True))
 
 
-def clashing(definition: Definition, values: Row, record_id: str | None) -> list[str]:
-    """The unique fields whose value another record of the account already has."""
+def clashing(definition: Definition, rows: Sequence[Row]) -> dict[int, list[str]]:
+    """By place, the unique fields whose value another record has, stored or further ahead."""
     table = definition.table
-    found = []
-    for name, field in definition.fields.items():
-        if field.unique and values.get(name) is not None:
-            same = (table.c.account_id == values["account_id"], table.c[name] == values[name])
-            others = sa.select(table.c.id).where(*same, table.c.id != (record_id or ""))
-            if db.connection().execute(others.limit(1)).first():
-                found.append(name)
-    return found
+    found: dict[int, list[str]] = {}
+    for name in (name for name, field in definition.fields.items() if field.unique):
+        places: dict[Any, int] = {}
+        keys = [(row["account_id"], row[name], row["id"]) for row in rows]
+        same = (
+            table.c.account_id.in_({key[0] for key in keys}),
+            table.c[name].in_([key[1] for key in keys if key[1] is not None]),
+        )
+        columns = (table.c.account_id, table.c[name], table.c.id)
+        owners = {
+            row[:2]: row[2] for row in db.connection().execute(sa.select(*columns).where(*same))
+        }
+        for place, (account_id, value, id) in enumerate(keys):
+            key = (account_id, value)
+            ahead = places.setdefault(key, place) != place
+            if value is not None and (ahead or owners.get(key, id) != id):
+                found.setdefault(place, []).append(name)
+    return dict(sorted(found.items()))
+
+
+_PREFIX = "_value_"
+_MOST_PARAMETERS = 30_000  # SQLite takes 32,766
+
+
+def _parameter(table: sa.Table, name: str) -> Any:
+    return sa.bindparam(_PREFIX + name, type_=table.c[name].type)
+
+
+def _rows(definition: Definition, found: Iterable[Any]) -> list[Row]:
+    names = tuple(definition.columns)
+    return [dict(zip(names, row, strict=True)) for row in found]
+
+
+def _in_order(definition: Definition, records: Sequence[Row], found: Iterable[Any]) -> list[Row]:
+    by_id = {row["id"]: row for row in _rows(definition, found)}
+    return [by_id[record["id"]] for record in records]
 
 
 def _bound(table: sa.Table, values: Row) -> dict[str, Any]:

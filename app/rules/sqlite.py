@@ -5,6 +5,7 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Callable
 from datetime import UTC, datetime
+from decimal import Decimal
 from typing import Any
 
 from app.rules import values
@@ -27,6 +28,32 @@ def register(connection: sqlite3.Connection) -> None:
     given["matches"] = (values.matches, 2)
     for name, (python, count) in given.items():
         connection.create_function(f"atrium_{name}", count, _strict(python), deterministic=True)
+    connection.create_aggregate("atrium_sum", 1, _Sum)
+    connection.create_aggregate("atrium_average", 1, _Average)
+
+
+class _Sum:
+    """The sum of numbers as they are written; null of none."""
+
+    def __init__(self) -> None:
+        self.total, self.count = Decimal(0), 0
+
+    def step(self, number: Any) -> None:
+        if number is not None:
+            self.total = values.EXACT.add(self.total, values.decimal(number))
+            self.count += 1
+
+    def finalize(self) -> Any:
+        return values.nearest(self.total) if self.count else None
+
+
+class _Average(_Sum):
+    """The nearest number to the sum by the count."""
+
+    def finalize(self) -> Any:
+        if not self.count:
+            return None
+        return values.nearest(values.QUOTIENT.divide(self.total, Decimal(self.count)))
 
 
 def _strict(python: Callable[..., Any]) -> Callable[..., Any]:

@@ -47,6 +47,7 @@ TABLE: list[tuple[str, str, Any, Statuses]] = [
     ("POST", "users/{user}/verify", None, ANY_SUPERADMIN),
     ("POST", "users/{user}/resend-verification", None, ANY_SUPERADMIN),
     ("DELETE", "users/{user}", None, ANY_SUPERADMIN),
+    ("POST", "users/{user}/erase", None, ANY_SUPERADMIN),
     ("GET", "roles", None, ANY_SUPERADMIN),
     ("POST", "roles", {"name": "{new}"}, ANY_SUPERADMIN),
     ("GET", "roles/{role}", None, ANY_SUPERADMIN),

@@ -61,6 +61,7 @@ def test_a_new_collection_is_answered_in_full(root: Caller) -> None:
         "fields",
         "field_count",
         "record_count",
+        "options",
         "created_at",
         "updated_at",
     ]

@@ -79,7 +79,7 @@ def test_navigation_leads_only_where_one_may_go(app: Flask, cast: Cast) -> None:
         links = set(re.findall(r'href="/(console/[^"]*)"', home))
         assert {f"console/{one}" for one in ("keys", "profile")} <= links
         for link in links:
-            assert browser.client.get(f"/{link}").status_code == 200, link
+            assert browser.client.get(f"/{link}", follow_redirects=True).status_code == 200, link
 
 
 def test_every_form_needs_its_token(app: Flask, cast: Cast, superadmin: Browser) -> None:

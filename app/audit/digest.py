@@ -1,0 +1,68 @@
+"""The digests of contract section 7, as pure functions; docs/audit.md says them in words.
+
+H is SHA-256 in lower-case hex. J is JSON in UTF-8 with sorted keys, separators `,` and `:`, and
+non-ASCII characters unescaped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from hashlib import sha256
+from typing import Any
+
+import orjson
+
+FIRST_PREVIOUS = "0" * 64
+SALT_BYTES = 16
+ACTOR_COLUMNS = (
+    "user_email",
+    "user_name",
+    "ip_address",
+    "user_agent",
+    "es_username",
+    "es_reason",
+)
+CHAINED = (
+    "account_id",
+    "actor_digest",
+    "column_name",
+    "es_timestamp",
+    "extra_metadata",
+    "occurred_at",
+    "operation",
+    "record_id",
+    "request_id",
+    "table_name",
+    "user_id",
+    "values_digest",
+)
+
+
+def canonical(value: Any) -> bytes:
+    """J of a value."""
+    return orjson.dumps(value, option=orjson.OPT_SORT_KEYS)
+
+
+def salted(salt: str, values: Sequence[str | None]) -> str:
+    """H of a salt, a line feed, and J of the values."""
+    return sha256(salt.encode() + b"\n" + canonical(values)).hexdigest()
+
+
+def values_digest(salt: str, old_value: str | None, new_value: str | None) -> str:
+    """The digest of what a column was and became."""
+    return salted(salt, (old_value, new_value))
+
+
+def actor_digest(salt: str, actor: Mapping[str, Any]) -> str:
+    """The digest of what an entry tells of the person who acted."""
+    return salted(salt, [actor[name] for name in ACTOR_COLUMNS])
+
+
+def entry_digest(entry: Mapping[str, Any]) -> str:
+    """The digest of all of an entry but its place in the chain."""
+    return sha256(canonical({name: entry[name] for name in CHAINED})).hexdigest()
+
+
+def checksum(previous_hash: str, id: int, entry_digest: str) -> str:
+    """The link: the entry at this place of its chain."""
+    return sha256(f"{previous_hash}:{id}:{entry_digest}".encode()).hexdigest()

@@ -1,0 +1,87 @@
+"""The audit log, the head of every account's chain, and checkpoints (spec 2, contract section 7).
+
+Entries outlive what they tell of, so nothing here has a foreign key.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.orm import Mapped, mapped_column
+
+from app import clock
+from app.db import Base, Id, Moment, Text
+
+
+class AuditEntry(Base):
+    """One change of one column. The database itself refuses UPDATE and DELETE (migration 0005)."""
+
+    __tablename__ = "audit_log"
+    # One index for each filter of the list in its default order, and each within an account.
+    __table_args__ = (
+        sa.Index("ix_audit_log_id", "id"),
+        sa.Index("ix_audit_log_newest", "occurred_at", "id"),
+        sa.Index("ix_audit_log_account", "account_id", "occurred_at", "id"),
+        sa.Index("ix_audit_log_table", "table_name", "occurred_at", "id"),
+        sa.Index("ix_audit_log_record", "record_id", "occurred_at", "id"),
+        sa.Index("ix_audit_log_user", "user_id", "occurred_at", "id"),
+        sa.Index("ix_audit_log_operation", "operation", "occurred_at", "id"),
+        sa.Index("ix_audit_log_account_table", "account_id", "table_name", "occurred_at", "id"),
+        sa.Index("ix_audit_log_account_user", "account_id", "user_id", "occurred_at", "id"),
+        sa.Index("ix_audit_log_account_operation", "account_id", "operation", "occurred_at", "id"),
+    )
+
+    account_id: Mapped[str] = mapped_column(Id, primary_key=True)
+    id: Mapped[int] = mapped_column(sa.BigInteger, primary_key=True, autoincrement=False)
+    operation: Mapped[str] = mapped_column(Text)
+    table_name: Mapped[str] = mapped_column(Text)
+    record_id: Mapped[str] = mapped_column(Text)
+    column_name: Mapped[str] = mapped_column(Text)
+    old_value: Mapped[str | None] = mapped_column(Text)
+    new_value: Mapped[str | None] = mapped_column(Text)
+    user_id: Mapped[str] = mapped_column(Text)
+    user_email: Mapped[str | None] = mapped_column(Text)
+    user_name: Mapped[str | None] = mapped_column(Text)
+    es_username: Mapped[str | None] = mapped_column(Text)
+    es_reason: Mapped[str | None] = mapped_column(Text)
+    es_timestamp: Mapped[datetime | None] = mapped_column(Moment)
+    ip_address: Mapped[str | None] = mapped_column(Text)
+    user_agent: Mapped[str | None] = mapped_column(Text)
+    request_id: Mapped[str | None] = mapped_column(Text)
+    occurred_at: Mapped[datetime] = mapped_column(Moment)
+    extra_metadata: Mapped[dict[str, Any] | None] = mapped_column(sa.JSON(none_as_null=True))
+    salt: Mapped[str | None] = mapped_column(Text)
+    values_digest: Mapped[str] = mapped_column(Text)
+    actor_salt: Mapped[str | None] = mapped_column(Text)
+    actor_digest: Mapped[str] = mapped_column(Text)
+    entry_digest: Mapped[str] = mapped_column(Text)
+    previous_hash: Mapped[str] = mapped_column(Text)
+    checksum: Mapped[str] = mapped_column(Text)
+
+
+class AuditHead(Base):
+    """The end of an account's chain; its row lock puts the writers of the account in order."""
+
+    __tablename__ = "audit_heads"
+
+    account_id: Mapped[str] = mapped_column(Id, primary_key=True)
+    last_id: Mapped[int] = mapped_column(sa.BigInteger)
+    checksum: Mapped[str] = mapped_column(Text)
+    checkpoint_id: Mapped[int] = mapped_column(sa.BigInteger, default=0)
+    changed_at: Mapped[datetime] = mapped_column(Moment)
+
+
+class AuditCheckpoint(Base):
+    """A signed statement that a chain had this entry at this place."""
+
+    __tablename__ = "audit_checkpoints"
+    __table_args__ = (sa.Index("ix_audit_checkpoints_newest", "created_at", "account_id"),)
+
+    account_id: Mapped[str] = mapped_column(Id, primary_key=True)
+    entry_id: Mapped[int] = mapped_column(sa.BigInteger, primary_key=True, autoincrement=False)
+    checksum: Mapped[str] = mapped_column(Text)
+    created_at: Mapped[datetime] = mapped_column(Moment, default=clock.now)
+    public_key: Mapped[str] = mapped_column(Text)
+    signature: Mapped[str] = mapped_column(Text)

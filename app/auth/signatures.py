@@ -1,0 +1,54 @@
+"""Electronic signatures: a person vouches for a write with a password and a reason (contract 7).
+
+`X-ES-Username` is the address of a user of the account written in, who need not be the caller.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+
+from werkzeug.datastructures import Headers
+
+from app import actor, clock, db
+from app.auth import lockout, passwords
+from app.auth import service as auth
+from app.auth.principal import Principal
+from app.errors import Malformed, SignatureRequired, Unauthorized
+
+USERNAME, PASSWORD, REASON = "X-ES-Username", "X-ES-Password", "X-ES-Reason"
+LONGEST_REASON = 1000
+
+
+@dataclass(frozen=True)
+class Signature:
+    """Who signed, why and when."""
+
+    username: str
+    reason: str
+    timestamp: datetime
+
+
+def check(headers: Headers, caller: Principal, address: str | None) -> Signature | None:
+    """The signature that a request carries, if any. Raises Malformed, Unauthorized."""
+    given = {name: headers.get(name, "").strip() for name in (USERNAME, PASSWORD, REASON)}
+    if not any(given.values()):
+        return None
+    for name, value in given.items():
+        if not value or "\0" in value or len(value) > LONGEST_REASON:
+            message = f"A signature has all of {', '.join(given)}."
+            raise Malformed.at("header", name, msg=message, type="signature")
+    account_id = caller.one_account()
+    with lockout.guesses(account_id, given[USERNAME], address):
+        user = db.db.session.scalar(auth.user_named(account_id, given[USERNAME]))
+        known = user if user and user.is_active and user.email_verified else None
+        if not passwords.verify(given[PASSWORD], known.password_hash if known else None):
+            message = "The electronic signature is not valid."
+            raise Unauthorized(message, error="authentication_failed")
+    return Signature(known.email if known else "", given[REASON], clock.now())
+
+
+def require() -> None:
+    """Refuse a write that nobody has signed. Raises SignatureRequired (428)."""
+    if actor.current().es_username is None:
+        raise SignatureRequired

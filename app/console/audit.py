@@ -1,0 +1,141 @@
+"""For superadmins: the audit log, its chains, and exports of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import sqlalchemy as sa
+from flask import Response, current_app, render_template, request, stream_with_context
+
+from app import clock, db
+from app.accounts.models import Account
+from app.audit import append, checkpoints, service, transfer, verify
+from app.audit.models import AuditHead
+from app.audit.verify import Report
+from app.console import guard, lists
+from app.console.blueprint import blueprint
+from app.console.lists import Listing
+from app.errors import NotFound
+from app.rest import public
+
+AUDIT = "/console/audit"
+OPERATIONS = (append.CREATE, append.UPDATE, append.DELETE)
+TEXTS = {
+    "account_id": "Account (id)",
+    "table_name": "Table, such as col_posts",
+    "record_id": "Record (id)",
+    "user_id": "Actor (id, system, anonymous)",
+    "from_date": "From (2026-01-31T10:00)",
+    "to_date": "Until",
+}
+LONGEST = 100
+FORMATS = list(transfer.FORMATS)
+ORDER = {"sort_by": "occurred_at", "sort_order": "desc", "include_total": True}
+
+
+@blueprint.get(AUDIT)
+@public
+@guard.for_superadmins
+def show_audit_log() -> str:
+    """The entries that match, the newest first."""
+    listing = lists.asked_for("console.show_audit_log", {"operation": OPERATIONS})
+    typed, wrong = _typed(), list[str]()
+    listing.filters |= typed
+    asked = _asked(listing, wrong)
+    if not wrong:
+        items, total = service.page({**ORDER, **asked, **listing.asked}, by=guard.known_caller())
+        listing.holding((items, total or 0))
+    return render_template(
+        "console/audit/list.html",
+        listing=listing,
+        typed=typed,
+        texts=TEXTS,
+        wrong=wrong,
+        formats=FORMATS,
+        enabled=append.enabled(),
+    )
+
+
+@blueprint.get(f"{AUDIT}/<large:entry_id>")
+@public
+@guard.for_superadmins
+def show_audit_entry(entry_id: str) -> str:
+    """One entry, with all that a verifier takes."""
+    entry = service.get(int(entry_id), by=guard.known_caller())
+    return render_template("console/audit/one.html", entry=entry)
+
+
+@blueprint.get(f"{AUDIT}/export/<any(csv, json, jsonl):format>")
+@public
+@guard.for_superadmins
+def export_audit_log(format: str) -> Response:
+    """A file of the entries that match."""
+    listing, wrong = (
+        lists.asked_for("console.show_audit_log", {"operation": OPERATIONS}),
+        list[str](),
+    )
+    listing.filters |= _typed()
+    asked = _asked(listing, wrong)
+    if wrong:
+        raise NotFound
+    found = service.exported(asked, by=guard.known_caller())
+    text = transfer.written(format, found, checkpoints.of(asked.get("account_id")))
+    response = Response(stream_with_context(text), mimetype=transfer.FORMATS[format])
+    response.headers["Content-Disposition"] = f"attachment; filename=audit-log.{format}"
+    return response
+
+
+@blueprint.get(f"{AUDIT}/chains")
+@public
+@guard.for_superadmins
+def show_chains() -> str:
+    """How far each chain has come."""
+    listing = lists.asked_for("console.show_chains")
+    listing.holding(_chains(listing))
+    return render_template("console/audit/chains.html", listing=listing)
+
+
+@blueprint.post(f"{AUDIT}/verify")
+@public
+@guard.for_superadmins
+def verify_chains() -> Response:
+    """Verify every chain, or one, and tell of it as it goes on."""
+    account_id = request.form.get("account_id", "").replace("\0", "").lower()[:LONGEST] or None
+    template = current_app.jinja_env.get_template("console/audit/verified.html")
+    context: dict[str, Any] = {"steps": _steps(account_id), "account_id": account_id}
+    current_app.update_template_context(context)
+    return Response(stream_with_context(template.generate(context)), mimetype="text/html")
+
+
+def _steps(account_id: str | None) -> Iterator[int | Report]:
+    # Now and then is often enough to see that it goes on.
+    for step in verify.steps(account_id):
+        if isinstance(step, Report) or step % 10_000 == 0:
+            yield step
+
+
+def _typed() -> dict[str, str]:
+    given = {name: request.args.get(name, "").replace("\0", "").strip() for name in TEXTS}
+    return {name: text[:LONGEST] for name, text in given.items() if text}
+
+
+def _asked(listing: Listing, wrong: list[str]) -> Mapping[str, Any]:
+    asked: dict[str, Any] = dict(listing.filters)
+    if "account_id" in asked:
+        asked["account_id"] = asked["account_id"].lower()
+    for name in {"from_date", "to_date"} & set(asked):
+        try:
+            asked[name] = clock.parse(asked[name])
+        except ValueError:
+            wrong.append(f"{asked[name]} is no date and time.")
+    return asked
+
+
+def _chains(listing: Listing) -> tuple[list[Any], int]:
+    total = db.db.session.scalar(sa.select(sa.func.count()).select_from(AuditHead))
+    chosen = sa.select(AuditHead, Account.name).outerjoin(
+        Account, Account.id == AuditHead.account_id
+    )
+    page = chosen.order_by(AuditHead.account_id).offset(listing.skip).limit(lists.SIZE)
+    return list(db.db.session.execute(page).all()), total or 0

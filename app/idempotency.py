@@ -1,0 +1,182 @@
+"""Answers that are given again: POST with an `Idempotency-Key` (contract section 1).
+
+A key is first claimed, in a transaction of its own, so that a second request sees that the first
+is running. The commit of the change itself waits until the answer is known (`db.hold_commits`), and
+the answer is written along with it: so there is no change without its answer, and no answer to
+what was rolled back. Whoever is killed leaves a claim that another may take over after a while; if
+it lives after all, its change finds the claim gone and is rolled back.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.dialects.postgresql import insert as insert_on_postgresql
+from sqlalchemy.dialects.sqlite import insert as insert_on_sqlite
+from sqlalchemy.orm import Mapped, mapped_column
+
+from app import db, jobs
+from app.errors import Conflict, Malformed
+
+LONGEST_KEY = 255
+KEPT_SECONDS = 24 * 3600
+CLAIM_SECONDS = 60
+PIECE = 500
+HEADER = "Idempotency-Key"
+
+
+class IdempotencyKey(db.Base):
+    """A key that a caller has used, and what was answered; no status while it is running."""
+
+    __tablename__ = "idempotency_keys"
+    __table_args__ = (sa.Index("ix_idempotency_keys_claimed", "claimed_at"),)
+
+    account_id: Mapped[str] = mapped_column(db.Id, primary_key=True)
+    caller: Mapped[str] = mapped_column(db.Text, primary_key=True)
+    key: Mapped[str] = mapped_column(db.Text, primary_key=True)
+    claim: Mapped[str] = mapped_column(db.Text)
+    request: Mapped[str] = mapped_column(db.Text)
+    """The digest of path and body."""
+    status: Mapped[int | None]
+    answer: Mapped[str | None] = mapped_column(db.Text)
+    etag: Mapped[str | None] = mapped_column(db.Text)
+    made: Mapped[str | None] = mapped_column(db.Text)
+    """Where the answer shows a secret and is not kept: the id of what was made."""
+    claimed_at: Mapped[datetime] = mapped_column(db.Moment)
+
+
+TABLE: Any = IdempotencyKey.__table__
+
+
+@dataclass(frozen=True)
+class Claim:
+    """The right to carry out a request under a key."""
+
+    account_id: str
+    caller: str
+    key: str
+    token: str
+
+    @property
+    def mine(self) -> list[Any]:
+        """The row, unless another has taken it over."""
+        return [
+            TABLE.c.account_id == self.account_id,
+            TABLE.c.caller == self.caller,
+            TABLE.c.key == self.key,
+            TABLE.c.claim == self.token,
+        ]
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What was answered before."""
+
+    status: int
+    text: str
+    etag: str | None
+
+
+def digest(path: str, query: bytes, body: bytes) -> str:
+    """What tells one request from another under the same key."""
+    parts = (path.rstrip("/").encode(), query, body)
+    return hashlib.sha256(b"".join(hashlib.sha256(part).digest() for part in parts)).hexdigest()
+
+
+def claim(account_id: str, caller: str, key: str, request: str) -> Claim | Answer:
+    """The right to carry out a request, or what was answered to it before.
+
+    Raises Malformed (422) for a key of another request, Conflict while it is running, and
+    `already_done` where the answer was not kept.
+    """
+    if not 1 <= len(key) <= LONGEST_KEY:
+        msg = f"Must have 1 to {LONGEST_KEY} characters."
+        raise Malformed.at("header", HEADER, msg=msg)
+    mine = Claim(account_id, caller, key, db.new_id())
+    found = _claimed(mine, request)
+    if found is None:
+        db.hold_commits()
+        return mine
+    return _before(found, request)
+
+
+def _claimed(claim: Claim, request: str) -> sa.Row[Any] | None:
+    """Claim a key: None if it worked, else what stands in the way."""
+    new = {
+        "account_id": claim.account_id,
+        "caller": claim.caller,
+        "key": claim.key,
+        "claim": claim.token,
+        "request": request,
+        "claimed_at": db.database_now(),
+    }
+    over = sa.or_(
+        TABLE.c.claimed_at < db.database_now(-KEPT_SECONDS),
+        sa.and_(TABLE.c.status.is_(None), TABLE.c.claimed_at < db.database_now(-CLAIM_SECONDS)),
+    )
+    taken_over = {**new, **dict.fromkeys(("status", "answer", "etag", "made"))}
+    with db.transaction():
+        connection = db.connection()
+        is_sqlite = connection.dialect.name == "sqlite"
+        insert: Any = insert_on_sqlite if is_sqlite else insert_on_postgresql
+        statement = insert(TABLE).values(**new)
+        claimed = statement.on_conflict_do_update(
+            index_elements=list(TABLE.primary_key), set_=taken_over, where=over
+        ).returning(TABLE.c.claim)
+        if connection.execute(claimed).first() is not None:
+            return None
+        found = connection.execute(sa.select(TABLE).where(*claim.mine[:3])).first()
+    return found or _claimed(claim, request)  # it failed just now, and let go of the key
+
+
+def _before(found: sa.Row[Any], request: str) -> Answer:
+    if found.request != request:
+        msg = "This key was used for another request."
+        raise Malformed.at("header", HEADER, msg=msg, type="key_reused")
+    if found.status is None:
+        raise Conflict("A request with this key is running.", error="in_progress")
+    if found.answer is None:
+        message = "This was done already. Its answer showed a secret, and was not kept."
+        raise Conflict(message, error="already_done", id=found.made)
+    return Answer(found.status, found.answer, found.etag)
+
+
+def finish(claim: Claim, status: int, answer: str | None, etag: str | None, made: Any) -> None:
+    """Keep the answer, in the transaction of what was done. Raises Conflict if it took too long."""
+    db.hold_commits(hold=False)
+    kept = sa.update(TABLE).where(*claim.mine)
+    with db.held_transaction():
+        done = db.connection().execute(
+            kept.values(status=status, answer=answer, etag=etag, made=made)
+        )
+        if done.rowcount != 1:
+            message = "This took so long that a repeat of it was let in."
+            raise Conflict(message, error="in_progress")
+
+
+def give_up(claim: Claim, *, keep_changes: bool) -> None:
+    """Let the request be made again: it failed. What it did nevertheless is kept or undone."""
+    db.hold_commits(hold=False)
+    if not keep_changes:
+        db.drop_held()
+    with db.transaction():
+        db.connection().execute(sa.delete(TABLE).where(*claim.mine))
+
+
+@jobs.every(3600, "idempotency.purge")
+def purge(payload: Mapping[str, Any]) -> None:
+    """Forget answers that are not given again any more."""
+    over = TABLE.c.claimed_at < db.database_now(-KEPT_SECONDS)
+    key = (TABLE.c.account_id, TABLE.c.caller, TABLE.c.key)
+    while seen := db.connection().execute(sa.select(*key).where(over).limit(PIECE)).all():
+        with db.transaction():
+            for account_id in {row.account_id for row in seen}:
+                mine = [row[1:] for row in seen if row.account_id == account_id]
+                chosen = sa.tuple_(*key[1:]).in_(mine)
+                gone = sa.delete(TABLE).where(TABLE.c.account_id == account_id, over, chosen)
+                db.connection().execute(gone)

@@ -1,0 +1,93 @@
+"""`/records/{collection}/aggregate`: records counted and summed up (contract section 5)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import marshmallow as ma
+from flask import Response, request
+
+from app import rest
+from app.auth.guard import optimistic, principal
+from app.records import aggregate
+from app.rest import Access, allow, respond
+
+MOST_RESULTS = 1000
+
+blueprint = rest.Blueprint(
+    "Aggregates",
+    __name__,
+    url_prefix=f"{rest.PREFIX}/records",
+    description="Counts, sums, averages and extremes of the records of a collection.",
+)
+
+
+class AggregateArgs(rest.Schema):
+    """What to compute. Every other parameter is `<field>=<value>`, repeated for OR."""
+
+    class Meta:
+        """Other parameters are fields of the collection."""
+
+        unknown = ma.EXCLUDE
+
+    functions = rest.Text(
+        longest=8000,
+        metadata={
+            "description": "Comma-separated: `count()`, `count(f)` of values that are not null,"
+            " `sum(f)`, `avg(f)`, `min(f)`, `max(f)`.",
+            "example": "count(),sum(price)",
+        },
+    )
+    group_by = rest.Text(metadata={"description": "Comma-separated fields; null is a group, too."})
+    filter = rest.Text(
+        longest=2**30, metadata={"description": "Which records; as in the list of records."}
+    )
+    having = rest.Text(
+        longest=2**30,
+        metadata={
+            "description": "Which groups: an expression of the rule language over the names of the"
+            " results, such as `count > 5 && sum_price < 100`; `sum(price)` is `sum_price`."
+        },
+    )
+    skip = rest.Whole(
+        0, rest.LARGEST_SKIP, load_default=0, metadata={"description": "Groups to pass over."}
+    )
+    limit = rest.Whole(
+        1,
+        MOST_RESULTS,
+        load_default=MOST_RESULTS,
+        metadata={"description": "How many groups to return."},
+    )
+
+
+class Aggregates(rest.Schema):
+    """The groups in the order of the fields they are grouped by, and how many there are in all."""
+
+    results = ma.fields.List(
+        ma.fields.Dict(),
+        required=True,
+        metadata={"description": "`count`, `count_f`, `sum_f`, ... and the fields grouped by."},
+    )
+    total_groups = ma.fields.Integer(required=True)
+
+
+EXAMPLE = {"results": [{"status": "open", "count": 2, "sum_price": 30.5}], "total_groups": 1}
+
+
+@blueprint.route("/<collection>/aggregate", methods=["GET"])
+@blueprint.arguments(AggregateArgs, location="query", unknown=ma.EXCLUDE)
+@blueprint.response(200, Aggregates, example=EXAMPLE)
+@blueprint.fails(400, 403)
+@optimistic
+@allow(Access.ANONYMOUS)
+def aggregate_records(args: dict[str, Any], collection: str) -> Response:
+    """Aggregate records.
+
+    Of the records that the caller may list, by the fields that it sees there, unmasked. Sums are
+    those of the numbers as they are written, in decimal; an average is the nearest number. Of no
+    values there is no sum, average or extreme: null. Without `group_by` all records are one group.
+    """
+    parameters = request.args.to_dict(flat=False)
+    skip, limit = args["skip"], args["limit"]
+    found = aggregate.of(collection, parameters, skip=skip, limit=limit, by=principal())
+    return respond(found)

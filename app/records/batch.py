@@ -1,0 +1,147 @@
+"""Many records in one request: all of them or none, in a few statements (contract section 5)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from app import stamps
+from app.auth.principal import Principal
+from app.collections import access as accesses
+from app.collections.definition import Definition
+from app.collections.fields import Field, Refused
+from app.errors import Conflict, InvalidValues, problem
+from app.records import cascade, changes, service, store, values
+from app.records.values import Body, Problems
+from app.records.views import Shown
+
+TWICE = "Another record of this request has the same."
+
+
+def create(collection: str, bodies: Sequence[Body], *, by: Principal) -> list[Shown]:
+    """Store new records. Raises what `service.create` raises, with the places of the records."""
+    with service.writing(collection, by) as definition:
+        problems = Problems(range(len(bodies)))
+        change = changes.prepare_new(definition, bodies, problems, by)
+        problems.check()
+        return changes.store_all(change)
+
+
+def update(collection: str, items: Sequence[Mapping[str, Any]], *, by: Principal) -> list[Shown]:
+    """Set the fields that were sent for each `{id, data}`. Raises what `service.patch` raises."""
+    ids, bodies = [one["id"] for one in items], [one["data"] for one in items]
+    problems = Problems(range(len(items)))
+    _check_once("id", ids, problems)
+    problems.check()
+    with service.writing(collection, by) as definition:
+        access = accesses.of(by, definition, "update")
+        rows = changes.within_reach(access, ids, bodies, problems)
+        change = changes.prepare_changes(access, rows, bodies, problems)
+        problems.check()
+        return changes.store_all(change)
+
+
+def delete(collection: str, ids: Sequence[str], *, by: Principal) -> list[str]:
+    """Remove records, and what `on_delete` says goes with them. Raises as `service.delete` does."""
+    problems = Problems(range(len(ids)))
+    _check_once("id", ids, problems)
+    problems.check()
+    with service.writing(collection, by) as definition:
+        access = accesses.of(by, definition, "delete")
+        rows = changes.within_reach(access, ids, [{}] * len(ids), problems)
+        cascade.remove(definition, rows, by=by)
+    return list(ids)
+
+
+def upsert(
+    collection: str, bodies: Sequence[Body], on: str, *, by: Principal
+) -> tuple[list[Shown], list[Shown]]:
+    """Update the records that have a body's value in the unique field `on`; create the others.
+
+    Each kind under its own rule and field list. Returns what was created, and what was updated.
+    """
+    try:
+        with service.writing(collection, by) as definition:
+            return _upsert(definition, bodies, on, by)
+    except Conflict as error:
+        # Somebody has made such a record since we looked: next time it is there.
+        if any(one["field"] == on for one in error.extra.get("details", ())):
+            raise stamps.Stale from error
+        raise
+
+
+def _upsert(
+    definition: Definition, bodies: Sequence[Body], on: str, by: Principal
+) -> tuple[list[Shown], list[Shown]]:
+    field = _key_field(definition, on, by)
+    problems = Problems(range(len(bodies)))
+    keys = _keys(field, bodies, problems)
+    problems.check()
+    rows = store.lock_having(definition, by.one_account(), on, keys)
+    present = {row[on]: row for row in rows}
+    new = [place for place, key in enumerate(keys) if key not in present]
+    old = [place for place, key in enumerate(keys) if key in present]
+    made = _new(definition, [bodies[place] for place in new], problems.of(new), by)
+    # What a record was found by is not sent to be changed.
+    left = [{n: v for n, v in bodies[place].items() if n != on} for place in old]
+    found = [present[keys[place]] for place in old]
+    changed = _changed(definition, found, left, problems.of(old), by)
+    problems.check()
+    created = [shown for one in made for shown in changes.store_all(one)]
+    return created, [shown for one in changed for shown in changes.store_all(one)]
+
+
+def _new(
+    definition: Definition, bodies: Sequence[Body], problems: Problems, by: Principal
+) -> list[changes.Change]:
+    return [changes.prepare_new(definition, bodies, problems, by)] if bodies else []
+
+
+def _changed(
+    definition: Definition,
+    rows: Sequence[store.Row],
+    bodies: Sequence[Body],
+    problems: Problems,
+    by: Principal,
+) -> list[changes.Change]:
+    if not rows:
+        return []
+    access = accesses.of(by, definition, "update")
+    changes.check_may(access, rows, values.sent_to(access, bodies), problems)
+    return [changes.prepare_changes(access, rows, bodies, problems)]
+
+
+def _key_field(definition: Definition, on: str, by: Principal) -> Field:
+    field = definition.fields.get(on)
+    # Whoever may not see the values shall not find out by them which there are.
+    seen = on in accesses.of(by, definition, "create").comparable
+    if field is None or not field.unique or not seen:
+        message = "Name a unique field of the collection that you see."
+        raise InvalidValues([problem("on", "invalid_option", message)])
+    return field
+
+
+def _keys(field: Field, bodies: Sequence[Body], problems: Problems) -> list[Any]:
+    keys = [_key(field, body, index, problems) for index, body in enumerate(bodies)]
+    _check_once(field.name, keys, problems)
+    return keys
+
+
+def _key(field: Field, body: Body, index: int, problems: Problems) -> Any:
+    if body.get(field.name) is None:
+        missing = problem(field.name, "required_missing", "It says which record is meant.")
+        problems.add(index, [missing])
+        return None
+    try:
+        return field.clean(body[field.name])
+    except Refused as error:
+        problems.add(index, [problem(field.name, error.code, str(error))])
+        return None
+
+
+def _check_once(name: str, keys: Sequence[Any], problems: Problems) -> None:
+    seen: set[Any] = set()
+    for index, key in enumerate(keys):
+        if key is not None and key in seen:
+            problems.add(index, [problem(name, "not_unique", TWICE)])
+        seen.add(key)

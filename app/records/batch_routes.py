@@ -1,0 +1,164 @@
+"""`/records/{collection}/batch`: many records in one request, all of them or none."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import marshmallow as ma
+from flask import Response, request
+
+from app import config, rest
+from app.auth.guard import optimistic, principal
+from app.errors import BadRequest
+from app.records import batch
+from app.records.routes import EXAMPLE, Record
+from app.rest import Access, allow, respond
+
+blueprint = rest.Blueprint(
+    "Record batches",
+    __name__,
+    url_prefix=f"{rest.PREFIX}/records",
+    description="Many records in one request: all of them or none, in one transaction.",
+)
+
+
+def _check_length(items: Sequence[Any]) -> None:
+    most = config.current().batch_max
+    if not 1 <= len(items) <= most:
+        raise ma.ValidationError(f"Must have 1 to {most} entries.")
+
+
+class NewRecords(rest.Schema):
+    """Records to be made."""
+
+    records = ma.fields.List(
+        ma.fields.Dict(),
+        required=True,
+        validate=_check_length,
+        metadata={"description": "The fields of each record, as many as SERVICE_BATCH_MAX."},
+    )
+
+
+class ChangeOfRecord(rest.Schema):
+    """A record, and what of it is to change."""
+
+    id = rest.Text(required=True)
+    data = ma.fields.Dict(required=True)
+
+
+class ChangedRecords(rest.Schema):
+    """Records to be changed."""
+
+    records = ma.fields.List(
+        ma.fields.Nested(ChangeOfRecord), required=True, validate=_check_length
+    )
+
+
+class ChosenRecords(rest.Schema):
+    """Records to be deleted."""
+
+    ids = ma.fields.List(rest.Text(), required=True, validate=_check_length)
+
+
+class BatchArgs(rest.Schema):
+    """Whether records that are there already are updated."""
+
+    mode = ma.fields.String(
+        load_default="create",
+        validate=ma.validate.OneOf(["create", "upsert"]),
+        metadata={"description": "`upsert` updates the records that are there already."},
+    )
+    on = rest.Text(metadata={"description": "With `upsert`: the unique field that tells which."})
+
+    @ma.validates_schema
+    def check(self, args: dict[str, Any], **options: Any) -> None:
+        """The field goes with upsert, and upsert with the field."""
+        if ("on" in args) != (args["mode"] == "upsert"):
+            raise ma.ValidationError("Goes with mode=upsert, and it with this.", "on")
+
+
+class CreatedRecords(rest.Schema):
+    """What was created; of an upsert also what was updated."""
+
+    created = ma.fields.List(ma.fields.Nested(Record), required=True)
+    updated = ma.fields.List(ma.fields.Nested(Record))
+    count = ma.fields.Integer(required=True)
+
+
+class UpdatedRecords(rest.Schema):
+    """What was updated."""
+
+    updated = ma.fields.List(ma.fields.Nested(Record), required=True)
+    count = ma.fields.Integer(required=True)
+
+
+class DeletedRecords(rest.Schema):
+    """The ids of what was deleted."""
+
+    deleted = ma.fields.List(ma.fields.String(), required=True)
+    count = ma.fields.Integer(required=True)
+
+
+@blueprint.before_request
+def refuse_conditions() -> None:
+    """Refuse what cannot be honoured for many: whoever sends If-Match relies on it."""
+    if "If-Match" in request.headers:
+        raise BadRequest("If-Match is for requests that change one record.")
+
+
+@blueprint.route("/<collection>/batch", methods=["POST"])
+@blueprint.arguments(BatchArgs, location="query")
+@blueprint.arguments(NewRecords, example={"records": [{"title": "Hello"}, {"title": "Bye"}]})
+@blueprint.response(201, CreatedRecords, example={"created": [EXAMPLE], "count": 1})
+@blueprint.fails(400, 403, 409)
+@optimistic
+@allow(Access.ANONYMOUS)
+def create_records(args: dict[str, Any], body: dict[str, Any], collection: str) -> Response:
+    """Create many records.
+
+    Every problem of every record is told, each with the `index` of its record. With `mode=upsert`
+    and `on`, a record of the account with the same value in this unique field is updated instead,
+    by the update rule and its fields; the answer then has `created` and `updated`, and is a 200
+    where nothing was created.
+    """
+    if args["mode"] == "create":
+        created = batch.create(collection, body["records"], by=principal())
+        return respond({"created": created, "count": len(created)}, 201)
+    created, updated = batch.upsert(collection, body["records"], args["on"], by=principal())
+    count = len(created) + len(updated)
+    answer = {"created": created, "updated": updated, "count": count}
+    return respond(answer, 201 if created else 200)
+
+
+@blueprint.route("/<collection>/batch", methods=["PATCH"])
+@blueprint.arguments(
+    ChangedRecords, example={"records": [{"id": EXAMPLE["id"], "data": {"title": "Hello again"}}]}
+)
+@blueprint.response(200, UpdatedRecords, example={"updated": [EXAMPLE], "count": 1})
+@blueprint.fails(400, 403, 409)
+@optimistic
+@allow(Access.ANONYMOUS)
+def update_records(body: dict[str, Any], collection: str) -> Response:
+    """Change fields of many records.
+
+    Of each record only the fields in its `data` change. Every problem of every record is told,
+    each with the `index` of its record.
+    """
+    updated = batch.update(collection, body["records"], by=principal())
+    return respond({"updated": updated, "count": len(updated)})
+
+
+@blueprint.route("/<collection>/batch", methods=["DELETE"])
+@blueprint.arguments(ChosenRecords, example={"ids": [EXAMPLE["id"]]})
+@blueprint.response(200, DeletedRecords, example={"deleted": [EXAMPLE["id"]], "count": 1})
+@blueprint.fails(400, 403, 409)
+@optimistic
+@allow(Access.ANONYMOUS)
+def delete_records(body: dict[str, Any], collection: str) -> Response:
+    """Delete many records.
+
+    What refers to them goes or stays as with one; references among them do not hold them.
+    """
+    deleted = batch.delete(collection, body["ids"], by=principal())
+    return respond({"deleted": deleted, "count": len(deleted)})

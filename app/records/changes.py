@@ -1,0 +1,176 @@
+"""How records are written: always many, in a few statements; one record is a list of one.
+
+All of it runs inside `service.writing`. What is sent is first checked (`prepare_...`), for all
+records of a request, and only then stored (`store_...`); whatever fails rolls all of it back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from app import clock, db
+from app.auth import principal as principals
+from app.auth.principal import Principal
+from app.collections import access as accesses
+from app.collections.access import Access
+from app.collections.definition import Definition
+from app.errors import AppError, NotFound, Unauthorized, problem
+from app.records import cascade, clashes, etags, store, values, views
+from app.records.values import Body, Problems
+from app.records.views import Shown
+
+NO_RECORD = "There is no such record."
+
+
+@dataclass(frozen=True)
+class Change:
+    """Records that are about to be stored; `before` is empty where they are new."""
+
+    access: Access
+    before: Sequence[store.Row]
+    values: Sequence[Mapping[str, Any]]
+    sent: Sequence[Mapping[str, Any]]
+    problems: Problems
+
+
+def prepare_new(
+    definition: Definition, bodies: Sequence[Body], problems: Problems, by: Principal
+) -> Change:
+    """New records, checked as far as `problems` tell. Raises Forbidden, Unauthorized."""
+    access = accesses.of(by, definition, "create")
+    access.check_open()
+    system = _new_system_values(_accounts_to_write(by, bodies, problems), by)
+    rows = values.clean_new(access, bodies, system, problems)
+    return Change(access, (), rows, values.sent_to(access, bodies), problems)
+
+
+def prepare_changes(
+    access: Access,
+    rows: Sequence[store.Row],
+    bodies: Sequence[Body],
+    problems: Problems,
+    absent: Body = views.NOTHING,
+) -> Change:
+    """Changes of locked records, checked as far as `problems` tell."""
+    changes = values.clean_changes(access, rows, bodies, absent, problems)
+    stamp = {"updated_at": clock.now(), "updated_by": access.caller.user_id}
+    stamped = [{**one, **stamp} for one in changes]
+    return Change(access, rows, stamped, values.sent_to(access, bodies), problems)
+
+
+def store_all(change: Change) -> list[Shown]:
+    """Store what was prepared. Raises Clash, and Forbidden where the rule refuses what was made."""
+    access, before = change.access, change.before
+    definition, by = access.definition, access.caller
+    after = [{**row, **one} for row, one in zip(before, change.values, strict=bool(before))]
+    with clashes.refusable(access, after or change.values, change.sent, change.problems):
+        if before:
+            stored = store.update(definition, before, change.values)
+        else:
+            stored = store.insert(definition, change.values)
+    _check_allowed(access, stored, change)
+    operation = "update" if before else "create"
+    previously: Sequence[store.Row | None] = before or [None] * len(stored)
+    for row, previous in zip(stored, previously, strict=True):
+        cascade.tell(definition, operation, row, previous, by)
+    return views.viewed(definition, stored, by)
+
+
+def within_reach(
+    access: Access, record_ids: Sequence[str], bodies: Sequence[Body], problems: Problems
+) -> list[store.Row]:
+    """Records that the caller may change, locked. Raises NotFound where one is out of sight."""
+    definition, by = access.definition, access.caller
+    by.one_account()
+    locked = store.lock(definition, store.scope(definition, by.account_id), record_ids)
+    gone = [index for index, id in enumerate(record_ids) if id not in locked]
+    if gone:
+        raise _told(missing(access), gone, "not_found", NO_RECORD, problems)
+    rows = [locked[id] for id in record_ids]
+    check_may(access, rows, values.sent_to(access, bodies), problems)
+    return rows
+
+
+def check_may(
+    access: Access, rows: Sequence[store.Row], sent: Sequence[Body], problems: Problems
+) -> None:
+    """Refuse records that the rule refuses: NotFound where the caller does not even see them."""
+    may = views.allowed(access, rows, sent)
+    refused = [index for index, open_ in enumerate(may) if not open_]
+    if not refused:
+        return
+    view = views.access_to_view(access.definition, access.caller)
+    seen = views.allowed(view, [rows[i] for i in refused]) if view else [False] * len(refused)
+    hidden = [index for index, open_ in zip(refused, seen, strict=True) if not open_]
+    if hidden:
+        raise _told(missing(access), hidden, "not_found", NO_RECORD, problems)
+    raise _told(access.refusal(), refused, "rule_denied", access.refusal().args[0], problems)
+
+
+def check_etag(access: Access, row: store.Row, if_match: str | None) -> None:
+    """Refuse where the caller has not seen the record as it is. Raises PreconditionFailed."""
+    if if_match is not None:
+        seen = views.viewed(access.definition, [row], access.caller)[0]
+        etags.check(if_match, seen.etag)
+
+
+def missing(access: Access) -> Exception:
+    """No such record, or none for the caller: whoever might see it once signed in is told so."""
+    if not access.caller.signed_in and access.about_caller:
+        return Unauthorized()
+    return NotFound(NO_RECORD)
+
+
+def _told(
+    error: Exception, places: Sequence[int], code: str, message: str, problems: Problems
+) -> Exception:
+    if isinstance(error, AppError) and problems.places is not None:
+        field = "id" if code == "not_found" else None
+        error.extra["details"] = [
+            one for index in places for one in problems.told(index, [problem(field, code, message)])
+        ]
+    return error
+
+
+def _check_allowed(access: Access, stored: Sequence[store.Row], change: Change) -> None:
+    may = views.allowed(access, stored, change.sent)
+    refused = [index for index, open_ in enumerate(may) if not open_]
+    if refused:
+        error = access.refusal()
+        raise _told(error, refused, "rule_denied", error.args[0], change.problems)
+
+
+def _accounts_to_write(by: Principal, bodies: Sequence[Body], problems: Problems) -> list[str]:
+    chosen = [body.get("account_id") if by.is_superadmin else None for body in bodies]
+    if not any(one is not None for one in chosen):
+        return [by.one_account()] * len(bodies)
+    texts = {one for one in chosen if isinstance(one, str)}
+    named = {one: principals.account_as_it_is(one) for one in texts}
+    accounts = []
+    for index, one in enumerate(chosen):
+        account = named.get(one) if isinstance(one, str) else None
+        if one is None:
+            accounts.append(by.one_account())
+        elif account is None:
+            problems.add(index, [problem("account_id", "invalid_reference", "No such account.")])
+        else:
+            accounts.append(account.id)
+    problems.check()
+    return accounts
+
+
+def _new_system_values(accounts: Sequence[str], by: Principal) -> list[dict[str, Any]]:
+    now = clock.now()
+    return [
+        {
+            "account_id": account_id,
+            "id": db.new_id(),
+            "created_at": now,
+            "updated_at": now,
+            "created_by": by.user_id,
+            "updated_by": by.user_id,
+        }
+        for account_id in accounts
+    ]

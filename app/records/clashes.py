@@ -1,0 +1,76 @@
+"""Why the database refused records: told after the rollback, and only to whom it may be told."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from sqlalchemy.exc import IntegrityError
+
+from app import db, stamps
+from app.collections.access import Access
+from app.errors import Conflict, InvalidValues, problem
+from app.records import store
+from app.records.values import Problems
+
+TAKEN = "Another record has this value already."
+GONE = "A record that this one refers to is gone."
+
+
+class Clash(Exception):
+    """Records that the database refused, with what is needed to say why."""
+
+    def __init__(
+        self,
+        access: Access,
+        rows: Sequence[store.Row],
+        sent: Sequence[Mapping[str, Any]],
+        problems: Problems,
+    ) -> None:
+        super().__init__()
+        self.access, self.rows, self.sent, self.problems = access, rows, sent, problems
+
+    @property
+    def kind(self) -> str:
+        """What kind of constraint was in the way."""
+        error = self.__cause__
+        return db.violation(error).kind if isinstance(error, IntegrityError) else "other"
+
+
+@contextmanager
+def refusable(
+    access: Access,
+    rows: Sequence[store.Row],
+    sent: Sequence[Mapping[str, Any]],
+    problems: Problems,
+) -> Iterator[None]:
+    """Around a statement that writes these rows. Raises Clash where the database refuses it."""
+    try:
+        yield
+    except IntegrityError as error:
+        raise Clash(access, rows, sent, problems) from error
+
+
+def explained(clash: Clash) -> Exception:
+    """What the caller is told. Asked after the rollback: before it PostgreSQL answers nothing."""
+    if clash.kind == "foreign_key":
+        names = [name for name, field in clash.access.definition.fields.items() if field.collection]
+        return InvalidValues([problem(name, "invalid_reference", GONE) for name in names])
+    if clash.kind == "not_null":
+        # A required field came with a change of the schema between our look and our writing.
+        return stamps.Stale()
+    return _taken(clash) if clash.kind == "unique" else clash
+
+
+def _taken(clash: Clash) -> Exception:
+    access, places = clash.access, clash.problems
+    details: list[dict[str, Any]] = []
+    for index, names in store.clashing(access.definition, clash.rows).items():
+        row = clash.rows[index]
+        led_to = store.foreseen(access.definition, row, access.follows)
+        if not access.allows({**row, **led_to}, clash.sent[index]):
+            # What others have must not show to whom the rule refuses the record anyway.
+            return access.refusal()
+        details += places.told(index, [problem(name, "not_unique", TAKEN) for name in names])
+    return Conflict(TAKEN, field=details[0]["field"] if details else None, details=details)

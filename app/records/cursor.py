@@ -1,0 +1,195 @@
+"""Keyset paging: a cursor says where in the order of a list a page ended (contract section 5).
+
+What comes after a position is several ranges, one after the other: those that are equal to it but
+in the last key, those equal but in the last two, and so on, each with its nulls behind. Each range
+is one that an index can begin to read at its first row, so that no page costs more than the first.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import date
+from typing import Any
+
+import orjson
+import sqlalchemy as sa
+from itsdangerous import BadSignature
+
+from app import clock, crypto, rules
+from app.collections.definition import Definition
+from app.errors import InvalidValues, problem
+
+PURPOSE = "cursor"
+LONGEST_POSITION = 3000  # bytes; it has to fit into the line of a request, beside a filter
+DIRECTIONS = ("cursor", "cursor_before")
+FOREIGN = "This cursor is not one of this list: not with this filter, this order, this account."
+
+Row = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Key:
+    """One field of an order."""
+
+    name: str
+    type: rules.Type
+    expression: Any
+    descending: bool
+    nullable: bool
+
+    def ordered(self, *, backward: bool = False, present: bool = False) -> Any:
+        """What to order by; `present` where nulls are excluded anyway."""
+        descending = self.descending is not backward
+        ordered = self.expression.desc() if descending else self.expression.asc()
+        # Without NULLS LAST an index in the usual order serves; without nulls, it says nothing.
+        if not self.nullable or present:
+            return ordered
+        return ordered.nulls_first() if backward else ordered.nulls_last()
+
+
+@dataclass(frozen=True)
+class Walk:
+    """Where a page begins and in which direction it goes from there."""
+
+    binding: str
+    backward: bool
+    position: Sequence[Any] | None
+    """The values of the keys that the page comes after, or before; None at the very end."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """A range of a list: its conditions, and its order."""
+
+    where: Sequence[Any]
+    order_by: Sequence[Any]
+
+
+def read(
+    parameters: Mapping[str, str], keys: Sequence[Key], binding: str, found: list[dict[str, Any]]
+) -> Walk | None:
+    """The walk that a list asks for; None where it asks for none."""
+    asked = [name for name in DIRECTIONS if name in parameters]
+    if not asked:
+        return None
+    if len(asked) == 2:
+        found.append(_wrong("cursor_before", "Either cursor or cursor_before."))
+    for name, least in (("skip", 0), ("page", 1)):
+        if int(parameters.get(name) or least) > least:
+            found.append(_wrong(name, "A cursor says where the page begins."))
+    text = parameters[asked[0]]
+    try:
+        position = _position(text, keys, binding) if text else None
+    except BadSignature:
+        found.append(_wrong(asked[0], FOREIGN))
+        return None
+    return Walk(binding, asked[0] == "cursor_before", position)
+
+
+def binding(definition: Definition, account_id: str | None, keys: Sequence[Key], asked: Any) -> str:
+    """What a cursor belongs to: the list of an account, its conditions and its order."""
+    order = [[key.name, key.type.value, key.descending] for key in keys]
+    text = orjson.dumps([definition.id, account_id, order, asked])
+    return hashlib.sha256(text).hexdigest()[:32]
+
+
+def parts(keys: Sequence[Key], walk: Walk) -> list[Part]:
+    """The ranges that follow each other from where the walk begins."""
+    if walk.position is None:
+        return list(_from_end(keys, walk.backward))
+    found: list[Part] = []
+    for place in reversed(range(len(keys))):
+        same = [_equals(key, walk.position[i]) for i, key in enumerate(keys[:place])]
+        for beyond in _beyond(keys[place:], walk.position[place], walk.backward):
+            found.append(Part([*same, *beyond.where], beyond.order_by))
+    return found
+
+
+def answer(
+    rows: Sequence[Row], limit: int, walk: Walk, keys: Sequence[Key], definition: Definition
+) -> tuple[Sequence[Row], dict[str, Any]]:
+    """The page in the order of the list, of up to limit + 1 rows read; and what leads on from it.
+
+    `has_more` tells of what comes after the page, whichever way it was walked to.
+    """
+    further, shown = len(rows) > limit, rows[:limit]
+    shown = shown[::-1] if walk.backward else shown
+
+    def token(row: Row | None) -> str:
+        values = [_written(definition, key, row) for key in keys] if row else []
+        if len(orjson.dumps(values)) > LONGEST_POSITION:
+            raise InvalidValues([_wrong("sort", "Its values are too long to page by cursor.")])
+        return crypto.sign([walk.binding, values], PURPOSE)
+
+    came = walk.position is not None
+    ahead, behind = (further, came) if not walk.backward else (came, further)
+    # What came before an empty page is everything.
+    following = token(shown[-1] if shown else None) if ahead else None
+    preceding = token(shown[0] if shown else None) if behind else None
+    links = {"next_cursor": following, "prev_cursor": preceding, "has_more": ahead, "limit": limit}
+    return shown, links
+
+
+def _from_end(keys: Sequence[Key], backward: bool) -> Iterator[Part]:
+    first, rest = keys[0], [key.ordered(backward=backward) for key in keys[1:]]
+    present = [first.ordered(backward=backward, present=True), *rest]
+    if not first.nullable:
+        yield Part([], present)
+        return
+    both = [
+        Part([first.expression.is_not(sa.null())], present),
+        Part([first.expression.is_(sa.null())], rest),
+    ]
+    yield from reversed(both) if backward else both
+
+
+def _beyond(keys: Sequence[Key], value: Any, backward: bool) -> Iterator[Part]:
+    """What comes after a value of the first key; nulls last."""
+    first, rest = keys[0], [key.ordered(backward=backward) for key in keys[1:]]
+    present = [first.ordered(backward=backward, present=True), *rest]
+    if value is not None:
+        operator = "<" if first.descending is not backward else ">"
+        yield Part([first.expression.bool_op(operator)(_bound(first, value))], present)
+        if first.nullable and not backward:
+            yield Part([first.expression.is_(sa.null())], rest)
+    elif backward:
+        yield Part([first.expression.is_not(sa.null())], present)
+
+
+def _equals(key: Key, value: Any) -> Any:
+    if value is None:
+        return key.expression.is_(sa.null())
+    return key.expression == _bound(key, value)
+
+
+def _bound(key: Key, value: Any) -> Any:
+    return sa.bindparam(None, value, type_=key.expression.type, unique=True)
+
+
+def _written(definition: Definition, key: Key, row: Row) -> Any:
+    value = row[key.name]
+    return None if value is None else definition.columns[key.name].shown(value)
+
+
+def _position(text: str, keys: Sequence[Key], binding: str) -> Sequence[Any] | None:
+    bound, values = crypto.signed(text, PURPOSE)
+    if bound != binding:
+        raise BadSignature(FOREIGN)
+    if not values:
+        return None
+    return [_read(key, value) for key, value in zip(keys, values, strict=True)]
+
+
+def _read(key: Key, value: Any) -> Any:
+    if value is None or key.type not in READ:
+        return value
+    return READ[key.type](value)
+
+
+READ = {rules.Type.DATETIME: clock.parse, rules.Type.DATE: date.fromisoformat}
+
+
+def _wrong(name: str, message: str) -> dict[str, Any]:
+    return problem(name, "invalid_option", message)

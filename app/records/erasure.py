@@ -1,0 +1,199 @@
+"""Erasing a person or a record for good (contract section 7).
+
+First the thing itself is deleted, in one transaction with the job that does the rest: so the rest
+is done whatever becomes of this process. The rest takes values or actors out of the audit log,
+where each erased entry is named by a new one, and out of what webhooks were told. It finds what to
+erase in the log alone, and where nothing is left, it does nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import orjson
+import sqlalchemy as sa
+
+from app import db, idempotency, jobs
+from app.accounts import people
+from app.accounts import service as accounts
+from app.accounts.models import PII_GROUP, User
+from app.audit import erase
+from app.audit.models import AuditEntry
+from app.auth.models import Invitation
+from app.auth.principal import Principal
+from app.collections import definition as definitions
+from app.collections.definition import Definition
+from app.errors import Forbidden, NotFound
+from app.records import history
+from app.records import service as records
+from app.webhooks.models import ATTEMPTS, DELIVERIES
+
+LOG = AuditEntry.__table__
+PIECE = 200
+Erased = dict[str, Any]
+
+
+def record(collection: str, record_id: str, *, by: Principal) -> Erased:
+    """Delete a record, and erase what was kept of it. Raises Forbidden, NotFound or Conflict.
+
+    For superadmins, and for members of `pii_access` whom the delete rule lets. A record that is
+    deleted already is erased all the same.
+    """
+    definition, present = history.deletable(collection, record_id, by=by)
+    if not by.is_superadmin and PII_GROUP not in by.groups:
+        raise Forbidden("Only members of the group pii_access may erase.")
+    what = {
+        "account_id": by.one_account(),
+        "table_name": definition.table_name,
+        "record_id": record_id,
+    }
+    with db.transaction():
+        _enqueue("records.erase", what)
+        if present:
+            records.delete(collection, record_id, by=by)
+    return {"message": "The record is erased.", **what, **_rest_of_record(what)}
+
+
+@jobs.job("records.erase")
+def finish_record(payload: Mapping[str, Any]) -> None:
+    """Erase what is left of a deleted record."""
+    _rest_of_record(payload)
+
+
+def user(user_id: str, *, by: Principal) -> Erased:
+    """Delete a user, and erase what was kept of the person. Raises NotFound, Forbidden, Conflict.
+
+    A user who is deleted already is erased all the same.
+    """
+    user_id = user_id.lower()
+    found = db.db.session.scalar(sa.select(User).where(User.id == user_id))
+    account_id = found.account_id if found else _account_of(user_id)
+    what = {"account_id": account_id, "user_id": user_id}
+    with db.transaction() as session:
+        _enqueue("users.erase", what)
+        if found is not None:
+            mine = Invitation.account_id == account_id
+            key = accounts.email_key(found.email)
+            for one in session.scalars(
+                sa.select(Invitation).where(mine, Invitation.email_key == key)
+            ):
+                session.delete(one)
+            people.delete(None, user_id, by=by.user_id)
+    return {"message": "The user is erased.", **what, **_rest_of_user(what)}
+
+
+@jobs.job("users.erase")
+def finish_user(payload: Mapping[str, Any]) -> None:
+    """Erase what is left of a deleted user."""
+    _rest_of_user(payload)
+
+
+def _enqueue(kind: str, what: Mapping[str, Any]) -> None:
+    jobs.enqueue(kind, what, account_id=what["account_id"])
+
+
+def _rest_of_record(what: Mapping[str, Any]) -> Erased:
+    with db.transaction():
+        _forget_answers(what["account_id"], what["record_id"])
+        told = _forget_record(what["account_id"], what["record_id"])
+        erased = erase.values(what["account_id"], what["table_name"], what["record_id"])
+    return {"values_erased": erased, "actors_erased": 0, "deliveries_erased": told}
+
+
+def _rest_of_user(what: Mapping[str, Any]) -> Erased:
+    account_id, user_id = what["account_id"], what["user_id"]
+    with db.transaction():
+        emails = _told(account_id, "users", "email", [LOG.c.record_id == user_id])
+        invited = _rows_with(account_id, "invitations", "email", emails)
+        keys = _rows_with(account_id, "api_keys", "created_by", {user_id})
+        values = erase.values(account_id, "users", user_id)
+        values += sum(erase.values(account_id, "invitations", id) for id in sorted(invited))
+        values += sum(erase.values(account_id, "api_keys", id) for id in sorted(keys))
+        actors = sum(erase.actors(account_id, user_id, email) for email in sorted(emails | {""}))
+        _forget_answers(account_id, user_id)
+        told = _forget_actor(account_id, user_id)
+        for definition in definitions.everything():
+            _disown(definition, user_id)
+    return {"values_erased": values, "actors_erased": actors, "deliveries_erased": told}
+
+
+def _account_of(user_id: str) -> str:
+    theirs = (LOG.c.table_name == "users", LOG.c.record_id == user_id)
+    found = db.connection().scalar(sa.select(LOG.c.account_id).where(*theirs).limit(1))
+    if found is None:
+        raise NotFound("There is no such user.")
+    return str(found)
+
+
+def _told(account_id: str, table: str, column: str, which: list[Any]) -> set[str]:
+    of_column = (LOG.c.account_id == account_id, LOG.c.table_name == table)
+    chosen = sa.select(LOG.c.old_value, LOG.c.new_value)
+    rows = db.connection().execute(chosen.where(*of_column, LOG.c.column_name == column, *which))
+    return {value for row in rows for value in row if value is not None}
+
+
+def _rows_with(account_id: str, table: str, column: str, values: set[str]) -> set[str]:
+    told = sa.or_(LOG.c.old_value.in_(values), LOG.c.new_value.in_(values))
+    which = (LOG.c.account_id == account_id, LOG.c.table_name == table)
+    chosen = sa.select(LOG.c.record_id).where(*which, LOG.c.column_name == column, told)
+    return set(db.connection().scalars(chosen))
+
+
+def _disown(definition: Definition, user_id: str) -> None:
+    table = definition.table
+    for column in (table.c.created_by, table.c.updated_by):
+        db.connection().execute(
+            sa.update(table).where(column == user_id).values({column: sa.null()})
+        )
+
+
+def _forget_answers(account_id: str, id: str) -> None:
+    # Kept for a day, to be given again to whoever repeats a request.
+    table = idempotency.TABLE
+    answered = table.c.answer.contains(f'"id":"{id}"')
+    about = sa.or_(answered, table.c.caller.contains(id))
+    db.connection().execute(
+        sa.delete(table).where(table.c.account_id == account_id, about, table.c.status.is_not(None))
+    )
+
+
+def _forget_actor(account_id: str, user_id: str) -> int:
+    quoted, mine = f'"{user_id}"', DELIVERIES.c.account_id == account_id
+    told = DELIVERIES.c.payload.contains(quoted, autoescape=True)
+    without = sa.func.replace(DELIVERIES.c.payload, quoted, "null")
+    change = sa.update(DELIVERIES).where(mine, told)
+    size = sa.func.length(without)
+    return int(db.connection().execute(change.values(payload=without, size=size)).rowcount)
+
+
+def _forget_record(account_id: str, record_id: str) -> int:
+    table = DELIVERIES.c
+    told = table.payload.contains(f'"id":"{record_id}"', autoescape=True)
+    chosen = sa.select(table.id, table.payload).where(table.account_id == account_id, told)
+    count = 0
+    last = ""
+    while (
+        rows := db.connection()
+        .execute(chosen.where(table.id > last).order_by(table.id).limit(PIECE))
+        .all()
+    ):
+        for row in rows:
+            count += _forget_delivery(account_id, row.id, row.payload, record_id)
+        last = rows[-1].id
+    return count
+
+
+def _forget_delivery(account_id: str, delivery_id: str, payload: str, record_id: str) -> bool:
+    told = orjson.loads(payload)
+    about = [one for one in ("record", "previous") if (told.get(one) or {}).get("id") == record_id]
+    if not about or all(told[one] == {"id": record_id} for one in about):
+        return False
+    text = orjson.dumps(told | {one: {"id": record_id} for one in about}).decode()
+    run = db.connection().execute
+    mine = (DELIVERIES.c.account_id == account_id, DELIVERIES.c.id == delivery_id)
+    run(sa.update(DELIVERIES).where(*mine).values(payload=text, size=len(text)))
+    # A receiver may have answered with what it was sent.
+    tries = (ATTEMPTS.c.account_id == account_id, ATTEMPTS.c.delivery_id == delivery_id)
+    run(sa.update(ATTEMPTS).where(*tries).values(response_body=sa.null()))
+    return True

@@ -1,0 +1,47 @@
+"""ETags: names of a caller's view of a record, and whether one that was sent fits (contract 5)."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from typing import Any
+
+from werkzeug.http import parse_etags, quote_etag
+
+from app import rest
+from app.collections.definition import Definition
+from app.errors import PreconditionFailed
+from app.rules import Node, walk
+from app.rules.nodes import Call, Now
+
+SIZE = 16
+
+
+def of(view: Mapping[str, Any]) -> str:
+    """The quoted ETag of a whole view, whichever of its fields an answer is limited to."""
+    return quote_etag(hashlib.blake2b(rest.dumps(view), digest_size=SIZE).hexdigest())
+
+
+def unsettled(definition: Definition) -> frozenset[str]:
+    """The computed fields that change by themselves as time goes by."""
+    return frozenset(name for name, node in definition.computed.items() if _tells_time(node))
+
+
+def _tells_time(node: Node) -> bool:
+    parts = list(walk(node))
+    calls = {part.name for part in parts if isinstance(part, Call)}
+    return "now" in calls or any(isinstance(part, Now) for part in parts)
+
+
+def check(header: str | None, etag: str) -> None:
+    """Refuse where an If-Match names other views only. Raises PreconditionFailed.
+
+    A weak ETag never fits here (RFC 9110, section 13.1.1), nor does what is no ETag.
+    """
+    if header is not None and not parse_etags(header).contains(etag.strip('"')):
+        raise PreconditionFailed
+
+
+def is_known(header: str | None, etag: str) -> bool:
+    """Whether an If-None-Match names this view, so that it need not be sent again."""
+    return header is not None and parse_etags(header).contains_weak(etag.strip('"'))

@@ -1,0 +1,173 @@
+"""`/records/{collection}/{id}/history`, `/restore` and `/erase`, and `/users/{id}/erase`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import marshmallow as ma
+from flask import Response
+
+from app import rest
+from app.auth.guard import optimistic, principal
+from app.records import erasure, history
+from app.records.routes import EXAMPLE as RECORD
+from app.records.routes import Record
+from app.rest import Access, allow, page_of, respond, superadmin
+
+blueprint = rest.Blueprint(
+    "History",
+    __name__,
+    url_prefix=rest.PREFIX,
+    description="What records were, as the audit log tells it, and its erasure.",
+)
+
+ONE = "/records/<collection>/<record_id>"
+CHANGE = {
+    "audit_id": 41,
+    "operation": "UPDATE",
+    "occurred_at": "2026-11-20T12:00:00.123456Z",
+    "user_id": RECORD["created_by"],
+    "user_email": "alice@acme.example",
+    "user_name": "Alice",
+    "es_username": None,
+    "es_reason": None,
+    "es_timestamp": None,
+    "request_id": "6f9d7f0e-3a52-4b8a-9d43-0b8f3f1d1c55",
+    "changes": [
+        {
+            "field": "title",
+            "old_value": "Hello",
+            "new_value": "Hello, world",
+            "masked": False,
+            "erased": False,
+        }
+    ],
+}
+ERASED = {
+    "message": "The record is erased.",
+    "account_id": RECORD["account_id"],
+    "values_erased": 7,
+    "actors_erased": 0,
+    "deliveries_erased": 2,
+}
+
+
+class FieldChange(rest.Schema):
+    """What became of one field that the caller may view."""
+
+    field = ma.fields.String(required=True)
+    old_value = ma.fields.Raw(required=True, allow_none=True)
+    new_value = ma.fields.Raw(required=True, allow_none=True)
+    masked = ma.fields.Boolean(required=True)
+    erased = ma.fields.Boolean(required=True)
+
+
+class Change(rest.Schema):
+    """What one transaction did to a record."""
+
+    audit_id = ma.fields.Integer(
+        required=True, metadata={"description": "Of its last audit entry; what restore takes."}
+    )
+    operation = ma.fields.String(required=True, metadata={"description": "CREATE, UPDATE, DELETE."})
+    occurred_at = rest.Timestamp(required=True)
+    user_id = ma.fields.String(required=True)
+    user_email = ma.fields.String(required=True, allow_none=True)
+    user_name = ma.fields.String(required=True, allow_none=True)
+    es_username = ma.fields.String(required=True, allow_none=True)
+    es_reason = ma.fields.String(required=True, allow_none=True)
+    es_timestamp = rest.Timestamp(required=True, allow_none=True)
+    request_id = ma.fields.String(required=True, allow_none=True)
+    changes = ma.fields.List(ma.fields.Nested(FieldChange), required=True)
+
+
+class ChangePage(rest.page_schema(Change)):  # type: ignore[misc]
+    """A page of changes, the newest first."""
+
+
+class RestoreBody(rest.Schema):
+    """Which state to go back to."""
+
+    audit_id = rest.Whole(1, 2**63 - 1, required=True)
+
+
+class Erasure(rest.Schema):
+    """What was erased."""
+
+    message = ma.fields.String(required=True)
+    account_id = ma.fields.String(required=True)
+    table_name = ma.fields.String()
+    record_id = ma.fields.String()
+    user_id = ma.fields.String()
+    values_erased = ma.fields.Integer(
+        required=True, metadata={"description": "Audit entries that lost their values."}
+    )
+    actors_erased = ma.fields.Integer(
+        required=True, metadata={"description": "Audit entries that lost their actor."}
+    )
+    deliveries_erased = ma.fields.Integer(
+        required=True, metadata={"description": "Deliveries of webhooks that lost their values."}
+    )
+
+
+class HistoryArgs(rest.PageArgs):
+    """Which of the changes."""
+
+
+@blueprint.route(f"{ONE}/history", methods=["GET"])
+@blueprint.arguments(HistoryArgs, location="query")
+@blueprint.response(200, ChangePage, example=page_of([CHANGE], 1, {"skip": 0, "limit": 25}))
+@blueprint.fails(400, 403)
+@optimistic
+@allow(Access.ANONYMOUS)
+def list_changes(args: dict[str, Any], collection: str, record_id: str) -> Response:
+    """List the changes of a record, the newest first.
+
+    From the audit log. Needs the update rule, of a deleted record for its last state; the values
+    are those of the fields that the caller may view, masked where the record would be.
+    """
+    found = history.page(collection, record_id, args["skip"], args["limit"], by=principal())
+    return respond(page_of(*found, args))
+
+
+@blueprint.route(f"{ONE}/restore", methods=["POST"])
+@blueprint.arguments(RestoreBody, example={"audit_id": 41})
+@blueprint.response(200, Record, example=RECORD)
+@blueprint.fails(400, 403, 409)
+@optimistic
+@allow(Access.ANONYMOUS)
+def restore_record(body: dict[str, Any], collection: str, record_id: str) -> Response:
+    """Write the state that an audit entry led to, as a new change.
+
+    Needs the update rule, and every field that differs in the update fields. A deleted record is
+    not restored (404). A field that is required now and had no value then stays as it is.
+    """
+    return respond(history.restore(collection, record_id, body["audit_id"], by=principal()))
+
+
+@blueprint.route(f"{ONE}/erase", methods=["POST"])
+@blueprint.response(200, Erasure, example=ERASED)
+@blueprint.fails(403, 409)
+@optimistic
+@allow(Access.ANONYMOUS)
+def erase_record(collection: str, record_id: str) -> Response:
+    """Erase a record for good.
+
+    Deletes it, and takes its values out of the audit log and of the deliveries of webhooks; the
+    chain still verifies. For superadmins, and for members of `pii_access` who may delete the
+    record. Works for a deleted one, too. Records that go along by `on_delete` keep their history.
+    """
+    return respond(erasure.record(collection, record_id, by=principal()))
+
+
+@blueprint.route("/users/<uuid:user_id>/erase", methods=["POST"])
+@blueprint.response(200, Erasure, example=ERASED | {"message": "The user is erased."})
+@blueprint.fails(403, 409)
+@superadmin
+def erase_user(user_id: str) -> Response:
+    """Erase a user for good.
+
+    Deletes the user, and takes address, name and everything else that tells of the person out of
+    the audit log (of all accounts), of records' `created_by` and `updated_by`, and of the
+    deliveries of webhooks; the chains still verify. Works for a deleted user, too.
+    """
+    return respond(erasure.user(user_id, by=principal()))

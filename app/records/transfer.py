@@ -1,0 +1,113 @@
+"""Records moved as files: lists exported whole, files imported all or nothing (contract 5)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
+from typing import Any
+
+from app import json_gate
+from app.auth.principal import Principal
+from app.collections import access as accesses
+from app.collections import definition as definitions
+from app.collections.definition import Definition
+from app.collections.fields import BooleanField, Field, JsonField, NumberField, Refused
+from app.errors import Forbidden, InvalidValues, Malformed, problem
+from app.records import formats, imports, query, store, stream, views
+from app.records import service as records
+from app.records.stream import Stream
+
+Parameters = Mapping[str, Sequence[str]]
+# What a list takes but an export does not, as it is the whole list.
+REFUSED = query.OWN - {"filter", "sort", "fields"}
+
+
+class Export:
+    """A list on its way into a file; to be closed."""
+
+    def __init__(self, name: str, text: Iterator[bytes], rows: Stream) -> None:
+        self.name, self._text, self.close = name, text, rows.close
+
+    @property
+    def text(self) -> Iterator[bytes]:
+        """The file, in pieces; closed behind the last."""
+        try:
+            yield from self._text
+        finally:
+            self.close()
+
+
+def exported(collection: str, format: str, parameters: Parameters, *, by: Principal) -> Export:
+    """All records that the caller may list, as a list shows them. Raises InvalidValues, Stale."""
+    definition = definitions.named(collection)
+    access = accesses.of(by, definition, "list")
+    asked = _asked(access, parameters)
+    conditions = asked.conditions
+    rows = stream.opened(
+        definition,
+        asked.names,
+        [*store.scope(definition, by.account_id, access.where), *conditions.where],
+        asked.order_by,
+        [*by.stamps, definition.stamp, *conditions.stamps],
+        {**access.parameters, **conditions.bound},
+    )
+    shown = (views.shown(row, asked.names, access) for row in rows)
+    return Export(definition.name, formats.written(format, asked.names, shown), rows)
+
+
+def _asked(access: accesses.Access, parameters: Parameters) -> query.Query:
+    message = "An export has no such parameter."
+    found = [problem(name, "unknown_field", message) for name in parameters if name in REFUSED]
+    try:
+        asked = query.parse(access, {n: v for n, v in parameters.items() if n not in REFUSED})
+    except InvalidValues as error:
+        raise InvalidValues([*found, *error.details]) from None
+    if found:
+        raise InvalidValues(found)
+    return asked
+
+
+def imported(
+    collection: str, format: str, raw: bytes, *, dry_run: bool, keep_ids: bool, by: Principal
+) -> int:
+    """Create a record of each of the file's; returns how many. A dry run does it and undoes it.
+
+    Raises Malformed, InvalidValues, Forbidden or Conflict with the lines that are at fault.
+    """
+    if keep_ids and not by.is_superadmin:
+        raise Forbidden("Only superadmins may keep ids.", error="superadmin_required")
+    count = 0
+    try:
+        with records.writing(collection, by) as definition:
+            accesses.of(by, definition, "create").check_open()
+            lines = formats.read(format, raw)
+            lines = map(partial(_typed, definition), lines) if format == "csv" else lines
+            count = imports.Import(definition, by, keep_ids=keep_ids).run(lines)
+            if dry_run:
+                raise _Undone
+    except _Undone:
+        pass
+    return count
+
+
+def _typed(definition: Definition, line: formats.Line) -> formats.Line:
+    number, cells = line
+    if not isinstance(cells, dict):
+        return line
+    fields = definition.fields
+    return number, {name: _value(fields.get(name), cell) for name, cell in cells.items()}
+
+
+def _value(field: Field | None, cell: str | None) -> Any:
+    # What is no number, or no JSON, stays a text: the field itself says what is wrong with it.
+    with suppress(Refused, Malformed):
+        if cell is not None and isinstance(field, NumberField | BooleanField):
+            return field.from_text(cell)
+        if cell is not None and isinstance(field, JsonField):
+            return json_gate.loads(cell.encode())
+    return cell
+
+
+class _Undone(Exception):
+    """The end of a dry run."""

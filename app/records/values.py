@@ -1,0 +1,194 @@
+"""What is sent for records, checked against their collection: always for many, as one is a few.
+
+Every problem of every record is told at once; nothing here writes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import Any
+
+from app import stamps
+from app.auth.principal import Principal
+from app.collections import access as accesses
+from app.collections import definition as definitions
+from app.collections import masking
+from app.collections.access import Access
+from app.collections.definition import Definition
+from app.collections.fields import SYSTEM_FIELDS, Refused
+from app.errors import Forbidden, InvalidValues, problem
+from app.records import store
+
+Body = Mapping[str, Any]
+Values = dict[str, Any]
+
+
+class Problems:
+    """What is wrong with the records of a request; `places` are theirs in it, None for just one."""
+
+    def __init__(self, places: Sequence[int] | None = None, found: list[Any] | None = None) -> None:
+        self.places, self.found = places, [] if found is None else found
+
+    def told(self, index: int, found: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+        """Problems of one record, with its place where there may be several."""
+        place = {} if self.places is None else {"index": self.places[index]}
+        return [{**one, **place} for one in found]
+
+    def add(self, index: int, found: Sequence[Mapping[str, Any]]) -> None:
+        """Remember problems of one record."""
+        if found:
+            self.found += self.told(index, found)
+
+    def of(self, places: Sequence[int]) -> Problems:
+        """The same for some of the records."""
+        return Problems(places, self.found)
+
+    def check(self) -> None:
+        """Raise InvalidValues with everything that was found."""
+        if self.found:
+            raise InvalidValues(sorted(self.found, key=lambda one: one.get("index", 0)))
+
+
+def clean_new(
+    access: Access, bodies: Sequence[Body], system: Sequence[Body], problems: Problems
+) -> list[Values]:
+    """The stored values of new records, defaults included."""
+    _check_written(access, bodies, problems)
+    definition = access.definition
+    defaults = {name: field.default for name, field in definition.fields.items()}
+    rows: list[Values] = []
+    for index, (body, given) in enumerate(zip(bodies, system, strict=True)):
+        found = _system_problems(body, {"account_id": given["account_id"]})
+        whole, missing = defaults | dict(body), defaults.keys() - body.keys()
+        rows.append({**given, **_clean(definition, whole, found, missing)})
+        problems.add(index, found)
+    _check_references(access, rows, [one["account_id"] for one in system], problems)
+    return rows
+
+
+def clean_changes(
+    access: Access,
+    rows: Sequence[store.Row],
+    bodies: Sequence[Body],
+    absent: Body,
+    problems: Problems,
+) -> list[Values]:
+    """The values that each record is to change to; `absent` are those of what was not sent."""
+    _check_written(access, bodies, problems)
+    changes: list[Values] = []
+    for index, (row, sent) in enumerate(zip(rows, bodies, strict=True)):
+        # What comes back as it was shown masked was not meant as a change.
+        body = {n: v for n, v in sent.items() if not _is_masked_view(access, row, n, v)}
+        missing = {name: value for name, value in absent.items() if name not in sent}
+        found = _system_problems(body, row)
+        changes.append(_clean(access.definition, {**missing, **body}, found, missing.keys()))
+        problems.add(index, found)
+    _check_references(access, changes, [row["account_id"] for row in rows], problems)
+    return changes
+
+
+def sent_to(access: Access, bodies: Sequence[Body]) -> list[Values]:
+    """What the access's rule sees of bodies: the values that its fields take."""
+    if access.condition is None:
+        return [{} for _ in bodies]
+    return [_sent(access.definition, body) for body in bodies]
+
+
+def _sent(definition: Definition, body: Body) -> Values:
+    found = {}
+    for name, field in definition.fields.items():
+        if body.get(name) is not None:
+            with suppress(Refused):
+                found[name] = field.clean(body[name])
+    return found
+
+
+def _check_written(access: Access, bodies: Sequence[Body], problems: Problems) -> None:
+    try:
+        accesses.check_written(access, set().union(*bodies))
+    except Forbidden as error:
+        if problems.places is None:
+            raise
+        error.extra["details"] = [
+            one
+            for index, body in enumerate(bodies)
+            for one in problems.told(
+                index, [one for one in error.extra["details"] if one["field"] in body]
+            )
+        ]
+        raise
+
+
+def _is_masked_view(access: Access, row: store.Row, name: str, value: Any) -> bool:
+    field = access.definition.fields.get(name)
+    if field is None or row[name] is None or not accesses.sees_masked(access.caller, field):
+        return False
+    return bool(value == masking.masked(field, field.shown(row[name])))
+
+
+def _clean(definition: Definition, body: Body, found: list[dict[str, Any]], missing: Any) -> Values:
+    values: Values = {}
+    for name, value in body.items():
+        field = definition.fields.get(name)
+        if field is None:
+            if name not in definition.columns:
+                found.append(problem(name[:80], "unknown_field", "There is no such field."))
+        elif value is None:
+            if field.required:
+                found.append(_lacking(name, absent=name in missing))
+            values[name] = None
+        else:
+            try:
+                values[name] = field.clean(value)
+            except Refused as error:
+                found.append(problem(name, error.code, str(error)))
+    return values
+
+
+def _lacking(name: str, *, absent: bool) -> dict[str, Any]:
+    if absent:
+        return problem(name, "required_missing", "This field is required.")
+    return problem(name, "required_null", "This field is required and cannot be null.")
+
+
+def _system_problems(body: Body, stored: Mapping[str, Any]) -> list[dict[str, Any]]:
+    found = []
+    for name, system in SYSTEM_FIELDS.items():
+        if name not in body:
+            continue
+        known = stored.get(name)
+        if name not in stored or body[name] != (system.like.shown(known) if known else None):
+            message = "This field is set by the service."
+            found.append(problem(name, "field_read_only", message))
+    return found
+
+
+def _check_references(
+    access: Access, values: Sequence[Values], accounts: Sequence[str], problems: Problems
+) -> None:
+    """One look-up for each collection that is referred to, and account."""
+    references = {n: f.collection for n, f in access.definition.fields.items() if f.collection}
+    wanted: dict[tuple[str, str], set[str]] = {}
+    for row, account_id in zip(values, accounts, strict=True):
+        for name, target in references.items():
+            if row.get(name) is not None:
+                wanted.setdefault((target, account_id), set()).add(row[name])
+    visible = {key: _visible(*key, ids, access.caller) for key, ids in wanted.items()}
+    for index, (row, account_id) in enumerate(zip(values, accounts, strict=True)):
+        lost = [
+            problem(name, "invalid_reference", f"There is no such record in {target}.")
+            for name, target in references.items()
+            if row.get(name) is not None and row[name] not in visible[target, account_id]
+        ]
+        problems.add(index, lost)
+
+
+def _visible(collection: str, account_id: str, ids: set[str], by: Principal) -> set[str]:
+    target = definitions.named(collection)
+    stamps.verify([target.stamp])
+    if not accesses.may(by, target, "view"):
+        return set()
+    access = accesses.of(by, target, "view")
+    scoped = store.scope(target, account_id, access.where)
+    return store.existing(target, scoped, ids, access.parameters)

@@ -1,0 +1,92 @@
+"""Records as a caller may view them: which, which of their fields, and masked or not."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from typing import Any
+
+from app.auth.principal import Principal
+from app.collections import access as accesses
+from app.collections import masking
+from app.collections.access import Access
+from app.collections.definition import Definition
+from app.collections.fields import SYSTEM_FIELDS
+from app.records import etags, store
+
+SYSTEM_COLUMNS = {name: one.like for name, one in SYSTEM_FIELDS.items()}
+NOTHING: Mapping[str, Any] = {}
+
+
+class Shown(dict[str, Any]):
+    """A record as a caller may view it, or some of its fields."""
+
+    def __init__(self, whole: Mapping[str, Any], unsettled: frozenset[str]) -> None:
+        super().__init__(whole)
+        self._whole, self._unsettled = whole, unsettled
+
+    def only(self, names: Sequence[str] | None) -> Shown:
+        """The same record, limited to these fields; None means all."""
+        if names is not None:
+            for name in self._whole.keys() - set(names):
+                del self[name]
+        return self
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether it stays as it is until somebody changes it."""
+        return not self._unsettled
+
+    @cached_property
+    def etag(self) -> str:
+        """The name of the whole view; what changes by itself has no part in it."""
+        lasting = {n: v for n, v in self._whole.items() if n not in self._unsettled}
+        return etags.of(lasting)
+
+
+def allowed(
+    access: Access, rows: Sequence[store.Row], sent: Sequence[Mapping[str, Any]] = ()
+) -> list[bool]:
+    """For each record whether it meets the rule, given what was sent for it."""
+    if access.condition is None:
+        return [True] * len(rows)
+    followed = store.followed(access.definition, rows, access.follows)
+    bodies = sent or [NOTHING] * len(rows)
+    return [access.allows(row, body) for row, body in zip(followed, bodies, strict=True)]
+
+
+def access_to_view(definition: Definition, by: Principal) -> Access | None:
+    """What viewing opens to the caller; None where it is closed."""
+    if not accesses.may(by, definition, "view"):
+        return None
+    return accesses.of(by, definition, "view")
+
+
+def viewed(definition: Definition, rows: Sequence[store.Row], by: Principal) -> list[Shown]:
+    """What the caller sees of records that it has written.
+
+    Whoever may write but not view learns only that it was done: the system's fields.
+    """
+    access = access_to_view(definition, by)
+    seen = allowed(access, rows) if access else [False] * len(rows)
+    return [whole(row, access if open_ else None) for row, open_ in zip(rows, seen, strict=True)]
+
+
+def whole(row: store.Row, access: Access | None) -> Shown:
+    """Everything that an access opens of a record; without one, the system's fields."""
+    if access is None:
+        return Shown(shown(row, list(SYSTEM_FIELDS), None), frozenset())
+    unsettled = etags.unsettled(access.definition) & access.readable.keys()
+    return Shown(shown(row, list(access.readable), access), unsettled)
+
+
+def shown(row: store.Row, names: Sequence[str], access: Access | None) -> dict[str, Any]:
+    """Some fields of a record, as JSON has them, masked where the access says so."""
+    fields = access.definition.columns if access else SYSTEM_COLUMNS
+    found = {
+        name: None if (value := row[name]) is None else fields[name].shown(value) for name in names
+    }
+    for name in access.masked if access else ():
+        if name in found:
+            found[name] = masking.masked(fields[name], found[name])
+    return found

@@ -1,0 +1,81 @@
+"""One attempt of a delivery: what is sent, and what came back. Knows no database."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+
+from app import clock, config, db, outgoing
+from app.webhooks import signing
+from app.webhooks.queue import Result, Target, Work
+
+USER_AGENT = "Atrium-Webhooks/1"
+OURS = frozenset(
+    (
+        *("accept-encoding", "connection", "content-encoding", "content-length", "content-type"),
+        *("cookie", "expect", "host", "keep-alive", "proxy-authorization", "proxy-connection"),
+        *("te", "trailer", "transfer-encoding", "upgrade", "user-agent"),
+    )
+)
+OUR_PREFIXES = ("x-service-", "webhook-")
+
+
+def is_ours(header: str) -> bool:
+    """Whether a header is set by the service alone."""
+    name = header.lower()
+    return name in OURS or name.startswith(OUR_PREFIXES)
+
+
+def rules(settings: config.Config) -> outgoing.Rules:
+    """Where deliveries may go, and how long they may take."""
+    return outgoing.Rules(
+        allow_private=settings.private_targets,
+        https_only=settings.production,
+        seconds=settings.webhook_timeout_seconds,
+    )
+
+
+def attempt(work: Work, allowed: outgoing.Rules) -> Result:
+    """Send a delivery once."""
+    begun, at = time.perf_counter(), clock.now()
+    told: dict[str, object]
+    if work.target is None:
+        told = {"error": "The webhook is deleted.", "final": True}
+    elif not work.target.enabled:
+        told = {"error": "The webhook is disabled.", "final": True}
+    elif not work.target.keys:
+        told = {"error": "The secret cannot be read with the service's present keys."}
+    else:
+        told = _sent(work, work.target, int(at.timestamp()), allowed)
+    milliseconds = round((time.perf_counter() - begun) * 1000)
+    return Result(work, db.new_id(), at, milliseconds, **told)  # type: ignore[arg-type]
+
+
+def _sent(work: Work, target: Target, timestamp: int, allowed: outgoing.Rules) -> dict[str, object]:
+    body = work.payload.encode()
+    try:
+        headers = _headers(work, target, timestamp, body)
+        answer = outgoing.send("POST", target.url, headers, body, allowed)
+    except (outgoing.Refused, outgoing.Failed) as error:
+        return {"error": str(error)}
+    told: dict[str, object] = {"status_code": answer.status, "response_body": answer.body}
+    if not 200 <= answer.status < 300:
+        told["error"] = f"The receiver answered {answer.status}."
+    return told
+
+
+def _headers(work: Work, target: Target, timestamp: int, body: bytes) -> Mapping[str, str]:
+    custom = {name: value for name, value in target.headers.items() if not is_ours(name)}
+    signed = signing.headers(target.keys, delivery_id=work.id, timestamp=timestamp, body=body)
+    replay = {"X-Service-Replay-Of": work.replay_of} if work.replay_of else {}
+    return {
+        **custom,
+        "Content-Type": "application/json",
+        "User-Agent": USER_AGENT,
+        "Connection": "close",
+        "X-Service-Event": work.event,
+        "X-Service-Webhook-Id": work.webhook_id,
+        "X-Service-Delivery": work.id,
+        **signed,
+        **replay,
+    }

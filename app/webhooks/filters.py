@@ -1,0 +1,57 @@
+"""Filters of webhooks: conditions on the record that changed, in the language of rules.
+
+They must parse when they are saved, and are typed only when a record changes: the collection may
+come or change later. What cannot be evaluated then lets the change through.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from app import clock, rules
+from app.collections import access
+from app.collections.definition import Definition
+from app.errors import problem
+from app.events import RecordChanged
+
+MOST_KEPT = 1000
+_nodes: dict[tuple[str, int, str], rules.Node | None] = {}
+
+
+def problems(text: str | None) -> list[dict[str, Any]]:
+    """Why a text is no filter; none where every change is to be told."""
+    if not text or not text.strip():
+        return []
+    try:
+        node = rules.condition(text, rules.Scope({}, open=True))
+        for part in rules.walk(node):
+            if isinstance(part, rules.Name) and len(part.path) > 1:
+                raise rules.RuleError("A filter follows no references.", part.start)
+    except rules.RuleError as error:
+        return [problem("filter", "filter_invalid", str(error), position=error.position)]
+    return []
+
+
+def matches(text: str | None, event: RecordChanged) -> bool:
+    """Whether a change is to be told. Filters see the new record; the old one of a deletion."""
+    if not text or not text.strip():
+        return True
+    node = _node(event.definition, text)
+    if node is None:
+        return True
+    record = event.record if event.record is not None else event.previous
+    asker = access.asker_of(event.by)
+    return rules.holds(node, rules.Context(record or {}, asker, now=clock.now()))
+
+
+def _node(definition: Definition, text: str) -> rules.Node | None:
+    key = (definition.id, definition.version, text)
+    if key not in _nodes:
+        if len(_nodes) >= MOST_KEPT:
+            _nodes.clear()
+        scope = rules.Scope(definition.scope.fields, definition.computed)
+        try:
+            _nodes[key] = rules.condition(text, scope)
+        except rules.RuleError:
+            _nodes[key] = None
+    return _nodes[key]

@@ -1,0 +1,175 @@
+"""The delivery log: what was sent, what came back, and sending it again (contract section 8)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any
+
+import orjson
+import sqlalchemy as sa
+
+from app import clock, db, jobs
+from app.accounts.models import PII_GROUP
+from app.auth.principal import Principal
+from app.errors import Conflict, NotFound
+from app.webhooks import outbox, queue
+from app.webhooks.models import (
+    ATTEMPTS,
+    DELIVERED,
+    DELIVERIES,
+    FAILED,
+    PENDING,
+    Webhook,
+)
+from app.webhooks.queue import Result
+
+PIECE = 500
+Shown = dict[str, Any]
+Row = Mapping[Any, Any]
+
+
+def page(
+    webhook: Webhook, status: str | None, skip: int, limit: int, *, by: Principal
+) -> tuple[list[Shown], int]:
+    """The deliveries of a webhook, newest first, and how many there are."""
+    mine = _of(webhook)
+    if status:
+        mine.append(DELIVERIES.c.status == status)
+    total = db.connection().scalar(sa.select(sa.func.count()).select_from(DELIVERIES).where(*mine))
+    chosen = _with_last_attempt().where(*mine).order_by(DELIVERIES.c.id.desc())
+    found = db.connection().execute(chosen.offset(skip).limit(limit)).mappings()
+    return [_shown(row, by) for row in found], total or 0
+
+
+def get(webhook: Webhook, delivery_id: str, *, by: Principal) -> Shown:
+    """One delivery with all its attempts, first to last. Raises NotFound."""
+    one = (*_of(webhook), DELIVERIES.c.id == delivery_id.lower())
+    row = db.connection().execute(_with_last_attempt().where(*one)).mappings().first()
+    if row is None:
+        raise NotFound("There is no such delivery.")
+    made = sa.select(ATTEMPTS).where(
+        ATTEMPTS.c.account_id == webhook.account_id, ATTEMPTS.c.delivery_id == row["id"]
+    )
+    attempts = db.connection().execute(made.order_by(ATTEMPTS.c.id)).mappings()
+    told = [_withheld(attempt, row, by) for attempt in attempts]
+    return {**_shown(row, by), "attempts": told}
+
+
+def redeliver(webhook: Webhook, delivery_id: str, *, by: Principal) -> Shown:
+    """Send a delivery again, under a new id that says which one it repeats."""
+    _check_enabled(webhook)
+    with db.transaction():
+        row = get(webhook, delivery_id, by=by)
+        if row["status"] == PENDING:
+            raise Conflict("This delivery is still on its way.")
+        again = _copies(webhook, DELIVERIES.c.id == row["id"])
+        outbox.write(again)
+    return get(webhook, again[0]["id"], by=by)
+
+
+def redeliver_failed(webhook: Webhook, since: datetime) -> int:
+    """Send everything again that failed since then and was not sent again; returns how many."""
+    _check_enabled(webhook)
+    until = clock.now()
+    counted = sa.select(sa.func.count()).select_from(DELIVERIES)
+    failed = _failed_since(webhook.account_id, webhook.id, since, until)
+    with db.transaction() as session:
+        number = session.scalar(counted.where(*failed)) or 0
+        asked = {"since": clock.iso(since), "until": clock.iso(until), "webhook_id": webhook.id}
+        jobs.enqueue("webhooks.redeliver", asked, account_id=webhook.account_id)
+    return number
+
+
+@jobs.job("webhooks.redeliver")
+def _redeliver_pieces(asked: Mapping[str, Any]) -> None:
+    key = (asked["account_id"], asked["webhook_id"])
+    times = (clock.parse(asked["since"]), clock.parse(asked["until"]))
+    failed = _failed_since(*key, *times)
+    while True:
+        with db.transaction() as session:
+            # Locked, so that whoever asks twice at once does not send twice.
+            webhook = session.get(Webhook, key, with_for_update=True)
+            again = _copies(webhook, *failed) if webhook and webhook.enabled else []
+            if not again:
+                return
+            outbox.write(again)
+
+
+def keep(result: Result) -> None:
+    """Write down a delivery that was made at once, and is not repeated."""
+    work = result.work
+    status = DELIVERED if result.delivered else FAILED
+    new = outbox.row(work.account_id, work.webhook_id, work.event, work.payload, status=status)
+    new |= {"id": work.id, "claim": work.claim, "last_claim": work.claim, "attempt_number": 1}
+    new["delivered_at"] = clock.now() if result.delivered else None
+    with db.transaction() as session:
+        session.execute(sa.insert(DELIVERIES), [new])
+        session.execute(sa.insert(ATTEMPTS), [queue.attempt_row(result)])
+
+
+def _copies(webhook: Webhook, *which: Any) -> list[dict[str, Any]]:
+    chosen = sa.select(DELIVERIES).where(*_of(webhook), *which).order_by(DELIVERIES.c.id)
+    return [
+        outbox.row(
+            row.account_id,
+            row.webhook_id,
+            row.event,
+            row.payload,
+            holds_pii=row.holds_pii,
+            replay_of=row.replay_of or row.id,
+        )
+        for row in db.connection().execute(chosen.limit(PIECE))
+    ]
+
+
+def _failed_since(
+    account_id: str, webhook_id: str, since: datetime, until: datetime
+) -> tuple[Any, ...]:
+    table, again = DELIVERIES.c, DELIVERIES.alias()
+    # A repetition that failed, too, does not hinder the next one.
+    repeated = sa.exists().where(
+        again.c.account_id == account_id, again.c.replay_of == table.id, again.c.status != FAILED
+    )
+    period = (table.created_at >= since, table.created_at <= until)
+    mine = (table.account_id == account_id, table.webhook_id == webhook_id)
+    return (*mine, table.status == FAILED, table.replay_of.is_(None), *period, ~repeated)
+
+
+def _check_enabled(webhook: Webhook) -> None:
+    if not webhook.enabled:
+        raise Conflict("This webhook is disabled: enable it first.")
+
+
+def _of(webhook: Webhook) -> list[Any]:
+    table = DELIVERIES.c
+    return [table.account_id == webhook.account_id, table.webhook_id == webhook.id]
+
+
+def _with_last_attempt() -> sa.Select[Any]:
+    last = sa.and_(
+        ATTEMPTS.c.account_id == DELIVERIES.c.account_id,
+        ATTEMPTS.c.delivery_id == DELIVERIES.c.id,
+        ATTEMPTS.c.claim == DELIVERIES.c.last_claim,
+    )
+    answer = (ATTEMPTS.c.status_code, ATTEMPTS.c.response_body, ATTEMPTS.c.error)
+    joined = DELIVERIES.outerjoin(ATTEMPTS, last)
+    return sa.select(DELIVERIES, *answer).select_from(joined)
+
+
+def _shown(row: Row, by: Principal) -> Shown:
+    told = _withheld(row, row, by)
+    payload: Any = orjson.Fragment(row["payload"])
+    if _hidden(row, by):
+        payload = orjson.loads(row["payload"])
+        payload |= {name: None for name in ("record", "previous") if name in payload}
+    return {**told, "payload": payload, "response_status": row["status_code"]}
+
+
+def _withheld(answer: Row, row: Row, by: Principal) -> Shown:
+    # A receiver may answer with what it was sent.
+    return {**answer, "response_body": None} if _hidden(row, by) else dict(answer)
+
+
+def _hidden(row: Row, by: Principal) -> bool:
+    return bool(row["holds_pii"]) and PII_GROUP not in by.groups

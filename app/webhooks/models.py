@@ -1,0 +1,118 @@
+"""Webhook, delivery, attempt (spec section 2, contract section 8).
+
+Deliveries and attempts refer to a webhook without a foreign key: they are many, they are written
+by every change of a record, and what a deleted webhook leaves behind is removed by a job.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.orm import Mapped, mapped_column
+
+from app import clock, leases
+from app.db import Base, Id, Moment, Text, new_id
+
+PENDING, DELIVERED, RETRYING, FAILED = STATES = ("pending", "delivered", "retrying", "failed")
+
+
+class WebhookVersion(Base):
+    """Grows with every change of an account's webhooks; its row lock puts these in order."""
+
+    __tablename__ = "webhook_versions"
+
+    account_id: Mapped[str] = mapped_column(Id, primary_key=True)
+    version: Mapped[int]
+
+
+class Webhook(Base):
+    """Whom to tell of changes in one collection."""
+
+    __tablename__ = "webhooks"
+    __table_args__ = (sa.ForeignKeyConstraint(["account_id"], ["accounts.id"]),)
+
+    account_id: Mapped[str] = mapped_column(Id, primary_key=True)
+    id: Mapped[str] = mapped_column(Id, primary_key=True, default=new_id)
+    url: Mapped[str] = mapped_column(Text)
+    collection: Mapped[str] = mapped_column(Text)
+    events: Mapped[list[str]] = mapped_column(sa.JSON)
+    filter: Mapped[str | None] = mapped_column(Text)
+    headers: Mapped[dict[str, str] | None] = mapped_column(sa.JSON(none_as_null=True))
+    enabled: Mapped[bool] = mapped_column(default=True)
+    include_pii: Mapped[bool] = mapped_column(default=False)
+    secret: Mapped[str] = mapped_column(Text)  # encrypted
+    previous_secret: Mapped[str | None] = mapped_column(Text)  # encrypted
+    previous_valid_until: Mapped[datetime | None] = mapped_column(Moment)
+    failing_since: Mapped[datetime | None] = mapped_column(Moment)
+    disabled_at: Mapped[datetime | None] = mapped_column(Moment)  # by the service, for failing
+    created_by: Mapped[str | None] = mapped_column(Id)
+    created_at: Mapped[datetime] = mapped_column(Moment, default=clock.now)
+    updated_at: Mapped[datetime] = mapped_column(Moment, default=clock.now)
+
+
+class WebhookDelivery(Base):
+    """One event for one webhook. `payload` is the text that is sent, byte by byte."""
+
+    __tablename__ = "webhook_deliveries"
+    __table_args__ = (
+        # Holds only what waits; covering, as workers pass over webhooks that are busy.
+        sa.Index(
+            "ix_webhook_deliveries_due",
+            "due_at",
+            "webhook_id",
+            "account_id",
+            "id",
+            postgresql_where=sa.text("due_at IS NOT NULL"),
+            sqlite_where=sa.text("due_at IS NOT NULL"),
+        ),
+        sa.Index("ix_webhook_deliveries_log", "account_id", "webhook_id", "id"),
+        sa.Index(
+            "ix_webhook_deliveries_replay_of",
+            "account_id",
+            "replay_of",
+            postgresql_where=sa.text("replay_of IS NOT NULL"),
+            sqlite_where=sa.text("replay_of IS NOT NULL"),
+        ),
+    )
+
+    account_id: Mapped[str] = mapped_column(Id, primary_key=True)
+    id: Mapped[str] = mapped_column(Id, primary_key=True, default=new_id)
+    webhook_id: Mapped[str] = mapped_column(Id)
+    event: Mapped[str] = mapped_column(Text)
+    payload: Mapped[str] = mapped_column(Text)
+    size: Mapped[int]  # characters of the payload
+    holds_pii: Mapped[bool] = mapped_column(default=False)
+    status: Mapped[str] = mapped_column(Text, default=PENDING)
+    attempt_number: Mapped[int] = mapped_column(default=0)  # how many there were
+    due_at: Mapped[datetime | None] = mapped_column(Moment)  # or the end of a worker's lease
+    claim: Mapped[int] = mapped_column(default=0)  # how often a worker took it
+    last_claim: Mapped[int | None] = mapped_column()  # the one that made the last attempt
+    next_retry_at: Mapped[datetime | None] = mapped_column(Moment)
+    delivered_at: Mapped[datetime | None] = mapped_column(Moment)
+    replay_of: Mapped[str | None] = mapped_column(Id)
+    created_at: Mapped[datetime] = mapped_column(Moment, default=clock.now)
+
+
+class WebhookAttempt(Base):
+    """One try to deliver, and what came back."""
+
+    __tablename__ = "webhook_attempts"
+    __table_args__ = (sa.Index("ix_webhook_attempts_delivery", "account_id", "delivery_id"),)
+
+    account_id: Mapped[str] = mapped_column(Id, primary_key=True)
+    id: Mapped[str] = mapped_column(Id, primary_key=True, default=new_id)
+    delivery_id: Mapped[str] = mapped_column(Id)
+    claim: Mapped[int]
+    attempt_number: Mapped[int]
+    status_code: Mapped[int | None] = mapped_column()
+    response_body: Mapped[str | None] = mapped_column(Text)
+    error: Mapped[str | None] = mapped_column(Text)
+    duration_ms: Mapped[int]
+    attempted_at: Mapped[datetime] = mapped_column(Moment)
+
+
+DELIVERIES: Any = WebhookDelivery.__table__
+ATTEMPTS: Any = WebhookAttempt.__table__
+QUEUE = leases.Queue(DELIVERIES, DELIVERIES.c.claim)

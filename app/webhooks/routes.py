@@ -1,0 +1,420 @@
+"""Webhooks and their delivery log (spec 4.7, contract section 8)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import marshmallow as ma
+from flask import Response
+
+from app import rest
+from app.accounts.schemas import ACCOUNT, USER
+from app.auth.guard import principal
+from app.rest import account_admin, page_of, shows_secret
+from app.webhooks import log, service
+from app.webhooks.models import STATES, Webhook
+from app.webhooks.queue import Result
+from app.webhooks.service import Secret
+
+blueprint = rest.Blueprint(
+    "Webhooks",
+    __name__,
+    url_prefix=f"{rest.PREFIX}/webhooks",
+    description="Who is told of changes of records, and what became of each delivery.",
+)
+
+OPERATIONS = ("create", "update", "delete")
+TIME = "2026-11-20T12:00:00.123456Z"
+WEBHOOK = {
+    "id": "019a9f00-0000-7000-8000-0000000000a0",
+    "account_id": ACCOUNT["id"],
+    "url": "https://hooks.example.com/atrium",
+    "collection": "posts",
+    "events": ["create", "update"],
+    "filter": None,
+    "headers": {"Authorization": "Bearer 123"},
+    "enabled": True,
+    "include_pii": False,
+    "failing_since": None,
+    "disabled_at": None,
+    "created_at": TIME,
+    "updated_at": TIME,
+    "created_by": USER["id"],
+}
+TEXT = "4f7d2a" + "0" * 58
+SECRET = {"secret": TEXT, "signing_secret": "whsec_NGY3ZDJhMDA..."}
+NEW = {"url": WEBHOOK["url"], "collection": "posts", "events": ["create", "update"]}
+PAYLOAD = {
+    "event": "records.create",
+    "collection": "posts",
+    "record": {"id": "019a9f00-0000-7000-8000-0000000000b0", "title": "Hello"},
+    "timestamp": TIME,
+    "webhook_id": WEBHOOK["id"],
+    "account_id": ACCOUNT["id"],
+}
+ANSWER = {"response_body": "ok", "error": None}
+DELIVERY = {
+    "id": "019a9f00-0000-7000-8000-0000000000c0",
+    "webhook_id": WEBHOOK["id"],
+    "account_id": ACCOUNT["id"],
+    "event": "records.create",
+    "payload": PAYLOAD,
+    "status": "delivered",
+    "attempt_number": 1,
+    "response_status": 200,
+    **ANSWER,
+    "next_retry_at": None,
+    "delivered_at": TIME,
+    "replay_of": None,
+    "created_at": TIME,
+}
+ATTEMPT = {
+    "attempt_number": 1,
+    "status_code": 200,
+    **ANSWER,
+    "duration_ms": 87,
+    "attempted_at": TIME,
+}
+TEST = {"success": True, "status_code": 200, **ANSWER, "duration_ms": 87}
+
+
+def _events(**options: Any) -> Any:
+    return ma.fields.List(
+        ma.fields.String(validate=ma.validate.OneOf(OPERATIONS)),
+        validate=ma.validate.Length(1, 10),
+        **options,
+        metadata={"description": "Any of create, update and delete."},
+    )
+
+
+def _headers() -> Any:
+    return ma.fields.Dict(
+        keys=rest.Text(longest=200),
+        values=rest.Text(longest=5000),
+        allow_none=True,
+        metadata={"description": "Sent with every delivery, beside the service's own."},
+    )
+
+
+class WebhookView(rest.Schema):
+    """A webhook, without its secret."""
+
+    id = ma.fields.String(required=True)
+    account_id = ma.fields.String(required=True)
+    url = ma.fields.String(required=True)
+    collection = ma.fields.String(required=True)
+    events = ma.fields.List(ma.fields.String(), required=True)
+    filter = ma.fields.String(required=True, allow_none=True)
+    headers = ma.fields.Dict(required=True, allow_none=True)
+    enabled = ma.fields.Boolean(required=True)
+    include_pii = ma.fields.Boolean(required=True)
+    failing_since = rest.Timestamp(
+        required=True,
+        allow_none=True,
+        metadata={"description": "Since when every attempt has failed."},
+    )
+    disabled_at = rest.Timestamp(
+        required=True,
+        allow_none=True,
+        metadata={"description": "When the service disabled it, as it had failed for five days."},
+    )
+    created_at = rest.Timestamp(required=True)
+    updated_at = rest.Timestamp(required=True)
+    created_by = ma.fields.String(required=True, allow_none=True)
+
+
+class MadeWebhook(WebhookView):
+    """A new webhook with its secret, which is not shown again."""
+
+    secret = ma.fields.String(required=True)
+    signing_secret = ma.fields.String(
+        required=True,
+        metadata={"description": "The secret as verifiers of Standard Webhooks take it."},
+    )
+
+
+class WebhookPage(rest.page_schema(WebhookView)):  # type: ignore[misc]
+    """A page of webhooks."""
+
+
+class WebhookArgs(rest.PageArgs):
+    """Which webhooks to list."""
+
+    default_limit = 100
+
+
+class ChangedWebhook(rest.Schema):
+    """What to change of a webhook."""
+
+    url = rest.Text(shortest=1, longest=2048)
+    collection = rest.Text(shortest=1, longest=100)
+    events = _events()
+    secret = rest.Text(
+        longest=256,
+        allow_none=True,
+        metadata={"description": "The signing secret; made where it is absent."},
+    )
+    filter = rest.Text(
+        longest=2000,
+        allow_none=True,
+        metadata={"description": "An expression; only what it holds for is told."},
+    )
+    headers = _headers()
+    enabled = rest.Flag()
+    include_pii = rest.Flag(
+        metadata={"description": "Send personal data unmasked; for members of pii_access only."}
+    )
+
+    @ma.post_load
+    def plain(self, body: dict[str, Any], **options: Any) -> dict[str, Any]:
+        """Name each event once, in one order."""
+        if "events" in body:
+            body["events"] = [name for name in OPERATIONS if name in body["events"]]
+        return body
+
+
+class NewWebhook(ChangedWebhook):
+    """A webhook to make."""
+
+    url = rest.Text(shortest=1, longest=2048, required=True)
+    collection = rest.Text(shortest=1, longest=100, required=True)
+    events = _events(required=True)
+
+
+class RotatedSecret(rest.Schema):
+    """A new secret, which is not shown again."""
+
+    id = ma.fields.String(required=True)
+    secret = ma.fields.String(required=True)
+    signing_secret = ma.fields.String(required=True)
+    previous_valid_until = rest.Timestamp(required=True)
+
+
+class TestResult(rest.Schema):
+    """What came of a test."""
+
+    success = ma.fields.Boolean(required=True)
+    status_code = ma.fields.Integer(required=True, allow_none=True)
+    response_body = ma.fields.String(required=True, allow_none=True)
+    error = ma.fields.String(required=True, allow_none=True)
+    duration_ms = ma.fields.Integer(required=True)
+
+
+class DeliveryView(rest.Schema):
+    """A delivery, and the answer to its last attempt."""
+
+    id = ma.fields.String(required=True)
+    webhook_id = ma.fields.String(required=True)
+    account_id = ma.fields.String(required=True)
+    event = ma.fields.String(required=True)
+    payload = ma.fields.Raw(required=True, metadata={"type": "object"})
+    status = ma.fields.String(
+        required=True, metadata={"description": "pending, delivered, retrying or failed"}
+    )
+    attempt_number = ma.fields.Integer(
+        required=True, metadata={"description": "How many attempts there were."}
+    )
+    response_status = ma.fields.Integer(required=True, allow_none=True)
+    response_body = ma.fields.String(required=True, allow_none=True)
+    error = ma.fields.String(required=True, allow_none=True)
+    next_retry_at = rest.Timestamp(required=True, allow_none=True)
+    delivered_at = rest.Timestamp(required=True, allow_none=True)
+    replay_of = ma.fields.String(required=True, allow_none=True)
+    created_at = rest.Timestamp(required=True)
+
+
+class AttemptView(rest.Schema):
+    """One attempt to deliver."""
+
+    attempt_number = ma.fields.Integer(required=True)
+    status_code = ma.fields.Integer(required=True, allow_none=True)
+    response_body = ma.fields.String(required=True, allow_none=True)
+    error = ma.fields.String(required=True, allow_none=True)
+    duration_ms = ma.fields.Integer(required=True)
+    attempted_at = rest.Timestamp(required=True)
+
+
+class DeliveryWithAttempts(DeliveryView):
+    """A delivery with every attempt, the first one first."""
+
+    attempts = ma.fields.List(ma.fields.Nested(AttemptView), required=True)
+
+
+class DeliveryPage(rest.page_schema(DeliveryView)):  # type: ignore[misc]
+    """A page of deliveries."""
+
+
+class DeliveryArgs(rest.PageArgs):
+    """Which deliveries to list."""
+
+    default_limit = 50
+
+    status = ma.fields.String(
+        validate=ma.validate.OneOf(STATES),
+        metadata={"description": "Only deliveries in this state."},
+    )
+    offset = rest.Whole(0, rest.LARGEST_SKIP, metadata={"description": "Another name for skip."})
+
+    @ma.post_load
+    def settle_offset(self, args: dict[str, Any], **options: Any) -> dict[str, Any]:
+        """Take offset for skip."""
+        offset = args.pop("offset", None)
+        return args if offset is None else args | {"skip": offset}
+
+
+class Since(rest.Schema):
+    """From when on."""
+
+    since = rest.Moment(required=True)
+
+
+class Redelivered(rest.Message):
+    """How many deliveries are made again."""
+
+    count = ma.fields.Integer(required=True)
+
+
+@blueprint.route("", methods=["GET"])
+@blueprint.arguments(WebhookArgs, location="query")
+@blueprint.response(200, WebhookPage, example=page_of([WEBHOOK], 1, {"skip": 0, "limit": 100}))
+@account_admin
+def list_webhooks(args: dict[str, Any]) -> dict[str, Any]:
+    """List the webhooks of the own account, oldest first."""
+    return page_of(*service.page(args["skip"], args["limit"], by=principal()), args)
+
+
+@blueprint.route("", methods=["POST"])
+@blueprint.arguments(NewWebhook, example=NEW)
+@blueprint.response(201, MadeWebhook, example={**WEBHOOK, **SECRET})
+@blueprint.fails(400, 409)
+@account_admin
+@shows_secret
+def create_webhook(body: dict[str, Any]) -> dict[str, Any]:
+    """Create a webhook.
+
+    Its secret is in this answer and nowhere else. Each change of the collection's records that it
+    asks for is POSTed to its address as JSON, signed, until it is answered with 2xx: after 1
+    minute, 5 minutes, 30 minutes, 2 hours and 12 hours. The same delivery may come more than once;
+    `X-Service-Delivery` tells. In production the address must be https and public. An account has
+    at most 20 webhooks (409 `limit_reached`).
+    """
+    return _with_secret(service.create(body, by=principal()), MadeWebhook)
+
+
+@blueprint.route("/<uuid:webhook_id>", methods=["GET"])
+@blueprint.response(200, WebhookView, example=WEBHOOK)
+@account_admin
+def get_webhook(webhook_id: str) -> Webhook:
+    """Get a webhook, without its secret."""
+    return service.get(webhook_id, by=principal())
+
+
+@blueprint.route("/<uuid:webhook_id>", methods=["PUT", "PATCH"])
+@blueprint.arguments(ChangedWebhook, example={"enabled": False})
+@blueprint.response(200, WebhookView, example=WEBHOOK)
+@blueprint.fails(400)
+@account_admin
+def change_webhook(body: dict[str, Any], webhook_id: str) -> Webhook:
+    """Change what is sent of a webhook, and keep the rest.
+
+    A new secret takes over as in a rotation. Deliveries of a webhook that is disabled fail, and
+    can be made again once it is enabled.
+    """
+    return service.change(webhook_id, body, by=principal())
+
+
+@blueprint.route("/<uuid:webhook_id>", methods=["DELETE"])
+@blueprint.response(204)
+@account_admin
+def delete_webhook(webhook_id: str) -> Response:
+    """Delete a webhook with its deliveries."""
+    service.delete(webhook_id, by=principal())
+    return Response(status=204)
+
+
+@blueprint.route("/<uuid:webhook_id>/test", methods=["POST"])
+@blueprint.response(200, TestResult, example=TEST)
+@blueprint.fails(429)
+@account_admin
+def test_webhook(webhook_id: str) -> dict[str, Any]:
+    """Send a `webhook.test` to the webhook's address now, and tell what came back."""
+    return _tested(service.test(webhook_id, by=principal()))
+
+
+@blueprint.route("/<uuid:webhook_id>/rotate-secret", methods=["POST"])
+@blueprint.response(
+    200, RotatedSecret, example={"id": WEBHOOK["id"], **SECRET, "previous_valid_until": TIME}
+)
+@account_admin
+@shows_secret
+def rotate_webhook_secret(webhook_id: str) -> dict[str, Any]:
+    """Give a webhook a new secret.
+
+    For 24 hours the one before signs, too: `webhook-signature` has two values, and
+    `X-Service-Signature-Previous` is made with the older one.
+    """
+    return _with_secret(service.rotate_secret(webhook_id, by=principal()), RotatedSecret)
+
+
+@blueprint.route("/<uuid:webhook_id>/deliveries", methods=["GET"])
+@blueprint.arguments(DeliveryArgs, location="query")
+@blueprint.response(200, DeliveryPage, example=page_of([DELIVERY], 1, {"skip": 0, "limit": 50}))
+@account_admin
+def list_deliveries(args: dict[str, Any], webhook_id: str) -> dict[str, Any]:
+    """List a webhook's deliveries, newest first.
+
+    What holds personal data is shown to members of `pii_access` only: for others `record` and
+    `previous` are null. Deliveries are kept for 30 days.
+    """
+    webhook, caller = service.get(webhook_id, by=principal()), principal()
+    found = log.page(webhook, args.get("status"), args["skip"], args["limit"], by=caller)
+    return page_of(*found, args)
+
+
+@blueprint.route("/<uuid:webhook_id>/deliveries/<uuid:delivery_id>", methods=["GET"])
+@blueprint.response(200, DeliveryWithAttempts, example={**DELIVERY, "attempts": [ATTEMPT]})
+@account_admin
+def get_delivery(webhook_id: str, delivery_id: str) -> dict[str, Any]:
+    """Get a delivery with all its attempts."""
+    return log.get(service.get(webhook_id, by=principal()), delivery_id, by=principal())
+
+
+@blueprint.route("/<uuid:webhook_id>/deliveries/<uuid:delivery_id>/redeliver", methods=["POST"])
+@blueprint.response(202, DeliveryWithAttempts, example={**DELIVERY, "attempts": []})
+@blueprint.fails(409)
+@account_admin
+def redeliver(webhook_id: str, delivery_id: str) -> dict[str, Any]:
+    """Make a delivery again.
+
+    It gets an id of its own, and names the first one in `X-Service-Replay-Of`.
+    """
+    webhook = service.get(webhook_id, by=principal())
+    return log.redeliver(webhook, delivery_id, by=principal())
+
+
+@blueprint.route("/<uuid:webhook_id>/deliveries/redeliver", methods=["POST"])
+@blueprint.arguments(Since, example={"since": TIME})
+@blueprint.response(
+    202, Redelivered, example={"message": "The deliveries are made again.", "count": 12}
+)
+@blueprint.fails(409)
+@account_admin
+def redeliver_failed(body: dict[str, Any], webhook_id: str) -> dict[str, Any]:
+    """Make all deliveries again that were asked for since a time, and failed.
+
+    Those that were made again already, and did not fail again, are passed over.
+    """
+    principal().one_account()
+    count = log.redeliver_failed(service.get(webhook_id, by=principal()), body["since"])
+    return {"message": "The deliveries are made again.", "count": count}
+
+
+def _with_secret(made: Secret, view: type[rest.Schema]) -> dict[str, Any]:
+    shown = {"secret": made.secret, "signing_secret": made.signing_secret}
+    names = view().fields.keys() - shown.keys()
+    return {**{name: getattr(made.webhook, name) for name in names}, **shown}
+
+
+def _tested(result: Result) -> dict[str, Any]:
+    names = ("status_code", "response_body", "error", "duration_ms")
+    return {"success": result.delivered, **{name: getattr(result, name) for name in names}}

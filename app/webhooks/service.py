@@ -1,0 +1,237 @@
+"""Webhooks as their account's admins keep them (spec 4.7, contract section 8)."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from typing import Any
+
+import sqlalchemy as sa
+
+from app import clock, config, crypto, db, events, jobs, outgoing
+from app.accounts.models import PII_GROUP
+from app.auth.principal import Principal
+from app.collections.schema import COLLECTION_NAME
+from app.errors import Conflict, Forbidden, InvalidValues, NotFound, TooManyRequests, problem
+from app.webhooks import delivery, filters, log, payload, queue, signing, versions
+from app.webhooks.models import Webhook
+from app.webhooks.queue import Result, Work
+
+MOST_HEADERS = 50
+PREVIOUS_SECRET = timedelta(hours=24)
+TESTS_AT_ONCE = 2
+WAIT_SECONDS = 5
+
+Body = Mapping[str, Any]
+_tests = threading.BoundedSemaphore(TESTS_AT_ONCE)
+
+
+@dataclass(frozen=True)
+class Secret:
+    """A webhook with its secret, in the one answer that shows it."""
+
+    webhook: Webhook
+    secret: str
+
+    @property
+    def signing_secret(self) -> str:
+        """The secret as verifier libraries take it."""
+        return signing.signing_secret(self.secret)
+
+
+def page(skip: int, limit: int, *, by: Principal) -> tuple[list[Webhook], int]:
+    """The webhooks of the account, oldest first, and how many there are."""
+    mine = _visible(by)
+    total = db.db.session.scalar(sa.select(sa.func.count()).select_from(Webhook).where(*mine))
+    chosen = sa.select(Webhook).where(*mine).order_by(Webhook.id).offset(skip).limit(limit)
+    return list(db.db.session.scalars(chosen)), total or 0
+
+
+def get(webhook_id: str, *, by: Principal) -> Webhook:
+    """One webhook. Raises NotFound."""
+    return _found(db.db.session.scalar(_named(webhook_id, by)))
+
+
+def create(body: Body, *, by: Principal) -> Secret:
+    """A new webhook. Raises InvalidValues, Forbidden, or Conflict where there are too many."""
+    account_id = by.one_account()
+    _check_personal(body.get("include_pii", False), by)
+    _check(body)
+    secret = body.get("secret") or signing.new_secret()
+    with db.transaction() as session:
+        versions.outdate(account_id)
+        _check_number(account_id)
+        values = {name: value for name, value in body.items() if name != "secret"}
+        webhook = Webhook(
+            account_id=account_id,
+            created_by=by.user_id,
+            secret=crypto.encrypt(secret),
+            **values,
+        )
+        session.add(webhook)
+        session.flush()
+    return Secret(webhook, secret)
+
+
+def change(webhook_id: str, body: Body, *, by: Principal) -> Webhook:
+    """Change what is sent; a new secret takes over as in a rotation. Raises NotFound, ..."""
+    _check(body)
+    with _changing(webhook_id, by) as webhook:
+        still_personal = body.get("include_pii", webhook.include_pii)
+        _check_personal(still_personal, by)
+        secret = body.get("secret")
+        for name, value in body.items():
+            if name != "secret":
+                setattr(webhook, name, value)
+        if secret:
+            _replace_secret(webhook, secret)
+        if body.get("enabled"):
+            webhook.disabled_at = webhook.failing_since = None
+        webhook.updated_at = clock.now()
+    return webhook
+
+
+def rotate_secret(webhook_id: str, *, by: Principal) -> Secret:
+    """A new secret; for 24 hours the one before signs, too."""
+    secret = signing.new_secret()
+    with _changing(webhook_id, by) as webhook:
+        _replace_secret(webhook, secret)
+        webhook.updated_at = clock.now()
+    return Secret(webhook, secret)
+
+
+def delete(webhook_id: str, *, by: Principal) -> None:
+    """Remove a webhook at once, and its deliveries by a job."""
+    with _changing(webhook_id, by) as webhook:
+        db.db.session.delete(webhook)
+        payload_of_job = {"webhook_id": webhook.id}
+        jobs.enqueue("webhooks.remove", payload_of_job, account_id=webhook.account_id)
+
+
+def test(webhook_id: str, *, by: Principal) -> Result:
+    """Send a test now, and keep it in the log. Raises TooManyRequests while others are sent."""
+    account_id = by.one_account()
+    webhook = get(webhook_id, by=by)
+    target = queue.targets(account_id, [webhook.id])[webhook.id]
+    work = _test_of(webhook, replace(target, enabled=True))
+    # No connection is held while we wait for somebody else's server.
+    db.db.session.remove()
+    with _one_of_few():
+        result = delivery.attempt(work, delivery.rules(config.current()))
+    log.keep(result)
+    return result
+
+
+def _test_of(webhook: Webhook, target: queue.Target) -> Work:
+    told = payload.test_facts(webhook.collection)
+    about = {"webhook_id": webhook.id, "account_id": webhook.account_id}
+    return Work(
+        account_id=webhook.account_id,
+        id=db.new_id(),
+        claim=1,
+        webhook_id=webhook.id,
+        event=payload.TEST_EVENT,
+        payload=payload.text(told, at=clock.now(), **about),
+        attempt_number=0,
+        replay_of=None,
+        target=target,
+    )
+
+
+@contextmanager
+def _one_of_few() -> Iterator[None]:
+    # Receivers that hang must not take all of a web process's threads.
+    if not _tests.acquire(timeout=WAIT_SECONDS):
+        raise TooManyRequests(config.current().webhook_timeout_seconds)
+    try:
+        yield
+    finally:
+        _tests.release()
+
+
+@contextmanager
+def _changing(webhook_id: str, by: Principal) -> Iterator[Webhook]:
+    account_id = by.one_account()
+    with db.transaction() as session:
+        webhook = _found(session.scalar(_named(webhook_id, by)))
+        versions.outdate(account_id)
+        session.refresh(webhook)
+        yield webhook
+        session.flush()
+
+
+def _replace_secret(webhook: Webhook, secret: str) -> None:
+    webhook.previous_secret = webhook.secret
+    webhook.previous_valid_until = clock.now() + PREVIOUS_SECRET
+    webhook.secret = crypto.encrypt(secret)
+
+
+def _check(body: Body) -> None:
+    found = filters.problems(body.get("filter"))
+    if "collection" in body and not COLLECTION_NAME.fullmatch(body["collection"]):
+        message = "This is no name that a collection can have."
+        found.append(problem("collection", "name_invalid", message))
+    if "url" in body:
+        wrong = outgoing.problem(body["url"], delivery.rules(config.current()))
+        if wrong:
+            found.append(problem("url", "invalid_url", wrong))
+    found += _header_problems(body.get("headers") or {})
+    if found:
+        raise InvalidValues(found)
+
+
+def _header_problems(headers: Mapping[str, str]) -> list[dict[str, Any]]:
+    found = []
+    if len(headers) > MOST_HEADERS:
+        found.append(problem("headers", "too_long", f"At most {MOST_HEADERS} headers."))
+    if len({name.lower() for name in headers}) < len(headers):
+        found.append(problem("headers", "name_duplicate", "A header is named twice."))
+    for name, value in headers.items():
+        shown = name[:80]
+        if not outgoing.HEADER_NAME.fullmatch(name):
+            found.append(problem("headers", "name_invalid", f"{shown!r} is no header's name."))
+        elif delivery.is_ours(name):
+            found.append(problem("headers", "name_reserved", f"{shown} is set by the service."))
+        elif not outgoing.HEADER_VALUE.fullmatch(value):
+            message = f"The value of {shown} has characters that no header can have."
+            found.append(problem("headers", "pattern_mismatch", message))
+    return found
+
+
+def _check_personal(include: bool, by: Principal) -> None:
+    # Also whoever moves such a webhook elsewhere would learn what it is told.
+    if include and PII_GROUP not in by.groups:
+        raise Forbidden(f"Only members of {PII_GROUP} may have personal data sent.")
+
+
+def _check_number(account_id: str) -> None:
+    limit = config.current().webhooks_per_account
+    mine = sa.select(sa.func.count()).select_from(Webhook)
+    if (db.db.session.scalar(mine.where(Webhook.account_id == account_id)) or 0) >= limit:
+        message = f"An account may have at most {limit} webhooks."
+        raise Conflict(message, error="limit_reached")
+
+
+def _visible(by: Principal) -> list[Any]:
+    return [] if by.account_id is None else [Webhook.account_id == by.account_id]
+
+
+def _named(webhook_id: str, by: Principal) -> sa.Select[Webhook]:
+    return sa.select(Webhook).where(Webhook.id == webhook_id.lower(), *_visible(by))
+
+
+def _found(webhook: Webhook | None) -> Webhook:
+    if webhook is None:
+        raise NotFound("There is no such webhook.")
+    return webhook
+
+
+@events.subscribe(events.AccountClosed)
+def _remove_later(event: events.AccountClosed) -> None:
+    versions.outdate(event.account_id)
+    mine = sa.delete(Webhook).where(Webhook.account_id == event.account_id)
+    db.connection().execute(mine)
+    jobs.enqueue("webhooks.remove", {"webhook_id": None}, account_id=event.account_id)

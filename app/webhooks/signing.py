@@ -1,0 +1,47 @@
+"""What proves to a receiver that a delivery is ours (spec 6.4, Standard Webhooks).
+
+The key of both signatures is the UTF-8 text of the secret. `signing_secret` is the same key in the
+form that the verifier libraries of Standard Webhooks take.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import hmac
+import secrets
+from collections.abc import Mapping, Sequence
+
+SECRET_BYTES = 32
+
+
+def new_secret() -> str:
+    """A secret of 64 hex characters."""
+    return secrets.token_hex(SECRET_BYTES)
+
+
+def signing_secret(secret: str) -> str:
+    """The secret as the verifier libraries take it."""
+    return f"whsec_{base64.b64encode(secret.encode()).decode()}"
+
+
+def headers(
+    keys: Sequence[str], *, delivery_id: str, timestamp: int, body: bytes
+) -> Mapping[str, str]:
+    """The headers that sign a body with every key that is valid, the newest first."""
+    signed = f"{delivery_id}.{timestamp}.".encode() + body
+    found = {
+        "X-Service-Signature": f"sha256={_digest(keys[0], body).hex()}",
+        "webhook-id": delivery_id,
+        "webhook-timestamp": str(timestamp),
+        "webhook-signature": " ".join(
+            f"v1,{base64.b64encode(_digest(key, signed)).decode()}" for key in keys
+        ),
+    }
+    for older in keys[1:]:
+        found["X-Service-Signature-Previous"] = f"sha256={_digest(older, body).hex()}"
+    return found
+
+
+def _digest(key: str, text: bytes) -> bytes:
+    return hmac.new(key.encode(), text, hashlib.sha256).digest()

@@ -1,0 +1,97 @@
+"""What keeps webhooks in order: the failing are disabled, and what is old or left over removed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import Any
+from urllib.parse import urlsplit
+
+import sqlalchemy as sa
+
+from app import clock, db, jobs, mail
+from app.accounts.models import ADMIN, Account, Role, User
+from app.webhooks import versions
+from app.webhooks.models import ATTEMPTS, DELIVERIES, Webhook
+from app.webhooks.queue import DISABLE_AFTER_SECONDS, Result
+
+PIECE = 500
+KEPT_DAYS = 30
+
+
+def disable_failing(account_id: str, results: Sequence[Result]) -> None:
+    """Disable webhooks that have only failed for five days, and tell the account's admins."""
+    ids = {
+        result.work.webhook_id
+        for result in results
+        if result.work.target and result.work.target.to_be_disabled and not result.delivered
+    }
+    if not ids:
+        return
+    with db.transaction() as session:
+        versions.outdate(account_id)
+        late = Webhook.failing_since <= db.database_now(-DISABLE_AFTER_SECONDS)
+        mine = (Webhook.account_id == account_id, Webhook.id.in_(sorted(ids)), Webhook.enabled)
+        change = (
+            sa.update(Webhook).where(*mine, late).values(enabled=False, disabled_at=clock.now())
+        )
+        for webhook_id in session.scalars(change.returning(Webhook.id)).all():
+            for user_id in session.scalars(_admins(account_id)):
+                told = {"webhook_id": webhook_id, "user_id": user_id}
+                jobs.enqueue("webhooks.tell_disabled", told, account_id=account_id)
+
+
+def _admins(account_id: str) -> sa.Select[str]:
+    chosen = sa.select(User.id).join(Role, Role.id == User.role_id)
+    able = (User.is_active, User.email_verified, Role.name == ADMIN)
+    return chosen.where(User.account_id == account_id, *able)
+
+
+@jobs.job("webhooks.tell_disabled")
+def _tell_disabled(payload: Mapping[str, Any]) -> None:
+    account_id = payload["account_id"]
+    webhook = db.db.session.get(Webhook, (account_id, payload["webhook_id"]))
+    user = db.db.session.get(User, (account_id, payload["user_id"]))
+    account = db.db.session.get(Account, account_id)
+    if webhook and user and account and user.is_active and not webhook.enabled:
+        about = {"collection": webhook.collection, "webhook_id": webhook.id}
+        # The address without its path, which may be a secret.
+        host = urlsplit(webhook.url).hostname
+        mail.send(user.email, "webhook_disabled", host=host, account=account.name, **about)
+
+
+@jobs.job("webhooks.remove")
+def _remove(payload: Mapping[str, Any]) -> None:
+    mine = [DELIVERIES.c.account_id == payload["account_id"]]
+    if payload["webhook_id"]:
+        mine.append(DELIVERIES.c.webhook_id == payload["webhook_id"])
+    _remove_deliveries(*mine)
+
+
+@jobs.every(3600, "webhooks.purge")
+def purge(payload: Mapping[str, Any]) -> None:
+    """Forget deliveries that were over long ago."""
+    old = DELIVERIES.c.id < _first_id(clock.now() - timedelta(days=KEPT_DAYS))
+    accounts = sa.select(Account.id).order_by(Account.id)
+    for account_id in db.db.session.scalars(accounts).all():
+        over = (DELIVERIES.c.account_id == account_id, DELIVERIES.c.due_at.is_(None))
+        _remove_deliveries(*over, old)
+
+
+def _first_id(moment: datetime) -> str:
+    # Ids begin with the milliseconds of their time, so the primary key finds the old ones.
+    digits = f"{int(moment.timestamp() * 1000):012x}"
+    return f"{digits[:8]}-{digits[8:]}"
+
+
+def _remove_deliveries(*which: Any) -> None:
+    chosen = sa.select(DELIVERIES.c.account_id, DELIVERIES.c.id).where(*which).limit(PIECE)
+    while rows := db.connection().execute(chosen).all():
+        account_id, ids = rows[0].account_id, [row.id for row in rows]
+        with db.transaction() as session:
+            for table, column in (
+                (ATTEMPTS, ATTEMPTS.c.delivery_id),
+                (DELIVERIES, DELIVERIES.c.id),
+            ):
+                mine = (table.c.account_id == account_id, column.in_(ids))
+                session.execute(sa.delete(table).where(*mine))

@@ -1,0 +1,26 @@
+"""The version of an account's webhooks, which caches and creators depend on."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.dialects import postgresql, sqlite
+
+from app import db
+from app.webhooks.models import WebhookVersion
+
+
+def outdate(account_id: str) -> None:
+    """Outdate what is cached of an account's webhooks, and put their changes in order.
+
+    Until the open transaction ends, no other one changes webhooks of the account.
+    """
+    dialect: Any = sqlite if db.db.engine.dialect.name == "sqlite" else postgresql
+    first = dialect.insert(WebhookVersion).values(account_id=account_id, version=1)
+    next_version: Any = WebhookVersion.version + 1
+    key = [WebhookVersion.account_id]
+    statement: sa.Insert = first.on_conflict_do_update(
+        index_elements=key, set_={"version": next_version}
+    )
+    db.connection().execute(statement)

@@ -1,0 +1,85 @@
+"""What auditing a created record of 8 columns costs, in milliseconds of CPU, on both databases.
+
+    python -m bench.audit [records]
+
+The CPU time is that of this process and, on PostgreSQL, of its server process. Blocks with and
+without auditing alternate, so that both meet the same machine; the median of the blocks counts.
+"""
+
+from __future__ import annotations
+
+import os
+import statistics
+import sys
+import tempfile
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import sqlalchemy as sa
+from flask import Flask
+
+from app import db
+from app.auth import principal as principals
+from app.records import service as records
+from tests import builders, conftest, services
+
+FIELDS = ("title", "body", "author", "state", "email", "link", "place", "note")
+BODY = {name: f"what stands in {name}" for name in FIELDS}
+BLOCKS = 12
+
+
+def server_seconds() -> float:
+    """The CPU time of the PostgreSQL process that serves this connection."""
+    if db.db.engine.dialect.name == "sqlite":
+        return 0.0
+    pid = db.connection().scalar(sa.text("SELECT pg_backend_pid()"))
+    # Ticks are too coarse for one block; the scheduler's nanoseconds are not.
+    return int(Path(f"/proc/{pid}/schedstat").read_text().split()[0]) / 1e9
+
+
+def block(app: Flask, caller: principals.Principal, count: int, audited: bool) -> float:
+    """Milliseconds of CPU for one record."""
+    settings = app.extensions["atrium.config"]
+    app.extensions["atrium.config"] = replace(settings, audit_logging_enabled=audited)
+    begun = time.process_time() + server_seconds()
+    for _ in range(count):
+        records.create("notes", BODY, by=caller)
+    return (time.process_time() + server_seconds() - begun) * 1000 / count
+
+
+def measure(database: str, count: int) -> dict[str, float]:
+    """Medians with and without auditing."""
+    app = conftest.make_app(conftest.settings_for(database, Path(tempfile.mkdtemp())))
+    cast = builders.make_cast(app)
+    builders.make_collection(cast.root, "notes", [{"name": n, "type": "text"} for n in FIELDS])
+    with app.app_context():
+        caller = principals.of_user(cast.alice.account_id, cast.alice.id)
+        if caller is None:
+            raise LookupError("alice")
+        block(app, caller, 50, True)
+        found: dict[bool, list[float]] = {True: [], False: []}
+        for i in range(2 * BLOCKS):
+            found[i % 2 == 0].append(block(app, caller, count, i % 2 == 0))
+    medians = {audited: statistics.median(times) for audited, times in found.items()}
+    difference = medians[True] - medians[False]
+    return {"audited": medians[True], "unaudited": medians[False], "auditing": difference}
+
+
+def main() -> None:
+    """Print both databases' costs."""
+    count = int(sys.argv[1]) if len(sys.argv) > 1 else 100
+    server = services.Postgres()
+    server.start()
+    os.environ["TEST_POSTGRES_URL"] = server.url
+    try:
+        for database in conftest.DATABASES:
+            costs = measure(database, count)
+            told = ", ".join(f"{name} {ms:.2f} ms" for name, ms in costs.items())
+            print(database, told)  # noqa: T201 - what it is for
+    finally:
+        server.stop()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,200 @@
+#!/usr/bin/env python3
+"""Verify an export of Atrium's audit log: one file, Python 3.9 or newer, nothing else needed.
+
+    python3 verify_audit.py EXPORT [--checkpoints FILE] [--key PUBLIC_KEY]
+
+EXPORT is what `GET /api/v1/audit-logs/export` gave (.jsonl, .json or .csv), filtered by account at
+most. FILE holds checkpoints, one in each line, signed by the key where one is given.
+docs/audit.md says in words what is done here. The exit status is 1 where anything is wrong.
+"""
+
+import argparse
+import csv
+import hashlib
+import json
+import sys
+
+ACTOR = ("user_email", "user_name", "ip_address", "user_agent", "es_username", "es_reason")
+CHAINED = ("account_id", "actor_digest", "column_name", "es_timestamp", "extra_metadata", "user_id")
+CHAINED += ("occurred_at", "operation", "record_id", "request_id", "table_name", "values_digest")
+SIGNED = ("account_id", "checksum", "created_at", "entry_id")
+
+
+def h(data):
+    """SHA-256 in lower-case hex."""
+    return hashlib.sha256(data).hexdigest()
+
+
+def j(value):
+    """Canonical JSON."""
+    text = json.dumps(value, ensure_ascii=False, sort_keys=True, separators=(",", ":"))
+    return text.encode("utf-8")
+
+
+def salted(salt, values):
+    """The digest of values that may be erased later."""
+    return h(salt.encode() + b"\n" + j(values))
+
+
+def entry_digest(entry):
+    """The digest of all of an entry but its place."""
+    return h(j({name: entry[name] for name in CHAINED}))
+
+
+def checksum(previous_hash, id, digest):
+    """The link of the chain."""
+    return h(f"{previous_hash}:{id}:{digest}".encode())
+
+
+class Chain:
+    """The chain of one account, while its entries are read in order."""
+
+    def __init__(self, account_id):
+        self.account_id, self.last_id, self.last = account_id, 0, "0" * 64
+        self.checked = self.masked = self.erased = 0
+        self.fault, self.open, self.checkpoints = None, {}, {}
+
+    def take(self, entry):
+        """Check the next entry; after the first fault nothing more is looked at."""
+        if self.fault:
+            return
+        try:
+            why = self._chained(entry) or self._kept(entry)
+        except (KeyError, TypeError, ValueError, AttributeError):
+            why = "is no entry"
+        self.fault = f"entry {entry.get('id')} {why}" if why else None
+        if not why:
+            self.last_id, self.last, self.checked = entry["id"], entry["checksum"], self.checked + 1
+
+    def close(self):
+        """What is still open at the end is a fault."""
+        if self.open and not self.fault:
+            self.fault = f"entry {min(self.open.values())} was emptied, and no erasure names it"
+        if self.checkpoints and not self.fault:
+            self.fault = f"entry {min(self.checkpoints)} of a checkpoint is missing"
+
+    def _chained(self, e):
+        if type(e["id"]) is not int or e["id"] <= self.last_id:
+            return "is not above the one before"
+        if e["account_id"] != self.account_id:
+            return "is of another account"
+        if e["previous_hash"] != self.last:
+            return "does not follow the one before"
+        if e["entry_digest"] != entry_digest(e):
+            return "was changed"
+        if e["checksum"] != checksum(self.last, e["id"], e["entry_digest"]):
+            return "has a wrong checksum"
+        known = self.checkpoints.pop(e["id"], e["checksum"])
+        return None if known == e["checksum"] else "is not what a checkpoint tells"
+
+    def _kept(self, e):
+        if e["operation"] == "UPDATE" and e["table_name"] == "audit_log":
+            self.open.pop((e["column_name"], e["record_id"]), None)
+        self.masked += e.get("masked") is True
+        self.erased += e.get("masked") is not True and e["salt"] is None
+        if e.get("masked") is not True and self._differs(e, "salt", ("old_value", "new_value")):
+            return "has other values"
+        return "has another actor" if self._differs(e, "actor_salt", ACTOR) else None
+
+    def _differs(self, e, salt, names):
+        values = [e[name] for name in names]
+        if e[salt] is None:
+            self.open[salt, str(e["id"])] = e["id"]
+            return any(value is not None for value in values)
+        return salted(e[salt], values) != e["values_digest" if salt == "salt" else "actor_digest"]
+
+
+def uncell(name, cell):
+    """What a cell of the CSV form stands for."""
+    if cell == "":
+        return None
+    cell = cell[1:] if cell.startswith("'") else cell
+    if name == "masked":
+        return cell == "true"
+    return json.loads(cell) if name in ("id", "extra_metadata") else cell
+
+
+def read(path):
+    """The entries of an export, or the checkpoints of a file."""
+    with open(path, encoding="utf-8", newline="" if path.endswith(".csv") else "\n") as file:
+        if path.endswith(".csv"):
+            csv.field_size_limit(sys.maxsize)
+            for row in csv.DictReader(file):
+                yield {name: uncell(name, cell) for name, cell in row.items()}
+        elif path.endswith(".json"):
+            yield from json.load(file)["items"]
+        else:
+            yield from (json.loads(line) for line in file if line.strip())
+
+
+P, Q = 2**255 - 19, 2**252 + 27742317777372353535851937790883648493  # Ed25519: RFC 8032
+D = -121665 * pow(121666, P - 2, P) % P
+
+
+def _add(a, b):
+    (x, y, z, t), (u, v, w, s) = a, b
+    e, f, g, k = (y - x) * (v - u), (y + x) * (v + u), 2 * t * s * D, 2 * z * w
+    p, q, r, m = f - e, k - g, k + g, f + e
+    return (p * q % P, r * m % P, q * r % P, p * m % P)
+
+
+def _times(n, point):
+    total = (0, 1, 1, 0)
+    while n:
+        total = _add(total, point) if n & 1 else total
+        point, n = _add(point, point), n >> 1
+    return total
+
+
+def _point(data):
+    y = int.from_bytes(data, "little")
+    sign, y = y >> 255, y & (2**255 - 1)
+    square = (y * y - 1) * pow(D * y * y + 1, P - 2, P) % P
+    x = pow(square, (P + 3) // 8, P)
+    x = x if (x * x - square) % P == 0 else x * pow(2, (P - 1) // 4, P) % P
+    if len(data) != 32 or y >= P or (x * x - square) % P or (x == 0 and sign):
+        raise ValueError("no point of the curve")
+    return (x, y, 1, x * y % P) if x & 1 == sign else (P - x, y, 1, -x * y % P)
+
+
+def signed(checkpoint):
+    """Whether a checkpoint bears the signature of the key that it names."""
+    try:
+        key, signature = (bytes.fromhex(checkpoint[n]) for n in ("public_key", "signature"))
+        a, r, s = _point(key), _point(signature[:32]), int.from_bytes(signature[32:], "little")
+    except ValueError:
+        return False
+    text = signature[:32] + key + j({name: checkpoint[name] for name in SIGNED})
+    k = int.from_bytes(hashlib.sha512(text).digest(), "little") % Q
+    base = _point((4 * pow(5, P - 2, P) % P).to_bytes(32, "little"))
+    left, right = _times(s, base), _add(r, _times(k, a))
+    return s < Q and all((left[i] * right[2] - right[i] * left[2]) % P == 0 for i in (0, 1))
+
+
+def verify(entries, checkpoints=(), key=None):
+    """The chains by account, each with its fault, if any."""
+    chains = {}
+    for one in checkpoints:
+        chain = chains.setdefault(one["account_id"], Chain(one["account_id"]))
+        if not signed(one) or key not in (None, one["public_key"]):
+            chain.fault = "the signature of a checkpoint is wrong"
+        if chain.checkpoints.setdefault(one["entry_id"], one["checksum"]) != one["checksum"]:
+            chain.fault = "checkpoints contradict each other"
+    for entry in entries:
+        chains.setdefault(entry["account_id"], Chain(entry["account_id"])).take(entry)
+    for chain in chains.values():
+        chain.close()
+    return chains
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description="Verify an export of Atrium's audit log.")
+    for name in ("export", "--checkpoints", "--key"):
+        parser.add_argument(name)
+    given = parser.parse_args()
+    kept = list(read(given.checkpoints)) if given.checkpoints else ()
+    chains = verify(read(given.export), kept, given.key)
+    for chain in chains.values():
+        print(f"{chain.account_id}: {chain.checked} checked, {chain.masked} masked,", end=" ")
+        print(f"{chain.erased} erased;", chain.fault or f"valid up to entry {chain.last_id}")
+    sys.exit(any(chain.fault for chain in chains.values()))

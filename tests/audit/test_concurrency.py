@@ -1,0 +1,79 @@
+"""Many processes write to a few accounts at once: every chain stays whole."""
+
+from __future__ import annotations
+
+import multiprocessing
+
+import pytest
+import sqlalchemy as sa
+from flask import Flask
+
+from app import config, create_app, db
+from app.audit import append, verify
+from app.audit.models import AuditEntry
+
+ACCOUNTS = [f"019a9f00-0000-7000-8000-00000000000{i}" for i in range(3)]
+PROCESSES = 8
+
+
+def write(settings: config.Config, number: int, count: int) -> None:
+    """Write transactions to one account, or to all three in a varying order."""
+    app = create_app(settings)
+    with app.app_context():
+        for i in range(count):
+            chosen = ACCOUNTS if i % 5 == 0 else [ACCOUNTS[(number + i) % 3]]
+            with db.transaction():
+                for account_id in chosen[:: 1 if i % 2 else -1]:
+                    values = [("title", None, f"{number}"), ("n", None, f"{i}")]
+                    append.note(account_id, append.CREATE, "col_posts", f"{number}-{i}", values)
+        db.db.session.remove()
+
+
+def run(app: Flask, count: int) -> int:
+    """Have all processes write. Returns how many entries there must be."""
+    settings = app.extensions["atrium.config"]
+    spawn = multiprocessing.get_context("spawn")
+    workers = [spawn.Process(target=write, args=(settings, n, count)) for n in range(PROCESSES)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    assert [worker.exitcode for worker in workers] == [0] * PROCESSES
+    return sum(2 * (3 if i % 5 == 0 else 1) for i in range(count)) * PROCESSES
+
+
+@pytest.mark.parametrize("count", [10, pytest.param(625, marks=pytest.mark.slow)])
+def test_every_chain_is_whole(app: Flask, count: int) -> None:
+    written = run(app, count)
+    with app.app_context():
+        for account_id in ACCOUNTS:
+            assert verify.everything(account_id)["valid"]
+        total = sa.select(sa.func.count()).select_from(AuditEntry)
+        mine = total.where(AuditEntry.account_id.in_(ACCOUNTS))
+        assert db.connection().scalar(mine) == written
+
+
+def test_accounts_do_not_wait_for_each_other(app: Flask) -> None:
+    """On PostgreSQL, where one writer holds the head of another account."""
+    with app.app_context():
+        for account_id in ACCOUNTS:
+            append_to(account_id)
+        if db.db.engine.dialect.name == "sqlite":  # one writer at a time, and no lock to hold
+            assert verify.everything()["valid"]
+            return
+        engine = db.db.engine.execution_options(isolation_level="READ COMMITTED")
+        with engine.begin() as other:
+            held = sa.text("SELECT 1 FROM audit_heads WHERE account_id = :id FOR UPDATE")
+            other.execute(held, {"id": ACCOUNTS[0]})
+            append_to(ACCOUNTS[1])
+            with pytest.raises(sa.exc.OperationalError, match="lock timeout"):
+                append_to(ACCOUNTS[0])
+        assert verify.everything()["valid"]
+
+
+def append_to(account_id: str) -> None:
+    """Append an entry, waiting for a lock for a moment only."""
+    with db.transaction() as session:
+        if session.get_bind().dialect.name == "postgresql":
+            session.execute(sa.text("SET LOCAL lock_timeout = '500ms'"))
+        append.note(account_id, append.CREATE, "col_posts", "1", [("id", None, "1")])

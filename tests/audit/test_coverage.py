@@ -1,0 +1,329 @@
+"""Nothing changes without an entry: every table and every route is walked.
+
+The database is read before and after each request of the routes that change something. Whatever
+differs, but for what contract section 7 exempts, must be told by a new entry of the right chain.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+from flask import Flask
+
+from app import db, jobs
+from app.accounts.models import SYSTEM_ACCOUNT_ID
+from app.audit import append, tracking
+from app.audit.tracking import EXEMPT, TRACKED
+from app.auth import api_keys
+from tests import test_tenancy as tenancy
+from tests.audit.chains import entries, verified
+from tests.builders import PASSWORD, Caller, Cast, make_collection, make_record
+from tests.mailbox import outbox, run_jobs, token_in
+from tests.test_tenancy import Route
+
+Rows = dict[tuple[str, ...], dict[str, Any]]
+READING = ("GET",)
+# Routes that change nothing that is audited, each with what they change.
+UNTOLD: dict[Route, str] = {
+    ("POST", "/auth/login"): "a session (tokens) and last_login",
+    ("POST", "/auth/refresh"): "a session (tokens)",
+    ("POST", "/auth/logout"): "a session (tokens)",
+    ("DELETE", "/auth/sessions/<uuid:session_id>"): "a session (tokens)",
+    ("POST", "/auth/send-verification"): "a job and a mailed token",
+    ("POST", "/auth/resend-verification"): "a job and a mailed token",
+    ("POST", "/auth/forgot-password"): "a job and a mailed token",
+    ("POST", "/users/<uuid:user_id>/resend-verification"): "a job and a mailed token",
+    ("POST", "/collections/<uuid:collection_id>/plan"): "nothing: it only plans",
+    ("POST", "/webhooks/<uuid:webhook_id>/test"): "a delivery",
+    ("POST", "/webhooks/<uuid:webhook_id>/deliveries/redeliver"): "a job, and deliveries",
+    ("POST", "/webhooks/<uuid:webhook_id>/deliveries/<uuid:delivery_id>/redeliver"): "a delivery",
+    ("POST", "/rules/validate"): "nothing: it only judges",
+    ("POST", "/rules/test"): "nothing: it only tries",
+    ("POST", "/collections/<collection_name>/rules/explain"): "nothing: it only explains",
+    ("POST", "/collections/<collection_name>/rules/diff"): "nothing: it only compares",
+}
+FIELDS = [*tenancy.TITLE, {"name": "n", "type": "number"}]
+
+
+def test_every_table_is_audited_or_exempt() -> None:
+    tables = set(db.Base.metadata.tables)
+    assert not TRACKED.keys() & EXEMPT.keys()
+    assert TRACKED.keys() | EXEMPT.keys() == tables
+
+
+def test_no_column_of_a_secret_is_told() -> None:
+    for name, tracked in TRACKED.items():
+        for column in db.Base.metadata.tables[name].columns:
+            if any(word in column.name for word in ("hash", "secret", "token", "password")):
+                assert column.name in tracked.hidden, (name, column.name)
+
+
+def contents() -> dict[str, Rows]:
+    """Everything that is stored, but the audit log."""
+    found: dict[str, Rows] = {}
+    tables = [table for name, table in db.Base.metadata.tables.items() if name not in EXEMPT]
+    present = sa.inspect(db.connection()).get_table_names()
+    for name in (name for name in present if name.startswith("col_")):
+        tables.append(sa.Table(name, sa.MetaData(), autoload_with=db.db.engine))
+    for table in tables:
+        key = [column.name for column in table.primary_key]
+        rows = db.connection().execute(sa.select(table)).mappings()
+        found[table.name] = {tuple(str(row[k]) for k in key): dict(row) for row in rows}
+    return found
+
+
+def expected(before: dict[str, Rows], after: dict[str, Rows]) -> set[tuple[str, ...]]:
+    """What must be told: (chain, operation, table, record, column) of every difference."""
+    told = set()
+    for table in before.keys() | after.keys():
+        old, new = before.get(table, {}), after.get(table, {})
+        for key in old.keys() | new.keys():
+            told |= differences(table, old.get(key, {}), new.get(key, {}))
+    return told
+
+
+def differences(table: str, old: dict[str, Any], new: dict[str, Any]) -> set[tuple[str, ...]]:
+    """Of one row."""
+    operation = "UPDATE" if old and new else "CREATE" if new else "DELETE"
+    row, tracked = new or old, TRACKED.get(table)
+    skipped = {"created_by", "updated_by"} if tracked is None else tracked.untold
+    chain = tracked.chain if tracked else "account_id"
+    id = row["id"] if "id" in row else f"{row['group_id']}/{row['user_id']}"
+    return {
+        (row[chain] if chain else SYSTEM_ACCOUNT_ID, operation, table, str(id), column)
+        for column in row
+        if old.get(column) != new.get(column)
+        and column not in tracking.SYSTEM_COLUMNS | skipped
+        and not (tracked is None and column == "id" and operation == "UPDATE")
+    }
+
+
+def check(cast: Cast, act: Callable[[], Any]) -> int:
+    """Everything that an act changes must be told, and nothing else. Returns how much."""
+    app = cast.root.app
+    with app.app_context():
+        before = contents()
+    last = max((entry["id"] for entry in newest(cast.root)), default=0)
+    act()
+    with app.app_context():
+        wanted = expected(before, contents())
+    new = [entry for entry in newest(cast.root) if entry["id"] > last]
+    names = ("account_id", "operation", "table_name", "record_id", "column_name")
+    # An erasure names entries of the log: no row is changed, but by the deletion before it.
+    told = {
+        tuple(entry[name] for name in names)
+        for entry in new
+        if not entry["extra_metadata"] and entry["table_name"] != "audit_log"
+    }
+    # What is created and changed in one transaction is, seen from outside, created.
+    made = {(one[0], *one[2:4]) for one in told if one[1] == "CREATE"}
+    told = {(one[0], "CREATE" if (one[0], *one[2:4]) in made else one[1], *one[2:]) for one in told}
+    assert told == wanted
+    return len(wanted)
+
+
+def newest(root: Caller) -> list[dict[str, Any]]:
+    """The newest entries."""
+    return entries(root, sort_order="desc", include_total="false")
+
+
+def of_tenancy() -> list[Any]:
+    """The writing routes with a case in the matrix of tenancy."""
+    routes = [route for route in tenancy.CASES if route[0] not in READING]
+    return [pytest.param(route, id=" ".join(route)) for route in routes]
+
+
+@pytest.mark.parametrize("route", of_tenancy())
+def test_a_route_that_changes_something_is_audited(app: Flask, cast: Cast, route: Route) -> None:
+    posts = make_collection(cast.root, schema=FIELDS)
+    make_collection(cast.root, "others", tenancy.TITLE)
+    caller, path, body = prepared(cast, route, posts["id"])
+
+    def act() -> None:
+        answer = caller(route[0], path, body)
+        assert answer.status_code in (200, 201, 202, 204), answer.text
+
+    changed = check(cast, act)
+    assert (changed == 0) == (route in UNTOLD)
+    assert verified(cast.root)["valid"]
+
+
+def prepared(cast: Cast, route: Route, posts_id: str) -> tuple[Caller, str, Any]:
+    """Who calls the route, and how, so that it changes something."""
+    case = tenancy.CASES[route]
+    if isinstance(case, tenancy.Own):
+        body = case.body(cast) if callable(case.body) else case.body
+        if route[1] == tenancy.BATCH and route[0] != "POST":
+            id = make_record(cast.charlie, title="of globex", n=1)["id"]
+            change = {"id": id, "data": {"title": "changed"}}
+            body = {"records": [change]} if route[0] == "PATCH" else {"ids": [id]}
+        own = (
+            cast.alice if route[1] in ("/auth/logout", "/auth/send-verification") else cast.charlie
+        )
+        return own, tenancy.address(route), body
+    if isinstance(case, tenancy.Owned):
+        id = case.make(cast.alice)
+        path = tenancy.address(route, **{case.part: id})
+        body = {"user_id": cast.bob.id} if case.body == tenancy.SOMEBODY else case.body
+        if route == ("PATCH", tenancy.MEMBER):
+            body = {"role": "editor"}
+        if route[1].startswith(f"{tenancy.DELIVERY}/"):
+            cast.alice.post(f"webhooks/{id}/test")
+            sent = cast.alice.get(f"webhooks/{id}/deliveries").json["items"][0]["id"]
+            path = tenancy.address(route, webhook_id=id, delivery_id=sent)
+        if route[1].endswith("/restore"):
+            cast.alice.patch(f"records/posts/{id}", {"title": "changed"})
+            changes = cast.alice.get(f"records/posts/{id}/history").json["items"]
+            body = {"audit_id": changes[-1]["audit_id"]}
+        if route[0] == "DELETE":
+            path = path.replace(tenancy.RANDOM_ID, cast.alice.id)
+        return cast.alice, path, body
+    return cast.root, *of_superadmin(cast, route, case.body, posts_id)
+
+
+def of_superadmin(cast: Cast, route: Route, body: Any, posts_id: str) -> tuple[str, Any]:
+    """The path and body of a route for superadmins."""
+    role = cast.root.post("roles", {"name": "temporary"}).json["id"]
+    ids = {"account_id": cast.bob.account_id, "user_id": cast.bob.id, "collection_id": posts_id}
+    unverified = cast.alice.post("account/users", {"email": "new@acme.example"}).json["id"]
+    if route[1].endswith(("/verify", "/resend-verification")):
+        ids["user_id"] = unverified
+    if route == ("POST", "/users"):
+        body = {"email": "dora@acme.example", "account_id": cast.alice.account_id}
+    if route == ("POST", "/collections"):
+        body = {"name": "more", "schema": tenancy.TITLE}
+    if route[1].startswith("/collections/<uuid:collection_id>") and body:
+        body = {"schema": [*FIELDS, {"name": "added", "type": "text", "default": "x"}]}
+    if route == ("POST", "/collections/import"):
+        body = {"data": {"collections": [{"name": "more", "schema": tenancy.TITLE}]}}
+    if route[1] == "/users/<uuid:user_id>" and route[0] == "PATCH":
+        body = {"role": "editor"}
+    if route[1].endswith("/password"):
+        body = {"new_password": "Another-horse-2"}
+    return tenancy.address(route, role_id=str(role), **ids), body
+
+
+def token_mailed_to(app: Flask, email: str) -> str:
+    """The token of the newest mail to an address."""
+    run_jobs(app)
+    return token_in([mail for mail in outbox(app) if mail["To"] == email][-1])
+
+
+def test_routes_without_a_credential_are_audited(app: Flask, cast: Cast) -> None:
+    anyone, seen = Caller(app), set()
+
+    def post(path: str, body: Any) -> Callable[[], Any]:
+        seen.add(("POST", f"/{path}"))
+
+        def act() -> None:
+            assert anyone.post(path, body).status_code in (200, 201)
+
+        return act
+
+    new = {"account_name": "New", "email": "eve@new.example", "password": PASSWORD}
+    assert check(cast, post("auth/register", new)) > 10
+    named = {"account": "new", "email": "eve@new.example"}
+    assert check(cast, post("auth/resend-verification", named)) == 0
+    token = token_mailed_to(app, "eve@new.example")
+    assert check(cast, post("auth/verify-email", {"token": token})) == 2
+    signed_in = anyone.post("auth/login", {**named, "password": PASSWORD}).json
+    assert check(cast, post("auth/login", {**named, "password": PASSWORD})) == 0
+    refresh = {"refresh_token": signed_in["refresh_token"]}
+    assert check(cast, post("auth/refresh", refresh)) == 0
+    assert check(cast, post("auth/forgot-password", named)) == 0
+    reset = {"token": token_mailed_to(app, "eve@new.example"), "new_password": "Another-horse-2"}
+    assert check(cast, post("auth/reset-password", reset)) == 1
+    invited = cast.alice.post("invitations", {"email": "fay@acme.example"}).json["token"]
+    body = {"password": PASSWORD}
+    accepted = check(cast, lambda: anyone.post(f"invitations/{invited}/accept", body))
+    assert accepted > 5
+    seen.add(("POST", "/invitations/<invitation>/accept"))
+    assert seen == {route for route in tenancy.PUBLIC if route[0] != "GET"}
+
+
+def test_a_worker_that_removes_an_account_writes_one_entry_for_all(app: Flask, cast: Cast) -> None:
+    make_collection(cast.root)
+    for n in range(3):
+        make_record(cast.alice, title=f"{n}")
+    cast.root.delete(f"accounts/{cast.alice.account_id}")
+    (closed,) = entries(cast.root, operation="DELETE")
+    assert closed["account_id"] == closed["record_id"] == cast.alice.account_id
+    assert closed["extra_metadata"] == {"count": 3, "users": 2}
+    before = len(newest(cast.root))
+    with app.app_context():
+        jobs.run_due()
+        assert not contents()["col_posts"]
+    assert len(newest(cast.root)) == before
+    assert verified(cast.root)["valid"]
+
+
+def test_what_goes_along_with_a_user_is_told(cast: Cast) -> None:
+    key = cast.bob.post("api-keys", {"name": "nightly"}).json
+    group = cast.alice.post("groups", {"name": "finance"}).json["id"]
+    cast.alice.post(f"groups/{group}/users", {"user_id": cast.bob.id})
+    assert check(cast, lambda: cast.alice.delete(f"account/users/{cast.bob.id}")) > 10
+    gone = entries(cast.root, operation="DELETE", account_id=cast.alice.account_id)
+    assert {entry["table_name"] for entry in gone} == {"users", "api_keys", "group_members"}
+    assert key["id"] in {entry["record_id"] for entry in gone}
+    assert api_keys.PREFIX not in str(gone)
+
+
+def test_a_default_given_to_records_is_told_once_for_each_account(cast: Cast) -> None:
+    posts = make_collection(cast.root)
+    for caller in (cast.alice, cast.alice, cast.charlie):
+        make_record(caller, title="x")
+    added = {"name": "state", "type": "text", "default": "new"}
+    cast.root.put(f"collections/{posts['id']}", {"schema": [*tenancy.TITLE, added]})
+    filled = entries(cast.root, table_name="col_posts", operation="UPDATE")
+    counts = {entry["account_id"]: entry["extra_metadata"]["count"] for entry in filled}
+    assert counts == {cast.alice.account_id: 2, cast.charlie.account_id: 1}
+    assert {(one["column_name"], one["new_value"]) for one in filled} == {("state", "new")}
+
+
+def test_records_filled_are_counted_before_they_are(cast: Cast) -> None:
+    posts = make_collection(cast.root, schema=FIELDS)
+    for caller, n in ((cast.alice, 1), (cast.alice, None), (cast.charlie, None), (cast.bob, 2)):
+        make_record(caller, title="x", n=n)
+    required = {"name": "n", "type": "number", "required": True, "default": 7}
+    changed = cast.root.put(f"collections/{posts['id']}", {"schema": [FIELDS[0], required]})
+    assert changed.status_code == 200, changed.json
+    filled = entries(cast.root, table_name="col_posts", operation="UPDATE")
+    counts = {entry["account_id"]: entry["extra_metadata"]["count"] for entry in filled}
+    assert counts == {cast.alice.account_id: 1, cast.charlie.account_id: 1}
+    assert {(e["column_name"], e["old_value"], e["new_value"]) for e in filled} == {
+        ("n", None, "7")
+    }
+    assert verified(cast.root)["valid"]
+
+
+def test_no_entry_no_change(cast: Cast, monkeypatch: pytest.MonkeyPatch) -> None:
+    make_collection(cast.root)
+
+    def fail(*args: Any) -> Any:
+        raise RuntimeError("the log cannot be written")
+
+    monkeypatch.setattr(append, "_with_digests", fail)
+    assert cast.alice.post("records/posts", {"title": "x"}).status_code == 500
+    assert cast.alice.patch("auth/me", {"name": "Al"}).status_code == 500
+    monkeypatch.undo()
+    assert cast.alice.get("records/posts").json["total"] == 0
+    assert cast.alice.get("auth/me").json["name"] is None
+
+
+def test_what_is_refused_or_rolled_back_leaves_no_entry(cast: Cast) -> None:
+    make_collection(cast.root, create_rule=None)
+    make_collection(cast.root, "unique", [{"name": "code", "type": "text", "unique": True}])
+    make_record(cast.alice, "unique", code="a")
+
+    def refused() -> None:
+        assert cast.alice.post("records/posts", {"title": "x"}).status_code == 403
+        assert cast.alice.post("records/unique", {"code": "a"}).status_code == 409
+        assert cast.alice.post("records/unique", {"code": 1}).status_code == 400
+        assert cast.charlie.patch(f"groups/{cast.alice.id}", {"name": "x"}).status_code == 404
+
+    before = len(newest(cast.root))
+    assert check(cast, refused) == 0
+    assert len(newest(cast.root)) == before

@@ -1,0 +1,179 @@
+"""What was erased is nowhere any more, and every chain still verifies."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+from flask import Flask
+
+from app import db, jobs
+from app.accounts import people
+from app.accounts.models import User
+from app.audit.models import AuditEntry
+from app.records import erasure
+from tests.audit.chains import entries, stand_alone, verified
+from tests.builders import PASSWORD, Caller, Cast, make_collection, make_record
+from tests.webhooks.delivering import deliver, make_webhook
+
+SCHEMA = [
+    {"name": "title", "type": "text", "required": True},
+    {"name": "mail", "type": "email", "pii": True},
+]
+ONE = "records/posts/{}"
+ADA = "Ada Lovelace"
+
+
+def everything(app: Flask) -> str:
+    """All that the database holds, as text."""
+    found = []
+    with app.app_context():
+        for name in sa.inspect(db.connection()).get_table_names():
+            table = sa.Table(name, sa.MetaData(), autoload_with=db.db.engine)
+            found += [str(tuple(row)) for row in db.connection().execute(sa.select(table))]
+    return "\n".join(found)
+
+
+def check(root: Caller, folder: Path) -> dict[str, Any]:
+    """Every chain verifies, online and from an export without the service."""
+    found = verified(root)
+    assert found["valid"], found
+    file, alone = folder / "export.jsonl", stand_alone()
+    file.write_bytes(root.get("audit-logs/export").data)
+    chains = alone.verify(alone.read(str(file)))
+    assert [chain.fault for chain in chains.values()] == [None] * len(found["chains"])
+    return found
+
+
+def test_an_erased_record_is_nowhere(app: Flask, cast: Cast, tmp_path: Path) -> None:
+    make_collection(cast.root, schema=SCHEMA)
+    make_webhook(cast.alice, "http://127.0.0.1:9/", include_pii=True)
+    id = make_record(cast.alice, title=ADA, mail="ada@x.example")["id"]
+    kept = make_record(cast.alice, title="kept")
+    cast.alice.patch(ONE.format(id), {"title": f"{ADA}, Countess"})
+    deliver(app)
+    before = verified(cast.root)
+    assert before["valid"]
+    answer = cast.alice.post(f"{ONE.format(id)}/erase")
+    assert answer.status_code == 200, answer.text
+    assert answer.json["values_erased"] == 7  # 3 created, 1 changed, 3 deleted
+    assert answer.json["deliveries_erased"] == 3
+    text = everything(app)
+    assert ADA not in text
+    assert "ada@x.example" not in text
+    assert "kept" in text
+    assert cast.alice.get(ONE.format(id)).status_code == 404
+    assert cast.alice.get("records/posts").json["items"] == [kept]
+    after = check(cast.root, tmp_path)
+    assert after["values_erased"] == 7
+    erased = entries(cast.root, table_name="audit_log")
+    of_record = {e["id"] for e in entries(cast.root, record_id=id)}
+    assert {int(one["record_id"]) for one in erased} == of_record
+    assert {(one["user_id"], one["column_name"]) for one in erased} == {(cast.alice.id, "salt")}
+    changes = cast.alice.get(f"{ONE.format(id)}/history").json["items"]
+    assert [one["operation"] for one in changes] == ["DELETE", "UPDATE", "CREATE"]
+    assert all(one["erased"] for change in changes for one in change["changes"])
+    again = cast.alice.post(f"{ONE.format(id)}/erase").json
+    assert (again["values_erased"], again["deliveries_erased"]) == (0, 0)
+
+
+def test_who_may_erase_a_record(app: Flask, cast: Cast) -> None:
+    make_collection(cast.root, schema=SCHEMA, delete_rule="title != 'held'")
+    id = make_record(cast.alice, title=ADA)["id"]
+    held = make_record(cast.alice, title="held")["id"]
+    path, anyone = f"{ONE.format(id)}/erase", Caller(app).acting_in("acme")
+    assert cast.bob.post(path).status_code == 403  # not in pii_access
+    assert cast.charlie.post(path).status_code == 404
+    assert anyone.post(path).status_code in (401, 403)
+    refused = cast.alice.post(f"{ONE.format(held)}/erase")
+    assert (refused.status_code, refused.json["error"]) == (403, "rule_denied")
+    assert cast.alice.get("records/posts").json["total"] == 2
+    assert cast.root.acting_in("acme").post(f"{ONE.format(held)}/erase").status_code == 200
+    cast.alice.delete(ONE.format(id))
+    assert cast.alice.post(path).json["values_erased"] == 4
+    assert cast.alice.post(f"{ONE.format(cast.bob.id)}/erase").status_code == 404
+
+
+def test_an_erased_user_is_nowhere(app: Flask, cast: Cast, tmp_path: Path) -> None:
+    make_collection(cast.root, schema=SCHEMA)
+    make_webhook(cast.alice, "http://127.0.0.1:9/")
+    invited = cast.alice.post("invitations", {"email": "dora@acme.example"}).json["token"]
+    body = {"password": PASSWORD, "name": "Dora Dot"}
+    assert Caller(app).post(f"invitations/{invited}/accept", body).status_code in (200, 201)
+    with app.app_context():
+        user = db.db.session.scalars(sa.select(User).where(User.email == "dora@acme.example")).one()
+        dora = Caller(app, user)
+    dora.post("api-keys", {"name": "dora's laptop"})
+    record = make_record(dora, title="by her")
+    signature = {"X-ES-Username": "dora@acme.example", "X-ES-Password": PASSWORD}
+    signature["X-ES-Reason"] = "as Dora wishes"
+    signed = cast.alice.patch(ONE.format(record["id"]), {"title": "signed"}, headers=signature)
+    assert signed.status_code == 200, signed.text
+    with app.app_context():
+        jobs.run_due()
+    assert cast.alice.post(f"users/{dora.id}/erase").status_code == 403
+    answer = cast.root.post(f"users/{dora.id}/erase")
+    assert answer.status_code == 200, answer.text
+    assert answer.json["actors_erased"] > 3
+    text = everything(app)
+    for word in ("dora@", "Dora Dot", "dora's", "as Dora wishes"):
+        assert word not in text, [line for line in text.splitlines() if word in line]
+    with app.app_context():
+        payloads = sa.text("SELECT payload FROM webhook_deliveries")
+        assert dora.id not in str(db.connection().execute(payloads).all())
+    shown = cast.alice.get(ONE.format(record["id"])).json
+    assert (shown["title"], shown["created_by"]) == ("signed", None)
+    assert check(cast.root, tmp_path)["values_erased"] > 5
+    told = cast.alice.get(f"{ONE.format(record['id'])}/history").json["items"]
+    assert {(one["user_email"], one["es_username"]) for one in told} >= {(None, None)}
+    named = {int(one["record_id"]) for one in entries(cast.root, table_name="audit_log")}
+    with app.app_context():
+        gone = sa.or_(AuditEntry.salt.is_(None), AuditEntry.actor_salt.is_(None))
+        assert named == set(db.db.session.scalars(sa.select(AuditEntry.id).where(gone)))
+    assert cast.root.post(f"users/{dora.id}/erase").json["values_erased"] == 0
+    assert cast.root.post(f"users/{record['id']}/erase").status_code == 404
+    assert cast.root.post(f"users/{cast.root.id}/erase").status_code == 403
+
+
+def test_an_erasure_that_was_cut_off_is_finished_by_a_worker(
+    app: Flask, cast: Cast, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_collection(cast.root, schema=SCHEMA)
+    id = make_record(cast.alice, title=ADA)["id"]
+
+    def stop(what: Any) -> Any:
+        raise RuntimeError("the process is gone")
+
+    monkeypatch.setattr(erasure, "_rest_of_record", stop)
+    assert cast.alice.post(f"{ONE.format(id)}/erase").status_code == 500
+    monkeypatch.undo()
+    assert ADA in everything(app)
+    with app.app_context():
+        jobs.run_due()
+    assert ADA not in everything(app)
+    assert verified(cast.root)["valid"]
+
+
+def test_a_user_deleted_long_ago_is_erased_all_the_same(app: Flask, cast: Cast) -> None:
+    with app.app_context():
+        people.delete(None, cast.bob.id, by=None)
+    assert cast.root.post(f"users/{cast.bob.id}/erase").json["values_erased"] > 3
+    assert cast.bob.email not in everything(app)
+    assert verified(cast.root)["valid"]
+
+
+def test_answers_kept_for_repeated_requests_are_erased_too(app: Flask, cast: Cast) -> None:
+    make_collection(cast.root, schema=SCHEMA)
+    once = {"Idempotency-Key": "once"}
+    made = cast.alice.post("records/posts", {"title": ADA}, headers=once)
+    assert made.status_code == 201, made.text
+    path = f"{ONE.format(made.json['id'])}/erase"
+    erased = cast.alice.post(path, headers={"Idempotency-Key": "erase"})
+    assert erased.status_code == 200, erased.text
+    with app.app_context():
+        jobs.run_due()
+    assert ADA not in everything(app)
+    assert cast.alice.post(path, headers={"Idempotency-Key": "erase"}).json == erased.json
+    assert verified(cast.root)["valid"]

@@ -1,0 +1,180 @@
+"""What a record was: its changes, its state at a moment, and a state written anew."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from flask import Flask
+
+from app import clock
+from tests.audit.chains import verified
+from tests.builders import Caller, Cast, make_collection, make_record
+from tests.sql import statements
+
+SCHEMA: list[dict[str, Any]] = [
+    {"name": "title", "type": "text", "required": True},
+    {"name": "views", "type": "number"},
+    {"name": "ratio", "type": "number"},
+    {"name": "done", "type": "boolean"},
+    {"name": "day", "type": "date"},
+    {"name": "at", "type": "datetime"},
+    {"name": "tags", "type": "json"},
+    {"name": "mail", "type": "email", "pii": True, "mask_type": "email"},
+    {"name": "loud", "type": "computed", "expression": "upper(title)", "return_type": "text"},
+]
+FIRST = {
+    "title": "one",
+    "views": 3,
+    "ratio": 0.1,
+    "done": False,
+    "day": "2026-01-31",
+    "at": "2026-01-31T10:00:00.000000Z",
+    "tags": {"a": [1, None, "x"]},
+    "mail": "ada@acme.example",
+}
+SECOND = {"title": "two", "views": None, "done": True, "day": None, "tags": ["b"]}
+ONE = "records/posts/{}"
+
+
+def history(caller: Caller, id: str, **asked: Any) -> list[dict[str, Any]]:
+    """A record's changes, the newest first."""
+    answer = caller.get(f"{ONE.format(id)}/history", query_string=asked)
+    assert answer.status_code == 200, answer.text
+    found: list[dict[str, Any]] = answer.json["items"]
+    return found
+
+
+def as_of(caller: Caller, id: str, moment: str, **asked: Any) -> Any:
+    """The answer to what a record was at a moment."""
+    return caller.get(ONE.format(id), query_string={"as_of": moment, **asked})
+
+
+def test_the_changes_of_a_record_one_for_each_transaction(cast: Cast) -> None:
+    make_collection(cast.root, schema=SCHEMA)
+    id = make_record(cast.alice, **FIRST)["id"]
+    cast.bob.patch(ONE.format(id), SECOND)
+    make_record(cast.alice, title="another")
+    found = history(cast.alice, id)
+    assert [(one["operation"], one["user_id"]) for one in found] == [
+        ("UPDATE", cast.bob.id),
+        ("CREATE", cast.alice.id),
+    ]
+    assert found[0]["user_email"] == cast.bob.email
+    told = {one["field"]: (one["old_value"], one["new_value"]) for one in found[0]["changes"]}
+    assert told == {name: (FIRST[name], SECOND[name]) for name in SECOND}
+    made = {one["field"]: one["new_value"] for one in found[1]["changes"]}
+    assert made == FIRST
+    assert not any(one["masked"] or one["erased"] for one in found[1]["changes"])
+    page = cast.alice.get(f"{ONE.format(id)}/history?limit=1&page=2").json
+    assert (page["items"], page["total"]) == ([found[1]], 2)
+
+
+def test_the_record_as_it_was(cast: Cast) -> None:
+    make_collection(cast.root, schema=SCHEMA)
+    early = clock.iso(clock.now())
+    made = make_record(cast.alice, **FIRST)
+    id = made["id"]
+    changed = cast.bob.patch(ONE.format(id), SECOND).json
+    assert cast.alice.delete(ONE.format(id)).status_code == 204
+    deleted, update, create = history(cast.alice, id)
+    then = as_of(cast.alice, id, create["occurred_at"])
+    assert then.status_code == 200, then.text
+    of_system = {"created_at", "updated_at"}
+    assert without(then.json, of_system) == without(made, of_system)
+    assert then.json["loud"] == "ONE"
+    then = as_of(cast.bob, id, update["occurred_at"]).json
+    assert without(then, of_system) == without(changed, of_system)
+    assert then["updated_by"] == cast.bob.id
+    chosen = as_of(cast.alice, id, update["occurred_at"], fields="title").json
+    assert chosen == {"id": id, "title": "two"}
+    for moment in (early, deleted["occurred_at"], clock.iso(clock.now())):
+        assert as_of(cast.alice, id, moment).status_code == 404
+    assert as_of(cast.alice, id, create["occurred_at"], fields="nothing").status_code == 400
+    assert as_of(cast.alice, id, "yesterday").status_code == 422
+
+
+def without(record: dict[str, Any], names: set[str]) -> dict[str, Any]:
+    """A record without some of its fields."""
+    return {name: value for name, value in record.items() if name not in names}
+
+
+def test_a_state_is_written_anew(cast: Cast) -> None:
+    make_collection(cast.root, schema=SCHEMA)
+    made = make_record(cast.alice, **FIRST)
+    id = made["id"]
+    cast.alice.patch(ONE.format(id), SECOND)
+    cast.alice.patch(ONE.format(id), {"views": 9})
+    *_, create = history(cast.alice, id)
+    restored = cast.bob.post(f"{ONE.format(id)}/restore", {"audit_id": create["audit_id"]})
+    assert restored.status_code == 200, restored.text
+    assert {name: restored.json[name] for name in FIRST} == FIRST | {"mail": "a***@acme.example"}
+    assert cast.alice.get(ONE.format(id)).json["mail"] == FIRST["mail"]
+    newest = history(cast.alice, id)[0]
+    assert (newest["operation"], newest["user_id"]) == ("UPDATE", cast.bob.id)
+    assert {one["field"] for one in newest["changes"]} == set(SECOND)
+    assert verified(cast.root)["valid"]
+    for audit_id in (create["audit_id"] + 10**9, 1):
+        missing = cast.alice.post(f"{ONE.format(id)}/restore", {"audit_id": audit_id})
+        assert missing.status_code == 404
+    assert cast.alice.post(f"{ONE.format(id)}/restore", {"audit_id": 0}).status_code == 422
+    cast.alice.delete(ONE.format(id))
+    gone = cast.alice.post(f"{ONE.format(id)}/restore", {"audit_id": create["audit_id"]})
+    assert gone.status_code == 404
+
+
+def test_the_update_rule_decides_and_the_view_limits_what_is_seen(cast: Cast) -> None:
+    make_collection(
+        cast.root,
+        schema=SCHEMA,
+        update_rule="created_by = @request.auth.id",
+        view_fields=["title", "mail"],
+    )
+    id = make_record(cast.bob, **FIRST)["id"]
+    (create,) = history(cast.bob, id)
+    told = {one["field"]: (one["new_value"], one["masked"]) for one in create["changes"]}
+    assert told == {"title": ("one", False), "mail": ("a***@acme.example", True)}
+    body = {"audit_id": create["audit_id"]}
+    for caller, status in ((cast.alice, 403), (cast.charlie, 404)):
+        assert caller.get(f"{ONE.format(id)}/history").status_code == status
+        assert caller.post(f"{ONE.format(id)}/restore", body).status_code == status
+    seen = as_of(cast.bob, id, create["occurred_at"]).json
+    assert (seen["mail"], "views" in seen) == ("a***@acme.example", False)
+    assert as_of(cast.charlie, id, create["occurred_at"]).status_code == 404
+
+
+def test_the_view_rule_must_hold_now_and_then(cast: Cast) -> None:
+    make_collection(cast.root, schema=SCHEMA, view_rule="title != 'secret'")
+    id = make_record(cast.alice, title="secret")["id"]
+    cast.alice.patch(ONE.format(id), {"title": "open"})
+    cast.alice.patch(ONE.format(id), {"title": "secret"})
+    moments = [one["occurred_at"] for one in history(cast.root.acting_in("acme"), id)]
+    assert [as_of(cast.alice, id, one).status_code for one in moments] == [404, 404, 404]
+    cast.alice.patch(ONE.format(id), {"title": "open"})
+    assert [as_of(cast.alice, id, one).status_code for one in moments] == [404, 200, 404]
+    assert [as_of(cast.root.acting_in("acme"), id, one).status_code for one in moments] == [200] * 3
+
+
+def test_defaults_given_later_are_part_of_the_past(cast: Cast) -> None:
+    posts = make_collection(cast.root, schema=SCHEMA[:2])
+    id = make_record(cast.alice, title="one", views=1)["id"]
+    filled = [SCHEMA[0], {**SCHEMA[1], "required": True, "default": 5}]
+    added = {"name": "state", "type": "text", "default": "new"}
+    answer = cast.root.put(f"collections/{posts['id']}", {"schema": [*filled, added]})
+    assert answer.status_code == 200, answer.json
+    between = clock.iso(clock.now())
+    cast.alice.patch(ONE.format(id), {"state": "old", "views": 2})
+    (_, create) = history(cast.alice, id)
+    first = as_of(cast.alice, id, create["occurred_at"]).json
+    assert (first["views"], first["state"]) == (1, None)
+    later = as_of(cast.alice, id, between).json
+    assert (later["views"], later["state"]) == (1, "new")
+
+
+def test_history_is_read_in_few_statements(app: Flask, cast: Cast) -> None:
+    make_collection(cast.root, schema=SCHEMA)
+    id = make_record(cast.alice, **FIRST)["id"]
+    for n in range(5):
+        cast.alice.patch(ONE.format(id), {"views": n})
+    with statements(app) as run:
+        history(cast.alice, id)
+    assert len(run) <= 6, run

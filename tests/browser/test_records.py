@@ -1,0 +1,154 @@
+"""A superadmin makes a collection, an admin enters records, finds one and deletes it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import expect
+
+from tests.browser.conftest import Visit
+from tests.browser.test_console import (
+    IDS,
+    LOOKS,
+    NARROW,
+    check_fits,
+    check_nothing_scrolls_sideways,
+    sign_in,
+)
+from tests.browser.test_people import fill, press
+from tests.builders import OPEN, Cast, make_collection, make_record
+
+pytestmark = pytest.mark.browser
+
+BOOKS = [
+    {"name": "title", "type": "text", "required": True},
+    {"name": "kind", "type": "text", "options": {"choices": ["novel", "poem"]}},
+    {"name": "pages", "type": "number", "options": {"integer": True}},
+    {"name": "lent", "type": "boolean"},
+    {"name": "bought", "type": "datetime"},
+    {"name": "printed", "type": "date"},
+    {"name": "contact", "type": "email", "pii": True},
+    {"name": "site", "type": "url"},
+    {"name": "more", "type": "json"},
+    {"name": "before", "type": "reference", "collection": "books"},
+    {"name": "loud", "type": "computed", "return_type": "text", "expression": "upper(title)"},
+]
+LONG = "a_very_long_word_without_any_place_to_break_it" * 4
+
+
+@pytest.fixture
+def books(live_cast: Cast) -> Iterator[dict[str, str]]:
+    """A collection with two records of acme; gone again afterwards."""
+    made = make_collection(live_cast.root, "books", BOOKS)
+    ids = {"id": made["id"], "acme": live_cast.alice.account_id}
+    ids["first"] = make_record(live_cast.alice, "books", title="First")["id"]
+    second = {"title": LONG, "before": ids["first"], "more": {"a": LONG}, "pages": 7}
+    ids["second"] = make_record(live_cast.alice, "books", **second)["id"]
+    yield ids
+    assert live_cast.root.delete(f"collections/{made['id']}").status_code == 200
+
+
+def test_from_a_new_collection_to_a_record_and_back(visit: Visit, live_cast: Cast) -> None:
+    page = visit.page
+    sign_in(visit, live_cast.root)
+    page.get_by_role("link", name="Collections").click()
+    press(visit, "New collection")
+    fill(visit, collection_name="films", name_0="title", name_1="years")
+    page.locator("[name=required_0]").check()
+    expect(page.locator("[name=min_1]")).to_be_hidden()
+    page.locator("[name=type_1]").select_option("number")
+    expect(page.locator("[name=min_1]")).to_be_visible()
+    fill(visit, name_2="sequel", collection_name="films")
+    page.locator("[name=type_2]").select_option("reference")
+    expect(page.locator("[name=default_2]")).to_be_hidden()
+    page.locator("[name=name_2]").press("Enter")
+    expect(page.locator("#collection_2-error")).to_contain_text("Name the existing collection")
+    page.locator("[name=collection_2]").select_option("films")
+    press(visit, "Show the plan")
+    expect(page.get_by_role("region", name="What changes")).to_contain_text("sequel")
+    visit.faults.clear()  # the refusal was meant
+    press(visit, "Make the collection")
+    expect(page.get_by_role("status")).to_contain_text("films is made.")
+    assert live_cast.root.put("collections/films/rules", OPEN).status_code == 200
+    press(visit, "Sign out")
+    sign_in(visit, live_cast.alice)
+    page.get_by_role("link", name="Records", exact=True).click()
+    page.get_by_role("link", name="films").click()
+    expect(page.get_by_text("There is no record yet.")).to_be_visible()
+    press(visit, "New record")
+    fill(visit, f_title="Alien", f_years="1979")
+    press(visit, "Store the record")
+    expect(page.get_by_role("heading", level=1)).to_have_text("Alien")
+    page.get_by_role("link", name="films").click()
+    press(visit, "New record")
+    fill(visit, f_title="Aliens", f_years="1986", find_sequel="ali")
+    page.locator("[name=find_sequel]").press("Enter")
+    press(visit, "Alien")
+    expect(page.get_by_text("Now: Alien")).to_be_visible()
+    expect(page.locator("[name=f_title]")).to_have_value("Aliens")
+    page.locator("[name=f_years]").press("Enter")
+    expect(page.get_by_role("status")).to_have_text("The record is stored.")
+    page.get_by_role("link", name="films").click()
+    page.locator("summary", has_text="Filter").click()
+    page.locator("[name=field_0]").select_option("years")
+    page.locator("[name=op_0]").select_option("<")
+    fill(visit, value_0="1980")
+    press(visit, "Show")
+    expect(page.locator("tbody tr")).to_have_count(1)
+    page.get_by_role("link", name="years").click()
+    expect(page.locator("th[aria-sort=ascending]")).to_contain_text("years")
+    page.get_by_role("link", name="Show all").or_(
+        page.get_by_role("button", name="Show all")
+    ).click()
+    page.get_by_role("row", name="Aliens").get_by_role("rowheader").get_by_role("link").click()
+    page.locator("summary", has_text="Delete").click()
+    press(visit, "Delete the record")
+    expect(page.get_by_role("status")).to_have_text("The record is deleted.")
+    visit.check_quiet_and_at_home()
+    made = live_cast.root.get("collections/films").json["id"]
+    assert live_cast.root.delete(f"collections/{made}").status_code == 200
+
+
+@pytest.mark.parametrize(("scheme", "size"), LOOKS[::3], ids=IDS[::3])
+def test_new_pages_fit_and_keep_nobody_out(
+    visit: Visit,
+    live_cast: Cast,
+    books: dict[str, str],
+    axe: str,
+    tmp_path: Path,
+    scheme: str,
+    size: dict[str, int],
+) -> None:
+    page = visit.page
+    page.set_viewport_size(size)  # type: ignore[arg-type]
+    page.emulate_media(color_scheme=scheme)  # type: ignore[arg-type]
+    sign_in(visit, live_cast.root)
+    one, records = f"/console/collections/{books['id']}", f"/console/records/{books['acme']}"
+    columns = "&".join(f"column={one['name']}" for one in BOOKS)
+    paths = {
+        "new-collection": "/console/collections/new",
+        "schema": f"{one}/schema",
+        "delete": f"{one}/delete",
+        "accounts": "/console/records",
+        "shelves": records,
+        "list": f"{records}/books?{columns}&sort=pages",
+        "filter": f"{records}/books?field_0=title&op_0=starts&value_0=F&field_1=pages&value_1=x",
+        "import": f"{records}/books/import",
+        "new-record": f"{records}/books/new",
+        "record": f"{records}/books/{books['second']}",
+    }
+    for name, path in paths.items():
+        page.goto(path)
+        if name == "schema":
+            fill(visit, name_11="code")
+            page.locator("[name=unique_11]").check()
+            press(visit, "Show the plan")
+        if name == "record":
+            press(visit, "Find")
+        page.screenshot(path=tmp_path / f"{name}.png", full_page=True)
+        check_fits(visit)
+        if size == NARROW:
+            check_nothing_scrolls_sideways(visit)
+        visit.check_accessible(axe)

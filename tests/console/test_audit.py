@@ -1,0 +1,72 @@
+"""Pages of the audit log, its chains, and the history of a record."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from flask import Flask
+
+from tests.builders import Cast, make_collection, make_record
+from tests.console.browser import HOSTILE, Browser
+
+TITLE = [{"name": "title", "type": "text"}]
+
+
+def test_the_log_is_filtered_looked_at_and_exported(app: Flask, cast: Cast) -> None:
+    make_collection(cast.root, schema=TITLE)
+    made = make_record(cast.alice, title=HOSTILE)
+    browser = Browser(app, cast.root)
+    page = browser.get(f"audit?table_name=col_posts&record_id={made['id']}").text
+    assert "2 entries" in page
+    assert "<script>alert" not in page
+    (entry, *_) = re.findall(r"/console/audit/(\d+)", page)
+    one = browser.get(f"audit/{entry}").text
+    assert made["id"] in one
+    assert "<script>alert" not in one
+    assert "Nothing here matches" in browser.get("audit?operation=DELETE").text
+    assert "is no date" in browser.get("audit?from_date=yesterday").text
+    file = browser.get("audit/export/csv?table_name=col_posts")
+    assert file.headers["Content-Disposition"] == "attachment; filename=audit-log.csv"
+    assert len(file.text.strip().splitlines()) >= 3
+    assert browser.get("audit/999999999999").status_code == 404
+    assert browser.get("audit/nonsense").status_code == 404
+
+
+def test_chains_are_shown_and_verified_as_it_goes_on(app: Flask, cast: Cast) -> None:
+    make_collection(cast.root, schema=TITLE)
+    make_record(cast.alice, title="x")
+    browser = Browser(app, cast.root)
+    assert cast.alice.account_id in browser.get("audit/chains").text
+    answer = browser.send("audit/verify")
+    assert answer.status_code == 200
+    assert answer.is_streamed
+    assert re.search(r"All \d+ chains are as they were written: \d+ entries", answer.text)
+    assert "All 1 chains" in browser.send("audit/verify", account_id=cast.alice.account_id).text
+
+
+@pytest.mark.parametrize("path", ["audit", "audit/1", "audit/chains", "audit/export/csv"])
+def test_the_log_is_for_superadmins(app: Flask, cast: Cast, path: str) -> None:
+    assert Browser(app, cast.alice).get(path).status_code == 403
+
+
+def test_a_record_is_taken_back_to_what_it_was(app: Flask, cast: Cast) -> None:
+    make_collection(cast.root, schema=TITLE)
+    id = make_record(cast.alice, title="first")["id"]
+    cast.alice.patch(f"records/posts/{id}", {"title": HOSTILE})
+    browser = Browser(app, cast.alice)
+    place = f"/console/records/{cast.alice.account_id}/posts/{id}"
+    record = browser.client.get(f"/console/records/{cast.alice.account_id}/posts/{id}")
+    target = re.search(r'href="(/console/[^"]*/history)"', record.text)
+    assert target, (place, record.text)
+    path = target[1].removeprefix("/console/")
+    page = browser.get(path).text
+    assert "first" in page
+    assert "<script>alert" not in page
+    (audit_id,) = re.findall(r'name="audit_id" value="(\d+)"', page)
+    assert browser.send(path, audit_id=audit_id).status_code == 303
+    assert cast.alice.get(f"records/posts/{id}").json["title"] == "first"
+    assert browser.send(path, audit_id="x").status_code == 404
+    assert browser.send(path, audit_id="1" * 18).status_code == 404
+    assert Browser(app, cast.charlie).get(path).status_code == 404
+    assert Browser(app, cast.bob).get(path).status_code == 403

@@ -1,0 +1,373 @@
+"""The records browser: found, filtered, sorted, made, changed and deleted, as the rules let one."""
+
+from __future__ import annotations
+
+import html
+import io
+import re
+from typing import Any
+
+import pytest
+from flask import Flask
+
+from tests.builders import Cast, make_collection, make_record, make_user
+from tests.console.browser import HOSTILE, Browser, alert, beside
+from tests.console.test_collections import rows
+from tests.console.test_schemas import inputs
+
+NONE = "019a9f00-0000-7000-8000-00000000dead"
+PEOPLE = [{"name": "name", "type": "text", "options": {"max_length": 50}}]
+POSTS: list[dict[str, Any]] = [
+    {"name": "title", "type": "text", "required": True},
+    {"name": "kind", "type": "text", "options": {"choices": ["news", "note"]}, "default": "note"},
+    {"name": "views", "type": "number", "options": {"integer": True}, "unique": True},
+    {"name": "open", "type": "boolean"},
+    {"name": "at", "type": "datetime"},
+    {"name": "day", "type": "date"},
+    {"name": "mail", "type": "email", "pii": True, "mask_type": "email"},
+    {"name": "link", "type": "url"},
+    {"name": "more", "type": "json"},
+    {"name": "author", "type": "reference", "collection": "people"},
+    {"name": "loud", "type": "computed", "return_type": "text", "expression": "upper(title)"},
+]
+TYPED = {
+    "f_title": " one\r\ntwo ",
+    "f_kind": "news",
+    "f_views": " 9007199254740993 ",
+    "f_open": "false",
+    "f_at": "2026-11-20T12:00",
+    "f_day": "2026-11-20",
+    "f_mail": "a@example.org",
+    "f_link": "https://example.org/?a=b",
+    "f_more": '{"b": [1.0, "é"], "a": null}',
+}
+STORED = {
+    "title": " one\ntwo ",
+    "kind": "news",
+    "views": 9007199254740993,
+    "open": False,
+    "at": "2026-11-20T12:00:00.000000Z",
+    "day": "2026-11-20",
+    "mail": "a@example.org",
+    "link": "https://example.org/?a=b",
+    "more": {"b": [1.0, "é"], "a": None},
+    "author": None,
+}
+
+
+@pytest.fixture
+def made(cast: Cast) -> dict[str, str]:
+    """Two collections: people, and posts by them; the id of the latter."""
+    make_collection(cast.root, "people", PEOPLE)
+    return {"posts": make_collection(cast.root, "posts", POSTS)["id"]}
+
+
+def place(cast: Cast, rest: str = "/posts") -> str:
+    """The path of records of acme."""
+    return f"records/{cast.alice.account_id}{rest}"
+
+
+def form_of(page: str) -> dict[str, Any]:
+    """What a browser would send of a record's form."""
+    marked = page.partition("<main")[2].replace('<form method="post"', '<form id="r"', 1)
+    return inputs(marked, "r")
+
+
+def titles(page: str) -> list[str]:
+    """The titles that a list shows, in order."""
+    return [row[1] for row in rows(page, "Records")]
+
+
+def closed_rules(cast: Cast, **rules: Any) -> None:
+    assert cast.root.put("collections/posts/rules", rules).status_code == 200
+
+
+def test_who_gets_at_which_accounts_records(app: Flask, cast: Cast, made: dict[str, str]) -> None:
+    record = make_record(cast.alice, title="of acme")["id"]
+    paths = ["", "/posts", "/posts/new", f"/posts/{record}", "/posts/import", "/posts/export/csv"]
+    sent = ["/posts/new", f"/posts/{record}", f"/posts/{record}/delete", "/posts/import"]
+    form = {"do": "save", "f_title": "taken over"}
+    for caller, status in ((cast.bob, 403), (cast.charlie, 404)):
+        browser = Browser(app, caller)
+        for rest in paths:
+            answer = browser.get(place(cast, rest))
+            assert (answer.status_code, "of acme" in answer.text) == (status, False), rest
+        for rest in sent:
+            assert browser.send(place(cast, rest), **form).status_code == status, rest
+    own = f"records/{cast.charlie.account_id}/posts/{record}"
+    charlie = Browser(app, cast.charlie)
+    assert charlie.get(own).status_code == 404
+    assert charlie.send(own, **form).status_code == 404
+    assert charlie.send(f"{own}/delete").status_code == 404
+    nobody, admin = Browser(app), Browser(app, cast.alice)
+    for rest in sent:
+        assert nobody.send(place(cast, rest), **form).status_code == 302
+        answer = admin.client.post(f"/console/{place(cast, rest)}", data=form)
+        assert (answer.status_code, "out of date" in answer.text) == (400, True)
+    found = cast.alice.get("records/posts").json
+    assert [one["title"] for one in found["items"]] == ["of acme"]
+    for rest in ("/nope", f"/posts/{NONE}", "/posts/1"):
+        assert admin.get(place(cast, rest)).status_code == 404
+    assert admin.get(f"records/{NONE}").status_code == 404
+
+
+def test_superadmins_choose_the_account_and_are_told_whose_it_is(
+    cast: Cast, superadmin: Browser, admin: Browser, made: dict[str, str]
+) -> None:
+    make_record(cast.alice, title="of acme")
+    chosen = superadmin.get("records").text
+    assert f"/console/{place(cast, '')}" in chosen
+    for rest in ("", "/posts", "/posts/new"):
+        assert (
+            "These are records of <strong>Acme</strong>" in superadmin.get(place(cast, rest)).text
+        )
+        assert "These are records of" not in admin.get(place(cast, rest)).text
+    page = superadmin.done(place(cast, "/posts/new"), do="save", f_title="by root")
+    assert "The record is stored." in page
+    assert {one["title"] for one in cast.alice.get("records/posts").json["items"]} == {
+        "of acme",
+        "by root",
+    }
+    moved = admin.client.get("/console/records")
+    assert moved.headers["Location"] == f"/console/{place(cast, '')}"
+
+
+def test_every_type_goes_in_and_comes_back(
+    cast: Cast, admin: Browser, made: dict[str, str]
+) -> None:
+    page = admin.get(place(cast, "/posts/new")).text
+    assert form_of(page)["f_kind"] == "note"
+    page = admin.done(place(cast, "/posts/new"), **form_of(page) | TYPED, do="save")
+    record = cast.alice.get("records/posts").json["items"][0]
+    assert {name: record[name] for name in STORED} == STORED
+    path = place(cast, f"/posts/{record['id']}")
+    sent = form_of(page)
+    assert sent["f_at"] == "2026-11-20T12:00:00"
+    assert "Nothing was changed." in admin.done(path, **sent, do="save")
+    again = cast.alice.get(f"records/posts/{record['id']}").json
+    assert {name: again[name] for name in STORED} == STORED
+    emptied = {name: "" for name in sent if name.startswith("f_")} | {"f_title": "left"}
+    sent = form_of(admin.get(path).text) | emptied
+    assert "The record is saved." in admin.done(path, **sent, do="save")
+    again = cast.alice.get(f"records/posts/{record['id']}").json
+    assert {name: again[name] for name in STORED} == dict.fromkeys(STORED) | {"title": "left"}
+
+
+def test_mistakes_stand_beside_their_inputs_and_what_was_typed_stays(
+    cast: Cast, admin: Browser, made: dict[str, str]
+) -> None:
+    make_record(cast.alice, title="first", views=7)
+    wrong = {"f_title": HOSTILE, "f_views": "many", "f_more": "{", "f_author": "", "f_open": "?"}
+    answer = admin.send(place(cast, "/posts/new"), **wrong, do="save")
+    assert (answer.status_code, HOSTILE in answer.text) == (400, False)
+    assert beside(answer, "f_views") == "Must be a number."
+    assert "not valid JSON" in beside(answer, "f_more")
+    assert form_of(answer.text)["f_title"] == HOSTILE
+    assert form_of(answer.text)["f_views"] == "many"
+    wrong = {"f_kind": "poem", "f_at": "now", "f_mail": "a", "f_link": "ftp://a", "f_author": NONE}
+    answer = admin.send(place(cast, "/posts/new"), **wrong, do="save")
+    for name in (*wrong, "f_title"):
+        assert beside(answer, name), name
+    answer = admin.send(place(cast, "/posts/new"), f_title="second", f_views="7", do="save")
+    assert answer.status_code == 409
+    assert "already" in beside(answer, "f_views")
+    assert cast.alice.get("records/posts").json["total"] == 1
+
+
+def test_a_change_made_meanwhile_is_told(cast: Cast, admin: Browser, made: dict[str, str]) -> None:
+    record = make_record(cast.alice, title="first", views=1)["id"]
+    path = place(cast, f"/posts/{record}")
+    sent = form_of(admin.get(path).text) | {"f_title": "mine"}
+    assert cast.alice.patch(f"records/posts/{record}", {"views": 2}).status_code == 200
+    late = admin.send(path, **sent, do="save")
+    assert (late.status_code, "Somebody else" in alert(late)) == (409, True)
+    assert form_of(late.text)["f_title"] == "mine"
+    admin.done(path, **form_of(late.text) | {"f_views": "2"}, do="save")
+    found = cast.alice.get(f"records/posts/{record}").json
+    assert (found["title"], found["views"]) == ("mine", 2)
+
+
+def test_what_is_masked_stays_as_it_is(app: Flask, cast: Cast, made: dict[str, str]) -> None:
+    record = make_record(cast.alice, title="a", mail="alice@example.org")["id"]
+    carol = make_user(app, cast.alice.account_id, "carol@acme.example", "admin")
+    caller = type(cast.alice)(app, carol)
+    browser, path = Browser(app, caller), place(cast, f"/posts/{record}")
+    page = browser.get(path).text
+    assert (form_of(page)["f_mail"], "alice@example.org" in page) == ("a***@example.org", False)
+    assert "alice@example.org" not in browser.get(place(cast)).text
+    browser.done(path, **form_of(page) | {"f_title": "b"}, do="save")
+    stored = cast.alice.get(f"records/posts/{record}").json
+    assert (stored["title"], stored["mail"]) == ("b", "alice@example.org")
+    answer = browser.get(f"{place(cast)}?field_0=mail&op_0=%3D&value_0=alice@example.org")
+    assert "Choose one of these." in beside(answer, "field_0")
+
+
+def test_lists_are_filtered_sorted_and_leafed_through(
+    cast: Cast, admin: Browser, made: dict[str, str]
+) -> None:
+    hostile = "it's 100% \\ <b>"
+    for n, title in enumerate(["b", "a", hostile]):
+        make_record(cast.alice, title=title, views=n, open=n == 1)
+    path = place(cast)
+    assert titles(admin.get(path).text) == [hostile, "a", "b"]
+    assert titles(admin.get(f"{path}?sort=title").text) == ["a", "b", hostile]
+    assert titles(admin.get(f"{path}?sort=-views").text) == [hostile, "a", "b"]
+    head = re.search(
+        r'aria-sort="ascending"><a href="([^"]*)"', admin.get(f"{path}?sort=views").text
+    )
+    assert head
+    assert "sort=-views" in head[1]
+
+    def found(**query: str) -> list[str]:
+        answer = admin.client.get(f"/console/{path}", query_string=query)
+        assert answer.status_code == 200, query
+        return titles(answer.text)
+
+    assert found(field_0="title", op_0="=", value_0=hostile) == [hostile]
+    assert found(field_0="title", op_0="contains", value_0="100%") == [hostile]
+    assert found(
+        field_0="views", op_0=">=", value_0="1", field_1="open", op_1="=", value_1="true"
+    ) == ["a"]
+    assert found(field_0="author", op_0="filled") == []
+    assert found(filter="views = 0 || views = 1", field_0="title", op_0="starts", value_0="a") == [
+        "a"
+    ]
+    assert found(field_0="day", op_0="empty", filter="loud = 'B'") == ["b"]
+    page = admin.get(f"{path}?column=views&column=loud&sort=views").text
+    assert [row[1:] for row in rows(page, "Records")] == [
+        ["0", "B"],
+        ["1", "A"],
+        ["2", hostile.upper()],
+    ]
+    wrong = admin.client.get(
+        f"/console/{path}", query_string={"field_0": "views", "op_0": "<", "value_0": HOSTILE}
+    )
+    assert (wrong.status_code, beside(wrong, "value_0")) == (400, "Must be a number.")
+    assert HOSTILE not in wrong.text
+    wrong = admin.client.get(f"/console/{path}", query_string={"filter": "views = 1 || nope"})
+    assert (wrong.status_code, beside(wrong, "filter")) == (400, "There is no field nope.")
+    assert "<mark>nope</mark>" in wrong.text
+    assert admin.get(f"{path}?sort=nope").status_code == 400
+    assert "Nothing here matches." in admin.get(f"{path}?field_0=views&op_0=%3D&value_0=9").text
+    many = {"records": [{"title": f"m{n:02}"} for n in range(30)]}
+    for one in many["records"]:
+        make_record(cast.alice, **one)
+    first = admin.get(f"{path}?field_0=title&op_0=starts&value_0=m&sort=title").text
+    following = re.search(r'rel="next" href="([^"]*)"', first)
+    assert following
+    second = admin.client.get(html.unescape(following[1])).text
+    assert titles(first) + titles(second) == [f"m{n:02}" for n in range(30)]
+
+
+def test_a_reference_is_picked_without_scripts(
+    cast: Cast, admin: Browser, made: dict[str, str]
+) -> None:
+    people = {name: make_record(cast.alice, "people", name=name)["id"] for name in ("Ada", "Bea")}
+    make_record(cast.charlie, "people", name="Adam of globex")
+    path = place(cast, "/posts/new")
+    sent = form_of(admin.get(path).text) | {"f_title": "typed", "find_author": "ad"}
+    for how in ("find:author", ""):  # the button, and the Enter key
+        page = admin.send(path, **sent, do=how).text
+        picks = re.findall(r'value="(pick:author:[^"]*)">([^<]*)<', page)
+        assert picks == [(f"pick:author:{people['Ada']}", "Ada")]
+    page = admin.send(path, **form_of(page), do=picks[0][0]).text
+    assert (form_of(page)["f_author"], form_of(page)["f_title"]) == (people["Ada"], "typed")
+    assert "<strong>Ada</strong>" in page
+    admin.done(path, **form_of(page), do="save")
+    assert cast.alice.get("records/posts").json["items"][0]["author"] == people["Ada"]
+    listed = admin.get(f"{place(cast)}?column=author").text
+    assert f"posts/{people['Ada']}" not in listed
+    assert f'people/{people["Ada"]}">Ada</a>' in listed
+    held = admin.send(place(cast, f"/people/{people['Ada']}/delete"))
+    assert (held.status_code, alert(held) != "") == (409, True)
+    for text in (people["Bea"], HOSTILE, "x" * 5000, "%", "\\"):
+        answer = admin.send(path, **sent | {"find_author": text}, do="find:author")
+        assert (answer.status_code, HOSTILE in answer.text) == (200, False)
+        if text != "\\":  # which ends no pattern, and so looks for nothing
+            assert (f"pick:author:{people['Bea']}" in answer.text) == (text == people["Bea"])
+
+
+def test_closed_rules_are_explained_and_field_lists_respected(
+    cast: Cast, admin: Browser, superadmin: Browser, made: dict[str, str]
+) -> None:
+    record = make_record(cast.alice, title="seen", views=1)["id"]
+    path = place(cast, f"/posts/{record}")
+    closed_rules(cast, update_fields=["views"], view_fields=["title"], delete_rule=None)
+    page = admin.get(path).text
+    assert {name for name in form_of(page) if name.startswith("f_")} == {"f_views"}
+    assert ("You may write this but not see it" in page, "Delete" in page) == (True, False)
+    admin.done(path, **form_of(page), do="save")
+    admin.done(path, **form_of(page) | {"f_views": "5"}, do="save")
+    assert cast.root.acting_in("acme").get(f"records/posts/{record}").json["views"] == 5
+    forbidden = admin.send(f"{path}/delete")
+    assert (forbidden.status_code, "rules do not allow" in alert(forbidden)) == (403, True)
+    closed_rules(cast, update_rule=None, list_rule="title = 'other'")
+    page = admin.get(path).text
+    assert ("You may not change this record" in page, "ask them to open it" in page) == (True, True)
+    page = admin.get(place(cast)).text
+    assert "The rules show you no record of posts" in page
+    closed_rules(cast, list_rule=None, create_rule=None)
+    page = admin.get(place(cast)).text
+    assert ("You may not list the records" in page, "New record" in page) == (True, False)
+    answer = admin.send(place(cast, "/posts/new"), f_title="x", do="save")
+    assert "You may not create records" in answer.text
+    assert admin.send(path, f_views="9", do="save").status_code == 403
+    assert cast.root.acting_in("acme").get("records/posts").json["total"] == 1
+    assert titles(superadmin.get(place(cast)).text) == ["seen"]
+    assert "posts" in admin.get(place(cast, "")).text
+    closed_rules(cast, view_rule=None)
+    assert "posts" not in admin.get(place(cast, "")).text.partition("<main")[2]
+
+
+def test_a_record_is_deleted(cast: Cast, admin: Browser, made: dict[str, str]) -> None:
+    assert "There is no record yet." in admin.get(place(cast)).text
+    record = make_record(cast.alice, title="gone")["id"]
+    page = admin.done(place(cast, f"/posts/{record}/delete"))
+    assert "The record is deleted." in page
+    assert cast.alice.get(f"records/posts/{record}").status_code == 404
+
+
+def test_hostile_values_are_inert(cast: Cast, admin: Browser, made: dict[str, str]) -> None:
+    record = make_record(cast.alice, title=HOSTILE, more={"a": HOSTILE})["id"]
+    person = make_record(cast.alice, "people", name=HOSTILE[:50])["id"]
+    make_record(cast.alice, title="b", author=person)
+    for rest in ("/posts", "/posts?column=more&column=author", f"/posts/{record}", "/people"):
+        page = admin.get(place(cast, rest)).text
+        assert "<script>alert" not in page
+        assert "1111113" not in page
+
+
+def test_a_file_is_exported_tried_out_and_imported(
+    cast: Cast, admin: Browser, made: dict[str, str]
+) -> None:
+    for n in range(2):
+        make_record(cast.alice, title=f"=t{n}", more={"n": n})
+    path = f"{place(cast)}/import"
+
+    def send(content: bytes, name: str = "a.csv", do: str = "try") -> Any:
+        return admin.send(path, file=(io.BytesIO(content), name), do=do)
+
+    listed = admin.get(f"{place(cast)}?field_0=title&op_0=ends&filter=title+%3D+%27%3Dt1%27").text
+    assert "Choose one of these." in listed
+    listed = admin.get(f"{place(cast)}?filter=title+%3D+%27%3Dt1%27").text
+    link = re.search(r'href="([^"]*/export/csv[^"]*)"', listed)
+    assert link
+    exported = admin.client.get(html.unescape(link[1]))
+    assert (exported.status_code, exported.mimetype) == (200, "text/csv")
+    assert len(exported.data.splitlines()) == 2
+    answer = send(exported.data)
+    assert (answer.status_code, "All 1 records of the file fit" in answer.text) == (200, True)
+    assert cast.alice.get("records/posts").json["total"] == 2
+    wrong = send(b"title,views\n<b>,1\n,x\n", do="import")
+    assert (wrong.status_code, "Line 3, <strong>views</strong>: Must be a" in wrong.text) == (
+        400,
+        True,
+    )
+    assert send(b"", "a.exe").status_code == 400
+    assert admin.send(path, do="import").status_code == 400
+    assert send(b"[{", "a.json").status_code in (400, 422)
+    assert cast.alice.get("records/posts").json["total"] == 2
+    moved = send(exported.data, do="import")
+    assert moved.status_code == 303
+    found = cast.alice.get("records/posts?sort=title").json["items"]
+    assert [one["title"] for one in found] == ["=t0", "=t1", "=t1"]

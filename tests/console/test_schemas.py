@@ -1,0 +1,209 @@
+"""The editor of a collection's fields: nothing happens before its plan was looked at."""
+
+from __future__ import annotations
+
+import html
+import re
+from typing import Any
+
+import pytest
+from flask import Flask
+
+from tests.builders import Caller, Cast, make_collection, make_record
+from tests.console.browser import HOSTILE, Browser, alert, beside
+
+NONE = "019a9f00-0000-7000-8000-00000000dead"
+FULL = [
+    {
+        "name": "title",
+        "type": "text",
+        "required": True,
+        "default": " as is ",
+        "options": {"min_length": 1, "max_length": 9, "pattern": "a", "choices": [" as is ", "b"]},
+    },
+    {"name": "n", "type": "number", "default": 0, "options": {"min": -1.5, "integer": True}},
+    {"name": "on", "type": "boolean", "default": False, "options": {"index": True}},
+    {"name": "email", "type": "email", "unique": True, "pii": True, "mask_type": "email"},
+    {"name": "card", "type": "text", "pii": True, "mask_type": "custom", "options": {"mask": "*"}},
+    {"name": "more", "type": "json", "default": {"a": ["é"]}},
+    {"name": "up", "type": "reference", "collection": "posts", "on_delete": "set_null"},
+    {"name": "loud", "type": "computed", "return_type": "text", "expression": "upper(title)"},
+]
+
+
+def inputs(page: str, form: str = "schema") -> dict[str, Any]:
+    """What a browser would send of a form as the page shows it."""
+    found = re.search(rf'<form[^>]*id="{form}".*?</form>', page, re.DOTALL)
+    assert found
+    sent = {}
+    for tag in re.findall(r"<input[^>]*>", found[0]):
+        name, value = re.search(r'name="([^"]*)"', tag), re.search(r'value="([^"]*)"', tag)
+        if name and ("checkbox" not in tag or " checked" in tag):
+            sent[name[1]] = html.unescape(value[1]) if value else ""
+    areas = r'<textarea[^>]*name="([^"]*)"[^>]*>\n(.*?)</textarea>'
+    sent |= {name: html.unescape(text) for name, text in re.findall(areas, found[0], re.DOTALL)}
+    for name, body in re.findall(r'<select[^>]*name="([^"]*)"(.*?)</select>', found[0], re.DOTALL):
+        options = re.findall(r'<option value="([^"]*)"( selected)?', body)
+        chosen = [value for value, selected in options if selected] or [options[0][0]]
+        sent[name] = html.unescape(chosen[0])
+    return sent
+
+
+def schema_of(root: Caller, name: str) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = root.get(f"collections/{name}").json["schema"]
+    return found
+
+
+@pytest.fixture
+def posts(cast: Cast) -> str:
+    """The id of a collection with a field of almost every type."""
+    return str(make_collection(cast.root, "posts", FULL)["id"])
+
+
+def test_only_superadmins_edit_fields(app: Flask, cast: Cast, posts: str) -> None:
+    before = schema_of(cast.root, "posts")
+    paths = ["collections/new", f"collections/{posts}/schema", f"collections/{posts}/delete"]
+    form = {"name": "posts", "collection_name": "taken", "do": "apply"}
+    for caller, status in ((cast.bob, 403), (cast.alice, 403), (cast.root, 200)):
+        browser = Browser(app, caller)
+        assert [browser.get(path).status_code for path in paths] == [status] * 3
+        if status == 403:
+            assert [browser.send(path, **form).status_code for path in paths] == [403] * 3
+    browser, nobody = Browser(app, cast.root), Browser(app)
+    for path in paths:
+        assert nobody.send(path, **form).status_code == 302
+        answer = browser.client.post(f"/console/{path}", data=form)
+        assert (answer.status_code, "out of date" in answer.text) == (400, True)
+    assert schema_of(cast.root, "posts") == before
+    for path in (f"collections/{NONE}/schema", f"collections/{NONE}/delete"):
+        assert (browser.get(path).status_code, browser.send(path).status_code) == (404, 404)
+
+
+def test_a_collection_is_planned_then_made(cast: Cast, superadmin: Browser) -> None:
+    page = superadmin.get("collections/new").text
+    sent = inputs(page) | {"collection_name": "books", "name_0": "title", "required_0": "true"}
+    sent |= {
+        "name_1": "n",
+        "type_1": "number",
+        "min_1": "-1.5",
+        "default_1": "3",
+        "index_1": "true",
+    }
+    sent |= {"name_2": "sequel", "type_2": "reference", "collection_2": "books"}
+    page = superadmin.send("collections/new", **sent, do="add").text
+    assert inputs(page)["rows"] == "4"
+    sent = inputs(page) | {"name_3": "name", "type_3": "computed", "return_type_3": "text"}
+    sent |= {"expression_3": "upper(title)"}
+    planned = superadmin.send("collections/new", **sent, do="plan")
+    assert (planned.status_code, "CREATE TABLE col_books" in planned.text) == (200, True)
+    assert cast.root.get("collections/books").status_code == 404
+    again = superadmin.send("collections/new", **sent, do="apply")
+    assert "The plan" in again.text  # nobody had looked at it
+    assert cast.root.get("collections/books").status_code == 404
+    page = superadmin.done("collections/new", **inputs(planned.text), do="apply")
+    assert "books is made. It is closed" in page
+    made = schema_of(cast.root, "books")
+    assert [one["name"] for one in made] == ["title", "n", "sequel", "name"]
+    assert made[0]["required"]
+    assert (made[1]["default"], made[1]["options"]) == (3, {"min": -1.5, "index": True})
+    assert (made[2]["collection"], made[2]["on_delete"]) == ("books", "restrict")
+    assert made[3]["expression"] == "upper(title)"
+    assert cast.root.get("collections/books/rules").json["list_rule"] is None
+
+
+def test_what_is_shown_is_what_there_is(cast: Cast, superadmin: Browser, posts: str) -> None:
+    before = schema_of(cast.root, "posts")
+    path = f"collections/{posts}/schema"
+    answer = superadmin.send(path, **inputs(superadmin.get(path).text), do="plan")
+    assert "Nothing changes: these are the fields as they are." in answer.text
+    assert schema_of(cast.root, "posts") == before
+
+
+def test_a_change_is_planned_then_applied(cast: Cast, superadmin: Browser, posts: str) -> None:
+    path = f"collections/{posts}/schema"
+    sent = inputs(superadmin.get(path).text) | {"name_8": "code", "unique_8": "true", "min_1": ""}
+    sent |= {"choices_0": " as is \nb\nc"}
+    planned = superadmin.send(path, **sent, do="plan")
+    assert planned.status_code == 200
+    statements = re.findall(r'class="sql">(.*?)</code>', planned.text, re.DOTALL)
+    assert any("code" in one for one in statements)
+    assert len(schema_of(cast.root, "posts")) == 8
+    changed = inputs(planned.text) | {"name_8": "other"}
+    assert "The plan" in superadmin.send(path, **changed, do="apply").text
+    assert len(schema_of(cast.root, "posts")) == 8
+    assert "are saved" in superadmin.done(path, **inputs(planned.text), do="apply")
+    after = schema_of(cast.root, "posts")
+    assert (after[8]["name"], after[8]["unique"]) == ("code", True)
+    assert after[1]["options"] == {"integer": True}
+    assert after[2:8] == schema_of(cast.root, "posts")[2:8]
+
+
+def test_rows_that_would_break_it_are_counted(cast: Cast, superadmin: Browser) -> None:
+    made = make_collection(cast.root, "notes", [{"name": "a", "type": "text"}])
+    for _ in range(2):
+        make_record(cast.alice, "notes", a="same")
+    make_record(cast.alice, "notes")
+    path = f"collections/{made['id']}/schema"
+    sent = inputs(superadmin.get(path).text) | {"required_0": "true", "unique_0": "true"}
+    planned = superadmin.send(path, **sent, do="plan")
+    assert "1 records have no value here" in planned.text
+    assert "1 values occur more than once" in planned.text
+    assert 'value="apply"' not in planned.text
+    forced = superadmin.send(path, **inputs(planned.text), do="apply")
+    assert forced.status_code == 400
+    assert "1 records have no value" in beside(forced, "name_0")
+    assert not schema_of(cast.root, "notes")[0]["required"]
+
+
+def test_mistakes_stand_beside_their_inputs(superadmin: Browser, posts: str) -> None:
+    page = superadmin.get("collections/new").text
+    sent = inputs(page) | {"collection_name": HOSTILE, "name_0": "1x", "min_length_0": "many"}
+    answer = superadmin.send("collections/new", **sent, do="plan")
+    assert (answer.status_code, beside(answer, "min_length_0")) == (400, "Must be a number.")
+    sent |= {"min_length_0": "", "name_1": "name", "type_1": "reference"}
+    sent |= {"name_2": "name", "type_2": "computed", "expression_2": HOSTILE}
+    answer = superadmin.send("collections/new", **sent, do="plan")
+    assert "3 to 56 letters" in beside(answer, "collection_name")
+    assert "letter first" in beside(answer, "name_0")
+    assert "Name the existing collection" in beside(answer, "collection_1")
+    assert "Another field has this name" in beside(answer, "name_2")
+    assert HOSTILE not in answer.text
+    assert inputs(answer.text)["expression_2"] == HOSTILE
+    sent = inputs(page) | {"collection_name": "posts", "name_0": "a"}
+    planned = superadmin.send("collections/new", **sent, do="plan")
+    taken = superadmin.send("collections/new", **inputs(planned.text), do="apply")
+    assert (taken.status_code, beside(taken, "collection_name")) == (409, "This name is taken.")
+    empty = superadmin.send("collections/new", collection_name="empty", do="plan", rows="²")
+    assert (empty.status_code, "Name a field." in empty.text) == (400, True)
+
+
+def test_a_change_made_meanwhile_is_not_overwritten_unseen(
+    cast: Cast, superadmin: Browser, posts: str
+) -> None:
+    path = f"collections/{posts}/schema"
+    sent = inputs(superadmin.get(path).text) | {"unique_0": "true"}
+    planned = inputs(superadmin.send(path, **sent, do="plan").text)
+    assert cast.root.put("collections/posts/rules", {"list_rule": None}).status_code == 200
+    late = superadmin.send(path, **planned, do="apply")
+    assert (late.status_code, "Somebody else" in alert(late)) == (409, True)
+    assert not schema_of(cast.root, "posts")[0]["unique"]
+
+
+def test_a_collection_is_deleted_by_typing_its_name(
+    cast: Cast, superadmin: Browser, posts: str
+) -> None:
+    make_record(cast.alice)
+    path = f"collections/{posts}/delete"
+    assert "1 record in all accounts" in superadmin.get(path).text
+    for wrong in ("", "POSTS", HOSTILE):
+        answer = superadmin.send(path, name=wrong)
+        assert (answer.status_code, HOSTILE in answer.text) == (400, False)
+        assert "Type posts" in beside(answer, "name")
+    other = make_collection(
+        cast.root, "links", [{"name": "to", "type": "reference", "collection": "posts"}]
+    )
+    answer = superadmin.send(path, name="posts")
+    assert (answer.status_code, "links" in alert(answer)) == (409, True)
+    assert cast.root.delete(f"collections/{other['id']}").status_code == 200
+    assert "posts is deleted, with 1 records." in superadmin.done(path, name="posts")
+    assert cast.root.get("collections/posts").status_code == 404

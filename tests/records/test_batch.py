@@ -1,0 +1,291 @@
+"""Batches: many records in one request, all of them or none (contract section 5)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+from flask import Flask
+
+from app import db
+from tests.builders import Caller, make_collection, make_record
+from tests.parallel import at_once
+
+SCHEMA: list[dict[str, Any]] = [
+    {"name": "title", "type": "text", "required": True},
+    {"name": "code", "type": "text", "unique": True},
+    {"name": "n", "type": "number", "default": 7},
+    {"name": "live", "type": "boolean"},
+    {"name": "day", "type": "date"},
+    {"name": "at", "type": "datetime"},
+    {"name": "data", "type": "json"},
+    {"name": "double", "type": "computed", "expression": "n * 2", "return_type": "number"},
+]
+URL = "records/posts/batch"
+
+
+@pytest.fixture
+def posts(root: Caller) -> dict[str, Any]:
+    return make_collection(root, schema=SCHEMA)
+
+
+def stored(caller: Caller) -> list[dict[str, Any]]:
+    """All records, in the order in which they were made."""
+    found: list[dict[str, Any]] = caller.get("records/posts?sort=created_at&limit=100").json[
+        "items"
+    ]
+    return found
+
+
+def told(answer: Any) -> list[tuple[int | None, str, str]]:
+    """The place, field and code of every problem."""
+    return [(one.get("index"), one["field"], one["code"]) for one in answer.json["details"]]
+
+
+def test_a_batch_creates_what_single_requests_would(alice: Caller, posts: Any) -> None:
+    bodies = [
+        {"title": "Grüße 🎈", "code": "a", "live": True, "day": "2026-02-28"},
+        {"title": "b", "n": 2**63 - 1, "at": "2026-11-20T12:00:00+02:00"},
+        {"title": "c", "n": None, "data": {"z": [1, 2.5, None]}, "live": False},
+        {"title": "d", "n": 0.1},
+    ]
+    answer = alice.post(URL, {"records": bodies})
+    assert (answer.status_code, answer.json["count"]) == (201, 4)
+    created = answer.json["created"]
+    assert created == stored(alice)
+    system = {"id", "account_id", "created_at", "updated_at", "created_by", "updated_by"}
+    singly = [make_record(alice, **{**body, "code": None}) for body in bodies]
+    for one, other in zip(created, singly, strict=True):
+        assert list(one) == list(other)
+        assert {n: one[n] for n in one.keys() - system - {"code"}} == {
+            n: other[n] for n in other.keys() - system - {"code"}
+        }
+
+
+def test_all_problems_of_all_records_are_told_and_nothing_is_stored(
+    alice: Caller, posts: Any
+) -> None:
+    bodies = [{"title": "a"}, {"n": "x"}, {"title": None, "nothing": 1}, {"title": "d", "id": "x"}]
+    answer = alice.post(URL, {"records": bodies})
+    assert answer.status_code == 400
+    assert sorted(told(answer)) == [
+        (1, "n", "invalid_type"),
+        (1, "title", "required_missing"),
+        (2, "nothing", "unknown_field"),
+        (2, "title", "required_null"),
+        (3, "id", "field_read_only"),
+    ]
+    assert stored(alice) == []
+
+
+def test_values_that_must_be_unique_name_the_records_that_clash(
+    alice: Caller, charlie: Caller, posts: Any
+) -> None:
+    there = make_record(alice, title="a", code="taken")
+    make_record(charlie, title="a", code="free")
+    bodies = [{"title": "x", "code": code} for code in ("free", "taken", "new", "new", None, None)]
+    answer = alice.post(URL, {"records": bodies})
+    assert (answer.status_code, answer.json["error"]) == (409, "conflict")
+    assert told(answer) == [(1, "code", "not_unique"), (3, "code", "not_unique")]
+    assert answer.json["field"] == "code"
+    assert stored(alice) == [there]
+    assert alice.post(URL, {"records": [bodies[0], bodies[2]]}).status_code == 201
+
+
+def test_a_batch_changes_only_what_is_sent(alice: Caller, posts: Any) -> None:
+    made = alice.post(URL, {"records": [{"title": t, "code": t} for t in "abc"]}).json["created"]
+    changes = [
+        {"id": made[2]["id"], "data": {"n": 1.5, "live": True}},
+        {"id": made[0]["id"], "data": {"title": "A", "n": None, "day": "2026-01-31"}},
+    ]
+    answer = alice.patch(URL, {"records": changes})
+    assert (answer.status_code, answer.json["count"]) == (200, 2)
+    c, a = answer.json["updated"]
+    assert (c["title"], c["n"], c["live"], c["double"]) == ("c", 1.5, True, 3)
+    assert (a["title"], a["n"], a["day"], a["double"]) == ("A", None, "2026-01-31", None)
+    assert c["updated_at"] > made[2]["updated_at"]
+    assert stored(alice) == [a, made[1], c]
+
+
+def test_an_unknown_or_repeated_id_refuses_all_changes(
+    alice: Caller, charlie: Caller, posts: Any
+) -> None:
+    mine, theirs = make_record(alice, title="a"), make_record(charlie, title="b")
+    for stranger in (theirs["id"], "nothing"):
+        items = [{"id": id, "data": {"title": "x"}} for id in (mine["id"], stranger)]
+        changed = alice.patch(URL, {"records": items})
+        assert (changed.status_code, told(changed)) == (404, [(1, "id", "not_found")])
+        deleted = alice.delete(URL, json={"ids": [mine["id"], stranger]})
+        assert (deleted.status_code, told(deleted)) == (404, [(1, "id", "not_found")])
+    twice = [{"id": mine["id"], "data": {"title": t}} for t in "xy"]
+    for answer in (
+        alice.patch(URL, {"records": twice}),
+        alice.delete(URL, json={"ids": [mine["id"]] * 2}),
+    ):
+        assert (answer.status_code, told(answer)) == (400, [(1, "id", "not_unique")])
+    assert (stored(alice), stored(charlie)) == ([mine], [theirs])
+
+
+def test_a_batch_deletes_with_what_refers_to_it(root: Caller, alice: Caller, posts: Any) -> None:
+    link = {"name": "post", "type": "reference", "collection": "posts"}
+    make_collection(root, "notes", [{**link, "on_delete": "cascade"}])
+    make_collection(root, "holds", [link])
+    made = [make_record(alice, title=t) for t in "abc"]
+    note = make_record(alice, "notes", post=made[0]["id"])
+    hold = make_record(alice, "holds", post=made[1]["id"])
+    ids = [one["id"] for one in made[:2]]
+    assert alice.delete(URL, json={"ids": ids}).status_code == 409
+    assert stored(alice) == made
+    assert alice.delete(f"records/holds/{hold['id']}").status_code == 204
+    answer = alice.delete(URL, json={"ids": ids})
+    assert (answer.status_code, answer.json) == (200, {"deleted": ids, "count": 2})
+    assert stored(alice) == made[2:]
+    assert alice.get(f"records/notes/{note['id']}").status_code == 404
+
+
+def test_rules_field_lists_and_masks_hold_for_each_record(
+    root: Caller, alice: Caller, bob: Caller
+) -> None:
+    mine = "created_by = @request.auth.id"
+    schema = [*SCHEMA, {"name": "mail", "type": "email", "pii": True, "mask_type": "email"}]
+    make_collection(
+        root,
+        schema=schema,
+        create_rule="n < 10",
+        update_rule=f"{mine} && @request.data.title != 'no'",
+        delete_rule=mine,
+        create_fields=["title", "n", "mail"],
+    )
+    refused = bob.post(URL, {"records": [{"title": "a"}, {"title": "b", "n": 10}]})
+    assert (refused.status_code, refused.json["error"]) == (403, "rule_denied")
+    assert [one["index"] for one in refused.json["details"]] == [1]
+    denied = bob.post(URL, {"records": [{"title": "a"}, {"title": "b", "code": "x"}]})
+    assert (denied.json["error"], told(denied)) == ("field_denied", [(1, "code", "field_denied")])
+    made = bob.post(URL, {"records": [{"title": "a", "mail": "ann@x.example"}] * 2}).json["created"]
+    assert [one["mail"] for one in made] == ["a***@x.example"] * 2
+    others = make_record(alice, title="hers")
+    for id, title in ((others["id"], "x"), (made[1]["id"], "no")):
+        items = [{"id": made[0]["id"], "data": {}}, {"id": id, "data": {"title": title}}]
+        answer = bob.patch(URL, {"records": items})
+        assert (answer.status_code, answer.json["details"][0]["index"]) == (403, 1)
+    assert bob.delete(URL, json={"ids": [made[0]["id"], others["id"]]}).status_code == 403
+    # A masked value that comes back is not meant as a change.
+    items = [{"id": one["id"], "data": {"mail": one["mail"], "n": 1}} for one in made]
+    assert bob.patch(URL, {"records": items}).status_code == 200
+    assert [one["mail"] for one in stored(alice)][:2] == ["ann@x.example"] * 2
+    assert len(stored(alice)) == 3
+
+
+def test_references_are_looked_up_together(app: Flask, root: Caller, alice: Caller) -> None:
+    make_collection(root)
+    link = {"name": "post", "type": "reference", "collection": "posts"}
+    make_collection(root, "notes", [link, {**link, "name": "other"}])
+    ids = [make_record(alice, title=str(i))["id"] for i in range(8)]
+    bodies = [{"post": a, "other": b} for a, b in zip(ids, reversed(ids), strict=True)]
+    statements: list[str] = []
+
+    def note(connection: Any, cursor: Any, statement: str, *rest: Any) -> None:
+        if '"posts"' in statement or "col_posts" in statement:
+            statements.append(statement)
+
+    with app.app_context():
+        sa.event.listen(db.db.engine, "before_cursor_execute", note)
+        answer = alice.post("records/notes/batch", {"records": bodies})
+        sa.event.remove(db.db.engine, "before_cursor_execute", note)
+    assert answer.status_code == 201
+    assert len(statements) == 1
+    bodies[3]["other"] = bodies[5]["post"] = "nothing"
+    answer = alice.post("records/notes/batch", {"records": bodies})
+    assert told(answer) == [(3, "other", "invalid_reference"), (5, "post", "invalid_reference")]
+
+
+def test_upsert_updates_by_the_unique_field_and_creates_the_rest(
+    alice: Caller, charlie: Caller, posts: Any
+) -> None:
+    there = make_record(alice, title="old", code="a", n=1)
+    theirs = make_record(charlie, title="old", code="b")
+    url = f"{URL}?mode=upsert&on=code"
+    bodies = [{"title": "B", "code": "b"}, {"code": "a", "title": "A"}]
+    answer = alice.post(url, {"records": bodies})
+    assert (answer.status_code, answer.json["count"]) == (201, 2)
+    (created,), (updated,) = answer.json["created"], answer.json["updated"]
+    assert (created["code"], created["n"], created["account_id"]) == ("b", 7, alice.account_id)
+    assert (updated["id"], updated["title"], updated["n"]) == (there["id"], "A", 1)
+    again = alice.post(url, {"records": bodies})
+    assert (again.status_code, again.json["created"], again.json["count"]) == (200, [], 2)
+    assert stored(charlie) == [theirs]
+    wrong = [{"title": "x"}, {"code": "c"}, {"code": "a", "n": "x"}, {"code": "a", "title": "y"}]
+    assert told(alice.post(url, {"records": wrong})) == [
+        (0, "code", "required_missing"),
+        (3, "code", "not_unique"),
+    ]
+    assert told(alice.post(url, {"records": wrong[1:3]})) == [
+        (0, "title", "required_missing"),
+        (1, "n", "invalid_type"),
+    ]
+    for on in ("title", "nothing", "id"):
+        answer = alice.post(f"{URL}?mode=upsert&on={on}", {"records": bodies})
+        assert (answer.status_code, told(answer)) == (400, [(None, "on", "invalid_option")])
+
+
+def test_upserts_at_once_make_each_record_once(app: Flask, alice: Caller, posts: Any) -> None:
+    bodies = [{"title": "x", "code": str(i)} for i in range(20)]
+    url = f"{URL}?mode=upsert&on=code"
+    answers = at_once(6, lambda n: alice.post(url, {"records": bodies[:: 1 if n % 2 else -1]}))
+    assert {answer.status_code for answer in answers} <= {200, 201}
+    assert sum(len(answer.json["created"]) for answer in answers) == 20
+    assert len(stored(alice)) == 20
+
+
+@pytest.mark.parametrize(
+    ("method", "body", "loc"),
+    [
+        ("POST", {"records": []}, ["body", "records"]),
+        ("POST", {"records": [{}] * 1001}, ["body", "records"]),
+        ("POST", {"records": [1]}, ["body", "records", 0]),
+        ("POST", {}, ["body", "records"]),
+        ("PATCH", {"records": [{"id": "x"}]}, ["body", "records", 0, "data"]),
+        ("PATCH", {"records": [{"id": 1, "data": {}}]}, ["body", "records", 0, "id"]),
+        ("DELETE", {"ids": [1]}, ["body", "ids", 0]),
+        ("DELETE", {"ids": ["x"], "other": 1}, ["body", "other"]),
+    ],
+)
+def test_what_is_no_batch_is_422(
+    alice: Caller, posts: Any, method: str, body: Any, loc: list[Any]
+) -> None:
+    answer = alice(method, URL, body)
+    assert answer.status_code == 422
+    assert answer.json["detail"][0]["loc"] == loc
+
+
+def test_the_largest_batch_is_stored_changed_and_deleted(alice: Caller, posts: Any) -> None:
+    bodies = [{"title": f"t{i}", "code": f"c{i}", "n": i} for i in range(1000)]
+    created = alice.post(URL, {"records": bodies}).json["created"]
+    assert [one["n"] for one in created] == list(range(1000))
+    items = [{"id": one["id"], "data": {"n": -one["n"], "data": [1]}} for one in created]
+    updated = alice.patch(URL, {"records": items}).json["updated"]
+    assert [one["double"] for one in updated] == [-2 * i for i in range(1000)]
+    ids = [one["id"] for one in created]
+    assert alice.delete(URL, json={"ids": ids}).json["count"] == 1000
+    assert alice.get("records/posts").json["total"] == 0
+
+
+def test_each_record_of_a_batch_is_audited(root: Caller, alice: Caller, posts: Any) -> None:
+    made = alice.post(URL, {"records": [{"title": t} for t in "ab"]}).json["created"]
+    alice.patch(URL, {"records": [{"id": one["id"], "data": {"n": 1}} for one in made]})
+    alice.delete(URL, json={"ids": [one["id"] for one in made]})
+    for one in made:
+        found = root.get(f"audit-logs?record_id={one['id']}&limit=100").json["items"]
+        operations = [entry["operation"] for entry in found if entry["column_name"] == "n"]
+        assert operations == ["DELETE", "UPDATE", "CREATE"]
+
+
+def test_the_chain_of_a_large_batch_holds(root: Caller, alice: Caller, posts: Any) -> None:
+    odd = "a\tb\\N\nc\r\\ 'q' %s é"
+    bodies = [{"title": odd, "code": str(i), "data": {"x": odd}} for i in range(40)]
+    made = alice.post(URL, {"records": bodies}).json["created"]
+    make_record(alice, title="and one more")
+    assert root.get("audit-logs/verify").json["valid"] is True
+    found = root.get(f"audit-logs?record_id={made[7]['id']}&limit=100").json["items"]
+    assert {one["new_value"] for one in found if one["column_name"] == "title"} == {odd}

@@ -1,0 +1,133 @@
+"""ETag, If-Match and If-None-Match on single records (contract section 5)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from flask import Flask
+
+from app.accounts import service as accounts
+from app.accounts.models import PII_GROUP, User
+from app.db import db, transaction
+from tests.builders import Caller, make_collection, make_record
+from tests.parallel import at_once
+
+SCHEMA = [
+    {"name": "title", "type": "text"},
+    {"name": "secret", "type": "text"},
+    {"name": "mail", "type": "email", "pii": True, "mask_type": "email"},
+]
+
+
+def etag(caller: Caller, path: str) -> str:
+    """The ETag of what the caller gets."""
+    answer = caller.get(path)
+    assert answer.status_code == 200
+    return str(answer.headers["ETag"])
+
+
+@pytest.fixture
+def path(root: Caller, alice: Caller) -> str:
+    make_collection(root, schema=SCHEMA)
+    made = make_record(alice, title="a", secret="s", mail="ann@x.example")
+    return f"records/posts/{made['id']}"
+
+
+def test_every_answer_that_is_a_record_has_the_etag_of_it(alice: Caller, path: str) -> None:
+    seen = etag(alice, path)
+    assert seen == etag(alice, path) == etag(alice, f"{path}?fields=title")
+    for method, body in (("PUT", {"title": "b"}), ("PATCH", {"title": "c"}), ("PATCH", {})):
+        answer = alice(method, path, body)
+        assert answer.headers["ETag"] != seen
+        seen = answer.headers["ETag"]
+        assert seen == etag(alice, path)
+    made = alice.post("records/posts", {"title": "d"})
+    assert made.headers["ETag"] == etag(alice, f"records/posts/{made.json['id']}")
+    assert "ETag" in alice.get(path, headers={"Origin": "http://x.example"}).headers
+
+
+def test_it_changes_with_whatever_changes_the_view(
+    app: Flask, root: Caller, bob: Caller, path: str
+) -> None:
+    seen = [etag(bob, path)]
+    with app.app_context(), transaction():
+        accounts.join_group(db.session.get(User, (bob.account_id, bob.id)), PII_GROUP)
+    seen.append(etag(bob, path))
+    rules = "collections/posts/rules"
+    assert root.put(rules, {"view_fields": ["title", "secret"]}).status_code == 200
+    seen.append(etag(bob, path))
+    assert root.put(rules, {"view_fields": ["title"]}).status_code == 200
+    seen.append(etag(bob, path))
+    # What the caller does not see changes nothing but when it was changed.
+    assert root.acting_in("acme").patch(path, {"secret": "t"}).status_code == 200
+    seen.append(etag(bob, path))
+    assert len(set(seen)) == len(seen)
+
+
+@pytest.mark.parametrize("method", ["PUT", "PATCH", "DELETE"])
+def test_a_change_of_what_is_not_as_it_was_seen_is_412(
+    alice: Caller, path: str, method: str
+) -> None:
+    old = etag(alice, path)
+    now = alice.patch(path, {"title": "b"}).headers["ETag"]
+    before = alice.get(path).json
+    for header in (old, f"{old}, W/{now}", f"W/{now}", '"x"', "x", "", f"{now}x"):
+        answer = alice(
+            method, path, {"title": "c"} if method != "DELETE" else None, {"If-Match": header}
+        )
+        assert (answer.status_code, answer.json["error"]) == (412, "precondition_failed"), header
+        assert answer.json["message"]
+    assert alice.get(path).json == before
+
+
+@pytest.mark.parametrize("method", ["PUT", "PATCH", "DELETE"])
+def test_a_change_of_what_is_as_it_was_seen_is_made(alice: Caller, path: str, method: str) -> None:
+    body = {"title": "c"} if method != "DELETE" else None
+    if method != "DELETE":
+        for header in (f'"x", {etag(alice, path)}', "*"):
+            assert alice(method, path, body, {"If-Match": header}).status_code == 200
+    expected = 204 if method == "DELETE" else 200
+    assert alice(method, path, body, {"If-Match": etag(alice, path)}).status_code == expected
+    gone = alice(method, "records/posts/nothing", body, {"If-Match": "*"})
+    assert gone.status_code == 404
+
+
+def test_of_changes_at_once_of_the_same_state_one_is_made(alice: Caller, path: str) -> None:
+    seen = {"If-Match": etag(alice, path)}
+    answers = at_once(6, lambda n: alice.patch(path, {"title": str(n)}, headers=seen))
+    assert sorted(answer.status_code for answer in answers) == [200] + [412] * 5
+
+
+def test_who_may_not_change_it_learns_nothing_from_conditions(
+    root: Caller, bob: Caller, path: str
+) -> None:
+    root.put("collections/posts/rules", {"update_rule": "@has_role('admin')"})
+    answer = bob.patch(path, {"title": "x"}, headers={"If-Match": '"x"'})
+    assert (answer.status_code, answer.json["error"]) == (403, "rule_denied")
+
+
+def test_what_is_known_is_not_sent_again(alice: Caller, path: str) -> None:
+    seen = etag(alice, path)
+    for header in (seen, f"W/{seen}", f'"x", {seen}', "*"):
+        answer = alice.get(path, headers={"If-None-Match": header})
+        assert (answer.status_code, answer.data) == (304, b"")
+        assert answer.headers["ETag"] == seen
+        assert "X-Correlation-ID" in answer.headers
+    assert alice.get(path, headers={"If-None-Match": '"x"'}).status_code == 200
+    alice.patch(path, {"title": "b"})
+    assert alice.get(path, headers={"If-None-Match": seen}).status_code == 200
+
+
+def test_what_time_changes_is_sent_again_and_locks_nobody_out(root: Caller, alice: Caller) -> None:
+    age = {"expression": "date_diff(now(), created_at, 'seconds') + n", "return_type": "number"}
+    schema: list[dict[str, Any]] = [
+        {"name": "n", "type": "number"},
+        {"name": "age", "type": "computed", **age},
+    ]
+    make_collection(root, "ages", schema)
+    path = f"records/ages/{make_record(alice, 'ages', n=1)['id']}"
+    seen = etag(alice, path)
+    assert alice.get(path, headers={"If-None-Match": seen}).status_code == 200
+    assert alice.patch(path, {"n": 2}, headers={"If-Match": seen}).status_code == 200
+    assert etag(alice, path) != seen

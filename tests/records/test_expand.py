@@ -1,0 +1,197 @@
+"""`expand`: what references lead to, as the caller may view it (contract section 5)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from flask import Flask
+from werkzeug.test import TestResponse
+
+from tests.builders import OPEN, Caller, make_collection, make_record
+from tests.sql import statements
+
+NAME = {"name": "name", "type": "text"}
+
+
+def to(collection: str, name: str, **more: Any) -> dict[str, Any]:
+    return {"name": name, "type": "reference", "collection": collection, **more}
+
+
+@pytest.fixture
+def posts(root: Caller) -> None:
+    """posts → authors → teams → cities."""
+    make_collection(root, "cities", [NAME])
+    make_collection(root, "teams", [NAME, to("cities", "city")])
+    phone = {"name": "phone", "type": "text", "pii": True, "mask_type": "phone"}
+    secret = {"name": "secret", "type": "text"}
+    make_collection(root, "authors", [NAME, phone, secret, to("teams", "team")])
+    make_collection(root, schema=[NAME, to("authors", "author"), to("authors", "editor")])
+
+
+def world(alice: Caller, name: str = "x") -> dict[str, Any]:
+    city = make_record(alice, "cities", name=name)
+    team = make_record(alice, "teams", name=name, city=city["id"])
+    author = make_record(alice, "authors", name=name, phone="5551234567", team=team["id"])
+    post = make_record(alice, name=name, author=author["id"])
+    return {"city": city, "team": team, "author": author, "post": post}
+
+
+def problems(answer: TestResponse) -> list[tuple[str, str]]:
+    assert answer.status_code == 400, answer.json
+    return [(one["field"], one["code"]) for one in answer.json["details"]]
+
+
+def listed(caller: Caller, expand: str, **query: Any) -> list[dict[str, Any]]:
+    answer = caller.get("records/posts", query_string={"expand": expand, **query})
+    assert answer.status_code == 200, answer.json
+    items: list[dict[str, Any]] = answer.json["items"]
+    return items
+
+
+def test_references_are_shown_beside_their_ids(alice: Caller, posts: None) -> None:
+    one = world(alice)
+    (item,) = listed(alice, "author")
+    assert item == {**one["post"], "expand": {"author": one["author"]}}
+    team = {**one["team"], "expand": {"city": one["city"]}}
+    deep = {**one["post"], "expand": {"author": {**one["author"], "expand": {"team": team}}}}
+    for text in ("author.team.city", "author,author.team,author.team.city", " author.team.city ,"):
+        assert listed(alice, text) == [deep]
+    url = f"records/posts/{one['post']['id']}"
+    assert alice.get(f"{url}?expand=author.team.city").json == deep
+    named = alice.get(f"{url}?expand=author&fields=name").json
+    assert named == {"id": one["post"]["id"], "name": "x", "expand": {"author": one["author"]}}
+    assert listed(alice, "author", cursor="") == [item]
+    assert listed(alice, "") == [one["post"]]
+
+
+def test_null_leads_nowhere(alice: Caller, posts: None) -> None:
+    author = make_record(alice, "authors", name="alone")
+    make_record(alice, author=author["id"])
+    make_record(alice)
+    empty, lonely = listed(alice, "author.team,editor")
+    assert empty["expand"] == {}
+    assert lonely["expand"] == {"author": {**author, "expand": {}}}
+
+
+def test_two_references_to_one_record_are_both_shown(alice: Caller, posts: None) -> None:
+    one = world(alice)
+    both = make_record(alice, author=one["author"]["id"], editor=one["author"]["id"])
+    item = next(x for x in listed(alice, "author.team,editor") if x["id"] == both["id"])
+    assert item["expand"]["editor"] == one["author"]
+    assert item["expand"]["author"] == {**one["author"], "expand": {"team": one["team"]}}
+
+
+def test_one_statement_reads_a_level_of_a_collection(
+    app: Flask, alice: Caller, posts: None
+) -> None:
+    worlds = [world(alice, str(i)) for i in range(4)]
+    make_record(alice, author=worlds[0]["author"]["id"], editor=worlds[1]["author"]["id"])
+    url = f"records/posts/{worlds[0]['post']['id']}"
+    for path, most in [
+        ("records/posts?expand=author", 2),
+        ("records/posts?expand=author,editor", 2),
+        ("records/posts?expand=author.team.city,editor.team", 4),
+        ("records/posts?expand=author.team.city&cursor=&limit=2", 4),
+        # Where nothing is found, the versions of what was relied on are read by themselves.
+        ("records/posts?expand=author&filter=name='none'&cursor=", 2),
+        (f"{url}?expand=author.team", 3),
+    ]:
+        alice.get(path)
+        with statements(app) as sent:
+            assert alice.get(path).status_code == 200
+        assert len(sent) == most, sent
+
+
+def test_the_targets_rule_fields_and_masks_hold(
+    root: Caller, alice: Caller, bob: Caller, posts: None
+) -> None:
+    one = world(alice)
+    (item,) = listed(bob, "author")
+    assert item["expand"]["author"]["phone"] == "***-***-4567"
+    change(root, "authors", view_fields=["name", "team"])
+    (item,) = listed(alice, "author.team")
+    assert "secret" not in item["expand"]["author"]
+    assert item["expand"]["author"]["expand"]["team"] == one["team"]
+    change(root, "authors", view_rule="name = 'nobody'", view_fields="*")
+    assert [x["expand"] for x in listed(alice, "author.team")] == [{}]
+    change(root, "authors", view_rule=None)
+    for caller in (alice, bob):
+        assert [x["expand"] for x in listed(caller, "author,author.anything")] == [{}]
+    assert listed(root.acting_in("acme"), "author")[0]["expand"]["author"] == one["author"]
+    change(root, "authors", view_rule="@owns_record()")
+    assert [x["expand"] for x in listed(bob, "author")] == [{}]
+    assert listed(alice, "author")[0]["expand"]["author"] == one["author"]
+    change(root, "teams", view_rule=None)
+    assert listed(alice, "author.team")[0]["expand"]["author"] == {**one["author"], "expand": {}}
+    change(root, "posts", list_rule="")
+    anybody = Caller(alice.app).acting_in("acme")
+    assert [x["expand"] for x in listed(anybody, "author")] == [{}]
+
+
+def change(root: Caller, collection: str, **rules: Any) -> None:
+    answer = root.put(f"collections/{collection}/rules", {**OPEN, **rules})
+    assert answer.status_code == 200, answer.json
+
+
+def test_a_name_that_leads_nowhere_is_told(
+    root: Caller, alice: Caller, bob: Caller, posts: None
+) -> None:
+    one = world(alice)
+    hidden = [to("authors", "boss"), to("authors", "aide", pii=True), NAME]
+    make_collection(root, "teams2", hidden, view_fields=["name", "aide"], list_fields=["name"])
+    make_collection(root, "books", [to("teams2", "team")])
+    url = f"records/posts/{one['post']['id']}"
+    for path, expected in [
+        ("records/posts?expand=nope", [("expand", "unknown_field")]),
+        ("records/posts?expand=name", [("expand", "invalid_option")]),
+        ("records/posts?expand=created_by", [("expand", "invalid_option")]),
+        ("records/posts?expand=Author", [("expand", "unknown_field")]),
+        ("records/posts?expand=author.", [("expand", "unknown_field")]),
+        ("records/posts?expand=author.team.city.name", [("expand", "invalid_option")]),
+        (f"{url}?expand=author.nope", [("expand", "unknown_field")]),
+        ("records/teams2?expand=aide", [("expand", "unknown_field")]),
+        ("records/books?expand=team.boss", [("expand", "unknown_field")]),
+        ("records/books?expand=team.aide", [("expand", "invalid_option")]),
+        ("records/posts?expand=a,b&sort=c", [*[("expand", "unknown_field")] * 2, SORT]),
+        ("records/posts?expand=" + ",".join(f"f{i}" for i in range(51)), [OPTION]),
+    ]:
+        assert sorted(problems(bob.get(path))) == sorted(expected), path
+    assert alice.get("records/books?expand=team.aide").status_code == 200
+
+
+SORT, OPTION = ("sort", "unknown_field"), ("expand", "invalid_option")
+
+
+def test_a_field_called_expand_is_never_hidden(root: Caller, alice: Caller) -> None:
+    text = {"name": "expand", "type": "text"}
+    make_collection(root, schema=[text, NAME, to("posts", "parent")])
+    first = make_record(alice, expand="a")
+    second = make_record(alice, expand="b", parent=first["id"])
+    assert problems(alice.get("records/posts?expand=parent")) == [OPTION]
+    (item,) = listed(alice, "parent", fields="name", filter="expand = 'b'")
+    assert item == {"id": second["id"], "name": None, "expand": {"parent": first}}
+    deep = alice.get("records/posts?expand=parent.parent&fields=name")
+    assert problems(deep) == [OPTION]
+
+
+def test_references_never_cross_accounts(
+    root: Caller, alice: Caller, charlie: Caller, posts: None
+) -> None:
+    mine, theirs = world(alice, "acme"), world(charlie, "globex")
+    found = listed(root.acting_in("*"), "author", sort="name")
+    assert [x["expand"]["author"] for x in found] == [mine["author"], theirs["author"]]
+    assert [x["name"] for x in listed(charlie, "author")] == ["globex"]
+
+
+def test_a_change_of_the_targets_rules_is_obeyed_at_once(
+    root: Caller, alice: Caller, posts: None
+) -> None:
+    one = world(alice)
+    for _ in range(3):
+        change(root, "authors", view_rule=None)
+        assert listed(alice, "author")[0]["expand"] == {}
+        change(root, "authors", view_rule="name = 'y'")
+        assert listed(alice, "author")[0]["expand"] == {}
+        change(root, "authors")
+        assert listed(alice, "author")[0]["expand"] == {"author": one["author"]}

@@ -1,0 +1,166 @@
+"""How the databases find what lists ask for: by indexes, and late pages as cheaply as the first."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+from flask import Flask
+
+from app import crypto, db
+from tests.builders import Caller, make_collection, make_record
+
+FEW = 5000
+MANY = 100_000
+SCHEMA = [
+    {"name": "views", "type": "number", "options": {"index": True}},
+    {"name": "size", "type": "number", "options": {"index": True}, "required": True, "default": 0},
+    {"name": "parent", "type": "reference", "collection": "posts"},
+]
+NEWEST, VIEWS, SIZE = "ix_col_posts$created_at", "ix_col_posts$views", "ix_col_posts$size"
+PARENT = "ix_col_posts$parent"
+
+
+@contextmanager
+def reads(app: Flask) -> Iterator[list[tuple[str, Any]]]:
+    """The statements sent, with their parameters."""
+    seen: list[tuple[str, Any]] = []
+
+    def note(
+        connection: Any, cursor: Any, statement: str, parameters: Any, context: Any, many: bool
+    ) -> None:
+        seen.append((statement, parameters))
+
+    with app.app_context():
+        engine = db.db.engine
+    sa.event.listen(engine, "before_cursor_execute", note)
+    try:
+        yield seen
+    finally:
+        sa.event.remove(engine, "before_cursor_execute", note)
+
+
+def plan_of(caller: Caller, path: str, **query: Any) -> tuple[str, dict[str, Any]]:
+    """How the database works on the last statement of a request, and the answer."""
+    with reads(caller.app) as seen:
+        answer = caller.get(path, query_string=query)
+    assert answer.status_code == 200, answer.json
+    statement, parameters = seen[-1]
+    with caller.app.app_context():
+        on_sqlite = db.db.engine.dialect.name == "sqlite"
+        explain = "EXPLAIN QUERY PLAN" if on_sqlite else "EXPLAIN (ANALYZE, TIMING OFF)"
+        rows = db.connection().exec_driver_sql(f"{explain} {statement}", parameters)
+        return "\n".join(str(row[-1]) for row in rows), answer.json
+
+
+def fill(app: Flask, database: str, count: int) -> None:
+    """Copies of the one record, each its own parent, with values of its own, nulls among them."""
+    numbers = f"generate_series(1, {count}) AS n(i)"
+    moved = "created_at + i * interval '1 second'"
+    if database == "sqlite":
+        numbers = (
+            f"(WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < {count})"  # noqa: S608 - constants
+            " SELECT i FROM n)"
+        )
+        moved = "strftime('%Y-%m-%dT%H:%M:%S.000000Z', created_at, i || ' seconds')"
+    values = "CASE WHEN i % 10 = 0 THEN NULL ELSE i / 4 END, i / 4, id || i"
+    with app.app_context(), db.transaction():
+        db.connection().exec_driver_sql(
+            "INSERT INTO col_posts (account_id, id, created_at, updated_at, views, size, parent)"  # noqa: S608 - constants
+            f" SELECT account_id, id || i, {moved}, updated_at, {values}"
+            f" FROM col_posts, {numbers}",
+            execution_options={"no_parameters": True},
+        )
+    with app.app_context(), db.transaction():
+        db.connection().exec_driver_sql("ANALYZE col_posts")
+
+
+def sorts(plan: str) -> bool:
+    """Whether all of a range is sorted, and not only what is equal in the indexed field."""
+    whole = re.search(r"(?<!Incremental )Sort(?! Key| Method)", plan.replace("Full-sort", ""))
+    return bool(whole) or "USE TEMP B-TREE FOR ORDER BY" in plan
+
+
+def rows_read(plan: str) -> int:
+    """Of PostgreSQL: how many rows came out of the table, at most, in one step."""
+    scans = re.findall(r"Scan.*actual rows=([0-9.]+)", plan)
+    return max([0, *(int(float(one)) for one in scans)])
+
+
+def check_lists(alice: Caller, database: str) -> None:
+    for query, index in [
+        ({}, NEWEST),
+        ({"sort": "size"}, SIZE),
+        ({"sort": "views"}, VIEWS),
+        ({"sort": "-size"}, SIZE),
+        ({"views": "7"}, VIEWS),
+        ({"filter": "views >= 7 && views < 9"}, VIEWS),
+    ]:
+        plan, _ = plan_of(alice, "records/posts", include_total="false", **query)
+        assert index in plan, (query, plan)
+        assert "views" in query or "filter" in query or not sorts(plan), (query, plan)
+
+
+def check_references(alice: Caller, target: str) -> None:
+    plan, answer = plan_of(alice, "records/posts", parent=f"{target}7", include_total="false")
+    assert (PARENT in plan, [one["id"] for one in answer["items"]]) == (True, [f"{target}7"])
+    plan, answer = plan_of(alice, "records/posts", cursor="", limit=2, expand="parent")
+    assert "pk_col_posts" in plan or "sqlite_autoindex_col_posts_1" in plan, plan
+    first = answer["items"][0]
+    assert first["expand"]["parent"]["id"] == first["id"]
+
+
+def check_walks(alice: Caller, count: int) -> None:
+    """The first page, one far behind and the last cost the same, there and back."""
+    for sort, index in [
+        ("-created_at", NEWEST),
+        ("size", SIZE),
+        ("-size", SIZE),
+        ("views", VIEWS),
+        ("-views", VIEWS),
+    ]:
+        for way, link in (("cursor", "next_cursor"), ("cursor_before", "prev_cursor")):
+            middle = token_at(alice, sort, count // 2, way, link)
+            for token in ("", middle):
+                query = {way: token, "sort": sort, "limit": 10}
+                plan, answer = plan_of(alice, "records/posts", **query)
+                assert len(answer["items"]) == 10
+                assert index in plan, (query, plan)
+                assert not sorts(plan), (query, plan)
+                assert rows_read(plan) <= 60, (query, plan)
+
+
+def token_at(alice: Caller, sort: str, place: int, way: str, link: str) -> str:
+    """A cursor for a place deep in the list, made from a record as a page would make it."""
+    query = {"sort": sort, "skip": place, "limit": 1, "fields": "id,created_at,views,size"}
+    (there,) = alice.get("records/posts", query_string=query).json["items"]
+    first = alice.get("records/posts", query_string={way: "", "sort": sort, "limit": 1}).json
+    with alice.app.app_context():
+        binding, _ = crypto.signed(first[link], "cursor")
+        position = [there[sort.lstrip("-")], there["id"]]
+        return crypto.sign([binding, position], "cursor")
+
+
+def test_lists_are_read_by_index(app: Flask, database: str, root: Caller, alice: Caller) -> None:
+    make_collection(root, schema=SCHEMA)
+    target = make_record(alice)["id"]
+    fill(app, database, FEW)
+    check_lists(alice, database)
+    check_references(alice, target)
+    check_walks(alice, FEW)
+
+
+@pytest.mark.slow
+def test_lists_of_many_are_read_by_index(
+    app: Flask, database: str, root: Caller, alice: Caller
+) -> None:
+    make_collection(root, schema=SCHEMA)
+    target = make_record(alice)["id"]
+    fill(app, database, MANY)
+    check_lists(alice, database)
+    check_references(alice, target)
+    check_walks(alice, MANY)

@@ -1,0 +1,526 @@
+"""Records as files: what is exported, what an import takes, and that one undoes the other."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+import re
+import subprocess
+import sys
+import tracemalloc
+from collections.abc import Iterator
+from datetime import UTC, date, datetime
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+from flask import Flask
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from werkzeug.test import TestResponse
+
+from app import db
+from app.audit.models import AuditEntry
+from app.collections import definition as definitions
+from app.records import formats, stream
+from tests.builders import OPEN, Caller, Cast, make_collection, make_record
+from tests.processes import PROJECT
+
+TYPES = ("csv", "json", "jsonl")
+SCHEMA = [
+    {"name": "title", "type": "text", "required": True, "default": "none"},
+    {"name": "note", "type": "text", "default": "a default"},
+    {"name": "views", "type": "number"},
+    {"name": "done", "type": "boolean", "default": True},
+    {"name": "at", "type": "datetime"},
+    {"name": "day", "type": "date"},
+    {"name": "mail", "type": "email"},
+    {"name": "site", "type": "url"},
+    {"name": "extra", "type": "json"},
+    {"name": "parent", "type": "reference", "collection": "things"},
+    {"name": "loud", "type": "computed", "expression": "upper(title)", "return_type": "text"},
+]
+DECLARED = [field["name"] for field in SCHEMA if field["type"] != "computed"]
+DISARMED = {
+    "": "'",
+    "'": "''",
+    "=1+1": "'=1+1",
+    "+1": "'+1",
+    "-1": "'-1",
+    "@x": "'@x",
+    "\tx": "'\tx",
+    "\rx": "'\rx",
+    "'=1": "''=1",
+    "'quoted'": "'quoted'",
+    "plain": "plain",
+    "a=b": "a=b",
+}
+
+
+@pytest.fixture
+def things(root: Caller) -> dict[str, Any]:
+    return make_collection(root, "things", SCHEMA)
+
+
+def export(caller: Caller, format: str, name: str = "things", **query: str) -> TestResponse:
+    answer = caller.get(f"records/{name}/export", query_string={"format": format, **query})
+    assert answer.status_code == 200, answer.text
+    return answer
+
+
+def send(
+    caller: Caller, format: str, file: str | bytes, query: str = "", name: str = "things"
+) -> Any:
+    path = f"records/{name}/import{query}"
+    return caller.post(path, data=file, content_type=formats.FORMATS[format])
+
+
+def records(caller: Caller, name: str = "things", sort: str = "id") -> list[dict[str, Any]]:
+    found = caller.get(f"records/{name}?limit=100&sort={sort}").json["items"]
+    assert isinstance(found, list)
+    return found
+
+
+def faults(answer: TestResponse) -> list[tuple[Any, ...]]:
+    return [(one["line"], one["field"], one["code"]) for one in answer.json["details"]]
+
+
+@pytest.mark.parametrize("format", TYPES)
+def test_an_export_is_the_whole_list_as_a_list_shows_it(
+    format: str, alice: Caller, things: dict[str, Any]
+) -> None:
+    for i in range(3):
+        make_record(alice, "things", title=f"t{i}", views=i, note="=x", extra={"a": [1]})
+    answer = export(alice, format, sort="-views", fields="title,views,note,extra", views="2")
+    assert answer.headers["Content-Disposition"] == f"attachment; filename=things.{format}"
+    assert answer.mimetype == formats.FORMATS[format]
+    (kept,) = alice.get("records/things?views=2&fields=title,views,note,extra").json["items"]
+    if format == "csv":
+        header, row = csv.reader(io.StringIO(answer.text, newline=""))
+        assert header == ["id", "title", "note", "views", "extra"]
+        assert row == [kept["id"], "t2", "'=x", "2", '{"a":[1]}']
+    else:
+        lines = answer.json if format == "json" else [answer.text]
+        assert len(lines) == 1
+        found = lines[0] if format == "json" else json.loads(lines[0])
+        assert found == kept
+    whole = export(alice, format, sort="-views")
+    assert [m[1] for m in re.finditer(r"\bt(\d)\b", whole.text)] == ["2", "1", "0"]
+
+
+@pytest.mark.parametrize("format", TYPES)
+def test_an_empty_export_is_a_file_that_an_import_takes(
+    format: str, alice: Caller, things: dict[str, Any]
+) -> None:
+    file = export(alice, format).data
+    answer = send(alice, format, file)
+    assert (answer.status_code, answer.json["imported"]) == (200, 0)
+
+
+def test_an_export_keeps_to_rules_fields_masks_and_the_account(cast: Cast) -> None:
+    schema = [
+        {"name": "title", "type": "text"},
+        {"name": "secret", "type": "text"},
+        {"name": "mail", "type": "email", "pii": True, "mask_type": "email"},
+    ]
+    rules = {"list_rule": 'title != "hidden"', "list_fields": ["title", "mail"]}
+    make_collection(cast.root, "things", schema, **rules)
+    for caller in (cast.alice, cast.charlie):
+        for title in ("seen", "hidden"):
+            mail = f"{title}@{caller.slug}.example"
+            make_record(caller, "things", title=title, secret="s3", mail=mail)
+    text = export(cast.bob, "csv").text
+    assert "s***@acme.example" in text
+    assert not re.search("hidden|s3|seen@|globex", text)
+    assert "seen@acme.example" in export(cast.alice, "jsonl").text
+    every = export(cast.root.acting_in("*"), "jsonl").text
+    assert len(every.splitlines()) == 4
+    for query in ("secret=s3", "fields=secret", "mail=x", "skip=1", "limit=1", "cursor=", "nope=1"):
+        refused = cast.bob.get(f"records/things/export?{query}")
+        assert refused.status_code == 400, query
+    assert cast.bob.get("records/things/export?format=xml").status_code == 422
+    cast.root.put("collections/things/rules", {"list_rule": None})
+    assert cast.bob.get("records/things/export").json["error"] == "rule_denied"
+    assert Caller(cast.bob.app).acting_in("acme").get("records/things/export").status_code == 401
+    assert cast.bob.get("records/nothing/export").status_code == 404
+
+
+def test_cells_that_a_spreadsheet_would_run_are_disarmed() -> None:
+    assert {text: formats.disarmed(text) for text in DISARMED} == DISARMED
+    assert {formats.rearmed(cell): cell for cell in DISARMED.values()} == DISARMED
+    assert formats.rearmed("") is None
+
+
+def test_an_export_is_of_one_moment(app: Flask, alice: Caller, things: dict[str, Any]) -> None:
+    for i in range(2 * stream.PIECE + 5):
+        make_record(alice, "things", title=f"t{i}")
+    with app.test_client(use_cookies=False) as client:
+        answer = client.get(
+            "/api/v1/records/things/export?sort=title", headers=alice.headers, buffered=False
+        )
+        pieces = iter(answer.response)
+        first = next(pieces)
+        late = make_record(alice, "things", title="zzz")
+        gone = records(alice, sort="-title")[1]
+        assert alice.delete(f"records/things/{gone['id']}").status_code == 204
+        text = first + b"".join(pieces)
+        answer.close()
+    assert late["id"].encode() not in text
+    assert gone["id"].encode() in text
+    assert len(text.splitlines()) == 2 * stream.PIECE + 5
+
+
+def test_an_export_that_is_not_read_gives_its_connection_back(
+    app: Flask, alice: Caller, things: dict[str, Any]
+) -> None:
+    make_record(alice, "things", title="a")
+    counts = set()
+    for _ in range(5):
+        answer = alice("HEAD", "records/things/export")
+        assert answer.status_code == 200
+        answer.close()
+        with app.app_context():
+            counts.add(db.db.engine.pool.checkedout())  # type: ignore[attr-defined]
+    assert len(counts) == 1
+
+
+# --- import ---
+
+
+@pytest.mark.parametrize(
+    ("format", "file"),
+    [
+        ("csv", "title,views,done,note\r\na,1,TRUE,\r\n\r\nb,2.5,false,'\r\n"),
+        ("csv", b"\xef\xbb\xbf" + b'"title",views,done,note\na,1,true,\nb,2.5,false,\'\n'),
+        (
+            "json",
+            (
+                '[{"title": "a", "views": 1, "done": true, "note": null},\n'
+                ' {"title": "b", "views": 2.5, "done": false, "note": ""}]'
+            ),
+        ),
+        (
+            "json",
+            (
+                '{"records": [{"title": "a", "views": 1, "note": null},'
+                ' {"title": "b", "views": 2.5, "done": false, "note": ""}]}'
+            ),
+        ),
+        (
+            "jsonl",
+            (
+                '{"title": "a", "views": 1, "note": null}\r\n\n'
+                '{"title": "b", "views": 2.5, "done": false, "note": ""}'
+            ),
+        ),
+    ],
+)
+def test_an_import_creates_records(
+    app: Flask, alice: Caller, things: dict[str, Any], format: str, file: str | bytes
+) -> None:
+    tried = send(alice, format, file, "?dry_run=true")
+    assert tried.json == {"imported": 2, "count": 2, "dry_run": True}
+    assert records(alice) == []
+    answer = send(alice, format, file)
+    assert answer.json == {"imported": 2, "count": 2, "dry_run": False}
+    made = records(alice)
+    picked = [[one[n] for n in ("title", "views", "done", "note", "loud")] for one in made]
+    assert picked == [["a", 1, True, None, "A"], ["b", 2.5, False, "", "B"]]
+    assert {one["created_by"] for one in made} == {alice.id}
+    with app.app_context():
+        told = sa.select(AuditEntry.record_id).where(
+            AuditEntry.table_name == "col_things", AuditEntry.column_name == "id"
+        )
+        assert sorted(db.db.session.scalars(told)) == [one["id"] for one in made]
+
+
+def test_a_file_may_come_as_a_part(alice: Caller, things: dict[str, Any]) -> None:
+    def part(name: str, text: bytes, field: str = "file", kind: str = "") -> TestResponse:
+        data = {field: (io.BytesIO(text), name, kind)}
+        return alice.post("records/things/import", data=data, content_type="multipart/form-data")
+
+    assert part("some.CSV", b"title\na\n").json["imported"] == 1
+    assert part("some.ndjson", b'{"title": "b"}').json["imported"] == 1
+    assert part("some", b'[{"title": "c"}]', kind="application/json").json["imported"] == 1
+    assert part("some.exe", b"title\na\n").status_code == 415
+    assert part("some.csv", b"title\na\n", field="other").status_code == 422
+    broken = alice.post(
+        "records/things/import", data=b"x", content_type="multipart/form-data; boundary=y"
+    )
+    assert broken.status_code == 422
+
+
+@pytest.mark.parametrize("format", TYPES)
+def test_an_import_tells_all_that_is_wrong_and_keeps_nothing(
+    format: str, alice: Caller, root: Caller
+) -> None:
+    schema = [
+        {"name": "title", "type": "text", "required": True},
+        {"name": "views", "type": "number", "options": {"max": 9}},
+        {"name": "code", "type": "text", "unique": True},
+        {"name": "parent", "type": "reference", "collection": "things"},
+    ]
+    make_collection(root, "things", schema, create_rule='title != "no"')
+    make_record(alice, "things", title="there", code="taken")
+    rows: list[dict[str, Any]] = [
+        {"title": "fine", "views": 1, "code": "a", "parent": None},
+        {"title": None, "views": 10, "code": "b", "parent": None},
+        {"title": "again", "views": 1, "code": "a", "parent": None},
+        {"title": "stored", "views": 1, "code": "taken", "parent": None},
+        {"title": "lost", "views": 1, "code": "c", "parent": "nobody"},
+        {"title": "no", "views": 1, "code": "d", "parent": None},
+        {"title": "no", "views": 1, "code": "taken", "parent": None},
+    ]
+    file = b"".join(formats.written(format, list(rows[0]), rows))
+    answer = send(alice, format, file)
+    assert (answer.status_code, answer.json["error"]) == (400, "validation_error")
+    start = 1 if format == "jsonl" else 2
+    assert faults(answer) == [
+        (start + 1, "title", "required_null"),
+        (start + 1, "views", "number_out_of_range"),
+        (start + 2, "code", "not_unique"),
+        (start + 3, "code", "not_unique"),
+        (start + 4, "parent", "invalid_reference"),
+        (start + 5, None, "rule_denied"),
+        (start + 6, None, "rule_denied"),
+    ]
+    assert answer.json["count"] == 7
+    for some, status, error in (
+        (rows[2:4], 409, "conflict"),
+        (rows[5:6], 403, "rule_denied"),
+    ):
+        file = b"".join(formats.written(format, list(rows[0]), [rows[0], *some]))
+        refused = send(alice, format, file, "?dry_run=true")
+        assert (refused.status_code, refused.json["error"]) == (status, error)
+    assert [one["title"] for one in records(alice)] == ["there"]
+
+
+def test_of_many_faults_the_first_are_told_and_all_counted(
+    alice: Caller, things: dict[str, Any]
+) -> None:
+    answer = send(alice, "csv", "views\n" + "x\n" * 1234)
+    assert (answer.status_code, answer.json["count"]) == (400, 1234)
+    assert faults(answer) == [(line, "views", "invalid_type") for line in range(2, 102)]
+
+
+def test_faults_of_later_pieces_are_told_too(alice: Caller, root: Caller) -> None:
+    make_collection(root, "things", [{"name": "code", "type": "text", "unique": True}])
+    file = "code\n" + "".join(f"c{i}\n" for i in range(1100)) + "c3\n"
+    assert faults(send(alice, "csv", file)) == [(1102, "code", "not_unique")]
+    assert records(alice) == []
+
+
+@pytest.mark.parametrize(
+    ("format", "file", "loc"),
+    [
+        ("csv", "", ["body"]),
+        ("csv", "title,title\na,b", ["body", 1]),
+        ("csv", "title,views\na\n", ["body", 2]),
+        ("csv", 'title\n"a\n\nb"\nc,d\n', ["body", 5]),
+        ("csv", 'title\n"a"b\n', ["body", 2]),
+        ("csv", b"title\n\xff\n", ["body"]),
+        ("csv", "title\na\0b\n", ["body"]),
+        ("json", "", ["body"]),
+        ("json", "{}", ["body"]),
+        ("json", "[1]", ["body", 1]),
+        ("json", '[{"title": "a"}\n,\n[]]', ["body", 3]),
+        ("json", '[{"title": "a"},]', ["body"]),
+        ("json", '[{"title": "a"}', ["body"]),
+        ("json", '[{"title": NaN}]', ["body"]),
+        ("json", '[{"title": "\\u0000"}]', ["body"]),
+        ("jsonl", '{"title": "a"}\n{"title"\n', ["body"]),
+        ("jsonl", '{"title": "a"}\n[]\n', ["body", 2]),
+    ],
+)
+def test_what_is_no_file_of_records_is_422(
+    alice: Caller, things: dict[str, Any], format: str, file: str | bytes, loc: list[Any]
+) -> None:
+    answer = send(alice, format, file)
+    assert (answer.status_code, answer.json["error"]) == (422, "validation_error")
+    assert answer.json["detail"][0]["loc"] == loc
+    assert records(alice) == []
+
+
+def test_who_may_import(cast: Cast) -> None:
+    make_collection(cast.root, "things", SCHEMA, create_fields=["title"])
+    anyone = Caller(cast.bob.app).acting_in("acme")
+    assert send(anyone, "csv", "title\na\n").status_code == 401
+    denied = send(cast.bob, "csv", "title,views\na,1\nb,2\n")
+    assert (denied.status_code, denied.json["error"]) == (403, "field_denied")
+    assert faults(denied) == [(2, "views", "field_denied"), (3, "views", "field_denied")]
+    kept = send(cast.bob, "csv", "id,title\nx,a\n", "?keep_ids=true")
+    assert (kept.status_code, kept.json["error"]) == (403, "superadmin_required")
+    cast.root.put("collections/things/rules", {"create_rule": None})
+    assert send(cast.bob, "csv", "not, even,csv").json["error"] == "rule_denied"
+    assert send(cast.root.acting_in("*"), "csv", "title\na\n").status_code == 400
+    assert (
+        cast.bob.post("records/things/import", data="x", content_type="text/plain").status_code
+        == 415
+    )
+    assert send(cast.bob, "csv", "title\n", "?nope=1").status_code == 422
+    assert send(cast.bob, "csv", "title\n", name="nothing").status_code == 404
+    big = send(cast.bob, "csv", b"title\n" + b"a" * (10 * 2**20))
+    assert (big.status_code, big.json["error"]) == (413, "payload_too_large")
+
+
+def test_with_ids_kept_a_whole_tree_comes_back(cast: Cast, things: dict[str, Any]) -> None:
+    root = cast.root.acting_in("acme")
+    top = make_record(root, "things", title="top")
+    low = make_record(root, "things", title="low", parent=top["id"])
+    root.patch(f"records/things/{top['id']}", {"parent": low["id"]})
+    file = export(root, "csv", sort="-created_at").data
+    before = [{n: one[n] for n in ("id", *DECLARED)} for one in records(root)]
+    again = send(root, "csv", file, "?keep_ids=true")
+    assert faults(again) == [(2, "id", "not_unique"), (3, "id", "not_unique")]
+    assert again.status_code == 409
+    cast.root.put("collections/things/rules", OPEN)
+    for id in (top["id"], low["id"]):
+        root.patch(f"records/things/{id}", {"parent": None})
+    for id in (top["id"], low["id"]):
+        assert root.delete(f"records/things/{id}").status_code == 204
+    assert send(root, "csv", file, "?keep_ids=true").status_code == 200
+    assert [{n: one[n] for n in ("id", *DECLARED)} for one in records(root)] == before
+    bad = send(root, "jsonl", '{"title": "a", "id": "x"}', "?keep_ids=true")
+    assert faults(bad) == [(1, "id", "invalid_type")]
+
+
+# --- identity ---
+
+TEXTS = st.text(st.characters(exclude_categories=("Cs",), exclude_characters="\0"), max_size=20)
+RISKY = st.sampled_from([*DISARMED, "'\n", "\r\n", '"', ",", " ", "'''-", "null", "NaN", "1e5"])
+WHOLE = st.sampled_from([2**63 - 1, -(2**63), 0, -1])
+NUMBERS = (
+    WHOLE | st.integers(-(2**63), 2**63 - 1) | st.floats(allow_nan=False, allow_infinity=False)
+)
+INNER = st.recursive(
+    st.none() | st.booleans() | TEXTS | WHOLE | st.floats(-1e9, 1e9),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXTS, inner, max_size=3),
+    max_leaves=5,
+)
+RECORD = st.fixed_dictionaries(
+    {
+        "title": TEXTS | RISKY,
+        "note": st.none() | TEXTS | RISKY,
+        "views": st.none() | NUMBERS,
+        "done": st.none() | st.booleans(),
+        "at": st.none() | st.datetimes(timezones=st.just(UTC)).map(datetime.isoformat),
+        "day": st.none() | st.dates().map(date.isoformat),
+        "mail": st.sampled_from([None, "a@b.example", "+x@b.example"]),
+        "site": st.sampled_from([None, "https://a.example/?q=%20,\"'".replace('"', "")]),
+        "extra": st.none()
+        | st.lists(INNER, max_size=3)
+        | st.dictionaries(TEXTS, INNER, max_size=3),
+    }
+)
+
+
+@given(rows=st.lists(RECORD, min_size=1, max_size=6), format=st.sampled_from(TYPES))
+@settings(
+    max_examples=int(os.environ.get("TRANSFER_EXAMPLES", "40")),
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
+def test_what_was_exported_comes_back_by_an_import(
+    app: Flask, alice: Caller, things: dict[str, Any], rows: list[dict[str, Any]], format: str
+) -> None:
+    empty(app)
+    made = [make_record(alice, "things", **row) for row in rows]
+    file = export(alice, format, sort="id").data
+    empty(app)
+    answer = send(alice, format, file)
+    assert answer.json == {"imported": len(rows), "count": len(rows), "dry_run": False}
+    back = records(alice)
+    assert [[one[n] for n in DECLARED] for one in back] == [
+        [one[n] for n in DECLARED] for one in made
+    ]
+    again = export(alice, format, sort="id", fields=",".join(DECLARED))
+    empty(app)
+    assert send(alice, format, again.data).status_code == 200
+    types = [[type(one[n]) for n in DECLARED] for one in records(alice)]
+    assert types == [[type(one[n]) for n in DECLARED] for one in made]
+
+
+def empty(app: Flask) -> None:
+    with app.app_context(), db.transaction() as session:
+        session.execute(sa.text("DELETE FROM col_things"))
+
+
+# --- size ---
+
+
+def fill(app: Flask, alice: Caller, count: int) -> None:
+    """Put many records into the table at once."""
+    with app.app_context(), db.transaction():
+        table = definitions.named("things").table
+        now = datetime.now(UTC)
+        same = {"account_id": alice.account_id, "created_at": now, "updated_at": now}
+        for start in range(0, count, 5000):
+            numbers = range(start, min(count, start + 5000))
+            rows = [
+                {**same, "id": f"{i:012}", "title": f"t{i}", "note": "x" * 200} for i in numbers
+            ]
+            db.connection().execute(sa.insert(table), rows)
+
+
+def lines_of(app: Flask, alice: Caller, format: str) -> Iterator[bytes]:
+    """The pieces of an export, none of them kept."""
+    url = f"/api/v1/records/things/export?format={format}&sort=id"
+    client = app.test_client(use_cookies=False)
+    answer = client.get(url, headers=alice.headers, buffered=False)
+    yield from answer.response
+    answer.close()
+
+
+@pytest.mark.parametrize("format", ["csv", "json"])
+def test_an_export_needs_little_memory(
+    app: Flask, alice: Caller, things: dict[str, Any], format: str
+) -> None:
+    fill(app, alice, 20_000)
+    for _ in lines_of(app, alice, format):
+        pass
+    tracemalloc.start()
+    try:
+        size = sum(map(len, lines_of(app, alice, format)))
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert size > 4_000_000
+    assert peak < size / 2
+
+
+MEASURED = """
+import re, sys
+from app import create_app
+client = create_app().test_client(use_cookies=False)
+for format in ("csv", "json", "jsonl"):
+    url = f"/api/v1/records/things/export?format={format}"
+    headers = {"Authorization": sys.argv[1]}
+    answer = client.get(url, headers=headers, buffered=False)
+    print(sum(map(len, answer.response)))
+    answer.close()
+# Not getrusage: its peak counts what the parent had when it forked.
+with open("/proc/self/status") as status:
+    print(re.search(r"VmHWM:\\s+([0-9]+)", status.read())[1])
+"""
+
+
+@pytest.mark.slow
+def test_100_000_records_are_exported_in_150_mib(
+    app: Flask, alice: Caller, things: dict[str, Any]
+) -> None:
+    fill(app, alice, 100_000)
+    known = app.extensions["atrium.config"]
+    env = os.environ | {
+        "SERVICE_ENV": "test",
+        "SERVICE_INSTANCE_DIR": str(known.instance_dir),
+        "SERVICE_DATABASE_URL": known.database_url,
+        "SERVICE_BASE_URL": known.base_url,
+    }
+    command = [sys.executable, "-c", MEASURED, alice.headers["Authorization"]]
+    run = subprocess.run(command, cwd=PROJECT, env=env, check=True, capture_output=True, text=True)
+    *sizes, kibibytes = [int(line) for line in run.stdout.splitlines() if line.isdigit()]
+    assert len(sizes) == 3
+    assert min(sizes) > 25_000_000
+    assert kibibytes < 150 * 1024

@@ -1,0 +1,263 @@
+"""POST with an Idempotency-Key is carried out once, and answered alike (contract section 1)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+from flask import Flask
+
+from app import db, idempotency
+from app.rest import PREFIX, Access, access_of
+from tests.builders import Caller, make_collection
+from tests.parallel import at_once
+
+KEY = {"Idempotency-Key": "k-1"}
+REPLAYED = "Idempotent-Replayed"
+
+
+@pytest.fixture
+def posts(root: Caller) -> dict[str, Any]:
+    schema = [{"name": "title", "type": "text"}, {"name": "code", "type": "text", "unique": True}]
+    return make_collection(root, schema=schema)
+
+
+def total(caller: Caller) -> int:
+    """How many records there are."""
+    found: int = caller.get("records/posts").json["total"]
+    return found
+
+
+def keys(app: Flask) -> list[Any]:
+    """What is kept of keys."""
+    with app.app_context():
+        return list(db.connection().execute(sa.select(idempotency.TABLE)))
+
+
+def age(app: Flask, seconds: int, **values: Any) -> None:
+    """Make every key that much older."""
+    with app.app_context(), db.transaction():
+        older = sa.update(idempotency.TABLE).values(claimed_at=db.database_now(-seconds), **values)
+        db.connection().execute(older)
+
+
+def test_a_repeat_gets_the_same_answer_and_changes_nothing(alice: Caller, posts: Any) -> None:
+    first = alice.post("records/posts", {"title": "a"}, headers=KEY)
+    again = alice.post("records/posts/", {"title": "a"}, headers=KEY)
+    assert (first.status_code, again.status_code) == (201, 201)
+    assert again.data == first.data
+    assert again.headers["ETag"] == first.headers["ETag"]
+    assert (first.headers.get(REPLAYED), again.headers[REPLAYED]) == (None, "true")
+    assert total(alice) == 1
+    other = alice.post("records/posts", {"title": "a"}, headers={"Idempotency-Key": "k-2"})
+    assert other.json["id"] != first.json["id"]
+
+
+def test_another_request_under_the_same_key_is_422(alice: Caller, posts: Any) -> None:
+    alice.post("records/posts", {"title": "a"}, headers=KEY)
+    for path, body in (
+        ("records/posts", {"title": "b"}),
+        ("records/posts/batch", {"records": [{"title": "a"}]}),
+        ("groups", {"name": "finance"}),
+    ):
+        answer = alice.post(path, body, headers=KEY)
+        assert (answer.status_code, answer.json["error"]) == (422, "validation_error")
+        assert answer.json["detail"][0]["loc"] == ["header", "Idempotency-Key"]
+    assert total(alice) == 1
+
+
+def test_keys_are_each_callers_own(app: Flask, alice: Caller, bob: Caller, posts: Any) -> None:
+    text = alice.post("api-keys", {"name": "nightly"}).json["key"]
+    made = [
+        caller.post("records/posts", {"title": "a"}, headers=KEY).json["id"]
+        for caller in (alice, bob, Caller(app, Authorization=f"Bearer {text}"))
+    ]
+    assert len(set(made)) == 3
+
+
+def test_who_lost_access_is_not_answered_again(
+    app: Flask, alice: Caller, bob: Caller, posts: Any
+) -> None:
+    bob.post("records/posts", {"title": "a"}, headers=KEY)
+    assert alice.patch(f"account/users/{bob.id}", {"is_active": False}).status_code == 200
+    assert bob.post("records/posts", {"title": "a"}, headers=KEY).status_code == 401
+
+
+@pytest.mark.parametrize("key", ["", "k" * 256])
+def test_a_key_has_1_to_255_characters(alice: Caller, posts: Any, key: str) -> None:
+    answer = alice.post("records/posts", {"title": "a"}, headers={"Idempotency-Key": key})
+    assert (answer.status_code, total(alice)) == (422, 0)
+    assert answer.json["detail"][0]["loc"] == ["header", "Idempotency-Key"]
+    longest = {"Idempotency-Key": "k" * 255}
+    assert alice.post("records/posts", {"title": "a"}, headers=longest).status_code == 201
+
+
+def test_what_failed_may_be_tried_again(app: Flask, alice: Caller, posts: Any) -> None:
+    assert alice.post("records/posts", {"title": 1}, headers=KEY).status_code == 400
+    assert keys(app) == []
+    taken = alice.post("records/posts", {"code": "x"})
+    clash = alice.post("records/posts", {"code": "x"}, headers=KEY)
+    assert (clash.status_code, clash.json["details"][0]["code"]) == (409, "not_unique")
+    alice.delete(f"records/posts/{taken.json['id']}")
+    assert alice.post("records/posts", {"code": "x"}, headers=KEY).status_code == 201
+    assert alice.post("records/posts", {"code": "x"}, headers=KEY).headers[REPLAYED] == "true"
+
+
+def test_a_request_that_is_running_is_409_until_it_must_be_dead(
+    app: Flask, alice: Caller, posts: Any
+) -> None:
+    first = alice.post("records/posts", {"title": "a"}, headers=KEY)
+    age(app, 30, status=None, answer=None)
+    running = alice.post("records/posts", {"title": "a"}, headers=KEY)
+    assert (running.status_code, running.json["error"]) == (409, "in_progress")
+    age(app, 61)
+    again = alice.post("records/posts", {"title": "a"}, headers=KEY)
+    assert (again.status_code, REPLAYED in again.headers) == (201, False)
+    assert again.json["id"] != first.json["id"]
+
+
+def test_of_many_at_once_one_is_carried_out(app: Flask, alice: Caller, posts: Any) -> None:
+    answers = at_once(8, lambda n: alice.post("records/posts", {"title": "a"}, headers=KEY))
+    assert {answer.status_code for answer in answers} <= {201, 409}
+    assert total(alice) == 1
+    (made,) = {answer.data for answer in answers if answer.status_code == 201}
+    assert alice.post("records/posts", {"title": "a"}, headers=KEY).data == made
+
+
+def test_who_is_overtaken_changes_nothing(
+    app: Flask, alice: Caller, posts: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    finish = idempotency.finish
+
+    def overtaken(claim: idempotency.Claim, *answer: Any) -> None:
+        finish(replace(claim, token="taken over"), *answer)
+
+    monkeypatch.setattr(idempotency, "finish", overtaken)
+    late = alice.post("records/posts", {"title": "a"}, headers=KEY)
+    assert (late.status_code, late.json["error"]) == (409, "in_progress")
+    assert total(alice) == 0
+
+
+def test_the_answer_is_kept_with_the_change_or_neither_is(
+    app: Flask, alice: Caller, posts: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Killed(BaseException):
+        pass
+
+    def kill(*arguments: Any) -> None:
+        raise Killed
+
+    with monkeypatch.context() as patched:
+        # Between the change and its answer: as if the process was killed there.
+        patched.setattr(idempotency, "finish", kill)
+        with pytest.raises(Killed):
+            alice.post("records/posts", {"title": "a"}, headers=KEY)
+    assert total(alice) == 0
+    age(app, 61)
+    assert alice.post("records/posts", {"title": "a"}, headers=KEY).status_code == 201
+    assert total(alice) == 1
+
+
+SECRETS: list[tuple[str, Callable[[Caller], Any]]] = [
+    ("api-keys", lambda caller: {"name": "nightly"}),
+    ("invitations", lambda caller: {"email": "dora@acme.example"}),
+    (
+        "webhooks",
+        lambda caller: {"url": "http://127.0.0.1:9/", "collection": "posts", "events": ["create"]},
+    ),
+]
+
+
+@pytest.mark.parametrize(("path", "body"), SECRETS)
+def test_an_answer_with_a_secret_is_not_kept(
+    app: Flask, alice: Caller, posts: Any, path: str, body: Any
+) -> None:
+    first = alice.post(path, body(alice), headers=KEY)
+    assert first.status_code == 201
+    again = alice.post(path, body(alice), headers=KEY)
+    assert (again.status_code, again.json["error"]) == (409, "already_done")
+    assert again.json["id"] == first.json["id"]
+    (kept,) = keys(app)
+    assert kept.answer is None
+    secrets = [value for name, value in first.json.items() if name in ("key", "token", "secret")]
+    assert secrets
+    assert all(secret not in str(tuple(kept)) for secret in secrets)
+
+
+def test_whatever_shows_a_secret_is_marked(app: Flask) -> None:
+    described = app.test_client().get("/openapi.json").json
+    for rule in app.url_map.iter_rules():
+        view = app.view_functions[rule.endpoint]
+        if not rule.rule.startswith(PREFIX) or "POST" not in (rule.methods or ()):
+            continue
+        if access_of(view) is Access.PUBLIC or rule.rule.startswith(f"{PREFIX}/auth/"):
+            continue
+        path = re.sub(r"<(?:[a-z]+:)?([a-z_]+)>", r"{\1}", rule.rule)
+        answers = described["paths"][path]["post"]["responses"]
+        (content,) = [a for code, a in answers.items() if code < "300"]
+        example = content.get("content", {}).get("application/json", {}).get("example", {})
+        shown = {"key", "token", "secret"} & set(example)
+        assert bool(shown) == getattr(view, "shows_secret", False), path
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("accounts", {"name": "Initech"}),
+        ("collections", {"name": "others", "schema": [{"name": "title", "type": "text"}]}),
+        ("roles", {"name": "auditor"}),
+        ("rules/validate", {"rule": "true", "operation": "list", "collectionFields": []}),
+        ("records/posts/batch", {"records": [{"title": "a"}, {"title": "b"}]}),
+    ],
+)
+def test_every_post_takes_a_key(root: Caller, posts: Any, path: str, body: Any) -> None:
+    first = root.post(path, body, headers=KEY)
+    assert first.status_code in (200, 201), first.json
+    again = root.post(path, body, headers=KEY)
+    assert (again.status_code, again.data) == (first.status_code, first.data)
+    assert again.headers[REPLAYED] == "true"
+
+
+def test_keys_of_sign_in_and_of_strangers_are_not_looked_at(
+    app: Flask, root: Caller, alice: Caller
+) -> None:
+    make_collection(root, create_rule="")
+    stranger = Caller(app).acting_in("acme")
+    made = [stranger.post("records/posts", {"title": "a"}, headers=KEY) for _ in range(2)]
+    assert [one.status_code for one in made] == [201, 201]
+    for method in ("PUT", "PATCH"):
+        path = f"records/posts/{made[0].json['id']}"
+        assert alice(method, path, {"title": "b"}, headers=KEY).status_code == 200
+    alice.post("auth/send-verification", {"email": alice.email}, headers=KEY)
+    assert keys(app) == []
+
+
+def test_without_the_header_nothing_is_asked(app: Flask, alice: Caller, posts: Any) -> None:
+    statements: list[str] = []
+
+    def note(connection: Any, cursor: Any, statement: str, *rest: Any) -> None:
+        statements.append(statement)
+
+    with app.app_context():
+        sa.event.listen(db.db.engine, "before_cursor_execute", note)
+        assert alice.post("records/posts", {"title": "a"}).status_code == 201
+        sa.event.remove(db.db.engine, "before_cursor_execute", note)
+    assert statements
+    assert not [one for one in statements if "idempotency" in one]
+
+
+def test_keys_are_forgotten_after_a_day(app: Flask, alice: Caller, posts: Any) -> None:
+    first = alice.post("records/posts", {"title": "a"}, headers=KEY)
+    age(app, 24 * 3600 - 60)
+    assert alice.post("records/posts", {"title": "a"}, headers=KEY).data == first.data
+    age(app, 24 * 3600 + 1)
+    assert alice.post("records/posts", {"title": "a"}, headers=KEY).data != first.data
+    age(app, 24 * 3600 + 1)
+    alice.post("records/posts", {"title": "a"}, headers={"Idempotency-Key": "new"})
+    with app.app_context():
+        idempotency.purge({})
+    assert [row.key for row in keys(app)] == ["new"]

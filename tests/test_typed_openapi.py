@@ -1,0 +1,157 @@
+"""`/openapi.json?collections=1`: the collections as typed schemas, each caller's own."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+from openapi_spec_validator import OpenAPIV31SpecValidator
+
+from tests.builders import OPEN, Caller, Cast, make_collection, make_record
+from tests.processes import PROJECT
+from tests.test_openapi import fits
+
+CLIENT = PROJECT / "tests" / "typed"
+PATH = "/openapi.json?collections=1"
+TASKS = [
+    {"name": "title", "type": "text", "required": True, "options": {"max_length": 80}},
+    {"name": "state", "type": "text", "options": {"choices": ["open", "done"]}, "default": "open"},
+    {"name": "points", "type": "number", "options": {"integer": True, "min": 0}},
+    {"name": "project", "type": "reference", "collection": "projects", "required": True},
+    {"name": "mail", "type": "email", "pii": True},
+    {"name": "due", "type": "date"},
+    {"name": "extra", "type": "json"},
+    {"name": "loud", "type": "computed", "expression": "upper(title)", "return_type": "text"},
+]
+
+
+@pytest.fixture
+def tasks(root: Caller) -> dict[str, Any]:
+    make_collection(root, "projects", [{"name": "name", "type": "text"}])
+    return make_collection(root, "tasks", TASKS, update_fields=["title"])
+
+
+def described(caller: Caller) -> dict[str, Any]:
+    answer = caller.get(PATH)
+    assert answer.status_code == 200, answer.text
+    assert "private" in answer.headers["Cache-Control"]
+    found: dict[str, Any] = answer.json
+    return found
+
+
+def own_paths(spec: dict[str, Any]) -> dict[str, set[str]]:
+    found = {}
+    for path, item in spec["paths"].items():
+        if path.startswith("/api/v1/records/") and "{collection}" not in path:
+            found[path.removeprefix("/api/v1/records/")] = set(item) - {"parameters"}
+    return found
+
+
+def test_superadmins_see_every_collection_typed(root: Caller, tasks: dict[str, Any]) -> None:
+    plain, spec = root.get("/openapi.json").json, described(root)
+    OpenAPIV31SpecValidator(spec).validate()
+    both = {"get", "post"}, {"get", "put", "patch", "delete"}
+    assert own_paths(spec) == {
+        "projects": both[0],
+        "projects/{record_id}": both[1],
+        "tasks": both[0],
+        "tasks/{record_id}": both[1],
+    }
+    schemas = spec["components"]["schemas"]
+    assert schemas["tasks_create"]["required"] == ["title", "project"]
+    assert "required" not in schemas["tasks_update"]
+    shown = schemas["tasks_record"]["properties"]
+    assert shown["title"] == {"type": "string", "maxLength": 80}
+    assert shown["state"] == {"type": ["string", "null"], "enum": ["open", "done", None]}
+    assert shown["points"] == {"type": ["integer", "null"], "minimum": 0}
+    assert shown["created_by"]["type"] == ["string", "null"]
+    assert plain["paths"].items() <= spec["paths"].items()
+    assert plain["components"]["schemas"].items() <= schemas.items()
+    # What one caller was told stays with that caller.
+    assert root.get("/openapi.json").json == plain
+
+
+def test_others_see_what_the_rules_open_to_them(cast: Cast, tasks: dict[str, Any]) -> None:
+    rules = {"delete_rule": None, "view_rule": "@owns_record()", "list_fields": ["title"]}
+    cast.root.put("collections/tasks/rules", {**rules, "create_fields": ["title", "project"]})
+    cast.root.put("collections/projects/rules", dict.fromkeys(OPEN))
+    spec = described(cast.bob)
+    OpenAPIV31SpecValidator(spec).validate()
+    paths = {"tasks": {"get", "post"}, "tasks/{record_id}": {"get", "put", "patch"}}
+    assert own_paths(spec) == paths
+    schemas = spec["components"]["schemas"]
+    assert not [name for name in schemas if name.startswith("projects")]
+    assert list(schemas["tasks_create"]["properties"]) == ["title", "project"]
+    assert list(schemas["tasks_update"]["properties"]) == ["title"]
+    assert "points" not in schemas["tasks_item"]["properties"]
+    masked = schemas["tasks_record"]["properties"]["mail"]
+    assert masked["description"] == "Masked."
+    answers = spec["paths"]["/api/v1/records/tasks"]["post"]["responses"]["201"]["content"]
+    assert len(answers["application/json"]["schema"]["anyOf"]) == 2
+
+
+def test_the_collections_are_told_to_the_signed_in_only(
+    cast: Cast, anyone: Caller, tasks: dict[str, Any]
+) -> None:
+    assert "tasks" not in anyone.get("/openapi.json").text
+    assert "tasks" not in cast.alice.get("/openapi.json?collections=0").text
+    for caller in (anyone, anyone.acting_in("acme"), Caller(anyone.app, Authorization="Bearer x")):
+        answer = caller.get(PATH)
+        assert (answer.status_code, answer.json["error"]) == (401, "unauthorized")
+
+
+def test_real_answers_fit_the_typed_schemas(cast: Cast, tasks: dict[str, Any]) -> None:
+    cast.root.put("collections/tasks/rules", {"update_fields": "*"})
+    project = make_record(cast.alice, "projects", name="p")["id"]
+    full = {"title": "a", "points": 3, "project": project, "due": "2026-11-20", "extra": [1]}
+    full |= {"mail": "x@acme.example"}
+    for caller in (cast.alice, cast.bob):
+        spec = described(caller)
+        for body in (full, {"title": "b", "project": project}):
+            made = caller.post("records/tasks", body)
+            assert made.status_code == 201
+            fits(spec, "/api/v1/records/tasks", made)
+            one = f"records/tasks/{made.json['id']}"
+            for answer in (caller.get(one), caller.patch(one, {"points": None})):
+                fits(spec, "/api/v1/records/tasks/{record_id}", answer)
+        for query in ("", "?expand=project", "?cursor=", "?points=3&points=4"):
+            fits(spec, "/api/v1/records/tasks", caller.get(f"records/tasks{query}"))
+
+
+@pytest.fixture
+def tools() -> Path:
+    """The generator and the compiler, installed beside the client that they check."""
+    if not (shutil.which("node") and shutil.which("npm")):
+        reason = "node and npm are missing: no typed client is generated"
+        if os.environ.get("CI"):
+            pytest.fail(reason)
+        pytest.skip(f"{reason}; `python -m tests.services install` installs them")
+    if not (CLIENT / "node_modules" / "openapi-typescript" / "package.json").exists():
+        subprocess.run(["npm", "ci", "--no-audit", "--no-fund"], cwd=CLIENT, check=True)
+    return CLIENT / "node_modules" / ".bin"
+
+
+@pytest.mark.parametrize("database", ["sqlite"])
+def test_a_generator_makes_a_typed_client(
+    tmp_path: Path, tools: Path, root: Caller, tasks: dict[str, Any]
+) -> None:
+    root.put("collections/tasks/rules", {"update_fields": "*"})
+    (tmp_path / "openapi.json").write_text(json.dumps(described(root)))
+    shutil.copy(CLIENT / "client.ts", tmp_path)
+    made = ["openapi-typescript", "openapi.json", "-o", "description.d.ts"]
+    checked = ["tsc", "--strict", "--noEmit", "--module", "nodenext", "client.ts"]
+    for program, *arguments in (made, checked):
+        run = subprocess.run(
+            [tools / program, *arguments],
+            cwd=tmp_path,
+            check=False,
+            capture_output=True,
+            text=True,
+            timeout=120,
+        )
+        assert run.returncode == 0, run.stdout + run.stderr

@@ -1,0 +1,590 @@
+"""Deliveries: written with the change, signed, retried by the table, never lost (contract 8)."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import threading
+import time
+from collections import Counter
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+import time_machine
+from flask import Flask
+from standardwebhooks.webhooks import Webhook as Verifier
+from standardwebhooks.webhooks import WebhookVerificationError
+
+from app import clock, db, jobs
+from app.webhooks import dispatch, filters, queue
+from app.webhooks.dispatch import Lane
+from app.webhooks.models import DELIVERIES, Webhook
+from tests.builders import Caller, Cast, make_collection, make_record
+from tests.mailbox import body_of, outbox, run_jobs
+from tests.receivers import Request, hang, hostile, receiving
+from tests.sql import statements
+from tests.webhooks.delivering import (
+    attempts,
+    deliver,
+    deliveries,
+    due_in,
+    let_pass,
+    make_webhook,
+)
+
+NOWHERE = "http://127.0.0.1:9/"
+DELAYS = (60, 300, 1800, 7200, 43200)
+
+
+@pytest.fixture(autouse=True)
+def posts(root: Caller) -> dict[str, Any]:
+    fields = [
+        {"name": "title", "type": "text", "unique": True},
+        {"name": "n", "type": "number"},
+        {"name": "extra", "type": "json"},
+    ]
+    return make_collection(root, schema=fields)
+
+
+def log_of(caller: Caller, webhook: dict[str, Any], query: str = "") -> Any:
+    """The delivery log as the API shows it."""
+    return caller.get(f"webhooks/{webhook['id']}/deliveries{query}").json
+
+
+def test_each_change_is_told_as_it_was(app: Flask, alice: Caller) -> None:
+    with receiving() as receiver:
+        webhook = make_webhook(alice, receiver.url)
+        made = make_record(alice, title="Grüße", n=1, extra={"b": 1, "a": [1.5]})
+        changed = alice.patch(f"records/posts/{made['id']}", {"n": 2}).json
+        alice.delete(f"records/posts/{made['id']}")
+        deliver(app)
+    told = [request.json for request in receiver.requests]
+    told.sort(key=lambda one: one["timestamp"])
+    about = {"collection": "posts", "webhook_id": webhook["id"], "account_id": alice.account_id}
+    for one in told:
+        assert abs(clock.parse(one.pop("timestamp")) - clock.now()).total_seconds() < 60
+    assert told == [
+        {"event": "records.create", "record": made, **about},
+        {"event": "records.update", "record": changed, "previous": made, **about},
+        {"event": "records.delete", "record": None, "previous": changed, **about},
+    ]
+    assert [row.status for row in deliveries(app)] == ["delivered"] * 3
+
+
+def test_only_what_a_webhook_asks_for_is_told(app: Flask, cast: Cast, root: Caller) -> None:
+    make_collection(root, "pages")
+    wanted = make_webhook(cast.alice, NOWHERE, events=["update"], collection="POSTS")
+    make_webhook(cast.alice, NOWHERE, collection="pages")
+    make_webhook(cast.alice, NOWHERE, enabled=False)
+    make_webhook(cast.charlie, NOWHERE)
+    made = make_record(cast.alice, title="x")
+    assert deliveries(app) == []
+    cast.alice.patch(f"records/posts/{made['id']}", {"n": 2})
+    assert [row.webhook_id for row in deliveries(app)] == [wanted["id"]]
+
+
+def test_a_change_of_the_webhooks_is_obeyed_by_the_next_write(app: Flask, alice: Caller) -> None:
+    make_record(alice, title="0")  # caches that there are none
+    webhook = make_webhook(alice, NOWHERE)
+    make_record(alice, title="1")
+    alice.put(f"webhooks/{webhook['id']}", {"enabled": False})
+    make_record(alice, title="2")
+    alice.patch(f"webhooks/{webhook['id']}", {"enabled": True})
+    make_record(alice, title="3")
+    alice.delete(f"webhooks/{webhook['id']}")
+    make_record(alice, title="4")
+    told = [row.payload.partition('"title":"')[2][0] for row in deliveries(app)]
+    assert told == ["1", "3"]
+
+
+def test_another_process_that_cached_the_webhooks_sees_the_change(
+    app: Flask, alice: Caller
+) -> None:
+    make_record(alice, title="0")
+    before = dict(app.extensions["atrium.caches"]["webhooks"]._values)
+    make_webhook(alice, NOWHERE)
+    app.extensions["atrium.caches"]["webhooks"]._values.update(before)  # as another process has it
+    make_record(alice, title="1")
+    assert len(deliveries(app)) == 1
+
+
+def test_a_superadmin_who_writes_into_another_account_is_told_of_there(
+    app: Flask, cast: Cast
+) -> None:
+    make_webhook(cast.alice, NOWHERE)
+    body = {"title": "x", "account_id": cast.alice.account_id}
+    assert cast.root.post("records/posts", body).status_code == 201
+    assert [row.account_id for row in deliveries(app)] == [cast.alice.account_id]
+
+
+def test_a_write_that_nobody_listens_to_costs_no_statement(app: Flask, alice: Caller) -> None:
+    def cost(title: str) -> int:
+        with statements(app) as sent:
+            make_record(alice, title=title)
+        return len(sent)
+
+    cost("warm")
+    without = cost("without")
+    make_webhook(alice, NOWHERE)
+    cost("warm again")
+    assert cost("with") == without + 1
+
+
+def test_a_change_that_is_rolled_back_is_not_told(app: Flask, alice: Caller) -> None:
+    make_webhook(alice, NOWHERE)
+    make_record(alice, title="x")
+    assert alice.post("records/posts", {"title": "x"}).status_code == 409
+    assert alice.post("records/posts", {"title": 1}).status_code == 400
+    assert len(deliveries(app)) == 1
+
+
+def test_the_signatures_are_over_the_exact_bytes(app: Flask, alice: Caller) -> None:
+    with receiving() as receiver:
+        webhook = make_webhook(alice, receiver.url, headers={"X-Mine": "yes"})
+        make_record(alice, title="Grüße 😀")
+        deliver(app)
+    (request,) = receiver.requests
+    digest = hmac.new(webhook["secret"].encode(), request.body, hashlib.sha256).hexdigest()
+    assert request.headers["x-service-signature"] == f"sha256={digest}"
+    assert "x-service-signature-previous" not in request.headers
+    assert request.headers["content-type"] == "application/json"
+    assert request.headers["x-service-event"] == "records.create"
+    assert request.headers["x-service-webhook-id"] == webhook["id"]
+    assert request.headers["x-mine"] == "yes"
+    (row,) = deliveries(app)
+    assert request.headers["webhook-id"] == request.delivery == row.id
+    assert request.body.decode() == row.payload
+    Verifier(webhook["signing_secret"]).verify(request.body, request.headers)
+    with pytest.raises(WebhookVerificationError):
+        Verifier(webhook["signing_secret"]).verify(request.body + b" ", request.headers)
+
+
+def test_after_a_rotation_both_secrets_sign_for_a_day(app: Flask, alice: Caller) -> None:
+    with receiving() as receiver:
+        webhook = make_webhook(alice, receiver.url, secret="chosen by the caller")
+        rotated = alice.post(f"webhooks/{webhook['id']}/rotate-secret").json
+        assert len(rotated["secret"]) == 64
+        make_record(alice, title="x")
+        deliver(app)
+        make_record(alice, title="y")
+        with time_machine.travel(clock.parse(rotated["previous_valid_until"]), tick=True):
+            deliver(app)
+            after = receiver.requests[1]
+            Verifier(rotated["signing_secret"]).verify(after.body, after.headers)
+    during = receiver.requests[0]
+    for secret in (webhook["signing_secret"], rotated["signing_secret"]):
+        Verifier(secret).verify(during.body, during.headers)
+    older = hmac.new(b"chosen by the caller", during.body, hashlib.sha256).hexdigest()
+    assert during.headers["x-service-signature-previous"] == f"sha256={older}"
+    assert len(during.headers["webhook-signature"].split()) == 2
+    assert len(after.headers["webhook-signature"].split()) == 1
+    assert "x-service-signature-previous" not in after.headers
+
+
+def test_retries_come_by_the_table_and_then_it_has_failed(app: Flask, alice: Caller) -> None:
+    with receiving(lambda request: (500, "no\0t now")) as receiver:
+        webhook = make_webhook(alice, receiver.url)
+        make_record(alice, title="x")
+        for number, delay in enumerate(DELAYS, 1):
+            deliver(app)
+            deliver(app)  # nothing is due any more
+            (row,) = deliveries(app)
+            assert (row.status, row.attempt_number) == ("retrying", number)
+            assert delay - 5 < (due_in(app) or 0) <= delay
+            shown = log_of(alice, webhook)["items"][0]
+            assert clock.parse(shown["next_retry_at"]) == row.due_at
+            let_pass(app, delay - 6)
+            deliver(app)
+            assert len(receiver.requests) == number
+            let_pass(app, 6)
+        deliver(app)
+        let_pass(app, 10 * 86400)
+        deliver(app)
+    shown = log_of(alice, webhook)["items"][0]
+    assert (shown["status"], shown["attempt_number"]) == ("failed", 6)
+    assert (shown["next_retry_at"], shown["delivered_at"]) == (None, None)
+    one = alice.get(f"webhooks/{webhook['id']}/deliveries/{shown['id']}").json
+    assert [attempt["attempt_number"] for attempt in one["attempts"]] == [1, 2, 3, 4, 5, 6]
+    assert {attempt["status_code"] for attempt in one["attempts"]} == {500}
+    assert one["attempts"][0]["response_body"] == shown["response_body"] == "no\ufffdt now"
+    assert one["attempts"][0]["error"] == "The receiver answered 500."
+    assert len({request.delivery for request in receiver.requests}) == 1
+    assert len({request.body for request in receiver.requests}) == 1
+
+
+@pytest.mark.parametrize("status", [200, 201, 204, 299])
+def test_any_2xx_is_success(app: Flask, alice: Caller, status: int) -> None:
+    with receiving(lambda request: (status, "")) as receiver:
+        make_webhook(alice, receiver.url)
+        make_record(alice, title="x")
+        deliver(app)
+    assert deliveries(app)[0].status == "delivered"
+
+
+@pytest.mark.parametrize("status", [301, 304, 400, 404, 410, 500, 599])
+def test_everything_else_is_failure(app: Flask, alice: Caller, status: int) -> None:
+    with receiving(lambda request: (status, "")) as receiver:
+        make_webhook(alice, receiver.url)
+        make_record(alice, title="x")
+        deliver(app)
+        assert len(receiver.requests) == 1
+    assert deliveries(app)[0].status == "retrying"
+
+
+def test_a_receiver_that_recovers_gets_what_it_missed(app: Flask, alice: Caller) -> None:
+    webhook = make_webhook(alice, NOWHERE)
+    make_record(alice, title="x")
+    deliver(app)
+    shown = log_of(alice, webhook, "?status=retrying")["items"][0]
+    assert shown["response_status"] is None
+    assert "refused" in shown["error"]
+    with receiving() as receiver:
+        alice.put(f"webhooks/{webhook['id']}", {"url": receiver.url})
+        let_pass(app, 60)
+        deliver(app)
+    assert log_of(alice, webhook)["items"][0]["status"] == "delivered"
+    assert alice.get(f"webhooks/{webhook['id']}").json["failing_since"] is None
+
+
+def test_filters_of_the_log(app: Flask, alice: Caller) -> None:
+    with receiving(lambda one: (200 if b'"n":1' in one.body else 500, "")) as receiver:
+        webhook = make_webhook(alice, receiver.url)
+        for n in (1, 1, 0):
+            make_record(alice, title=f"{n}{time.monotonic_ns()}", n=n)
+        deliver(app)
+    make_record(alice, title="waits")
+    counts = {
+        status: log_of(alice, webhook, f"?status={status}")["total"]
+        for status in ("pending", "delivered", "retrying", "failed")
+    }
+    assert counts == {"pending": 1, "delivered": 2, "retrying": 1, "failed": 0}
+    everything = log_of(alice, webhook)["items"]
+    assert [one["id"] for one in everything] == [row.id for row in reversed(deliveries(app))]
+    assert log_of(alice, webhook, "?limit=1&offset=1")["items"] == everything[1:2]
+    assert log_of(alice, webhook, "?limit=1&skip=2")["items"] == everything[2:3]
+
+
+def test_one_delivery_can_be_made_again(app: Flask, alice: Caller) -> None:
+    with receiving() as receiver:
+        webhook = make_webhook(alice, receiver.url)
+        make_record(alice, title="x")
+        path = f"webhooks/{webhook['id']}/deliveries/{deliveries(app)[0].id}/redeliver"
+        assert alice.post(path).status_code == 409  # it is still on its way
+        deliver(app)
+        again = alice.post(path)
+        assert (again.status_code, again.json["status"]) == (202, "pending")
+        deliver(app)
+        third = alice.post(path.replace(deliveries(app)[0].id, again.json["id"]))
+        deliver(app)
+    first, second, last = receiver.requests
+    assert "x-service-replay-of" not in first.headers
+    assert second.headers["x-service-replay-of"] == first.delivery
+    assert last.headers["x-service-replay-of"] == first.delivery
+    assert [second.delivery, last.delivery] == [again.json["id"], third.json["id"]]
+    assert first.body == second.body == last.body
+
+
+def test_all_that_failed_since_a_time_can_be_made_again_once(app: Flask, alice: Caller) -> None:
+    with receiving() as receiver:
+        webhook = make_webhook(alice, receiver.url)
+        for n in range(6):
+            make_record(alice, title=str(n))
+        rows = deliveries(app)
+        with app.app_context(), db.transaction() as session:
+            ids = [row.id for row in rows[:5]]
+            over = {"status": "failed", "due_at": None}
+            session.execute(sa.update(DELIVERIES).where(DELIVERIES.c.id.in_(ids)).values(**over))
+        ask = f"webhooks/{webhook['id']}/deliveries/redeliver"
+        body = {"since": clock.iso(rows[2].created_at)}
+        answer = alice.post(ask, body)
+        assert (answer.status_code, answer.json["count"]) == (202, 3)
+        alice.post(ask, body)
+        run_jobs(app)
+        deliver(app)
+        assert alice.post(ask, body).json["count"] == 0
+    replayed = [one.headers.get("x-service-replay-of") for one in receiver.requests]
+    assert sorted(filter(None, replayed)) == [row.id for row in rows[2:5]]
+    assert len(receiver.requests) == 4
+
+
+def test_a_disabled_webhook_is_sent_nothing_and_says_so(app: Flask, alice: Caller) -> None:
+    with receiving() as receiver:
+        webhook = make_webhook(alice, receiver.url)
+        make_record(alice, title="x")
+        alice.put(f"webhooks/{webhook['id']}", {"enabled": False})
+        deliver(app)
+        shown = log_of(alice, webhook)["items"][0]
+        assert (shown["status"], shown["error"]) == ("failed", "The webhook is disabled.")
+        again = f"webhooks/{webhook['id']}/deliveries/{shown['id']}/redeliver"
+        assert alice.post(again).status_code == 409
+        alice.put(f"webhooks/{webhook['id']}", {"enabled": True})
+        assert alice.post(again).status_code == 202
+        deliver(app)
+    assert len(receiver.requests) == 1
+
+
+def test_what_a_deleted_webhook_leaves_behind_is_removed(app: Flask, cast: Cast) -> None:
+    kept = make_webhook(cast.alice, NOWHERE)
+    gone = make_webhook(cast.alice, NOWHERE)
+    make_webhook(cast.charlie, NOWHERE)
+    for who in (cast.alice, cast.charlie):
+        make_record(who, title="x")
+    assert cast.alice.delete(f"webhooks/{gone['id']}").status_code == 204
+    deliver(app)
+    run_jobs(app)
+    assert sorted(row.account_id for row in deliveries(app)) == sorted(
+        [cast.alice.account_id, cast.charlie.account_id]
+    )
+    assert {row.webhook_id for row in deliveries(app)} > {kept["id"]}
+    assert len(attempts(app)) == 2
+    cast.root.delete(f"accounts/{cast.alice.account_id}")
+    run_jobs(app)
+    assert {row.account_id for row in deliveries(app)} == {cast.charlie.account_id}
+    with app.app_context():
+        assert db.db.session.scalars(sa.select(Webhook.account_id)).all() == [
+            cast.charlie.account_id
+        ]
+
+
+def test_five_days_of_nothing_but_failure_disable_it_and_its_admins_hear(
+    app: Flask, cast: Cast
+) -> None:
+    alice, day = cast.alice, 86400
+    webhook = make_webhook(alice, "http://127.0.0.1:9/with-a-secret-path")
+    make_record(alice, title="x")
+    deliver(app)
+    let_pass(app, 4 * day)
+    deliver(app)
+    assert alice.get(f"webhooks/{webhook['id']}").json["enabled"] is True
+    let_pass(app, day)
+    make_record(alice, title="y")
+    deliver(app)
+    shown = alice.get(f"webhooks/{webhook['id']}").json
+    assert (shown["enabled"], shown["disabled_at"] is None) == (False, False)
+    run_jobs(app)
+    (letter,) = outbox(app)
+    assert letter["To"] == alice.email
+    assert "with-a-secret-path" not in letter.as_string()
+    assert webhook["id"] in body_of(letter)
+    before = len(deliveries(app))
+    make_record(alice, title="z")
+    assert len(deliveries(app)) == before
+    shown = alice.put(f"webhooks/{webhook['id']}", {"enabled": True}).json
+    assert (shown["enabled"], shown["disabled_at"], shown["failing_since"]) == (True, None, None)
+
+
+def test_one_success_within_five_days_keeps_it(app: Flask, alice: Caller) -> None:
+    status = [500]
+    with receiving(lambda request: (status[0], "")) as receiver:
+        webhook = make_webhook(alice, receiver.url)
+        for n, status[0] in enumerate((500, 200, 500, 500)):
+            make_record(alice, title=str(n))
+            deliver(app)
+            let_pass(app, 3 * 86400)
+    assert alice.get(f"webhooks/{webhook['id']}").json["enabled"] is True
+    assert run_jobs(app) == 0
+
+
+def test_a_filter_that_says_no_keeps_a_change_back(
+    app: Flask, alice: Caller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[Any] = []
+
+    def only_large(text: Any, event: Any) -> bool:
+        seen.append((text, event.previous, event.by.email))
+        return bool(event.record["n"] > 1)
+
+    make_webhook(alice, NOWHERE, filter="")
+    monkeypatch.setattr(filters, "matches", only_large)
+    make_record(alice, title="small", n=1)
+    make_record(alice, title="large", n=2)
+    assert seen == [("", None, alice.email)] * 2
+    assert len(deliveries(app)) == 1
+
+
+def test_two_workers_at_once_deliver_each_once(app: Flask, alice: Caller) -> None:
+    with receiving() as receiver:
+        make_webhook(alice, receiver.url)
+        for n in range(60):
+            make_record(alice, title=str(n))
+        workers = [threading.Thread(target=deliver, args=[app]) for _ in range(3)]
+        for worker in workers:
+            worker.start()
+        for worker in workers:
+            worker.join()
+    counted = Counter(request.delivery for request in receiver.requests)
+    assert counted == Counter(row.id for row in deliveries(app))
+    assert {row.status for row in deliveries(app)} == {"delivered"}
+
+
+def test_what_a_dead_worker_had_claimed_is_taken_up_after_its_lease(
+    app: Flask, alice: Caller
+) -> None:
+    with receiving() as receiver:
+        make_webhook(alice, receiver.url)
+        make_record(alice, title="x")
+        (row,) = deliveries(app)
+        with app.app_context():
+            assert len(queue.claim(row.account_id, [row.id], 70)) == 1
+            assert queue.claim(row.account_id, [row.id], 70) == []
+        deliver(app)
+        assert receiver.requests == []
+        let_pass(app, 69)
+        deliver(app)
+        assert receiver.requests == []
+        let_pass(app, 2)
+        deliver(app)
+    assert len(receiver.requests) == 1
+
+
+def test_a_worker_whose_lease_ran_out_changes_nothing_any_more(app: Flask, alice: Caller) -> None:
+    make_webhook(alice, NOWHERE)
+    make_record(alice, title="x")
+    (row,) = deliveries(app)
+    with app.app_context():
+        (late,) = queue.claim(row.account_id, [row.id], 70)
+    let_pass(app, 71)
+    with app.app_context():
+        (second,) = queue.claim(row.account_id, [row.id], 70)
+        failed = queue.Result(late, db.new_id(), clock.now(), 5, error="late")
+        queue.record(row.account_id, [failed])
+        assert deliveries(app)[0].status == "pending"
+        delivered = queue.Result(second, db.new_id(), clock.now(), 5, 200, "ok")
+        for _ in range(2):  # as after a commit whose answer was lost
+            queue.record(row.account_id, [delivered])
+    (row,) = deliveries(app)
+    assert (row.status, row.attempt_number) == ("delivered", 1)
+    assert [one.error for one in attempts(app)] == ["late", None]
+
+
+def test_clocks_of_worker_machines_do_not_matter(app: Flask, alice: Caller) -> None:
+    with receiving(lambda request: (500, "")) as receiver:
+        make_webhook(alice, receiver.url)
+        make_record(alice, title="x")
+        deliver(app)
+        for hours in (-3, 3):
+            with time_machine.travel(clock.now().timestamp() + hours * 3600, tick=True):
+                deliver(app)
+            assert len(receiver.requests) == 1
+        let_pass(app, 60)
+        with time_machine.travel(clock.now().timestamp() - 3 * 3600, tick=True):
+            deliver(app)
+        assert len(receiver.requests) == 2
+    assert 290 < (due_in(app) or 0) <= 300
+
+
+def test_receivers_that_hang_delay_nobody_else(app: Flask, cast: Cast) -> None:
+    with hostile(hang) as nowhere, receiving() as receiver, app.app_context():
+        for _ in range(15):
+            make_webhook(cast.alice, nowhere, events=["create"])
+        for n in range(10):
+            make_record(cast.alice, title=str(n))
+        make_webhook(cast.charlie, receiver.url)
+        for n in range(40):
+            make_record(cast.charlie, title=str(n))
+        stop, woken = threading.Event(), threading.Event()
+        started = time.monotonic()
+        worker = threading.Thread(target=_work, args=[app, stop, woken])
+        worker.start()
+        while len(receiver.requests) < 40 and time.monotonic() - started < 10:
+            time.sleep(0.02)
+        took = time.monotonic() - started
+        stop.set()
+        woken.set()
+    worker.join(30)
+    assert len(receiver.requests) == 40
+    assert took < 8  # a hanging receiver takes 30
+
+
+def _work(app: Flask, stop: threading.Event, woken: threading.Event) -> None:
+    with app.app_context():
+        dispatch.work(stop, woken)
+
+
+def test_lanes_widen_for_the_good_and_narrow_for_the_slow() -> None:
+    work = queue.Work("a", "d", 1, "w", "records.create", "{}", 0, None, None)
+
+    def result(milliseconds: int, status: int | None) -> queue.Result:
+        return queue.Result(work, "r", clock.now(), milliseconds, status)
+
+    lane = Lane()
+    assert lane.limit(0) == dispatch.UNKNOWN_LIMIT
+    lane.note(result(20, 200))
+    assert lane.limit(0) == dispatch.PROVEN_LIMIT
+    lane.running["d"] = 100
+    assert lane.limit(100 + dispatch.SLOW_SECONDS + 1) == dispatch.SLOW_LIMIT
+    lane.note(result(30_000, None))
+    assert lane.limit(0) == dispatch.SLOW_LIMIT
+    lane.note(result(20, 500))
+    assert lane.limit(0) == dispatch.UNKNOWN_LIMIT
+
+
+def test_a_worker_that_stops_gives_back_what_it_has_not_begun(app: Flask, alice: Caller) -> None:
+    def slowly(request: Request) -> tuple[int, str]:
+        time.sleep(0.3)
+        return 200, "ok"
+
+    with receiving(slowly) as receiver:
+        make_webhook(alice, receiver.url)
+        for n in range(60):
+            make_record(alice, title=str(n))
+        stop, woken = threading.Event(), threading.Event()
+        worker = threading.Thread(target=_work, args=[app, stop, woken])
+        worker.start()
+        while not receiver.requests:
+            time.sleep(0.01)
+        time.sleep(0.5)
+        stop.set()
+        woken.set()
+        worker.join(20)
+        sent = {request.delivery for request in receiver.requests}
+        done = {row.id for row in deliveries(app) if row.status == "delivered"}
+        assert sent == done
+        assert len(sent) < 60
+        deliver(app)
+    assert Counter(request.delivery for request in receiver.requests) == Counter(
+        row.id for row in deliveries(app)
+    )
+
+
+def test_old_deliveries_are_forgotten_and_waiting_ones_are_not(app: Flask, alice: Caller) -> None:
+    with receiving() as receiver:
+        make_webhook(alice, receiver.url)
+        make_record(alice, title="old")
+        deliver(app)
+    make_record(alice, title="waiting")
+    ids = [row.id for row in deliveries(app)]
+    for days, kept in ((29, ids), (31, ids[1:])):
+        with time_machine.travel(clock.now() + timedelta(days=days), tick=True), app.app_context():
+            jobs._handlers["webhooks.purge"][0]({})
+        assert [row.id for row in deliveries(app)] == kept
+    assert attempts(app) == []
+
+
+def test_a_secret_that_cannot_be_read_harms_no_other_webhook(app: Flask, alice: Caller) -> None:
+    with receiving() as receiver:
+        broken = make_webhook(alice, receiver.url)
+        make_webhook(alice, receiver.url)
+        with app.app_context(), db.transaction() as session:
+            session.execute(sa.update(Webhook).where(Webhook.id == broken["id"]).values(secret="x"))
+        make_record(alice, title="x")
+        deliver(app)
+    assert len(receiver.requests) == 1
+    assert "secret cannot be read" in log_of(alice, broken)["items"][0]["error"]
+
+
+def test_settings_say_how_often_it_is_tried(
+    app: Flask, alice: Caller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = replace(app.extensions["atrium.config"], webhook_retry_delays=(7,))
+    monkeypatch.setitem(app.extensions, "atrium.config", settings)
+    make_webhook(alice, NOWHERE)
+    make_record(alice, title="x")
+    deliver(app)
+    assert 5 < (due_in(app) or 0) <= 7
+    let_pass(app, 7)
+    deliver(app)
+    assert deliveries(app)[0].status == "failed"

@@ -1,0 +1,109 @@
+"""Which changes a filter lets through (spec 6.8, contract section 8)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import sqlalchemy as sa
+from flask import Flask
+
+from app import db
+from app.webhooks.models import DELIVERIES
+from tests.builders import Caller, Cast, make_collection, make_record
+from tests.webhooks.delivering import make_webhook
+
+NOWHERE = "http://127.0.0.1:9/"
+SCHEMA = [
+    {"name": "title", "type": "text"},
+    {"name": "views", "type": "number"},
+    {"name": "state", "type": "text"},
+    {"name": "label", "type": "computed", "return_type": "text"} | {"expression": "upper(state)"},
+]
+# On the record {title: "Hello", views: 10, state: "draft"}, created by alice.
+FILTERS: list[tuple[str | None, bool]] = [
+    (None, True),
+    ("", True),
+    ("state = 'draft'", True),
+    ("state = 'public'", False),
+    ("views >= 10", True),
+    ("views >= 11", False),
+    ("state IN ['draft', 'public']", True),
+    ("state IN ['public']", False),
+    ("title ~ 'hel%'", True),
+    ("title ~ 'ello'", False),
+    ("label = 'DRAFT'", True),
+    ("label = 'draft'", False),
+    ("@request.auth.email = 'alice@acme.example'", True),
+    ("@request.auth.id != created_by", False),
+    ("@has_role('viewer')", False),
+    # What cannot be evaluated fires.
+    ("nothing = 1", True),
+    ("nothing != 1 && state = 'public'", True),
+    ("views = 'many'", True),
+    ("views ~ '1%'", True),
+]
+
+
+def told(app: Flask) -> dict[str, list[str]]:
+    """The events that each webhook is told of, first to last."""
+    found: dict[str, list[str]] = {}
+    with app.app_context():
+        columns = (DELIVERIES.c.webhook_id, DELIVERIES.c.event)
+        for row in db.connection().execute(sa.select(*columns).order_by(DELIVERIES.c.id)):
+            found.setdefault(row.webhook_id, []).append(row.event)
+    return found
+
+
+def test_a_filter_decides_what_is_told(app: Flask, root: Caller, alice: Caller) -> None:
+    make_collection(root, schema=SCHEMA)
+    made = [make_webhook(alice, NOWHERE, filter=text, events=["create"]) for text, _ in FILTERS]
+    make_record(alice, title="Hello", views=10, state="draft")
+    fired = {text: one["id"] in told(app) for (text, _), one in zip(FILTERS, made, strict=True)}
+    assert fired == dict(FILTERS)
+
+
+def test_the_actor_is_whoever_makes_the_change(app: Flask, cast: Cast) -> None:
+    make_collection(cast.root, schema=SCHEMA)
+    of_bob = make_webhook(cast.alice, NOWHERE, filter="@request.auth.id = created_by")
+    record = make_record(cast.bob, state="draft")
+    cast.alice.patch(f"records/posts/{record['id']}", {"state": "public"})
+    cast.bob.patch(f"records/posts/{record['id']}", {"state": "draft"})
+    assert told(app) == {of_bob["id"]: ["records.create", "records.update"]}
+
+
+def test_an_update_is_judged_by_the_new_record_a_deletion_by_the_old(
+    app: Flask, root: Caller, alice: Caller
+) -> None:
+    make_collection(root, schema=SCHEMA)
+    public = make_webhook(alice, NOWHERE, filter="state = 'public'")["id"]
+    draft = make_webhook(alice, NOWHERE, filter="state = 'draft'")["id"]
+    one = make_record(alice, state="draft")["id"]
+    alice.patch(f"records/posts/{one}", {"state": "public"})
+    alice.delete(f"records/posts/{one}")
+    assert told(app) == {
+        draft: ["records.create"],
+        public: ["records.update", "records.delete"],
+    }
+
+
+def test_a_filter_follows_the_schema_as_it_changes(app: Flask, root: Caller, alice: Caller) -> None:
+    early = make_webhook(alice, NOWHERE, filter="state = 'public'", events=["create"])["id"]
+    posts = make_collection(root)
+    make_record(alice, title="before the field was there")
+    assert told(app) == {early: ["records.create"]}
+    fields: list[dict[str, Any]] = [{"name": "title", "type": "text"}, SCHEMA[2]]
+    assert root.put(f"collections/{posts['id']}", {"schema": fields}).status_code == 200
+    make_record(alice, state="draft")
+    assert len(told(app)[early]) == 1
+    make_record(alice, state="public")
+    assert len(told(app)[early]) == 2
+
+
+def test_a_filter_must_parse_and_leads_nowhere(alice: Caller) -> None:
+    for text in ("state =", "author.name = 'x'", "@request.data.", "state IN ["):
+        body = {"url": NOWHERE, "collection": "posts", "events": ["create"], "filter": text}
+        answer = alice.post("webhooks", body)
+        assert answer.status_code == 400, text
+        (wrong,) = answer.json["details"]
+        assert (wrong["field"], wrong["code"]) == ("filter", "filter_invalid")
+        assert 0 <= wrong["position"] <= len(text)

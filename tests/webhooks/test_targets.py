@@ -1,0 +1,291 @@
+"""Where requests may go, and what they survive on the way (checks of outgoing requests)."""
+
+from __future__ import annotations
+
+import gzip
+import socket
+import time
+import tracemalloc
+from collections.abc import Callable
+
+import pytest
+
+from app import outgoing
+from app.outgoing import Failed, Refused, Rules
+from tests.receivers import Receiver, hang, hostile, receiving
+
+PUBLIC_ONLY = Rules(allow_private=False, seconds=5)
+ANYWHERE = Rules(allow_private=True, seconds=1)
+OK = b"HTTP/1.1 200 OK\r\n"
+
+
+def words(text: str) -> list[str]:
+    """The words of a text."""
+    return text.split()
+
+
+PRIVATE = words("""
+    0.0.0.0 0.1.2.3 10.0.0.1 10.255.255.255 100.64.0.1 100.127.255.255 127.0.0.1 127.255.255.254
+    169.254.169.254 172.16.0.1 172.31.255.255 192.0.0.1 192.0.0.8 192.0.2.1 192.88.99.1
+    192.168.0.1 198.18.0.1 198.19.255.255 198.51.100.7 203.0.113.9 224.0.0.1 239.255.255.255
+    240.0.0.1 255.255.255.255
+    :: ::1 ::127.0.0.1 ::10.0.0.1 ::ffff:127.0.0.1 ::ffff:8.8.8.8 ::ffff:0:127.0.0.1
+    64:ff9b::7f00:1 64:ff9b::808:808 64:ff9b:1::a00:1 100::1 2001::1 2001:0:4136:e378::1
+    2001:2::1 2001:10::1 2001:20::1 2001:db8::1 2002:7f00:1::1 2002:808:808::1 3fff::1 5f00::1
+    fc00::1 fd12:3456::1 fe80::1 fe80::1%eth0 fec0::1 ff02::1 ff0e::1 4000::1
+""")
+OPEN = words("""
+    1.1.1.1 8.8.8.8 9.255.255.255 11.0.0.1 100.63.255.255 100.128.0.1 126.0.0.1 128.0.0.1
+    169.253.0.1 172.15.255.255 172.32.0.1 192.0.1.1 192.167.1.1 192.169.0.1 198.17.0.1 198.20.0.1
+    223.255.255.255 2606:4700::1111 2a00:1450::1 2001:4860:4860::8888 2400:cb00::1
+""")
+SPELLINGS = words("""
+    http://127.0.0.1/ http://127.1/ http://0177.0.0.1/ http://0x7f.0.0.1/ http://0x7f000001/
+    http://2130706433/ http://017700000001/ http://localhost/ http://LOCALHOST./ http://[::1]/
+    http://[::]/ http://0/ http://[::ffff:127.0.0.1]/ http://[::ffff:7f00:1]/
+    http://[::127.0.0.1]/ http://[64:ff9b::7f00:1]/ http://[2002:7f00:1::]/
+    http://①②⑦.⓪.⓪.①/ http://127。0。0。1/ http://169.254.169.254/latest/meta-data
+""")
+MALFORMED = [
+    *("", "x", "//a.example/", "ftp://a.example/", "file:///etc/passwd", "gopher://a.example/"),
+    *("javascript:alert(1)", "http://", "http:///x", "http://user@a.example/"),
+    *("http://user:pw@a.example/", "http://a.example:0/", "http://a.example:99999/"),
+    *("http://a.example:x/", "http://a example/", "http://a.example/\r\nX: y", "http://[::1"),
+    *("http://a.example\\@127.0.0.1/", "http://a.example/\x00", "http://[fe80::1%25eth0]/"),
+    *("http://" + "a" * 64 + ".example/", "https://a.example/" + "x" * 2048, "http://a..example/"),
+    *("http://-/", "http://a_b;c/", "http://a.example%2f@127.0.0.1/"),
+]
+
+
+@pytest.mark.parametrize("address", PRIVATE)
+def test_a_private_address_is_not_public(address: str) -> None:
+    assert not outgoing.is_public(address)
+
+
+@pytest.mark.parametrize("address", OPEN)
+def test_an_open_address_is_public(address: str) -> None:
+    assert outgoing.is_public(address)
+
+
+@pytest.mark.parametrize("url", SPELLINGS)
+def test_our_own_network_is_refused_however_it_is_spelled(url: str) -> None:
+    assert outgoing.problem(url, PUBLIC_ONLY)
+    with pytest.raises(Refused):
+        outgoing.send("POST", url, {}, b"", PUBLIC_ONLY)
+
+
+@pytest.mark.parametrize("url", MALFORMED)
+def test_what_is_no_address_for_a_request_is_refused(url: str) -> None:
+    assert outgoing.problem(url, ANYWHERE)
+    with pytest.raises(Refused):
+        outgoing.send("POST", url, {}, b"", ANYWHERE)
+
+
+def resolving(*answers: list[str]) -> Callable[[str, int], list[str]]:
+    """A name server that changes its mind: each question gets the next answer."""
+    left = list(answers)
+    return lambda host, port: left.pop(0) if len(left) > 1 else left[0]
+
+
+def test_a_name_is_looked_at_again_when_the_connection_is_made() -> None:
+    with receiving() as receiver:
+        rebound = resolving(["93.184.216.34"], ["127.0.0.1"])
+        rules = Rules(allow_private=False, seconds=2, resolve=rebound)
+        url = f"http://hooks.example:{receiver.port}/"
+        assert outgoing.problem(url, rules) is None
+        with pytest.raises(Refused):
+            outgoing.send("POST", url, {}, b"", rules)
+        assert receiver.requests == []
+
+
+def test_the_connection_goes_to_the_very_address_that_was_checked() -> None:
+    # Were the name resolved once more to connect, the second answer would be taken.
+    with receiving() as receiver:
+        once = resolving(["127.0.0.1"], ["192.0.2.1"])
+        rules = Rules(allow_private=True, seconds=2, resolve=once)
+        url = f"http://hooks.example:{receiver.port}/x?y=1"
+        assert outgoing.send("POST", url, {}, b"{}", rules).status == 200
+        (request,) = receiver.requests
+        assert (request.path, request.headers["host"]) == (
+            "/x?y=1",
+            f"hooks.example:{receiver.port}",
+        )
+
+
+@pytest.mark.parametrize("private", ["127.0.0.1", "fd00::1", "::ffff:10.0.0.1"])
+def test_one_private_address_among_several_is_enough(private: str) -> None:
+    rules = Rules(
+        allow_private=False, seconds=1, resolve=lambda host, port: ["93.184.216.34", private]
+    )
+    assert outgoing.problem("https://hooks.example/", rules)
+    with pytest.raises(Refused):
+        outgoing.send("POST", "https://hooks.example/", {}, b"", rules)
+
+
+def test_a_name_that_does_not_resolve_yet_may_be_saved_but_not_reached() -> None:
+    def unknown(host: str, port: int) -> list[str]:
+        raise socket.gaierror
+
+    rules = Rules(allow_private=False, seconds=1, resolve=unknown)
+    assert outgoing.problem("https://soon.example/", rules) is None
+    with pytest.raises(Failed):
+        outgoing.send("POST", "https://soon.example/", {}, b"", rules)
+
+
+def test_a_name_server_that_never_answers_costs_no_more_than_the_time_allowed() -> None:
+    def never(host: str, port: int) -> list[str]:
+        time.sleep(5)
+        return ["127.0.0.1"]
+
+    rules = Rules(allow_private=True, seconds=0.5, resolve=never)
+    started = time.monotonic()
+    with pytest.raises(Failed):
+        outgoing.send("POST", "http://slow.example/", {}, b"", rules)
+    assert time.monotonic() - started < 4
+
+
+def test_only_https_where_that_is_asked_for() -> None:
+    rules = Rules(allow_private=True, https_only=True)
+    assert outgoing.problem("http://a.example/", rules)
+    assert outgoing.problem("https://a.example/", rules) is None
+
+
+@pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
+def test_redirects_are_not_followed(status: int) -> None:
+    with receiving(lambda request: (status, "")) as receiver:
+        assert outgoing.send("POST", receiver.url, {}, b"", ANYWHERE).status == status
+        assert len(receiver.requests) == 1
+
+
+def test_proxies_of_the_environment_are_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY", "HTTPS_PROXY"):
+        monkeypatch.setenv(name, "http://127.0.0.1:9")
+    with receiving() as receiver:
+        assert outgoing.send("POST", receiver.url, {}, b"", ANYWHERE).status == 200
+
+
+def drip(connection: socket.socket) -> None:
+    while True:
+        connection.sendall(b"H")
+        time.sleep(0.1)
+
+
+def drip_headers(connection: socket.socket) -> None:
+    connection.sendall(OK)
+    while True:
+        connection.sendall(b"X: y\r\n")
+        time.sleep(0.1)
+
+
+def continue_for_ever(connection: socket.socket) -> None:
+    while True:
+        connection.sendall(b"HTTP/1.1 100 Continue\r\n\r\n")
+        time.sleep(0.02)
+
+
+@pytest.mark.parametrize("behave", [hang, drip, drip_headers, continue_for_ever])
+def test_a_receiver_that_never_gets_to_an_answer_is_left_in_time(
+    behave: Callable[[socket.socket], None],
+) -> None:
+    with hostile(behave) as url:
+        started = time.monotonic()
+        with pytest.raises(Failed):
+            outgoing.send("POST", url, {}, b"x" * 100, ANYWHERE)
+        assert time.monotonic() - started < 4
+
+
+def test_a_receiver_that_reads_nothing_is_left_in_time() -> None:
+    listening = socket.create_server(("127.0.0.1", 0))
+    with listening:
+        url = f"http://127.0.0.1:{listening.getsockname()[1]}/"
+        started = time.monotonic()
+        with pytest.raises(Failed):
+            outgoing.send("POST", url, {}, b"x" * 50_000_000, ANYWHERE)
+        assert time.monotonic() - started < 4
+
+
+def drip_body(connection: socket.socket) -> None:
+    connection.sendall(OK + b"\r\n")
+    while True:
+        connection.sendall(b"x")
+        time.sleep(0.1)
+
+
+def never_close(connection: socket.socket) -> None:
+    connection.sendall(OK + b"\r\nhello")
+    hang(connection)
+
+
+@pytest.mark.parametrize(("behave", "start"), [(drip_body, "xxx"), (never_close, "hello")])
+def test_the_status_counts_although_the_body_never_ends(
+    behave: Callable[[socket.socket], None], start: str
+) -> None:
+    with hostile(behave) as url:
+        started = time.monotonic()
+        answer = outgoing.send("POST", url, {}, b"", ANYWHERE)
+        assert time.monotonic() - started < 4
+    assert answer.status == 200
+    assert answer.body.startswith(start)
+
+
+def flood(connection: socket.socket) -> None:
+    connection.sendall(OK + b"Content-Length: 10000000000\r\n\r\n")
+    while True:
+        connection.sendall(b"x" * 2**20)
+
+
+def flood_chunked(connection: socket.socket) -> None:
+    connection.sendall(OK + b"Transfer-Encoding: chunked\r\n\r\n")
+    while True:
+        connection.sendall(b"100000\r\n" + b"x" * 2**20 + b"\r\n")
+
+
+BOMB = gzip.compress(b"\0" * 2**24)
+
+
+def bomb(connection: socket.socket) -> None:
+    connection.sendall(OK + b"Content-Encoding: gzip\r\n\r\n" + BOMB)
+
+
+@pytest.mark.parametrize("behave", [flood, flood_chunked, bomb])
+def test_only_the_beginning_of_an_answer_is_read(
+    behave: Callable[[socket.socket], None],
+) -> None:
+    with hostile(behave) as url:
+        tracemalloc.start()
+        answer = outgoing.send("POST", url, {}, b"", ANYWHERE)
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+    assert len(answer.body) == 5000
+    assert "\0" not in answer.body
+    assert peak < 6_000_000  # the server's own buffers are in this process, too
+
+
+def test_five_thousand_characters_are_kept_whatever_their_size() -> None:
+    with receiving(lambda request: (200, "ü€😀" * 5000)) as receiver:
+        body = outgoing.send("POST", receiver.url, {}, b"", ANYWHERE).body
+    assert body == ("ü€😀" * 5000)[:5000]
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        *(b"", b"nonsense\r\n\r\n", b"HTTP/1.1 abc OK\r\n\r\n", b"\x16\x03\x01"),
+        *(OK + b"X: " + b"y" * 70_000, OK + b"X: y\r\n" * 200 + b"\r\n"),
+    ],
+)
+def test_what_is_not_http_is_a_failure(answer: bytes) -> None:
+    with hostile(lambda connection: connection.sendall(answer)) as url, pytest.raises(Failed):
+        outgoing.send("POST", url, {}, b"", ANYWHERE)
+
+
+def test_nobody_listening_is_a_failure_that_says_so() -> None:
+    receiver = Receiver()
+    receiver.close()
+    with pytest.raises(Failed, match="refused"):
+        outgoing.send("POST", receiver.url, {}, b"", ANYWHERE)
+
+
+def test_a_certificate_that_nobody_vouches_for_is_a_failure() -> None:
+    with receiving() as receiver, pytest.raises(Failed):
+        outgoing.send("POST", f"https://127.0.0.1:{receiver.port}/", {}, b"", ANYWHERE)
