@@ -111,7 +111,7 @@ def test_from_a_new_collection_to_a_record_and_back(visit: Visit, live_cast: Cas
     assert live_cast.root.delete(f"collections/{made}").status_code == 200
 
 
-@pytest.mark.parametrize(("scheme", "size"), LOOKS[::3], ids=IDS[::3])
+@pytest.mark.parametrize(("scheme", "size"), LOOKS, ids=IDS)
 def test_new_pages_fit_and_keep_nobody_out(
     visit: Visit,
     live_cast: Cast,

@@ -45,8 +45,6 @@ CLAUSES = [
     "team.name != 'red'",
     "@request.data.title = null",
 ]
-# More of the same, where there is time for it.
-LATER = [pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, 6)]
 
 
 def some_rule(chance: random.Random) -> str | None:
@@ -111,7 +109,7 @@ def really(caller: Caller, operation: str, record: dict[str, Any]) -> bool:
     return answer.status_code < 300
 
 
-@pytest.mark.parametrize("seed", [0, *LATER])
+@pytest.mark.parametrize("seed", range(3))
 def test_explain_says_what_really_happens(world: World, seed: int) -> None:
     chance = random.Random(seed)
     kept = rows(world.app)
@@ -194,7 +192,7 @@ def test_the_clause_names_what_it_looked_at(world: World) -> None:
     assert clause["values"] == {"created_by": bob.id, "@request.auth.id": bob.id}
 
 
-@pytest.mark.parametrize("seed", [0, *LATER])
+@pytest.mark.parametrize("seed", range(4))
 def test_the_difference_is_that_of_all_users_and_records(world: World, seed: int) -> None:
     chance = random.Random(100 + seed)
     for _ in range(3):
