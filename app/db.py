@@ -21,7 +21,7 @@ from sqlalchemy.engine import Connection, Dialect
 from sqlalchemy.exc import DBAPIError, IntegrityError
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.orm import DeclarativeBase, Session
-from uuid6 import uuid7
+from uuid_utils import uuid7
 
 from app import clock, config
 from app.errors import Conflict
@@ -106,7 +106,7 @@ def _postgres_now(element: database_now, compiler: Any, **options: Any) -> str:
 
 
 def new_id() -> str:
-    """A time-ordered UUID (version 7)."""
+    """A time-ordered UUID (version 7), within a process in the order of the calls."""
     return str(uuid7())
 
 

@@ -7,7 +7,7 @@ Create Date: 2026-11-21 08:55:52.800956
 
 import sqlalchemy as sa
 from alembic import op
-from uuid6 import uuid7
+from uuid_utils import uuid7
 
 from app import clock
 from app.db import Moment, Text
