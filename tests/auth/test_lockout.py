@@ -34,7 +34,7 @@ def address() -> str:
 @pytest.fixture(params=["database", "redis"])
 def storage(request: pytest.FixtureRequest) -> str:
     """Where is counted: its address, empty for the database."""
-    return services.Redis().url if request.param == "redis" else ""
+    return services.Redis().emptied() if request.param == "redis" else ""
 
 
 @pytest.fixture
