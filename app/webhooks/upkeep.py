@@ -13,25 +13,22 @@ from app import clock, db, jobs, mail
 from app.accounts.models import ADMIN, Account, Role, User
 from app.webhooks import versions
 from app.webhooks.models import ATTEMPTS, DELIVERIES, Webhook
-from app.webhooks.queue import DISABLE_AFTER_SECONDS, Result
+from app.webhooks.queue import Result
 
+DISABLE_AFTER_SECONDS = 5 * 86400
 PIECE = 500
 KEPT_DAYS = 30
 
 
 def disable_failing(account_id: str, results: Sequence[Result]) -> None:
     """Disable webhooks that have only failed for five days, and tell the account's admins."""
-    ids = {
-        result.work.webhook_id
-        for result in results
-        if result.work.target and result.work.target.to_be_disabled and not result.delivered
-    }
-    if not ids:
+    failed = {one.work.webhook_id for one in results if not one.delivered and not one.final}
+    late = Webhook.failing_since <= db.database_now(-DISABLE_AFTER_SECONDS)
+    mine = (Webhook.account_id == account_id, Webhook.id.in_(sorted(failed)), Webhook.enabled)
+    if not failed or not db.connection().execute(sa.select(Webhook.id).where(*mine, late)).all():
         return
     with db.transaction() as session:
         versions.outdate(account_id)
-        late = Webhook.failing_since <= db.database_now(-DISABLE_AFTER_SECONDS)
-        mine = (Webhook.account_id == account_id, Webhook.id.in_(sorted(ids)), Webhook.enabled)
         change = (
             sa.update(Webhook).where(*mine, late).values(enabled=False, disabled_at=clock.now())
         )

@@ -19,8 +19,8 @@ from standardwebhooks.webhooks import Webhook as Verifier
 from standardwebhooks.webhooks import WebhookVerificationError
 
 from app import clock, db, jobs
-from app.webhooks import dispatch, filters, queue
-from app.webhooks.dispatch import Lane
+from app.webhooks import dispatch, filters, lanes, queue
+from app.webhooks.lanes import Lane
 from app.webhooks.models import DELIVERIES, Webhook
 from tests.builders import Caller, Cast, make_collection, make_record
 from tests.mailbox import body_of, outbox, run_jobs
@@ -505,21 +505,21 @@ def _work(app: Flask, stop: threading.Event, woken: threading.Event) -> None:
 
 
 def test_lanes_widen_for_the_good_and_narrow_for_the_slow() -> None:
-    work = queue.Work("a", "d", 1, "w", "records.create", "{}", 0, None, None)
+    work = queue.Work("a", "d", 1, "w", "records.create", "{}", 0, None)
 
     def result(milliseconds: int, status: int | None) -> queue.Result:
         return queue.Result(work, "r", clock.now(), milliseconds, status)
 
     lane = Lane()
-    assert lane.limit(0) == dispatch.UNKNOWN_LIMIT
+    assert lane.limit(0) == lanes.UNKNOWN_LIMIT
     lane.note(result(20, 200))
-    assert lane.limit(0) == dispatch.PROVEN_LIMIT
+    assert lane.limit(0) == lanes.PROVEN_LIMIT
     lane.running["d"] = 100
-    assert lane.limit(100 + dispatch.SLOW_SECONDS + 1) == dispatch.SLOW_LIMIT
+    assert lane.limit(100 + lanes.SLOW_SECONDS + 1) == lanes.SLOW_LIMIT
     lane.note(result(30_000, None))
-    assert lane.limit(0) == dispatch.SLOW_LIMIT
+    assert lane.limit(0) == lanes.SLOW_LIMIT
     lane.note(result(20, 500))
-    assert lane.limit(0) == dispatch.UNKNOWN_LIMIT
+    assert lane.limit(0) == lanes.UNKNOWN_LIMIT
 
 
 def test_a_worker_that_stops_gives_back_what_it_has_not_begun(app: Flask, alice: Caller) -> None:
