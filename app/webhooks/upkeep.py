@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -68,17 +68,11 @@ def _remove(payload: Mapping[str, Any]) -> None:
 @jobs.every(3600, "webhooks.purge")
 def purge(payload: Mapping[str, Any]) -> None:
     """Forget deliveries that were over long ago."""
-    old = DELIVERIES.c.id < _first_id(clock.now() - timedelta(days=KEPT_DAYS))
+    old = DELIVERIES.c.id < db.first_id(clock.now() - timedelta(days=KEPT_DAYS))
     accounts = sa.select(Account.id).order_by(Account.id)
     for account_id in db.db.session.scalars(accounts).all():
         over = (DELIVERIES.c.account_id == account_id, DELIVERIES.c.due_at.is_(None))
         _remove_deliveries(*over, old)
-
-
-def _first_id(moment: datetime) -> str:
-    # Ids begin with the milliseconds of their time, so the primary key finds the old ones.
-    digits = f"{int(moment.timestamp() * 1000):012x}"
-    return f"{digits[:8]}-{digits[8:]}"
 
 
 def _remove_deliveries(*which: Any) -> None:
