@@ -46,7 +46,7 @@ class Dispatcher:
         self._finished: SimpleQueue[Result] = SimpleQueue()
         self._unwritten: list[Result] = []
         self._written_at = 0.0
-        self._look_after = 0.0
+        self._look_after = self._looked = 0.0
         self._one_each = False
         """Whether threads are to end after one delivery, as others wait for them."""
 
@@ -105,9 +105,9 @@ class Dispatcher:
         upkeep.disable_failing(account_id, mine)
 
     def _claim_due(self) -> None:
-        now = time.monotonic()
-        if now < self._look_after:
+        if time.monotonic() < self._look_after:
             return
+        self._looked = 0.0
         for _ in range(LOOKS_PER_TURN):
             if not self._claim_page(time.monotonic()):
                 break
@@ -115,7 +115,7 @@ class Dispatcher:
         # Passing over many rows of busy webhooks takes time: never more than a part of it.
         with self._lock:
             passed_over = any(lane.room(end) <= 0 for lane in self._lanes.values())
-        self._look_after = end + 3 * (end - now) if passed_over else end
+        self._look_after = end + 3 * self._looked if passed_over else end
         self._forget_idle()
 
     def _claim_page(self, now: float) -> bool:
@@ -123,6 +123,7 @@ class Dispatcher:
             rooms = {id: lane.room(now) for id, lane in self._lanes.items()}
             held = sum(lane.characters for lane in self._lanes.values())
         page = queue.look(LARGEST_LOOK, [id for id, room in rooms.items() if room <= 0])
+        self._looked += time.monotonic() - now
         chosen: dict[str, list[str]] = {}
         for row in page:
             room = rooms.setdefault(row.webhook_id, Lane().room(now))

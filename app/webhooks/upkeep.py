@@ -73,6 +73,16 @@ def purge(payload: Mapping[str, Any]) -> None:
     for account_id in db.db.session.scalars(accounts).all():
         over = (DELIVERIES.c.account_id == account_id, DELIVERIES.c.due_at.is_(None))
         _remove_deliveries(*over, old)
+        _remove_stray_attempts(account_id)
+
+
+def _remove_stray_attempts(account_id: str) -> None:
+    """Forget old attempts that were written down when their delivery was gone already."""
+    table, first = ATTEMPTS.c, db.first_id(clock.now() - timedelta(days=KEPT_DAYS))
+    of_one = (DELIVERIES.c.account_id == account_id, DELIVERIES.c.id == table.delivery_id)
+    stray = (table.account_id == account_id, table.id < first, ~sa.exists().where(*of_one))
+    with db.transaction() as session:
+        session.execute(sa.delete(ATTEMPTS).where(*stray))
 
 
 def _remove_deliveries(*which: Any) -> None:

@@ -39,7 +39,7 @@ def receiver(live_cast: Cast) -> Iterator[Receiver]:
 
 def make_one(visit: Visit, url: str) -> None:
     """Make a webhook by the form."""
-    visit.page.get_by_role("link", name="Webhooks").click()
+    visit.page.get_by_role("link", name="Webhooks", exact=True).click()
     press(visit, "New webhook")
     fill(visit, url=url, collection="articles", headers="X-Mine: yes")
     visit.page.get_by_label("delete").uncheck()
@@ -97,7 +97,7 @@ def test_every_page_of_webhooks_suits_everybody(
         visit.check_accessible(axe)
 
     sign_in(visit, live_cast.alice)
-    page.get_by_role("link", name="Webhooks").click()
+    page.get_by_role("link", name="Webhooks", exact=True).click()
     show("empty")
     press(visit, "New webhook")
     fill(visit, url="ftp://nowhere", collection="articles", filter="title =")
@@ -114,9 +114,9 @@ def test_every_page_of_webhooks_suits_everybody(
     page.get_by_role("link", name="with/a/long").click()
     page.get_by_text("Delete…").click()
     show("one")
-    page.get_by_role("link", name="Webhooks").first.click()
+    page.get_by_role("link", name="Webhooks", exact=True).click()
     show("list")
-    page.get_by_role("link", name="Deliveries").first.click()
+    page.get_by_role("link", name="Deliveries", exact=True).first.click()
     show("deliveries")
     page.get_by_role("rowheader").get_by_role("link").first.click()
     page.locator("details.sample summary").first.click()
@@ -126,7 +126,7 @@ def test_every_page_of_webhooks_suits_everybody(
     run_jobs(live_app)
     page.get_by_role("link", name="Jobs").click()
     show("jobs")
-    page.get_by_role("link", name="Webhooks").click()
+    page.get_by_role("link", name="Webhooks", exact=True).click()
     show("accounts")
     page.get_by_role("link", name="Acme").click()
     show("of-acme")
