@@ -51,6 +51,12 @@ def posts(root: Caller) -> dict[str, Any]:
     return make_collection(root, schema=fields)
 
 
+def make_records(caller: Caller, number: int) -> None:
+    """So many records, and as many deliveries for each webhook, in one transaction."""
+    records = [{"title": str(n)} for n in range(number)]
+    assert caller.post("records/posts/batch", {"records": records}).status_code == 201
+
+
 def log_of(caller: Caller, webhook: dict[str, Any], query: str = "") -> Any:
     """The delivery log as the API shows it."""
     return caller.get(f"webhooks/{webhook['id']}/deliveries{query}").json
@@ -198,8 +204,7 @@ def test_deliveries_that_wait_in_a_worker_go_where_the_webhook_points_by_then(
 
     with receiving(ten_then_none) as before, receiving() as after:
         webhook = make_webhook(alice, before.url)
-        for n in range(60):
-            make_record(alice, title=str(n))
+        make_records(alice, 60)
         with working(app):
             while len(before.requests) < 20:
                 time.sleep(0.01)
@@ -453,8 +458,7 @@ def test_a_filter_that_says_no_keeps_a_change_back(
 def test_two_workers_at_once_deliver_each_once(app: Flask, alice: Caller) -> None:
     with receiving() as receiver:
         make_webhook(alice, receiver.url)
-        for n in range(60):
-            make_record(alice, title=str(n))
+        make_records(alice, 60)
         workers = [threading.Thread(target=deliver, args=[app]) for _ in range(3)]
         for worker in workers:
             worker.start()
@@ -526,11 +530,9 @@ def test_receivers_that_hang_delay_nobody_else(app: Flask, cast: Cast) -> None:
     with working(app), hostile(hang) as nowhere, receiving() as receiver:
         for _ in range(15):
             make_webhook(cast.alice, nowhere, events=["create"])
-        for n in range(10):
-            make_record(cast.alice, title=str(n))
+        make_records(cast.alice, 10)
         make_webhook(cast.charlie, receiver.url)
-        for n in range(40):
-            make_record(cast.charlie, title=str(n))
+        make_records(cast.charlie, 40)
         deadline = time.monotonic() + 15  # a hanging receiver takes 30
         while len(receiver.requests) < 40 and time.monotonic() < deadline:
             time.sleep(0.02)
@@ -567,8 +569,7 @@ def test_a_worker_that_stops_gives_back_what_it_has_not_begun(app: Flask, alice:
 
     with receiving(slowly) as receiver:
         make_webhook(alice, receiver.url)
-        for n in range(60):
-            make_record(alice, title=str(n))
+        make_records(alice, 60)
         with working(app):
             while not receiver.requests:
                 time.sleep(0.01)
