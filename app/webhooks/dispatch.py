@@ -143,10 +143,9 @@ class Dispatcher:
                 lane.waiting.append((work, now + self._lease))
 
     def _learn_targets(self) -> None:
-        now = time.monotonic()
         lanes = [lane for lane in self._lanes.values() if lane.waiting]
         accounts = sorted({lane.account_id for lane in lanes})
-        present = queue.versions(accounts) if accounts else {}
+        now, present = time.monotonic(), queue.versions(accounts) if accounts else {}
         for id in accounts:
             if id not in self._known or self._known[id][0] != present.get(id):
                 self._known[id] = (present.get(id), queue.targets(id))
@@ -185,7 +184,7 @@ class Dispatcher:
                 lane.note(result)
                 self._finished.put(result)
                 now = time.monotonic()
-                go_on = lane.is_good(now) and not self._one_each
+                go_on = lane.may_go_on(now) and not self._one_each
                 work = lane.take(now, self._needed) if go_on else None
                 asks = work is None or lane.wants_more
             if asks or self._finished.qsize() >= TOGETHER:

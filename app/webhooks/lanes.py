@@ -62,13 +62,17 @@ class Lane:
         """How much of payloads waits here."""
         return sum(len(work.payload) for work, _ in self.waiting)
 
+    def may_go_on(self, now: float) -> bool:
+        """Whether who delivered one may take the next, without a look at the database."""
+        return self.is_good(now) and now < self.fresh_until
+
     def learn(self, target: Target | None, now: float) -> None:
         """Take down where deliveries go at this moment."""
         self.target, self.fresh_until = target, now + FRESH_SECONDS
 
     def take(self, now: float, needed: float) -> Work | None:
         """The next delivery to try, if it may be tried now and its lease lasts long enough."""
-        while self.waiting and len(self.running) < self.limit(now) and now < self.fresh_until:
+        while self.waiting and len(self.running) < self.limit(now):
             work, lease_ends = self.waiting.popleft()
             if lease_ends - now >= needed:  # else it waited too long here; it is due again soon
                 self.running[work.id] = now
