@@ -3,22 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from pathlib import Path
+from collections.abc import Callable, Iterator
 
 import pytest
 from flask import Flask
 from playwright.sync_api import expect
 
 from tests.browser.conftest import Visit
-from tests.browser.test_console import (
-    IDS,
-    LOOKS,
-    NARROW,
-    check_fits,
-    check_nothing_scrolls_sideways,
-    sign_in,
-)
+from tests.browser.test_console import sign_in
 from tests.browser.test_people import fill, press
 from tests.builders import Cast, make_record
 from tests.mailbox import run_jobs
@@ -74,59 +66,45 @@ def test_an_admin_makes_a_webhook_and_follows_its_deliveries(
     visit.check_quiet_and_at_home()
 
 
-@pytest.mark.parametrize(("scheme", "size"), LOOKS[::3], ids=IDS[::3])
 def test_every_page_of_webhooks_suits_everybody(
     visit: Visit,
     live_app: Flask,
     live_cast: Cast,
     receiver: Receiver,
-    axe: str,
-    tmp_path: Path,
-    scheme: str,
-    size: dict[str, int],
+    look: Callable[[str], None],
 ) -> None:
     page = visit.page
-    page.set_viewport_size(size)  # type: ignore[arg-type]
-    page.emulate_media(color_scheme=scheme)  # type: ignore[arg-type]
-
-    def show(name: str) -> None:
-        page.screenshot(path=tmp_path / f"{name}.png", full_page=True)
-        check_fits(visit)
-        if size == NARROW:
-            check_nothing_scrolls_sideways(visit)
-        visit.check_accessible(axe)
-
     sign_in(visit, live_cast.alice)
     page.get_by_role("link", name="Webhooks", exact=True).click()
-    show("empty")
+    look("empty")
     press(visit, "New webhook")
     fill(visit, url="ftp://nowhere", collection="articles", filter="title =")
     page.locator("[name=url]").evaluate("one => one.type = 'text'")
     press(visit, "Make the webhook")
-    show("new-refused")
+    look("new-refused")
     make_one(visit, f"{receiver.url}/with/a/{'long-' * 20}path")
-    show("secret")
+    look("secret")
     press(visit, "I have copied it")
     press(visit, "Send a test")
-    show("tested")
+    look("tested")
     make_record(live_cast.alice, "articles", title="A long title " * 30)
     deliver(live_app)
     page.get_by_role("link", name="with/a/long").click()
     page.get_by_text("Delete…").click()
-    show("one")
+    look("one")
     page.get_by_role("link", name="Webhooks", exact=True).click()
-    show("list")
+    look("list")
     page.get_by_role("link", name="Deliveries", exact=True).first.click()
-    show("deliveries")
+    look("deliveries")
     page.get_by_role("rowheader").get_by_role("link").first.click()
     page.locator("details.sample summary").first.click()
-    show("delivery")
+    look("delivery")
     press(visit, "Sign out")
     sign_in(visit, live_cast.root)
     run_jobs(live_app)
     page.get_by_role("link", name="Jobs").click()
-    show("jobs")
+    look("jobs")
     page.get_by_role("link", name="Webhooks", exact=True).click()
-    show("accounts")
+    look("accounts")
     page.get_by_role("link", name="Acme").click()
-    show("of-acme")
+    look("of-acme")
