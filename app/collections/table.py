@@ -264,8 +264,8 @@ def _index(table: sa.Table, field: Field) -> None:
     columns = (table.c.account_id, table.c[field.name])
     if field.unique:
         sa.Index(_name("uq", table.name, field.name), *columns, unique=True)
-    elif field.options.get("index") or isinstance(field, ReferenceField):
-        # A reference is looked up whenever its target is deleted. The id breaks ties of an order.
+    elif field.indexed:
+        # The id breaks ties of an order.
         sa.Index(_name("ix", table.name, field.name), *columns, table.c.id)
 
 

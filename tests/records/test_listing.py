@@ -536,6 +536,9 @@ def test_a_read_is_one_statement(root: Caller, alice: Caller, app: Flask) -> Non
         "records/posts",
         "records/posts?text=a&number=1&sort=-text,number&fields=text",
         "records/posts?include_total=false",
+        "records/posts?skip=7",
+        "records/posts?cursor=&text=nobody",
+        "records/posts?text=nobody&expand=reference",
         "records/posts/{id}",
         "records/posts/{id}?fields=text",
     ]:
