@@ -15,6 +15,7 @@ from typing import Any
 from app import stamps
 from app.auth.principal import Principal
 from app.collections import access as accesses
+from app.collections import masking
 from app.collections.definition import Definition
 from app.collections.fields import SYSTEM_FIELDS
 from app.errors import BadRequest, Conflict, Forbidden, InvalidValues, Malformed, problem
@@ -26,6 +27,7 @@ from app.records.values import Problems
 
 PIECE = 500
 MOST_TOLD = 100
+MASK = "This is what you see masked, not the value itself. Have it exported by who sees it."
 DENIED = {"rule_denied", "field_denied"}
 
 Body = dict[str, Any]
@@ -107,6 +109,7 @@ class Import:
         # An export has them; they are the service's to set.
         bodies = [{n: v for n, v in one.items() if n not in SYSTEM_FIELDS} for _, one in piece]
         loose: dict[str, Body] = {}
+        self._check_masks(bodies, problems)
         try:
             change = changes.prepare_new(self.definition, bodies, problems, self.by)
             if self.keep_ids:
@@ -125,6 +128,18 @@ class Import:
             raise stamps.Stale from None  # somebody was faster: the next look tells with what
         self.faults.note(problems.found, self.lines)
         return loose
+
+    def _check_masks(self, bodies: Sequence[Body], problems: Problems) -> None:
+        """Refuse what an export showed masked: stored, it would pass for the value itself."""
+        fields = self.definition.fields.items()
+        masked = {name: one for name, one in fields if accesses.sees_masked(self.by, one)}
+        for index, body in enumerate(bodies if masked else ()):
+            found = [
+                problem(name, "invalid_option", MASK)
+                for name, field in masked.items()
+                if isinstance(body.get(name), str) and masking.is_mask(field, body[name])
+            ]
+            problems.add(index, found)
 
     def _with_ids(self, change: Change, given: Sequence[Any]) -> Change:
         scoped = store.scope(self.definition, self.by.one_account())

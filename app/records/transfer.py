@@ -26,8 +26,10 @@ REFUSED = query.OWN - {"filter", "sort", "fields"}
 class Export:
     """A list on its way into a file; to be closed."""
 
-    def __init__(self, name: str, text: Iterator[bytes], rows: Stream) -> None:
-        self.name, self._text, self.close = name, text, rows.close
+    def __init__(
+        self, name: str, text: Iterator[bytes], rows: Stream, masked: Sequence[str]
+    ) -> None:
+        self.name, self._text, self.close, self.masked = name, text, rows.close, masked
 
     @property
     def text(self) -> Iterator[bytes]:
@@ -53,7 +55,9 @@ def exported(collection: str, format: str, parameters: Parameters, *, by: Princi
         {**access.parameters, **conditions.bound},
     )
     shown = (views.shown(row, asked.names, access) for row in rows)
-    return Export(definition.name, formats.written(format, asked.names, shown), rows)
+    text = formats.written(format, asked.names, shown)
+    masked = [name for name in asked.names if name in access.masked]
+    return Export(definition.name, text, rows, masked)
 
 
 def _asked(access: accesses.Access, parameters: Parameters) -> query.Query:
