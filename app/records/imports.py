@@ -24,9 +24,11 @@ from app.records.changes import Change
 from app.records.clashes import TAKEN, Clash
 from app.records.formats import Line
 from app.records.values import Problems
+from app.records.views import Shown
 
 PIECE = 500
 MOST_TOLD = 100
+MOST_SHOWN = 5
 MASK = "This is what you see masked, not the value itself. Have it exported by who sees it."
 DENIED = {"rule_denied", "field_denied"}
 
@@ -79,18 +81,23 @@ class Import:
         self.faults = Faults()
         self.lines: list[int] = []
         self.untied: dict[int, Body] = {}
+        self.first: list[Shown] = []
+        """The first records, as the caller may view them."""
 
-    def run(self, lines: Iterable[Line]) -> int:
-        """Create all of them; returns how many. Raises what `Faults.check` says, and Stale."""
+    def run(self, lines: Iterable[Line]) -> Iterator[int]:
+        """Create all of them; yields after each piece how many it has seen.
+
+        Raises what `Faults.check` says, and Stale.
+        """
         placed = self._placed(lines)
         if self.keep_ids:
             placed = map(self._untie, *_with_all_ids(placed))
         loose: dict[str, Body] = {}
         while piece := list(islice(placed, PIECE)):
             loose |= self._create(piece)
+            yield len(self.lines)
         self.faults.check()
         self._tie(loose)
-        return len(self.lines)
 
     def _placed(self, lines: Iterable[Line]) -> Iterator[Placed]:
         for line, item in lines:
@@ -119,7 +126,8 @@ class Import:
             change = _without_faulty(change)
             loose = self._loose(change)
             if change.values:
-                changes.store_all(change)
+                made = changes.store_all(change)
+                self.first += made[: MOST_SHOWN - len(self.first)]
         except Forbidden as error:
             if "details" not in error.extra:
                 raise

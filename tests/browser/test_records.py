@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from playwright.sync_api import expect
@@ -22,6 +23,11 @@ from tests.builders import OPEN, Cast, make_collection, make_record
 
 pytestmark = pytest.mark.browser
 
+FILE: Any = {
+    "name": "books.csv",
+    "mimeType": "text/csv",
+    "buffer": b"title,pages,lent\n" + b"The Dispossessed,387,true\n" * 600,
+}
 BOOKS = [
     {"name": "title", "type": "text", "required": True},
     {"name": "kind", "type": "text", "options": {"choices": ["novel", "poem"]}},
@@ -145,6 +151,10 @@ def test_new_pages_fit_and_keep_nobody_out(
             fill(visit, name_11="code")
             page.locator("[name=unique_11]").check()
             press(visit, "Show the plan")
+        if name == "import":
+            page.set_input_files("[name=file]", FILE)
+            press(visit, "Try it out")
+            expect(page.get_by_role("status")).to_contain_text("All 600 records of the file fit")
         if name == "record":
             press(visit, "Find")
         page.screenshot(path=tmp_path / f"{name}.png", full_page=True)
