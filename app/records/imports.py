@@ -121,9 +121,9 @@ class Import:
             change = changes.prepare_new(self.definition, bodies, problems, self.by)
             if self.keep_ids:
                 change = self._with_ids(change, [one.get("id") for _, one in piece])
-            change = _without_faulty(change)
-            self._check_unique(change)
-            change = _without_faulty(change)
+            change = changes.faultless(change)
+            changes.note_clashes(change)
+            change = changes.faultless(change)
             loose = self._loose(change)
             if change.values:
                 made = changes.store_all(change)
@@ -164,18 +164,6 @@ class Import:
                 taken.add(id)
         return replace(change, values=values)
 
-    def _check_unique(self, change: Change) -> None:
-        access = change.access
-        for index, names in store.clashing(self.definition, change.values).items():
-            row = change.values[index]
-            led_to = store.foreseen(self.definition, row, access.follows)
-            if access.allows({**row, **led_to}, change.sent[index]):
-                found = [problem(name, "not_unique", TAKEN) for name in names]
-            else:
-                # What others have must not show to whom the rule refuses the record anyway.
-                found = [problem(None, "rule_denied", str(access.refusal()))]
-            change.problems.add(index, found)
-
     def _untie(self, placed: Placed, ids: Collection[str]) -> Placed:
         """The record without its references to records of the same file, which come to it later."""
         place, body = placed
@@ -211,18 +199,6 @@ def _with_all_ids(placed: Iterable[Placed]) -> tuple[list[Placed], Iterator[set[
     known = list(placed)
     ids = {body["id"] for _, body in known if _is_id(body.get("id"))}
     return known, repeat(ids)
-
-
-def _without_faulty(change: Change) -> Change:
-    places = change.problems.places or ()
-    faulty = {one["index"] for one in change.problems.found}
-    kept = [index for index, place in enumerate(places) if place not in faulty]
-    return replace(
-        change,
-        values=[change.values[index] for index in kept],
-        sent=[change.sent[index] for index in kept],
-        problems=change.problems.of([places[index] for index in kept]),
-    )
 
 
 def _is_id(value: Any) -> bool:

@@ -90,7 +90,19 @@ def test_values_that_must_be_unique_name_the_records_that_clash(
     assert told(answer) == [(1, "code", "not_unique"), (3, "code", "not_unique")]
     assert answer.json["field"] == "code"
     assert stored(alice) == [there]
-    assert alice.post(URL, {"records": [bodies[0], bodies[2]]}).status_code == 201
+    # With faults of other kinds, they are told along.
+    mixed = alice.post(URL, {"records": [*bodies, {"n": "x"}]})
+    lacking = [(6, "n", "invalid_type"), (6, "title", "required_missing")]
+    assert (mixed.status_code, sorted(told(mixed))) == (400, sorted([*told(answer), *lacking]))
+    made = alice.post(URL, {"records": [bodies[0], bodies[2]]}).json["created"]
+    codes = [{"code": "new"}, {"title": None}, {"title": "y"}]
+    items = [
+        {"id": one["id"], "data": data} for one, data in zip([*made, there], codes, strict=True)
+    ]
+    assert told(alice.patch(URL, {"records": items})) == [
+        (0, "code", "not_unique"),
+        (1, "title", "required_null"),
+    ]
 
 
 def test_a_batch_changes_only_what_is_sent(alice: Caller, posts: Any) -> None:
