@@ -9,7 +9,6 @@ from threading import Event
 from time import monotonic, sleep
 from typing import Any
 
-import pytest
 import sqlalchemy as sa
 from flask import Flask
 from werkzeug.test import TestResponse
@@ -341,23 +340,22 @@ ADDED: list[tuple[dict[str, Any], Any, Any]] = [
 ]
 
 
-@pytest.mark.parametrize(("properties", "filled", "written"), ADDED)
-def test_a_field_added_to_records_is_filled_with_its_default(
-    root: Caller, alice: Caller, properties: dict[str, Any], filled: Any, written: Any
-) -> None:
-    made = make_collection(root)
-    old = make_record(alice, title="a")
-    new = {"name": "Order", **properties}
-    answer = extend(root, made, new)
-    assert answer.status_code == 200, answer.json
-    assert [f["name"] for f in answer.json["schema"]] == ["title", "Order"]
-    assert answer.json["updated_at"] > made["updated_at"]
-    assert root.get("collections/posts").json == answer.json
-    assert alice.get(f"records/posts/{old['id']}").json == old | {"Order": filled}
-    assert make_record(alice)["Order"] == filled
-    record = make_record(alice, Order=written)
-    assert alice.get(f"records/posts/{record['id']}").json["Order"] == written
-    assert len(alice.get("records/posts").json["items"]) == 3
+def test_a_field_added_to_records_is_filled_with_its_default(root: Caller, alice: Caller) -> None:
+    for properties, filled, written in ADDED:
+        made = make_collection(root)
+        old = make_record(alice, title="a")
+        new = {"name": "Order", **properties}
+        answer = extend(root, made, new)
+        assert answer.status_code == 200, answer.json
+        assert [f["name"] for f in answer.json["schema"]] == ["title", "Order"]
+        assert answer.json["updated_at"] > made["updated_at"]
+        assert root.get("collections/posts").json == answer.json
+        assert alice.get(f"records/posts/{old['id']}").json == old | {"Order": filled}
+        assert make_record(alice)["Order"] == filled
+        record = make_record(alice, Order=written)
+        assert alice.get(f"records/posts/{record['id']}").json["Order"] == written
+        assert len(alice.get("records/posts").json["items"]) == 3
+        assert root.delete(f"collections/{made['id']}").status_code == 200
 
 
 def test_a_required_field_without_default_needs_an_empty_collection(

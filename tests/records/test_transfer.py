@@ -312,34 +312,32 @@ def test_faults_of_later_pieces_are_told_too(alice: Caller, root: Caller) -> Non
     assert records(alice) == []
 
 
-@pytest.mark.parametrize(
-    ("format", "file", "loc"),
-    [
-        ("csv", "", ["body"]),
-        ("csv", "title,title\na,b", ["body", 1]),
-        ("csv", "title,views\na\n", ["body", 2]),
-        ("csv", 'title\n"a\n\nb"\nc,d\n', ["body", 5]),
-        ("csv", 'title\n"a"b\n', ["body", 2]),
-        ("csv", b"title\n\xff\n", ["body"]),
-        ("csv", "title\na\0b\n", ["body"]),
-        ("json", "", ["body"]),
-        ("json", "{}", ["body"]),
-        ("json", "[1]", ["body", 1]),
-        ("json", '[{"title": "a"}\n,\n[]]', ["body", 3]),
-        ("json", '[{"title": "a"},]', ["body"]),
-        ("json", '[{"title": "a"}', ["body"]),
-        ("json", '[{"title": NaN}]', ["body"]),
-        ("json", '[{"title": "\\u0000"}]', ["body"]),
-        ("jsonl", '{"title": "a"}\n{"title"\n', ["body"]),
-        ("jsonl", '{"title": "a"}\n[]\n', ["body", 2]),
-    ],
-)
-def test_what_is_no_file_of_records_is_422(
-    alice: Caller, things: dict[str, Any], format: str, file: str | bytes, loc: list[Any]
-) -> None:
-    answer = send(alice, format, file)
-    assert (answer.status_code, answer.json["error"]) == (422, "validation_error")
-    assert answer.json["detail"][0]["loc"] == loc
+NO_FILES: list[tuple[str, str | bytes, list[Any]]] = [
+    ("csv", "", ["body"]),
+    ("csv", "title,title\na,b", ["body", 1]),
+    ("csv", "title,views\na\n", ["body", 2]),
+    ("csv", 'title\n"a\n\nb"\nc,d\n', ["body", 5]),
+    ("csv", 'title\n"a"b\n', ["body", 2]),
+    ("csv", b"title\n\xff\n", ["body"]),
+    ("csv", "title\na\0b\n", ["body"]),
+    ("json", "", ["body"]),
+    ("json", "{}", ["body"]),
+    ("json", "[1]", ["body", 1]),
+    ("json", '[{"title": "a"}\n,\n[]]', ["body", 3]),
+    ("json", '[{"title": "a"},]', ["body"]),
+    ("json", '[{"title": "a"}', ["body"]),
+    ("json", '[{"title": NaN}]', ["body"]),
+    ("json", '[{"title": "\\u0000"}]', ["body"]),
+    ("jsonl", '{"title": "a"}\n{"title"\n', ["body"]),
+    ("jsonl", '{"title": "a"}\n[]\n', ["body", 2]),
+]
+
+
+def test_what_is_no_file_of_records_is_422(alice: Caller, things: dict[str, Any]) -> None:
+    for format, file, loc in NO_FILES:
+        answer = send(alice, format, file)
+        assert (answer.status_code, answer.json["error"]) == (422, "validation_error"), file
+        assert answer.json["detail"][0]["loc"] == loc, file
     assert records(alice) == []
 
 
