@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
 from threading import Event, Thread
-from typing import Any
+from typing import IO, Any
 
 import pytest
 import sqlalchemy as sa
@@ -184,6 +184,12 @@ def writing(caller: Caller, writers: int, numbers: Iterator[int]) -> Iterator[li
             thread.result()
 
 
+def wait_for_line(output: IO[bytes], wanted: bytes) -> None:
+    """Read on to a line; no further than to the end."""
+    while (line := output.readline()) and line.strip() != wanted:
+        pass
+
+
 def killed_changes(database: str, folder: Path, kills: int, writers: int) -> None:
     """Kill a process that changes a schema, while this one writes, and look at what it leaves."""
     settings = settings_for(database, folder)
@@ -200,10 +206,10 @@ def killed_changes(database: str, folder: Path, kills: int, writers: int) -> Non
     for _ in range(kills):
         changer = subprocess.Popen(command, cwd=PROJECT, env=env, stdout=subprocess.PIPE)
         assert changer.stdout is not None
-        while (line := changer.stdout.readline()) and line.strip() != b"ready":
-            pass
+        wait_for_line(changer.stdout, b"ready")
         with writing(cast.alice, writers, numbers) as made:
-            time.sleep(random.uniform(0.1, 0.8))
+            wait_for_line(changer.stdout, b"changed")
+            time.sleep(random.uniform(0, 0.6))
             assert changer.poll() is None
             changer.kill()
             changer.wait()
