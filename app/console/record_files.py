@@ -54,13 +54,13 @@ class Run:
     format: str
     raw: bytes
     dry_run: bool
-    total: int | None = None
+    form: Form
+    total: int | None
     """How many records there are; None where the file cannot be read to its end."""
     count: int = 0
     sample: list[Shown] = field(default_factory=list)
     wrong: list[tuple[Any, str | None, str]] = field(default_factory=list)
     more: int = 0
-    form: Form = field(default_factory=lambda: Form({"file": ""}))
 
     @property
     def columns(self) -> list[str]:
@@ -117,19 +117,19 @@ def import_records(account_id: str, name: str) -> Page | BaseResponse:
 
     Of a long file the page is sent bit by bit, as the work goes on.
     """
-    shelf = places.shelf(account_id, name)
+    shelf, form = places.shelf(account_id, name), Form({"file": ""})
+    dry_run = request.form.get("do") != "import"
     try:
         format, raw = _file()
     except AppError as error:
-        return _page(shelf, Form({"file": ""}).refused(error))
-    dry_run = request.form.get("do") != "import"
-    run = Run(account_id, name, format, raw, dry_run, _count(format, raw))
+        return _page(shelf, form.refused(error))
+    run = Run(account_id, name, format, raw, dry_run, form, _count(format, raw))
     if run.is_long:
         return _page_in_steps(shelf, run)
     for _ in run.steps():
         pass
-    if dry_run or run.form.status != 200:
-        return _page(shelf, run.form, run=run)
+    if dry_run or form.status != 200:
+        return _page(shelf, form, run=run)
     return told(f"{run.count} records are imported.", "console.show_records", **shelf.at)
 
 
