@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from playwright.sync_api import expect
@@ -23,7 +22,7 @@ from tests.builders import OPEN, Cast, make_collection, make_record
 
 pytestmark = pytest.mark.browser
 
-FILE: Any = {
+FILE = {
     "name": "books.csv",
     "mimeType": "text/csv",
     "buffer": b"title,pages,lent\n" + b"The Dispossessed,387,true\n" * 600,
@@ -147,14 +146,14 @@ def test_new_pages_fit_and_keep_nobody_out(
     }
     for name, path in paths.items():
         page.goto(path)
-        if name == "schema":
-            fill(visit, name_11="code")
-            page.locator("[name=unique_11]").check()
-            press(visit, "Show the plan")
         if name == "import":
             page.set_input_files("[name=file]", FILE)
             press(visit, "Try it out")
             expect(page.get_by_role("status")).to_contain_text("All 600 records of the file fit")
+        if name == "schema":
+            fill(visit, name_11="code")
+            page.locator("[name=unique_11]").check()
+            press(visit, "Show the plan")
         if name == "record":
             press(visit, "Find")
         page.screenshot(path=tmp_path / f"{name}.png", full_page=True)
