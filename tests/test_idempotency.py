@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+import signal
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -142,24 +144,51 @@ def test_who_is_overtaken_changes_nothing(
     assert total(alice) == 0
 
 
-def test_the_answer_is_kept_with_the_change_or_neither_is(
-    app: Flask, alice: Caller, posts: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    class Killed(BaseException):
-        pass
+def dies(app: Flask, caller: Caller, moment: str) -> None:
+    """Send the request in a process that is killed at a moment of its end."""
+    finish = idempotency.finish
 
     def kill(*arguments: Any) -> None:
-        raise Killed
+        os.kill(os.getpid(), signal.SIGKILL)
 
-    with monkeypatch.context() as patched:
-        # Between the change and its answer: as if the process was killed there.
-        patched.setattr(idempotency, "finish", kill)
-        with pytest.raises(Killed):
-            alice.post("records/posts", {"title": "a"}, headers=KEY)
-    assert total(alice) == 0
+    def killed(*arguments: Any) -> None:
+        if moment == "before the answer is kept":
+            kill()
+        if moment == "before both are committed":
+            sa.event.listen(db.db.engine, "commit", kill)
+        finish(*arguments)
+        kill()
+
+    child = os.fork()
+    if not child:
+        try:
+            db.dispose_after_fork(app)
+            idempotency.finish = killed
+            caller.post("records/posts", {"title": "a"}, headers=KEY)
+        finally:
+            os._exit(1)
+    assert os.WTERMSIG(os.waitpid(child, 0)[1]) == signal.SIGKILL
+
+
+@pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning")
+@pytest.mark.parametrize(
+    ("moment", "kept"),
+    [
+        ("before the answer is kept", False),
+        ("before both are committed", False),
+        ("before it is sent", True),
+    ],
+)
+def test_who_is_killed_leaves_the_change_with_its_answer_or_neither(
+    app: Flask, alice: Caller, posts: Any, moment: str, *, kept: bool
+) -> None:
+    dies(app, alice, moment)
+    assert total(alice) == kept
+    early = alice.post("records/posts", {"title": "a"}, headers=KEY)
+    assert early.status_code == (201 if kept else 409)
     age(app, 61)
-    assert alice.post("records/posts", {"title": "a"}, headers=KEY).status_code == 201
-    assert total(alice) == 1
+    again = alice.post("records/posts", {"title": "a"}, headers=KEY)
+    assert (again.status_code, REPLAYED in again.headers, total(alice)) == (201, kept, 1)
 
 
 SECRETS: list[tuple[str, Callable[[Caller], Any]]] = [
@@ -220,6 +249,19 @@ def test_every_post_takes_a_key(root: Caller, posts: Any, path: str, body: Any) 
     again = root.post(path, body, headers=KEY)
     assert (again.status_code, again.data) == (first.status_code, first.data)
     assert again.headers[REPLAYED] == "true"
+
+
+def test_a_file_is_the_same_whatever_parts_it_from_the_rest(alice: Caller, posts: Any) -> None:
+    def send(boundary: str, text: str) -> Any:
+        head = 'Content-Disposition: form-data; name="file"; filename="a.csv"'
+        data = f"--{boundary}\r\n{head}\r\n\r\n{text}\r\n--{boundary}--\r\n"
+        kind = f"multipart/form-data; boundary={boundary}"
+        return alice.post("records/posts/import", data=data, content_type=kind, headers=KEY)
+
+    first, again = send("one", "title\na"), send("two", "title\na")
+    assert (first.json["imported"], again.data, total(alice)) == (1, first.data, 1)
+    assert again.headers[REPLAYED] == "true"
+    assert send("one", "title\nb").status_code == 422
 
 
 def test_keys_of_sign_in_and_of_strangers_are_not_looked_at(

@@ -124,7 +124,7 @@ def _answer_again(access: Access) -> Response | None:
         return None
     g.principal = caller = _verified(caller, access)
     name = "/".join(filter(None, (caller.user_id, caller.api_key_id)))
-    asked = idempotency.digest(request.path, request.query_string, request.get_data(cache=True))
+    asked = idempotency.digest(request.path, request.query_string, _lasting_body())
     key = request.headers[idempotency.HEADER]
     found = idempotency.claim(caller.one_account(), name, key, asked)
     if isinstance(found, idempotency.Claim):
@@ -135,6 +135,13 @@ def _answer_again(access: Access) -> Response | None:
     if found.etag:
         answer.headers["ETag"] = found.etag
     return answer
+
+
+def _lasting_body() -> bytes:
+    body = request.get_data(cache=True)
+    # Clients draw the boundary between parts anew for every request.
+    boundary = request.mimetype_params.get("boundary")
+    return body.replace(boundary.encode(), b"") if boundary else body
 
 
 def _settle(answer: Response) -> Response:

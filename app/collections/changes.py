@@ -98,7 +98,7 @@ class Change:
         if field.unique and not (before and before.unique):
             message = "{count} values occur more than once in an account."
             yield problem(field.name, CLASH, message), _clashes(rows, value)
-        if before and _is_indexed(field) and not _is_indexed(before) and _is_text(value):
+        if before and field.indexed and not before.indexed and _is_text(value):
             message = f"{{count}} records have more than the {LONGEST_INDEXED} bytes of an index."
             long = sa.select(count).select_from(rows).where(_bytes(value) > LONGEST_INDEXED)
             yield problem(field.name, "too_long", message), long
@@ -148,10 +148,6 @@ def _clashes(rows: sa.Table, value: Any) -> sa.Select[Any]:
 
 def _is_text(value: Any) -> bool:
     return isinstance(value.type, sa.Text)
-
-
-def _is_indexed(field: Field) -> bool:
-    return bool(field.unique or field.options.get("index"))
 
 
 def _bytes(value: Any) -> Any:

@@ -80,9 +80,13 @@ class Field:
         """Why the field's options make no sense."""
         yield from ()
 
+    @property
+    def indexed(self) -> bool:
+        """Whether it has an index of its own."""
+        return bool(self.unique or self.options.get("index"))
+
     def _check_indexable(self, value: str) -> None:
-        indexed = self.unique or self.options.get("index")
-        if indexed and len(value.encode()) > LONGEST_INDEXED:
+        if self.indexed and len(value.encode()) > LONGEST_INDEXED:
             message = f"Must have at most {LONGEST_INDEXED} bytes, as this field is indexed."
             raise Refused("too_long", message)
 
@@ -383,6 +387,7 @@ class ReferenceField(Field):
     column_type = db.Id
     known_options = frozenset({"index"})
     json_schema: ClassVar[Mapping[str, Any]] = {"type": "string", "format": "uuid"}
+    indexed = True  # it is looked up whenever its target is deleted
 
     def clean(self, value: Any) -> str:
         """A text; whether such a record exists is asked of the database for all fields at once."""

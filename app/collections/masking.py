@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping
+from itertools import zip_longest
 from typing import Any
 
 from app.accounts.models import PII_GROUP
@@ -12,6 +13,12 @@ from app.collections.fields import ComputedField, Field
 
 FULL = "*" * 8
 LONGEST_MASK = 200
+SHAPES = {
+    "email": r".\*{3}@.+",
+    "ssn": r"\*{3}-\*{2}-[0-9]{4}",
+    "phone": r"\*{3}-\*{3}-[0-9]{4}",
+    "name": r"\S\*{3}( \S\*{3})*",
+}
 KEPT = re.compile(r"\{(first|last):([0-9]{1,3})\}")
 
 
@@ -27,6 +34,20 @@ def masked(field: Field, value: Any) -> Any:
     if not isinstance(value, str) or isinstance(field, ComputedField):
         return FULL
     return MASKS[field.mask_type or "full"](field, value)
+
+
+def is_mask(field: Field, text: str) -> bool:
+    """Whether a text has the form that the field's values are masked to."""
+    kind = field.mask_type or "full"
+    shape = _custom_shape(field.options["mask"]) if kind == "custom" else SHAPES.get(kind)
+    return text == FULL or bool(shape and re.fullmatch(shape, text, re.DOTALL))
+
+
+def _custom_shape(mask: str) -> str:
+    parts = KEPT.split(mask)  # text, "first" or "last", count, text, and so on
+    kept = (f".{{{int(count)}}}" for count in parts[2::3])
+    texts = map(re.escape, parts[::3])
+    return "".join(part for pair in zip_longest(texts, kept, fillvalue="") for part in pair)
 
 
 def problems(spec: Mapping[str, Any]) -> Iterator[tuple[str, str]]:

@@ -9,7 +9,7 @@ import marshmallow as ma
 
 from app import rest
 from app.auth.guard import principal
-from app.collections import masking, revisions, updates
+from app.collections import masking, removal, revisions, updates
 from app.collections import service as collections
 from app.collections.fields import RETURN_TYPES, TYPES
 from app.collections.models import Collection
@@ -301,15 +301,33 @@ class Names(rest.Schema):
     total = ma.fields.Integer(required=True)
 
 
-class DeletedCollection(rest.Schema):
-    """What was deleted."""
+class DroppedCollection(rest.Schema):
+    """A collection that was deleted along with another."""
 
-    message = ma.fields.String(required=True)
     collection_id = ma.fields.String(required=True)
     collection_name = ma.fields.String(required=True)
     table_name = ma.fields.String(required=True)
     records_deleted = ma.fields.Integer(required=True)
     migration_revision = ma.fields.String(required=True)
+
+
+class DeletedCollection(DroppedCollection):
+    """What was deleted."""
+
+    message = ma.fields.String(required=True)
+    also_deleted = ma.fields.List(
+        ma.fields.Nested(DroppedCollection), metadata={"description": "Where `with` names any."}
+    )
+
+
+class DeletionArgs(rest.Schema):
+    """What else to delete."""
+
+    along = rest.Text(
+        data_key="with",
+        longest=40_000,
+        metadata={"description": "Comma-separated names or ids of collections that go along."},
+    )
 
 
 class CollectionArgs(rest.PageArgs):
@@ -485,6 +503,7 @@ def plan_collection(body: dict[str, Any], collection_id: str) -> dict[str, Any]:
 
 
 @blueprint.route("/<uuid:collection_id>", methods=["DELETE"])
+@blueprint.arguments(DeletionArgs, location="query")
 @blueprint.response(
     200,
     DeletedCollection,
@@ -497,11 +516,16 @@ def plan_collection(body: dict[str, Any], collection_id: str) -> dict[str, Any]:
         "migration_revision": "019a9f00000070008000000000000001",
     },
 )
-@blueprint.fails(409)
+@blueprint.fails(400, 409)
 @superadmin
-def delete_collection(collection_id: str) -> dict[str, Any]:
-    """Delete a collection with the records of all accounts."""
-    return collections.delete(collection_id)
+def delete_collection(args: dict[str, Any], collection_id: str) -> dict[str, Any]:
+    """Delete a collection with the records of all accounts.
+
+    While another refers to it, it is a 409. Collections that refer to each other in a circle can
+    only go together: `with` names the others.
+    """
+    named = args.get("along", "").split(",")
+    return removal.delete(collection_id, [one.strip() for one in named if one.strip()])
 
 
 EXAMPLE_RULES = {

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import sqlalchemy as sa
 from sqlalchemy.exc import DBAPIError
 
-from app import clock, db, events, json_gate, rules, stamps
+from app import clock, db, json_gate, rules, stamps
 from app.auth.principal import Principal
 from app.collections import access, definition, revisions, schema, table
 from app.collections.definition import ALL_FIELDS, FIELD_LISTS, OPERATIONS, Definition
@@ -91,36 +91,6 @@ def new(name: str, specs: Sequence[schema.Spec], known: Mapping[str, str]) -> Co
     )
 
 
-@schema_change
-def delete(collection_id: str) -> dict[str, Any]:
-    """Drop a collection with all its records. Raises Conflict while another refers to it."""
-    row = locked(collection_id)
-    referring = [
-        other.name
-        for other in db.db.session.scalars(sa.select(Collection))
-        if other.id != row.id
-        and any((spec.get("collection") or "").lower() == row.name_key for spec in other.schema)
-    ]
-    if referring:
-        raise Conflict(f"Other collections refer to this one: {', '.join(sorted(referring))}.")
-    old = definition.of_row(row)
-    records = db.connection().scalar(sa.select(sa.func.count()).select_from(old.table))
-    db.db.session.delete(row)
-    db.db.session.flush()
-    events.publish(events.CollectionRemoved(old))
-    statements = table.removal(old.table)
-    table.run(statements)
-    revision = revisions.record(row.id, f"delete collection {row.name}", statements)
-    return {
-        "message": "The collection and its records are deleted.",
-        "collection_id": row.id,
-        "collection_name": row.name,
-        "table_name": row.table_name,
-        "records_deleted": records,
-        "migration_revision": revision,
-    }
-
-
 def find(reference: str) -> Collection:
     """The collection with that id or name. Raises NotFound."""
     is_id = UuidPath.accepts(reference)
@@ -192,11 +162,7 @@ def change_rules(
     """
     with db.transaction() as session:
         row = locked(find(reference).id)
-        if seen is not None and seen != str(row.version):
-            message = (
-                "Somebody else has changed this collection meanwhile. Preview the effect anew."
-            )
-            raise Conflict(message)
+        check_seen(row, seen)
         found: list[dict[str, Any]] = []
         settled = settle_rules(changes, definition.of_row(row), found)
         if found:
@@ -280,6 +246,13 @@ def locked(collection_id: str) -> Collection:
     if row is None:
         raise NotFound("There is no such collection.")
     return row
+
+
+def check_seen(row: Collection, seen: str | None) -> None:
+    """Refuse to change what is not as it was when the change was made up. Raises Conflict."""
+    if seen is not None and seen != str(row.version):
+        message = "Somebody else has changed this collection meanwhile. Preview the effect anew."
+        raise Conflict(message)
 
 
 def targets() -> dict[str, str]:

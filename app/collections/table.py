@@ -20,6 +20,7 @@ from sqlalchemy.schema import (
     CreateColumn,
     CreateIndex,
     CreateTable,
+    DropConstraint,
     DropIndex,
     DropTable,
 )
@@ -91,9 +92,13 @@ def references(table: sa.Table, missing: Collection[str]) -> list[str]:
     return _texts([AddConstraint(one) for one in keys if _target(one) in missing])
 
 
-def removal(table: sa.Table) -> list[str]:
-    """The statements that drop the table with its records."""
-    return _texts([DropTable(table)])
+def removal(table: sa.Table, later: Iterable[sa.Table] = ()) -> list[str]:
+    """The statements that drop the table with its records, and the references of `later` ones."""
+    if _dialect().name == "sqlite":  # which lets a table go that others refer to
+        return _texts([DropTable(table)])
+    keys = [key for other in later for key in _sorted(other.foreign_key_constraints)]
+    held = [DropConstraint(key) for key in keys if _target(key) == table.name]
+    return _texts([*held, DropTable(table)])
 
 
 def change(old: sa.Table, new: sa.Table) -> list[str]:
@@ -264,8 +269,8 @@ def _index(table: sa.Table, field: Field) -> None:
     columns = (table.c.account_id, table.c[field.name])
     if field.unique:
         sa.Index(_name("uq", table.name, field.name), *columns, unique=True)
-    elif field.options.get("index") or isinstance(field, ReferenceField):
-        # A reference is looked up whenever its target is deleted. The id breaks ties of an order.
+    elif field.indexed:
+        # The id breaks ties of an order.
         sa.Index(_name("ix", table.name, field.name), *columns, table.c.id)
 
 

@@ -25,12 +25,15 @@ def update(
     *,
     name: str | None = None,
     partial: bool = False,
+    seen: str | None = None,
 ) -> Collection:
     """Add fields, change properties, and rules. Raises InvalidValues, NotFound or Conflict.
 
-    `specs` are the whole schema, or with `partial` only what changes of it.
+    `specs` are the whole schema, or with `partial` only what changes of it; `seen` is the version
+    that the change was made from, if that matters.
     """
     row = collections.locked(collection_id)
+    collections.check_seen(row, seen)
     found = _renaming(row, name)
     change = change_of(row, specs, partial, found)
     settled = collections.settle_rules(rules, change.new, found)

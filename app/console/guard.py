@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import wraps
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
@@ -22,6 +22,7 @@ from app.errors import Forbidden, Unauthorized, Unavailable
 
 RERUNS = 10
 View = TypeVar("View", bound=Callable[..., Any])
+Step = TypeVar("Step")
 csrf = CSRFProtect()
 
 CONSOLE_PATH = re.compile(r"/console(/[\w./~-]*)?(\?[\w.~&=%+/-]*)?", re.ASCII)
@@ -58,14 +59,31 @@ def steady(view: View) -> View:
                 with stamps.reloading():
                     return view(*args, **options)
             except (stamps.Stale, DBAPIError) as error:
-                if isinstance(error, DBAPIError) and not db.misses_table_or_column(error):
-                    raise
-            g.pop("console_caller")
-            recognise()
-            _check_rank(known_caller(), view)
+                _look_again(error, view)
         raise Unavailable
 
     return run  # type: ignore[return-value]
+
+
+def steady_steps(steps: Callable[[], Iterator[Step]]) -> Iterator[Step]:
+    """The same for what a page does bit by bit, in one transaction: it may begin anew."""
+    view = current_app.view_functions[request.endpoint or ""]
+    for _ in range(RERUNS):
+        try:
+            with stamps.reloading():
+                yield from steps()
+            return
+        except (stamps.Stale, DBAPIError) as error:
+            _look_again(error, view)
+    raise Unavailable
+
+
+def _look_again(error: stamps.Stale | DBAPIError, view: Callable[..., Any]) -> None:
+    if isinstance(error, DBAPIError) and not db.misses_table_or_column(error):
+        raise error
+    g.pop("console_caller")
+    recognise()
+    _check_rank(known_caller(), view)
 
 
 def cookie_name() -> str:

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import PurePath
 from typing import Any
 
-from flask import Response, request
+from flask import Response, get_flashed_messages, request, stream_template
 from werkzeug.wrappers import Response as BaseResponse
 
+from app import errors
+from app.collections.fields import SYSTEM_FIELDS
 from app.console import guard, places, record_filter
 from app.console.blueprint import blueprint
 from app.console.forms import Form, Page, told
 from app.console.places import Shelf
-from app.console.records import COLLECTION
-from app.errors import AppError, BadRequest, Malformed
-from app.records import formats, transfer
+from app.console.records import COLLECTION, tell
+from app.errors import AppError, BadRequest, Malformed, Unavailable
+from app.records import formats, imports, transfer
+from app.records.views import Shown
 from app.rest import public
 
 IMPORT = f"{COLLECTION}/import"
@@ -41,6 +45,60 @@ def export_records(account_id: str, name: str, format: str) -> Response:
     return response
 
 
+@dataclass
+class Run:
+    """A file that is tried out or imported, and what comes of it."""
+
+    account_id: str
+    name: str
+    format: str
+    raw: bytes
+    dry_run: bool
+    form: Form
+    total: int | None
+    """How many records there are; None where the file cannot be read to its end."""
+    count: int = 0
+    sample: list[Shown] = field(default_factory=list)
+    wrong: list[tuple[Any, str | None, str]] = field(default_factory=list)
+    more: int = 0
+
+    @property
+    def columns(self) -> list[str]:
+        """The fields of the sample that any record of it has a value in."""
+        filled = {n: True for one in self.sample for n in one if one[n] is not None}
+        return [name for name in filled if name not in SYSTEM_FIELDS]
+
+    @property
+    def is_long(self) -> bool:
+        """Whether somebody who waits for it should see how far it is."""
+        return (self.total or 0) > imports.PIECE
+
+    def steps(self) -> Iterator[int]:
+        """Do it; yields how many records have been looked at. What is wrong is kept, not raised."""
+        try:
+            for count, sample in guard.steady_steps(self._begun):
+                self.count, self.sample = count, sample
+                yield count
+        except AppError as error:
+            self._refused(error)
+        except errors.UNAVAILABLE:
+            if not self.is_long:  # else the page has begun, and can only tell
+                raise
+            self._refused(Unavailable())
+
+    def _begun(self) -> Iterator[tuple[int, list[Shown]]]:
+        shelf = places.shelf(self.account_id, self.name)
+        return transfer.imported_in_steps(
+            shelf.collection.name, self.format, self.raw, dry_run=self.dry_run, by=shelf.by
+        )
+
+    def _refused(self, error: AppError) -> None:
+        self.wrong = list(_lines(error))
+        self.form.status = error.status
+        self.form.problem = None if self.wrong else error.message
+        self.more = max(int(error.extra.get("count", 0)) - len(self.wrong), 0)
+
+
 @blueprint.get(IMPORT)
 @public
 @guard.for_admins
@@ -55,19 +113,24 @@ def show_import(account_id: str, name: str) -> Page:
 @guard.for_admins
 @guard.steady
 def import_records(account_id: str, name: str) -> Page | BaseResponse:
-    """Try a file out, which tells all that is wrong with it; or import it, all or nothing."""
+    """Try a file out, which tells all that is wrong with it; or import it, all or nothing.
+
+    Of a long file the page is sent bit by bit, as the work goes on.
+    """
     shelf, form = places.shelf(account_id, name), Form({"file": ""})
     dry_run = request.form.get("do") != "import"
     try:
         format, raw = _file()
-        count = transfer.imported(
-            shelf.collection.name, format, raw, dry_run=dry_run, keep_ids=False, by=shelf.by
-        )
     except AppError as error:
-        return _refused(shelf, form, error)
-    if dry_run:
-        return _page(shelf, form, fits=count)
-    return told(f"{count} records are imported.", "console.show_records", **shelf.at)
+        return _page(shelf, form.refused(error))
+    run = Run(account_id, name, format, raw, dry_run, form, _count(format, raw))
+    if run.is_long:
+        return _page_in_steps(shelf, run)
+    for _ in run.steps():
+        pass
+    if dry_run or form.status != 200:
+        return _page(shelf, form, run=run)
+    return told(f"{run.count} records are imported.", "console.show_records", **shelf.at)
 
 
 def _file() -> tuple[str, bytes]:
@@ -79,12 +142,11 @@ def _file() -> tuple[str, bytes]:
     return format, file.stream.read()
 
 
-def _refused(shelf: Shelf, form: Form, error: AppError) -> Page:
-    wrong = list(_lines(error))
-    form.status = error.status
-    form.problem = None if wrong else error.message
-    more = int(error.extra.get("count", 0)) - len(wrong)
-    return _page(shelf, form, wrong=wrong, more=max(more, 0))
+def _count(format: str, raw: bytes) -> int | None:
+    try:
+        return sum(1 for _ in formats.read(format, raw))
+    except Malformed:
+        return None
 
 
 def _lines(error: AppError) -> Iterator[tuple[Any, str | None, str]]:
@@ -102,7 +164,17 @@ def _lines(error: AppError) -> Iterator[tuple[Any, str | None, str]]:
 
 
 def _page(shelf: Shelf, form: Form, **context: Any) -> Page:
+    return form.page("console/records/import.html", **_context(shelf), **context)
+
+
+def _page_in_steps(shelf: Shelf, run: Run) -> Response:
+    get_flashed_messages()  # as long as the session's cookie can still be sent
+    template = "console/records/import.html"
+    text = stream_template(template, form=run.form, run=run, steps=run.steps(), **_context(shelf))
+    # A proxy that kept the page until it is whole would show nothing of it.
+    return Response(text, headers={"X-Accel-Buffering": "no"})
+
+
+def _context(shelf: Shelf) -> dict[str, Any]:
     may = "create" in shelf.opened(shelf.collection)
-    return form.page(
-        "console/records/import.html", shelf=shelf, may=may, ask=places.WHOM_TO_ASK, **context
-    )
+    return {"shelf": shelf, "may": may, "ask": places.WHOM_TO_ASK, "tell": tell}

@@ -11,7 +11,7 @@ from flask import request
 from werkzeug.wrappers import Response as BaseResponse
 
 from app import stamps
-from app.collections import definition, masking, schema, service, table, updates
+from app.collections import definition, masking, removal, schema, service, table, updates
 from app.collections.fields import RETURN_TYPES, TYPES
 from app.collections.models import Collection
 from app.console import forms, guard, schema_form
@@ -75,13 +75,14 @@ def change_schema(collection_id: str) -> Page | BaseResponse:
         form.add_row()
         return _editor(row, form)
     try:
-        _check_seen(row, form)
+        version, form.values["version"] = form["version"], str(row.version)
+        service.check_seen(row, version)
         specs = form.specs()
         with stamps.reloading():
             plan = updates.plan(row.id, specs)
         if not _is_planned(form, specs):
             return _editor(row, form, plan)
-        row = updates.update(row.id, specs, {})
+        row = updates.update(row.id, specs, {}, seen=form["version"])
     except AppError as error:
         return _editor(row, form.refused(error))
     return told(
@@ -102,16 +103,19 @@ def show_deletion(collection_id: str) -> Page:
 @guard.for_superadmins
 def delete_collection(collection_id: str) -> Page | BaseResponse:
     """Delete a collection whose name was typed."""
-    row, form = service.find(collection_id), forms.sent("name")
+    row, form = service.find(collection_id), forms.sent("name", chosen="along")
     name = row.name
     try:
         if form["name"] != name:
             message = f"Type {name} to delete this collection."
             raise InvalidValues([problem("name", "invalid_option", message)])
-        gone = service.delete(row.id)
+        gone = removal.delete(row.id, form.chosen)
     except AppError as error:
         return _deletion(row, form.refused(error))
-    notice = f"{name} is deleted, with {gone['records_deleted']} records."
+    others = [one["collection_name"] for one in gone.get("also_deleted", ())]
+    count = sum(one["records_deleted"] for one in (gone, *gone.get("also_deleted", ())))
+    notice = f"{', '.join([name, *others])} {'are' if others else 'is'} deleted,"
+    notice += f" with {count} record{'' if count == 1 else 's'}."
     return told(notice, "console.show_collections")
 
 
@@ -140,13 +144,6 @@ def _about_name(error: AppError) -> AppError:
     return error
 
 
-def _check_seen(row: Collection, form: SchemaForm) -> None:
-    if form["version"] != str(row.version):
-        form.values["version"] = str(row.version)
-        message = "Somebody else has changed this collection meanwhile. Look at the plan anew."
-        raise Conflict(message)
-
-
 def _is_planned(form: SchemaForm, specs: Sequence[schema.Spec]) -> bool:
     """Whether this is to be applied, and is what the plan that was looked at showed."""
     text = orjson.dumps([form["collection_name"], form["version"], specs])
@@ -169,8 +166,10 @@ def _editor(row: Collection | None, form: SchemaForm, plan: Plan | None = None) 
 
 
 def _deletion(row: Collection, form: Form) -> Page:
+    bound = removal.bound_to(row)
     return form.page(
         "console/collections/delete.html",
         collection=row,
-        records=service.record_counts([row])[row.id],
+        bound=bound,
+        records=service.record_counts([row, *bound]),
     )

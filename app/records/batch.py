@@ -23,7 +23,7 @@ def create(collection: str, bodies: Sequence[Body], *, by: Principal) -> list[Sh
     with service.writing(collection, by) as definition:
         problems = Problems(range(len(bodies)))
         change = changes.prepare_new(definition, bodies, problems, by)
-        problems.check()
+        changes.check(change)
         return changes.store_all(change)
 
 
@@ -37,7 +37,7 @@ def update(collection: str, items: Sequence[Mapping[str, Any]], *, by: Principal
         access = accesses.of(by, definition, "update")
         rows = changes.within_reach(access, ids, bodies, problems)
         change = changes.prepare_changes(access, rows, bodies, problems)
-        problems.check()
+        changes.check(change)
         return changes.store_all(change)
 
 
@@ -86,7 +86,7 @@ def _upsert(
     left = [{n: v for n, v in bodies[place].items() if n != on} for place in old]
     found = [present[keys[place]] for place in old]
     changed = _changed(definition, found, left, problems.of(old), by)
-    problems.check()
+    changes.check(*made, *changed)
     created = [shown for one in made for shown in changes.store_all(one)]
     return created, [shown for one in changed for shown in changes.store_all(one)]
 

@@ -7,7 +7,7 @@ records of a request, and only then stored (`store_...`); whatever fails rolls a
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from app import clock, db
@@ -60,12 +60,54 @@ def prepare_changes(
     return Change(access, rows, stamped, values.sent_to(access, bodies), problems)
 
 
+def check(*prepared: Change) -> None:
+    """Refuse a batch of which anything is at fault: then all is told, also what would clash.
+
+    Raises InvalidValues.
+    """
+    if any(one.problems.found for one in prepared):
+        for one in prepared:
+            note_clashes(faultless(one))
+        prepared[0].problems.check()
+
+
+def faultless(change: Change) -> Change:
+    """The records of a batch with which nothing is wrong."""
+    places = change.problems.places or ()
+    faulty = {one["index"] for one in change.problems.found}
+    kept = [index for index, place in enumerate(places) if place not in faulty]
+    return replace(
+        change,
+        before=[change.before[index] for index in kept] if change.before else (),
+        values=[change.values[index] for index in kept],
+        sent=[change.sent[index] for index in kept],
+        problems=change.problems.of([places[index] for index in kept]),
+    )
+
+
+def note_clashes(change: Change) -> None:
+    """Add to the problems which records have a unique value that another has already."""
+    access, rows = change.access, _after(change) or change.values
+    for index, names in store.clashing(access.definition, rows).items():
+        led_to = store.foreseen(access.definition, rows[index], access.follows)
+        if access.allows({**rows[index], **led_to}, change.sent[index]):
+            found = [problem(name, "not_unique", clashes.TAKEN) for name in names]
+        else:
+            # What others have must not show to whom the rule refuses the record anyway.
+            found = [problem(None, "rule_denied", str(access.refusal()))]
+        change.problems.add(index, found)
+
+
+def _after(change: Change) -> list[store.Row]:
+    both = zip(change.before, change.values, strict=bool(change.before))
+    return [{**row, **one} for row, one in both]
+
+
 def store_all(change: Change) -> list[Shown]:
     """Store what was prepared. Raises Clash, and Forbidden where the rule refuses what was made."""
     access, before = change.access, change.before
     definition, by = access.definition, access.caller
-    after = [{**row, **one} for row, one in zip(before, change.values, strict=bool(before))]
-    with clashes.refusable(access, after or change.values, change.sent, change.problems):
+    with clashes.refusable(access, _after(change) or change.values, change.sent, change.problems):
         if before:
             stored = store.update(definition, before, change.values)
         else:

@@ -20,6 +20,7 @@ from itsdangerous import BadSignature
 from app import clock, crypto, rules
 from app.collections.definition import Definition
 from app.errors import InvalidValues, problem
+from app.records.store import Part
 
 PURPOSE = "cursor"
 LONGEST_POSITION = 3000  # bytes; it has to fit into the line of a request, beside a filter
@@ -38,6 +39,8 @@ class Key:
     expression: Any
     descending: bool
     nullable: bool
+    indexed: bool
+    """Whether an index begins with it, behind the account."""
 
     def ordered(self, *, backward: bool = False, present: bool = False) -> Any:
         """What to order by; `present` where nulls are excluded anyway."""
@@ -57,14 +60,6 @@ class Walk:
     backward: bool
     position: Sequence[Any] | None
     """The values of the keys that the page comes after, or before; None at the very end."""
-
-
-@dataclass(frozen=True)
-class Part:
-    """A range of a list: its conditions, and its order."""
-
-    where: Sequence[Any]
-    order_by: Sequence[Any]
 
 
 def read(
@@ -105,6 +100,15 @@ def parts(keys: Sequence[Key], walk: Walk) -> list[Part]:
         for beyond in _beyond(keys[place:], walk.position[place], walk.backward):
             found.append(Part([*same, *beyond.where], beyond.order_by))
     return found
+
+
+def whole(keys: Sequence[Key]) -> list[Part]:
+    """A list that is read from its start, as ranges."""
+    first = keys[0]
+    if first.indexed and first.nullable and first.descending:
+        # An index holds nulls behind all values; read backwards it would begin with them.
+        return list(_from_end(keys, False))
+    return [Part([], [key.ordered() for key in keys])]
 
 
 def answer(

@@ -15,6 +15,7 @@ from typing import Any
 from app import stamps
 from app.auth.principal import Principal
 from app.collections import access as accesses
+from app.collections import masking
 from app.collections.definition import Definition
 from app.collections.fields import SYSTEM_FIELDS
 from app.errors import BadRequest, Conflict, Forbidden, InvalidValues, Malformed, problem
@@ -23,9 +24,12 @@ from app.records.changes import Change
 from app.records.clashes import TAKEN, Clash
 from app.records.formats import Line
 from app.records.values import Problems
+from app.records.views import Shown
 
 PIECE = 500
 MOST_TOLD = 100
+MOST_SHOWN = 5
+MASK = "This is what you see masked, not the value itself. Have it exported by who sees it."
 DENIED = {"rule_denied", "field_denied"}
 
 Body = dict[str, Any]
@@ -77,18 +81,23 @@ class Import:
         self.faults = Faults()
         self.lines: list[int] = []
         self.untied: dict[int, Body] = {}
+        self.first: list[Shown] = []
+        """The first records, as the caller may view them."""
 
-    def run(self, lines: Iterable[Line]) -> int:
-        """Create all of them; returns how many. Raises what `Faults.check` says, and Stale."""
+    def run(self, lines: Iterable[Line]) -> Iterator[int]:
+        """Create all of them; yields after each piece how many it has seen.
+
+        Raises what `Faults.check` says, and Stale.
+        """
         placed = self._placed(lines)
         if self.keep_ids:
             placed = map(self._untie, *_with_all_ids(placed))
         loose: dict[str, Body] = {}
         while piece := list(islice(placed, PIECE)):
             loose |= self._create(piece)
+            yield len(self.lines)
         self.faults.check()
         self._tie(loose)
-        return len(self.lines)
 
     def _placed(self, lines: Iterable[Line]) -> Iterator[Placed]:
         for line, item in lines:
@@ -107,16 +116,18 @@ class Import:
         # An export has them; they are the service's to set.
         bodies = [{n: v for n, v in one.items() if n not in SYSTEM_FIELDS} for _, one in piece]
         loose: dict[str, Body] = {}
+        self._check_masks(bodies, problems)
         try:
             change = changes.prepare_new(self.definition, bodies, problems, self.by)
             if self.keep_ids:
                 change = self._with_ids(change, [one.get("id") for _, one in piece])
-            change = _without_faulty(change)
-            self._check_unique(change)
-            change = _without_faulty(change)
+            change = changes.faultless(change)
+            changes.note_clashes(change)
+            change = changes.faultless(change)
             loose = self._loose(change)
             if change.values:
-                changes.store_all(change)
+                made = changes.store_all(change)
+                self.first += made[: MOST_SHOWN - len(self.first)]
         except Forbidden as error:
             if "details" not in error.extra:
                 raise
@@ -125,6 +136,18 @@ class Import:
             raise stamps.Stale from None  # somebody was faster: the next look tells with what
         self.faults.note(problems.found, self.lines)
         return loose
+
+    def _check_masks(self, bodies: Sequence[Body], problems: Problems) -> None:
+        """Refuse what an export showed masked: stored, it would pass for the value itself."""
+        fields = self.definition.fields.items()
+        masked = {name: one for name, one in fields if accesses.sees_masked(self.by, one)}
+        for index, body in enumerate(bodies if masked else ()):
+            found = [
+                problem(name, "invalid_option", MASK)
+                for name, field in masked.items()
+                if isinstance(body.get(name), str) and masking.is_mask(field, body[name])
+            ]
+            problems.add(index, found)
 
     def _with_ids(self, change: Change, given: Sequence[Any]) -> Change:
         scoped = store.scope(self.definition, self.by.one_account())
@@ -140,18 +163,6 @@ class Import:
             elif id is not None:
                 taken.add(id)
         return replace(change, values=values)
-
-    def _check_unique(self, change: Change) -> None:
-        access = change.access
-        for index, names in store.clashing(self.definition, change.values).items():
-            row = change.values[index]
-            led_to = store.foreseen(self.definition, row, access.follows)
-            if access.allows({**row, **led_to}, change.sent[index]):
-                found = [problem(name, "not_unique", TAKEN) for name in names]
-            else:
-                # What others have must not show to whom the rule refuses the record anyway.
-                found = [problem(None, "rule_denied", str(access.refusal()))]
-            change.problems.add(index, found)
 
     def _untie(self, placed: Placed, ids: Collection[str]) -> Placed:
         """The record without its references to records of the same file, which come to it later."""
@@ -188,18 +199,6 @@ def _with_all_ids(placed: Iterable[Placed]) -> tuple[list[Placed], Iterator[set[
     known = list(placed)
     ids = {body["id"] for _, body in known if _is_id(body.get("id"))}
     return known, repeat(ids)
-
-
-def _without_faulty(change: Change) -> Change:
-    places = change.problems.places or ()
-    faulty = {one["index"] for one in change.problems.found}
-    kept = [index for index, place in enumerate(places) if place not in faulty]
-    return replace(
-        change,
-        values=[change.values[index] for index in kept],
-        sent=[change.sent[index] for index in kept],
-        problems=change.problems.of([places[index] for index in kept]),
-    )
 
 
 def _is_id(value: Any) -> bool:

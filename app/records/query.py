@@ -12,7 +12,6 @@ import sqlalchemy as sa
 from app import rules
 from app.collections import access as accesses
 from app.collections.access import Access
-from app.collections.definition import Definition
 from app.collections.fields import ComputedField, Field, Refused
 from app.errors import InvalidValues, problem
 from app.records import cursor, expand
@@ -188,17 +187,21 @@ def _sort(access: Access, text: str | None, found: list[dict[str, Any]]) -> list
         elif not field.filterable:
             found.append(problem("sort", "invalid_option", f"A {field.type} cannot be sorted by."))
         else:
-            keys.setdefault(name, _key(access.definition, name, descending=sign == "-"))
+            keys.setdefault(name, _key(access, name, descending=sign == "-"))
     # Ids are unique within an account.
     for name in ("id",) if access.caller.account_id else ("id", "account_id"):
-        keys.setdefault(name, _key(access.definition, name))
+        keys.setdefault(name, _key(access, name))
     return list(keys.values())
 
 
-def _key(definition: Definition, name: str, *, descending: bool = False) -> Key:
+def _key(access: Access, name: str, *, descending: bool = False) -> Key:
+    definition = access.definition
     column, field = definition.expressions[name], definition.columns[name]
     if isinstance(field, ComputedField):
         field = field.like
         if isinstance(column.type, sa.Text):
             column = CodePoints(column)
-    return Key(name, field.rule_type, column, descending, getattr(column, "nullable", True))
+    nullable = getattr(column, "nullable", True)
+    # Across all accounts no index serves.
+    indexed = field.indexed and access.caller.account_id is not None
+    return Key(name, field.rule_type, column, descending, nullable, indexed)

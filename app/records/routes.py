@@ -147,7 +147,8 @@ IF_MATCH = {
     "in": "header",
     "name": "If-Match",
     "schema": {"type": "string"},
-    "description": "ETags of the record as the caller has seen it, or `*`; else it is a 412.",
+    "description": "ETags of the record as the caller has seen it, or `*`; else it is a 412. The"
+    ' weak form (`W/"..."`), which proxies that compress make of an ETag, counts as the ETag.',
 }
 IF_NONE_MATCH = {
     "in": "header",

@@ -39,7 +39,7 @@ def page(
     rows, total = store.read_page(
         definition,
         [*store.scope(definition, by.account_id, access.where), *asked.conditions.where],
-        asked.order_by,
+        cursor.whole(asked.keys),
         skip,
         limit,
         count,
@@ -58,7 +58,7 @@ def walk(collection: str, parameters: Parameters, *, limit: int, by: Principal) 
     rows = store.read_parts(
         definition,
         [*store.scope(definition, by.account_id, access.where), *asked.conditions.where],
-        [(part.where, part.order_by) for part in cursor.parts(asked.keys, way)],
+        cursor.parts(asked.keys, way),
         limit + 1,
         [*by.stamps, definition.stamp, *asked.stamps],
         {**access.parameters, **asked.conditions.bound},

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import orjson
 import sqlalchemy as sa
@@ -15,6 +15,13 @@ from app.stamps import Stamp
 
 Row = Mapping[str, Any]
 NONE: Mapping[str, Any] = {}
+
+
+class Part(NamedTuple):
+    """A range of a list: its conditions, and its order."""
+
+    where: Sequence[Any]
+    order_by: Sequence[Any]
 
 
 def scope(definition: Definition, account_id: str | None, where: Any = None) -> list[Any]:
@@ -46,7 +53,7 @@ def read_one(
 def read_page(
     definition: Definition,
     where: Sequence[Any],
-    order_by: Sequence[Any],
+    parts: Sequence[Part],
     skip: int,
     limit: int,
     count: bool,
@@ -54,43 +61,39 @@ def read_page(
     parameters: Mapping[str, Any] = NONE,
 ) -> tuple[list[Row], int | None]:
     """A page and the total, in the statement that also checks the stamps. Raises Stale."""
-    table = definition.table
-    total = sa.select(sa.func.count()).select_from(table).where(*where).scalar_subquery()
-    extra = [total.label("total") if count else sa.null().label("total"), *stamps.columns(checked)]
-    chosen = sa.select(*definition.selected, *extra).where(*where).order_by(*order_by)
-    run = db.connection().execute
-    rows = run(chosen.offset(skip).limit(limit), parameters).all()
-    width = len(definition.selected)
-    # Behind the last page no row carries the total.
-    facts = rows[0][width:] if rows else run(sa.select(*extra), parameters).one()
-    stamps.check(facts[1:], checked)
-    names = tuple(definition.columns)
-    return [dict(zip(names, row[:width], strict=True)) for row in rows], facts[0]
+    total: Any = sa.null()
+    if count:
+        counted = sa.select(sa.func.count()).select_from(definition.table).where(*where)
+        total = counted.scalar_subquery()
+    page = _page(definition, where, parts, skip + limit).offset(skip).limit(limit)
+    rows, facts = _read(definition, page, checked, parameters, total.label("total"))
+    return rows, facts[0]
 
 
 def read_parts(
     definition: Definition,
     where: Sequence[Any],
-    parts: Iterable[tuple[Sequence[Any], Sequence[Any]]],
+    parts: Sequence[Part],
     limit: int,
     checked: Sequence[Stamp],
     parameters: Mapping[str, Any] = NONE,
 ) -> list[Row]:
-    """The first rows of parts of a list, which follow each other; checks the stamps. Raises Stale.
+    """The first rows of a list, in the statement that also checks the stamps. Raises Stale."""
+    page = _page(definition, where, parts, limit).limit(limit)
+    return _read(definition, page, checked, parameters)[0]
 
-    A part is its conditions and its order.
-    """
+
+def _page(
+    definition: Definition, where: Sequence[Any], parts: Sequence[Part], most: int
+) -> sa.Select[Any]:
+    """The rows of parts of a list, which follow each other; of each no more than `most`."""
     rows = sa.select(*definition.selected)
-    chosen = [rows.where(*where, *own).order_by(*order).limit(limit) for own, order in parts]
+    chosen = [rows.where(*where, *own).order_by(*order) for own, order in parts]
+    if len(chosen) == 1:
+        return chosen[0]
     # Both databases read the parts of UNION ALL in turn, and no further than to the limit.
-    together = chosen[0] if len(chosen) == 1 else _one_after_another(chosen)
-    page = together.subquery()
-    statement = sa.select(*page.c, *stamps.columns(checked)).limit(limit)
-    return _checked(definition, statement, checked, parameters)
-
-
-def _one_after_another(chosen: Sequence[sa.Select[Any]]) -> sa.CompoundSelect[Any]:
-    return sa.union_all(*(sa.select(one.subquery()) for one in chosen))
+    one_by_one = (sa.select(one.limit(most).subquery()) for one in chosen)
+    return sa.select(sa.union_all(*one_by_one).subquery())
 
 
 def read_among(
@@ -104,28 +107,28 @@ def read_among(
 
     The stamps are checked even if there are none.
     """
-    table = definition.table
-    nothing = sa.select(sa.literal(1).label("one")).subquery()
-    reached = sa.and_(*scoped, _among(table.c.id, record_ids))
-    joined = nothing.outerjoin(table, reached)
-    statement = sa.select(*definition.selected, *stamps.columns(checked)).select_from(joined)
-    rows = _checked(definition, statement, checked, parameters)
-    return [row for row in rows if row["id"] is not None]
+    reached = (*scoped, _among(definition.table.c.id, record_ids))
+    chosen = sa.select(*definition.selected).where(*reached)
+    return _read(definition, chosen, checked, parameters)[0]
 
 
-def _checked(
+def _read(
     definition: Definition,
-    statement: sa.Select[Any],
+    chosen: sa.Select[Any],
     checked: Sequence[Stamp],
     parameters: Mapping[str, Any],
-) -> list[Row]:
+    *facts: Any,
+) -> tuple[list[Row], Sequence[Any]]:
+    """What was chosen, and facts that stand beside it: also where nothing is found."""
+    once, page = sa.select(sa.literal(1).label("one")).subquery(), chosen.subquery()
+    beside = [*facts, *stamps.columns(checked)]
+    joined = once.outerjoin(page, sa.true())
+    statement = sa.select(*page.c, *beside).select_from(joined)
     rows = db.connection().execute(statement, parameters).all()
-    names, width = tuple(definition.columns), len(definition.columns)
-    if rows:
-        stamps.check(rows[0][width:], checked)
-    else:
-        stamps.verify(checked)
-    return [dict(zip(names, row[:width], strict=True)) for row in rows]
+    width = len(definition.columns)
+    stamps.check(rows[0][width + len(facts) :], checked)
+    found = [row[:width] for row in rows] if rows[0].id is not None else []
+    return _rows(definition, found), rows[0][width : width + len(facts)]
 
 
 def lock(

@@ -17,6 +17,7 @@ from app.errors import Forbidden, InvalidValues, Malformed, problem
 from app.records import formats, imports, query, store, stream, views
 from app.records import service as records
 from app.records.stream import Stream
+from app.records.views import Shown
 
 Parameters = Mapping[str, Sequence[str]]
 # What a list takes but an export does not, as it is the whole list.
@@ -26,8 +27,10 @@ REFUSED = query.OWN - {"filter", "sort", "fields"}
 class Export:
     """A list on its way into a file; to be closed."""
 
-    def __init__(self, name: str, text: Iterator[bytes], rows: Stream) -> None:
-        self.name, self._text, self.close = name, text, rows.close
+    def __init__(
+        self, name: str, text: Iterator[bytes], rows: Stream, masked: Sequence[str]
+    ) -> None:
+        self.name, self._text, self.close, self.masked = name, text, rows.close, masked
 
     @property
     def text(self) -> Iterator[bytes]:
@@ -53,7 +56,9 @@ def exported(collection: str, format: str, parameters: Parameters, *, by: Princi
         {**access.parameters, **conditions.bound},
     )
     shown = (views.shown(row, asked.names, access) for row in rows)
-    return Export(definition.name, formats.written(format, asked.names, shown), rows)
+    text = formats.written(format, asked.names, shown)
+    masked = [name for name in asked.names if name in access.masked]
+    return Export(definition.name, text, rows, masked)
 
 
 def _asked(access: accesses.Access, parameters: Parameters) -> query.Query:
@@ -78,17 +83,32 @@ def imported(
     if keep_ids and not by.is_superadmin:
         raise Forbidden("Only superadmins may keep ids.", error="superadmin_required")
     count = 0
-    try:
-        with records.writing(collection, by) as definition:
-            accesses.of(by, definition, "create").check_open()
-            lines = formats.read(format, raw)
-            lines = map(partial(_typed, definition), lines) if format == "csv" else lines
-            count = imports.Import(definition, by, keep_ids=keep_ids).run(lines)
-            if dry_run:
-                raise _Undone
-    except _Undone:
+    for count, _ in imported_in_steps(  # noqa: B007 - the last one counts
+        collection, format, raw, dry_run=dry_run, keep_ids=keep_ids, by=by
+    ):
         pass
     return count
+
+
+def imported_in_steps(
+    collection: str,
+    format: str,
+    raw: bytes,
+    *,
+    dry_run: bool,
+    keep_ids: bool = False,
+    by: Principal,
+) -> Iterator[tuple[int, list[Shown]]]:
+    """The same bit by bit: after each how many records were seen, and how the first come out."""
+    with suppress(_Undone), records.writing(collection, by) as definition:
+        accesses.of(by, definition, "create").check_open()
+        lines = formats.read(format, raw)
+        lines = map(partial(_typed, definition), lines) if format == "csv" else lines
+        under_way = imports.Import(definition, by, keep_ids=keep_ids)
+        for count in under_way.run(lines):
+            yield count, under_way.first
+        if dry_run:
+            raise _Undone
 
 
 def _typed(definition: Definition, line: formats.Line) -> formats.Line:

@@ -120,7 +120,8 @@ def export_records(args: dict[str, Any], collection: str) -> Response:
     `jsonl` a record on each line. In `csv` an empty cell is null and JSON stands as text; an
     apostrophe leads an empty text and what a spreadsheet would run (what begins with `=`, `+`, `-`,
     `@`, a tab or a line break), and what would read like one of these. An import takes each of them
-    back. An answer that ends without its last chunk was cut off.
+    back. `X-Service-Masked-Fields` names the fields that the caller sees masked: the file is then
+    no copy of the data. An answer that ends without its last chunk was cut off.
     """
     parameters = request.args.to_dict(flat=False)
     parameters.pop("format", None)
@@ -129,6 +130,8 @@ def export_records(args: dict[str, Any], collection: str) -> Response:
     response.call_on_close(export.close)  # also where nobody reads any of it
     name = f"{export.name}.{args['format']}"
     response.headers["Content-Disposition"] = f"attachment; filename={name}"
+    if export.masked:
+        response.headers["X-Service-Masked-Fields"] = ", ".join(export.masked)
     return response
 
 
@@ -147,7 +150,8 @@ def import_records(args: dict[str, Any], collection: str) -> Response:
     Each record is created as by `POST /records/{collection}`, but that the system's fields and
     computed ones are ignored, so that an export can be imported. Superadmins may have the ids kept
     (`keep_ids`), and with them what the records refer to. A field that the file does not name takes
-    its default; in CSV an empty cell is null, an apostrophe alone an empty text.
+    its default; in CSV an empty cell is null, an apostrophe alone an empty text. Whoever sees a
+    field masked cannot import its masks (`invalid_option`).
 
     Whatever is wrong is told with its `line` (and `index`, the place of the record): the first 100
     problems, and in `count` how many there are.

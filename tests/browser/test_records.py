@@ -14,6 +14,11 @@ from tests.builders import OPEN, Cast, make_collection, make_record
 
 pytestmark = pytest.mark.browser
 
+FILE = {
+    "name": "books.csv",
+    "mimeType": "text/csv",
+    "buffer": b"title,pages,lent\n" + b"The Dispossessed,387,true\n" * 600,
+}
 BOOKS = [
     {"name": "title", "type": "text", "required": True},
     {"name": "kind", "type": "text", "options": {"choices": ["novel", "poem"]}},
@@ -124,6 +129,10 @@ def test_new_pages_fit_and_keep_nobody_out(
     }
     for name, path in paths.items():
         page.goto(path)
+        if name == "import":
+            page.set_input_files("[name=file]", FILE)
+            press(visit, "Try it out")
+            expect(page.get_by_role("status")).to_contain_text("All 600 records of the file fit")
         if name == "schema":
             fill(visit, name_11="code")
             page.locator("[name=unique_11]").check()

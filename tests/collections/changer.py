@@ -19,7 +19,7 @@ STEPS: list[list[dict[str, Any]]] = [
 
 
 def main() -> None:
-    """Change `posts` until killed; says when it starts."""
+    """Change `posts` until killed; says when it starts, and each change."""
     app = create_app()
     with app.app_context():
         made = service.find("posts")
@@ -29,6 +29,7 @@ def main() -> None:
             added = [[more]] if number < 60 else []
             for step in [*added, *STEPS]:
                 updates.update(made.id, step, {}, partial=True)
+                print("changed", flush=True)  # noqa: T201 - read by the test
 
 
 if __name__ == "__main__":

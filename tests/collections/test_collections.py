@@ -9,7 +9,6 @@ from threading import Event
 from time import monotonic, sleep
 from typing import Any
 
-import pytest
 import sqlalchemy as sa
 from flask import Flask
 from werkzeug.test import TestResponse
@@ -270,6 +269,37 @@ def test_a_collection_that_refers_to_itself_can_be_deleted(root: Caller, alice: 
     assert root.delete(f"collections/{made['id']}").json["records_deleted"] == 2
 
 
+def test_collections_in_a_circle_are_deleted_together(root: Caller, alice: Caller) -> None:
+    ids = {name: make_collection(root, name)["id"] for name in ("authors", "posts", "tags")}
+    title = {"name": "title", "type": "text"}
+    for name, target in (("authors", "posts"), ("posts", "tags"), ("tags", "authors")):
+        to = {"name": "to", "type": "reference", "collection": target}
+        assert root.put(f"collections/{ids[name]}", {"schema": [title, to]}).status_code == 200
+    tag = make_record(alice, "tags")
+    author = make_record(alice, "authors", to=make_record(alice, to=tag["id"])["id"])
+    alice.patch(f"records/tags/{tag['id']}", {"to": author["id"]})
+    path = f"collections/{ids['authors']}"
+    for query, told in (("", "tags"), ("?with=tags", "posts"), ("?with=authors", "tags")):
+        refused = root.delete(path + query)
+        assert refused.status_code == 409
+        assert refused.json["message"].endswith(f": {told}.")
+    wrong = root.delete(f"{path}?with=tags,nothing,posts,{NOWHERE}")
+    assert (wrong.status_code, len(wrong.json["details"])) == (400, 2)
+    assert {one["code"] for one in wrong.json["details"]} == {"invalid_reference"}
+    assert alice.get("records/authors").json["total"] == 1
+    gone = root.delete(f"{path}?with={ids['tags']},POSTS")
+    assert (gone.status_code, gone.json["collection_name"]) == (200, "authors")
+    others = [(one["collection_name"], one["records_deleted"]) for one in gone.json["also_deleted"]]
+    assert others == [("tags", 1), ("posts", 1)]
+    assert root.get("collections/names").json["total"] == 0
+    assert (
+        root.get("migrations").json["current_revision"]
+        == (gone.json["also_deleted"][-1]["migration_revision"])
+    )
+    for name in ids:
+        make_collection(root, name)
+
+
 def test_a_collection_made_anew_under_its_name_is_seen_at_once(root: Caller, alice: Caller) -> None:
     for turn in range(4):
         name = f"field_{turn}"
@@ -310,23 +340,22 @@ ADDED: list[tuple[dict[str, Any], Any, Any]] = [
 ]
 
 
-@pytest.mark.parametrize(("properties", "filled", "written"), ADDED)
-def test_a_field_added_to_records_is_filled_with_its_default(
-    root: Caller, alice: Caller, properties: dict[str, Any], filled: Any, written: Any
-) -> None:
-    made = make_collection(root)
-    old = make_record(alice, title="a")
-    new = {"name": "Order", **properties}
-    answer = extend(root, made, new)
-    assert answer.status_code == 200, answer.json
-    assert [f["name"] for f in answer.json["schema"]] == ["title", "Order"]
-    assert answer.json["updated_at"] > made["updated_at"]
-    assert root.get("collections/posts").json == answer.json
-    assert alice.get(f"records/posts/{old['id']}").json == old | {"Order": filled}
-    assert make_record(alice)["Order"] == filled
-    record = make_record(alice, Order=written)
-    assert alice.get(f"records/posts/{record['id']}").json["Order"] == written
-    assert len(alice.get("records/posts").json["items"]) == 3
+def test_a_field_added_to_records_is_filled_with_its_default(root: Caller, alice: Caller) -> None:
+    for properties, filled, written in ADDED:
+        made = make_collection(root)
+        old = make_record(alice, title="a")
+        new = {"name": "Order", **properties}
+        answer = extend(root, made, new)
+        assert answer.status_code == 200, answer.json
+        assert [f["name"] for f in answer.json["schema"]] == ["title", "Order"]
+        assert answer.json["updated_at"] > made["updated_at"]
+        assert root.get("collections/posts").json == answer.json
+        assert alice.get(f"records/posts/{old['id']}").json == old | {"Order": filled}
+        assert make_record(alice)["Order"] == filled
+        record = make_record(alice, Order=written)
+        assert alice.get(f"records/posts/{record['id']}").json["Order"] == written
+        assert len(alice.get("records/posts").json["items"]) == 3
+        assert root.delete(f"collections/{made['id']}").status_code == 200
 
 
 def test_a_required_field_without_default_needs_an_empty_collection(

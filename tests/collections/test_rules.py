@@ -414,20 +414,18 @@ HIDDEN = [
 ]
 
 
-@pytest.mark.parametrize(("query", "place"), HIDDEN)
-def test_a_hidden_field_is_told_of_as_one_that_is_not_there(
-    cast: Cast, query: str, place: str
-) -> None:
+def test_a_hidden_field_is_told_of_as_one_that_is_not_there(cast: Cast) -> None:
     make_collection(cast.root, schema=SCHEMA, list_fields=["title"])
-    make_record(cast.root.acting_in("acme"), title="t", secret="s")
-    answers = {}
-    for name in ("secret", "absent"):
-        answer = cast.bob.get(f"records/posts?{query.replace('{}', name)}")
-        assert problems(answer) == [(place.replace("{}", name), "unknown_field")]
-        answers[name] = dumps(answer.json).replace(name, "#")
-    assert answers["secret"] == answers["absent"]
     root = cast.root.acting_in("acme")
-    assert root.get(f"records/posts?{query.replace('{}', 'secret')}").status_code == 200
+    make_record(root, title="t", secret="s")
+    for query, place in HIDDEN:
+        answers = {}
+        for name in ("secret", "absent"):
+            answer = cast.bob.get(f"records/posts?{query.replace('{}', name)}")
+            assert problems(answer) == [(place.replace("{}", name), "unknown_field")]
+            answers[name] = dumps(answer.json).replace(name, "#")
+        assert answers["secret"] == answers["absent"]
+        assert root.get(f"records/posts?{query.replace('{}', 'secret')}").status_code == 200
 
 
 def test_a_hidden_field_cannot_be_picked_from_a_record(cast: Cast) -> None:

@@ -7,10 +7,13 @@ import random
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from itertools import count
 from pathlib import Path
 from threading import Event, Thread
-from typing import Any
+from typing import IO, Any
 
 import pytest
 import sqlalchemy as sa
@@ -162,8 +165,33 @@ def test_a_change_gives_way_to_a_long_reader(app: Flask, root: Caller, alice: Ca
     assert_agreement(app)
 
 
-def killed_changes(database: str, folder: Path, kills: int) -> None:
-    """Kill a process that changes a schema, at random moments, and look at what it leaves."""
+@contextmanager
+def writing(caller: Caller, writers: int, numbers: Iterator[int]) -> Iterator[list[str]]:
+    """Writers at work meanwhile; at the end, the ids of all that they made."""
+    stop, made = Event(), list[str]()
+
+    def write() -> None:
+        while not stop.is_set():
+            made.append(make_record(caller, title="new", n=next(numbers))["id"])
+
+    with ThreadPoolExecutor(writers) as pool:
+        threads = [pool.submit(write) for _ in range(writers)]
+        try:
+            yield made
+        finally:
+            stop.set()
+        for thread in threads:
+            thread.result()
+
+
+def wait_for_line(output: IO[bytes], wanted: bytes) -> None:
+    """Read on to a line; no further than to the end."""
+    while (line := output.readline()) and line.strip() != wanted:
+        pass
+
+
+def killed_changes(database: str, folder: Path, kills: int, writers: int) -> None:
+    """Kill a process that changes a schema, while this one writes, and look at what it leaves."""
     settings = settings_for(database, folder)
     app = make_app(settings)
     with app.app_context():
@@ -174,27 +202,30 @@ def killed_changes(database: str, folder: Path, kills: int) -> None:
     env = {**os.environ, "SERVICE_ENV": "test", "SERVICE_DATABASE_URL": url}
     env |= {"SERVICE_INSTANCE_DIR": str(folder), "PYTHONPATH": str(PROJECT)}
     command = [sys.executable, "-m", "tests.collections.changer"]
-    before = 0
+    before, numbers = 0, count(1_000_000)
     for _ in range(kills):
         changer = subprocess.Popen(command, cwd=PROJECT, env=env, stdout=subprocess.PIPE)
         assert changer.stdout is not None
-        while (line := changer.stdout.readline()) and line.strip() != b"ready":
-            pass
-        time.sleep(random.uniform(0.1, 0.8))
-        assert changer.poll() is None
-        changer.kill()
-        changer.wait()
+        wait_for_line(changer.stdout, b"ready")
+        with writing(cast.alice, writers, numbers) as made:
+            wait_for_line(changer.stdout, b"changed")
+            time.sleep(random.uniform(0, 0.6))
+            assert changer.poll() is None
+            changer.kill()
+            changer.wait()
         changer.stdout.close()
+        assert made
+        kept += made
         assert_agreement(app)
         stored = all_records(cast.alice, "posts")
         assert [record["id"] for record in stored] == sorted(kept)
         kept.append(make_record(cast.alice, title="after", n=len(kept))["id"])
         with app.app_context():
-            numbers = list(db.db.session.scalars(sa.select(Revision.number)))
+            revisions = list(db.db.session.scalars(sa.select(Revision.number)))
             db.db.session.remove()
-        assert sorted(numbers) == list(range(1, len(numbers) + 1))
-        assert len(numbers) > before
-        before = len(numbers)
+        assert sorted(revisions) == list(range(1, len(revisions) + 1))
+        assert len(revisions) > before
+        before = len(revisions)
     with app.app_context():
         db.db.engine.dispose()
 
@@ -202,9 +233,9 @@ def killed_changes(database: str, folder: Path, kills: int) -> None:
 def test_a_change_that_is_killed_leaves_definition_and_table_in_agreement(
     database: str, tmp_path: Path
 ) -> None:
-    killed_changes(database, tmp_path, 2)
+    killed_changes(database, tmp_path, 2, 4)
 
 
 @pytest.mark.slow
 def test_forty_killed_changes_tear_nothing(database: str, tmp_path: Path) -> None:
-    killed_changes(database, tmp_path, 40)
+    killed_changes(database, tmp_path, 40, 20)

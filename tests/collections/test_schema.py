@@ -119,13 +119,13 @@ def test_a_collection_cannot_take_the_name_of_a_route(root: Caller) -> None:
         assert problems(create(root, field(), name=name)) == [("name", "name_reserved")]
 
 
-@pytest.mark.parametrize("name", ["abc", "A" * 56, "select", "Users", "col_posts", "Table_1"])
-def test_a_plain_collection_name_is_kept_as_sent(root: Caller, alice: Caller, name: str) -> None:
+def test_a_plain_collection_name_is_kept_as_sent(root: Caller, alice: Caller) -> None:
     longest = field("f" * 63, unique=True)
-    made = make_collection(root, name, [longest, field("o" * 63, options={"index": True})])
-    assert (made["name"], made["table_name"]) == (name, f"col_{name.lower()}")
-    record = make_record(alice, name.swapcase(), **{"f" * 63: "x"})
-    assert alice.get(f"records/{name}/{record['id']}").json == record
+    for name in ("abc", "A" * 56, "select", "Users", "col_posts", "Table_1"):
+        made = make_collection(root, name, [longest, field("o" * 63, options={"index": True})])
+        assert (made["name"], made["table_name"]) == (name, f"col_{name.lower()}")
+        record = make_record(alice, name.swapcase(), **{"f" * 63: "x"})
+        assert alice.get(f"records/{name}/{record['id']}").json == record
 
 
 def test_a_collection_name_is_unique_whatever_its_case(root: Caller) -> None:

@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 from flask import Flask
 
+from app.records import imports
 from tests.builders import Cast, make_collection, make_record, make_user
-from tests.console.browser import HOSTILE, Browser, alert, beside
+from tests.console.browser import HOSTILE, Browser, alert, beside, token
 from tests.console.test_collections import rows
 from tests.console.test_schemas import inputs
 
@@ -356,7 +357,9 @@ def test_a_file_is_exported_tried_out_and_imported(
     assert (exported.status_code, exported.mimetype) == (200, "text/csv")
     assert len(exported.data.splitlines()) == 2
     answer = send(exported.data)
-    assert (answer.status_code, "All 1 records of the file fit" in answer.text) == (200, True)
+    assert (answer.status_code, "The one record of the file fits" in answer.text) == (200, True)
+    shown = dict(re.findall('<td data-label="(.*?)">(.*?)</td>', answer.text))
+    assert (shown["title"], shown["more"], shown["loud"]) == ("=t1", "{&#34;n&#34;:1}", "=T1")
     assert cast.alice.get("records/posts").json["total"] == 2
     wrong = send(b"title,views\n<b>,1\n,x\n", do="import")
     assert (wrong.status_code, "Line 3, <strong>views</strong>: Must be a" in wrong.text) == (
@@ -371,3 +374,40 @@ def test_a_file_is_exported_tried_out_and_imported(
     assert moved.status_code == 303
     found = cast.alice.get("records/posts?sort=title").json["items"]
     assert [one["title"] for one in found] == ["=t0", "=t1", "=t1"]
+
+
+def test_of_a_long_file_the_page_shows_how_far_it_is(
+    cast: Cast, admin: Browser, made: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(imports, "PIECE", 3)
+    path, lines = f"{place(cast)}/import", [b"title", *(b"t%d" % n for n in range(8))]
+
+    def sent(content: bytes, do: str) -> str:
+        answer = admin.send(path, file=(io.BytesIO(content), "a.csv"), do=do)
+        assert (answer.status_code, answer.headers["X-Accel-Buffering"]) == (200, "no")
+        assert re.findall('max="8" value="([0-9]+)"', answer.text) == ["3", "6", "8"]
+        return answer.text
+
+    tried = sent(b"\n".join(lines), "try")
+    assert "All 8 records of the file fit" in tried
+    assert re.findall('"title">(.*?)</td>', tried) == ["t0", "t1", "t2", "t3", "t4"]
+    refused = sent(b"\n".join([*lines[:-1], b'""']), "import")
+    assert "Line 9, <strong>title</strong>: This field is required" in refused
+    assert cast.alice.get("records/posts").json["total"] == 0
+    assert "8 records are imported" in sent(b"\n".join(lines), "import")
+    assert cast.alice.get("records/posts").json["total"] == 8
+
+
+def test_a_long_import_that_nobody_waits_for_is_undone(
+    app: Flask, cast: Cast, admin: Browser, made: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(imports, "PIECE", 1)
+    form = {"csrf_token": token(admin.client), "do": "import"}
+    form |= {"file": (io.BytesIO(b"title\na\nb\nc"), "a.csv")}
+    answer = admin.client.post(f"/console/{place(cast)}/import", data=form, buffered=False)
+    text = b""
+    while b"progress" not in text:
+        text += next(answer.response)
+    answer.close()
+    assert b"records are imported" not in text
+    assert cast.alice.get("records/posts").json["total"] == 0

@@ -199,11 +199,11 @@ def test_a_collection_is_deleted_by_typing_its_name(
         answer = superadmin.send(path, name=wrong)
         assert (answer.status_code, HOSTILE in answer.text) == (400, False)
         assert "Type posts" in beside(answer, "name")
-    other = make_collection(
-        cast.root, "links", [{"name": "to", "type": "reference", "collection": "posts"}]
-    )
+    to = [{"name": "to", "type": "reference", "collection": "posts"}]
+    other = make_collection(cast.root, "links", to)["id"]
     answer = superadmin.send(path, name="posts")
     assert (answer.status_code, "links" in alert(answer)) == (409, True)
-    assert cast.root.delete(f"collections/{other['id']}").status_code == 200
-    assert "posts is deleted, with 1 records." in superadmin.done(path, name="posts")
-    assert cast.root.get("collections/posts").status_code == 404
+    assert f'value="{other}"> links, with 0 records' in superadmin.get(path).text
+    notice = "posts, links are deleted, with 1 record."
+    assert notice in superadmin.done(path, name="posts", along=other)
+    assert cast.root.get("collections/names").json["total"] == 0

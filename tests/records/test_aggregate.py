@@ -126,27 +126,25 @@ def test_groups_are_in_order_and_null_is_one(alice: Caller, posts: list[dict[str
     assert aggregated(alice, group_by="kind", filter="kind = 'none'") == none
 
 
-@pytest.mark.parametrize(
-    ("having", "kinds"),
-    [
-        ("count > 1", ["a", None]),
-        ("count() > 1", ["a", None]),
-        ("sum(price) >= 1 && count( ) < 2", ["b"]),
-        ("sum_price = 0.3", ["a"]),
-        ("SUM(price) * 10 = 3 || kind = null", ["a", None]),
-        ("kind ~ 'B' && kind != 'count()'", ["b"]),
-        ("kind = 'sum(price)'", []),
-        ("max_at > '2026-01-15'", ["b"]),
-        ("round(avg_price) = 0", ["a"]),
-        ("max_at < now()", ["a", "b"]),
-    ],
-)
-def test_having_chooses_groups(
-    alice: Caller, posts: list[dict[str, Any]], having: str, kinds: list[str | None]
-) -> None:
+HAVING: list[tuple[str, list[str | None]]] = [
+    ("count > 1", ["a", None]),
+    ("count() > 1", ["a", None]),
+    ("sum(price) >= 1 && count( ) < 2", ["b"]),
+    ("sum_price = 0.3", ["a"]),
+    ("SUM(price) * 10 = 3 || kind = null", ["a", None]),
+    ("kind ~ 'B' && kind != 'count()'", ["b"]),
+    ("kind = 'sum(price)'", []),
+    ("max_at > '2026-01-15'", ["b"]),
+    ("round(avg_price) = 0", ["a"]),
+    ("max_at < now()", ["a", "b"]),
+]
+
+
+def test_having_chooses_groups(alice: Caller, posts: list[dict[str, Any]]) -> None:
     functions = "count(),sum(price),avg(price),max(at)"
-    found = results(alice, functions, group_by="kind", having=having)
-    assert [one["kind"] for one in found] == kinds
+    for having, kinds in HAVING:
+        found = results(alice, functions, group_by="kind", having=having)
+        assert [one["kind"] for one in found] == kinds, having
 
 
 def test_records_are_chosen_as_in_lists(alice: Caller, posts: list[dict[str, Any]]) -> None:

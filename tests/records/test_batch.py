@@ -90,7 +90,19 @@ def test_values_that_must_be_unique_name_the_records_that_clash(
     assert told(answer) == [(1, "code", "not_unique"), (3, "code", "not_unique")]
     assert answer.json["field"] == "code"
     assert stored(alice) == [there]
-    assert alice.post(URL, {"records": [bodies[0], bodies[2]]}).status_code == 201
+    # With faults of other kinds, they are told along.
+    mixed = alice.post(URL, {"records": [*bodies, {"n": "x"}]})
+    lacking = [(6, "n", "invalid_type"), (6, "title", "required_missing")]
+    assert (mixed.status_code, sorted(told(mixed))) == (400, sorted([*told(answer), *lacking]))
+    made = alice.post(URL, {"records": [bodies[0], bodies[2]]}).json["created"]
+    codes = [{"code": "new"}, {"title": None}, {"title": "y"}]
+    items = [
+        {"id": one["id"], "data": data} for one, data in zip([*made, there], codes, strict=True)
+    ]
+    assert told(alice.patch(URL, {"records": items})) == [
+        (0, "code", "not_unique"),
+        (1, "title", "required_null"),
+    ]
 
 
 def test_a_batch_changes_only_what_is_sent(alice: Caller, posts: Any) -> None:
@@ -238,25 +250,23 @@ def test_upserts_at_once_make_each_record_once(app: Flask, alice: Caller, posts:
     assert len(stored(alice)) == 20
 
 
-@pytest.mark.parametrize(
-    ("method", "body", "loc"),
-    [
-        ("POST", {"records": []}, ["body", "records"]),
-        ("POST", {"records": [{}] * 1001}, ["body", "records"]),
-        ("POST", {"records": [1]}, ["body", "records", 0]),
-        ("POST", {}, ["body", "records"]),
-        ("PATCH", {"records": [{"id": "x"}]}, ["body", "records", 0, "data"]),
-        ("PATCH", {"records": [{"id": 1, "data": {}}]}, ["body", "records", 0, "id"]),
-        ("DELETE", {"ids": [1]}, ["body", "ids", 0]),
-        ("DELETE", {"ids": ["x"], "other": 1}, ["body", "other"]),
-    ],
-)
-def test_what_is_no_batch_is_422(
-    alice: Caller, posts: Any, method: str, body: Any, loc: list[Any]
-) -> None:
-    answer = alice(method, URL, body)
-    assert answer.status_code == 422
-    assert answer.json["detail"][0]["loc"] == loc
+NO_BATCHES: list[tuple[str, Any, list[Any]]] = [
+    ("POST", {"records": []}, ["body", "records"]),
+    ("POST", {"records": [{}] * 1001}, ["body", "records"]),
+    ("POST", {"records": [1]}, ["body", "records", 0]),
+    ("POST", {}, ["body", "records"]),
+    ("PATCH", {"records": [{"id": "x"}]}, ["body", "records", 0, "data"]),
+    ("PATCH", {"records": [{"id": 1, "data": {}}]}, ["body", "records", 0, "id"]),
+    ("DELETE", {"ids": [1]}, ["body", "ids", 0]),
+    ("DELETE", {"ids": ["x"], "other": 1}, ["body", "other"]),
+]
+
+
+def test_what_is_no_batch_is_422(alice: Caller, posts: Any) -> None:
+    for method, body, loc in NO_BATCHES:
+        answer = alice(method, URL, body)
+        assert answer.status_code == 422
+        assert answer.json["detail"][0]["loc"] == loc
 
 
 def test_the_largest_batch_is_stored_changed_and_deleted(alice: Caller, posts: Any) -> None:

@@ -8,7 +8,7 @@ from flask import Flask
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.builders import OPEN, Caller, make_record
+from tests.builders import OPEN, Caller
 from tests.collections.tables import wipe
 
 NAMES = ["one", "two", "six"]
@@ -73,19 +73,34 @@ def test_a_deletion_takes_what_the_model_says(
         for name in NAMES
     ]
     assert root.post("collections/import", {"data": {"collections": items}}).status_code == 200
-    ids = {(n, i): make_record(alice, n)["id"] for n in NAMES for i in range(3)}
-    for origin, field, to in links:
-        url = f"records/{origin[0]}/{ids[origin]}"
-        assert alice.patch(url, {field: ids[to]}).status_code == 200
+    ids = made(alice)
+    for name in NAMES:
+        sent = {
+            key: {field: ids[to] for origin, field, to in links if origin == key}
+            for key in ids
+            if key[0] == name
+        }
+        body = {"records": [{"id": ids[key], "data": data} for key, data in sent.items()]}
+        assert alice.patch(f"records/{name}/batch", body).status_code == 200
     told = expected(schema, links, victim)
     answer = alice.delete(f"records/{victim[0]}/{ids[victim]}")
     assert answer.status_code == (409 if told is None else 204)
     gone, emptied = told or (set(), set())
-    for key, id in ids.items():
-        found = alice.get(f"records/{key[0]}/{id}")
-        assert found.status_code == (404 if key in gone else 200)
-        if key not in gone:
-            kept = {f: ids[to] for origin, f, to in set(links) - emptied if origin == key}
-            assert {f: found.json[f] for f in schema[key[0]]} == {
-                f: kept.get(f) for f in schema[key[0]]
-            }
+    found = {one["id"]: one for name in NAMES for one in alice.get(f"records/{name}").json["items"]}
+    assert found.keys() == {id for key, id in ids.items() if key not in gone}
+    for key in ids.keys() - gone:
+        kept = {f: ids[to] for origin, f, to in set(links) - emptied if origin == key}
+        assert {f: found[ids[key]][f] for f in schema[key[0]]} == {
+            f: kept.get(f) for f in schema[key[0]]
+        }
+
+
+def made(caller: Caller) -> dict[Key, str]:
+    """Three records of each collection."""
+    body = {"records": [{}] * 3}
+    answers = {name: caller.post(f"records/{name}/batch", body).json for name in NAMES}
+    return {
+        (name, number): one["id"]
+        for name, answer in answers.items()
+        for number, one in enumerate(answer["created"])
+    }

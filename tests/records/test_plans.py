@@ -97,6 +97,8 @@ def check_lists(alice: Caller, database: str) -> None:
         ({"sort": "size"}, SIZE),
         ({"sort": "views"}, VIEWS),
         ({"sort": "-size"}, SIZE),
+        ({"sort": "-views"}, VIEWS),
+        ({"sort": "-views", "skip": 20}, VIEWS),
         ({"views": "7"}, VIEWS),
         ({"filter": "views >= 7 && views < 9"}, VIEWS),
     ]:
