@@ -36,6 +36,7 @@ COLUMN_TYPES: dict[Type, Any] = {
     Type.DATETIME: db.Moment(),
     Type.DATE: sa.Date(),
     Type.JSON: JsonText(),
+    Type.NULL: sa.types.NULLTYPE,
 }
 NOW = datetime(2026, 11, 20, 12, 30, 15, 123456, tzinfo=UTC)
 NOBODY = Asker()
