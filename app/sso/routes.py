@@ -122,8 +122,12 @@ def exchange(body: dict[str, Any]) -> Response:
 @blueprint.fails(400, 404)
 @public
 def begin_saml(args: dict[str, Any]) -> Any:
-    """Begin a SAML sign-in: a redirect, or its address to who accepts JSON only."""
+    """Begin a SAML sign-in: a redirect, or its address to who accepts JSON only.
+
+    A script's `fetch` (`Sec-Fetch-Mode: cors`) gets the address, too: it could not go there.
+    """
     as_json = request.accept_mimetypes.best == "application/json"
+    as_json = as_json or request.headers.get("Sec-Fetch-Mode") == "cors"
     url, begun, connection = started(SAML, args["provider"], API if as_json else BROWSER, args)
     if not as_json:
         return leave_for(url, begun, connection)

@@ -62,6 +62,8 @@ def test_a_client_of_the_api_is_answered_in_json(stage: Stage) -> None:
     answer = stage.anyone.post("auth/saml/acs", body)
     assert (answer.status_code, answer.json["user"]["email"]) == (200, "dora@acme.example")
     assert stage.anyone.post("auth/saml/acs", body).status_code == 400
+    fetched = stage.anyone.get(path, headers={"Sec-Fetch-Mode": "cors"})
+    assert fetched.json["url"].startswith(saml_idp.SSO)
     redirected = stage.browser().get("/api/v1/auth/saml/sso?account=acme&provider=generic")
     assert redirected.headers["Location"].startswith(saml_idp.SSO)
 
