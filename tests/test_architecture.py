@@ -26,7 +26,7 @@ LAYERS = [
     ("actor", "clock", "config", "errors", "events", "outgoing", "rules", "wakeups"),
     ("crypto", "db", "json_gate", "logs"),
     ("leases",),
-    ("jobs", "mail", "rest", "stamps"),
+    ("jobs", "mail", "pages", "rest", "stamps"),
     ("idempotency", "limits"),
     ("accounts",),
     ("auth",),
@@ -42,7 +42,7 @@ HEIGHT = {name: height for height, layer in enumerate(LAYERS) for name in layer}
 
 # Where a request may be known: the edge, and what stands around it.
 EDGE = re.compile(
-    r"app\.(.+routes|cors|auth\.guard|(auth|sso)\.answers|console(\..+)?|rest|logs|json_gate|errors)$"
+    r"app\.(.+routes|cors|auth\.guard|(auth|sso)\.answers|console(\..+)?|rest|logs|pages|json_gate|errors)$"
 )
 REQUEST = {"request", "g", "session", "abort", "redirect", "make_response", "jsonify"}
 PAGES = {"app.apidocs": {"make_response"}}

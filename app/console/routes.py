@@ -10,6 +10,7 @@ from app.auth.guard import account_of_host
 from app.console import (
     audit,
     collections,
+    deliveries,
     explain,
     forms,
     groups,
@@ -29,6 +30,8 @@ from app.console import (
     schemas,
     sso,
     team,
+    webhooks,
+    work,
 )
 from app.console.blueprint import blueprint
 from app.console.forms import Form, Page
@@ -40,6 +43,7 @@ SIGN_IN = "console/sign_in.html"
 AREAS = (
     *(audit, history, team, groups, keys, people, profile, instance, roles, links, sso),
     *(collections, schemas, rules, explain, records, record_files, record_pages),
+    *(webhooks, deliveries, work),
 )
 
 

@@ -8,7 +8,7 @@ from urllib.parse import urlencode
 from flask import Flask, Response, jsonify, make_response, redirect, render_template, request
 from werkzeug.wrappers import Response as BaseResponse
 
-from app import config, errors
+from app import config, errors, pages
 from app.accounts.models import Account
 from app.auth import service as auth
 from app.auth.answers import answer_sign_in, origin, pair
@@ -21,7 +21,6 @@ from app.sso.models import CONSOLE, SAML, TEST, Flow
 from app.sso.service import Connection
 from app.sso.sign_in import Ended
 
-POLICY = "default-src 'none'; style-src 'self'; img-src 'self'; frame-ancestors 'none'"
 NAMED_BY_STATE = 12
 CONSOLE_END = "/console/sso/finish"
 
@@ -118,12 +117,12 @@ def _unkept(response: BaseResponse) -> BaseResponse:
 
 
 def _tell(error: AppError) -> Response:
-    if request.accept_mimetypes.best_match(["application/json", "text/html"]) != "text/html":
-        response = jsonify(error.body())
+    if pages.wanted():
+        page = render_template("auth/refused.html", problem=error.message)
+        response = pages.harden(make_response(page))
     else:
-        response = make_response(render_template("auth/refused.html", problem=error.message))
-        response.headers["Content-Security-Policy"] = POLICY
+        response = jsonify(error.body())
+        response.headers["Cache-Control"] = "no-store"
     response.status_code = error.status
     response.headers.update(error.headers)
-    response.headers["Cache-Control"] = "no-store"
     return response

@@ -1,7 +1,7 @@
 """create sso
 
 Revision ID: 0012
-Revises: 0008
+Revises: 0015
 Create Date: 2026-11-21 18:20:00.000000
 """
 
@@ -11,7 +11,7 @@ from alembic import op
 from app.db import Moment, Text
 
 revision = "0012"
-down_revision = "0008"
+down_revision = "0015"
 branch_labels = None
 depends_on = None
 
