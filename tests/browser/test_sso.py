@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
+from collections.abc import Callable, Iterator
 
 import pytest
 from flask import Flask
 from playwright.sync_api import expect
 
 from tests.browser.conftest import Visit
-from tests.browser.test_console import NARROW, check_nothing_scrolls_sideways, sign_in
+from tests.browser.test_console import sign_in
 from tests.browser.test_people import fill, press
 from tests.builders import Cast
 from tests.sso import openid, saml_idp
 
 pytestmark = pytest.mark.browser
-WIDE = {"width": 1280, "height": 900}
 
 
 @pytest.fixture
@@ -43,41 +41,26 @@ def tidied(live_cast: Cast) -> Iterator[None]:
             live_cast.alice.delete(f"account/users/{user['id']}")
 
 
-@pytest.mark.parametrize(("scheme", "size"), [("light", WIDE), ("dark", NARROW)])
 def test_an_admin_sets_up_google_and_somebody_signs_in_by_it(
-    visit: Visit,
-    live_cast: Cast,
-    provider: openid.Provider,
-    axe: str,
-    tmp_path: Path,
-    scheme: str,
-    size: dict[str, int],
+    visit: Visit, live_cast: Cast, provider: openid.Provider, look: Callable[[str], None]
 ) -> None:
     page = visit.page
-    page.set_viewport_size(size)  # type: ignore[arg-type]
-    page.emulate_media(color_scheme=scheme)  # type: ignore[arg-type]
-
-    def show(name: str) -> None:
-        page.screenshot(path=tmp_path / f"{name}.png", full_page=True)
-        check_nothing_scrolls_sideways(visit)
-        visit.check_accessible(axe)
-
     sign_in(visit, live_cast.alice)
     page.get_by_role("link", name="Sign-in").click()
-    show("overview")
+    look("sso-overview")
     page.get_by_role("link", name="Google").click()
     page.get_by_text("More", exact=True).click()
     config = provider.config()
     fill(visit, **config)
-    show("new")
+    look("sso-new")
     press(visit, "Save")
     expect(page.get_by_role("status")).to_contain_text("Google is set up")
     press(visit, "Try the connection")
     expect(page.get_by_text("1 of its keys can be used.")).to_be_visible()
-    show("tried")
+    look("sso-tried")
     press(visit, "Test a sign-in")
     expect(page.get_by_role("status")).to_contain_text("A new user would be made")
-    show("tested")
+    look("sso-tested")
     provider.lies = lambda claims, header: claims.update(aud="x")  # type: ignore[func-returns-value]
     page.locator(".up a").click()
     page.get_by_role("link", name="Google").click()
@@ -85,14 +68,14 @@ def test_an_admin_sets_up_google_and_somebody_signs_in_by_it(
     expect(page.get_by_role("alert")).to_contain_text("audience")
     provider.lies = None
     page.locator(".up a").click()
-    show("listed")
+    look("sso-listed")
     press(visit, "Sign out")
     page.goto("/console/sign-in")
     page.get_by_text("Sign in with another provider").click()
     page.locator("#sso-account").fill("acme")
-    show("sign-in")
+    look("sso-sign-in")
     press(visit, "Show the providers")
-    show("offered")
+    look("sso-offered")
     press(visit, "Sign in with Google")
     expect(page.get_by_role("heading", name="Acme")).to_be_visible()
     expect(page.locator(".who")).to_contain_text("dora@acme.example")
