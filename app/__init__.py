@@ -25,6 +25,10 @@ from app.extensions import api, migrate
 from app.records import aggregate_routes, batch_routes, history_routes, removal
 from app.records import routes as records
 from app.records import transfer_routes as record_transfer
+from app.sso import answers as sso_answers
+from app.sso import config_routes as sso_config
+from app.sso import roles as sso_roles
+from app.sso import routes as sso
 from app.webhooks import dispatch
 from app.webhooks import routes as webhooks
 
@@ -38,6 +42,10 @@ API_BLUEPRINTS = (
     group_routes.blueprint,
     invitation_routes.blueprint,
     key_routes.blueprint,
+    sso.blueprint,
+    sso.browsers,
+    sso_config.blueprint,
+    sso_config.own,
     records.blueprint,
     record_transfer.blueprint,
     aggregate_routes.blueprint,
@@ -53,7 +61,7 @@ API_BLUEPRINTS = (
     health.blueprint,
 )
 # Imported for what they subscribe to, and for the work that they do.
-SUBSCRIBERS = (removal, tracking, audited_records, sign_ins, dispatch)
+SUBSCRIBERS = (removal, tracking, audited_records, sign_ins, dispatch, sso_roles)
 PAGES = (console.blueprint, apidocs.blueprint)
 
 
@@ -69,7 +77,7 @@ def create_app(settings: Config | None = None) -> Flask:
     )
     app.extensions["atrium.config"] = settings
     _configure(app, settings)
-    for extension in (logs, cors, guard, errors, cli):
+    for extension in (logs, cors, guard, errors, cli, sso_answers):
         extension.init_app(app)
     db.init_app(app, settings)
     csrf.init_app(app)

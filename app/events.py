@@ -21,6 +21,14 @@ class UserLostAccess:
 
 
 @dataclass(frozen=True)
+class RoleSetByHand:
+    """Somebody gave a user another role; a sign-in must not take it back."""
+
+    account_id: str
+    user_id: str
+
+
+@dataclass(frozen=True)
 class AddressReplaced:
     """Somebody else gave a user another address, which nobody has proved."""
 

@@ -119,9 +119,18 @@ def problem(url: str, rules: Rules) -> str | None:
 
 
 def send(
-    method: str, url: str, headers: Mapping[str, str], body: bytes | None, rules: Rules
+    method: str,
+    url: str,
+    headers: Mapping[str, str],
+    body: bytes | None,
+    rules: Rules,
+    *,
+    longest: int = KEPT_CHARACTERS,
 ) -> Answer:
-    """Make one request and return what it was answered. Raises Refused or Failed."""
+    """Make one request and return what it was answered. Raises Refused or Failed.
+
+    Of the body no more than `longest` characters are read.
+    """
     deadline = time.monotonic() + rules.seconds
     place = _place(url, rules)
     connection = _Connection(place, rules, deadline)
@@ -129,7 +138,7 @@ def send(
         connection.request(method, place.target, body, {"Host": place.netloc, **headers})
         response = connection.getresponse()
         connection.hurry(BODY_SECONDS)
-        return Answer(response.status, _beginning(response))
+        return Answer(response.status, _beginning(response, longest))
     except (ssl.SSLError, ssl.CertificateError) as error:
         raise Failed(f"TLS failed: {getattr(error, 'reason', None) or 'no trust'}") from error
     except TimeoutError as error:
@@ -324,9 +333,9 @@ def _left(deadline: float) -> float:
     return left
 
 
-def _beginning(response: http.client.HTTPResponse) -> str:
+def _beginning(response: http.client.HTTPResponse, longest: int) -> str:
     # A character has at most four bytes. The status has come: what the body does changes nothing.
-    wanted, parts = KEPT_CHARACTERS * 4, []
+    wanted, parts = longest * 4, []
     try:
         while wanted > 0 and (part := response.read1(wanted)):
             parts.append(part)
@@ -334,4 +343,4 @@ def _beginning(response: http.client.HTTPResponse) -> str:
     except (OSError, ValueError, http.client.HTTPException):
         pass
     text = b"".join(parts).decode(errors="replace").replace("\0", "\ufffd")
-    return text[:KEPT_CHARACTERS]
+    return text[:longest]

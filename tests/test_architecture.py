@@ -42,7 +42,7 @@ HEIGHT = {name: height for height, layer in enumerate(LAYERS) for name in layer}
 
 # Where a request may be known: the edge, and what stands around it.
 EDGE = re.compile(
-    r"app\.(.+routes|cors|auth\.guard|console(\..+)?|rest|logs|pages|json_gate|errors)$"
+    r"app\.(.+routes|cors|auth\.guard|(auth|sso)\.answers|console(\..+)?|rest|logs|pages|json_gate|errors)$"
 )
 REQUEST = {"request", "g", "session", "abort", "redirect", "make_response", "jsonify"}
 PAGES = {"app.apidocs": {"make_response"}}

@@ -29,6 +29,12 @@ PUBLIC: dict[Route, str] = {
     ("POST", "/auth/forgot-password"): "for who cannot sign in; answers alike for all",
     ("POST", "/auth/reset-password"): "the token of the mailed link is the credential",
     ("GET", "/auth/verify-reset-token/<token>"): "the token of the mailed link is the credential",
+    ("POST", "/auth/oauth/<provider_name>/authorize"): "begins a sign-in; nobody is known yet",
+    ("POST", "/auth/oauth/<provider_name>/callback"): "the code and the state are the credential",
+    ("POST", "/auth/exchange"): "the one-time code is the credential",
+    ("GET", "/auth/saml/sso"): "begins a sign-in; nobody is known yet",
+    ("GET", "/auth/saml/metadata"): "what identity providers read; nothing of it is secret",
+    ("POST", "/auth/saml/acs"): "the signed response is the credential",
     ("GET", "/invitations/<invitation>"): "the token of the mailed link is the credential",
     ("POST", "/invitations/<invitation>/accept"): "the same; who accepts has no user yet",
 }
@@ -214,6 +220,43 @@ WEBHOOKS: dict[Route, Case] = {
     ("GET", DELIVERY): on_a_webhook(),
     ("POST", f"{DELIVERY}/redeliver"): on_a_webhook(),
 }
+CONFIGURATION, ONE_CONFIGURATION = "/admin/configuration", "admin/configuration/{id}"
+NOWHERE = "http://127.0.0.1:9"
+PROVIDER = {
+    "category": "auth_providers",
+    "provider_name": "google",
+    "config": {
+        "client_id": "x",
+        "client_secret": "y",
+        "token_url": f"{NOWHERE}/token",
+        "jwks_url": f"{NOWHERE}/keys",
+    },
+}
+
+
+def a_provider(owner: Caller) -> str:
+    return str(owner.post("admin/configuration", PROVIDER).json["id"])
+
+
+def on_a_provider(body: Any = None) -> Owned:
+    """A route of one provider's settings."""
+    return Owned(a_provider, ONE_CONFIGURATION, body, "configuration_id")
+
+
+SSO: dict[Route, Case] = {
+    ("GET", CONFIGURATION): Own(),
+    ("POST", CONFIGURATION): Own(lambda cast: PROVIDER, (201,)),
+    ("GET", f"{CONFIGURATION}/providers"): Own(),
+    ("GET", f"{CONFIGURATION}/schema/<category>/<provider>"): Own(),
+    ("POST", f"{CONFIGURATION}/test-connection"): Own(lambda cast: PROVIDER),
+    ("GET", f"{CONFIGURATION}/<uuid:configuration_id>"): on_a_provider(),
+    ("PATCH", f"{CONFIGURATION}/<uuid:configuration_id>"): on_a_provider({"enabled": False}),
+    ("DELETE", f"{CONFIGURATION}/<uuid:configuration_id>"): on_a_provider(),
+    ("GET", f"{CONFIGURATION}/<uuid:configuration_id>/values"): on_a_provider(),
+    ("PATCH", f"{CONFIGURATION}/<uuid:configuration_id>/values"): on_a_provider({"client_id": "z"}),
+    ("GET", "/account/sso/refusals"): Own(),
+    ("POST", "/account/sso/plan"): Own(lambda cast: {}),
+}
 CASES: dict[Route, Case] = {
     ("POST", "/auth/logout"): Own(alices_refresh_token, (403,)),
     ("GET", "/auth/me"): Own(),
@@ -268,6 +311,7 @@ CASES: dict[Route, Case] = {
     **INVITATIONS,
     **KEYS,
     **WEBHOOKS,
+    **SSO,
 }
 
 
@@ -293,6 +337,8 @@ PARTS = {
     "collection_id": "posts",
     "collection_name": "posts",
     "role_id": "1",
+    "category": "auth_providers",
+    "provider": "google",
 }
 
 

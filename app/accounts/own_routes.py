@@ -40,7 +40,36 @@ OWN = {
     "allowed_redirect_uris": ["https://client.example.com/signed-in"],
     "default_redirect_uri": None,
     "cors_origins": ["https://client.example.com"],
+    "sso_provisioning": None,
+    "sso_email_domains": ["acme.example"],
+    "sso_group_roles": [{"group": "Finance", "role": "editor"}],
+    "sso_allow_admin": False,
+    "sso_tokens_in_fragment": False,
 }
+PROVISIONING = (
+    "Whether people who sign in by a provider for the first time become users. Null: by the"
+    " account's own providers yes, by those of the system no."
+)
+DOMAINS = "The domains whose proved addresses become users; none named: every address may."
+GROUP_ROLES = "The role that members of a provider's group are given at sign-in; the first counts."
+ALLOW_ADMIN = "Whether a sign-in may give the role `admin`."
+FRAGMENT = "Whether browsers return with the tokens in the fragment, not with a one-time code."
+
+
+class GroupRole(rest.Schema):
+    """A provider's group, and the role that its members are given."""
+
+    group = rest.Text(shortest=1, longest=300, required=True)
+    role = rest.Text(shortest=1, longest=100, required=True)
+
+
+def _sso(name: str, default: Any, text: str) -> dict[str, Any]:
+    return {
+        "required": True,
+        "attribute": f"settings.{name}",
+        "dump_default": default,
+        "metadata": {"description": text},
+    }
 
 
 class OwnAccountView(FullAccountView):
@@ -61,6 +90,15 @@ class OwnAccountView(FullAccountView):
     cors_origins = ma.fields.List(
         ma.fields.String(), required=True, attribute="settings.cors_origins", dump_default=[]
     )
+    sso_provisioning = ma.fields.Boolean(
+        allow_none=True, **_sso("sso_provisioning", None, PROVISIONING)
+    )
+    sso_email_domains = ma.fields.List(ma.fields.String(), **_sso("sso_email_domains", [], DOMAINS))
+    sso_group_roles = ma.fields.List(
+        ma.fields.Nested(GroupRole), **_sso("sso_group_roles", [], GROUP_ROLES)
+    )
+    sso_allow_admin = ma.fields.Boolean(**_sso("sso_allow_admin", False, ALLOW_ADMIN))
+    sso_tokens_in_fragment = ma.fields.Boolean(**_sso("sso_tokens_in_fragment", False, FRAGMENT))
 
 
 class OwnAccountBody(rest.Schema):
@@ -72,6 +110,19 @@ class OwnAccountBody(rest.Schema):
     )
     default_redirect_uri = rest.Text(longest=2000, allow_none=True)
     cors_origins = ma.fields.List(rest.Text(longest=300), validate=ma.validate.Length(max=50))
+    sso_provisioning = rest.Flag(allow_none=True, metadata={"description": PROVISIONING})
+    sso_email_domains = ma.fields.List(
+        rest.Text(longest=253),
+        validate=ma.validate.Length(max=50),
+        metadata={"description": DOMAINS},
+    )
+    sso_group_roles = ma.fields.List(
+        ma.fields.Nested(GroupRole),
+        validate=ma.validate.Length(max=200),
+        metadata={"description": GROUP_ROLES},
+    )
+    sso_allow_admin = rest.Flag(metadata={"description": ALLOW_ADMIN})
+    sso_tokens_in_fragment = rest.Flag(metadata={"description": FRAGMENT})
 
 
 @blueprint.route("", methods=["GET"])

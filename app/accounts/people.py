@@ -15,7 +15,7 @@ from sqlalchemy.orm import Session
 from app import db, events
 from app.accounts import roles
 from app.accounts import service as accounts
-from app.accounts.models import ADMIN, VIEWER, Account, User
+from app.accounts.models import ADMIN, VIEWER, Account, Role, User
 from app.errors import Conflict, Forbidden, InvalidValues, NotFound, problem
 
 SORTABLE = {
@@ -102,6 +102,8 @@ def change(scope: str | None, user_id: str, body: Mapping[str, Any], *, by: str 
         if demoted or body.get("is_active") is False:
             _check_may_lose(session, user, stays_admin=stays_admin, by=by)
             events.publish(events.UserLostAccess(user.account_id, user.id))
+        if demoted:
+            events.publish(events.RoleSetByHand(user.account_id, user.id))
         user.role = role
         if "name" in body:
             user.name = body["name"]
@@ -128,6 +130,22 @@ def delete(scope: str | None, user_id: str, *, by: str | None) -> None:
         _check_may_lose(session, user, stays_admin=False, by=by)
         events.publish(events.UserLostAccess(user.account_id, user.id))
         session.delete(user)
+
+
+def give_role(user: User, role: Role) -> bool:
+    """Give a user the role that a sign-in brings; never takes away the account's last admin."""
+    with db.transaction() as session:
+        user = locked(session, user.account_id, user.id)
+        if user.role_id == role.id:
+            return False
+        try:
+            _check_may_lose(session, user, stays_admin=role.name == ADMIN, by=None)
+        except Conflict:
+            return False
+        events.publish(events.UserLostAccess(user.account_id, user.id))
+        user.role = role
+        _touch(session, user)
+        return True
 
 
 def set_password(user: User, password_hash: str) -> None:

@@ -11,6 +11,7 @@ import sqlalchemy as sa
 
 from app import clock, config, db, events, slugs
 from app.accounts import service as accounts
+from app.accounts import sso_settings
 from app.accounts.models import SYSTEM_ACCOUNT_ID, Account, AccountOrigin
 from app.errors import Conflict, InvalidValues, NotFound, problem
 
@@ -22,7 +23,12 @@ SORTABLE = {
 }
 # Printable, without what browsers and parsers read differently, and without a fragment.
 URI = re.compile(r"https?://[!$-;=?-\[\]_a-z~]+")
-OWN_SETTINGS = ("allowed_redirect_uris", "default_redirect_uri", "cors_origins")
+OWN_SETTINGS = (
+    "allowed_redirect_uris",
+    "default_redirect_uri",
+    "cors_origins",
+    *sso_settings.NAMES,
+)
 
 
 def page(asked: Mapping[str, Any]) -> tuple[list[Account], int]:
@@ -78,7 +84,8 @@ def change(account_id: str, body: Mapping[str, Any]) -> Account:
 def change_own(account_id: str, body: Mapping[str, Any]) -> Account:
     """Change an account's name and settings, as its own admins may. Raises InvalidValues."""
     wrong_uris = [_uri_problem(*uri) for uri in _uris(body)]
-    _refuse([accounts.name_problem(body.get("name", "")), *wrong_uris])
+    wrong_sso = sso_settings.problems(body, get(account_id).settings)
+    _refuse([accounts.name_problem(body.get("name", "")), *wrong_uris, *wrong_sso])
     with db.transaction() as session:
         account = get(account_id)
         account.name = body.get("name", account.name)
@@ -129,15 +136,17 @@ def _uris(body: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 
 def _uri_problem(field: str, uri: str) -> dict[str, Any] | None:
-    if URI.fullmatch(uri) and _is_of_kind(field, uri):
+    if is_address(uri) and (field != "cors_origins" or config.is_origin(uri)):
         return None
     return problem(field, "invalid_url", f"This is no address of that kind: {uri[:200]}")
 
 
-def _is_of_kind(field: str, uri: str) -> bool:
+def is_address(uri: str) -> bool:
+    """Whether a text is an address that a browser may be sent to, which all read alike."""
+    if not URI.fullmatch(uri):
+        return False
     try:
         parts = urlsplit(uri)
-        known = bool(parts.hostname) and parts.port != 0 and "@" not in parts.netloc
+        return bool(parts.hostname) and parts.port != 0 and "@" not in parts.netloc
     except ValueError:
         return False
-    return known and (field != "cors_origins" or config.is_origin(uri))

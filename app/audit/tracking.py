@@ -58,6 +58,10 @@ TRACKED: dict[str, Tracked] = {
         untold=frozenset({"failing_since"}),
         hidden=frozenset({"secret", "previous_secret", "headers"}),
     ),
+    "provider_settings": Tracked(hidden=frozenset({"secrets"})),
+    "identities": Tracked(
+        untold=frozenset({"groups", "last_used_at"}), hidden=frozenset({"subject"})
+    ),
     "collections": Tracked(chain=None, untold=frozenset({"name_key"})),
 }
 
@@ -65,6 +69,9 @@ TRACKED: dict[str, Tracked] = {
 EXEMPT: dict[str, str] = {
     "sessions": "tokens",
     "mailed_tokens": "tokens",
+    "sso_flows": "tokens: sign-ins that were begun, and their one-time codes",
+    "sso_assertions": "tokens: which were used",
+    "sso_refusals": "what was refused changed nothing; the account's admins see it listed",
     "rate_limits": "rows of the limiter",
     "jobs": "jobs",
     "idempotency_keys": "answers that are given again; the changes that they tell of are audited",

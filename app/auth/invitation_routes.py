@@ -11,9 +11,9 @@ from app import rest
 from app.accounts.schemas import ACCOUNT, PAGE, USER
 from app.auth import enrolment, invitations
 from app.auth import service as auth
+from app.auth.answers import answer_sign_in, origin
 from app.auth.guard import principal
 from app.auth.models import Invitation
-from app.auth.routes import answer_sign_in, origin
 from app.auth.schemas import PAIR, SignedIn
 from app.rest import account_admin, page_of, public, shows_secret
 

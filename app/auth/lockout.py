@@ -108,3 +108,20 @@ def requests(caller: Principal | None, address: str | None) -> None:
     limit = limits.rate("requests", rate)
     home, user_id = caller.home_and_user()
     limits.take(limit.of(home.id, user_id, caller.api_key_id))
+
+
+def sign_ins(address: str | None) -> None:
+    """Refuse an address whose sign-ins by providers were refused too often. Raises 429."""
+    if config.current().login_rate_limit != "off":
+        limits.check(_of_sign_ins(address))
+
+
+def refused_sign_in(address: str | None) -> None:
+    """Count a sign-in by a provider that was refused."""
+    if config.current().login_rate_limit != "off":
+        limits.take(_of_sign_ins(address))
+
+
+def _of_sign_ins(address: str | None) -> Allowance:
+    tries = config.current().login_tries_per_address
+    return Limit("sso-address", tries, QUARTER_HOUR).of(limits.origin(address))

@@ -6,11 +6,18 @@ from typing import Any
 
 from flask import Response, make_response, render_template, request
 
-from app import config, errors, pages, rest
+from app import errors, pages, rest
 from app.accounts.models import User
 from app.accounts.schemas import ACCOUNT, PAGE, USER, AccountView, UserView
 from app.auth import lockout, registration, resets, verification
 from app.auth import service as auth
+from app.auth.answers import (
+    REFRESH_COOKIE,
+    REFRESH_PATH,
+    answer_pair,
+    answer_sign_in,
+    origin,
+)
 from app.auth.guard import account_of_host, principal, signed_in_caller
 from app.auth.schemas import (
     PAIR,
@@ -34,7 +41,6 @@ from app.auth.schemas import (
     TokenPair,
     Verified,
 )
-from app.auth.service import Origin, SignIn
 from app.errors import AppError
 from app.rest import page_of, public
 
@@ -47,9 +53,6 @@ blueprint = rest.Blueprint(
 links = rest.Blueprint(
     "Links", __name__, description="Addresses that mails contain; without the version prefix."
 )
-
-REFRESH_COOKIE = "service_refresh"
-REFRESH_PATH = f"{rest.PREFIX}/auth"
 
 
 @blueprint.route("/register", methods=["POST"])
@@ -124,7 +127,7 @@ def refresh(body: dict[str, Any]) -> Response:
     sign-in.
     """
     signed_in = auth.refresh(body.get("refresh_token") or request.cookies.get(REFRESH_COOKIE, ""))
-    return _with_cookie(_pair(signed_in), signed_in.refresh_token)
+    return answer_pair(signed_in)
 
 
 @blueprint.route("/logout", methods=["POST"])
@@ -332,39 +335,3 @@ def end_session(session_id: str) -> Response:
     """End one of the caller's sign-ins: its refresh token is refused from now on."""
     auth.end_own_session(principal(), session_id)
     return Response(status=204)
-
-
-def answer_sign_in(signed_in: SignIn) -> Response:
-    """The answer to every sign-in: the tokens, the account, the user, and the cookie."""
-    extra = {"account": signed_in.user.account, "user": signed_in.user}
-    return _with_cookie(SignedIn().dump(_pair(signed_in) | extra), signed_in.refresh_token)
-
-
-def _pair(signed_in: SignIn) -> dict[str, Any]:
-    return {
-        "token": signed_in.access_token,
-        "access_token": signed_in.access_token,
-        "refresh_token": signed_in.refresh_token,
-        "token_type": "bearer",
-        "expires_in": config.current().access_token_expire_minutes * 60,
-    }
-
-
-def _with_cookie(body: dict[str, Any], refresh_token: str) -> Response:
-    response = make_response(body)
-    response.set_cookie(
-        REFRESH_COOKIE,
-        refresh_token,
-        max_age=config.current().refresh_token_expire_days * 86_400,
-        path=REFRESH_PATH,
-        httponly=True,
-        samesite="Lax",
-        secure=config.current().production,
-    )
-    response.headers["Cache-Control"] = "no-store"
-    return response
-
-
-def origin() -> Origin:
-    """Where this request comes from."""
-    return Origin(request.remote_addr, request.user_agent.string)

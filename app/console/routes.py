@@ -28,6 +28,7 @@ from app.console import (
     roles,
     rules,
     schemas,
+    sso,
     team,
     webhooks,
     work,
@@ -36,10 +37,11 @@ from app.console.blueprint import blueprint
 from app.console.forms import Form, Page
 from app.errors import AppError
 from app.rest import public
+from app.sso import service as providers
 
 SIGN_IN = "console/sign_in.html"
 AREAS = (
-    *(audit, history, team, groups, keys, people, profile, instance, roles, links),
+    *(audit, history, team, groups, keys, people, profile, instance, roles, links, sso),
     *(collections, schemas, rules, explain, records, record_files, record_pages),
     *(webhooks, deliveries, work),
 )
@@ -67,8 +69,8 @@ def sign_in() -> BaseResponse | Page:
     """The form to sign in with."""
     if guard.caller():
         return redirect(url_for("console.show_home"))
-    known = {"account": account_of_host() or "", "next": request.args.get("next", "")}
-    return Form(known).page(SIGN_IN)
+    account = request.args.get("account", "")[:200] or account_of_host() or ""
+    return _sign_in_page(Form({"account": account, "next": request.args.get("next", "")}))
 
 
 @blueprint.post("/console/sign-in")
@@ -81,9 +83,14 @@ def submit_sign_in() -> BaseResponse | Page:
     try:
         user = auth.check_password(account, form["email"], form["password"], guard.origin())
     except AppError as error:
-        return form.refused(error).page(SIGN_IN)
+        return _sign_in_page(form.refused(error))
     target = guard.local_target(form["next"]) or url_for("console.show_home")
     return guard.begin_session(user, target)
+
+
+def _sign_in_page(form: Form) -> Page:
+    _, offered = providers.offered(form["account"])
+    return form.page(SIGN_IN, offered=offered, sso=providers.any_enabled())
 
 
 @blueprint.post("/console/sign-out")

@@ -11,7 +11,16 @@ from app.accounts.models import EDITOR
 from tests.builders import Caller, Cast, make_collection, make_user
 from tests.mailbox import link_in, outbox, run_jobs
 
-DEFAULTS = {"allowed_redirect_uris": [], "default_redirect_uri": None, "cors_origins": []}
+DEFAULTS = {
+    "allowed_redirect_uris": [],
+    "default_redirect_uri": None,
+    "cors_origins": [],
+    "sso_provisioning": None,
+    "sso_email_domains": [],
+    "sso_group_roles": [],
+    "sso_allow_admin": False,
+    "sso_tokens_in_fragment": False,
+}
 SETTINGS = {
     "allowed_redirect_uris": ["https://app.example.com/in?x=1", "http://localhost:3000/in"],
     "default_redirect_uri": "https://app.example.com/in",

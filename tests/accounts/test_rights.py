@@ -31,6 +31,8 @@ TABLE: list[tuple[str, str, Any, Statuses]] = [
     ("PATCH", "account", {"name": "x"}, LIST_OF_ACCOUNT),
     ("GET", "account/collections", None, LIST_OF_ANYBODY),
     ("GET", "account/roles", None, LIST_OF_ACCOUNT),
+    ("GET", "account/sso/refusals", None, LIST_OF_ACCOUNT),
+    ("POST", "account/sso/plan", {}, LIST_OF_ACCOUNT),
     ("GET", "account/users", None, LIST_OF_ACCOUNT),
     ("POST", "account/users", {"email": "{new}@x.example"}, LIST_OF_ACCOUNT),
     ("GET", "account/users/{user}", None, OF_ACCOUNT),

@@ -22,6 +22,8 @@ from tests import test_tenancy as tenancy
 from tests.audit.chains import entries, verified
 from tests.builders import PASSWORD, Caller, Cast, make_collection, make_record
 from tests.mailbox import outbox, run_jobs, token_in
+from tests.sso import openid, saml_idp
+from tests.sso.flows import Stage, query_of
 from tests.test_tenancy import Route
 
 Rows = dict[tuple[str, ...], dict[str, Any]]
@@ -40,6 +42,8 @@ UNTOLD: dict[Route, str] = {
     ("POST", "/webhooks/<uuid:webhook_id>/test"): "a delivery",
     ("POST", "/webhooks/<uuid:webhook_id>/deliveries/redeliver"): "a job, and deliveries",
     ("POST", "/webhooks/<uuid:webhook_id>/deliveries/<uuid:delivery_id>/redeliver"): "a delivery",
+    ("POST", "/admin/configuration/test-connection"): "nothing: it only tries",
+    ("POST", "/account/sso/plan"): "nothing: it only plans",
     ("POST", "/rules/validate"): "nothing: it only judges",
     ("POST", "/rules/test"): "nothing: it only tries",
     ("POST", "/collections/<collection_name>/rules/explain"): "nothing: it only explains",
@@ -241,7 +245,34 @@ def test_routes_without_a_credential_are_audited(app: Flask, cast: Cast) -> None
     accepted = check(cast, lambda: anyone.post(f"invitations/{invited}/accept", body))
     assert accepted > 5
     seen.add(("POST", "/invitations/<invitation>/accept"))
+    with openid.providing() as provider:
+        seen |= signed_in_by_providers(Stage(app, cast, provider))
     assert seen == {route for route in tenancy.PUBLIC if route[0] != "GET"}
+
+
+def signed_in_by_providers(stage: Stage) -> set[Route]:
+    """Sign in by each way of the API; returns their routes."""
+    cast, back = stage.cast, {"allowed_redirect_uris": [stage.client]}
+    assert cast.alice.patch("account", back).status_code == 200
+    assert check(cast, lambda: stage.oauth(cast.alice)) > 5
+    stage.saml(cast.alice)
+    begun: dict[str, Any] = {}
+
+    def post(path: str, body: Any) -> Callable[[], Any]:
+        return lambda: begun.update(stage.anyone.post(f"auth/{path}", body).json)
+
+    assert check(cast, post("oauth/google/authorize", {"account": "acme"})) == 0
+    _, values = stage.provider.authorize(begun["url"])
+    assert check(cast, post("oauth/google/callback", values)) > 10
+    code = query_of(stage.sign_in().headers["Location"])["code"]
+    assert check(cast, post("exchange", {"code": code})) == 0
+    assert begun["isNewUser"] is False
+    request = stage.begin_saml(browser := stage.browser())
+    response = saml_idp.answer(request, subject="eve@acme.example").encoded()
+    form = {"SAMLResponse": response, "relayState": request.relay_state}
+    assert check(cast, lambda: browser.post("/api/v1/auth/saml/acs", json=form)) > 10
+    ways = ("oauth/<provider_name>/authorize", "oauth/<provider_name>/callback")
+    return {("POST", f"/auth/{way}") for way in (*ways, "exchange", "saml/acs")}
 
 
 def test_a_worker_that_removes_an_account_writes_one_entry_for_all(app: Flask, cast: Cast) -> None:

@@ -139,6 +139,23 @@ assert.deepEqual([restored.success, restored.imported_count], [true, 0]);
 const back = await root.collections.import({ data: saved, strategy: "error" });
 assert.deepEqual([back.collections[0].status, back.migrations_created.length], ["imported", 1]);
 
+// Sign-in by providers.
+const [back_to, visitor] = ["https://client.example.com/in", client({ accountId: account })];
+const config = { client_id: "x", client_secret: "y", allowed_redirect_uris: [back_to] };
+const provider = { category: "auth_providers", provider_name: "google", display_name: "Google", config };
+const google = await alice.admin.createConfiguration(provider);
+assert.equal((await alice.admin.getConfigurationValues(google.id)).client_secret, "***");
+assert.equal((await alice.admin.updateConfigurationStatus(google.id, true)).enabled, true);
+assert.equal((await alice.admin.getProviderSchema("auth_providers", "google")).type, "object");
+const begun = await visitor.auth.getOAuthUrl("google", back_to, "mine");
+assert.deepEqual([begun.state, begun.provider], ["mine", "google"]);
+assert.ok(begun.authorization_url.startsWith("https://accounts.google.com/"));
+const returned = { provider: "google", code: "nothing", redirectUri: back_to, state: "mine" };
+await refused(400, visitor.auth.handleOAuthCallback(returned));
+await refused(404, visitor.auth.getSAMLUrl("generic_saml", account));
+await refused(404, visitor.auth.getSAMLMetadata("generic_saml", account));
+await alice.admin.deleteConfiguration(google.id);
+
 await alice.apiKeys.revoke(key.id);
 await assert.rejects(machine.records.list("books"), { name: "AuthenticationError" });
 assert.ok((await root.migrations.list()).total >= 1);

@@ -1,0 +1,77 @@
+"""One-time codes: traded for tokens by client applications, taken by the console (contract 10)."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+from typing import Any
+
+import orjson
+
+from app import crypto, db
+from app.accounts.models import User
+from app.auth import service as auth
+from app.auth.service import Origin, SignIn
+from app.sso import flows, refusals, sign_in
+from app.sso.models import API, BROWSER, CONSOLE, OAUTH, TEST, Flow
+from app.sso.refusals import StateRefused
+from app.sso.sign_in import Cookie, Returned
+
+
+def trade(code: str, state: str | None, origin: Origin) -> tuple[SignIn, Flow]:
+    """Trade a one-time code for tokens. Raises StateRefused."""
+    flow = flows.find_code(code)
+    with _noted(flow, origin):
+        return _trade(flow, state, origin)
+
+
+def end_for_client(came: Returned, cookie: Cookie, origin: Origin) -> tuple[SignIn, Flow]:
+    """Sign in a client that was returned with a code: ours, or still the provider's."""
+    flow = flows.find_code(came.code)
+    if flow is None:
+        ended = sign_in.end_oauth(came, cookie, origin)
+        return trade(ended.code, ended.flow.client_state, origin)
+    with _noted(flow, origin):
+        if flow.provider_name != came.provider or came.state != flow.client_state:
+            raise StateRefused("state", "The code is of another sign-in.")
+        sign_in.check_target(flow, came)
+        return _trade(flow, came.state, origin)
+
+
+def take(code: str, cookie: Cookie, origin: Origin) -> tuple[Flow, User | None]:
+    """What a sign-in of the console came to, in the browser that began it. Raises StateRefused."""
+    flow = flows.find_code(code)
+    with _noted(flow, origin):
+        if flow is None or flow.purpose not in (CONSOLE, TEST):
+            raise StateRefused("code", "There is no such one-time code.")
+        if not flows.is_of_browser(flow, cookie(flow)):
+            raise StateRefused("state", "The sign-in was begun in another browser.")
+        flows.redeem(flow)
+        return flow, None if flow.purpose == TEST else _user_of(flow)
+
+
+def outcome_of(flow: Flow) -> dict[str, Any]:
+    """What a test came to."""
+    found: dict[str, Any] = orjson.loads(crypto.decrypt(flow.outcome)) if flow.outcome else {}
+    return found
+
+
+def _trade(flow: Flow | None, state: str | None, origin: Origin) -> tuple[SignIn, Flow]:
+    if flow is None or flow.purpose not in (BROWSER, API):
+        raise StateRefused("code", "There is no such one-time code.")
+    if flow.code_needs_state and state != flow.client_state:
+        raise StateRefused("state", "The client does not know its state.")
+    flows.redeem(flow)
+    return auth.sign_in(_user_of(flow), origin), flow
+
+
+def _noted(flow: Flow | None, origin: Origin) -> AbstractContextManager[None]:
+    if flow is None:
+        return refusals.noted(None, OAUTH, "", origin.ip_address)
+    return refusals.noted(flow.account_id, flow.category, flow.provider_name, origin.ip_address)
+
+
+def _user_of(flow: Flow) -> User:
+    user = db.db.session.get(User, (flow.account_id, flow.user_id or ""))
+    if user is None or not user.may_sign_in:
+        raise StateRefused("user", "The user is not active.")
+    return user

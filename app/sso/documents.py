@@ -1,0 +1,40 @@
+"""What is looked at before any XML parser sees a document from outside.
+
+No document type (entities, bombs), no comments and no CDATA (they cut texts in two), no encoding
+but UTF-8 (in which all of that would look otherwise), no more than so many bytes.
+"""
+
+from __future__ import annotations
+
+import re
+
+ENCODING = re.compile(rb"""\A\s*<\?xml[^>]{0,200}?encoding\s*=\s*["']([A-Za-z0-9._-]+)["']""")
+DECLARATION = re.compile(rb"\A\s*<\?xml[^>]{0,200}\?>")
+ALLOWED_ENCODINGS = (b"utf-8", b"us-ascii", b"ascii")
+BOM = b"\xef\xbb\xbf"
+
+
+class Hostile(ValueError):
+    """A document that no parser should see; the text says why."""
+
+
+def plain(raw: bytes, longest: int) -> bytes:
+    """The document, if it is plain. Raises Hostile."""
+    if len(raw) > longest:
+        raise Hostile(f"The document has more than {longest} bytes.")
+    raw = raw.removeprefix(BOM)
+    try:
+        raw.decode()
+    except UnicodeDecodeError:
+        raise Hostile("The document is not in UTF-8.") from None
+    named = ENCODING.match(raw)
+    if named and named[1].lower() not in ALLOWED_ENCODINGS:
+        raise Hostile("The document is not in UTF-8.")
+    rest = DECLARATION.sub(b"", raw, count=1)
+    if b"<!" in rest:
+        raise Hostile("The document has a document type, a comment or CDATA.")
+    if b"<?" in rest:
+        raise Hostile("The document has processing instructions.")
+    if b"\0" in raw or not rest.strip():
+        raise Hostile("The document is empty.")
+    return rest

@@ -1,0 +1,179 @@
+"""Whom an identity belongs to: a user of this account, a new one, or nobody (contract 10).
+
+The identity itself first; else a proved address; else, where the account lets in whom it does not
+know, a new user. Nobody is ever made in the system account, and nothing crosses accounts.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.orm import Session
+
+from app import clock, db, events
+from app.accounts import service as accounts
+from app.accounts.models import SYSTEM_ACCOUNT_ID, Role, User
+from app.auth import links
+from app.sso import roles
+from app.sso.models import Identity
+from app.sso.refusals import NotInvited, SignInRefused
+from app.sso.service import Connection
+
+LONGEST_SUBJECT = 500
+
+
+@dataclass(frozen=True)
+class Claimed:
+    """What a provider says of somebody who signed in there, once that was verified."""
+
+    issuer: str
+    subject: str
+    email: str | None = None
+    email_verified: bool = False
+    name: str | None = None
+    groups: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Match:
+    """What an identity comes to: a present user, or none and a new one is due."""
+
+    how: str  # "identity", "email" or "new"
+    user: User | None
+    identity: Identity | None
+    role: Role | None  # that the account's mapping gives
+
+
+def find(connection: Connection, claimed: Claimed) -> Match:
+    """Whom this identity belongs to. Raises SignInRefused or NotInvited; changes nothing."""
+    if not claimed.subject or len(claimed.subject) > LONGEST_SUBJECT or "\0" in claimed.subject:
+        raise SignInRefused("subject", "The provider names nobody.")
+    role = roles.due(connection, claimed.groups)
+    identity = db.db.session.scalar(_known(connection, claimed))
+    if identity is not None:
+        known = db.db.session.get_one(User, (identity.account_id, identity.user_id))
+        return Match("identity", _active(known), identity, role)
+    user = _with_address(connection, claimed)
+    if user is not None:
+        return Match("email", _active(user), None, role)
+    _check_may_join(connection, claimed)
+    return Match("new", None, None, role)
+
+
+def settle(session: Session, connection: Connection, claimed: Claimed) -> tuple[User, bool]:
+    """The user of an identity, found or made, as part of the transaction; whether it is new.
+
+    Raises Conflict where somebody else was faster: then it is found at the next try.
+    """
+    match = find(connection, claimed)
+    user = match.user
+    new = user is None
+    if user is None:
+        user = _provision(connection, claimed, match.role)
+    elif match.how == "email":
+        _trust(user, connection)
+    identity = match.identity or _link(session, connection, claimed, user)
+    roles.settle(user, identity, match.role, new=new)
+    identity.groups, identity.last_used_at = claimed.groups, clock.now()
+    _rename(user, connection, claimed)
+    session.flush()
+    return user, new
+
+
+def _known(connection: Connection, claimed: Claimed) -> sa.Select[Identity]:
+    return sa.select(Identity).where(
+        Identity.account_id == connection.account.id,
+        Identity.provider_name == connection.provider.name,
+        Identity.issuer == claimed.issuer,
+        Identity.subject == claimed.subject,
+    )
+
+
+def _with_address(connection: Connection, claimed: Claimed) -> User | None:
+    if not claimed.email or not claimed.email_verified:
+        return None
+    return _owner(connection.account.id, claimed.email)
+
+
+def _owner(account_id: str, email: str) -> User | None:
+    mine = (User.account_id == account_id, User.email_key == accounts.email_key(email))
+    return db.db.session.scalar(sa.select(User).where(*mine))
+
+
+def _active(user: User) -> User:
+    if not user.may_sign_in:
+        raise SignInRefused("user", "The user is not active.")
+    return user
+
+
+def _check_may_join(connection: Connection, claimed: Claimed) -> None:
+    account = connection.account
+    if account.id == SYSTEM_ACCOUNT_ID:
+        raise NotInvited("provisioning", "Nobody becomes a superadmin by signing in.")
+    wanted = account.settings.get("sso_provisioning")
+    if not (connection.is_own if wanted is None else wanted):
+        raise NotInvited("provisioning", "The account lets in nobody whom it does not know.")
+    if not claimed.email or not accounts.is_email(claimed.email):
+        raise NotInvited("email", "The provider tells no address.")
+    domains = account.settings.get("sso_email_domains") or []
+    domain = claimed.email.rpartition("@")[2].lower()
+    if domains and not (claimed.email_verified and domain in domains):
+        raise NotInvited("email", "The address is of no domain of the account, or not proved.")
+    if _owner(account.id, claimed.email):
+        raise NotInvited("email", "The address is a user's, and the provider does not prove it.")
+
+
+def _provision(connection: Connection, claimed: Claimed, role: Role | None) -> User:
+    user = accounts.create_user(
+        connection.account.id,
+        email=claimed.email or "",
+        password_hash=None,
+        role=(role or roles.usual(connection.config.get("default_role"))).name,
+        name=_clean_name(claimed.name),
+    )
+    user.auth_provider = connection.provider.name
+    if claimed.email_verified:
+        accounts.mark_verified(user)
+    return user
+
+
+def _trust(user: User, connection: Connection) -> None:
+    if user.email_verified:
+        return
+    # Whoever set this password never proved that the address is theirs.
+    user.password_hash, user.auth_provider = None, connection.provider.name
+    for purpose in (links.RESET, links.VERIFICATION, links.EMAIL_CHANGE):
+        links.end(user, purpose)
+    events.publish(events.UserLostAccess(user.account_id, user.id))
+    accounts.mark_verified(user)
+    user.version += 1
+
+
+def _link(session: Session, connection: Connection, claimed: Claimed, user: User) -> Identity:
+    identity = Identity(
+        account_id=user.account_id,
+        user_id=user.id,
+        provider_name=connection.provider.name,
+        issuer=claimed.issuer,
+        subject=claimed.subject,
+        groups=claimed.groups,
+    )
+    column, message = "subject", "This identity is a user's already."
+    with db.conflict_on("identities", column, column, message):
+        session.add(identity)
+        session.flush()
+    return identity
+
+
+def _rename(user: User, connection: Connection, claimed: Claimed) -> None:
+    name = _clean_name(claimed.name)
+    if name and user.name != name and user.auth_provider == connection.provider.name:
+        user.name = name
+        user.version += 1
+
+
+def _clean_name(name: Any) -> str | None:
+    text = name.strip().replace("\0", "") if isinstance(name, str) else ""
+    return text if text and accounts.name_problem(text) is None else None

@@ -1,0 +1,132 @@
+"""Provider settings, identities, flows, seen assertions, refusals (contract section 10)."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.orm import Mapped, mapped_column
+
+from app import clock
+from app.db import Base, Id, Moment, Text, as_created, new_id
+
+OAUTH, SAML = "auth_providers", "saml_providers"
+BROWSER, API, CONSOLE, TEST = "browser", "api", "console", "test"
+
+
+def _of_account() -> Any:
+    return sa.ForeignKeyConstraint(["account_id"], ["accounts.id"])
+
+
+class ProviderSetting(Base):
+    """How people of an account, or of all accounts (the system's rows), sign in by a provider."""
+
+    __tablename__ = "provider_settings"
+    __table_args__ = (
+        _of_account(),
+        sa.UniqueConstraint("account_id", "category", "provider_name"),
+    )
+
+    account_id: Mapped[str] = mapped_column(Id, primary_key=True)
+    id: Mapped[str] = mapped_column(Id, primary_key=True, default=new_id)
+    category: Mapped[str] = mapped_column(Text)
+    provider_name: Mapped[str] = mapped_column(Text)
+    display_name: Mapped[str] = mapped_column(Text)
+    enabled: Mapped[bool] = mapped_column(default=True)
+    priority: Mapped[int] = mapped_column(default=0)
+    config: Mapped[dict[str, Any]] = mapped_column(sa.JSON)
+    secrets: Mapped[str] = mapped_column(Text)  # JSON, encrypted
+    created_at: Mapped[datetime] = mapped_column(Moment, default=clock.now)
+    updated_at: Mapped[datetime] = mapped_column(Moment, default=as_created, onupdate=clock.now)
+
+
+class Identity(Base):
+    """Who a user is to a provider. It never leaves its account."""
+
+    __tablename__ = "identities"
+    __table_args__: Any = (
+        sa.ForeignKeyConstraint(
+            ["account_id", "user_id"], ["users.account_id", "users.id"], ondelete="CASCADE"
+        ),
+        sa.UniqueConstraint("account_id", "provider_name", "issuer", "subject"),
+        sa.Index("ix_identities_user", "account_id", "user_id"),
+    )
+
+    account_id: Mapped[str] = mapped_column(Id, primary_key=True)
+    id: Mapped[str] = mapped_column(Id, primary_key=True, default=new_id)
+    user_id: Mapped[str] = mapped_column(Id)
+    provider_name: Mapped[str] = mapped_column(Text)
+    issuer: Mapped[str] = mapped_column(Text)
+    subject: Mapped[str] = mapped_column(Text)
+    groups: Mapped[list[str]] = mapped_column(sa.JSON)  # as the provider named them last
+    given_role_id: Mapped[int | None] = mapped_column()  # null: the role is set by hand
+    created_at: Mapped[datetime] = mapped_column(Moment, default=clock.now)
+    last_used_at: Mapped[datetime] = mapped_column(Moment, default=as_created)
+
+
+class Flow(Base):
+    """One started sign-in: single use, ten minutes; then its one-time code, a minute."""
+
+    __tablename__ = "sso_flows"
+    __table_args__ = (
+        _of_account(),
+        sa.Index("ix_sso_flows_state", "account_id", "state_hash"),
+        sa.Index("ix_sso_flows_code", "account_id", "code_hash"),
+        sa.Index("ix_sso_flows_expires_at", "expires_at"),
+    )
+
+    account_id: Mapped[str] = mapped_column(Id, primary_key=True)
+    id: Mapped[str] = mapped_column(Id, primary_key=True, default=new_id)
+    category: Mapped[str] = mapped_column(Text)
+    provider_name: Mapped[str] = mapped_column(Text)
+    purpose: Mapped[str] = mapped_column(Text)
+    state_hash: Mapped[str] = mapped_column(Text)
+    browser_hash: Mapped[str] = mapped_column(Text)
+    verifier: Mapped[str] = mapped_column(Text)  # of PKCE, encrypted
+    nonce: Mapped[str] = mapped_column(Text)
+    request_id: Mapped[str] = mapped_column(Text)  # of SAML
+    redirect_uri: Mapped[str | None] = mapped_column(Text)
+    client_state: Mapped[str | None] = mapped_column(Text)
+    expires_at: Mapped[datetime] = mapped_column(Moment)
+    used_at: Mapped[datetime | None] = mapped_column(Moment)
+    user_id: Mapped[str | None] = mapped_column(Id)
+    is_new_user: Mapped[bool] = mapped_column(default=False)
+    outcome: Mapped[str | None] = mapped_column(Text)  # of a test: JSON, encrypted
+    code_hash: Mapped[str | None] = mapped_column(Text)
+    code_needs_state: Mapped[bool] = mapped_column(default=False)
+    code_expires_at: Mapped[datetime | None] = mapped_column(Moment)
+    created_at: Mapped[datetime] = mapped_column(Moment, default=clock.now)
+
+
+class SeenAssertion(Base):
+    """That an assertion was used: none is taken twice."""
+
+    __tablename__ = "sso_assertions"
+    __table_args__ = (
+        _of_account(),
+        sa.Index("ix_sso_assertions_expires_at", "expires_at"),
+    )
+
+    account_id: Mapped[str] = mapped_column(Id, primary_key=True)
+    assertion_hash: Mapped[str] = mapped_column(Text, primary_key=True)
+    expires_at: Mapped[datetime] = mapped_column(Moment)
+
+
+class Refusal(Base):
+    """A sign-in that was refused, and by which check: for the account's admins."""
+
+    __tablename__ = "sso_refusals"
+    __table_args__ = (
+        _of_account(),
+        sa.Index("ix_sso_refusals_created_at", "created_at"),
+    )
+
+    account_id: Mapped[str] = mapped_column(Id, primary_key=True)
+    id: Mapped[str] = mapped_column(Id, primary_key=True, default=new_id)
+    category: Mapped[str] = mapped_column(Text)
+    provider_name: Mapped[str] = mapped_column(Text)
+    check: Mapped[str] = mapped_column(Text)
+    detail: Mapped[str] = mapped_column(Text)
+    ip_address: Mapped[str | None] = mapped_column(Text)
+    created_at: Mapped[datetime] = mapped_column(Moment, default=clock.now)

@@ -1,0 +1,192 @@
+"""The providers there are: what their settings hold, and where they answer (contract 10)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from app.errors import NotFound
+from app.sso.models import OAUTH, SAML
+
+TEXT, URL, URLS, TEXTS, ROLE, FLAG = "text", "url", "urls", "texts", "role", "flag"
+KEY, CERTIFICATES, METADATA, WORD = "key", "certificates", "metadata", "word"
+LONGEST = {TEXT: 2000, URL: 2000, ROLE: 100, WORD: 200, KEY: 10_000, METADATA: 500_000}
+MOST_ITEMS = 50
+ALIASES = {(SAML, "generic_saml"): "generic"}
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One property of a provider's `config`."""
+
+    name: str
+    kind: str
+    title: str
+    required: bool = False
+    secret: bool = False
+
+
+@dataclass(frozen=True)
+class Provider:
+    """A kind of identity provider."""
+
+    category: str
+    name: str
+    title: str
+    settings: tuple[Setting, ...]
+    addresses: Mapping[str, str] = field(default_factory=dict)
+    scopes: tuple[str, ...] = ()
+    openid: bool = True
+    posts_callback: bool = False
+
+    @property
+    def secrets(self) -> list[str]:
+        """The names of what is kept encrypted, and never shown."""
+        return [one.name for one in self.settings if one.secret]
+
+    def schema(self) -> dict[str, Any]:
+        """The JSON schema of `config`."""
+        return {
+            "$schema": "https://json-schema.org/draft/2020-12/schema",
+            "title": self.title,
+            "type": "object",
+            "properties": {one.name: _property(one) for one in self.settings},
+            "required": [one.name for one in self.settings if one.required],
+            "additionalProperties": False,
+            **({"anyOf": _ways_of_saml()} if self.category == SAML else {}),
+        }
+
+
+def _property(setting: Setting) -> dict[str, Any]:
+    text = {"type": "string", "maxLength": LONGEST.get(setting.kind, 2000)}
+    items = {"type": "array", "items": text, "maxItems": MOST_ITEMS}
+    shapes: dict[str, dict[str, Any]] = {
+        URL: {**text, "format": "uri"},
+        URLS: {**items, "items": {**text, "format": "uri"}},
+        TEXTS: items,
+        FLAG: {"type": "boolean"},
+        CERTIFICATES: {"type": ["string", "array"], "items": {"type": "string"}, "maxItems": 10},
+    }
+    shape = shapes.get(setting.kind, text)
+    return {**shape, "title": setting.title, **({"writeOnly": True} if setting.secret else {})}
+
+
+def _ways_of_saml() -> list[dict[str, Any]]:
+    return [
+        {"required": ["idp_metadata"]},
+        {"required": ["idp_entity_id", "idp_sso_url", "idp_x509_cert"]},
+    ]
+
+
+_ALLOWED = Setting("allowed_redirect_uris", URLS, "Addresses to return to, exact")
+_DEFAULT_ROLE = Setting("default_role", ROLE, "Role of new users (viewer)")
+_CLIENT_ID = Setting("client_id", TEXT, "Client id", required=True)
+_CLIENT_SECRET = Setting("client_secret", TEXT, "Client secret", required=True, secret=True)
+_OAUTH = (
+    Setting("scopes", TEXTS, "Scopes"),
+    _ALLOWED,
+    _DEFAULT_ROLE,
+    Setting("authorize_url", URL, "Authorization address, if another"),
+    Setting("token_url", URL, "Token address, if another"),
+    Setting("userinfo_url", URL, "User info address, if another"),
+    Setting("jwks_url", URL, "Key set address, if another"),
+    Setting("issuer", TEXT, "Issuer, if another"),
+)
+_APPLE = (
+    Setting("team_id", WORD, "Team id", required=True),
+    Setting("key_id", WORD, "Key id", required=True),
+    Setting("private_key", KEY, "Private key (.p8)", required=True, secret=True),
+)
+_SAML = (
+    Setting("idp_metadata", METADATA, "Metadata of the identity provider (XML)"),
+    Setting("idp_entity_id", TEXT, "Entity id of the identity provider"),
+    Setting("idp_sso_url", URL, "Sign-in address of the identity provider"),
+    Setting("idp_x509_cert", CERTIFICATES, "Certificate, one or more (PEM)"),
+    Setting("sp_entity_id", TEXT, "Our entity id, if another"),
+    Setting("assertion_consumer_url", URL, "Our assertion consumer address, if another"),
+    _ALLOWED,
+    _DEFAULT_ROLE,
+    Setting("allow_idp_initiated", FLAG, "Take sign-ins that begin at the identity provider"),
+    Setting("email_verified", FLAG, "The identity provider vouches for addresses (yes)"),
+    Setting("email_attribute", TEXT, "Attribute of the address, if another"),
+    Setting("name_attribute", TEXT, "Attribute of the name, if another"),
+    Setting("groups_attribute", TEXT, "Attribute of the groups, if another"),
+)
+_MICROSOFT = "https://login.microsoftonline.com/{tenant}"
+_OPENID = ("openid", "email", "profile")
+
+PROVIDERS = (
+    Provider(
+        OAUTH,
+        "google",
+        "Google",
+        (_CLIENT_ID, _CLIENT_SECRET, *_OAUTH),
+        {
+            "authorize_url": "https://accounts.google.com/o/oauth2/v2/auth",
+            "token_url": "https://oauth2.googleapis.com/token",
+            "jwks_url": "https://www.googleapis.com/oauth2/v3/certs",
+            "issuer": "https://accounts.google.com",
+        },
+        _OPENID,
+    ),
+    Provider(
+        OAUTH,
+        "github",
+        "GitHub",
+        (_CLIENT_ID, _CLIENT_SECRET, *_OAUTH),
+        {
+            "authorize_url": "https://github.com/login/oauth/authorize",
+            "token_url": "https://github.com/login/oauth/access_token",
+            "userinfo_url": "https://api.github.com/user",
+            "issuer": "https://github.com",
+        },
+        ("read:user", "user:email"),
+        openid=False,
+    ),
+    Provider(
+        OAUTH,
+        "microsoft",
+        "Microsoft",
+        (
+            _CLIENT_ID,
+            _CLIENT_SECRET,
+            Setting("tenant_id", WORD, "Tenant id (common)"),
+            *_OAUTH,
+        ),
+        {
+            "authorize_url": f"{_MICROSOFT}/oauth2/v2.0/authorize",
+            "token_url": f"{_MICROSOFT}/oauth2/v2.0/token",
+            "jwks_url": f"{_MICROSOFT}/discovery/v2.0/keys",
+            "issuer": f"{_MICROSOFT}/v2.0",
+        },
+        _OPENID,
+    ),
+    Provider(
+        OAUTH,
+        "apple",
+        "Apple",
+        (_CLIENT_ID, *_APPLE, *_OAUTH),
+        {
+            "authorize_url": "https://appleid.apple.com/auth/authorize",
+            "token_url": "https://appleid.apple.com/auth/token",
+            "jwks_url": "https://appleid.apple.com/auth/keys",
+            "issuer": "https://appleid.apple.com",
+        },
+        ("openid", "email", "name"),
+        posts_callback=True,
+    ),
+    Provider(SAML, "okta", "Okta", _SAML),
+    Provider(SAML, "azure_ad", "Microsoft Entra ID", _SAML),
+    Provider(SAML, "generic", "SAML 2.0", _SAML),
+)
+_KNOWN = {(one.category, one.name): one for one in PROVIDERS}
+CATEGORIES = (OAUTH, SAML)
+
+
+def named(category: str, name: str) -> Provider:
+    """A provider. Raises NotFound."""
+    found = _KNOWN.get((category, ALIASES.get((category, name), name)))
+    if found is None:
+        raise NotFound("There is no such provider.")
+    return found

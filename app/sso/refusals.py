@@ -1,0 +1,97 @@
+"""Sign-ins that are refused: the caller learns that, the account's admins learn why.
+
+The answer tells nothing of the check that failed; the log line and the account's list do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import sqlalchemy as sa
+import structlog
+
+from app import clock, db, limits
+from app.auth import lockout
+from app.errors import AppError
+from app.sso.models import Refusal
+
+log = structlog.get_logger()
+KEPT = 100
+LONGEST_DETAIL = 300
+
+
+class SignInRefused(AppError):
+    """A sign-in that is not what it says; `check` and `detail` are for the account's admins."""
+
+    status = 401
+    error = "sign_in_refused"
+    message = "This sign-in was refused. Begin again, or ask an admin of the account."
+
+    def __init__(self, check: str, detail: str = "") -> None:
+        headers = {"WWW-Authenticate": "Bearer"} if self.status == 401 else {}
+        super().__init__(headers=headers)
+        self.check, self.detail = check, detail
+
+
+class StateRefused(SignInRefused):
+    """A sign-in that nobody began here, or not like this."""
+
+    status = 400
+    error = "invalid_state"
+    message = "This sign-in cannot be completed. Begin again."
+
+
+class NotInvited(SignInRefused):
+    """Somebody whom the account does not know, and does not let in."""
+
+    status = 403
+    error = "not_invited"
+    message = "This account does not know you. Ask one of its admins for an invitation."
+
+
+@contextmanager
+def noted(account_id: str | None, category: str, provider: str, ip: str | None) -> Iterator[None]:
+    """Inside, every refusal is logged, kept for the admins, and counted by address."""
+    lockout.sign_ins(ip)
+    try:
+        yield
+    except SignInRefused as error:
+        about = {"category": category, "provider": provider, "check": error.check}
+        log.warning("sign-in refused", account=account_id, **about)
+        if account_id is not None:
+            _keep(account_id, category, provider, error, ip)
+        lockout.refused_sign_in(ip)
+        raise
+
+
+def last(account_id: str, skip: int, limit: int) -> tuple[list[Refusal], int]:
+    """The last refusals of an account, newest first, and how many are kept."""
+    mine = Refusal.account_id == account_id
+    counted = sa.select(sa.func.count()).select_from(Refusal).where(mine)
+    chosen = sa.select(Refusal).where(mine).order_by(Refusal.id.desc()).offset(skip).limit(limit)
+    return list(db.db.session.scalars(chosen)), db.db.session.scalar(counted) or 0
+
+
+def _keep(
+    account_id: str, category: str, provider: str, error: SignInRefused, ip: str | None
+) -> None:
+    mine = Refusal.account_id == account_id
+    detail = "".join(one if one.isprintable() else "\ufffd" for one in error.detail)
+    with db.transaction() as session:
+        session.add(
+            Refusal(
+                account_id=account_id,
+                category=category,
+                provider_name=provider,
+                check=error.check,
+                detail=detail[:LONGEST_DETAIL],
+                ip_address=limits.origin(ip) or None,
+                created_at=clock.now(),
+            )
+        )
+        session.flush()
+        newest = sa.select(Refusal.id).where(mine).order_by(Refusal.id.desc()).offset(KEPT).limit(1)
+        oldest_kept = session.scalar(newest)
+        if oldest_kept is not None:
+            session.execute(sa.delete(Refusal).where(mine, Refusal.id <= oldest_kept))

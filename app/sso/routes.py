@@ -1,0 +1,249 @@
+"""Sign-in by OAuth 2.0 and SAML 2.0, for browsers and for clients without one (contract 10)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import marshmallow as ma
+import orjson
+from flask import Response, request
+from werkzeug.wrappers import Response as BaseResponse
+
+from app import rest
+from app.auth.answers import origin
+from app.auth.guard import account_of_host
+from app.rest import public
+from app.sso import codes, schemas, service, sign_in
+from app.sso.answers import (
+    answer_provider,
+    bind,
+    cookie_of,
+    go_on,
+    leave_for,
+    named_account,
+    started,
+)
+from app.sso.models import API, BROWSER, OAUTH, SAML
+from app.sso.sign_in import Posted, Returned
+
+blueprint = rest.Blueprint(
+    "Single sign-on",
+    __name__,
+    url_prefix=f"{rest.PREFIX}/auth",
+    description="Signing in by OAuth 2.0 and SAML 2.0.",
+)
+browsers = rest.Blueprint(
+    "Single sign-on in browsers",
+    __name__,
+    description="Where browsers begin and end it; without the version prefix.",
+)
+LARGEST_FORM = 512 * 1024
+TO_PROVIDER = "To the provider."
+TO_CLIENT = "To the client application, with a one-time `code` for `/auth/exchange`."
+FORM = "application/x-www-form-urlencoded"
+APPLE_FORM = {"code": {"type": "string"}, "state": {"type": "string"}, "user": {"type": "string"}}
+SAML_FORM = {"SAMLResponse": {"type": "string"}, "RelayState": {"type": "string"}}
+
+
+def _form(properties: dict[str, Any], example: dict[str, str]) -> dict[str, Any]:
+    schema = {"type": "object", "properties": properties}
+    return {"required": True, "content": {FORM: {"schema": schema, "example": example}}}
+
+
+@blueprint.route("/oauth/<provider_name>/authorize", methods=["POST"])
+@blueprint.arguments(
+    schemas.AuthorizeBody,
+    example={
+        "account": "acme",
+        "redirect_uri": "https://client.example.com/signed-in",
+        "state": "what-the-client-chose",
+    },
+)
+@blueprint.response(200, schemas.Started, example=schemas.STARTED)
+@blueprint.fails(400)
+@public
+def authorize_for_client(body: dict[str, Any], provider_name: str) -> Any:
+    """Begin an OAuth sign-in for a client application.
+
+    The browser goes to `authorization_url` and comes back to `redirect_uri` with a one-time `code`
+    and the client's `state` (one is made where it has none).
+    """
+    args = {**body, "client_state": body.get("state")}
+    url, begun, connection = started(OAUTH, provider_name, API, args)
+    state = begun.flow.client_state
+    answer = {"authorization_url": url, "url": url, "state": state, "provider": provider_name}
+    return bind(rest.respond(answer), begun, connection)
+
+
+@blueprint.route("/oauth/<provider_name>/callback", methods=["POST"])
+@blueprint.arguments(
+    schemas.CallbackBody,
+    example={
+        "code": "4/0AX4XfWh...",
+        "state": "AA0001-...",
+        "redirect_uri": "https://client.example.com/signed-in",
+    },
+)
+@blueprint.response(200, schemas.ProviderSignedIn, example=schemas.SIGNED_IN)
+@blueprint.fails(400, 401, 403, 429)
+@public
+def end_for_client(body: dict[str, Any], provider_name: str) -> Response:
+    """End an OAuth sign-in without a browser's redirect.
+
+    `code` and `state` are those that the client application was returned with: a one-time code of
+    ours with the client's own state, or the provider's code with the state that travelled there.
+    """
+    came = Returned(
+        provider=service.named_provider(OAUTH, provider_name),
+        state=body["state"],
+        code=body["code"],
+        account=account_of_host(),
+        redirect_uri=body.get("redirect_uri"),
+    )
+    return answer_provider(*codes.end_for_client(came, cookie_of, origin()))
+
+
+@blueprint.route("/exchange", methods=["POST"])
+@blueprint.arguments(schemas.ExchangeBody, example={"code": "AA0001-..."})
+@blueprint.response(200, schemas.ProviderSignedIn, example=schemas.SIGNED_IN)
+@blueprint.fails(400)
+@public
+def exchange(body: dict[str, Any]) -> Response:
+    """Trade the one-time code of a sign-in for tokens, within 60 seconds, once."""
+    return answer_provider(*codes.trade(body["code"], body.get("state"), origin()))
+
+
+@blueprint.route("/saml/sso", methods=["GET"])
+@blueprint.arguments(schemas.SamlStartArgs, location="query")
+@blueprint.response(
+    200, schemas.Address, example={"url": "https://acme.okta.example/sso?...", "state": None}
+)
+@blueprint.alt_response(302, description=TO_PROVIDER)
+@blueprint.fails(400, 404)
+@public
+def begin_saml(args: dict[str, Any]) -> Any:
+    """Begin a SAML sign-in: a redirect, or its address to who accepts JSON only.
+
+    A script's `fetch` (`Sec-Fetch-Mode: cors`) gets the address, too: it could not go there.
+    """
+    as_json = request.accept_mimetypes.best == "application/json"
+    as_json = as_json or request.headers.get("Sec-Fetch-Mode") == "cors"
+    url, begun, connection = started(SAML, args["provider"], API if as_json else BROWSER, args)
+    if not as_json:
+        return leave_for(url, begun, connection)
+    answer = {"url": url, "state": begun.flow.client_state}
+    return bind(rest.respond(answer), begun, connection)
+
+
+@blueprint.route("/saml/metadata", methods=["GET"])
+@blueprint.arguments(schemas.SamlArgs, location="query")
+@blueprint.response(200, content_type="application/samlmetadata+xml", description="XML.")
+@blueprint.fails(400, 404)
+@public
+def get_saml_metadata(args: dict[str, Any]) -> Response:
+    """Get our metadata as a service provider, for the identity provider of an account."""
+    from app.sso import saml  # large: where it is used only
+
+    connection = service.connection(named_account(args.get("account")), SAML, args["provider"])
+    return Response(saml.metadata(connection), mimetype="application/samlmetadata+xml")
+
+
+@blueprint.route("/saml/acs", methods=["POST"])
+@blueprint.arguments(
+    schemas.AssertionBody,
+    example={"SAMLResponse": "PHNhbWxwOlJlc3...", "relayState": "QUEwMDAx..."},
+)
+@blueprint.response(200, schemas.ProviderSignedIn, example=schemas.SIGNED_IN)
+@blueprint.fails(400, 401, 403, 404, 429)
+@public
+def end_saml_for_client(body: dict[str, Any]) -> Response:
+    """End a SAML sign-in with a response that the client application was posted."""
+    names = ("relay_state", "relay_state_too", "RelayState")
+    relay_state = next((body[name] for name in names if name in body), "")
+    provider = sign_in.provider_of(relay_state, body.get("provider"))
+    posted = Posted(provider, body["SAMLResponse"], relay_state, body.get("account"))
+    ended = sign_in.end_saml(posted, cookie_of, origin())
+    return answer_provider(*codes.trade(ended.code, ended.flow.client_state, origin()))
+
+
+@browsers.route("/oauth/<provider>/authorize", methods=["GET"])
+@browsers.arguments(schemas.StartArgs, location="query")
+@browsers.response(302, description=TO_PROVIDER)
+@browsers.fails(400)
+@public
+def begin_oauth(args: dict[str, Any], provider: str) -> BaseResponse:
+    """Begin an OAuth sign-in in a browser."""
+    return leave_for(*started(OAUTH, provider, BROWSER, args))
+
+
+@browsers.route("/oauth/<provider>/callback", methods=["GET"])
+@browsers.arguments(schemas.CallbackArgs, location="query", unknown=ma.EXCLUDE)
+@browsers.response(302, description=TO_CLIENT)
+@browsers.fails(400, 401, 403, 429)
+@public
+def end_oauth(args: dict[str, Any], provider: str) -> BaseResponse:
+    """End an OAuth sign-in: where the provider returns the browser to."""
+    return go_on(sign_in.end_oauth(_returned(provider, args), cookie_of, origin()))
+
+
+@browsers.route("/oauth/<provider>/callback", methods=["POST"])
+@browsers.doc(requestBody=_form(APPLE_FORM, {"code": "c1234...", "state": "AA0001-..."}))
+@browsers.response(302, description=TO_CLIENT)
+@browsers.fails(400, 401, 403, 413, 415, 422, 429)
+@public
+def end_oauth_by_form(provider: str) -> BaseResponse:
+    """End an OAuth sign-in whose provider posts a form, as Apple does."""
+    form = _sent(("code", "state", "error", "iss", "user"))
+    return go_on(sign_in.end_oauth(_returned(provider, form), cookie_of, origin()))
+
+
+@browsers.route("/saml/<provider>/sso", methods=["GET"])
+@browsers.arguments(schemas.StartArgs, location="query")
+@browsers.response(302, description=TO_PROVIDER)
+@browsers.fails(400)
+@public
+def begin_saml_in_browser(args: dict[str, Any], provider: str) -> BaseResponse:
+    """Begin a SAML sign-in in a browser."""
+    return leave_for(*started(SAML, provider, BROWSER, args))
+
+
+@browsers.route("/saml/<provider>/acs", methods=["POST"])
+@browsers.arguments(schemas.ConsumerArgs, location="query")
+@browsers.doc(
+    requestBody=_form(SAML_FORM, {"SAMLResponse": "PHNhbWxwOlJlc3...", "RelayState": "QUEwMDAx..."})
+)
+@browsers.response(302, description=TO_CLIENT)
+@browsers.fails(400, 401, 403, 413, 415, 429)
+@public
+def consume_assertion(args: dict[str, Any], provider: str) -> BaseResponse:
+    """End a SAML sign-in: where the identity provider posts its response to."""
+    form = _sent(("SAMLResponse", "RelayState"))
+    name = service.named_provider(SAML, provider)
+    account = args.get("account") or account_of_host()
+    posted = Posted(name, form["SAMLResponse"], form["RelayState"], account)
+    return go_on(sign_in.end_saml(posted, cookie_of, origin()))
+
+
+def _sent(names: tuple[str, ...]) -> dict[str, str]:
+    request.max_content_length = request.max_form_memory_size = LARGEST_FORM
+    return {name: request.form.get(name, "").replace("\0", "") for name in names}
+
+
+def _returned(provider: str, args: dict[str, Any]) -> Returned:
+    return Returned(
+        provider=service.named_provider(OAUTH, provider),
+        state=args.get("state", ""),
+        code=args.get("code", ""),
+        error=args.get("error") or None,
+        issuer=args.get("iss") or None,
+        user=_posted_user(args.get("user", "")),
+        account=account_of_host(),
+    )
+
+
+def _posted_user(text: str) -> dict[str, Any]:
+    try:
+        found = orjson.loads(text)
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}

@@ -1,0 +1,235 @@
+"""Sign-in by SAML 2.0, by python3-saml and stricter than it (contract section 10).
+
+The library checks the schema, signatures, issuer, audience and times; `saml_checks` checks what it
+leaves open, and `documents` what no parser should see.
+"""
+
+from __future__ import annotations
+
+import binascii
+from base64 import b64decode
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+from urllib.parse import urlencode, urlsplit
+from xml.sax.saxutils import quoteattr
+
+from lxml import etree
+from onelogin.saml2.authn_request import OneLogin_Saml2_Authn_Request
+from onelogin.saml2.constants import OneLogin_Saml2_Constants as Names
+from onelogin.saml2.errors import OneLogin_Saml2_Error, OneLogin_Saml2_ValidationError
+from onelogin.saml2.response import OneLogin_Saml2_Response
+from onelogin.saml2.settings import OneLogin_Saml2_Settings
+from onelogin.saml2.utils import OneLogin_Saml2_Utils
+
+from app.sso import documents, saml_addresses, saml_checks
+from app.sso.matching import Claimed
+from app.sso.oauth import group_names
+from app.sso.refusals import SignInRefused
+from app.sso.service import Connection
+
+LONGEST_RESPONSE = 256 * 1024
+CLOCK_DRIFT = timedelta(seconds=Names.ALLOWED_CLOCK_DRIFT)
+TRANSIENT = "urn:oasis:names:tc:SAML:2.0:nameid-format:transient"
+UNSPECIFIED = "urn:oasis:names:tc:SAML:1.1:nameid-format:unspecified"
+CLAIMS = "http://schemas.xmlsoap.org/ws/2005/05/identity/claims/"
+EMAILS = (
+    *("email", "mail", "Email", "emailaddress", "emailAddress", "user.email"),
+    *(f"{CLAIMS}emailaddress", "urn:oid:0.9.2342.19200300.100.1.3"),
+)
+NAMES = ("displayName", "name", "urn:oid:2.16.840.1.113730.3.1.241", f"{CLAIMS}name")
+GROUPS = ("groups", "memberOf", "http://schemas.microsoft.com/ws/2008/06/identity/claims/groups")
+Error = OneLogin_Saml2_ValidationError
+CHECKS = {
+    Error.WRONG_AUDIENCE: "audience",
+    Error.WRONG_ISSUER: "issuer",
+    Error.ISSUER_MULTIPLE_IN_RESPONSE: "issuer",
+    Error.ISSUER_NOT_FOUND_IN_ASSERTION: "issuer",
+    Error.WRONG_DESTINATION: "destination",
+    Error.EMPTY_DESTINATION: "destination",
+    Error.WRONG_INRESPONSETO: "InResponseTo",
+    Error.ASSERTION_TOO_EARLY: "time",
+    Error.ASSERTION_EXPIRED: "time",
+    Error.SESSION_EXPIRED: "time",
+    Error.WRONG_SUBJECTCONFIRMATION: "recipient",
+    Error.STATUS_CODE_IS_NOT_SUCCESS: "status",
+    Error.INVALID_XML_FORMAT: "document",
+    Error.MISSING_CONDITIONS: "time",
+    Error.DEPRECATED_SIGNATURE_METHOD: "algorithm",
+    Error.DEPRECATED_DIGEST_METHOD: "algorithm",
+    Error.NO_NAMEID: "subject",
+    Error.EMPTY_NAMEID: "subject",
+}
+
+
+# What the library raises on documents that are no responses, beside its own errors.
+UNREADABLE = (
+    *(OneLogin_Saml2_Error, etree.LxmlError, ValueError, TypeError, LookupError),
+    *(AttributeError, OverflowError, RecursionError),
+)
+
+
+@dataclass(frozen=True)
+class Asserted:
+    """A valid assertion: who it is of, its id, and until when it could be shown again."""
+
+    claimed: Claimed
+    id: str
+    expires_at: datetime
+
+
+def authn_url(connection: Connection, request_id: str, relay_state: str) -> str:
+    """Where a browser goes to sign in."""
+    request = _Request(_settings(connection, for_xml=True), request_id)
+    query = urlencode({"SAMLRequest": request.get_request(), "RelayState": relay_state})
+    address = str(connection.config["idp_sso_url"])
+    return f"{address}{'&' if urlsplit(address).query else '?'}{query}"
+
+
+def metadata(connection: Connection) -> bytes:
+    """Our metadata, for the identity provider."""
+    found = _settings(connection, for_xml=True).get_sp_metadata()
+    return found if isinstance(found, bytes) else str(found).encode()
+
+
+def asserted(connection: Connection, response: str, request_id: str | None) -> Asserted:
+    """What a response asserts, in answer to that request. Raises SignInRefused with the check."""
+    raw = _document(response)
+    parsed = None
+    try:
+        parsed = OneLogin_Saml2_Response(_settings(connection), _encoded(raw))
+        saml_checks.addressed(parsed, saml_addresses.consumer_url(connection), request_id)
+        parsed.is_valid(_request_data(connection), request_id, raise_exceptions=True)
+        saml_checks.strictly(connection, parsed, request_id)
+        return _told(connection, parsed)
+    except OneLogin_Saml2_ValidationError as error:
+        raise SignInRefused(CHECKS.get(error.code, "signature"), _said(error, parsed)) from None
+    except UNREADABLE as error:
+        raise SignInRefused("document", f"{type(error).__name__}: not a response.") from None
+
+
+class _Request(OneLogin_Saml2_Authn_Request):
+    """A request under the id that its flow remembers."""
+
+    def __init__(self, settings: OneLogin_Saml2_Settings, request_id: str) -> None:
+        self._chosen_id = request_id
+        super().__init__(settings)
+
+    def _generate_request_id(self) -> str:
+        return self._chosen_id
+
+
+def _document(response: str) -> bytes:
+    if len(response) > LONGEST_RESPONSE:
+        raise SignInRefused("document", f"Longer than {LONGEST_RESPONSE} characters.")
+    try:
+        raw = b64decode("".join(response.split()), validate=True)
+        return documents.plain(raw, LONGEST_RESPONSE)
+    except documents.Hostile as error:
+        raise SignInRefused("document", str(error)) from None
+    except (binascii.Error, ValueError):
+        raise SignInRefused("document", "This is no base64.") from None
+
+
+def _encoded(raw: bytes) -> Any:
+    return OneLogin_Saml2_Utils.b64encode(raw)
+
+
+def _settings(connection: Connection, *, for_xml: bool = False) -> OneLogin_Saml2_Settings:
+    # The library pastes what it is given into XML as it is.
+    given = _quoted if for_xml else str
+    config = connection.config
+    return OneLogin_Saml2_Settings(
+        {
+            "strict": True,
+            "debug": False,
+            "sp": {
+                "entityId": given(saml_addresses.entity_id(connection)),
+                "assertionConsumerService": {
+                    "url": given(saml_addresses.consumer_url(connection)),
+                    "binding": Names.BINDING_HTTP_POST,
+                },
+                "NameIDFormat": UNSPECIFIED,
+            },
+            "idp": {
+                "entityId": config["idp_entity_id"],
+                "singleSignOnService": {
+                    "url": given(config["idp_sso_url"]),
+                    "binding": Names.BINDING_HTTP_REDIRECT,
+                },
+                "x509certMulti": {"signing": list(config["idp_x509_cert"])},
+            },
+            "security": {
+                "wantAssertionsSigned": True,
+                "wantAttributeStatement": False,
+                "requestedAuthnContext": False,
+                "rejectDeprecatedAlgorithm": True,
+                "allowRepeatAttributeName": True,
+                "allowSingleLabelDomains": True,
+            },
+        }
+    )
+
+
+def _quoted(text: str) -> str:
+    return quoteattr(text, {'"': "&quot;"})[1:-1]
+
+
+def _request_data(connection: Connection) -> Mapping[str, Any]:
+    # Where we are is what the settings say, never what the request says.
+    parts = urlsplit(saml_addresses.consumer_url(connection))
+    return {
+        "https": "on" if parts.scheme == "https" else "off",
+        "http_host": parts.netloc,
+        "script_name": parts.path,
+        "get_data": {},
+        "post_data": {},
+    }
+
+
+def _said(error: Exception, parsed: Any) -> str:
+    wrong_audience = getattr(error, "code", None) == Error.WRONG_AUDIENCE
+    return f"It is for {', '.join(parsed.get_audiences())}." if wrong_audience else str(error)
+
+
+def _told(connection: Connection, parsed: Any) -> Asserted:
+    name_id = parsed.get_nameid_data()
+    if name_id.get("Format") == TRANSIENT:
+        raise SignInRefused("subject", "The NameID is transient: it names nobody a second time.")
+    config, attributes = connection.config, parsed.get_attributes()
+    subject = name_id["Value"].strip()
+    email = _first(attributes, config.get("email_attribute"), EMAILS)
+    email = email or (subject if "@" in subject else None)
+    groups = [
+        text
+        for name in ([config["groups_attribute"]] if "groups_attribute" in config else GROUPS)
+        for text in attributes.get(name, [])
+    ]
+    claimed = Claimed(
+        issuer=config["idp_entity_id"],
+        subject=subject,
+        email=email.strip() if email else None,
+        email_verified=config.get("email_verified", True),
+        name=_first(attributes, config.get("name_attribute"), NAMES),
+        groups=group_names(groups),
+    )
+    id = saml_checks.assertion_of(parsed).get("ID")
+    return Asserted(claimed, str(id), _last_moment(parsed))
+
+
+def _first(attributes: Mapping[str, Any], chosen: str | None, usual: tuple[str, ...]) -> str | None:
+    for name in (chosen,) if chosen else usual:
+        texts = [one for one in attributes.get(name, ()) if isinstance(one, str)]
+        if texts:
+            return texts[0]
+    return None
+
+
+def _last_moment(parsed: Any) -> datetime:
+    """When the assertion is surely too old to be shown again."""
+    names = ("SubjectConfirmationData", "Conditions")
+    assertion = saml_checks.assertion_of(parsed)
+    found = [one for name in names for one in assertion.iter(saml_checks.tag(name))]
+    texts = [one.get("NotOnOrAfter") for one in found]
+    return max(saml_checks.moment(text) for text in texts if text) + CLOCK_DRIFT

@@ -1,0 +1,107 @@
+"""What python3-saml leaves open: checked here, on a response that it has found valid.
+
+The exact address, a recipient and an end to every confirmation, InResponseTo, the algorithms and
+transforms of the signature, and that the assertion itself is signed, once.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+from onelogin.saml2.constants import OneLogin_Saml2_Constants as Names
+from onelogin.saml2.utils import OneLogin_Saml2_Utils
+
+from app import clock
+from app.sso import saml_addresses
+from app.sso.refusals import SignInRefused
+from app.sso.service import Connection
+
+SIGNATURES = {Names.RSA_SHA256, Names.RSA_SHA384, Names.RSA_SHA512}
+DIGESTS = {Names.SHA256, Names.SHA384, Names.SHA512}
+ENVELOPED = "http://www.w3.org/2000/09/xmldsig#enveloped-signature"
+EXCLUSIVE = "http://www.w3.org/2001/10/xml-exc-c14n#"
+BEARER = "urn:oasis:names:tc:SAML:2.0:cm:bearer"
+
+
+def addressed(parsed: Any, here: str, request_id: str | None) -> None:
+    """Refuse a response to another address or request. Raises SignInRefused."""
+    destination = parsed.document.get("Destination", here)
+    if destination != here:
+        raise SignInRefused("destination", f"It is for {destination}.")
+    named = parsed.get_in_response_to()
+    if named != request_id:
+        detail = "The response answers another request." if named else "It answers no request."
+        raise SignInRefused("InResponseTo", detail)
+
+
+def strictly(connection: Connection, parsed: Any, request_id: str | None) -> None:
+    """Refuse what only looks valid. Raises SignInRefused with the check."""
+    here = saml_addresses.consumer_url(connection)
+    document = parsed.document
+    ids = document.xpath("//@ID")
+    if len(ids) != len(set(ids)):
+        raise SignInRefused("signature", "An id stands twice.")
+    assertion = assertion_of(parsed)
+    for signature in document.iter(_ds("Signature")):
+        _check_signature(signature)
+    if assertion.get("ID") != _reference(assertion):
+        raise SignInRefused("signature", "The assertion is not what is signed.")
+    if saml_addresses.entity_id(connection) not in parsed.get_audiences():
+        raise SignInRefused("audience", "The assertion is for nobody in particular.")
+    if parsed.get_issuers() != [connection.config["idp_entity_id"]]:
+        raise SignInRefused("issuer", "The assertion names no issuer.")
+    confirmations = assertion.iter(tag("SubjectConfirmation"))
+    if not any(_confirms(one, here, request_id) for one in confirmations):
+        raise SignInRefused("recipient", "No confirmation is for here, for now and for this.")
+
+
+def _confirms(confirmation: Any, here: str, request_id: str | None) -> bool:
+    data = confirmation.find(tag("SubjectConfirmationData"))
+    if confirmation.get("Method") != BEARER or data is None:
+        return False
+    until = data.get("NotOnOrAfter")
+    return (
+        data.get("Recipient") == here
+        and data.get("InResponseTo") == request_id
+        and until is not None
+        and moment(until) > clock.now()
+    )
+
+
+def _check_signature(signature: Any) -> None:
+    algorithms = {one.get("Algorithm") for one in signature.iter(_ds("SignatureMethod"))}
+    digests = {one.get("Algorithm") for one in signature.iter(_ds("DigestMethod"))}
+    transforms = {one.get("Algorithm") for one in signature.iter(_ds("Transform"))}
+    if not algorithms or not algorithms <= SIGNATURES or not digests <= DIGESTS:
+        raise SignInRefused("algorithm", "A signature of another algorithm than RSA with SHA-2.")
+    if len(list(signature.iter(_ds("Reference")))) != 1 or not transforms <= {ENVELOPED, EXCLUSIVE}:
+        raise SignInRefused("signature", "A signature of another form than SAML's.")
+
+
+def assertion_of(parsed: Any) -> Any:
+    """The one assertion of a response, in its place."""
+    (assertion,) = parsed.document.iter(tag("Assertion"))
+    if assertion.getparent() is not parsed.document:
+        raise SignInRefused("signature", "The assertion is not in its place.")
+    return assertion
+
+
+def _reference(assertion: Any) -> str | None:
+    # Of the assertion's own signature, its child.
+    found = assertion.findall(f"{_ds('Signature')}/{_ds('SignedInfo')}/{_ds('Reference')}")
+    return found[0].get("URI", "")[1:] if len(found) == 1 else None
+
+
+def moment(text: str) -> datetime:
+    """A moment as SAML writes it."""
+    return datetime.fromtimestamp(OneLogin_Saml2_Utils.parse_SAML_to_time(text), UTC)
+
+
+def _ds(name: str) -> str:
+    return f"{{{Names.NS_DS}}}{name}"
+
+
+def tag(name: str) -> str:
+    """The tag of an element of assertions."""
+    return f"{{{Names.NS_SAML}}}{name}"

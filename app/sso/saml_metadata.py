@@ -1,0 +1,49 @@
+"""Settings of SAML from the metadata of the identity provider."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from lxml import etree
+from onelogin.saml2.idp_metadata_parser import OneLogin_Saml2_IdPMetadataParser
+from onelogin.saml2.xmlparser import DTDForbidden, EntitiesForbidden
+
+from app.accounts import tenants
+from app.sso import certificates, documents
+
+LONGEST = 500_000
+
+
+class Unreadable(ValueError):
+    """Metadata that cannot be used; the text says why."""
+
+
+def read(text: str) -> dict[str, Any]:
+    """`idp_entity_id`, `idp_sso_url` and `idp_x509_cert`. Raises Unreadable."""
+    try:
+        raw = documents.plain(text.encode(), LONGEST)
+        found = OneLogin_Saml2_IdPMetadataParser.parse(raw).get("idp", {})
+    except documents.Hostile as error:
+        raise Unreadable(str(error)) from None
+    except (etree.XMLSyntaxError, DTDForbidden, EntitiesForbidden, ValueError):
+        raise Unreadable("This is no XML.") from None
+    address = found.get("singleSignOnService", {}).get("url", "")
+    if not found.get("entityId"):
+        raise Unreadable("This is no metadata of an identity provider.")
+    if not tenants.is_address(address):
+        raise Unreadable("It names no sign-in address for the HTTP-Redirect binding.")
+    return {
+        "idp_entity_id": found["entityId"],
+        "idp_sso_url": address,
+        "idp_x509_cert": _certificates(found),
+    }
+
+
+def _certificates(found: dict[str, Any]) -> list[str]:
+    one = found.get("x509cert")
+    several = found.get("x509certMulti", {})
+    texts = [one] if one else several.get("signing") or several.get("encryption") or []
+    try:
+        return certificates.read("\n".join(map(certificates.framed, texts)))
+    except ValueError as error:
+        raise Unreadable(str(error)) from None

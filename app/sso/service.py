@@ -1,0 +1,248 @@
+"""Provider settings: the account's own, else the system's (contract section 10)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+import sqlalchemy as sa
+
+from app import crypto, db, events
+from app.accounts.models import SYSTEM_ACCOUNT_ID, Account
+from app.auth import principal as principals
+from app.auth.principal import Principal
+from app.errors import Forbidden, InvalidValues, NotFound, problem
+from app.sso import providers, values
+from app.sso.models import ProviderSetting
+from app.sso.providers import Provider
+
+Body = Mapping[str, Any]
+HIDDEN = "***"
+NO_KEYS = "An API key cannot change how people sign in."
+TAKEN = "This provider is set up already at this level."
+
+
+@dataclass(frozen=True)
+class Connection:
+    """A provider as an account's people sign in by it: the settings, secrets among them."""
+
+    account: Account
+    provider: Provider
+    config: Mapping[str, Any]
+    is_own: bool
+    """Whether the account itself set it up, and not the system for all."""
+
+    def address(self, name: str) -> str:
+        """An address of the provider: as it is set, else its usual one; empty where it has none."""
+        usual = self.provider.addresses.get(name, "")
+        return str(self.config.get(name) or usual.replace("{tenant}", self.tenant))
+
+    @property
+    def tenant(self) -> str:
+        """The tenant of Microsoft's directory."""
+        return str(self.config.get("tenant_id") or "common")
+
+
+def page(
+    skip: int, limit: int, *, by: Principal, account: str | None = None, category: str | None = None
+) -> tuple[list[ProviderSetting], int]:
+    """The settings of a level, by category and name, and how many there are."""
+    where = [ProviderSetting.account_id == level(account, by)]
+    if category:
+        where.append(ProviderSetting.category == category)
+    counted = sa.select(sa.func.count()).select_from(ProviderSetting).where(*where)
+    order = (ProviderSetting.priority.desc(), ProviderSetting.category, ProviderSetting.id)
+    chosen = sa.select(ProviderSetting).where(*where).order_by(*order).offset(skip).limit(limit)
+    return list(db.db.session.scalars(chosen)), db.db.session.scalar(counted) or 0
+
+
+def get(setting_id: str, *, by: Principal) -> ProviderSetting:
+    """One row of settings. Raises NotFound, also for another account's."""
+    mine = (
+        ProviderSetting.account_id == by.one_account(),
+        ProviderSetting.id == setting_id.lower(),
+    )
+    found = db.db.session.scalar(sa.select(ProviderSetting).where(*mine))
+    if found is None:
+        raise NotFound("There are no such settings.")
+    return found
+
+
+def create(body: Body, *, by: Principal) -> ProviderSetting:
+    """New settings. Raises InvalidValues, Forbidden, NotFound, or Conflict for a second row."""
+    by.refuse_key(NO_KEYS)
+    account_id = level(body.get("account_id"), by)
+    try:
+        provider = providers.named(body["category"], body["provider_name"])
+    except NotFound as error:
+        unknown = problem("provider_name", "invalid_option", error.message)
+        raise InvalidValues([unknown]) from None
+    config, found = values.checked(provider, body["config"])
+    _refuse(found)
+    with db.transaction() as session, _one_each():
+        row = ProviderSetting(
+            account_id=account_id,
+            category=provider.category,
+            provider_name=provider.name,
+            display_name=body.get("display_name") or provider.title,
+            enabled=body.get("enabled", True),
+            priority=body.get("priority", 0),
+            **_split(provider, config),
+        )
+        session.add(row)
+        session.flush()
+    return row
+
+
+def change(setting_id: str, body: Body, *, by: Principal) -> ProviderSetting:
+    """Change settings; of `config` what is named, null takes out. Raises as `create` does."""
+    by.refuse_key(NO_KEYS)
+    row = get(setting_id, by=by)
+    changed = {name: body[name] for name in ("display_name", "enabled", "priority") if name in body}
+    if "config" in body:
+        provider = provider_of(row)
+        config, found = values.checked(provider, merged(row, body["config"]))
+        _refuse(found)
+        changed |= _split(provider, config)
+    with db.transaction() as session:
+        row = session.get_one(ProviderSetting, (row.account_id, row.id))
+        for name, value in changed.items():
+            setattr(row, name, value)
+        session.flush()
+    return row
+
+
+def delete(setting_id: str, *, by: Principal) -> None:
+    """Remove settings: nobody signs in by them any more. Raises NotFound."""
+    by.refuse_key(NO_KEYS)
+    row = get(setting_id, by=by)
+    with db.transaction() as session:
+        session.delete(session.get_one(ProviderSetting, (row.account_id, row.id)))
+
+
+def merged(row: ProviderSetting, given: Body) -> dict[str, Any]:
+    """The whole config of a row with what is given in it; a secret shown as such stays."""
+    # Whoever moves the address must know the secret that is sent there.
+    moved = "token_url" in given and given["token_url"] != row.config.get("token_url")
+    kept = {**row.config, **({} if moved else _secrets(row))}
+    if given.get("idp_metadata"):
+        kept = {n: v for n, v in kept.items() if n not in ("idp_sso_url", "idp_x509_cert")}
+    shown = {name for name in provider_of(row).secrets if given.get(name) == HIDDEN}
+    return {**kept, **{name: value for name, value in given.items() if name not in shown}}
+
+
+def shown(row: ProviderSetting) -> dict[str, Any]:
+    """The config as people see it: of secrets only whether they are set."""
+    kept = _secrets(row)
+    return {
+        **row.config,
+        **{name: HIDDEN if kept.get(name) else None for name in provider_of(row).secrets},
+    }
+
+
+def provider_of(row: ProviderSetting) -> Provider:
+    """The provider that a row is of."""
+    return providers.named(row.category, row.provider_name)
+
+
+def connection(
+    account: Account | None, category: str, name: str, *, tried: bool = False
+) -> Connection:
+    """How people of an account sign in by a provider. Raises NotFound where they do not.
+
+    `tried`: also by settings of the account that are not enabled yet.
+    """
+    provider = providers.named(category, name)
+    row = _effective(account.id, provider, tried) if account else None
+    if account is None or row is None or not account.is_active:
+        raise NotFound("This account has no such sign-in.")
+    return Connection(
+        account, provider, {**row.config, **_secrets(row)}, row.account_id == account.id
+    )
+
+
+def named_provider(category: str, name: str) -> str:
+    """A provider's own name, where it goes by several. Raises NotFound."""
+    return providers.named(category, name).name
+
+
+def offered(reference: str | None) -> tuple[Account | None, list[ProviderSetting]]:
+    """What the sign-in page of an account offers: own rows before the system's, by priority."""
+    account = account_named(reference)
+    if account is None:
+        return None, []
+    levels = [account.id, SYSTEM_ACCOUNT_ID]
+    order = (ProviderSetting.priority.desc(), ProviderSetting.id)
+    chosen = sa.select(ProviderSetting).where(ProviderSetting.account_id.in_(levels))
+    rows = list(db.db.session.scalars(chosen.where(ProviderSetting.enabled).order_by(*order)))
+    rows.sort(key=lambda row: row.account_id != account.id)
+    return account, list({(r.category, r.provider_name): r for r in reversed(rows)}.values())[::-1]
+
+
+def any_enabled() -> bool:
+    """Whether anybody at all may sign in by a provider."""
+    enabled = sa.select(ProviderSetting.id).where(ProviderSetting.enabled).limit(1)
+    return db.db.session.scalar(enabled) is not None
+
+
+def account_named(reference: str | None) -> Account | None:
+    """The active account that a slug, code or id names, read anew."""
+    if not reference:
+        return None
+    found = db.db.session.scalar(principals.find_account(reference.strip().lower()))
+    return found if found and found.is_active else None
+
+
+def level(named: str | None, by: Principal) -> str:
+    """The account whose settings are meant. Raises Forbidden for another's, or NotFound."""
+    if named is None:
+        return by.one_account()
+    account = account_named(named)
+    if not by.is_superadmin and (account is None or account.id != by.account_id):
+        raise Forbidden("Your credential belongs to another account.")
+    if account is None:
+        raise NotFound("There is no such account.")
+    return account.id
+
+
+def _effective(account_id: str, provider: Provider, tried: bool) -> ProviderSetting | None:
+    levels = [account_id, SYSTEM_ACCOUNT_ID]
+    own_first = sa.case((ProviderSetting.account_id == account_id, 0), else_=1)
+    chosen = sa.select(ProviderSetting).where(
+        ProviderSetting.account_id.in_(levels),
+        ProviderSetting.category == provider.category,
+        ProviderSetting.provider_name == provider.name,
+        sa.or_(
+            ProviderSetting.enabled,
+            sa.and_(sa.literal(tried), ProviderSetting.account_id == account_id),
+        ),
+    )
+    return db.db.session.scalar(chosen.order_by(own_first).limit(1))
+
+
+def _split(provider: Provider, config: Mapping[str, Any]) -> dict[str, Any]:
+    secrets = {name: config[name] for name in provider.secrets if name in config}
+    told = {name: value for name, value in config.items() if name not in secrets}
+    return {"config": told, "secrets": crypto.encrypt(orjson.dumps(secrets).decode())}
+
+
+def _secrets(row: ProviderSetting) -> dict[str, Any]:
+    found: dict[str, Any] = orjson.loads(crypto.decrypt(row.secrets))
+    return found
+
+
+def _one_each() -> Any:
+    return db.conflict_on("provider_settings", "provider_name", "provider_name", TAKEN)
+
+
+def _refuse(found: list[values.Problem]) -> None:
+    if found:
+        raise InvalidValues(found)
+
+
+@events.subscribe(events.AccountClosed)
+def _remove(event: events.AccountClosed) -> None:
+    table: Any = ProviderSetting.__table__
+    db.connection().execute(sa.delete(table).where(table.c.account_id == event.account_id))

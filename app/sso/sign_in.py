@@ -1,0 +1,286 @@
+"""Signing in by a provider, from the first redirect to the one-time code (contract section 10)."""
+
+from __future__ import annotations
+
+import binascii
+import secrets
+from base64 import b64decode, b64encode
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import urlencode, urlsplit, urlunsplit
+
+import orjson
+from sqlalchemy.exc import IntegrityError
+from sqlalchemy.orm import Session
+
+from app import clock, crypto, db
+from app.accounts.models import Account, User
+from app.auth import tokens
+from app.auth.service import Origin
+from app.errors import Conflict, InvalidValues, problem
+from app.sso import flows, matching, refusals, service
+from app.sso.flows import Begun
+from app.sso.matching import Claimed
+from app.sso.models import API, BROWSER, CONSOLE, OAUTH, SAML, TEST, Flow, SeenAssertion
+from app.sso.refusals import SignInRefused, StateRefused
+from app.sso.service import Connection
+
+Cookie = Callable[[Flow], str | None]
+Keep = Callable[[Session], None]
+
+
+@dataclass(frozen=True)
+class Returned:
+    """What came back from the provider of an OAuth sign-in."""
+
+    provider: str
+    state: str
+    code: str
+    error: str | None = None
+    issuer: str | None = None
+    user: Mapping[str, Any] = field(default_factory=dict)
+    account: str | None = None  # that the host name carries
+    redirect_uri: str | None = None  # where a client says that it was returned to
+
+
+@dataclass(frozen=True)
+class Posted:
+    """What was posted to an assertion consumer."""
+
+    provider: str
+    response: str
+    relay_state: str
+    account: str | None = None
+
+
+@dataclass(frozen=True)
+class Ended:
+    """A flow that came to its end: whose it is, and the code to be traded for tokens."""
+
+    flow: Flow
+    account: Account
+    user: User | None
+    is_new: bool
+    code: str
+
+
+def start(
+    connection: Connection, purpose: str, *, redirect_uri: str | None, client_state: str | None
+) -> tuple[str, Begun]:
+    """Start a flow; returns the provider's address for it. Raises InvalidValues."""
+    target = None if purpose in (CONSOLE, TEST) else return_address(connection, redirect_uri)
+    if purpose == API and client_state is None:
+        client_state = secrets.token_urlsafe(24)
+    begun = flows.start(connection, purpose, redirect_uri=target, client_state=client_state)
+    if connection.provider.category == OAUTH:
+        from app.sso import oauth  # large: where it is used only
+
+        return oauth.authorization_url(connection, begun), begun
+    from app.sso import saml
+
+    relay_state = b64encode(begun.state.encode()).decode()
+    return saml.authn_url(connection, begun.flow.request_id, relay_state), begun
+
+
+def return_address(connection: Connection, wanted: str | None) -> str:
+    """Where a browser returns to: an address of the list, exactly. Raises InvalidValues."""
+    settings = connection.account.settings
+    allowed = [
+        *settings.get("allowed_redirect_uris", ()),
+        *connection.config.get("allowed_redirect_uris", ()),
+    ]
+    usual = settings.get("default_redirect_uri")
+    if wanted is None:
+        wanted = usual or next(iter(allowed), None)
+    if wanted is None:
+        message = "Name the address to return to; the account has no usual one."
+        raise InvalidValues([problem("redirect_uri", "required", message)])
+    if wanted not in allowed and wanted != usual:
+        message = "This address is not on the account's list."
+        raise InvalidValues([problem("redirect_uri", "invalid_option", message)])
+    return wanted
+
+
+def end_oauth(came: Returned, cookie: Cookie, origin: Origin) -> Ended:
+    """End an OAuth sign-in. Raises SignInRefused, which tells nothing; the refusal is kept."""
+    from app.sso import oauth
+
+    found = flows.named(came.state)
+    with refusals.noted(_account_of(found), OAUTH, came.provider, origin.ip_address):
+        flow, account = _begun(found, came.account)
+        check_target(flow, came)
+        flows.use(flow, OAUTH, came.provider, cookie(flow))
+        connection = _connection(account, flow)
+
+        def ask() -> Claimed:
+            if came.error:
+                raise SignInRefused("provider", f"It says: {came.error}")
+            if came.issuer and came.issuer != connection.address("issuer"):
+                raise SignInRefused("issuer", f"The answer is of {came.issuer}.")
+            db.db.session.remove()  # no connection is held while others think
+            return oauth.claimed(connection, flow, came.code, came.user)
+
+        return _conclude(connection, flow, cookie(flow), ask, lambda session: None)
+
+
+def end_saml(came: Posted, cookie: Cookie, origin: Origin) -> Ended:
+    """End a SAML sign-in. Raises SignInRefused, which tells nothing; the refusal is kept."""
+    from app.sso import saml
+
+    flow = flows.named(_state_in(came.relay_state))
+    named = service.account_named(came.account)
+    account_id = _account_of(flow) if flow else named.id if named else None
+    with refusals.noted(account_id, SAML, came.provider, origin.ip_address):
+        if flow is None:
+            connection, flow = _unasked(named, came)
+            request_id = None
+        else:
+            _, account = _begun(flow, came.account)
+            flows.use(flow, SAML, came.provider, cookie(flow))
+            connection, request_id = _connection(account, flow), flow.request_id
+        seen: list[saml.Asserted] = []
+
+        def ask() -> Claimed:
+            seen.append(saml.asserted(connection, came.response, request_id))
+            return seen[0].claimed
+
+        def keep(session: Session) -> None:
+            _take_once(session, connection, seen[0].id, seen[0].expires_at)
+
+        return _conclude(connection, flow, cookie(flow), ask, keep)
+
+
+def provider_of(relay_state: str, named: str | None) -> str:
+    """The SAML provider that a response is of: of its flow, else the one that is named."""
+    flow = flows.named(_state_in(relay_state))
+    found = flow.provider_name if flow and flow.category == SAML else named
+    return service.named_provider(SAML, found or "")
+
+
+def with_query(address: str, values: Mapping[str, str]) -> str:
+    """An address with more in its query."""
+    parts = urlsplit(address)
+    query = "&".join(filter(None, (parts.query, urlencode(values))))
+    return urlunsplit(parts._replace(query=query))
+
+
+def _conclude(
+    connection: Connection, flow: Flow, cookie: str | None, ask: Callable[[], Claimed], keep: Keep
+) -> Ended:
+    if flow.purpose == TEST:
+        return _conclude_test(connection, flow, ask)
+    claimed = ask()
+    needs_state = flow.client_state is not None and not flows.is_of_browser(flow, cookie)
+    needs_state = needs_state and flow.purpose == API
+    try:
+        return _conclude_once(connection, flow, claimed, keep, needs_state)
+    except Conflict:  # the same person, by another sign-in at the same moment: known by now
+        return _conclude_once(connection, flow, claimed, keep, needs_state)
+
+
+def _conclude_once(
+    connection: Connection, flow: Flow, claimed: Claimed, keep: Keep, needs_state: bool
+) -> Ended:
+    account = connection.account
+    with db.transaction() as session:
+        keep(session)
+        user, new = matching.settle(session, connection, claimed)
+        code = flows.give_code(
+            session, flow, account, needs_state=needs_state, user_id=user.id, is_new_user=new
+        )
+    return Ended(flow, account, user, new, code)
+
+
+def _conclude_test(connection: Connection, flow: Flow, ask: Callable[[], Claimed]) -> Ended:
+    try:
+        told = _told(connection, ask())
+    except SignInRefused as error:
+        told = {"refused": error.check, "detail": error.detail}
+    outcome = crypto.encrypt(orjson.dumps(told).decode())
+    with db.transaction() as session:
+        code = flows.give_code(
+            session, flow, connection.account, needs_state=False, outcome=outcome
+        )
+    return Ended(flow, connection.account, None, False, code)
+
+
+def _told(connection: Connection, claimed: Claimed) -> dict[str, Any]:
+    told: dict[str, Any] = {
+        "issuer": claimed.issuer,
+        "subject": claimed.subject,
+        "email": claimed.email,
+        "email_verified": claimed.email_verified,
+        "name": claimed.name,
+        "groups": claimed.groups,
+    }
+    try:
+        match = matching.find(connection, claimed)
+    except SignInRefused as error:
+        return told | {"refused": error.check, "detail": error.detail}
+    user, role = match.user, match.role
+    return told | {
+        "how": match.how,
+        "user": user.email if user else None,
+        "role": role.name if role else None,
+    }
+
+
+def check_target(flow: Flow, came: Returned) -> None:
+    """Refuse a client that was returned to elsewhere. Raises StateRefused."""
+    if came.redirect_uri is not None and came.redirect_uri != flow.redirect_uri:
+        raise StateRefused("redirect_uri", "The sign-in returns to another address.")
+
+
+def _account_of(flow: Flow | None) -> str | None:
+    return flow.account_id if flow else None
+
+
+def _begun(flow: Flow | None, named: str | None) -> tuple[Flow, Account]:
+    if flow is None:
+        raise StateRefused("state", "Nobody began this sign-in here.")
+    account = db.db.session.get_one(Account, flow.account_id)
+    if named is not None:
+        other = service.account_named(named)
+        if other is None or other.id != account.id:
+            raise StateRefused("state", "The state belongs to another account.")
+    return flow, account
+
+
+def _connection(account: Account, flow: Flow) -> Connection:
+    return service.connection(
+        account, flow.category, flow.provider_name, tried=flow.purpose == TEST
+    )
+
+
+def _unasked(named: Account | None, came: Posted) -> tuple[Connection, Flow]:
+    connection = service.connection(named, SAML, came.provider)
+    if not connection.config.get("allow_idp_initiated"):
+        raise StateRefused("unsolicited", "Nobody began this sign-in here.")
+    target = return_address(connection, None)
+    begun = flows.start(
+        connection, BROWSER, redirect_uri=target, client_state=came.relay_state[:1000] or None
+    )
+    flows.use(begun.flow, SAML, connection.provider.name, begun.browser)
+    return connection, begun.flow
+
+
+def _take_once(session: Session, connection: Connection, id: str, expires_at: Any) -> None:
+    issuer = connection.config["idp_entity_id"]
+    seen = SeenAssertion(
+        account_id=connection.account.id,
+        assertion_hash=tokens.digest(f"{issuer}\n{id}"),
+        expires_at=max(expires_at, clock.now()),
+    )
+    try:
+        session.add(seen)
+        session.flush()
+    except IntegrityError:
+        raise SignInRefused("replay", "The assertion was used before.") from None
+
+
+def _state_in(relay_state: str) -> str:
+    try:
+        return b64decode(relay_state, validate=True).decode()
+    except (binascii.Error, ValueError):
+        return ""

@@ -1,0 +1,177 @@
+"""Whether a provider's `config` is one: every problem at once, and the form that is kept."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import sqlalchemy as sa
+
+from app import config, db, outgoing
+from app.accounts import tenants
+from app.accounts.models import ADMIN, Role
+from app.errors import problem
+from app.outgoing import Rules
+from app.sso import certificates, providers
+from app.sso.models import SAML
+from app.sso.providers import Provider, Setting
+
+SECONDS = 10
+CALLED = ("token_url", "userinfo_url", "jwks_url")  # the service itself asks these
+Problem = dict[str, Any]
+
+
+class Wrong(ValueError):
+    """Why a value is none: a code and a sentence."""
+
+    def __init__(self, code: str, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+def rules() -> Rules:
+    """Where requests to providers may go."""
+    settings = config.current()
+    return Rules(settings.private_targets, settings.production, SECONDS)
+
+
+def checked(provider: Provider, given: Mapping[str, Any]) -> tuple[dict[str, Any], list[Problem]]:
+    """The settings as they are kept, and everything that is wrong with them."""
+    known = {one.name: one for one in provider.settings}
+    kept: dict[str, Any] = {}
+    found: list[Problem] = []
+    for name, value in given.items():
+        if name not in known:
+            found.append(problem(f"config.{name}"[:200], "unknown_field", "No such setting."))
+        elif value is not None and value != "":
+            try:
+                kept[name] = _clean(known[name], value)
+            except Wrong as wrong:
+                found.append(problem(f"config.{name}", wrong.code, str(wrong)))
+    if "idp_metadata" in kept:
+        found += _take_metadata(kept)
+    wrong_already = {one["field"] for one in found}
+    for name in _needed(provider):
+        if name not in kept and f"config.{name}" not in wrong_already:
+            found.append(problem(f"config.{name}", "required", "This setting is needed."))
+    return kept, found
+
+
+def _needed(provider: Provider) -> list[str]:
+    of_saml = ["idp_entity_id", "idp_sso_url", "idp_x509_cert"] if provider.category == SAML else []
+    return [one.name for one in provider.settings if one.required] + of_saml
+
+
+def _take_metadata(kept: dict[str, Any]) -> list[Problem]:
+    from app.sso import saml_metadata  # its library is large: where it is used only
+
+    try:
+        kept |= saml_metadata.read(kept.pop("idp_metadata"))
+    except saml_metadata.Unreadable as error:
+        return [problem("config.idp_metadata", "pattern_mismatch", str(error))]
+    return []
+
+
+def _clean(setting: Setting, value: Any) -> Any:
+    if setting.kind in (providers.TEXTS, providers.URLS):
+        return _list(setting, value)
+    return _CLEANERS[setting.kind](setting, value)
+
+
+def _list(setting: Setting, value: Any) -> list[str]:
+    items = value.split() if isinstance(value, str) else value
+    if not isinstance(items, list) or not all(isinstance(one, str) for one in items):
+        raise Wrong("invalid_type", "Must be a list of texts.")
+    if len(items) > providers.MOST_ITEMS:
+        raise Wrong("too_long", f"At most {providers.MOST_ITEMS} of them.")
+    clean = _returned_to if setting.kind == providers.URLS else _text
+    return [clean(setting, one) for one in items]
+
+
+def _text(setting: Setting, value: Any) -> str:
+    if not isinstance(value, str):
+        raise Wrong("invalid_type", "Must be a text.")
+    if len(value) > providers.LONGEST.get(setting.kind, 2000):
+        raise Wrong("too_long", "This is too long.")
+    value = value.strip()
+    if setting.kind not in (providers.KEY, providers.METADATA) and not value.isprintable():
+        raise Wrong("pattern_mismatch", "Must be one line without control characters.")
+    return value
+
+
+def _word(setting: Setting, value: Any) -> str:
+    text = _text(setting, value)
+    if not all(one.isalnum() or one in "._-" for one in text) or not text.isascii():
+        raise Wrong("pattern_mismatch", "May hold letters, digits, dots, dashes, underscores only.")
+    return text
+
+
+def _url(setting: Setting, value: Any) -> str:
+    text = _text(setting, value)
+    wrong = None
+    if not tenants.is_address(text) or "#" in text:
+        wrong = "This is no http or https address."
+    elif setting.name in CALLED:
+        wrong = outgoing.problem(text, rules())
+    elif config.current().production and not text.startswith("https://"):
+        wrong = "Must start with https://."
+    if wrong:
+        raise Wrong("invalid_url", wrong)
+    return text
+
+
+def _returned_to(setting: Setting, value: Any) -> str:
+    text = _text(setting, value)
+    if not tenants.is_address(text):
+        raise Wrong("invalid_url", "This is no address to return to.")
+    return text
+
+
+def _role(setting: Setting, value: Any) -> str:
+    text = _text(setting, value)
+    known = db.db.session.scalar(sa.select(Role.name).where(Role.name == text))
+    if known is None:
+        raise Wrong("invalid_reference", "There is no such role.")
+    if known == ADMIN:
+        raise Wrong("invalid_option", "Nobody becomes an admin by signing in for the first time.")
+    return known
+
+
+def _flag(setting: Setting, value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise Wrong("invalid_type", "Must be true or false.")
+    return value
+
+
+def _key(setting: Setting, value: Any) -> str:
+    text = _text(setting, value)
+    if not certificates.is_signing_key(text):
+        raise Wrong("pattern_mismatch", "Must be a P-256 private key in PEM.")
+    return text
+
+
+def _certificates(setting: Setting, value: Any) -> list[str]:
+    given = value if isinstance(value, list) else [value]
+    if not all(isinstance(one, str) and len(one) < 50_000 for one in given) or len(given) > 10:
+        raise Wrong("invalid_type", "Must be a certificate in PEM, or a list of some.")
+    try:
+        return certificates.read("\n".join(_apart(one) for one in given))
+    except ValueError as error:
+        raise Wrong("pattern_mismatch", str(error)) from None
+
+
+def _apart(text: str) -> str:
+    # One without its frame would run into the next.
+    return text if "-----" in text else certificates.framed(text)
+
+
+_CLEANERS: Mapping[str, Callable[[Setting, Any], Any]] = {
+    providers.TEXT: _text,
+    providers.WORD: _word,
+    providers.METADATA: _text,
+    providers.URL: _url,
+    providers.ROLE: _role,
+    providers.FLAG: _flag,
+    providers.KEY: _key,
+    providers.CERTIFICATES: _certificates,
+}

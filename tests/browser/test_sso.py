@@ -1,0 +1,107 @@
+"""Sign-in by providers in a real browser: set up, tested, used; by OpenID and by SAML."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+from flask import Flask
+from playwright.sync_api import expect
+
+from tests.browser.conftest import Visit
+from tests.browser.test_console import sign_in
+from tests.browser.test_people import fill, press
+from tests.builders import Cast
+from tests.sso import openid, saml_idp
+
+pytestmark = pytest.mark.browser
+
+
+@pytest.fixture
+def provider() -> Iterator[openid.Provider]:
+    with openid.providing() as provider:
+        yield provider
+
+
+@pytest.fixture
+def identity_provider() -> Iterator[saml_idp.Server]:
+    server = saml_idp.Server(subject="fay@acme.example", attributes={"displayName": ["Fay"]})
+    yield server
+    server.close()
+
+
+@pytest.fixture(autouse=True)
+def tidied(live_cast: Cast) -> Iterator[None]:
+    """Leave acme as it was: other tests count."""
+    yield
+    for row in live_cast.alice.get("admin/configuration").json["items"]:
+        live_cast.alice.delete(f"admin/configuration/{row['id']}")
+    for user in live_cast.alice.get("account/users").json["items"]:
+        if user["auth_provider"] != "password":
+            live_cast.alice.delete(f"account/users/{user['id']}")
+
+
+def test_an_admin_sets_up_google_and_somebody_signs_in_by_it(
+    visit: Visit, live_cast: Cast, provider: openid.Provider, look: Callable[[str], None]
+) -> None:
+    page = visit.page
+    sign_in(visit, live_cast.alice)
+    page.get_by_role("link", name="Sign-in").click()
+    look("sso-overview")
+    page.get_by_role("link", name="Google").click()
+    page.get_by_text("More", exact=True).click()
+    config = provider.config()
+    fill(visit, **config)
+    look("sso-new")
+    press(visit, "Save")
+    expect(page.get_by_role("status")).to_contain_text("Google is set up")
+    press(visit, "Try the connection")
+    expect(page.get_by_text("1 of its keys can be used.")).to_be_visible()
+    look("sso-tried")
+    press(visit, "Test a sign-in")
+    expect(page.get_by_role("status")).to_contain_text("A new user would be made")
+    look("sso-tested")
+    provider.lies = lambda claims, header: claims.update(aud="x")  # type: ignore[func-returns-value]
+    page.locator(".up a").click()
+    page.get_by_role("link", name="Google").click()
+    press(visit, "Test a sign-in")
+    expect(page.get_by_role("alert")).to_contain_text("audience")
+    provider.lies = None
+    page.locator(".up a").click()
+    look("sso-listed")
+    press(visit, "Sign out")
+    page.goto("/console/sign-in")
+    page.get_by_text("Sign in with another provider").click()
+    page.locator("#sso-account").fill("acme")
+    look("sso-sign-in")
+    press(visit, "Show the providers")
+    look("sso-offered")
+    press(visit, "Sign in with Google")
+    expect(page.get_by_role("heading", name="Acme")).to_be_visible()
+    expect(page.locator(".who")).to_contain_text("dora@acme.example")
+    press(visit, "Sign out")
+    assert visit.faults == []
+
+
+def test_somebody_signs_in_by_saml_and_returns_to_the_client_application(
+    visit: Visit, live_app: Flask, live_cast: Cast, identity_provider: saml_idp.Server
+) -> None:
+    page, base = visit.page, live_app.extensions["atrium.config"].base_url
+    client = f"{base}/health"  # any page: the browser only has to come back to it
+    live_cast.alice.patch("account", {"default_redirect_uri": client})
+    body = {
+        "category": "saml_providers",
+        "provider_name": "okta",
+        "config": saml_idp.config(idp_sso_url=identity_provider.url),
+    }
+    assert live_cast.alice.post("admin/configuration", body).status_code == 201
+    page.goto("/saml/okta/sso?account=acme")
+    with page.expect_request(lambda one: one.url.startswith(f"{client}?")) as returned:
+        press(visit, "Continue")
+    code = returned.value.url.partition("code=")[2].partition("&")[0]
+    signed_in = live_cast.bob.post("auth/exchange", {"code": code})
+    assert (signed_in.status_code, signed_in.json["user"]["name"]) == (200, "Fay")
+    page.goto("/console/sign-in?account=acme")
+    press(visit, "Sign in with Okta")
+    press(visit, "Continue")
+    expect(page.get_by_text("fay@acme.example")).to_be_visible()

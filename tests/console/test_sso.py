@@ -1,0 +1,140 @@
+"""The pages of sign-in by providers: settings, tests, refusals, and the sign-in page itself."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+from flask import Flask
+
+from tests.builders import Caller, Cast
+from tests.console.browser import HOSTILE, Browser, beside, is_out
+from tests.sso import openid, saml_idp
+from tests.sso.flows import Stage, query_of
+
+
+@pytest.fixture
+def stage(app: Flask, cast: Cast) -> Iterator[Stage]:
+    with openid.providing() as provider:
+        yield Stage(app, cast, provider)
+
+
+def through(stage: Stage, browser: Browser, answer: Any) -> Any:
+    """Sign in at the provider that a page leads to, and come back to the console."""
+    assert answer.status_code == 302, answer.text
+    target, values = stage.provider.authorize(answer.headers["Location"])
+    back = browser.client.get(urlsplit(target).path, query_string=values)
+    assert back.headers["Location"].startswith("/console/sso/finish?code=")
+    return browser.client.get(back.headers["Location"])
+
+
+def test_an_admin_sets_a_provider_up_tests_it_and_signs_in_by_it(
+    stage: Stage, admin: Browser
+) -> None:
+    home = f"sso/{stage.cast.alice.account_id}"
+    assert "No provider is set up" in admin.client.get("/console/sso", follow_redirects=True).text
+    new = f"{home}/new/auth_providers/google"
+    assert "http://atrium.test/oauth/google/callback" in admin.get(new).text
+    refused = admin.send(new, display_name="Google", enabled="true")
+    assert (refused.status_code, beside(refused, "client_id")) == (400, "This setting is needed.")
+    form = {"display_name": "Our Google", **stage.provider.config()}
+    page = admin.done(new, **form)
+    assert "Our Google is set up." in page
+    assert openid.SECRET not in page
+    (row,) = stage.cast.alice.get("admin/configuration").json["items"]
+    one = f"{home}/{row['id']}"
+    assert (row["enabled"], row["config"]["client_secret"]) == (False, "***")
+    tried = admin.send(f"{one}/try")
+    assert tried.text.count(">works<") == 2
+    # A test signs nobody in, not even by a provider that is still off.
+    before = stage.users()
+    tested = through(stage, admin, admin.get(f"{one}/test"))
+    assert "A new user would be made" in tested.text
+    stage.provider.lies = lambda claims, header: claims.update(aud="another")  # type: ignore[func-returns-value]
+    tested = through(stage, admin, admin.get(f"{one}/test"))
+    assert "<strong>audience</strong>" in tested.text
+    stage.provider.lies = None
+    assert stage.users() == before
+    del form["client_secret"]
+    assert "Saved." in admin.done(one, **form, enabled="true", default_role="editor")
+    stranger = Browser(stage.app)
+    shown = stranger.get("sign-in?account=acme").text
+    assert "Sign in with Our Google" in shown
+    assert "Our Google" not in stranger.get("sign-in?account=globex").text
+    start = "sso/start/auth_providers/google?account=acme"
+    signed_in = through(stage, stranger, stranger.get(start))
+    assert signed_in.status_code == 303
+    assert "Welcome to Acme." in stranger.client.get("/console").text
+    assert stage.cast.alice.get("account/users?search=dora").json["items"][0]["role"] == "editor"
+    assert "The provider is removed." in admin.done(f"{one}/remove")
+
+
+def test_a_code_of_the_console_is_good_in_its_own_browser_only(stage: Stage) -> None:
+    stage.oauth(stage.cast.alice)
+    attacker, victim = Browser(stage.app), Browser(stage.app)
+    start = attacker.get("sso/start/auth_providers/google?account=acme")
+    target, values = stage.provider.authorize(start.headers["Location"])
+    back = attacker.client.get(urlsplit(target).path, query_string=values)
+    code = query_of(back.headers["Location"])["code"]
+    lured = victim.get(f"sso/finish?code={code}")
+    assert lured.status_code == 400
+    assert is_out(victim.client)
+    assert stage.anyone.post("auth/exchange", {"code": code}).status_code == 400
+    assert attacker.get(f"sso/finish?code={code}").status_code == 303
+    assert attacker.get(f"sso/finish?code={code}").status_code == 400
+
+
+def test_saml_is_set_up_by_metadata_and_refusals_are_listed(stage: Stage, admin: Browser) -> None:
+    home = f"sso/{stage.cast.alice.account_id}"
+    new = f"{home}/new/saml_providers/okta"
+    page = admin.get(new).text
+    assert "http://atrium.test/saml/okta/acs?account=acme" in page
+    form = {"display_name": "Okta", "enabled": "true", "idp_metadata": saml_idp.metadata()}
+    assert saml_idp.ENTITY in admin.done(new, **form, email_verified="true")
+    settings = {"allowed_redirect_uris": stage.client, "default_redirect_uri": stage.client}
+    assert "Saved." in admin.done(home, sso_provisioning="usual", **settings)
+    assert stage.assert_in(audience=f"https://{HOSTILE[:20]}").status_code == 401
+    listed = admin.get(home).text
+    assert ">audience<" in listed
+    assert "<script>" not in listed
+    assert stage.assert_in().status_code == 302
+
+
+def test_a_mapping_is_tried_before_it_is_saved(stage: Stage, admin: Browser) -> None:
+    home = f"sso/{stage.cast.alice.account_id}"
+    stage.saml(stage.cast.alice)
+    stage.cast.alice.patch("account", {"default_redirect_uri": stage.client})
+    assert stage.assert_in(attributes={"groups": ["A = B"]}).status_code == 302
+    form = {"sso_provisioning": "yes", "sso_group_roles": "A = B = editor", "try": "true"}
+    shown = admin.send(home, **form, default_redirect_uri=stage.client)
+    assert "dora@acme.example" in shown.text
+    assert (
+        "sso_group_roles" not in stage.cast.alice.get("account").json
+        or not (stage.cast.alice.get("account").json["sso_group_roles"])
+    )
+    wrong = admin.send(home, sso_provisioning="yes", sso_group_roles="nonsense")
+    assert (wrong.status_code, beside(wrong, "sso_group_roles") != "") == (400, True)
+    del form["try"]
+    assert "Saved." in admin.done(home, **form, default_redirect_uri=stage.client)
+    saved = stage.cast.alice.get("account").json
+    assert saved["sso_group_roles"] == [{"group": "A = B", "role": "editor"}]
+    assert saved["sso_provisioning"] is True
+
+
+def test_whose_pages_these_are(stage: Stage, admin: Browser, superadmin: Browser) -> None:
+    made = stage.oauth(stage.cast.charlie)
+    theirs = f"sso/{stage.cast.charlie.account_id}"
+    for path in (theirs, f"{theirs}/{made['id']}", f"{theirs}/{made['id']}/test"):
+        assert admin.get(path).status_code == 404
+    own = f"sso/{stage.cast.alice.account_id}/{made['id']}"
+    assert admin.get(own).status_code == 404
+    assert admin.send(f"{own}/remove").status_code == 404
+    assert superadmin.get(f"{theirs}/{made['id']}").status_code == 200
+    system = superadmin.client.get("/console/sso", follow_redirects=True).text
+    assert "to every account" in system
+    viewer = Browser(stage.app, stage.cast.bob)
+    assert viewer.get(f"sso/{stage.cast.alice.account_id}").status_code == 403
+    assert Browser(stage.app).get("sso").status_code == 302
+    assert Caller(stage.app).get("/console/sso/finish?code=x").status_code == 400

@@ -1,0 +1,198 @@
+"""Sign-in by OAuth: whole flows over HTTP against a real OpenID provider (contract section 10)."""
+
+from __future__ import annotations
+
+import json
+from urllib.parse import parse_qsl, urlsplit
+
+import jwt
+import pytest
+import time_machine
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+
+from app import clock
+from tests.builders import Caller
+from tests.sso.flows import HTML, Stage, query_of
+
+
+def test_somebody_new_signs_in_and_becomes_a_viewer(stage: Stage) -> None:
+    stage.oauth(stage.cast.alice)
+    browser = stage.browser()
+    begun = stage.begin(browser, client_state="where I was?")
+    asked = query_of(begun)
+    assert (asked["code_challenge_method"], asked["response_type"]) == ("S256", "code")
+    assert asked["redirect_uri"] == "http://atrium.test/oauth/google/callback"
+    answer = stage.back(browser, begun, scope="openid", authuser="0")
+    target = answer.headers["Location"]
+    assert target.startswith(f"{stage.client}?")
+    query = query_of(target)
+    assert query["state"] == query["client_state"] == "where I was?"
+    assert set(query) == {"code", "state", "client_state"}
+    signed_in = stage.traded(answer)
+    user = signed_in["user"]
+    assert (user["email"], user["name"]) == ("dora@acme.example", "Dora")
+    assert (user["role"], user["auth_provider"], user["groups"]) == ("viewer", "google", [])
+    assert user["email_verified"]
+    assert (signed_in["isNewUser"], signed_in["isNewAccount"]) == (True, False)
+    me = Caller(stage.app, Authorization=f"Bearer {signed_in['token']}").get("auth/me")
+    assert me.json["account"]["slug"] == "acme"
+    again = stage.anyone.post("auth/exchange", {"code": query["code"]})
+    assert (again.status_code, again.json["error"]) == (400, "invalid_state")
+    assert stage.traded(stage.sign_in())["isNewUser"] is False
+    late = stage.sign_in().headers["Location"]
+    with time_machine.travel(clock.now().timestamp() + 61):
+        again = stage.anyone.post("auth/exchange", {"code": query_of(late)["code"]})
+        assert (again.status_code, stage.last_refusal()[0]) == (400, "code")
+
+
+def test_a_client_of_the_api_knows_its_own_state(stage: Stage) -> None:
+    stage.oauth(stage.cast.alice)
+    body = {"account": "acme", "redirect_uri": stage.client, "state": "mine"}
+    started = stage.anyone.post("auth/oauth/google/authorize", body).json
+    assert started["authorization_url"] == started["url"]
+    assert (started["state"], started["provider"]) == ("mine", "google")
+    travels = query_of(started["url"])["state"]
+    assert travels != "mine"
+    target, values = stage.provider.authorize(started["url"])
+    # The browser has no cookie of a request that the application made.
+    returned = stage.browser().get(urlsplit(target).path, query_string=values)
+    came = query_of(returned.headers["Location"])
+    assert came["state"] == "mine"
+    for wrong in ({"code": came["code"]}, {"code": came["code"], "state": "another"}):
+        assert stage.anyone.post("auth/exchange", wrong).status_code == 400
+    callback = "auth/oauth/google/callback"
+    end = {"code": came["code"], "state": "mine", "redirect_uri": stage.client}
+    for name, value in (("state", "another"), ("redirect_uri", "https://evil.example/")):
+        assert stage.anyone.post(callback, {**end, name: value}).status_code == 400
+    assert stage.anyone.post("auth/oauth/github/callback", end).status_code == 400
+    signed_in = stage.anyone.post(callback, end)
+    assert (signed_in.status_code, signed_in.json["user"]["email"]) == (200, "dora@acme.example")
+    assert stage.anyone.post(callback, end).status_code == 400
+    # Without any browser, the provider's own code does as well.
+    started = stage.anyone.post("auth/oauth/google/authorize", body).json
+    _, values = stage.provider.authorize(started["url"])
+    signed_in = stage.anyone.post(callback, {**values, "redirect_uri": stage.client})
+    assert (signed_in.status_code, signed_in.json["isNewUser"]) == (200, False)
+
+
+def test_tokens_come_in_the_fragment_where_the_account_asks_for_that(stage: Stage) -> None:
+    stage.oauth(stage.cast.alice)
+    stage.cast.alice.patch("account", {"sso_tokens_in_fragment": True})
+    target = stage.sign_in(client_state="x").headers["Location"]
+    parts = urlsplit(target)
+    assert not parts.query
+    found = dict(parse_qsl(parts.fragment))
+    assert found["state"] == "x"
+    me = Caller(stage.app, Authorization=f"Bearer {found['access_token']}").get("auth/me")
+    assert me.json["email"] == "dora@acme.example"
+
+
+def test_the_systems_provider_serves_accounts_but_makes_nobody(stage: Stage) -> None:
+    stage.oauth(stage.cast.root)
+    answer = stage.sign_in()
+    assert (answer.status_code, answer.json["error"]) == (403, "not_invited")
+    stage.provider.who["email"] = stage.cast.bob.email
+    assert stage.traded(stage.sign_in())["user"]["id"] == stage.cast.bob.id
+    # The identity stays bob's whatever address it has later, and is nobody's in globex.
+    stage.provider.who["email"] = "moved@acme.example"
+    assert stage.traded(stage.sign_in())["user"]["id"] == stage.cast.bob.id
+    assert stage.sign_in(account="globex").status_code == 403
+    stage.cast.alice.patch("account", {"sso_provisioning": True})
+    stage.provider.who |= {"sub": "g-2", "email": "eve@acme.example"}
+    assert stage.traded(stage.sign_in())["isNewUser"] is True
+
+
+def test_nobody_becomes_a_superadmin(stage: Stage) -> None:
+    stage.oauth(stage.cast.root)
+    root = stage.cast.root.acting_in("system")
+    settings = {
+        "sso_provisioning": True,
+        "allowed_redirect_uris": [stage.client],
+        "default_redirect_uri": stage.client,
+    }
+    assert root.patch("account", settings).status_code == 200
+    before = stage.users()
+    answer = stage.sign_in(account="system")
+    assert (answer.status_code, answer.json["error"]) == (403, "not_invited")
+    assert stage.users() == before
+    stage.provider.who["email"] = stage.cast.root.email
+    assert stage.traded(stage.sign_in(account="system"))["user"]["id"] == stage.cast.root.id
+
+
+def test_github_proves_addresses_by_its_list(stage: Stage) -> None:
+    addresses = {"userinfo_url": f"{stage.provider.url}/user"}
+    stage.oauth(stage.cast.alice, "github", **addresses)
+    stage.provider.who = {"id": 7, "login": "dora", "email": stage.cast.bob.email, "name": "D"}
+    stage.provider.emails = [{"email": stage.cast.bob.email, "verified": False, "primary": True}]
+    assert stage.sign_in("github").status_code == 403
+    proved = {"email": "dora@acme.example", "verified": True, "primary": False}
+    stage.provider.emails.append(proved)
+    assert stage.traded(stage.sign_in("github"))["user"]["email"] == "dora@acme.example"
+
+
+@pytest.mark.parametrize("proved", [True, False])
+def test_microsoft_proves_an_address_by_one_claim_only(stage: Stage, proved: bool) -> None:
+    tenant = "00000000-1111-2222-3333-444444444444"
+    stage.oauth(stage.cast.alice, "microsoft", tenant_id=tenant)
+    stage.provider.who = {"sub": "m-1", "email": stage.cast.bob.email, "email_verified": True}
+    stage.provider.who |= {"tid": tenant, "xms_edov": proved}
+    answer = stage.sign_in("microsoft")
+    if proved:
+        assert stage.traded(answer)["user"]["id"] == stage.cast.bob.id
+    else:
+        assert (answer.status_code, answer.json["error"]) == (403, "not_invited")
+
+
+def test_apple_gets_a_signed_secret_and_posts_its_answer(stage: Stage) -> None:
+    key = ec.generate_private_key(ec.SECP256R1())
+    pem = key.private_bytes(
+        serialization.Encoding.PEM,
+        serialization.PrivateFormat.PKCS8,
+        serialization.NoEncryption(),
+    ).decode()
+    config = stage.provider.config(team_id="TEAM", key_id="KEY", private_key=pem)
+    del config["client_secret"]
+    body = {"category": "auth_providers", "provider_name": "apple", "config": config}
+    made = stage.cast.alice.post("admin/configuration", body)
+    assert (made.status_code, made.json["config"]["private_key"]) == (201, "***")
+    stage.provider.who = {"sub": "a-1", "email": "dora@acme.example", "email_verified": "true"}
+    browser = stage.browser()
+    address = stage.begin(browser, "apple")
+    assert query_of(address)["response_mode"] == "form_post"
+    _, form = stage.provider.authorize(address)
+    name = {"name": {"firstName": "Dora", "lastName": "Doe"}, "email": "bob@acme.example"}
+    posted = browser.post("/oauth/apple/callback", data={**form, "user": json.dumps(name)})
+    user = stage.traded(posted)["user"]
+    assert (user["name"], user["email"]) == ("Dora Doe", "dora@acme.example")
+    secret = stage.provider.forms[0]["client_secret"]
+    shown = jwt.decode(secret, key.public_key(), algorithms=["ES256"], audience=stage.provider.url)
+    assert (shown["iss"], jwt.get_unverified_header(secret)["kid"]) == ("TEAM", "KEY")
+
+
+def test_the_cookie_comes_with_a_post_from_another_site_only_where_that_is_needed(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stage.oauth(stage.cast.alice)
+    stage.saml(stage.cast.alice)
+    stage.changed(monkeypatch, base_url="https://atrium.test")
+    for path, mode in (("oauth/google/authorize", "Lax"), ("saml/okta/sso", "None")):
+        cookie = stage.browser().get(f"/{path}?account=acme").headers["Set-Cookie"]
+        assert cookie.startswith("__Host-atrium_sso_")
+        assert f"SameSite={mode}" in cookie
+        assert {"Secure", "HttpOnly", "Path=/"} <= set(cookie.split("; "))
+
+
+def test_a_browser_is_told_by_a_page_and_learns_nothing(stage: Stage) -> None:
+    stage.oauth(stage.cast.alice)
+    stage.provider.lies = lambda claims, header: claims.update(aud="another")  # type: ignore[func-returns-value]
+    browser = stage.browser()
+    _, values = stage.provider.authorize(stage.begin(browser))
+    page = browser.get("/oauth/google/callback", query_string=values, headers=HTML)
+    assert (page.status_code, page.mimetype) == (401, "text/html")
+    assert "audience" not in page.text
+    assert "was refused" in page.text
+    (refusal,) = stage.cast.alice.get("account/sso/refusals").json["items"]
+    assert (refusal["check"], refusal["provider_name"]) == ("audience", "google")
+    assert stage.cast.charlie.get("account/sso/refusals").json["items"] == []
+    assert stage.cast.bob.get("account/sso/refusals").status_code == 403

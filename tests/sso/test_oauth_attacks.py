@@ -1,0 +1,299 @@
+"""What an attacker sends to the OAuth callback: refused, told to the admins, and no user made."""
+
+from __future__ import annotations
+
+import base64
+import json
+import time
+from collections.abc import Callable
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+import time_machine
+from flask import Flask
+from flask.testing import FlaskClient
+from joserfc import jwt
+from joserfc.jwk import OctKey
+from werkzeug.test import TestResponse
+
+from app import clock, db
+from app.sso import flows, models
+from tests.parallel import at_once
+from tests.sso import openid
+from tests.sso.flows import Stage, query_of
+
+Claims = dict[str, Any]
+Lie = Callable[[Claims, Claims], "str | None"]
+
+
+def says(**changed: Any) -> Lie:
+    """Other claims; None takes one out."""
+
+    def lie(claims: Claims, header: Claims) -> None:
+        for name, value in changed.items():
+            claims[name] = value
+            if value is None:
+                del claims[name]
+
+    return lie
+
+
+def late(claims: Claims, header: Claims) -> None:
+    claims.update(iat=int(time.time()) - 900, exp=int(time.time()) - 600)
+
+
+def early(claims: Claims, header: Claims) -> None:
+    claims["nbf"] = int(time.time()) + 600
+
+
+def unsigned(claims: Claims, header: Claims) -> str:
+    parts = ({"alg": "none"}, claims)
+    texts = [base64.urlsafe_b64encode(json.dumps(one).encode()).decode() for one in parts]
+    return ".".join(text.rstrip("=") for text in texts) + "."
+
+
+def signed_by_nobody_known(claims: Claims, header: Claims) -> None:
+    header["kid"] = "two"
+
+
+def signed_by_another_under_the_same_name(claims: Claims, header: Claims) -> str:
+    return jwt.encode({"alg": "RS256", "kid": "one"}, claims, openid.signing_key("two"))
+
+
+def signed_with_the_public_key(claims: Claims, header: Claims) -> str:
+    public = openid.signing_key("one").as_pem(private=False)
+    key = OctKey.import_key(base64.b64encode(public).decode())
+    return jwt.encode({"alg": "HS256", "kid": "one"}, claims, key)
+
+
+TOKENS: dict[str, tuple[Lie, str]] = {
+    "alg none": (unsigned, "signature"),
+    "no token": (lambda claims, header: "", "signature"),
+    "no JWT": (lambda claims, header: "a.b.c", "signature"),
+    "unknown key": (signed_by_nobody_known, "signature"),
+    "another key": (signed_by_another_under_the_same_name, "signature"),
+    "HS256 by the public key": (signed_with_the_public_key, "signature"),
+    "wrong issuer": (says(iss="https://evil.example"), "issuer"),
+    "no issuer": (says(iss=None), "issuer"),
+    "issuer no text": (says(iss=["x"]), "issuer"),
+    "another client's token": (says(aud="another-client"), "audience"),
+    "another client's too": (says(aud=["another", openid.CLIENT], azp="another"), "audience"),
+    "no audience": (says(aud=None), "audience"),
+    "wrong nonce": (says(nonce="another"), "nonce"),
+    "no nonce": (says(nonce=None), "nonce"),
+    "expired": (late, "time"),
+    "no expiry": (says(exp=None), "time"),
+    "expiry as text": (says(exp="tomorrow"), "time"),
+    "not yet": (early, "time"),
+    "substituted access token": (says(at_hash="AAAAAAAAAAAAAAAAAAAAAA"), "access token"),
+    "no subject": (says(sub=None), "subject"),
+    "empty subject": (says(sub=""), "subject"),
+    "subject no text": (says(sub=7), "subject"),
+    "long subject": (says(sub="x" * 600), "subject"),
+}
+
+
+def test_a_token_that_is_not_for_us_is_refused(stage: Stage) -> None:
+    stage.oauth(stage.cast.alice)
+    before = stage.users()
+    for name, (lie, check) in TOKENS.items():
+        stage.provider.lies = lie
+        answer = stage.sign_in()
+        assert (answer.status_code, answer.json["error"]) == (401, "sign_in_refused"), name
+        assert stage.last_refusal()[0] == check, (name, stage.last_refusal())
+        assert stage.users() == before
+
+
+Act = Callable[[Stage, FlaskClient, str], TestResponse]
+
+
+def in_another_browser(stage: Stage, browser: FlaskClient, address: str) -> TestResponse:
+    return stage.back(stage.browser(), address)
+
+
+def twice(stage: Stage, browser: FlaskClient, address: str) -> TestResponse:
+    stage.provider.who["email"] = stage.cast.bob.email
+    (cookie,) = browser._cookies.values()
+    assert stage.back(browser, address).status_code == 302
+    browser.set_cookie(cookie.key, cookie.value)  # even where the browser still had it
+    return stage.back(browser, address)
+
+
+def of_another_provider(stage: Stage, browser: FlaskClient, address: str) -> TestResponse:
+    _, values = stage.provider.authorize(address)
+    return browser.get("/oauth/github/callback", query_string=values)
+
+
+def of_another_account(stage: Stage, browser: FlaskClient, address: str) -> TestResponse:
+    _, values = stage.provider.authorize(address)
+    host = {"Host": "globex.atrium.test"}
+    return browser.get("/oauth/google/callback", query_string=values, headers=host)
+
+
+def too_late(stage: Stage, browser: FlaskClient, address: str) -> TestResponse:
+    with time_machine.travel(clock.now().timestamp() + 601):
+        return stage.back(browser, address)
+
+
+STATES: dict[str, Act] = {
+    "missing": lambda stage, browser, address: stage.back(browser, address, state=None),
+    "empty": lambda stage, browser, address: stage.back(browser, address, state=""),
+    "made up": lambda stage, browser, address: stage.back(browser, address, state="AA0001-x"),
+    "long": lambda stage, browser, address: stage.back(browser, address, state="x" * 4000),
+    "of another browser": in_another_browser,
+    "used before": twice,
+    "of another provider": of_another_provider,
+    "of another account": of_another_account,
+    "too old": too_late,
+}
+
+
+def test_a_state_that_is_not_this_browsers_is_refused(stage: Stage) -> None:
+    stage.oauth(stage.cast.alice)
+    stage.oauth(stage.cast.alice, "github", userinfo_url=f"{stage.provider.url}/user")
+    before = stage.users()
+    for name, act in STATES.items():
+        browser = stage.browser()
+        answer = act(stage, browser, stage.begin(browser))
+        assert (answer.status_code, answer.json["error"]) == (400, "invalid_state"), name
+        assert stage.users() == before
+
+
+def test_a_strangers_state_is_not_used_up_by_who_only_knows_it(stage: Stage) -> None:
+    stage.oauth(stage.cast.alice)
+    browser = stage.browser()
+    address = stage.begin(browser)
+    assert stage.back(stage.browser(), address).status_code == 400
+    assert stage.back(browser, address).status_code == 302
+
+
+def test_a_code_of_another_sign_in_is_refused(stage: Stage) -> None:
+    """A stolen code in an own flow: PKCE and nonce belong to the other."""
+    stage.oauth(stage.cast.alice)
+    before = stage.users()
+    victim, attacker = stage.browser(), stage.browser()
+    _, stolen = stage.provider.authorize(stage.begin(victim))
+    address = stage.begin(attacker)
+    answer = stage.back(attacker, address, code=stolen["code"])
+    assert answer.status_code == 401
+    assert stage.last_refusal() == ("code", "The provider refused it: invalid_grant")
+    replay = stage.back(stage.browser(), address, code=stolen["code"])
+    assert replay.status_code == 400
+    assert stage.users() == before
+
+
+def test_a_provider_that_refuses_or_answers_for_another_is_refused(stage: Stage) -> None:
+    stage.oauth(stage.cast.alice)
+    for changed, check in (
+        ({"error": "access_denied", "code": None}, "provider"),
+        ({"code": None}, "code"),
+        ({"iss": "https://evil.example"}, "issuer"),
+    ):
+        browser = stage.browser()
+        answer = stage.back(browser, stage.begin(browser), **changed)
+        assert answer.status_code == 401
+        assert stage.checks(stage.cast.alice)[0] == check
+
+
+REDIRECTS = (
+    "//client.example.com/signed-in",
+    "https:client.example.com/signed-in",
+    "https://client.example.com.evil.example/signed-in",
+    "https://client.example.com@evil.example/signed-in",
+    "https://client.example.com./signed-in",
+    "https://client.example.com/signed-in/",
+    "https://client.example.com/signed-in?x=1",
+    "https://client.example.com/signed-in#x",
+    "https://client.example.com/%73igned-in",
+    "https://CLIENT.example.com/signed-in",
+    "https://client.example.com:443/signed-in",
+    "http://client.example.com/signed-in",
+    " https://client.example.com/signed-in",
+    "https://client.example.com\\@evil.example/signed-in",
+    "javascript:alert(1)",
+    "",
+)
+
+
+def test_no_address_is_returned_to_that_is_not_on_the_list_exactly(stage: Stage) -> None:
+    stage.oauth(stage.cast.alice)
+    stage.saml(stage.cast.alice)
+    for uri in REDIRECTS:
+        body = {"account": "acme", "redirect_uri": uri}
+        answers = [
+            stage.anyone.post("auth/oauth/google/authorize", body),
+            stage.anyone.get("/oauth/google/authorize", query_string=body),
+            stage.anyone.get("/saml/okta/sso", query_string=body),
+        ]
+        for answer in answers:
+            assert answer.status_code == 400, uri
+            assert answer.json["details"][0]["field"] == "redirect_uri"
+
+
+def test_what_is_not_set_up_is_not_there(stage: Stage) -> None:
+    made = stage.oauth(stage.cast.alice)
+    for name, account in (("github", "acme"), ("google", "globex"), ("google", "nobody")):
+        found = stage.browser().get(f"/oauth/{name}/authorize?account={account}")
+        assert found.status_code == 404
+    assert stage.browser().get("/oauth/facebook/authorize?account=acme").status_code == 404
+    unnamed = stage.browser().get("/oauth/google/authorize")
+    assert (unnamed.status_code, unnamed.json["details"][0]["field"]) == (400, "account")
+    browser = stage.browser()
+    address = stage.begin(browser)
+    stage.cast.alice.patch(f"admin/configuration/{made['id']}", {"enabled": False})
+    assert stage.back(browser, address).status_code == 404
+    hosted = stage.browser().get("/oauth/google/authorize", headers={"Host": "acme.atrium.test"})
+    assert hosted.status_code == 404
+
+
+def test_an_address_that_is_refused_too_often_has_to_wait(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stage.oauth(stage.cast.alice)
+    stage.changed(monkeypatch, login_rate_limit="on", login_tries_per_address=3)
+    for _ in range(3):
+        assert stage.browser().get("/oauth/google/callback?state=x").status_code == 400
+    limited = stage.sign_in()
+    assert (limited.status_code, limited.json["error"]) == (429, "rate_limited")
+
+
+def test_the_same_person_in_several_windows_becomes_one_user(stage: Stage) -> None:
+    stage.oauth(stage.cast.alice)
+    before = len(stage.users())
+    browsers = [stage.browser() for _ in range(4)]
+    addresses = [stage.begin(browser) for browser in browsers]
+    found = at_once(4, lambda n: stage.back(browsers[n], addresses[n]).status_code)
+    assert found == [302] * 4
+    assert len(stage.users()) == before + 1
+
+
+def test_what_is_over_is_removed(stage: Stage, app: Flask) -> None:
+    stage.oauth(stage.cast.alice)
+    stage.sign_in()
+    stage.browser().get("/oauth/google/callback?state=x")
+    stage.back(stage.browser(), stage.begin(stage.browser()))
+    with app.app_context():
+        flows.purge({})
+        assert db.db.session.query(models.Flow).count() == 2
+        with time_machine.travel(clock.now().timestamp() + 31 * 86_400):
+            flows.purge({})
+        for model in (models.Flow, models.Refusal, models.SeenAssertion):
+            assert db.db.session.query(model).count() == 0
+
+
+def test_identities_of_one_account_are_nobodys_in_another(stage: Stage) -> None:
+    for admin in (stage.cast.alice, stage.cast.charlie):
+        stage.oauth(admin)
+    mine = stage.traded(stage.sign_in())["user"]
+    theirs = stage.traded(stage.sign_in(account="globex"))["user"]
+    assert mine["id"] != theirs["id"]
+    assert (mine["account_code"], theirs["account_code"]) == ("AA0001", "AA0002")
+    # A flow of one account, ended with the other's cookie jar and code, stays in its own.
+    browser = stage.browser()
+    address = stage.begin(browser, account="globex")
+    _, other = stage.provider.authorize(stage.begin(browser))
+    crossed = stage.back(browser, address, code=other["code"])
+    assert crossed.status_code == 401
+    assert query_of(address)["state"].startswith("AA0002-")
+    assert urlsplit(address).path == "/authorize"

@@ -1,0 +1,214 @@
+"""Sign-in by SAML: whole flows over HTTP against an identity provider (contract section 10)."""
+
+from __future__ import annotations
+
+from lxml import etree
+
+from tests.builders import PASSWORD, Caller, make_user
+from tests.sso import saml_idp
+from tests.sso.flows import HTML, Stage, query_of
+
+
+def test_somebody_new_signs_in_by_the_metadata_alone(stage: Stage) -> None:
+    body = {
+        "category": "saml_providers",
+        "provider_name": "okta",
+        "config": {"idp_metadata": saml_idp.metadata()},
+    }
+    made = stage.cast.alice.post("admin/configuration", body).json
+    assert made["config"]["idp_entity_id"] == saml_idp.ENTITY
+    assert made["config"]["idp_sso_url"] == saml_idp.SSO
+    browser = stage.browser()
+    request = stage.begin_saml(browser, client_state="where I was?")
+    assert request.consumer == "http://atrium.test/saml/okta/acs?account=acme"
+    response = saml_idp.answer(request, attributes={"displayName": ["Dora"]})
+    answer = stage.post(browser, response.encoded(), request.relay_state)
+    query = query_of(answer.headers["Location"])
+    assert query["relay_state"] == query["client_state"] == "where I was?"
+    signed_in = stage.traded(answer)
+    user = signed_in["user"]
+    assert (user["email"], user["name"], user["role"]) == ("dora@acme.example", "Dora", "viewer")
+    assert (user["auth_provider"], signed_in["isNewUser"]) == ("okta", True)
+    assert stage.traded(stage.assert_in())["user"]["id"] == user["id"]
+
+
+def test_our_metadata_and_request_are_xml_and_carry_the_account(stage: Stage) -> None:
+    stage.saml(stage.cast.alice, "generic", idp_sso_url="https://idp.example/sso?a=1&b=2")
+    path = "auth/saml/metadata?account=acme&provider=generic_saml"
+    metadata = stage.anyone.get(path)
+    assert metadata.mimetype == "application/samlmetadata+xml"
+    root = etree.fromstring(metadata.data)
+    assert root.get("entityID") == "http://atrium.test/saml/generic?account=acme"
+    (consumer,) = root.xpath("//*[local-name()='AssertionConsumerService']/@Location")
+    assert consumer == "http://atrium.test/saml/generic/acs?account=acme"
+    answer = stage.browser().get("/saml/generic_saml/sso?account=acme")
+    target = answer.headers["Location"]
+    assert target.startswith("https://idp.example/sso?a=1&b=")
+    assert saml_idp.asked(target).consumer == consumer
+    other = stage.anyone.get("auth/saml/metadata?account=globex&provider=generic")
+    assert other.status_code == 404
+
+
+def test_a_client_of_the_api_is_answered_in_json(stage: Stage) -> None:
+    stage.saml(stage.cast.alice, "generic")
+    path = "auth/saml/sso?account=acme&provider=generic_saml&relayState=mine"
+    started = stage.anyone.get(path, headers={"Accept": "application/json"})
+    assert (started.status_code, started.json["state"]) == (200, "mine")
+    request = saml_idp.asked(started.json["url"])
+    body = {
+        "SAMLResponse": saml_idp.answer(request).encoded(),
+        "relayState": request.relay_state,
+    }
+    answer = stage.anyone.post("auth/saml/acs", body)
+    assert (answer.status_code, answer.json["user"]["email"]) == (200, "dora@acme.example")
+    assert stage.anyone.post("auth/saml/acs", body).status_code == 400
+    fetched = stage.anyone.get(path, headers={"Sec-Fetch-Mode": "cors"})
+    assert fetched.json["url"].startswith(saml_idp.SSO)
+    redirected = stage.browser().get("/api/v1/auth/saml/sso?account=acme&provider=generic")
+    assert redirected.headers["Location"].startswith(saml_idp.SSO)
+
+
+def test_a_sign_in_may_begin_at_the_identity_provider_where_the_account_allows_it(
+    stage: Stage,
+) -> None:
+    made = stage.saml(stage.cast.alice)
+    audience = "http://atrium.test/saml/okta?account=acme"
+    consumer = "http://atrium.test/saml/okta/acs?account=acme"
+    unasked = saml_idp.Response(consumer, audience, None)
+    before = stage.users()
+    refused = stage.post(stage.browser(), unasked.encoded(), "")
+    assert (refused.status_code, refused.json["error"]) == (400, "invalid_state")
+    assert stage.checks(stage.cast.alice) == ["unsolicited"]
+    assert stage.users() == before
+    path = f"admin/configuration/{made['id']}"
+    stage.cast.alice.patch(path, {"config": {"allow_idp_initiated": True}})
+    signed_in = stage.post(stage.browser(), unasked.encoded(), "")
+    assert stage.traded(signed_in)["user"]["email"] == "dora@acme.example"
+    assert stage.post(stage.browser(), unasked.encoded(), "").status_code == 401
+    # An answer to a request is not one that nobody asked for.
+    request = stage.begin_saml(stage.browser())
+    stolen = stage.post(stage.browser(), saml_idp.answer(request).encoded(), "")
+    assert stolen.status_code == 401
+    assert stage.checks(stage.cast.alice)[:2] == ["InResponseTo", "replay"]
+
+
+def test_a_user_who_never_verified_loses_the_password(stage: Stage) -> None:
+    stage.saml(stage.cast.alice)
+    user = make_user(stage.app, stage.cast.alice.account_id, "dora@acme.example", verified=False)
+    signed_in = stage.traded(stage.assert_in())
+    assert signed_in["user"]["id"] == user.id
+    assert signed_in["user"]["email_verified"]
+    login = {"account": "acme", "email": user.email, "password": PASSWORD}
+    refused = stage.anyone.post("auth/login", login)
+    assert (refused.status_code, refused.json["error"]) == (401, "authentication_failed")
+    # Who had verified keeps it.
+    assert stage.traded(stage.assert_in(subject=stage.cast.bob.email))["isNewUser"] is False
+    login["email"] = stage.cast.bob.email
+    assert stage.anyone.post("auth/login", login).status_code == 200
+
+
+def test_an_address_that_the_provider_does_not_vouch_for_links_nobody(stage: Stage) -> None:
+    stage.saml(stage.cast.alice, email_verified=False)
+    refused = stage.assert_in(subject=stage.cast.bob.email)
+    assert (refused.status_code, refused.json["error"]) == (403, "not_invited")
+    assert stage.traded(stage.assert_in())["user"]["email_verified"] is False
+
+
+def test_who_is_not_active_is_refused(stage: Stage) -> None:
+    stage.saml(stage.cast.alice)
+    user = stage.traded(stage.assert_in())["user"]
+    browser = stage.browser()
+    request = stage.begin_saml(browser)
+    answer = stage.post(browser, saml_idp.answer(request).encoded(), request.relay_state)
+    code = query_of(answer.headers["Location"])["code"]
+    stage.cast.alice.patch(f"account/users/{user['id']}", {"is_active": False})
+    assert stage.anyone.post("auth/exchange", {"code": code}).status_code == 400
+    assert stage.assert_in().status_code == 401
+    assert stage.checks(stage.cast.alice) == ["user", "user"]
+
+
+def test_only_the_domains_of_the_account_become_users(stage: Stage) -> None:
+    stage.saml(stage.cast.alice)
+    stage.cast.alice.patch("account", {"sso_email_domains": ["acme.example"]})
+    assert stage.assert_in(subject="eve@evil.example").status_code == 403
+    assert stage.assert_in(subject="eve@acme.example.evil").status_code == 403
+    assert stage.assert_in().status_code == 302
+    stage.cast.alice.patch("account", {"sso_provisioning": False})
+    refused = stage.assert_in(subject="fay@acme.example")
+    assert (refused.status_code, refused.json["error"]) == (403, "not_invited")
+
+
+def roles_of(stage: Stage, groups: list[str]) -> str:
+    signed_in = stage.traded(stage.assert_in(attributes={"groups": groups}))
+    return str(signed_in["user"]["role"])
+
+
+def test_groups_give_roles_until_somebody_sets_one_by_hand(stage: Stage) -> None:
+    alice = stage.cast.alice
+    stage.saml(alice)
+    assert roles_of(stage, ["Finance"]) == "viewer"
+    mapping = {"sso_group_roles": [{"group": "Finance", "role": "editor"}]}
+    (planned,) = alice.post("account/sso/plan", mapping).json["changes"]
+    assert (planned["user"]["email"], planned["role"], planned["becomes"]) == (
+        "dora@acme.example",
+        "viewer",
+        "editor",
+    )
+    assert alice.patch("account", mapping).status_code == 200
+    signed_in = stage.traded(stage.assert_in(attributes={"groups": ["Finance"]}))
+    assert signed_in["user"]["role"] == "editor"
+    assert alice.post("account/sso/plan").json == {"changes": [], "total": 0}
+    # A role that comes from a group goes with it, and the sessions under it end.
+    assert roles_of(stage, []) == "viewer"
+    stale = {"refresh_token": signed_in["refresh_token"]}
+    assert stage.anyone.post("auth/refresh", stale).status_code == 401
+    alice.patch(f"account/users/{signed_in['user']['id']}", {"role": "editor"})
+    assert roles_of(stage, []) == "editor"
+    alice.patch(f"account/users/{signed_in['user']['id']}", {"role": "viewer"})
+    assert roles_of(stage, ["Finance"]) == "viewer"
+
+
+def test_no_sign_in_makes_an_admin_without_a_second_setting(stage: Stage) -> None:
+    alice = stage.cast.alice
+    stage.saml(alice)
+    mapping = {"sso_group_roles": [{"group": "Bosses", "role": "admin"}]}
+    for body in (mapping, {**mapping, "sso_allow_admin": False}):
+        refused = alice.patch("account", body)
+        assert (refused.status_code, refused.json["details"][0]["code"]) == (400, "invalid_option")
+    assert alice.post("account/sso/plan", mapping).status_code == 400
+    assert alice.patch("account", {**mapping, "sso_allow_admin": True}).status_code == 200
+    alice.patch("account", {"sso_allow_admin": False})
+    assert roles_of(stage, ["Bosses"]) == "viewer"
+    alice.patch("account", {"sso_allow_admin": True})
+    assert roles_of(stage, ["Bosses"]) == "admin"
+    # An invited or present user's role was set by hand.
+    bob = stage.traded(
+        stage.assert_in(subject=stage.cast.bob.email, attributes={"groups": ["Bosses"]})
+    )
+    assert bob["user"]["role"] == "viewer"
+    assert bob["user"]["groups"] == []
+
+
+def test_a_browser_is_told_by_a_page(stage: Stage) -> None:
+    stage.saml(stage.cast.alice)
+    browser = stage.browser()
+    request = stage.begin_saml(browser)
+    response = saml_idp.answer(request, audience="https://evil.example")
+    page = stage.post(browser, response.encoded(), request.relay_state, headers=HTML)
+    assert (page.status_code, page.mimetype) == (401, "text/html")
+    assert "evil.example" not in page.text
+    refusal = stage.cast.alice.get("account/sso/refusals").json["items"][0]
+    assert refusal["check"] == "audience"
+    assert "evil.example" in refusal["detail"]
+
+
+def test_what_changes_is_audited(stage: Stage) -> None:
+    stage.saml(stage.cast.alice)
+    user = stage.traded(stage.assert_in())["user"]
+    entries = stage.cast.root.get("audit-logs?limit=500").json["items"]
+    made = {(e["table_name"], e["column_name"], e["new_value"]) for e in entries}
+    assert ("provider_settings", "secrets", "***") in made
+    assert ("identities", "subject", "***") in made
+    assert ("identities", "user_id", user["id"]) in made
+    assert ("users", "auth_provider", "okta") in made
+    assert Caller(stage.app).get("audit-logs").status_code == 401

@@ -1,0 +1,220 @@
+"""Provider settings: who may, what is checked, what is never shown (contract section 10)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from flask import Flask
+from jsonschema import Draft202012Validator
+
+from app import db, jobs
+from app.sso.models import ProviderSetting
+from app.sso.providers import PROVIDERS
+from tests.builders import Caller
+from tests.sso import openid, saml_idp
+from tests.sso.flows import Stage
+
+PATH = "admin/configuration"
+
+
+def body(category: str, name: str, **config: Any) -> dict[str, Any]:
+    """New settings."""
+    return {"category": f"{category}_providers", "provider_name": name, "config": config}
+
+
+def fields(answer: Any) -> dict[str, str]:
+    """What is wrong with which field."""
+    assert answer.status_code == 400, answer.json
+    return {one["field"]: one["code"] for one in answer.json["details"]}
+
+
+def test_secrets_are_encrypted_and_never_shown(stage: Stage, app: Flask) -> None:
+    alice = stage.cast.alice
+    made = stage.oauth(alice)
+    one = f"{PATH}/{made['id']}"
+    assert made["config"]["client_secret"] == "***"
+    assert (made["is_system"], made["enabled"], made["priority"]) == (False, True, 0)
+    shown = [alice.get(path) for path in (PATH, one, f"{one}/values")]
+    shown.append(alice.patch(one, {"config": {"client_secret": "***", "scopes": "openid email"}}))
+    shown.append(alice.patch(f"{one}/values", {"client_id": openid.CLIENT}))
+    assert all(openid.SECRET not in answer.text for answer in shown)
+    with app.app_context():
+        row = db.db.session.get_one(ProviderSetting, (alice.account_id, made["id"]))
+        assert openid.SECRET not in str((row.config, row.secrets))
+        assert row.config["scopes"] == ["openid", "email"]
+    assert stage.sign_in().status_code == 302
+    assert stage.provider.forms[-1]["client_secret"] == openid.SECRET
+    # Who sends the secret elsewhere must know it.
+    moved = {"token_url": "http://127.0.0.1:9/token"}
+    assert fields(alice.patch(f"{one}/values", moved)) == {"config.client_secret": "required"}
+    tried = {**body("auth", "google", **stage.provider.config()), "config": moved}
+    assert (
+        fields(alice.post(f"{PATH}/test-connection", tried))["config.client_secret"] == "required"
+    )
+    entries = stage.cast.root.get("audit-logs?table_name=provider_settings&limit=500")
+    assert openid.SECRET not in entries.text
+
+
+def test_a_level_has_one_row_of_each_provider(stage: Stage) -> None:
+    stage.oauth(stage.cast.alice)
+    again = body("auth", "google", **stage.provider.config())
+    refused = stage.cast.alice.post(PATH, again)
+    assert (refused.status_code, refused.json["field"]) == (409, "provider_name")
+    named = {**again, "account_id": stage.cast.alice.account_id}
+    assert stage.cast.root.post(PATH, named).status_code == 409
+    assert stage.cast.root.post(PATH, again).json["is_system"] is True
+    other = {**again, "account_id": stage.cast.charlie.account_id}
+    assert stage.cast.alice.post(PATH, other).status_code == 403
+    assert stage.cast.bob.post(PATH, again).status_code == 403
+    acting = stage.cast.root.acting_in("globex")
+    assert acting.post(PATH, again).json["account_id"] == stage.cast.charlie.account_id
+    listed = stage.cast.root.get(f"{PATH}?account_id=globex&category=auth_providers").json
+    assert [one["account_id"] for one in listed["items"]] == [stage.cast.charlie.account_id]
+    assert stage.cast.alice.get(f"{PATH}?account_id=globex").status_code == 403
+
+
+def test_a_key_does_not_change_how_people_sign_in(stage: Stage) -> None:
+    made = stage.oauth(stage.cast.alice)
+    key = stage.cast.alice.post("api-keys", {"name": "k"}).json["key"]
+    program = Caller(stage.app, **{"X-API-Key": key})
+    one = f"{PATH}/{made['id']}"
+    github = body("auth", "github", **stage.provider.config())
+    for answer in (
+        program.post(PATH, github),
+        program.patch(one, {"enabled": False}),
+        program.delete(one),
+        program.post(f"{PATH}/test-connection", github),
+    ):
+        assert answer.status_code == 403
+    assert program.get(one).status_code == 200
+
+
+WRONG: dict[str, tuple[dict[str, Any], dict[str, str]]] = {
+    "nothing": (
+        body("auth", "google"),
+        {"config.client_id": "required", "config.client_secret": "required"},
+    ),
+    "unknown": (
+        body("auth", "google", client_id="x", client_secret="y", evil=1),
+        {"config.evil": "unknown_field"},
+    ),
+    "everything at once": (
+        body(
+            "auth",
+            "google",
+            client_id=7,
+            client_secret="y",
+            token_url="ftp://x",
+            jwks_url="https://u:p@x.example/",
+            default_role="admin",
+            scopes={"a": 1},
+            allowed_redirect_uris=["//evil"],
+        ),
+        {
+            "config.client_id": "invalid_type",
+            "config.token_url": "invalid_url",
+            "config.jwks_url": "invalid_url",
+            "config.default_role": "invalid_option",
+            "config.scopes": "invalid_type",
+            "config.allowed_redirect_uris": "invalid_url",
+        },
+    ),
+    "no such role": (
+        body("auth", "google", client_id="x", client_secret="y", default_role="nobody"),
+        {"config.default_role": "invalid_reference"},
+    ),
+    "a key of another kind": (
+        body("auth", "apple", client_id="x", team_id="T", key_id="K", private_key="no key"),
+        {"config.private_key": "pattern_mismatch"},
+    ),
+    "a provider of the other category": (
+        body("auth", "okta"),
+        {"provider_name": "invalid_option"},
+    ),
+    "no certificate": (
+        body("saml", "okta", idp_entity_id="e", idp_sso_url="https://x.example", idp_x509_cert="x"),
+        {"config.idp_x509_cert": "pattern_mismatch"},
+    ),
+    "no metadata": (
+        body("saml", "okta", idp_metadata="<a/>"),
+        {
+            "config.idp_metadata": "pattern_mismatch",
+            "config.idp_entity_id": "required",
+            "config.idp_sso_url": "required",
+            "config.idp_x509_cert": "required",
+        },
+    ),
+}
+
+
+def test_everything_that_is_wrong_is_said_at_once(stage: Stage) -> None:
+    for name, (wrong, expected) in WRONG.items():
+        assert fields(stage.cast.alice.post(PATH, wrong)) == expected, name
+    # Bombs, and what no XML parser should see.
+    for bomb in (
+        "<!DOCTYPE x [<!ENTITY a 'b'>]><a>&a;</a>",
+        "<a",
+        "<?xml version='1.0' encoding='UTF-16'?><a/>",
+        saml_idp.metadata().replace("https://idp.example/sso", "javascript:alert(1)"),
+        "<a>" * 10_000,
+    ):
+        found = fields(stage.cast.alice.post(PATH, body("saml", "okta", idp_metadata=bomb)))
+        assert found["config.idp_metadata"] == "pattern_mismatch"
+    assert stage.cast.alice.get(PATH).json["total"] == 0
+    assert stage.cast.alice.post(PATH, {"category": "x"}).status_code == 422
+
+
+def test_each_provider_publishes_its_schema(stage: Stage) -> None:
+    alice = stage.cast.alice
+    listed = alice.get(f"{PATH}/providers").json
+    assert listed["total"] == len(PROVIDERS) == 7
+    for one in listed["items"]:
+        schema = alice.get(f"{PATH}/schema/{one['category']}/{one['provider_name']}").json
+        Draft202012Validator.check_schema(schema)
+        assert schema["additionalProperties"] is False
+    google = alice.get(f"{PATH}/schema/auth_providers/google").json
+    assert google["properties"]["client_secret"]["writeOnly"]
+    Draft202012Validator(google).validate(stage.provider.config())
+    saml = alice.get(f"{PATH}/schema/saml_providers/generic_saml").json
+    Draft202012Validator(saml).validate(saml_idp.config())
+    assert not Draft202012Validator(saml).is_valid({"idp_entity_id": "x"})
+    assert alice.get(f"{PATH}/schema/saml_providers/google").status_code == 404
+    assert stage.cast.bob.get(f"{PATH}/schema/auth_providers/google").status_code == 403
+
+
+def test_settings_are_tried_before_anybody_depends_on_them(stage: Stage) -> None:
+    path, alice = f"{PATH}/test-connection", stage.cast.alice
+    good = body("auth", "google", **stage.provider.config())
+    answer = alice.post(path, good)
+    assert answer.json["success"], answer.json
+    assert [step["check"] for step in answer.json["details"]] == ["key set", "client"]
+    for changed in (
+        {"client_id": "another"},
+        {"jwks_url": f"{stage.provider.url}/nothing"},
+        {"token_url": "http://127.0.0.1:9/"},
+    ):
+        bad = {**good, "config": {**good["config"], **changed}}
+        found = alice.post(path, bad)
+        assert (found.status_code, found.json["success"]) == (200, False), changed
+    saml = body("saml", "okta", **saml_idp.config(idp_sso_url=f"{stage.provider.url}/user"))
+    assert alice.post(path, saml).json["success"]
+
+
+def test_in_production_no_provider_is_asked_in_our_own_network(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stage.changed(monkeypatch, webhook_allow_private=False)
+    for address in ("http://127.0.0.1:9/", "https://[::1]/", "https://10.1.1.1/"):
+        config = stage.provider.config(token_url=address)
+        answer = stage.cast.alice.post(PATH, body("auth", "google", **config))
+        assert {"config.token_url", "config.jwks_url"} <= set(fields(answer))
+
+
+def test_a_closed_account_takes_its_providers_along(stage: Stage, app: Flask) -> None:
+    stage.oauth(stage.cast.charlie)
+    stage.traded(stage.sign_in(account="globex"))
+    assert stage.cast.root.delete(f"accounts/{stage.cast.charlie.account_id}").status_code == 204
+    with app.app_context():
+        assert db.db.session.query(ProviderSetting).count() == 0
+        jobs.run_due()
