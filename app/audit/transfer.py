@@ -23,6 +23,12 @@ RISKY = ("=", "+", "-", "@", "\t", "\r", "\n", "'")
 LINES = 500
 
 
+def headers(format: str, told: Mapping[str, int]) -> dict[str, str]:
+    """What an export says of itself: its file name, and how many values are masked or erased."""
+    counts = {f"X-Service-{name.replace('_', '-').title()}": str(n) for name, n in told.items()}
+    return {"Content-Disposition": f"attachment; filename=audit-log.{format}", **counts}
+
+
 def written(format: str, given: Iterable[Entry], checkpoints: Iterable[Any]) -> Iterator[bytes]:
     """The export's text, in pieces."""
     if format == "csv":

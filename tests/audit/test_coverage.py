@@ -212,6 +212,13 @@ def token_mailed_to(app: Flask, email: str) -> str:
     return token_in([mail for mail in outbox(app) if mail["To"] == email][-1])
 
 
+def whose(cast: Cast) -> str:
+    """The address of whoever made the newest change."""
+    newest_entry = newest(cast.root)[0]
+    assert newest_entry["user_id"] not in ("anonymous", "system")
+    return str(newest_entry["user_email"])
+
+
 def test_routes_without_a_credential_are_audited(app: Flask, cast: Cast) -> None:
     anyone, seen = Caller(app), set()
 
@@ -229,6 +236,7 @@ def test_routes_without_a_credential_are_audited(app: Flask, cast: Cast) -> None
     assert check(cast, post("auth/resend-verification", named)) == 0
     token = token_mailed_to(app, "eve@new.example")
     assert check(cast, post("auth/verify-email", {"token": token})) == 2
+    assert whose(cast) == "eve@new.example"
     signed_in = anyone.post("auth/login", {**named, "password": PASSWORD}).json
     assert check(cast, post("auth/login", {**named, "password": PASSWORD})) == 0
     refresh = {"refresh_token": signed_in["refresh_token"]}
@@ -236,10 +244,12 @@ def test_routes_without_a_credential_are_audited(app: Flask, cast: Cast) -> None
     assert check(cast, post("auth/forgot-password", named)) == 0
     reset = {"token": token_mailed_to(app, "eve@new.example"), "new_password": "Another-horse-2"}
     assert check(cast, post("auth/reset-password", reset)) == 1
+    assert whose(cast) == "eve@new.example"
     invited = cast.alice.post("invitations", {"email": "fay@acme.example"}).json["token"]
     body = {"password": PASSWORD}
     accepted = check(cast, lambda: anyone.post(f"invitations/{invited}/accept", body))
     assert accepted > 5
+    assert whose(cast) == "fay@acme.example"
     seen.add(("POST", "/invitations/<invitation>/accept"))
     assert seen == {route for route in tenancy.PUBLIC if route[0] != "GET"}
 
