@@ -47,6 +47,11 @@ class Shelf(Place):
     collection: Definition
 
     @property
+    def demands_signature(self) -> bool:
+        """Whether its records are changed with an electronic signature only."""
+        return bool(self.collection.options.get("require_signature"))
+
+    @property
     def at(self) -> dict[str, Any]:
         """The collection in addresses."""
         return {"account_id": self.account.id, "name": self.collection.name}

@@ -9,7 +9,7 @@ from typing import Any
 from flask import Response, request
 from werkzeug.wrappers import Response as BaseResponse
 
-from app.console import guard, places, record_filter
+from app.console import guard, places, record_filter, signing
 from app.console.blueprint import blueprint
 from app.console.forms import Form, Page, told
 from app.console.places import Shelf
@@ -60,6 +60,7 @@ def import_records(account_id: str, name: str) -> Page | BaseResponse:
     dry_run = request.form.get("do") != "import"
     try:
         format, raw = _file()
+        signing.sign(shelf, form)
         count = transfer.imported(
             shelf.collection.name, format, raw, dry_run=dry_run, keep_ids=False, by=shelf.by
         )

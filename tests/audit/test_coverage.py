@@ -64,14 +64,16 @@ def test_no_column_of_a_secret_is_told() -> None:
 def contents() -> dict[str, Rows]:
     """Everything that is stored, but the audit log."""
     found: dict[str, Rows] = {}
-    tables = [table for name, table in db.Base.metadata.tables.items() if name not in EXEMPT]
+    for name, table in db.Base.metadata.tables.items():
+        if name not in EXEMPT:
+            key = [column.name for column in table.primary_key]
+            rows = db.connection().execute(sa.select(table)).mappings()
+            found[name] = {tuple(str(row[k]) for k in key): dict(row) for row in rows}
     present = sa.inspect(db.connection()).get_table_names()
     for name in (name for name in present if name.startswith("col_")):
-        tables.append(sa.Table(name, sa.MetaData(), autoload_with=db.db.engine))
-    for table in tables:
-        key = [column.name for column in table.primary_key]
-        rows = db.connection().execute(sa.select(table)).mappings()
-        found[table.name] = {tuple(str(row[k]) for k in key): dict(row) for row in rows}
+        # As text: to look at every column of each table would take most of the test's time.
+        rows = db.connection().execute(sa.text(f'SELECT * FROM "{name}"')).mappings()  # noqa: S608
+        found[name] = {(row["account_id"], row["id"]): dict(row) for row in rows}
     return found
 
 
@@ -106,7 +108,7 @@ def check(cast: Cast, act: Callable[[], Any]) -> int:
     app = cast.root.app
     with app.app_context():
         before = contents()
-    last = max((entry["id"] for entry in newest(cast.root)), default=0)
+    last = max((entry["id"] for entry in newest(cast.root, 1)), default=0)
     act()
     with app.app_context():
         wanted = expected(before, contents())
@@ -125,9 +127,9 @@ def check(cast: Cast, act: Callable[[], Any]) -> int:
     return len(wanted)
 
 
-def newest(root: Caller) -> list[dict[str, Any]]:
+def newest(root: Caller, limit: int = 500) -> list[dict[str, Any]]:
     """The newest entries."""
-    return entries(root, sort_order="desc", include_total="false")
+    return entries(root, sort_order="desc", include_total="false", limit=limit)
 
 
 def of_tenancy() -> list[Any]:

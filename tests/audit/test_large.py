@@ -16,6 +16,7 @@ from flask import Flask
 from app import actor, clock, config, create_app, db
 from app.audit import append, entries, service
 from app.auth.principal import Principal
+from bench.audit import server_seconds
 
 ACCOUNTS = [f"019a9f00-0000-7000-8000-00000000000{i}" for i in range(3)]
 USERS = [f"019a9f00-0000-7000-8000-0000000000f{i}" for i in range(4)]
@@ -44,7 +45,7 @@ def fill(first: int, last: int) -> None:
         actor.be(partial(actor.Actor, USERS[n % 4], "alice@acme.example", "Alice"))
         with db.transaction():
             for i in range(TRANSACTION):
-                place = (OPERATIONS[i % 3], f"col_{i % 7}", f"record-{i % 100}")
+                place = (OPERATIONS[i % 3], f"col_{i % 7}", f"record-{i % 20}")
                 append.note(ACCOUNTS[n % 3], *place, [("title", None, f"number {n} {i}")])
     actor.reset()
     if db.db.engine.dialect.name == "postgresql":
@@ -59,12 +60,12 @@ def first_page(asked: dict[str, Any]) -> int:
 
 
 def fastest(asked: dict[str, Any]) -> float:
-    """Milliseconds of a first page, as the machine can do it."""
+    """Milliseconds of CPU of a first page, here and in the database's process."""
     times = []
-    for _ in range(40):
-        begun = time.perf_counter()
+    for _ in range(60):
+        begun = time.process_time() + server_seconds()
         assert first_page(asked) == 50
-        times.append((time.perf_counter() - begun) * 1000)
+        times.append((time.process_time() + server_seconds() - begun) * 1000)
     return min(times)
 
 
