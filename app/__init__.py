@@ -11,7 +11,7 @@ from app import apidocs, cli, config, cors, db, errors, health, logs, rest
 from app.accounts import account_routes, group_routes, own_routes, role_routes, user_routes
 from app.audit import records as audited_records
 from app.audit import routes as audit
-from app.audit import tracking
+from app.audit import sign_ins, tracking
 from app.auth import guard, invitation_routes, key_routes
 from app.auth import routes as auth
 from app.collections import routes as collections
@@ -53,7 +53,7 @@ API_BLUEPRINTS = (
     health.blueprint,
 )
 # Imported for what they subscribe to, and for the work that they do.
-SUBSCRIBERS = (removal, tracking, audited_records, dispatch)
+SUBSCRIBERS = (removal, tracking, audited_records, sign_ins, dispatch)
 PAGES = (console.blueprint, apidocs.blueprint)
 
 

@@ -110,6 +110,12 @@ def new_id() -> str:
     return str(uuid7())
 
 
+def first_id(moment: datetime) -> str:
+    """What all ids made at or after a moment, by the millisecond, compare as greater than."""
+    digits = f"{max(0, int(moment.timestamp() * 1000)):012x}"
+    return f"{digits[:8]}-{digits[8:]}"
+
+
 def init_app(app: Flask, settings: config.Config) -> None:
     """Bind the database that the settings name."""
     app.config["SQLALCHEMY_DATABASE_URI"] = settings.database_url

@@ -205,6 +205,11 @@ def answer(error: AppError) -> Response:
         if f"{request.path}/".startswith(f"{path}/"):
             response: Response = page(error)
             return response
+    return as_json(error)
+
+
+def as_json(error: AppError) -> Response:
+    """The response that tells a client of the API."""
     response = jsonify(error.body())
     response.status_code = error.status
     response.headers.update(error.headers)

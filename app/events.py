@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 
@@ -25,6 +26,15 @@ class AddressReplaced:
 
     account_id: str
     user_id: str
+
+
+@dataclass(frozen=True)
+class RefreshTokenReused:
+    """A refresh token came a second time, which ended the session that it was of."""
+
+    account_id: str
+    session_id: str
+    moment: datetime
 
 
 @dataclass(frozen=True)

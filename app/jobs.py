@@ -21,6 +21,7 @@ from flask import current_app
 from sqlalchemy.orm import Mapped, mapped_column
 
 from app import clock, config, db, leases, wakeups
+from app.errors import NotFound
 
 log = structlog.get_logger()
 
@@ -54,7 +55,14 @@ class Job(db.Base):
     finished_at: Mapped[datetime | None] = mapped_column(db.Moment)
 
 
-QUEUE = leases.Queue(Job.__table__, Job.__table__.c.attempts, Job.__table__.c.status == "pending")
+TABLE: Any = Job.__table__
+# A job that was tried and says neither what it failed of nor when it ended is being carried out.
+QUEUE = leases.Queue(
+    TABLE,
+    TABLE.c.attempts,
+    waiting=TABLE.c.status == "pending",
+    once_taken={TABLE.c.last_error: None, TABLE.c.finished_at: None},
+)
 Line = Callable[[threading.Event, threading.Event], None]
 
 _handlers: dict[str, tuple[Handler, int]] = {}
@@ -93,6 +101,11 @@ def line(name: str) -> Callable[[Line], Line]:
         return work
 
     return register
+
+
+def kinds() -> list[str]:
+    """Every kind of job, by name."""
+    return sorted(_handlers)
 
 
 def enqueue(kind: str, payload: Mapping[str, Any], *, account_id: str) -> None:
@@ -170,7 +183,7 @@ def _unknown(payload: Mapping[str, Any]) -> None:
 
 def _after_success(kind: str) -> dict[str, Any]:
     if kind in _periods:
-        return {"last_error": None, "due_at": db.database_now(_periods[kind])}
+        return {"finished_at": clock.now(), "due_at": db.database_now(_periods[kind])}
     return {"status": "done", "finished_at": clock.now(), "last_error": None}
 
 
@@ -191,6 +204,18 @@ def _finish(row: sa.Row[Any], changes: Mapping[str, Any]) -> None:
     mine = (Job.account_id == row.account_id, Job.id == row.id, Job.attempts == row.attempts)
     with db.transaction() as session:
         session.execute(sa.update(Job).where(*mine).values(**changes))
+
+
+def retry(account_id: str, id: str) -> None:
+    """Ask again for a job that was given up. Raises NotFound where there is none."""
+    given_up = (Job.account_id == account_id, Job.id == id, Job.status == "failed")
+    with db.transaction() as session:
+        # As a new one: a worker that still has to do with the old one changes nothing of it.
+        taken = sa.delete(Job).where(*given_up).returning(Job.kind, Job.payload)
+        row = session.execute(taken).first()
+        if row is None or row.kind not in _handlers:
+            raise NotFound("There is no such job that was given up.")
+        enqueue(row.kind, row.payload, account_id=account_id)
 
 
 def plan() -> None:

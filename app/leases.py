@@ -9,8 +9,8 @@ one that took over.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import sqlalchemy as sa
@@ -27,6 +27,8 @@ class Queue:
     """The column that counts how often a row was claimed."""
     waiting: Any = None
     """A condition for rows that are waiting at all; None where `due_at` alone says it."""
+    once_taken: Mapping[Any, Any] = field(default_factory=dict)
+    """What else a claim sets."""
 
     def due(self) -> sa.ColumnElement[bool]:
         """The condition for a row that is due by the database's clock."""
@@ -54,6 +56,7 @@ def claim(
         # The condition stands outside, too: a row may have changed before its lock was taken.
         .where(*mine, table.c.id.in_(free.scalar_subquery()))
         .values({queue.claims: queue.claims + 1, table.c.due_at: db.database_now(seconds)})
+        .values(dict(queue.once_taken))
         .returning(table.c.account_id, table.c.id, queue.claims, *columns)
     )
     with db.transaction() as session:

@@ -275,6 +275,8 @@ class _Connection(http.client.HTTPConnection):
 
     def _open(self, address: str) -> socket.socket:
         opened = socket.create_connection((address, self._place.port), _left(self._deadline))
+        # The body follows the head at once, whether or not that was acknowledged.
+        opened.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if not self._place.secure:
             return opened
         try:

@@ -127,6 +127,11 @@ def change_user(app: Flask, user_id: str, **values: Any) -> None:
 
 def make_cast(app: Flask) -> Cast:
     """The cast of every test."""
+    return cast_of(app, make_people(app))
+
+
+def make_people(app: Flask) -> list[User]:
+    """The users that the cast stands for: alice, bob, charlie and root."""
     acme, globex = make_account(app, "acme"), make_account(app, "globex")
     alice = make_user(app, acme, "alice@acme.example", ADMIN)
     bob = make_user(app, acme, "bob@acme.example", VIEWER)
@@ -135,7 +140,12 @@ def make_cast(app: Flask) -> Cast:
     with app.app_context():
         for user in (alice, charlie):
             accounts.join_group(db.session.merge(user), PII_GROUP)
-    return Cast(*(Caller(app, user) for user in (alice, bob, charlie, root)))
+    return [alice, bob, charlie, root]
+
+
+def cast_of(app: Flask, people: list[User]) -> Cast:
+    """The callers for alice, bob, charlie and root."""
+    return Cast(*(Caller(app, user) for user in people))
 
 
 def make_collection(

@@ -12,19 +12,17 @@ from pathlib import Path
 
 import flask_migrate
 import pytest
-import sqlalchemy as sa
 from flask import Flask
 
 from app import create_app, db
-from app.accounts.models import SYSTEM_ACCOUNT_ID
 from app.collections.revisions import MIGRATIONS
 from app.config import Config
-from tests import builders, logs, services
+from tests import builders, services, states
 from tests.builders import Caller, Cast
 
 DATABASES = ("sqlite", "postgresql")
 _started: list[services.Server] = []
-_made: dict[str, tuple[Flask, Path]] = {}
+_made: dict[str, Made] = {}
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -41,8 +39,8 @@ def pytest_unconfigure(config: pytest.Config) -> None:
     """Stop what was started."""
     for server in _started:
         server.stop()
-    for _, folder in _made.values():
-        shutil.rmtree(folder, ignore_errors=True)
+    for made in _made.values():
+        shutil.rmtree(made.folder, ignore_errors=True)
 
 
 @pytest.fixture(params=DATABASES)
@@ -51,17 +49,33 @@ def database(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture
-def app(database: str) -> Iterator[Flask]:
-    """The application on an empty database."""
+def app(database: str, request: pytest.FixtureRequest) -> Iterator[Flask]:
+    """The application on an empty database, or on one with the cast where a test asks for it."""
     if database not in _made:
-        folder = Path(tempfile.mkdtemp(prefix="atrium-test-"))
-        _made[database] = (make_app(settings_for(database, folder)), folder)
-    made, folder = _made[database]
-    with made.app_context():
-        _empty(folder)
-    yield made
-    with made.app_context():
+        _made[database] = Made(database)
+    made = _made[database]
+    made.restore("cast" in request.fixturenames)
+    yield made.app
+    with made.app.app_context():
         db.db.session.remove()
+
+
+class Made:
+    """An application that many tests share, with the states that they start from."""
+
+    def __init__(self, database: str) -> None:
+        self.folder = Path(tempfile.mkdtemp(prefix="atrium-test-"))
+        self.app = make_app(settings_for(database, self.folder))
+        self.empty = states.State(self.app, "empty")
+        self.people = builders.make_people(self.app)
+        self.peopled = states.State(self.app, "peopled")
+
+    def restore(self, peopled: bool) -> None:
+        """Put one of the states back."""
+        with self.app.app_context():
+            db.db.session.remove()
+        (self.peopled if peopled else self.empty).restore()
+        shutil.rmtree(self.folder / "outbox", ignore_errors=True)
 
 
 def settings_for(database: str, folder: Path, **changes: object) -> Config:
@@ -88,24 +102,6 @@ def make_app(settings: Config) -> Flask:
     return made
 
 
-def _empty(folder: Path) -> None:
-    seeded = {"roles": "id > 3", "accounts": f"id != '{SYSTEM_ACCOUNT_ID}'"}
-    seeded["groups"] = f"account_id != '{SYSTEM_ACCOUNT_ID}'"
-    keep = {"alembic_version", "account_code_counter"}
-    with db.transaction(changes_schema=True) as session, logs.unguarded():
-        present = sa.inspect(session.connection()).get_table_names()
-        for name in (name for name in present if name.startswith("col_")):
-            cascade = "" if db.db.engine.dialect.name == "sqlite" else " CASCADE"
-            session.execute(sa.text(f'DROP TABLE "{name}"{cascade}'))
-        for table in reversed(db.Base.metadata.sorted_tables):
-            if table.name not in keep:
-                where = seeded.get(table.name, "true")
-                emptied = sa.delete(table).where(sa.text(where))
-                session.execute(emptied, execution_options={"audited_as_one": True})
-        session.execute(sa.text("UPDATE account_code_counter SET given_out = 0"))
-    shutil.rmtree(folder / "outbox", ignore_errors=True)
-
-
 @pytest.fixture
 def anyone(app: Flask) -> Caller:
     """A client that has not signed in."""
@@ -113,9 +109,9 @@ def anyone(app: Flask) -> Caller:
 
 
 @pytest.fixture
-def cast(app: Flask) -> Cast:
+def cast(app: Flask, database: str) -> Cast:
     """alice: admin of acme; bob: viewer of acme; charlie: admin of globex; root: superadmin."""
-    return builders.make_cast(app)
+    return builders.cast_of(app, _made[database].people)
 
 
 @pytest.fixture

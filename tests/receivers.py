@@ -7,7 +7,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -88,9 +88,12 @@ def receiving(answer: Callable[[Request], tuple[int, str]] | None = None) -> Ite
 
 @contextmanager
 def hostile(behave: Callable[[socket.socket], None]) -> Iterator[str]:
-    """A server that does what it likes with each connection once the request has come."""
+    """A server that does what it likes with each connection once the request has come.
+
+    In the end it cuts off whoever is still connected.
+    """
     listening = socket.create_server(("127.0.0.1", 0), backlog=128)
-    over = threading.Event()
+    over, accepted = threading.Event(), list[socket.socket]()
 
     def one(connection: socket.socket) -> None:
         with connection:
@@ -106,6 +109,7 @@ def hostile(behave: Callable[[socket.socket], None]) -> Iterator[str]:
                 connection, _ = listening.accept()
             except OSError:
                 return
+            accepted.append(connection)
             threading.Thread(target=one, args=[connection], daemon=True).start()
 
     threading.Thread(target=serve, daemon=True).start()
@@ -115,6 +119,9 @@ def hostile(behave: Callable[[socket.socket], None]) -> Iterator[str]:
         over.set()
         listening.shutdown(socket.SHUT_RDWR)
         listening.close()
+        for connection in accepted:
+            with suppress(OSError):  # closed already
+                connection.shutdown(socket.SHUT_RDWR)
 
 
 def hang(connection: socket.socket) -> None:

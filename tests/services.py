@@ -452,6 +452,14 @@ class Redis(Server):
     abrupt_signal = signal.SIGTERM
     orderly_signal = signal.SIGTERM
 
+    def emptied(self) -> str:
+        """The address of a database that is this test process's alone, with nothing in it."""
+        worker = os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")
+        url = f"{self.url.rpartition('/')[0]}/{1 + int(worker)}"
+        with redis.Redis.from_url(url) as client:
+            client.flushdb()
+        return url
+
     def _own_url(self, port: int) -> str:
         return f"redis://127.0.0.1:{port}/0"
 

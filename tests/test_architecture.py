@@ -26,7 +26,7 @@ LAYERS = [
     ("actor", "clock", "config", "errors", "events", "outgoing", "rules", "wakeups"),
     ("crypto", "db", "json_gate", "logs"),
     ("leases",),
-    ("jobs", "mail", "rest", "stamps"),
+    ("jobs", "mail", "pages", "rest", "stamps"),
     ("idempotency", "limits"),
     ("accounts",),
     ("auth",),
@@ -41,7 +41,9 @@ LAYERS = [
 HEIGHT = {name: height for height, layer in enumerate(LAYERS) for name in layer}
 
 # Where a request may be known: the edge, and what stands around it.
-EDGE = re.compile(r"app\.(.+routes|cors|auth\.guard|console(\..+)?|rest|logs|json_gate|errors)$")
+EDGE = re.compile(
+    r"app\.(.+routes|cors|auth\.guard|console(\..+)?|rest|logs|pages|json_gate|errors)$"
+)
 REQUEST = {"request", "g", "session", "abort", "redirect", "make_response", "jsonify"}
 PAGES = {"app.apidocs": {"make_response"}}
 

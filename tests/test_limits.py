@@ -48,7 +48,7 @@ def use(app: Flask, monkeypatch: pytest.MonkeyPatch) -> Use:
 @pytest.fixture(params=["database", "redis"])
 def limited(request: pytest.FixtureRequest, use: Use) -> None:
     """Five requests an hour, counted in the one place or the other."""
-    url = services.Redis().url if request.param == "redis" else ""
+    url = services.Redis().emptied() if request.param == "redis" else ""
     use(rate_limit="5/hour", redis_url=url)
 
 

@@ -126,3 +126,22 @@ def test_roles_and_groups_get_keys_by_which_their_names_are_unique(empty: Flask)
         )
     seeded = run("SELECT name_key FROM roles WHERE id <= 3 ORDER BY id")
     assert [row[0] for row in seeded] == ["admin", "editor", "viewer"]
+
+
+def test_addresses_are_compared_by_mailbox_afterwards(empty: Flask) -> None:
+    flask_migrate.upgrade(directory=DIRECTORY, revision="0008")
+    run(ACCOUNT, id="x", settings="{}", closed=None, now=NOW)
+    old = {"1": "n@b\u00fccher.example", "2": "n@xn--bcher-kva.example", "3": "\ufb01@a.example"}
+    for id, email in old.items():
+        run(
+            "INSERT INTO users (account_id, id, email, email_key, role_id, is_active,"
+            " email_verified, auth_provider, version, created_at, updated_at)"
+            " VALUES ('x', :id, :email, :key, 3, true, true, 'password', 1, :now, :now)",
+            id=id,
+            email=email,
+            key=email.casefold(),
+            now=NOW,
+        )
+    flask_migrate.upgrade(directory=DIRECTORY)
+    found = [row[0] for row in run("SELECT email_key FROM users ORDER BY id")]
+    assert found == [old["1"], old["2"], old["3"]]

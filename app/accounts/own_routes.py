@@ -116,7 +116,11 @@ def list_team(args: dict[str, Any]) -> dict[str, Any]:
 @blueprint.fails(400, 409, 429)
 @account_admin
 def create_member(body: dict[str, Any]) -> User:
-    """Add a user to the own account; a link to set the password is mailed."""
+    """Add a user to the own account; a link to set the password is mailed.
+
+    An API key cannot make admins (403).
+    """
+    enrolment.check_role(body, by=principal())
     return enrolment.enrol(_own(), body)
 
 
@@ -138,8 +142,9 @@ def update_member(body: dict[str, Any], user_id: str) -> User:
 
     Nobody may deactivate or demote themself (403), nor the account's last admin (409). A changed
     role and a deactivation are obeyed by the user's next request. An API key cannot change
-    addresses (403).
+    addresses or make admins (403).
     """
+    enrolment.check_role(body, by=principal())
     if "email" in body:
         principal().refuse_key(NO_ADDRESSES)
     return people.change(_own(), user_id, body, by=principal().user_id)

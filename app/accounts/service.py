@@ -106,9 +106,14 @@ def create_superadmin(email: str, password_hash: str, *, pii_access: bool = Fals
 
 
 def email_key(email: str) -> str:
-    """The form in which addresses are compared: without regard to case."""
+    """The form in which addresses are compared: one for all spellings of a mailbox."""
     # PostgreSQL takes no NUL, and no address has what stands for it.
-    return email.strip().casefold().replace("\0", "\ufffd")
+    email = email.strip().replace("\0", "\ufffd")
+    try:
+        email = validate_email(email, check_deliverability=False).normalized
+    except ValueError:  # no address, and no more than text
+        email = unicodedata.normalize("NFC", email)
+    return email.lower()
 
 
 def email_problem(email: str, field: str = "email") -> dict[str, object] | None:

@@ -101,8 +101,9 @@ def create_user(body: dict[str, Any]) -> User:
     """Create a user in an account.
 
     With a password, a mail asks to verify the address; without one, a link to set it is mailed.
-    An API key cannot give a password (403).
+    An API key cannot give a password or make admins (403).
     """
+    enrolment.check_role(body, by=principal())
     if body.get("password") is not None:
         principal().refuse_key(NO_PASSWORDS)
     return enrolment.enrol(body["account_id"], body)
@@ -125,8 +126,9 @@ def update_user(body: dict[str, Any], user_id: str) -> User:
     """Change a user.
 
     Nobody may deactivate or demote themself (403), nor an account's last admin (409). An API key
-    cannot change addresses (403).
+    cannot change addresses or make admins (403).
     """
+    enrolment.check_role(body, by=principal())
     if "email" in body:
         principal().refuse_key(NO_ADDRESSES)
     return people.change(None, user_id, body, by=principal().user_id)

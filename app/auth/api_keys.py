@@ -13,6 +13,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from app import clock, db, stamps
+from app.accounts import service as accounts
 from app.accounts.models import Account
 from app.auth import principal as principals
 from app.auth import tokens
@@ -44,6 +45,7 @@ def create(body: Mapping[str, Any], *, by: Principal) -> tuple[ApiKey, str]:
     """A new key of the caller; returns its text too, which nobody sees again."""
     by.refuse_key("An API key cannot create API keys.")
     by.one_account()
+    name = accounts.label(body["name"])
     if body.get("expires_at") and body["expires_at"] <= clock.now():
         wrong = problem("expires_at", "invalid_datetime", "Must lie in the future.")
         raise InvalidValues([wrong])
@@ -55,7 +57,7 @@ def create(body: Mapping[str, Any], *, by: Principal) -> tuple[ApiKey, str]:
             account_id=home.id,
             created_by=user_id,
             key_hash=tokens.digest(text),
-            name=body["name"],
+            name=name,
             description=body.get("description"),
             expires_at=body.get("expires_at"),
             scopes=body.get("scopes"),

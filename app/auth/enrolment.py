@@ -6,10 +6,18 @@ from collections.abc import Mapping
 from typing import Any
 
 from app import db, events
-from app.accounts import people
-from app.accounts.models import User
-from app.auth import lockout, passwords, resets, verification
+from app.accounts import people, roles
+from app.accounts.models import ADMIN, User
+from app.auth import links, lockout, passwords, resets, verification
+from app.auth.principal import NO_ADMINS, Principal
 from app.errors import InvalidValues
+
+
+def check_role(body: Mapping[str, Any], *, by: Principal) -> None:
+    """Refuse what gives somebody the role of an admin by an API key. Raises Forbidden."""
+    role = roles.chosen(body, []) if {"role", "role_id"} & set(body) else None
+    if role is not None and role.name == ADMIN:
+        by.refuse_key(NO_ADMINS)
 
 
 def enrol(account_id: str, body: Mapping[str, Any]) -> User:
@@ -33,5 +41,6 @@ def enrol(account_id: str, body: Mapping[str, Any]) -> User:
 @events.subscribe(events.AddressReplaced)
 def _ask_to_verify(event: events.AddressReplaced) -> None:
     user = db.db.session.get_one(User, (event.account_id, event.user_id))
+    links.end(user, links.EMAIL_CHANGE)
     lockout.mailbox(user.email)
     verification.ask(user)

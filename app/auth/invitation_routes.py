@@ -9,7 +9,7 @@ from flask import Response
 
 from app import rest
 from app.accounts.schemas import ACCOUNT, PAGE, USER
-from app.auth import invitations
+from app.auth import enrolment, invitations
 from app.auth import service as auth
 from app.auth.guard import principal
 from app.auth.models import Invitation
@@ -142,9 +142,11 @@ def create_invitation(body: dict[str, Any]) -> dict[str, Any]:
 
     A link is mailed; it works once, within 48 hours. Accepting it makes the user with the role and
     the groups named here, and signs in. Only a member of `pii_access` names that group (403), or a
-    superadmin in an account not the own. Where registration is off nobody is invited (403).
+    superadmin in an account not the own. Where registration is off nobody is invited (403). An API
+    key cannot make admins (403).
     """
     caller = principal()
+    enrolment.check_role(body, by=caller)
     return _sent(*invitations.create(caller.one_account(), body, by=caller.user_id))
 
 
@@ -164,8 +166,12 @@ def cancel_invitation(invitation: str) -> Response:
 @account_admin
 @shows_secret
 def resend_invitation(invitation: str) -> dict[str, Any]:
-    """Mail a new link; the old one is void from now on."""
-    return _sent(*invitations.resend(principal().one_account(), invitation))
+    """Mail a new link; the old one is void from now on.
+
+    An API key cannot make admins (403).
+    """
+    caller = principal()
+    return _sent(*invitations.resend(caller.one_account(), invitation, by=caller))
 
 
 @blueprint.route("/<invitation>", methods=["GET"])

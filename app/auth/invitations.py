@@ -15,8 +15,9 @@ from app.accounts import groups as account_groups
 from app.accounts import roles
 from app.accounts import service as accounts
 from app.accounts.models import VIEWER, Account, Group, Role, User
-from app.auth import lockout, passwords, tokens
+from app.auth import enrolment, lockout, passwords, tokens
 from app.auth.models import Invitation
+from app.auth.principal import Principal
 from app.errors import BadRequest, Conflict, Forbidden, InvalidValues, NotFound, problem
 
 LIFETIME = timedelta(hours=48)
@@ -75,10 +76,10 @@ def create(account_id: str, body: Mapping[str, Any], *, by: str | None) -> tuple
         return invitation, _send(session, invitation)
 
 
-def resend(account_id: str, invitation_id: str) -> tuple[Invitation, str]:
+def resend(account_id: str, invitation_id: str, *, by: Principal) -> tuple[Invitation, str]:
     """Mail a new link; the old one is void. Raises Conflict for one that is closed.
 
-    Also raises Forbidden where nobody is invited, or TooManyRequests.
+    Also raises Forbidden where nobody is invited, or an admin by an API key, or TooManyRequests.
     """
     check_open()
     with db.transaction() as session:
@@ -87,6 +88,7 @@ def resend(account_id: str, invitation_id: str) -> tuple[Invitation, str]:
             raise Conflict(f"This invitation is {invitation.state}.")
         if invitation.role_id is None:
             raise Conflict("The role of this invitation is deleted. Invite anew.")
+        enrolment.check_role({"role_id": invitation.role_id}, by=by)
         return invitation, _send(session, invitation)
 
 

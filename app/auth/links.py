@@ -38,12 +38,12 @@ def issue(user: User, purpose: str, email: str | None = None) -> str:
     return token
 
 
-def end(user: User, purpose: str) -> None:
-    """Make a user's links of a purpose void."""
+def end(user: User, *purposes: str) -> None:
+    """Make a user's links of some purposes void."""
     mine = (
         MailedToken.account_id == user.account_id,
         MailedToken.user_id == user.id,
-        MailedToken.purpose == purpose,
+        MailedToken.purpose.in_(purposes),
     )
     with db.transaction() as session:
         session.execute(sa.delete(MailedToken).where(*mine))

@@ -18,6 +18,8 @@ ALL_ACCOUNTS = "*"
 NO_PASSWORDS = "An API key cannot set passwords."
 # Whoever has the address can set the password.
 NO_ADDRESSES = "An API key cannot change addresses."
+# An admin who can sign in would outlive the key.
+NO_ADMINS = "An API key cannot make admins."
 
 
 @dataclass(frozen=True)
@@ -87,7 +89,7 @@ class Principal:
     def one_account(self) -> str:
         """The id of the one account acted in. Raises BadRequest where it is all of them."""
         if self.account is None:
-            raise BadRequest("Name one account to act in; X-Account-ID: * only reads records.")
+            raise BadRequest("Name one account: X-Account-ID: * names none to act in.")
         return self.account.id
 
     @property

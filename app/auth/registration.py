@@ -18,21 +18,25 @@ from app.accounts.models import (
     Role,
     User,
 )
-from app.auth import passwords, verification
+from app.auth import lockout, passwords, verification
 from app.errors import Conflict, Forbidden, InvalidValues, problem
 
 
-def register(*, name: str | None, slug: str | None, email: str, password: str) -> User:
-    """Register. Raises InvalidValues, Forbidden, or Conflict for a taken slug."""
+def register(
+    *, name: str | None, slug: str | None, email: str, password: str, address: str | None
+) -> User:
+    """Register. Raises InvalidValues, Forbidden, TooManyRequests, or Conflict for a taken slug."""
     settings = config.current()
     if settings.registration != "open":
         raise Forbidden("Nobody registers here; ask for an invitation.")
     if settings.single_tenant:
-        return _join(slug, email.strip(), password)
-    return _found(name, slug, email.strip(), password)
+        return _join(slug, email.strip(), password, address)
+    return _found(name, slug, email.strip(), password, address)
 
 
-def _found(name: str | None, slug: str | None, email: str, password: str) -> User:
+def _found(
+    name: str | None, slug: str | None, email: str, password: str, address: str | None
+) -> User:
     name = (name or "").strip()
     slug = (slug or slugs.slug_from(name)).strip()
     wrong = slugs.slug_problem(slug)
@@ -42,6 +46,7 @@ def _found(name: str | None, slug: str | None, email: str, password: str) -> Use
         problem("account_slug", "slug_invalid", wrong) if wrong else None,
         accounts.name_problem(name or slug, "account_name"),
     )
+    lockout.mails(email, address)
     password_hash = passwords.hash(password)  # before the transaction: it takes its time
     with db.transaction():
         account = accounts.create_account(name or slug, slug)
@@ -53,10 +58,11 @@ def _found(name: str | None, slug: str | None, email: str, password: str) -> Use
     return user
 
 
-def _join(slug: str | None, email: str, password: str) -> User:
+def _join(slug: str | None, email: str, password: str, address: str | None) -> User:
     # Nobody learns here whether an address is known: the answer looks alike, to the order of the
     # id and the moments in it, and who already has a user under the address is told so by mail.
     _check(email, password, _names_another(slug))
+    lockout.mails(email, address)
     password_hash = passwords.hash(password)
     with db.transaction():
         account = _the_account()

@@ -62,7 +62,7 @@ def reset(token: str, new_password: str) -> None:
             # The link came by mail: whoever has it reads the mail of this address.
             if not user.email_verified:
                 accounts.mark_verified(user)
-            people.set_password(user, password_hash)
+            _change(user, password_hash)
             return
     raise links.not_valid()
 
@@ -95,7 +95,8 @@ def change_own(caller: Principal, current: str, new_password: str) -> None:
 
 def _change(user: User, password_hash: str) -> None:
     with db.transaction():
-        links.end(user, PURPOSE)
+        # A change of the address that is waiting may be of whoever knew the old password.
+        links.end(user, PURPOSE, links.EMAIL_CHANGE)
         people.set_password(user, password_hash)
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from flask import Response, make_response, render_template, request
 
-from app import config, rest
+from app import config, errors, pages, rest
 from app.accounts.models import User
 from app.accounts.schemas import ACCOUNT, PAGE, USER, AccountView, UserView
 from app.auth import lockout, registration, resets, verification
@@ -35,6 +35,7 @@ from app.auth.schemas import (
     Verified,
 )
 from app.auth.service import Origin, SignIn
+from app.errors import AppError
 from app.rest import page_of, public
 
 blueprint = rest.Blueprint(
@@ -73,14 +74,15 @@ def register(body: dict[str, Any]) -> dict[str, Any]:
 
     The slug is derived from the name where it is absent. A mail with a verification link follows;
     there is no signing in before the address is verified. Where there is one account only, the user
-    joins it as viewer, and the answer is the same for an address that is known already.
+    joins it as viewer, and the answer is the same for an address that is known already, whose owner
+    is told by mail; only signing in with the password sent here shows that it was not taken on.
     """
-    lockout.mails(body["email"], request.remote_addr)
     user = registration.register(
         name=body.get("account_name") or body.get("name"),
         slug=body.get("account_slug") or body.get("account"),
         email=body["email"],
         password=body["password"],
+        address=request.remote_addr,
     )
     message = "Please check your inbox: a mail on its way to you says how to go on."
     return {"message": message, "account": user.account, "user": user}
@@ -225,14 +227,26 @@ def verify_email_by_api(body: dict[str, Any]) -> dict[str, Any]:
 def verify_email(args: dict[str, Any]) -> Any:
     """Verify an address: the link in the mail.
 
-    A browser gets a page.
+    A browser gets a page, of a bad link too; every other client JSON.
     """
     if request.method == "HEAD":  # a mail scanner that looks at the link must not use it up
         return Response()
     user = verification.verify(args["token"])
-    if request.accept_mimetypes.best == "text/html":
-        return make_response(render_template("auth/verified.html", email=user.email))
+    if pages.wanted():
+        return pages.harden(make_response(render_template("auth/verified.html", email=user.email)))
     return {"message": VERIFIED["message"], "user": user}
+
+
+def _tell_of_link(error: AppError) -> Response:
+    if not pages.wanted():
+        return errors.as_json(error)
+    page = render_template("auth/not_verified.html", problem=error.message)
+    return pages.harden(make_response(page, error.status, error.headers))
+
+
+links.record_once(
+    lambda state: errors.tell_by_pages(state.app, "/auth/verify-email", _tell_of_link)
+)
 
 
 @blueprint.route("/me", methods=["PATCH"])
@@ -244,9 +258,7 @@ def update_me(body: dict[str, Any]) -> User:
 
     A new address is mailed a link, and becomes the user's when the link is followed.
     """
-    if "email" in body:
-        lockout.mails(body["email"], request.remote_addr)
-    return verification.change_profile(principal(), body)
+    return verification.change_profile(principal(), body, request.remote_addr)
 
 
 @blueprint.route("/change-password", methods=["POST"])

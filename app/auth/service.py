@@ -125,7 +125,7 @@ def refresh(token: str) -> SignIn:
     claims = tokens.read(token, tokens.REFRESH)
     mine = _family(claims)
     new_token, jti = tokens.refresh(
-        user_id=claims["sub"], account_id=claims["account_id"], session_id=claims.get("sid", "")
+        user_id=claims["sub"], account_id=claims["account_id"], session_id=claims["sid"]
     )
     lifetime = timedelta(days=config.current().refresh_token_expire_days)
     now = clock.now()
@@ -143,8 +143,10 @@ def refresh(token: str) -> SignIn:
             user = session.get(User, (claims["account_id"], claims["sub"]))
             if user and user.may_sign_in:
                 return SignIn(user, _access_token(user), new_token)
-        _revoke(session, *mine)
-        log.warning("refresh token used again", account=claims["account_id"], user=claims["sub"])
+        if _revoke(session, *mine) and rotated.rowcount == 0:
+            reused = events.RefreshTokenReused(claims["account_id"], claims["sid"], now)
+            events.publish(reused)
+            log.warning("refresh token used again", account=reused.account_id, user=claims["sub"])
     raise Unauthorized("The refresh token is not valid any more.")
 
 
@@ -270,7 +272,7 @@ def _access_token(user: User) -> str:
 def _family(claims: Mapping[str, Any]) -> tuple[Any, ...]:
     return (
         SignInSession.account_id == claims["account_id"],
-        SignInSession.id == str(claims.get("sid")),
+        SignInSession.id == claims["sid"],
         SignInSession.user_id == claims["sub"],
         SignInSession.kind == "api",
     )
@@ -280,9 +282,11 @@ def _alive() -> tuple[Any, ...]:
     return (SignInSession.revoked_at.is_(None), SignInSession.expires_at > clock.now())
 
 
-def _revoke(session: Any, *which: Any) -> None:
+def _revoke(session: Any, *which: Any) -> bool:
+    """Whether there was a session to end."""
     alive = SignInSession.revoked_at.is_(None)
-    session.execute(sa.update(SignInSession).where(*which, alive).values(revoked_at=clock.now()))
+    ended = sa.update(SignInSession).where(*which, alive).values(revoked_at=clock.now())
+    return bool(session.execute(ended).rowcount)
 
 
 def _columns(model: type[db.Base], *names: str) -> list[Any]:

@@ -79,9 +79,9 @@ def read(token: str, type: str) -> dict[str, Any]:
 
 def _well_typed(claims: dict[str, Any]) -> bool:
     # PyJWT takes a time as text, too.
-    times, texts = REQUIRED[:2], REQUIRED[2:]
+    times, texts = REQUIRED[:2], [*REQUIRED[2:], *(["sid"] if claims["type"] == REFRESH else [])]
     return all(isinstance(claims[name], int | float) for name in times) and all(
-        isinstance(claims[name], str) and "\0" not in claims[name] for name in texts
+        isinstance(claims.get(name), str) and claims[name].isprintable() for name in texts
     )
 
 

@@ -75,8 +75,11 @@ def verify(token: str) -> User:
     raise links.not_valid()
 
 
-def change_profile(caller: Principal, body: Mapping[str, Any]) -> User:
-    """Change the caller's own name; a new address is mailed a link first. Raises InvalidValues."""
+def change_profile(caller: Principal, body: Mapping[str, Any], address: str | None) -> User:
+    """Change the caller's own name; a new address is mailed a link first.
+
+    Raises InvalidValues, or TooManyRequests.
+    """
     email = body.get("email", "").strip()
     if email:
         caller.refuse_key(NO_ADDRESSES)
@@ -84,12 +87,15 @@ def change_profile(caller: Principal, body: Mapping[str, Any]) -> User:
     found += [accounts.email_problem(email)] if "email" in body else []
     if any(found):
         raise InvalidValues([one for one in found if one])
+    moves = bool(email) and accounts.email_key(email) != accounts.email_key(caller.email or "")
+    if moves:
+        lockout.mails(email, address)
     with db.transaction() as session:
         user = auth.user_of(caller)
         if "name" in body:
             user.name = body["name"]
             user.version += 1
-        if email and accounts.email_key(email) != user.email_key:
+        if moves:
             ask_to_change(user, email)
         session.flush()
         return user

@@ -19,7 +19,7 @@ from app.collections import masking
 from app.collections.definition import ALL_FIELDS, Definition, TableColumns, is_expression
 from app.collections.fields import SYSTEM_FIELDS, Field
 from app.errors import Forbidden, Unauthorized, problem
-from app.rules import sql
+from app.rules import depth, sql
 from app.stamps import Stamp
 
 
@@ -194,10 +194,12 @@ def filter_condition(access: Access, node: rules.Node) -> sql.Compiled:
         condition = of(access.caller, target, "view").condition
         if condition is None:
             return ()
-        return (sql.condition(condition, TableColumns(target, source)).expression,)
+        columns = TableColumns(target, source)
+        return (sql.condition(condition, columns, room=depth.INNER).expression,)
 
     left = rules.residual(node, access.asker)
-    return sql.condition(left, TableColumns(access.definition, access.definition.table, reach))
+    columns = TableColumns(access.definition, access.definition.table, reach)
+    return sql.condition(left, columns, room=depth.ROOM - depth.INNER)
 
 
 def followed_by(node: rules.Node) -> frozenset[tuple[str, ...]]:

@@ -19,7 +19,7 @@ from app.collections import table
 from app.collections.fields import RETURN_TYPES, SYSTEM_FIELDS, TYPES, ComputedField, Field
 from app.collections.models import Collection
 from app.errors import NotFound
-from app.rules import Name, Node, RuleError, Scope, Type, condition, sql, value, walk
+from app.rules import Name, Node, RuleError, Scope, Type, condition, depth, sql, value, walk
 from app.rules.nodes import Literal
 from app.stamps import Stamp
 
@@ -193,7 +193,7 @@ class TableColumns:
 
     def _own(self, name: str) -> sa.ColumnElement[Any]:
         if name in self.definition.computed:
-            return sql.value(self.definition.computed[name], self).expression
+            return sql.value(self.definition.computed[name], self, depth.INNER).expression
         found: sa.ColumnElement[Any] = self.source.c[name]
         return found
 

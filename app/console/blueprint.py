@@ -7,13 +7,13 @@ from contextlib import suppress
 from flask import Blueprint, Response, g, make_response, render_template, request
 from flask_wtf.csrf import CSRFError
 
-from app import errors
+from app import errors, pages
 from app.console import guard
 from app.errors import AppError, BadRequest, Malformed, NotFound
 
 blueprint = Blueprint("console", __name__)
 blueprint.before_request(guard.check)
-blueprint.after_request(guard.harden)
+blueprint.after_request(pages.harden)
 
 TITLES = {
     403: "Not for you",
@@ -53,7 +53,7 @@ def tell(error: AppError) -> Response:
     )
     response = make_response(page, error.status)
     response.headers.update(error.headers)
-    return guard.harden(response)
+    return pages.harden(response)
 
 
 # Of paths that no blueprint knows, too.

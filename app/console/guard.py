@@ -8,7 +8,7 @@ from functools import wraps
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
-from flask import Response, current_app, g, redirect, request, url_for
+from flask import current_app, g, redirect, request, url_for
 from flask_wtf.csrf import CSRFProtect
 from sqlalchemy.exc import DBAPIError
 from werkzeug.wrappers import Response as BaseResponse
@@ -25,10 +25,6 @@ View = TypeVar("View", bound=Callable[..., Any])
 csrf = CSRFProtect()
 
 CONSOLE_PATH = re.compile(r"/console(/[\w./~-]*)?(\?[\w.~&=%+/-]*)?", re.ASCII)
-POLICY = (
-    "default-src 'none'; style-src 'self'; img-src 'self' data:; script-src 'self';"
-    " connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
-)
 
 
 def open_to_all(view: View) -> View:
@@ -160,14 +156,6 @@ def end_session(target: str) -> BaseResponse:
     response.delete_cookie(
         cookie_name(), httponly=True, samesite="Lax", secure=config.current().production
     )
-    return response
-
-
-def harden(response: Response) -> Response:
-    """Headers of every page: no scripts but ours, no frames, nothing kept by caches."""
-    response.headers["Content-Security-Policy"] = POLICY
-    response.headers["Referrer-Policy"] = "same-origin"
-    response.headers["Cache-Control"] = "no-store"
     return response
 
 

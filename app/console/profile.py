@@ -6,7 +6,7 @@ from flask import g, request, url_for
 from werkzeug.wrappers import Response as BaseResponse
 
 from app.accounts import service as accounts
-from app.auth import lockout, resets, verification
+from app.auth import resets, verification
 from app.auth import service as auth
 from app.console import forms, guard, lists
 from app.console.blueprint import blueprint
@@ -29,9 +29,8 @@ def change_profile() -> Page | BaseResponse:
     caller, form = guard.known_caller(), forms.sent("name", "email")
     try:
         body = form.checked(("email",), name=200, email=320)
-        if accounts.email_key(body["email"]) != accounts.email_key(caller.email or ""):
-            lockout.mails(body["email"], request.remote_addr)
-        verification.change_profile(caller, {**body, "name": body["name"] or None})
+        sent = {**body, "name": body["name"] or None}
+        verification.change_profile(caller, sent, request.remote_addr)
     except AppError as error:
         return _profile_page(form.refused(error))
     if accounts.email_key(body["email"]) == accounts.email_key(caller.email or ""):

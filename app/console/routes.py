@@ -10,6 +10,7 @@ from app.auth.guard import account_of_host
 from app.console import (
     audit,
     collections,
+    deliveries,
     explain,
     forms,
     groups,
@@ -28,6 +29,8 @@ from app.console import (
     rules,
     schemas,
     team,
+    webhooks,
+    work,
 )
 from app.console.blueprint import blueprint
 from app.console.forms import Form, Page
@@ -38,6 +41,7 @@ SIGN_IN = "console/sign_in.html"
 AREAS = (
     *(audit, history, team, groups, keys, people, profile, instance, roles, links),
     *(collections, schemas, rules, explain, records, record_files, record_pages),
+    *(webhooks, deliveries, work),
 )
 
 

@@ -80,7 +80,7 @@ def _invite_page(form: Form) -> Page:
 @guard.for_admins
 def resend_invitation(invitation_id: str) -> BaseResponse:
     """Mail a new link."""
-    invitation, _ = invitations.resend(guard.own_account(), invitation_id)
+    invitation, _ = invitations.resend(guard.own_account(), invitation_id, by=guard.known_caller())
     notice = f"A new link is on its way to {invitation.email}; the old one is void."
     return told(notice, "console.show_invitations")
 

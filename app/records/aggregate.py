@@ -20,6 +20,7 @@ from app.errors import InvalidValues, problem
 from app.records import query, store
 from app.records.query import Conditions
 from app.rules import sql
+from app.rules.elements import CodePoints
 
 OWN = {"functions", "group_by", "filter", "having", "skip", "limit"}
 CALL = r"\b(count|sum|avg|min|max)\(\s*([A-Za-z][A-Za-z0-9_]*)?\s*\)"
@@ -167,7 +168,7 @@ def _aggregated(definition: Definition, function: str, field: Field) -> Result:
     if function in ("sum", "avg"):
         return Result(NumberField(name), ARITHMETIC[function](column))
     if isinstance(column.type, sa.Text) and field.name in definition.computed:
-        column = sql.CodePoints(column)
+        column = CodePoints(column)
     extreme = getattr(sa.func, function)(column, type_=definition.expressions[field.name].type)
     return Result(type(field)(name), extreme)
 

@@ -18,7 +18,7 @@ from app.errors import InvalidValues, problem
 from app.records import cursor, expand
 from app.records.cursor import Key, Walk
 from app.records.expand import Branch
-from app.rules.sql import CodePoints
+from app.rules.elements import CodePoints
 from app.stamps import Stamp
 
 DEFAULT_SORT = "-created_at"

@@ -31,7 +31,6 @@ from app.rules.nodes import (
     RuleError,
     Sent,
     Type,
-    depth,
     rebuilt,
     walk,
 )
@@ -39,8 +38,6 @@ from app.rules.parser import FURTHEST, parse
 
 # With the expressions of the computed fields that it names.
 MOST_NODES = 1000
-DEEPEST = 75  # of SQLite's 100, as the rest of a statement needs some
-MOST_ARGUMENTS = 64  # SQLite takes no more than 100
 DAY = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
 TEMPORAL = (Type.DATE, Type.DATETIME)
 ORDERED = (Type.NUMBER, Type.TEXT, *TEMPORAL)
@@ -89,8 +86,6 @@ class _Checker:
         checked = self.expect(self.check(parse(text)), wanted)
         if sum(1 for _ in walk(checked)) > MOST_NODES:
             raise RuleError("With the computed fields that it names this is too long.", 0)
-        if depth(checked) > DEEPEST:
-            raise RuleError("This is nested too deep.", 0)
         return checked
 
     def check(self, node: Node) -> Node:
@@ -260,7 +255,7 @@ class _Checker:
         return self._chosen(node, choices, self.expect(self.check(asked), Type.BOOLEAN))
 
     def _coalesce(self, node: Call) -> Node:
-        self._count(node, 1, MOST_ARGUMENTS)
+        self._count(node, 1, None)
         return self._chosen(node, node.arguments)
 
     def _nullif(self, node: Call) -> Node:

@@ -148,9 +148,11 @@ class Junction(Node):
 
 def walk(node: Node) -> Iterator[Node]:
     """The node and everything below it."""
-    yield node
-    for child in node.children:
-        yield from walk(child)
+    left = [node]
+    while left:
+        one = left.pop()
+        yield one
+        left.extend(reversed([*one.children]))
 
 
 def rebuilt(node: Node, change: Callable[[Node], Node]) -> Node:
@@ -163,19 +165,3 @@ def rebuilt(node: Node, change: Callable[[Node], Node]) -> Node:
         elif isinstance(value, tuple) and value and isinstance(value[0], Node):
             changes[one.name] = tuple(change(part) for part in value)
     return replace(node, **changes) if changes else node
-
-
-def depth(node: Node) -> int:
-    """How deep an expression is as SQL, in symbols that SQLite's parser has to keep in mind."""
-    first, further = _symbols(node)
-    below = [depth(child) for child in node.children]
-    return max([1, *(first + one for one in below[:1]), *(further + one for one in below[1:])])
-
-
-def _symbols(node: Node) -> tuple[int, int]:
-    # What stands open before the first part and before a further one; measured, rounded up.
-    if isinstance(node, Membership):
-        return 2, 7
-    if isinstance(node, Call) or (isinstance(node, Comparison) and "~" in node.operator):
-        return 5, 8
-    return (3, 5) if isinstance(node, Arithmetic) else (1, 3)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 
 from app.rules import values
@@ -46,7 +47,7 @@ class _Parser:
     def __init__(self, found: Sequence[Token]) -> None:
         self.tokens = found
         self.index = 0
-        self.depth = 0
+        self.depth = 1
         self.count = 0
 
     @property
@@ -62,10 +63,7 @@ class _Parser:
 
     def expr(self) -> Node:
         """expr = and (("||" | "OR") and)*"""
-        self.descend()
-        tree = self.junction("or", ("||", "OR"), self.conjunction)
-        self.depth -= 1
-        return tree
+        return self.junction("or", ("||", "OR"), self.conjunction)
 
     def conjunction(self) -> Node:
         """and = not (("&&" | "AND") not)*"""
@@ -84,9 +82,8 @@ class _Parser:
         """not = ("!" | "NOT") not | cmp"""
         if not (sign := self.accept("!", "NOT")):
             return self.comparison()
-        self.descend()
-        part = self.negation()
-        self.depth -= 1
+        with self.deeper():
+            part = self.negation()
         return self.made(Not(sign.start, part.end, part))
 
     def comparison(self) -> Node:
@@ -108,7 +105,8 @@ class _Parser:
     def membership(self, value: Node, *, negated: bool) -> Node:
         """list = "[" items "]" | "(" items ")" """
         opening = self.accept("[", "(") or self.fail("a list")
-        items, end = self.items("]" if opening.value == "[" else ")")
+        with self.deeper():
+            items, end = self.items("]" if opening.value == "[" else ")")
         return self.made(Membership(value.start, end, value, items, negated))
 
     def items(self, closing: str) -> tuple[tuple[Node, ...], int]:
@@ -131,11 +129,8 @@ class _Parser:
 
     def chain(self, signs: Sequence[str], part: Callable[[], Node]) -> Node:
         """part (sign part)*, from left to right"""
-        tree, links = part(), 0
+        tree = part()
         while sign := self.accept(*signs):
-            links += 1
-            if self.depth + links > DEEPEST:
-                raise RuleError(f"At most {DEEPEST} steps of arithmetic.", sign.start)
             right = part()
             tree = self.made(Arithmetic(tree.start, right.end, sign.value, tree, right))
         return tree
@@ -154,7 +149,8 @@ class _Parser:
         if self.accept("null", "NULL"):
             return self.made(Literal(token.start, token.end, None, type=Type.NULL))
         if self.accept("("):
-            tree = self.expr()
+            with self.deeper():
+                tree = self.expr()
             end = self.accept(")") or self.fail("`)`")
             return replace(tree, start=token.start, end=end.end)
         if self.accept("-"):
@@ -175,9 +171,8 @@ class _Parser:
         """ "-" atom"""
         if self.next.kind == "number":
             return self.number(self.advance(), sign)
-        self.descend()
-        part = self.atom()
-        self.depth -= 1
+        with self.deeper():
+            part = self.atom()
         zero = Literal(sign.start, sign.start, 0, type=Type.NUMBER)
         return self.made(Arithmetic(sign.start, part.end, "-", zero, part))
 
@@ -206,13 +201,12 @@ class _Parser:
     def call(self, name: Token) -> Node:
         """call = name "(" [ argument ("," argument)* ] ")"; argument = list | expr"""
         self.accept("(")
-        self.descend()
         arguments: list[Node] = []
-        while not (end := self.accept(")")):
-            if arguments and not self.accept(","):
-                self.fail("`,` or `)`")
-            arguments.append(self.argument())
-        self.depth -= 1
+        with self.deeper():
+            while not (end := self.accept(")")):
+                if arguments and not self.accept(","):
+                    self.fail("`,` or `)`")
+                arguments.append(self.argument())
         return self.made(Call(name.start, end.end, name.value, tuple(arguments)))
 
     def argument(self) -> Node:
@@ -251,11 +245,15 @@ class _Parser:
         self.index += 1
         return self.tokens[self.index - 1]
 
-    def descend(self) -> None:
+    @contextmanager
+    def deeper(self) -> Iterator[None]:
+        """What stands in brackets, or behind a sign that applies to it."""
         self.depth += 1
         if self.depth > DEEPEST:
             message = f"An expression is nested at most {DEEPEST} deep."
             raise RuleError(message, self.next.start)
+        yield
+        self.depth -= 1
 
     def made(self, node: Node) -> Node:
         self.count += 1

@@ -6,15 +6,25 @@ language does. Only where a condition is negated or used as a value it is made t
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import sqlalchemy as sa
-from sqlalchemy.ext.compiler import compiles
-from sqlalchemy.sql.functions import FunctionElement
 
-from app.rules import values
+from app.rules import program, values
+from app.rules.depth import ROOM, cuts, layers_of
+from app.rules.elements import (
+    CodePoints,
+    Evaluated,
+    Expression,
+    Joined,
+    Like,
+    Matches,
+    Midnight,
+    Nested,
+    Parameter,
+)
 from app.rules.evaluate import Asker
 from app.rules.functions import PLAIN
 from app.rules.nodes import (
@@ -36,10 +46,10 @@ from app.rules.nodes import (
 )
 from app.rules.parser import CALLER
 
-Expression = sa.ColumnElement[Any]
 ARITHMETIC = {"+": "add", "-": "subtract", "*": "multiply", "/": "divide", "%": "remainder"}
 # What both databases have and mean alike; the rest are functions of ours, `atrium_<name>`.
 NATIVE = ("length",)
+MOST_ARGUMENTS = 64  # some builds of SQLite take no more than 100
 
 
 class Columns(Protocol):
@@ -82,14 +92,23 @@ class Compiled:
         return asked | {f"_sent_{name}": (sent or {}).get(name) for name in self.sent}
 
 
-def condition(node: Node, columns: Columns, callers: Callers | None = None) -> Compiled:
+def condition(
+    node: Node, columns: Columns, callers: Callers | None = None, room: int = ROOM
+) -> Compiled:
     """A checked condition, for WHERE; the caller's values are parameters, or those of many."""
-    return _compiled(_Builder(columns, callers).condition(node), node)
+    return _compiled(_builder(node, columns, callers, room).condition(node), node)
 
 
-def value(node: Node, columns: Columns) -> Compiled:
+def value(node: Node, columns: Columns, room: int = ROOM) -> Compiled:
     """A checked expression as a column; conditions as true or false."""
-    return _compiled(_Builder(columns).value(node), node)
+    return _compiled(_builder(node, columns, None, room).value(node), node)
+
+
+def _builder(node: Node, columns: Columns, callers: Callers | None, room: int) -> _Builder:
+    plain = _Builder(columns, callers, {})
+    return _Builder(
+        columns, callers, {id(part): plain.evaluated(part) for part in cuts(node, room)}
+    )
 
 
 def _compiled(expression: Expression, node: Node) -> Compiled:
@@ -98,14 +117,36 @@ def _compiled(expression: Expression, node: Node) -> Compiled:
 
 
 class _Builder:
-    def __init__(self, columns: Columns, callers: Callers | None = None) -> None:
+    def __init__(
+        self, columns: Columns, callers: Callers | None, known: dict[int, Expression]
+    ) -> None:
         self.columns = columns
         self.callers = callers
+        self.known = known  # by the ids of their nodes
         self.types = columns.types
 
     def condition(self, node: Node) -> Expression:
         """A boolean expression in which null stands for false."""
-        return BUILD[type(node)](self, node)
+        return self.known[id(node)] if id(node) in self.known else BUILD[type(node)](self, node)
+
+    def evaluated(self, node: Node) -> Expression:
+        """What is SQL on PostgreSQL, and on SQLite a program."""
+        text, leaves = program.written(node)
+        given = [
+            sa.func.atrium_values(*map(self.value, group))
+            for group in program.groups(leaves, MOST_ARGUMENTS)
+        ]
+        written = sa.literal(text, sa.Text())
+        return Evaluated(self.nested(node), written, *given, type_=self.types[node.type])
+
+    def nested(self, node: Node) -> Nested:
+        """The expression in layers, as the toolkit cannot compile one of any depth."""
+        layered = _Builder(self.columns, self.callers, {})
+        layers: list[Expression] = []
+        for part in layers_of(node):
+            layers.append(layered.condition(part))
+            layered.known[id(part)] = Nested.layer(len(layers) - 1, self.types[part.type])
+        return Nested(*layers)
 
     def value(self, node: Node) -> Expression:
         """An expression for the value; that of a condition is never null."""
@@ -206,8 +247,7 @@ class _Builder:
         )
 
     def coalesce(self, node: Call) -> Expression:
-        first, *others = map(self.value, node.arguments)
-        return self.cast(sa.func.coalesce(first, *others) if others else first, node)
+        return self.cast(_first(list(map(self.value, node.arguments))), node)
 
     def nullif(self, node: Call) -> Expression:
         return self.cast(sa.func.nullif(*map(self.value, node.arguments)), node)
@@ -247,128 +287,13 @@ BUILD: Mapping[type[Node], Any] = {
 }
 
 
+def _first(found: Sequence[Expression]) -> Expression:
+    if len(found) <= MOST_ARGUMENTS:
+        return sa.func.coalesce(*found) if len(found) > 1 else found[0]
+    return _first([_first(group) for group in program.groups(found, MOST_ARGUMENTS)])
+
+
 def _like(pattern: str) -> str:
     """A pattern of the language as one of LIKE, with `!` as its escape."""
     kept = values.lower(pattern).replace("!", "!!").replace("_", "!_")
     return kept.replace("\\%", "!%")
-
-
-class Parameter(FunctionElement[Any]):
-    """A parameter whose type PostgreSQL is told, which it cannot tell from null."""
-
-    inherit_cache = True
-    name = "atrium_parameter"
-
-    def __init__(self, parameter: Expression, *, type_: Any) -> None:
-        self.type = type_
-        super().__init__(parameter)
-
-
-class Like(FunctionElement[bool]):
-    """A text against a pattern that is known beforehand, case aside."""
-
-    type = sa.Boolean()
-    inherit_cache = True
-    name = "atrium_like"
-
-
-class Matches(FunctionElement[bool]):
-    """A text against a pattern that is a value itself, case aside."""
-
-    type = sa.Boolean()
-    inherit_cache = True
-    name = "atrium_matches"
-
-
-class CodePoints(FunctionElement[str]):
-    """A text that compares by code points."""
-
-    type = sa.Text()
-    inherit_cache = True
-    name = "atrium_code_points"
-
-
-class Joined(FunctionElement[str]):
-    """Texts one after the other."""
-
-    type = sa.Text()
-    inherit_cache = True
-    name = "atrium_joined"
-
-
-class Midnight(FunctionElement[Any]):
-    """The moment at which a day begins."""
-
-    inherit_cache = True
-    name = "atrium_midnight"
-
-    def __init__(self, day: Expression, *, type_: Any) -> None:
-        self.type = type_
-        super().__init__(day)
-
-
-def _parts(element: FunctionElement[Any], compiler: Any, options: Mapping[str, Any]) -> list[str]:
-    return [f"({compiler.process(clause, **options)})" for clause in element.clauses]
-
-
-@compiles(Parameter)
-def _parameter(element: Parameter, compiler: Any, **options: Any) -> str:
-    return _parts(element, compiler, options)[0]
-
-
-@compiles(Parameter, "postgresql")
-def _postgres_parameter(element: Parameter, compiler: Any, **options: Any) -> str:
-    (parameter,) = element.clauses
-    return str(compiler.process(sa.cast(parameter, element.type), **options))
-
-
-@compiles(Like, "sqlite")
-def _sqlite_like(element: Like, compiler: Any, **options: Any) -> str:
-    text, pattern = _parts(element, compiler, options)
-    return f"{text} LIKE {pattern} ESCAPE '!'"
-
-
-@compiles(Like, "postgresql")
-def _postgres_like(element: Like, compiler: Any, **options: Any) -> str:
-    text, pattern = _parts(element, compiler, options)
-    return f"lower({text} COLLATE \"C\") LIKE {pattern} ESCAPE '!'"
-
-
-@compiles(Matches, "sqlite")
-def _sqlite_matches(element: Matches, compiler: Any, **options: Any) -> str:
-    return f"atrium_matches({', '.join(_parts(element, compiler, options))})"
-
-
-@compiles(Matches, "postgresql")
-def _postgres_matches(element: Matches, compiler: Any, **options: Any) -> str:
-    text, pattern = _parts(element, compiler, options)
-    kept = f"replace(replace(lower({pattern} COLLATE \"C\"), '!', '!!'), '_', '!_')"
-    # A percent sign is doubled for the driver.
-    like = f"replace({kept}, '\\%%', '!%%')"
-    return f"lower({text} COLLATE \"C\") LIKE {like} ESCAPE '!'"
-
-
-@compiles(CodePoints, "sqlite")
-def _sqlite_code_points(element: CodePoints, compiler: Any, **options: Any) -> str:
-    return _parts(element, compiler, options)[0]
-
-
-@compiles(CodePoints, "postgresql")
-def _postgres_code_points(element: CodePoints, compiler: Any, **options: Any) -> str:
-    return f'{_parts(element, compiler, options)[0]} COLLATE "C"'
-
-
-@compiles(Joined)
-def _joined(element: Joined, compiler: Any, **options: Any) -> str:
-    # Each part is a call of coalesce, so only the whole needs parentheses.
-    return f"({' || '.join(compiler.process(part, **options) for part in element.clauses)})"
-
-
-@compiles(Midnight, "sqlite")
-def _sqlite_midnight(element: Midnight, compiler: Any, **options: Any) -> str:
-    return f"({_parts(element, compiler, options)[0]} || 'T00:00:00.000000Z')"
-
-
-@compiles(Midnight, "postgresql")
-def _postgres_midnight(element: Midnight, compiler: Any, **options: Any) -> str:
-    return f"({_parts(element, compiler, options)[0]}::timestamp AT TIME ZONE 'UTC')"

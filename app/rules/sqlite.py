@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import sqlite3
 from collections.abc import Callable
-from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any
 
-from app.rules import values
+from app.rules import program, values
 from app.rules.functions import ARITHMETIC, PLAIN
 from app.rules.sql import ARITHMETIC as NAMES
 from app.rules.sql import NATIVE
@@ -28,6 +28,8 @@ def register(connection: sqlite3.Connection) -> None:
     given["matches"] = (values.matches, 2)
     for name, (python, count) in given.items():
         connection.create_function(f"atrium_{name}", count, _strict(python), deterministic=True)
+    connection.create_function("atrium_values", -1, _values, deterministic=True)
+    connection.create_function("atrium_expression", -1, _expression, deterministic=True)
     connection.create_aggregate("atrium_sum", 1, _Sum)
     connection.create_aggregate("atrium_average", 1, _Average)
 
@@ -69,8 +71,13 @@ def _date_diff(left: str, right: str, unit: str) -> Any:
 
 def _date_add(start: str, amount: values.Number, unit: str) -> str | None:
     found = values.date_add(values.moment(start), amount, unit)
-    return _written(found) if found else None
+    return program.stored(found) if found else None
 
 
-def _written(moment: datetime) -> str:
-    return moment.astimezone(UTC).replace(tzinfo=None).isoformat(timespec="microseconds") + "Z"
+def _values(*leaves: Any) -> str:
+    return json.dumps(leaves)
+
+
+def _expression(text: str, *groups: str) -> Any:
+    leaves = [leaf for group in groups for leaf in json.loads(group)]
+    return program.read(text).run(leaves)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from datetime import datetime
 
 from app import clock, config, db, outgoing
 from app.webhooks import signing
@@ -43,18 +44,18 @@ def attempt(work: Work, allowed: outgoing.Rules) -> Result:
         told = {"error": "The webhook is deleted.", "final": True}
     elif not work.target.enabled:
         told = {"error": "The webhook is disabled.", "final": True}
-    elif not work.target.keys:
+    elif not work.target.keys(at):
         told = {"error": "The secret cannot be read with the service's present keys."}
     else:
-        told = _sent(work, work.target, int(at.timestamp()), allowed)
+        told = _sent(work, work.target, at, allowed)
     milliseconds = round((time.perf_counter() - begun) * 1000)
     return Result(work, db.new_id(), at, milliseconds, **told)  # type: ignore[arg-type]
 
 
-def _sent(work: Work, target: Target, timestamp: int, allowed: outgoing.Rules) -> dict[str, object]:
+def _sent(work: Work, target: Target, at: datetime, allowed: outgoing.Rules) -> dict[str, object]:
     body = work.payload.encode()
     try:
-        headers = _headers(work, target, timestamp, body)
+        headers = _headers(work, target, at, body)
         answer = outgoing.send("POST", target.url, headers, body, allowed)
     except (outgoing.Refused, outgoing.Failed) as error:
         return {"error": str(error)}
@@ -64,9 +65,11 @@ def _sent(work: Work, target: Target, timestamp: int, allowed: outgoing.Rules) -
     return told
 
 
-def _headers(work: Work, target: Target, timestamp: int, body: bytes) -> Mapping[str, str]:
+def _headers(work: Work, target: Target, at: datetime, body: bytes) -> Mapping[str, str]:
     custom = {name: value for name, value in target.headers.items() if not is_ours(name)}
-    signed = signing.headers(target.keys, delivery_id=work.id, timestamp=timestamp, body=body)
+    signed = signing.headers(
+        target.keys(at), delivery_id=work.id, timestamp=int(at.timestamp()), body=body
+    )
     replay = {"X-Service-Replay-Of": work.replay_of} if work.replay_of else {}
     return {
         **custom,

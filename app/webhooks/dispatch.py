@@ -1,17 +1,16 @@
 """The line of work that delivers: one thread for the database, many for the receivers.
 
-Each webhook has a lane. A receiver that answers well may have many requests at once, an unknown
-one few, a slow one a single one; and slow and unknown ones together never take all the threads.
-So receivers that hang delay nobody else.
+Each webhook has a lane (`lanes.py`). Slow and unknown receivers together never take all the
+threads, so those that hang delay nobody else. A thread goes on with the next delivery of a lane
+that answers well; the database hears of many outcomes at once. Where a delivery goes, and what
+signs it, is read again before it is sent: what an admin changes counts for the next attempt.
 """
 
 from __future__ import annotations
 
 import threading
 import time
-from collections import deque
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from queue import Empty, SimpleQueue
 
@@ -19,53 +18,20 @@ import structlog
 
 from app import clock, config, db, jobs, outgoing
 from app.webhooks import delivery, queue, upkeep
-from app.webhooks.queue import Result, Work
+from app.webhooks.lanes import Lane
+from app.webhooks.queue import Result, Target, Work
 
 log = structlog.get_logger()
 
 THREADS = 64
 UNPROVEN_THREADS = 48
-SLOW_SECONDS = 3
-PROVEN_LIMIT, UNKNOWN_LIMIT, SLOW_LIMIT = 16, 2, 1
-CLAIMED_AHEAD = 48
 LARGEST_LOOK = 200
 LARGEST_HOLDING = 16 * 2**20  # characters of payloads
 LOOKS_PER_TURN = 50
 LANES = 5000
 MARGIN_SECONDS = 5
 PAUSE_SECONDS = 0.02
-
-
-@dataclass
-class Lane:
-    """What this process has to deliver to one webhook, and how its receiver does."""
-
-    waiting: deque[tuple[Work, float]] = field(default_factory=deque)  # with the lease's end
-    running: dict[str, float] = field(default_factory=dict)  # since when
-    proven: bool = False
-    slow: bool = False
-
-    def is_slow(self, now: float) -> bool:
-        """Whether the receiver took long lately, or is doing so."""
-        return self.slow or any(now - since > SLOW_SECONDS for since in self.running.values())
-
-    def limit(self, now: float) -> int:
-        """How many requests it may have at once."""
-        if self.is_slow(now):
-            return SLOW_LIMIT
-        return PROVEN_LIMIT if self.proven else UNKNOWN_LIMIT
-
-    def room(self, now: float) -> int:
-        """How many more deliveries to claim for it."""
-        limit = self.limit(now)
-        ahead = CLAIMED_AHEAD if limit == PROVEN_LIMIT else 0
-        return limit + ahead - len(self.running) - len(self.waiting)
-
-    def note(self, result: Result) -> None:
-        """Learn from an attempt."""
-        self.running.pop(result.work.id, None)
-        self.slow = result.duration_ms > SLOW_SECONDS * 1000
-        self.proven = result.delivered and not self.slow
+TOGETHER, TOGETHER_SECONDS = 64, 0.1
 
 
 class Dispatcher:
@@ -74,29 +40,39 @@ class Dispatcher:
     def __init__(self, allowed: outgoing.Rules, woken: threading.Event) -> None:
         self._allowed, self._woken = allowed, woken
         self._lease = round(2 * allowed.seconds) + 2 * MARGIN_SECONDS
+        self._lock = threading.Lock()  # of the lanes
         self._lanes: dict[str, Lane] = {}
+        self._known: dict[str, tuple[int | None, Mapping[str, Target]]] = {}
         self._finished: SimpleQueue[Result] = SimpleQueue()
         self._unwritten: list[Result] = []
-        self._look_after = 0.0
+        self._written_at = 0.0
+        self._look_after = self._looked = 0.0
+        self._one_each = False
+        """Whether threads are to end after one delivery, as others wait for them."""
 
     def turn(self, *, claiming: bool = True) -> None:
         """Write down what is finished, and begin what is due."""
-        self._collect()
-        self._write()
+        self._unwritten += _all_of(self._finished)
+        if self._unwritten and (self._is_time_to_write() or not claiming):
+            self._write()
         if claiming and len(self._unwritten) < LARGEST_LOOK:
             self._claim_due()
+            self._learn_targets()
             self._begin()
 
     @property
     def busy(self) -> bool:
         """Whether anything is being tried, or not yet written down."""
-        return bool(self._unwritten) or any(lane.running for lane in self._lanes.values())
+        with self._lock:
+            running = any(lane.running for lane in self._lanes.values())
+            return running or bool(self._unwritten) or not self._finished.empty()
 
     def close(self, seconds: float) -> None:
         """Give back what is not begun, and wait for what is."""
-        waiting = [work for lane in self._lanes.values() for work, _ in lane.waiting]
-        for lane in self._lanes.values():
-            lane.waiting.clear()
+        with self._lock:
+            waiting = [work for lane in self._lanes.values() for work, _ in lane.waiting]
+            for lane in self._lanes.values():
+                lane.waiting.clear()
         queue.release(waiting)
         end = time.monotonic() + seconds
         while self.busy and time.monotonic() < end:
@@ -104,16 +80,23 @@ class Dispatcher:
             self._woken.clear()
             self.turn(claiming=False)
 
-    def _collect(self) -> None:
-        for result in _all_of(self._finished):
-            self._lanes.setdefault(result.work.webhook_id, Lane()).note(result)
-            self._unwritten.append(result)
+    def patience(self) -> float:
+        """How long it may wait when nobody wakes it."""
+        if self._unwritten or not self._finished.empty():
+            return TOGETHER_SECONDS
+        throttled = self._look_after - time.monotonic()
+        return min(throttled, jobs.sweep_seconds()) if throttled > 0 else jobs.sweep_seconds()
+
+    def _is_time_to_write(self) -> bool:
+        waited = time.monotonic() - self._written_at
+        return len(self._unwritten) >= TOGETHER or waited >= TOGETHER_SECONDS
 
     def _write(self) -> None:
         work = [result.work for result in self._unwritten]
         for account_id in queue.by_account(work):
             # What cannot be written now is kept: better a late word than a second delivery.
             _survive(partial(self._write_account, account_id))
+        self._written_at = time.monotonic()
 
     def _write_account(self, account_id: str) -> None:
         mine = [r for r in self._unwritten if r.work.account_id == account_id]
@@ -121,79 +104,104 @@ class Dispatcher:
         self._unwritten = [r for r in self._unwritten if r.work.account_id != account_id]
         upkeep.disable_failing(account_id, mine)
 
-    def patience(self) -> float:
-        """How long it may wait when nobody wakes it."""
-        throttled = self._look_after - time.monotonic()
-        return min(throttled, jobs.sweep_seconds()) if throttled > 0 else jobs.sweep_seconds()
-
     def _claim_due(self) -> None:
-        now = time.monotonic()
-        if now < self._look_after:
+        if time.monotonic() < self._look_after:
             return
+        self._looked = 0.0
         for _ in range(LOOKS_PER_TURN):
             if not self._claim_page(time.monotonic()):
                 break
         end = time.monotonic()
         # Passing over many rows of busy webhooks takes time: never more than a part of it.
-        passed_over = any(lane.room(end) <= 0 for lane in self._lanes.values())
-        self._look_after = end + 3 * (end - now) if passed_over else end
+        with self._lock:
+            passed_over = any(lane.room(end) <= 0 for lane in self._lanes.values())
+        self._look_after = end + 3 * self._looked if passed_over else end
         self._forget_idle()
 
     def _claim_page(self, now: float) -> bool:
-        full = [id for id, lane in self._lanes.items() if lane.room(now) <= 0]
-        page = queue.look(LARGEST_LOOK, full)
-        rooms: dict[str, int] = {}
+        with self._lock:
+            rooms = {id: lane.room(now) for id, lane in self._lanes.items()}
+            held = sum(lane.characters for lane in self._lanes.values())
+        page = queue.look(LARGEST_LOOK, [id for id, room in rooms.items() if room <= 0])
+        self._looked += time.monotonic() - now
         chosen: dict[str, list[str]] = {}
-        held = self._held()
         for row in page:
-            lane = self._lanes.setdefault(row.webhook_id, Lane())
-            room = rooms.setdefault(row.webhook_id, lane.room(now))
+            room = rooms.setdefault(row.webhook_id, Lane().room(now))
             if room > 0 and (held == 0 or held + row.size <= LARGEST_HOLDING):
                 rooms[row.webhook_id] -= 1
                 held += row.size
                 chosen.setdefault(row.account_id, []).append(row.id)
         for account_id in sorted(chosen):
-            for work in queue.claim(account_id, chosen[account_id], self._lease):
-                self._lanes[work.webhook_id].waiting.append((work, now + self._lease))
+            self._take_in(queue.claim(account_id, chosen[account_id], self._lease), now)
         return bool(chosen) and len(page) == LARGEST_LOOK
 
-    def _held(self) -> int:
-        lanes = self._lanes.values()
-        return sum(len(work.payload) for lane in lanes for work, _ in lane.waiting)
+    def _take_in(self, claimed: list[Work], now: float) -> None:
+        with self._lock:
+            for work in claimed:
+                new = Lane(work.account_id, work.webhook_id)
+                lane = self._lanes.setdefault(work.webhook_id, new)
+                lane.waiting.append((work, now + self._lease))
+
+    def _learn_targets(self) -> None:
+        lanes = [lane for lane in self._lanes.values() if lane.waiting]
+        accounts = sorted({lane.account_id for lane in lanes})
+        now, present = time.monotonic(), queue.versions(accounts) if accounts else {}
+        for id in accounts:
+            if id not in self._known or self._known[id][0] != present.get(id):
+                self._known[id] = (present.get(id), queue.targets(id))
+        with self._lock:
+            for lane in lanes:
+                lane.learn(self._known[lane.account_id][1].get(lane.webhook_id), now)
 
     def _begin(self) -> None:
         now = time.monotonic()
-        running = sum(len(lane.running) for lane in self._lanes.values())
-        unproven = sum(len(one.running) for one in self._lanes.values() if not _is_good(one, now))
-        for lane in self._lanes.values():
-            good = _is_good(lane, now)
-            while lane.waiting and len(lane.running) < lane.limit(now) and running < THREADS:
-                if not good and unproven >= UNPROVEN_THREADS:
-                    break
-                work, lease_ends = lane.waiting.popleft()
-                if lease_ends - now < self._allowed.seconds + MARGIN_SECONDS:
-                    continue  # it waited too long here; it is due again soon
-                lane.running[work.id] = now
+        with self._lock:
+            running = sum(len(lane.running) for lane in self._lanes.values())
+            poor = [lane for lane in self._lanes.values() if not lane.is_good(now)]
+            unproven = sum(len(lane.running) for lane in poor)
+            ready = [lane for lane in self._lanes.values() if lane.waiting]
+            while ready and running < THREADS:
+                # One each by turns, the least served first.
+                lane = min(ready, key=lambda one: len(one.running))
+                good = lane.is_good(now)
+                work = lane.take(now, self._needed) if good or unproven < UNPROVEN_THREADS else None
+                if work is None:
+                    ready.remove(lane)
+                    continue
                 running, unproven = running + 1, unproven + (not good)
                 # A thread of its own, which does not keep a process from ending.
-                threading.Thread(target=self._try, args=[work], daemon=True).start()
+                threading.Thread(target=self._serve, args=[lane, work], daemon=True).start()
+            self._one_each = bool(ready)
 
-    def _try(self, work: Work) -> None:
+    @property
+    def _needed(self) -> float:
+        return self._allowed.seconds + MARGIN_SECONDS
+
+    def _serve(self, lane: Lane, work: Work | None) -> None:
+        while work is not None:
+            result = self._try(work)
+            with self._lock:
+                lane.note(result)
+                self._finished.put(result)
+                now = time.monotonic()
+                go_on = lane.may_go_on(now) and not self._one_each
+                work = lane.take(now, self._needed) if go_on else None
+                asks = work is None or lane.wants_more
+            if asks or self._finished.qsize() >= TOGETHER:
+                self._woken.set()
+
+    def _try(self, work: Work) -> Result:
         try:
-            result = delivery.attempt(work, self._allowed)
+            return delivery.attempt(work, self._allowed)
         except Exception as error:  # noqa: BLE001 - a lane must never wait for a thread that died
             log.error("delivery broke", delivery=work.id, error=type(error).__name__)
-            result = Result(work, db.new_id(), clock.now(), 0, error="The service failed.")
-        self._finished.put(result)
-        self._woken.set()
+            return Result(work, db.new_id(), clock.now(), 0, error="The service failed.")
 
     def _forget_idle(self) -> None:
         if len(self._lanes) > LANES:
-            self._lanes = {k: v for k, v in self._lanes.items() if v.running or v.waiting}
-
-
-def _is_good(lane: Lane, now: float) -> bool:
-    return lane.proven and not lane.is_slow(now)
+            with self._lock:
+                kept = {k: v for k, v in self._lanes.items() if v.running or v.waiting}
+                self._lanes, self._known = kept, {}
 
 
 def _all_of(results: SimpleQueue[Result]) -> Iterator[Result]:

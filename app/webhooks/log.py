@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from datetime import datetime
 from typing import Any
 
@@ -30,16 +30,33 @@ Row = Mapping[Any, Any]
 
 
 def page(
-    webhook: Webhook, status: str | None, skip: int, limit: int, *, by: Principal
+    wanted: Mapping[str, Any], skip: int, limit: int, *, by: Principal
 ) -> tuple[list[Shown], int]:
-    """The deliveries of a webhook, newest first, and how many there are."""
-    mine = _of(webhook)
-    if status:
-        mine.append(DELIVERIES.c.status == status)
+    """Deliveries, newest first, and how many there are.
+
+    `wanted` may name account_id, webhook_id, status, event, from_date and to_date.
+    """
+    mine = [*_visible(by), *_wanted(wanted)]
     total = db.connection().scalar(sa.select(sa.func.count()).select_from(DELIVERIES).where(*mine))
     chosen = _with_last_attempt().where(*mine).order_by(DELIVERIES.c.id.desc())
     found = db.connection().execute(chosen.offset(skip).limit(limit)).mappings()
     return [_shown(row, by) for row in found], total or 0
+
+
+def _visible(by: Principal) -> list[Any]:
+    return [] if by.account_id is None else [DELIVERIES.c.account_id == by.account_id]
+
+
+def _wanted(wanted: Mapping[str, Any]) -> Iterator[Any]:
+    table = DELIVERIES.c
+    for name in ("account_id", "webhook_id", "status", "event"):
+        if wanted.get(name):
+            yield table[name] == wanted[name]
+    # Ids begin with their time, so a key finds what was asked for then.
+    if wanted.get("from_date"):
+        yield table.id >= db.first_id(wanted["from_date"])
+    if wanted.get("to_date"):
+        yield table.id < db.first_id(wanted["to_date"])
 
 
 def get(webhook: Webhook, delivery_id: str, *, by: Principal) -> Shown:
@@ -160,7 +177,7 @@ def _with_last_attempt() -> sa.Select[Any]:
 def _shown(row: Row, by: Principal) -> Shown:
     told = _withheld(row, row, by)
     payload: Any = orjson.Fragment(row["payload"])
-    if _hidden(row, by):
+    if is_hidden(row, by):
         payload = orjson.loads(row["payload"])
         payload |= {name: None for name in ("record", "previous") if name in payload}
     return {**told, "payload": payload, "response_status": row["status_code"]}
@@ -168,8 +185,9 @@ def _shown(row: Row, by: Principal) -> Shown:
 
 def _withheld(answer: Row, row: Row, by: Principal) -> Shown:
     # A receiver may answer with what it was sent.
-    return {**answer, "response_body": None} if _hidden(row, by) else dict(answer)
+    return {**answer, "response_body": None} if is_hidden(row, by) else dict(answer)
 
 
-def _hidden(row: Row, by: Principal) -> bool:
+def is_hidden(row: Row, by: Principal) -> bool:
+    """Whether a delivery holds personal data that this caller may not see."""
     return bool(row["holds_pii"]) and PII_GROUP not in by.groups

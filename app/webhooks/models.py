@@ -15,6 +15,7 @@ from sqlalchemy.orm import Mapped, mapped_column
 from app import clock, leases
 from app.db import Base, Id, Moment, Text, new_id
 
+OPERATIONS = ("create", "update", "delete")
 PENDING, DELIVERED, RETRYING, FAILED = STATES = ("pending", "delivered", "retrying", "failed")
 
 

@@ -11,8 +11,10 @@ import orjson
 from app import clock
 from app.collections import masking
 from app.events import RecordChanged
+from app.webhooks.models import OPERATIONS
 
 TEST_EVENT = "webhook.test"
+EVENTS = (*(f"records.{operation}" for operation in OPERATIONS), TEST_EVENT)
 
 
 def event_name(operation: str) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, NamedTuple
@@ -20,22 +20,30 @@ from app.webhooks.models import (
     QUEUE,
     RETRYING,
     Webhook,
+    WebhookVersion,
 )
 
-DISABLE_AFTER_SECONDS = 5 * 86400
 WEBHOOKS: Any = Webhook.__table__
 
 
 @dataclass(frozen=True)
 class Target:
-    """Where deliveries of a webhook go, and the keys that sign them, newest first."""
+    """Where deliveries of a webhook go, and the secrets that sign them."""
 
     url: str
-    keys: tuple[str, ...]
+    secret: str | None
+    """None where it cannot be read with the service's present keys."""
+    previous: str | None
+    previous_until: datetime | None
     headers: Mapping[str, str]
     enabled: bool = True
-    failing: bool = False
-    to_be_disabled: bool = False
+
+    def keys(self, at: datetime) -> tuple[str, ...]:
+        """The secrets that are valid at a moment, the newest first."""
+        if self.secret is None:
+            return ()
+        older = self.previous_until is not None and at < self.previous_until
+        return (self.secret, self.previous) if older and self.previous else (self.secret,)
 
 
 @dataclass(frozen=True)
@@ -50,7 +58,8 @@ class Work:
     payload: str
     attempt_number: int  # how many there were before
     replay_of: str | None
-    target: Target | None
+    target: Target | None = None
+    """Where it goes, as read when it is about to be tried; None of a webhook that is deleted."""
 
 
 @dataclass(frozen=True)
@@ -92,16 +101,16 @@ def claim(account_id: str, ids: Sequence[str], seconds: int) -> list[Work]:
     names = ("webhook_id", "event", "payload", "attempt_number", "replay_of")
     columns = [DELIVERIES.c[name] for name in names]
     taken = leases.claim(QUEUE, account_id, ids, seconds, *columns)
-    known = targets(account_id, {row.webhook_id for row in taken}) if taken else {}
-    return [Work(**row._asdict(), target=known.get(row.webhook_id)) for row in taken]
+    return [Work(**row._asdict()) for row in taken]
 
 
 def release(work: Iterable[Work]) -> None:
     """Give back what was claimed but not tried."""
     for account_id, mine in by_account(work).items():
-        change = sa.update(DELIVERIES).where(*_held(account_id, mine))
         with db.transaction() as session:
-            session.execute(change.values(due_at=db.database_now()))
+            for held in _held(account_id, mine):
+                change = sa.update(DELIVERIES).where(*held)
+                session.execute(change.values(due_at=db.database_now()))
 
 
 def by_account(work: Iterable[Work]) -> dict[str, list[Work]]:
@@ -112,35 +121,36 @@ def by_account(work: Iterable[Work]) -> dict[str, list[Work]]:
     return found
 
 
-def targets(account_id: str, ids: Iterable[str]) -> dict[str, Target]:
-    """Where the deliveries of these webhooks go now."""
-    failing = WEBHOOKS.c.failing_since
-    late = failing <= db.database_now(-DISABLE_AFTER_SECONDS)
-    chosen = sa.select(WEBHOOKS, late.label("late")).where(
-        WEBHOOKS.c.account_id == account_id, WEBHOOKS.c.id.in_(list(ids))
-    )
-    return {row.id: _target(row) for row in db.connection().execute(chosen)}
+def versions(account_ids: Sequence[str]) -> dict[str, int]:
+    """How often the webhooks of these accounts have changed."""
+    table: Any = WebhookVersion.__table__
+    chosen = sa.select(table).where(table.c.account_id.in_(account_ids))
+    return {row.account_id: row.version for row in db.connection().execute(chosen)}
 
 
-def _target(row: Any) -> Target:
-    keys = [row.secret]
-    if row.previous_secret and row.previous_valid_until > clock.now():
-        keys.append(row.previous_secret)
+def targets(account_id: str) -> dict[str, Target]:
+    """Where the deliveries of an account's webhooks go now."""
+    chosen = sa.select(WEBHOOKS).where(WEBHOOKS.c.account_id == account_id)
+    return {row.id: target(row) for row in db.connection().execute(chosen)}
+
+
+def target(webhook: Any) -> Target:
+    """Where a webhook's deliveries go."""
     return Target(
-        url=row.url,
-        keys=_readable(keys),
-        headers=row.headers or {},
-        enabled=row.enabled,
-        failing=row.failing_since is not None,
-        to_be_disabled=bool(row.late),
+        url=webhook.url,
+        secret=_readable(webhook.secret),
+        previous=_readable(webhook.previous_secret),
+        previous_until=webhook.previous_valid_until,
+        headers=webhook.headers or {},
+        enabled=webhook.enabled,
     )
 
 
-def _readable(stored: Sequence[str]) -> tuple[str, ...]:
+def _readable(stored: str | None) -> str | None:
     try:
-        return tuple(crypto.decrypt(key) for key in stored)
+        return crypto.decrypt(stored) if stored else None
     except InvalidToken:  # encrypted with a key that the settings do not name any more
-        return ()
+        return None
 
 
 def outcome(result: Result) -> Outcome:
@@ -155,23 +165,26 @@ def outcome(result: Result) -> Outcome:
 
 def record(account_id: str, results: Sequence[Result]) -> None:
     """Write down attempts of one account's deliveries; written twice, they count once."""
-    groups: dict[Outcome, list[Result]] = {}
+    groups: dict[Outcome, list[Work]] = {}
     for result in results:
-        groups.setdefault(outcome(result), []).append(result)
+        groups.setdefault(outcome(result), []).append(result.work)
     with db.transaction() as session:
         session.execute(_new_attempts(), [attempt_row(result) for result in results])
         for found, group in groups.items():
-            held = _held(account_id, [result.work for result in group])
-            session.execute(sa.update(DELIVERIES).where(*held).values(_values(found)))
+            for held in _held(account_id, group):
+                session.execute(sa.update(DELIVERIES).where(*held).values(_values(found)))
         _note_health(account_id, results)
 
 
-def _held(account_id: str, work: Sequence[Work]) -> tuple[Any, ...]:
+def _held(account_id: str, work: Iterable[Work]) -> Iterator[tuple[Any, ...]]:
     # A worker whose lease ran out, and whom another replaced, changes nothing any more.
-    table = DELIVERIES.c
-    pairs = sa.tuple_(table.id, table.claim).in_([(one.id, one.claim) for one in work])
+    table, by_claim = DELIVERIES.c, dict[int, list[str]]()
+    for one in work:
+        by_claim.setdefault(one.claim, []).append(one.id)
     unwritten = sa.or_(table.last_claim.is_(None), table.last_claim < table.claim)
-    return (table.account_id == account_id, table.due_at.is_not(None), pairs, unwritten)
+    mine = (table.account_id == account_id, table.due_at.is_not(None), unwritten)
+    for claim, ids in by_claim.items():
+        yield (*mine, table.id.in_(ids), table.claim == claim)
 
 
 def _values(found: Outcome) -> dict[Any, Any]:
@@ -188,7 +201,9 @@ def _values(found: Outcome) -> dict[Any, Any]:
 
 def _new_attempts() -> Any:
     dialect: Any = sqlite if db.db.engine.dialect.name == "sqlite" else postgresql
-    return dialect.insert(ATTEMPTS).on_conflict_do_nothing()
+    new = dialect.insert(ATTEMPTS).on_conflict_do_nothing()
+    # With something to return, all rows go in one statement.
+    return new.returning(ATTEMPTS.c.id)
 
 
 def attempt_row(result: Result) -> dict[str, Any]:
@@ -208,20 +223,16 @@ def attempt_row(result: Result) -> dict[str, Any]:
 
 
 def _note_health(account_id: str, results: Sequence[Result]) -> None:
-    tried = [result for result in results if result.work.target and not result.final]
+    tried = [result for result in results if not result.final]
     well = {result.work.webhook_id for result in tried if result.delivered}
-    recovered = {r.work.webhook_id for r in tried if r.delivered and _failing(r)}
-    broken = {r.work.webhook_id for r in tried if not r.delivered and not _failing(r)} - well
-    for ids, since, before in (
-        (recovered, None, WEBHOOKS.c.failing_since.is_not(None)),
-        (broken, db.database_now(), WEBHOOKS.c.failing_since.is_(None)),
+    broken = {result.work.webhook_id for result in tried} - well
+    since = WEBHOOKS.c.failing_since
+    for ids, value, before in (
+        (well, None, since.is_not(None)),
+        (broken, db.database_now(), since.is_(None)),
     ):
         if ids:
             mine = (WEBHOOKS.c.account_id == account_id, WEBHOOKS.c.id.in_(sorted(ids)), before)
-            changed = sa.update(WEBHOOKS).where(*mine).values(failing_since=since)
+            changed = sa.update(WEBHOOKS).where(*mine).values(failing_since=value)
             # Not a change of the webhook itself, which `updated_at` tells of.
             db.connection().execute(changed)
-
-
-def _failing(result: Result) -> bool:
-    return result.work.target is not None and result.work.target.failing

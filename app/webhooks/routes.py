@@ -11,8 +11,8 @@ from app import rest
 from app.accounts.schemas import ACCOUNT, USER
 from app.auth.guard import principal
 from app.rest import account_admin, page_of, shows_secret
-from app.webhooks import log, service
-from app.webhooks.models import STATES, Webhook
+from app.webhooks import log, payload, service
+from app.webhooks.models import OPERATIONS, STATES, Webhook
 from app.webhooks.queue import Result
 from app.webhooks.service import Secret
 
@@ -23,7 +23,6 @@ blueprint = rest.Blueprint(
     description="Who is told of changes of records, and what became of each delivery.",
 )
 
-OPERATIONS = ("create", "update", "delete")
 TIME = "2026-11-20T12:00:00.123456Z"
 WEBHOOK = {
     "id": "019a9f00-0000-7000-8000-0000000000a0",
@@ -253,6 +252,12 @@ class DeliveryArgs(rest.PageArgs):
         validate=ma.validate.OneOf(STATES),
         metadata={"description": "Only deliveries in this state."},
     )
+    event = ma.fields.String(
+        validate=ma.validate.OneOf(payload.EVENTS),
+        metadata={"description": "Only deliveries of this event."},
+    )
+    from_date = rest.Moment(metadata={"description": "Only what was asked for since then."})
+    to_date = rest.Moment(metadata={"description": "Only what was asked for before then."})
     offset = rest.Whole(0, rest.LARGEST_SKIP, metadata={"description": "Another name for skip."})
 
     @ma.post_load
@@ -366,9 +371,9 @@ def list_deliveries(args: dict[str, Any], webhook_id: str) -> dict[str, Any]:
     What holds personal data is shown to members of `pii_access` only: for others `record` and
     `previous` are null. Deliveries are kept for 30 days.
     """
-    webhook, caller = service.get(webhook_id, by=principal()), principal()
-    found = log.page(webhook, args.get("status"), args["skip"], args["limit"], by=caller)
-    return page_of(*found, args)
+    webhook = service.get(webhook_id, by=principal())
+    wanted = {**args, "account_id": webhook.account_id, "webhook_id": webhook.id}
+    return page_of(*log.page(wanted, args["skip"], args["limit"], by=principal()), args)
 
 
 @blueprint.route("/<uuid:webhook_id>/deliveries/<uuid:delivery_id>", methods=["GET"])

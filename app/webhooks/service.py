@@ -113,10 +113,9 @@ def delete(webhook_id: str, *, by: Principal) -> None:
 
 def test(webhook_id: str, *, by: Principal) -> Result:
     """Send a test now, and keep it in the log. Raises TooManyRequests while others are sent."""
-    account_id = by.one_account()
+    by.one_account()
     webhook = get(webhook_id, by=by)
-    target = queue.targets(account_id, [webhook.id])[webhook.id]
-    work = _test_of(webhook, replace(target, enabled=True))
+    work = _test_of(webhook, replace(queue.target(webhook), enabled=True))
     # No connection is held while we wait for somebody else's server.
     db.db.session.remove()
     with _one_of_few():

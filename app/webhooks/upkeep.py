@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -13,25 +13,22 @@ from app import clock, db, jobs, mail
 from app.accounts.models import ADMIN, Account, Role, User
 from app.webhooks import versions
 from app.webhooks.models import ATTEMPTS, DELIVERIES, Webhook
-from app.webhooks.queue import DISABLE_AFTER_SECONDS, Result
+from app.webhooks.queue import Result
 
+DISABLE_AFTER_SECONDS = 5 * 86400
 PIECE = 500
 KEPT_DAYS = 30
 
 
 def disable_failing(account_id: str, results: Sequence[Result]) -> None:
     """Disable webhooks that have only failed for five days, and tell the account's admins."""
-    ids = {
-        result.work.webhook_id
-        for result in results
-        if result.work.target and result.work.target.to_be_disabled and not result.delivered
-    }
-    if not ids:
+    failed = {one.work.webhook_id for one in results if not one.delivered and not one.final}
+    late = Webhook.failing_since <= db.database_now(-DISABLE_AFTER_SECONDS)
+    mine = (Webhook.account_id == account_id, Webhook.id.in_(sorted(failed)), Webhook.enabled)
+    if not failed or not db.connection().execute(sa.select(Webhook.id).where(*mine, late)).all():
         return
     with db.transaction() as session:
         versions.outdate(account_id)
-        late = Webhook.failing_since <= db.database_now(-DISABLE_AFTER_SECONDS)
-        mine = (Webhook.account_id == account_id, Webhook.id.in_(sorted(ids)), Webhook.enabled)
         change = (
             sa.update(Webhook).where(*mine, late).values(enabled=False, disabled_at=clock.now())
         )
@@ -71,17 +68,21 @@ def _remove(payload: Mapping[str, Any]) -> None:
 @jobs.every(3600, "webhooks.purge")
 def purge(payload: Mapping[str, Any]) -> None:
     """Forget deliveries that were over long ago."""
-    old = DELIVERIES.c.id < _first_id(clock.now() - timedelta(days=KEPT_DAYS))
+    old = DELIVERIES.c.id < db.first_id(clock.now() - timedelta(days=KEPT_DAYS))
     accounts = sa.select(Account.id).order_by(Account.id)
     for account_id in db.db.session.scalars(accounts).all():
         over = (DELIVERIES.c.account_id == account_id, DELIVERIES.c.due_at.is_(None))
         _remove_deliveries(*over, old)
+        _remove_stray_attempts(account_id)
 
 
-def _first_id(moment: datetime) -> str:
-    # Ids begin with the milliseconds of their time, so the primary key finds the old ones.
-    digits = f"{int(moment.timestamp() * 1000):012x}"
-    return f"{digits[:8]}-{digits[8:]}"
+def _remove_stray_attempts(account_id: str) -> None:
+    """Forget old attempts that were written down when their delivery was gone already."""
+    table, first = ATTEMPTS.c, db.first_id(clock.now() - timedelta(days=KEPT_DAYS))
+    of_one = (DELIVERIES.c.account_id == account_id, DELIVERIES.c.id == table.delivery_id)
+    stray = (table.account_id == account_id, table.id < first, ~sa.exists().where(*of_one))
+    with db.transaction() as session:
+        session.execute(sa.delete(ATTEMPTS).where(*stray))
 
 
 def _remove_deliveries(*which: Any) -> None:

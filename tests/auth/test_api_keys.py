@@ -17,6 +17,7 @@ from app import clock, db
 from app.accounts import service as accounts
 from app.accounts.models import Account, Role, User
 from app.auth.models import ApiKey
+from app.auth.principal import NO_ADMINS
 from tests.builders import (
     PASSWORD,
     Caller,
@@ -438,3 +439,34 @@ def test_a_key_of_an_admin_sets_no_passwords_and_changes_no_addresses(
     assert program.post("account/users", {**new, "password": PASSWORD}).status_code == 422
     assert program.post("account/users", new).status_code == 201
     assert program.post("invitations", {"email": "emil@acme.example"}).status_code == 201
+
+
+@pytest.mark.parametrize("body", [{"role": "admin"}, {"role_id": 1}])
+def test_a_key_makes_no_admins(app: Flask, cast: Cast, body: dict[str, Any]) -> None:
+    invited = {"email": "dora@acme.example", **body}
+    waiting = cast.alice.post("invitations", invited).json["id"]
+    alice, root = machine(app, cast.alice), machine(app, cast.root)
+    for key, method, path, sent in (
+        (alice, "POST", "invitations", {"email": "eve@acme.example", **body}),
+        (alice, "POST", f"invitations/{waiting}/resend", None),
+        (alice, "POST", "account/users", {"email": "eve@acme.example", **body}),
+        (alice, "PATCH", f"account/users/{cast.bob.id}", body),
+        (
+            root,
+            "POST",
+            "users",
+            {"email": "e@acme.example", "account_id": cast.bob.account_id, **body},
+        ),
+        (root, "PATCH", f"users/{cast.bob.id}", body),
+    ):
+        answer = key(method, path, sent)
+        assert (answer.status_code, answer.json["message"]) == (403, NO_ADMINS), path
+    editor = {"email": "eve@acme.example", "role": "editor"}
+    assert alice.post("invitations", editor).status_code == 201
+
+
+@pytest.mark.parametrize("name", [" ", "two\nlines", "\u200b"])
+def test_a_key_has_a_name_that_can_be_read(alice: Caller, name: str) -> None:
+    answer = alice.post("api-keys", {"name": name})
+    assert answer.status_code == 400
+    assert [one["code"] for one in answer.json["details"]] == ["name_invalid"]

@@ -34,7 +34,7 @@ def address() -> str:
 @pytest.fixture(params=["database", "redis"])
 def storage(request: pytest.FixtureRequest) -> str:
     """Where is counted: its address, empty for the database."""
-    return services.Redis().url if request.param == "redis" else ""
+    return services.Redis().emptied() if request.param == "redis" else ""
 
 
 @pytest.fixture
@@ -213,12 +213,12 @@ def test_without_its_redis_the_database_counts(
 def ask(caller: Caller, path: str, email: str, origin: str) -> int:
     body = {"account": "acme", "email": email}
     if path == "auth/register":
-        body = {"account": f"a{secrets.token_hex(6)}", "email": email, "password": WRONG}
+        body["password"] = PASSWORD
     sent_from = {"REMOTE_ADDR": origin}
     return caller.post(path, body, environ_overrides=sent_from).status_code
 
 
-MAILING = {"auth/register": 400, "auth/forgot-password": 200, "auth/resend-verification": 200}
+MAILING = {"auth/register": 409, "auth/forgot-password": 200, "auth/resend-verification": 200}
 
 
 @pytest.mark.parametrize("path", MAILING)
@@ -228,6 +228,14 @@ def test_mails_to_a_mailbox_are_limited(limited_mails: Caller, path: str) -> Non
     assert seen == [MAILING[path]] * tries + [429]
     assert ask(limited_mails, path, "bob@ACME.example", address()) == 429
     assert ask(limited_mails, path, "alice@acme.example", address()) == MAILING[path]
+
+
+def test_what_is_refused_as_it_stands_counts_for_no_mailbox(
+    limited_mails: Caller, bob: Caller
+) -> None:
+    weak = {"account": "new", "email": bob.email, "password": WRONG}
+    assert {limited_mails.post("auth/register", weak).status_code for _ in range(12)} == {400}
+    assert ask(limited_mails, "auth/forgot-password", bob.email, address()) == 200
 
 
 @pytest.mark.parametrize("path", MAILING)

@@ -343,6 +343,24 @@ def test_a_new_address_counts_once_it_is_verified(app: Flask, anyone: Caller, bo
     )
 
 
+@pytest.mark.parametrize("how", ["changed", "set by a superadmin", "address replaced"])
+def test_a_waiting_change_of_address_ends_with_the_password(
+    app: Flask, anyone: Caller, root: Caller, bob: Caller, how: str
+) -> None:
+    bob.patch("auth/me", {"email": "thief@elsewhere.example"})
+    run_jobs(app)
+    (mail,) = outbox(app)
+    new = {"current_password": PASSWORD, "new_password": "Correct-horse-2"}
+    done = {
+        "changed": lambda: bob.post("auth/change-password", new),
+        "set by a superadmin": lambda: root.put(f"users/{bob.id}/password", {"password": PASSWORD}),
+        "address replaced": lambda: root.patch(f"users/{bob.id}", {"email": "b@acme.example"}),
+    }[how]()
+    assert done.status_code == 200
+    answer = anyone.get(f"/auth/verify-email?token={token_in(mail)}")
+    assert outcome(answer) == (400, "invalid_token")
+
+
 @pytest.mark.parametrize("email", ["", "nobody", "bob@", "a@b@c.example"])
 def test_a_new_address_must_be_one(app: Flask, bob: Caller, email: str) -> None:
     answer = bob.patch("auth/me", {"email": email})

@@ -10,6 +10,7 @@ from argon2 import PasswordHasher
 from flask import Flask
 
 from app.accounts import codes
+from app.accounts import service as accounts
 from app.accounts.models import Account, User
 from app.auth import passwords
 from app.auth.models import MailedToken
@@ -237,6 +238,39 @@ def test_an_address_is_unique_in_its_account_without_regard_to_case(app: Flask) 
     make_user(app, acme, "ann@acme.example")
     with pytest.raises(Conflict):
         make_user(app, acme, "ANN@Acme.Example")
+
+
+SAME = [
+    ("n@b\u00fccher.example", "n@xn--bcher-kva.example", "N@B\u00dcCHER.example"),
+    ("m@example.com", "m@\uff45xample.com", "m@Example.com"),
+    ("\u00e9@acme.example", "e\u0301@acme.example", "\u00c9@acme.example"),
+]
+
+
+@pytest.mark.parametrize("spellings", SAME)
+def test_one_mailbox_is_one_user_however_it_is_spelt(
+    app: Flask, anyone: Caller, spellings: tuple[str, ...]
+) -> None:
+    acme = make_account(app, "acme")
+    for first in spellings:
+        for second in spellings:
+            assert accounts.email_key(first) == accounts.email_key(second)
+    make_user(app, acme, spellings[0])
+    with pytest.raises(Conflict):
+        make_user(app, acme, spellings[1])
+    login = {"account": "acme", "email": spellings[2], "password": PASSWORD}
+    assert anyone.post("auth/login", login).status_code == 200
+
+
+def test_mailboxes_that_differ_are_users_of_their_own(app: Flask) -> None:
+    acme = make_account(app, "acme")
+    for email in (
+        "\ufb01@acme.example",
+        "fi@acme.example",
+        "stra\u00dfe@a.example",
+        "strasse@a.example",
+    ):
+        make_user(app, acme, email)
 
 
 def test_the_mail_is_asked_for_but_the_token_is_not_made_in_the_request(

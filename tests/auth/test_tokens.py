@@ -21,6 +21,7 @@ from app.accounts.models import User
 from app.auth import service as auth
 from app.auth.models import SignInSession
 from app.db import db, transaction
+from tests.audit.chains import entries
 from tests.builders import (
     PASSWORD,
     Caller,
@@ -143,6 +144,9 @@ ATTACKS: dict[str, Callable[[Forge], str]] = {
     "sub is a number": lambda f: f.by_hand(f.header, {**f.claims, "sub": 1}),
     "sub is unknown": lambda f: f.claiming(sub="00000000-0000-7000-8000-000000000000"),
     "sub with NUL": lambda f: f.claiming(sub="\0"),
+    "sub is half a character": lambda f: f.claiming(sub="\ud800"),
+    "account is half a character": lambda f: f.claiming(account_id="\ud800"),
+    "jti is half a character": lambda f: f.claiming(jti="\ud800"),
     "account is another": lambda f: f.claiming(account_id="00000000-0000-0000-0000-000000000000"),
     "account is null": lambda f: f.claiming(account_id=None),
     "claims are a list": lambda f: f.by_hand(f.header, [f.claims]),
@@ -301,6 +305,34 @@ def test_a_refresh_token_used_again_ends_its_family(
     assert refused(refresh(anyone, signed_in["refresh_token"]))
     assert refused(refresh(anyone, third))
     assert refresh(anyone, other_family).status_code == 200
+
+
+def test_a_refresh_token_used_again_is_audited_once(
+    anyone: Caller, root: Caller, alice: Caller
+) -> None:
+    body = {"account": "acme", "email": alice.email, "password": PASSWORD}
+    first = anyone.post("auth/login", body).json["refresh_token"]
+    refresh(anyone, first)
+    for _ in range(2):
+        assert refused(refresh(anyone, first))
+    (entry,) = entries(root, table_name="sessions")
+    assert (entry["operation"], entry["column_name"]) == ("UPDATE", "revoked_at")
+    assert entry["record_id"] == jwt.decode(first, options={"verify_signature": False})["sid"]
+    assert entry["account_id"] == alice.account_id
+    assert entry["extra_metadata"] == {"reason": "refresh_token_reused"}
+    assert (entry["user_id"], entry["ip_address"]) == ("anonymous", "127.0.0.1")
+
+
+@pytest.mark.parametrize("sid", ["\ud800", "a\0", 5, None])
+def test_a_session_that_is_no_id_is_401(
+    app: Flask, anyone: Caller, signed_in: dict[str, Any], sid: Any
+) -> None:
+    forged = Forge(app, signed_in["refresh_token"]).claiming(sid=sid)
+    assert refused(refresh(anyone, forged))
+    headers = {"Authorization": f"Bearer {signed_in['token']}"}
+    answer = anyone.post("auth/logout", {"refresh_token": forged}, headers=headers)
+    assert answer.status_code == 401
+    assert refresh(anyone, signed_in["refresh_token"]).status_code == 200
 
 
 def test_of_fifty_refreshes_at_once_with_one_token_one_succeeds(

@@ -150,6 +150,18 @@ def test_a_browser_gets_a_page(app: Flask, anyone: Caller, ann: Caller) -> None:
     assert (answer.status_code, answer.mimetype) == (200, "text/html")
     assert "ann@acme.example" in answer.text
     assert is_verified(ann)
+    assert "default-src 'none'" in answer.headers["Content-Security-Policy"]
+
+
+@pytest.mark.parametrize("path", ["?token=used-up", "", "?token=a&token=b", "?token=%00"])
+def test_a_browser_is_told_of_a_bad_link_by_a_page(anyone: Caller, path: str) -> None:
+    page = anyone.get(f"/auth/verify-email{path}", headers={"Accept": "text/html"})
+    told = anyone.get(f"/auth/verify-email{path}")
+    assert (page.status_code, page.mimetype) == (told.status_code, "text/html")
+    assert "not valid any more" in page.text
+    assert "default-src 'none'" in page.headers["Content-Security-Policy"]
+    assert told.status_code in (400, 422)
+    assert told.mimetype == "application/json"
 
 
 def test_login_tells_of_the_unverified_address_only_after_the_right_password(

@@ -6,7 +6,7 @@ import os
 import shutil
 import subprocess
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -22,6 +22,9 @@ from tests.conftest import make_app, settings_for
 from tests.processes import free_port
 
 HERE = Path(__file__).parent
+WIDE, NARROW = {"width": 1280, "height": 800}, {"width": 360, "height": 740}
+# All that axe-core knows of which depends on the colours of a page.
+OF_COLOURS = '{runOnly: ["color-contrast", "link-in-text-block"]}'
 # Said in the console by the page itself, as the browser does not report each violation there.
 TELL_VIOLATIONS = """addEventListener("securitypolicyviolation", event =>
   console.error("refused by policy:", event.violatedDirective, event.blockedURI))"""
@@ -50,10 +53,31 @@ class Visit:
         if message.type == "error":
             self.faults.append(message.text)
 
-    def check_accessible(self, axe: str) -> None:
+    def wear(self, scheme: str, size: Mapping[str, int]) -> None:
+        """Give the window a size, and the page its light or dark colours."""
+        self.page.set_viewport_size(size)  # type: ignore[arg-type]
+        self.page.emulate_media(color_scheme=scheme)  # type: ignore[arg-type]
+
+    def check_fits(self) -> None:
+        """Nothing sticks out at the side of the window."""
+        out = self.page.evaluate("document.documentElement.scrollWidth - window.innerWidth")
+        assert out <= 0, self.page.url
+
+    def check_nothing_scrolls_sideways(self) -> None:
+        """No part of the page is wider than its place, either."""
+        parts = self.page.locator("main :not(thead, thead *, input, select, span)")
+        wide = parts.evaluate_all(
+            "all => all.filter(one => one.clientWidth && one.scrollWidth > one.clientWidth + 1)"
+            ".map(one => one.outerHTML)"
+        )
+        assert wide == [], self.page.url
+
+    def check_accessible(self, axe: str, options: str = "{}") -> None:
         """Nobody is kept from using the page, as far as axe-core can tell."""
-        self.page.evaluate(f"{axe};null")
-        violations = self.page.evaluate("axe.run().then(found => found.violations)")
+        if self.page.evaluate("typeof axe") == "undefined":
+            self.page.evaluate(f"{axe};null")
+        run = f"axe.run({options}).then(found => found.violations)"
+        violations = self.page.evaluate(run)
         found = [(one["id"], node["html"]) for one in violations for node in one["nodes"]]
         assert found == [], self.page.url
 
@@ -122,6 +146,25 @@ def axe() -> str:
             pytest.skip(f"{reason}; `python -m tests.services install` installs it")
         subprocess.run(["npm", "ci", "--no-audit", "--no-fund"], cwd=HERE, check=True)
     return source.read_text()
+
+
+@pytest.fixture
+def look(visit: Visit, axe: str, tmp_path: Path) -> Callable[[str], None]:
+    """Pictures the page as it is now and checks it, in every window, light and dark."""
+
+    def in_every_window(name: str) -> None:
+        for scheme in ("light", "dark"):
+            for size in (WIDE, NARROW):
+                visit.wear(scheme, size)
+                picture = f"{name.replace('/', '-')}-{scheme}-{size['width']}.png"
+                visit.page.screenshot(path=tmp_path / picture, full_page=True)
+                visit.check_fits()
+                if size == NARROW:
+                    visit.check_nothing_scrolls_sideways()
+                visit.check_accessible(axe, "{}" if scheme == "light" else OF_COLOURS)
+        visit.wear("light", WIDE)
+
+    return in_every_window
 
 
 @pytest.fixture

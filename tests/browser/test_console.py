@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from collections.abc import Callable
 
 import pytest
 from playwright.sync_api import expect
 
-from tests.browser.conftest import Visit
+from tests.browser.conftest import NARROW, WIDE, Visit
 from tests.builders import PASSWORD, Caller, Cast
 
 pytestmark = pytest.mark.browser
-
-WIDE, NARROW = {"width": 1280, "height": 800}, {"width": 360, "height": 740}
-LOOKS = [(scheme, size) for scheme in ("light", "dark") for size in (WIDE, NARROW)]
-IDS = [f"{scheme}-{size['width']}" for scheme, size in LOOKS]
 
 
 def fill_in(visit: Visit, caller: Caller, password: str = PASSWORD) -> None:
@@ -28,22 +24,6 @@ def sign_in(visit: Visit, caller: Caller) -> None:
     visit.page.goto("/console")
     fill_in(visit, caller)
     visit.page.wait_for_url("**/console")
-
-
-def check_fits(visit: Visit) -> None:
-    """Nothing sticks out at the side of the window."""
-    out = visit.page.evaluate("document.documentElement.scrollWidth - window.innerWidth")
-    assert out <= 0, visit.page.url
-
-
-def check_nothing_scrolls_sideways(visit: Visit) -> None:
-    """No part of the page is wider than its place, either."""
-    parts = visit.page.locator("main :not(thead, thead *, input, select, span)")
-    wide = parts.evaluate_all(
-        "all => all.filter(one => one.clientWidth && one.scrollWidth > one.clientWidth + 1)"
-        ".map(one => one.outerHTML)"
-    )
-    assert wide == [], visit.page.url
 
 
 def figure(visit: Visit, name: str) -> str:
@@ -98,26 +78,23 @@ def test_the_form_is_filled_in_by_keyboard_alone(visit: Visit, live_cast: Cast) 
     visit.check_quiet_and_at_home()
 
 
-@pytest.mark.parametrize(("scheme", "size"), LOOKS, ids=IDS)
 def test_pages_fit_every_window_in_light_and_dark(
-    visit: Visit, live_cast: Cast, tmp_path: Path, scheme: str, size: dict[str, int]
+    visit: Visit, live_cast: Cast, look: Callable[[str], None]
 ) -> None:
     page = visit.page
-    page.set_viewport_size(size)  # type: ignore[arg-type]
-    page.emulate_media(color_scheme=scheme)  # type: ignore[arg-type]
     page.goto("/console/sign-in")
-    page.screenshot(path=tmp_path / "sign-in.png")
-    check_fits(visit)
+    look("sign-in")
     fill_in(visit, live_cast.root, "Wrong-horse-1")
     page.get_by_role("alert").wait_for()
-    page.screenshot(path=tmp_path / "wrong.png")
-    check_fits(visit)
+    look("wrong")
+    visit.wear("light", NARROW)
     expect(page.get_by_role("button", name="Sign in")).to_be_in_viewport(ratio=1)
     for caller in (live_cast.root, live_cast.alice):
         sign_in(visit, caller)
-        page.screenshot(path=tmp_path / f"home-{caller.slug}.png", full_page=True)
-        check_fits(visit)
-        background = page.evaluate("getComputedStyle(document.documentElement).backgroundColor")
-        assert (background == "rgb(255, 255, 255)") == (scheme == "light")
+        look(f"home-{caller.slug}")
+        for scheme in ("light", "dark"):
+            visit.wear(scheme, WIDE)
+            background = page.evaluate("getComputedStyle(document.documentElement).backgroundColor")
+            assert (background == "rgb(255, 255, 255)") == (scheme == "light")
         page.get_by_role("button", name="Sign out").click()
         page.wait_for_url("**/console/sign-in")

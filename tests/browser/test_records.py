@@ -2,21 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
+from collections.abc import Callable, Iterator
 
 import pytest
 from playwright.sync_api import expect
 
 from tests.browser.conftest import Visit
-from tests.browser.test_console import (
-    IDS,
-    LOOKS,
-    NARROW,
-    check_fits,
-    check_nothing_scrolls_sideways,
-    sign_in,
-)
+from tests.browser.test_console import sign_in
 from tests.browser.test_people import fill, press
 from tests.builders import OPEN, Cast, make_collection, make_record
 
@@ -111,19 +103,10 @@ def test_from_a_new_collection_to_a_record_and_back(visit: Visit, live_cast: Cas
     assert live_cast.root.delete(f"collections/{made}").status_code == 200
 
 
-@pytest.mark.parametrize(("scheme", "size"), LOOKS, ids=IDS)
 def test_new_pages_fit_and_keep_nobody_out(
-    visit: Visit,
-    live_cast: Cast,
-    books: dict[str, str],
-    axe: str,
-    tmp_path: Path,
-    scheme: str,
-    size: dict[str, int],
+    visit: Visit, live_cast: Cast, books: dict[str, str], look: Callable[[str], None]
 ) -> None:
     page = visit.page
-    page.set_viewport_size(size)  # type: ignore[arg-type]
-    page.emulate_media(color_scheme=scheme)  # type: ignore[arg-type]
     sign_in(visit, live_cast.root)
     one, records = f"/console/collections/{books['id']}", f"/console/records/{books['acme']}"
     columns = "&".join(f"column={one['name']}" for one in BOOKS)
@@ -147,8 +130,4 @@ def test_new_pages_fit_and_keep_nobody_out(
             press(visit, "Show the plan")
         if name == "record":
             press(visit, "Find")
-        page.screenshot(path=tmp_path / f"{name}.png", full_page=True)
-        check_fits(visit)
-        if size == NARROW:
-            check_nothing_scrolls_sideways(visit)
-        visit.check_accessible(axe)
+        look(name)

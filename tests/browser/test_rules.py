@@ -2,21 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
+from collections.abc import Callable, Iterator
 
 import pytest
 from playwright.sync_api import Locator, expect
 
 from tests.browser.conftest import Visit
-from tests.browser.test_console import (
-    IDS,
-    LOOKS,
-    NARROW,
-    check_fits,
-    check_nothing_scrolls_sideways,
-    sign_in,
-)
+from tests.browser.test_console import sign_in
 from tests.browser.test_people import CAN_BE_PRESSED, FOCUSED, fill, press
 from tests.builders import Cast, make_collection, make_record
 
@@ -125,32 +117,15 @@ def test_a_session_that_ended_is_no_verdict(
     expect(visit.page.locator("#view_rule-verdict")).to_contain_text("could not be checked")
 
 
-@pytest.mark.parametrize(("scheme", "size"), LOOKS, ids=IDS)
 def test_the_pages_suit_everybody_in_every_window(
-    visit: Visit,
-    live_cast: Cast,
-    tickets: dict[str, str],
-    axe: str,
-    tmp_path: Path,
-    scheme: str,
-    size: dict[str, int],
+    visit: Visit, live_cast: Cast, tickets: dict[str, str], look: Callable[[str], None]
 ) -> None:
     page = visit.page
-    page.set_viewport_size(size)  # type: ignore[arg-type]
-    page.emulate_media(color_scheme=scheme)  # type: ignore[arg-type]
-
-    def show(name: str) -> None:
-        page.screenshot(path=tmp_path / f"{name}.png", full_page=True)
-        check_fits(visit)
-        if size == NARROW:
-            check_nothing_scrolls_sideways(visit)
-        visit.check_accessible(axe)
-
     sign_in(visit, live_cast.root)
     one = f"/console/collections/{tickets['id']}"
     for name, path in (("list", "/console/collections"), ("one", one), ("rules", f"{one}/rules")):
         page.goto(path)
-        show(name)
+        look(name)
     for summary in page.locator("main summary").all():
         summary.click()
     operation(visit, "View").get_by_label("only some").check()
@@ -158,24 +133,24 @@ def test_the_pages_suit_everybody_in_every_window(
         operation(visit, name).get_by_label("where an expression holds").check()
     fill(visit, view_rule=MENDED, update_rule=f"{MENDED} && nope = 1")
     expect(page.locator("#update_rule-verdict mark")).to_have_text("nope")
-    show("typed")
+    look("typed")
     press(visit, "Preview the effect")
-    show("refused")
+    look("refused")
     fill(visit, update_rule=MENDED)
     press(visit, "Preview the effect")
     page.locator(".sample summary").first.click()
-    show("preview")
+    look("preview")
     press(visit, "Save these rules")
-    show("one-changed")
+    look("one-changed")
     page.goto(f"{one}/explain?record_id={tickets['alice']}")
-    show("explain")
+    look("explain")
     fill(visit, account="acme", email="nobody@acme.example")
     press(visit, "Explain")
-    show("explain-refused")
+    look("explain-refused")
     fill(visit, email=live_cast.bob.email)
     press(visit, "Explain")
     page.get_by_text("What the database is asked").click()
-    show("explained")
+    look("explained")
 
 
 @pytest.mark.parametrize("path", ["", "/rules", "/explain"])

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import math
 import struct
+from bisect import bisect
 from collections.abc import Callable
 from datetime import UTC, date, datetime, timedelta
 from random import Random
 from typing import Any
 
 from app.collections.fields import plain_number
-from app.rules import Asker, Type, functions, values
-from tests.rules.backends import FIELDS, NOBODY
+from app.rules import Asker, Name, RuleError, Type, functions, parser, value, values, walk
+from tests.rules.backends import FIELDS, NOBODY, SCOPE
 
 DEEPEST = 3
 WORDS = [
@@ -137,6 +138,38 @@ def literal(value: Any) -> str:
 def expression(dice: Random) -> str:
     """The text of an expression of any type."""
     return _expression(dice, dice.choice(list(MAKERS)), DEEPEST)
+
+
+def deep_expression(dice: Random) -> str:
+    """The text of one that is nested about as deep as is allowed."""
+    kind = dice.choice(list(MAKERS))
+    grown = [_expression(dice, kind, 1)]
+    for _ in range(parser.DEEPEST):
+        text, kind = _around(dice, grown[-1], kind)
+        grown.append(text)
+    # The first is read, so the last that is read lies where reading ends.
+    return grown[bisect(grown, False, key=lambda text: not _is_read(text)) - 1]
+
+
+def _is_read(text: str) -> bool:
+    try:
+        return bool(value(text, SCOPE))
+    except RuleError:
+        return False
+
+
+def _around(dice: Random, text: str, kind: Type) -> tuple[str, Type]:
+    """An expression with another one in the place of one of its fields, and its type."""
+    places: list[Name] = []
+    while not places:
+        wider = dice.choice(list(MAKERS))
+        outer = dice.choice(MAKERS[wider])(dice, 0)
+        names = (node for node in walk(parser.parse(outer)) if isinstance(node, Name))
+        places = [one for one in names if FIELDS.get(one.path[0]) is kind]
+    place = dice.choice(places)
+    before, after = outer[: place.start], outer[place.end :]
+    apart = before.rstrip()[-1:] in ("(", "[", ",") and after[:1] in (")", "]", ",")
+    return f"{before}{text if apart else f'({text})'}{after}", wider
 
 
 def _expression(dice: Random, kind: Type, depth: int) -> str:
@@ -279,7 +312,7 @@ MAKERS: dict[Type, list[Callable[[Random, int], str]]] = {
         _null_test,
         _junction,
         _negation,
-        _about_caller,
+        *[_about_caller] * 3,
         _signed_in,
         _chosen(Type.BOOLEAN),
     ],

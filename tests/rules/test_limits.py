@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from app.rules import Node, RuleError, Scope, Type, check, condition, residual, value
+from app.rules import Node, RuleError, Scope, Type, condition, residual, value
 from app.rules.parser import LONGEST
 from tests.rules import generator
 from tests.rules.backends import EDITOR, FIELDS, SCOPE, Backend, python_value, same
@@ -145,6 +145,9 @@ def test_the_limits_themselves_are_allowed() -> None:
     assert read("||".join("b" * 199))
     assert not read("||".join("b" * 200))
     assert read("(" * 31 + "b" + ")" * 31)
+    assert read("upper(" * 31 + "t" + ")" * 31 + " = t")
+    assert not read("upper(" * 32 + "t" + ")" * 32 + " = t")
+    assert read("+".join(["n"] * 99) + " = 1")
     assert not read("(" * 32 + "b" + ")" * 32)
 
 
@@ -177,6 +180,11 @@ def test_damaged_expressions_are_read_or_refused(
         python_value(node, {"t": 1, "n": "x", "b": {"a": [1]}, "at": None, "day": "soon"}, EDITOR)
 
 
+def dense(inner: str) -> str:
+    """As many levels of a tree as two of the text can have."""
+    return f"length(concat(c || b && n = n + n * {inner}))"
+
+
 def nested(make: Callable[[str], str], start: str) -> str:
     """An expression in itself, as often as is allowed."""
     text = start
@@ -201,7 +209,9 @@ DEEP = {
     "matches": nested(lambda text: f"concat(t ~ {text})", "t") + " = t",
     "lists": nested(lambda text: f"b IN [{text}]", "b"),
     "dates": nested(lambda text: f"date_add({text}, 1, 'days')", "at") + " = at",
-    "many alternatives": "coalesce(" + ",".join(["n"] * check.MOST_ARGUMENTS) + ") = 1",
+    "levels": nested(dense, "n") + " = 1",
+    "a flat sum": "+".join(["n"] * 98) + " = 1",
+    "many alternatives": "coalesce(" + ",".join(["n"] * 190) + ") = 1",
     "many texts": "concat(" + ",".join(["t"] * 190) + ") = t",
     "many items": "n IN [" + ",".join(["n"] * 190) + "]",
     "many conditions": "||".join("b" * 199),
@@ -219,7 +229,7 @@ def test_what_is_read_can_be_run(text: str, backend: Backend) -> None:
 
 
 def assert_runs(text: str, scope: Scope, backend: Backend) -> None:
-    row = {"t": "a", "n": 1, "b": True, "at": generator.MOMENTS[2]}
+    row = {"t": "a", "n": 1, "b": True, "c": False, "at": generator.MOMENTS[2]}
     backend.fill([row, {}])
 
     def run() -> None:
@@ -251,6 +261,16 @@ def test_computed_fields_in_every_place_can_be_run(backend: Backend) -> None:
         text = widest(lambda names: f"b IN [{names}]", "x", scope)
         assert_runs(text, scope, backend)
         assert_runs("||".join(["x"] * text.count("x")), scope, backend)
+
+
+def test_the_most_levels_there_can_be_can_be_run(backend: Backend) -> None:
+    flat = "+".join(["n"] * 97)
+    for inner, outer in (
+        (nested(dense, "n"), nested(dense, "x")),
+        (f"n + {flat}", f"x + {flat}"),
+        (nested(lambda text: f"round({text})", "n"), nested(lambda text: f"abs({text})", "x")),
+    ):
+        assert_runs(f"{outer} = 1", Scope(FIELDS, {"x": value(inner, SCOPE)}), backend)
 
 
 def test_computed_fields_below_one_another_have_an_end(backend: Backend) -> None:

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import gc
+import json
 import random
 import string
 import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any
 
 import pytest
 from flask import Flask
+from werkzeug.test import EnvironBuilder, run_wsgi_app
 
 from tests.builders import Caller, Cast, make_collection, make_record
 from tests.rules_enforcement.stored import rows
@@ -184,35 +190,58 @@ def noise(chance: random.Random) -> str:
     return "".join(chance.choices(alphabet, k=chance.randint(1, 300)))
 
 
-def every_place(cast: Cast, text: str) -> list[Any]:
-    """An expression wherever one is taken, with the time that the answer took."""
+@dataclass(frozen=True)
+class Answer:
+    """What came back, and how long this process had been at it."""
+
+    path: str
+    status: int
+    text: str
+    took: float
+
+
+def every_place(cast: Cast, text: str) -> Iterator[Answer]:
+    """An expression wherever one is taken."""
     computed = {"name": "c", "type": "computed", "expression": text, "return_type": "text"}
-    found = []
-    for call, path, options in (
-        (cast.bob.get, "records/posts", {"query_string": {"filter": text}}),
-        (cast.root.post, "rules/validate", {"json": {"rule": text, "collection": "posts"}}),
-        (cast.root.post, "rules/test", {"json": {"rule": text, "record": {"title": "a"}}}),
-        (cast.root.put, "collections/posts/rules", {"json": {"view_rule": text}}),
-        (cast.root.post, "collections", {"json": {"name": "no", "schema": [computed]}}),
+    for caller, method, path, sent in (
+        (cast.bob, "GET", "records/posts", {"query_string": {"filter": text}}),
+        (cast.root, "POST", "rules/validate", {"json": {"rule": text, "collection": "posts"}}),
+        (cast.root, "POST", "rules/test", {"json": {"rule": text, "record": {"title": "a"}}}),
+        (cast.root, "PUT", "collections/posts/rules", {"json": {"view_rule": text}}),
+        (cast.root, "POST", "collections", {"json": {"name": "no", "schema": [computed]}}),
     ):
-        start = time.process_time()
-        answer = call(path, **options)  # type: ignore[operator]
-        found.append((path, answer, time.process_time() - start))
-    return found
+        answer = asked(caller, method, path, sent)
+        if answer.took > SOON:
+            # What is slow in itself is slow again.
+            answer = min((answer, *(asked(caller, method, path, sent) for _ in range(2))), key=TOOK)
+        yield answer
+
+
+TOOK = attrgetter("took")
+
+
+def asked(caller: Caller, method: str, path: str, sent: dict[str, Any]) -> Answer:
+    """The answer of the application; to write the request is the client's work, and not counted."""
+    environ = EnvironBuilder(
+        f"/api/v1/{path}", method=method, headers=caller.headers, **sent
+    ).get_environ()
+    gc.disable()  # which would collect what all the tests before have left
+    start = time.process_time()
+    body, status, _ = run_wsgi_app(caller.app.wsgi_app, environ, buffered=True)
+    took = time.process_time() - start
+    gc.enable()
+    return Answer(path, int(status[:3]), b"".join(body).decode(), took)
 
 
 def test_random_text_is_answered_well_and_soon(posts: Cast) -> None:
     chance = random.Random(4)
-    slow = []
-    every_place(posts, "title = 'a'")
+    list(every_place(posts, "title = 'a'"))
     for _ in range(40):
         text = noise(chance)
-        for path, answer, took in every_place(posts, text):
+        for answer in every_place(posts, text):
             allowed = {200, 400} if "\0" not in text else {200, 400, 422}
-            assert answer.status_code in allowed, (path, text, answer.json)
-            slow += [(took, path, text)] if took > SOON else []
-    # One garbage collection is not a slow parser.
-    assert len(slow) <= 3, slow
+            assert answer.status in allowed, (text, answer)
+            assert answer.took < SOON, (text, answer)
 
 
 MONSTERS = {
@@ -232,16 +261,13 @@ MONSTERS = {
 }
 
 
-@pytest.mark.parametrize("name", MONSTERS)
-def test_monsters_are_refused_at_once(posts: Cast, name: str) -> None:
-    every_place(posts, "title = 'a'")
-    for path, answer, took in every_place(posts, MONSTERS[name]):
-        allowed = (200,) if path == "rules/validate" or name == "percent" else (400,)
-        if path == "collections":
-            allowed = (400,)
-        if path == "rules/test" and name == "dots":
-            allowed = (400,)
-        assert answer.status_code in allowed, (path, answer.status_code, answer.text[:300])
-        if path == "rules/validate":
-            assert answer.json["valid"] is (name == "percent")
-        assert took < SOON * 2, (path, took)
+def test_monsters_are_refused_at_once(posts: Cast) -> None:
+    list(every_place(posts, "title = 'a'"))
+    for name, text in MONSTERS.items():
+        for answer in every_place(posts, text):
+            fits = answer.path == "rules/validate" or name == "percent"
+            wanted = 200 if fits and answer.path != "collections" else 400
+            assert answer.status == wanted, (name, answer.path, answer.text[:300])
+            if answer.path == "rules/validate":
+                assert json.loads(answer.text)["valid"] is (name == "percent")
+            assert answer.took < SOON, (name, answer.path, answer.took)

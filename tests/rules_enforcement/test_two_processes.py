@@ -67,16 +67,18 @@ def servers(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[Se
     commands = procfile()
     release = environment(tmp_path, **settings)
     subprocess.run(shlex.split(commands["release"]), cwd=PROJECT, env=release, check=True)
-    found = []
+    addresses = {}
     with ExitStack() as stack:
         for name in ("first", "second"):
             port, log = free_port(), tmp_path / f"{name}.log"
             address = f"http://127.0.0.1:{port}"
             env = environment(tmp_path, PORT=str(port), SERVICE_BASE_URL=address, **settings)
             stack.enter_context(started(shlex.split(commands["web"]), env, log))
+            addresses[address] = log
+        for address, log in addresses.items():
             wait_for(f"{address}/ready", log)
-            found.append(Server(address))
-        yield found[0], found[1]
+        first, second = map(Server, addresses)
+        yield first, second
 
 
 def test_a_change_in_one_process_is_obeyed_by_the_next_request_of_the_other(

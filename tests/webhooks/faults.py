@@ -14,6 +14,8 @@ import urllib.error
 import urllib.request
 from collections import Counter, defaultdict
 from collections.abc import Callable
+from contextlib import suppress
+from http.client import HTTPException
 from pathlib import Path
 from typing import Any
 
@@ -233,12 +235,16 @@ class Service:
             with urllib.request.urlopen(request, timeout=10) as answer:  # noqa: S310 - loopback
                 return json.load(answer)
         except urllib.error.HTTPError as error:
+            self._note_refusal(error)
+        except (OSError, ValueError, HTTPException):  # it ended in the middle of an answer, maybe
+            pass
+        return None
+
+    def _note_refusal(self, error: urllib.error.HTTPError) -> None:
+        with suppress(OSError, HTTPException):
             told = error.read().decode()
             if error.code not in (409, 503) or '"error"' not in told:
                 self.refusals.append(f"{error.code} {told}")
-        except (OSError, ValueError):
-            pass
-        return None
 
     def _settle(self) -> None:
         deadline = time.monotonic() + SETTLE_SECONDS

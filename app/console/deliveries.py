@@ -1,0 +1,128 @@
+"""The delivery log of an account's webhooks: what was sent, what came back, sending it again."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import orjson
+from flask import render_template, request
+from werkzeug.wrappers import Response as BaseResponse
+
+from app import clock
+from app.console import forms, guard, lists, places, webhooks
+from app.console.blueprint import blueprint
+from app.console.forms import Page, told
+from app.console.lists import Listing
+from app.console.places import Place
+from app.console.webhooks import ACCOUNT, ONE
+from app.errors import AppError, InvalidValues, problem
+from app.rest import public
+from app.webhooks import log, payload, service
+from app.webhooks.models import STATES
+
+LOG = f"{ACCOUNT}/deliveries"
+DELIVERY = f"{ONE}/deliveries/<uuid:delivery_id>"
+MOST_WEBHOOKS = 1000
+TIMES = {"from_date": "From (2026-01-31T10:00)", "to_date": "Until"}
+LONGEST_TIME, LONGEST_PAYLOAD = 40, 100_000
+
+
+@blueprint.get(LOG)
+@public
+@guard.for_admins
+def show_deliveries(account_id: str) -> str:
+    """The deliveries that match, the newest first."""
+    place = places.found(account_id)
+    hooks, _ = service.page(0, MOST_WEBHOOKS, by=place.by)
+    choices = {"webhook": [one.id for one in hooks], "status": STATES, "event": payload.EVENTS}
+    listing = lists.asked_for("console.show_deliveries", choices, **place.at)
+    typed = {name: request.args.get(name, "")[:LONGEST_TIME].strip() for name in TIMES}
+    wrong = _hold(listing, typed, place)
+    return render_template(
+        "console/webhooks/deliveries.html",
+        place=place,
+        listing=listing,
+        hooks={one.id: one for one in hooks},
+        typed=typed,
+        times=TIMES,
+        wrong=wrong,
+    )
+
+
+@blueprint.get(DELIVERY)
+@public
+@guard.for_admins
+def show_delivery(account_id: str, webhook_id: str, delivery_id: str) -> str:
+    """One delivery with its payload and every attempt."""
+    place = places.found(account_id)
+    webhook = service.get(webhook_id, by=place.by)
+    shown = log.get(webhook, delivery_id, by=place.by)
+    return render_template(
+        "console/webhooks/delivery.html",
+        place=place,
+        webhook=webhook,
+        delivery=shown,
+        hidden=log.is_hidden(shown, place.by),
+        payload=_pretty(shown["payload"]),
+    )
+
+
+@blueprint.post(f"{DELIVERY}/redeliver")
+@public
+@guard.for_admins
+def redeliver(account_id: str, webhook_id: str, delivery_id: str) -> Page | BaseResponse:
+    """Make a delivery again, and go on to the new one."""
+    place = places.found(account_id)
+    try:
+        webhook = service.get(webhook_id, by=place.by)
+        again = log.redeliver(webhook, delivery_id, by=place.by)
+    except AppError as error:
+        return webhooks.refused(place, webhook_id, error)
+    at = {**place.at, "webhook_id": webhook_id, "delivery_id": again["id"]}
+    return told("It is on its way again, as this new delivery.", "console.show_delivery", **at)
+
+
+@blueprint.post(f"{ONE}/redeliver")
+@public
+@guard.for_admins
+def redeliver_failed(account_id: str, webhook_id: str) -> Page | BaseResponse:
+    """Make all deliveries again that failed since a time."""
+    place, form = places.found(account_id), forms.sent("since")
+    try:
+        since = form.checked(("since",), since=LONGEST_TIME)["since"]
+        count = log.redeliver_failed(service.get(webhook_id, by=place.by), _moment("since", since))
+    except AppError as error:
+        return webhooks.refused(place, webhook_id, error, form)
+    notice = f"{count} failed deliveries are made again." if count else "None had failed since."
+    return told(notice, "console.show_deliveries", **place.at, webhook=webhook_id)
+
+
+def _hold(listing: Listing, typed: Mapping[str, str], place: Place) -> list[str]:
+    """Find what is asked for; returns what is wrong with the question."""
+    wanted: dict[str, Any] = {**listing.filters, "webhook_id": listing.filters.get("webhook")}
+    listing.filters |= {name: text for name, text in typed.items() if text}
+    wrong = []
+    for name, text in typed.items():
+        try:
+            wanted[name] = _moment(name, text) if text else None
+        except InvalidValues:
+            wrong.append(f"{text} is no date and time.")
+    if not wrong:
+        listing.holding(log.page(wanted, listing.skip, lists.SIZE, by=place.by))
+    return wrong
+
+
+def _moment(name: str, text: str) -> Any:
+    try:
+        return clock.parse(text)
+    except ValueError:
+        message = "Give a date and time, such as 2026-01-31T10:00 (UTC)."
+        raise InvalidValues([problem(name, "invalid_datetime", message)]) from None
+
+
+def _pretty(value: Any) -> str:
+    # What is stored is passed through unread.
+    plain = orjson.loads(orjson.dumps(value))
+    text = orjson.dumps(plain, option=orjson.OPT_INDENT_2).decode()
+    return text if len(text) <= LONGEST_PAYLOAD else f"{text[:LONGEST_PAYLOAD]}…"

@@ -1,0 +1,181 @@
+"""The parts of SQL that the toolkit has not, or that the two databases write differently."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.ext.compiler import compiles
+from sqlalchemy.sql.functions import FunctionElement
+
+Expression = sa.ColumnElement[Any]
+
+
+class Parameter(FunctionElement[Any]):
+    """A parameter whose type PostgreSQL is told, which it cannot tell from null."""
+
+    inherit_cache = True
+    name = "atrium_parameter"
+
+    def __init__(self, parameter: Expression, *, type_: Any) -> None:
+        self.type = type_
+        super().__init__(parameter)
+
+
+class Like(FunctionElement[bool]):
+    """A text against a pattern that is known beforehand, case aside."""
+
+    type = sa.Boolean()
+    inherit_cache = True
+    name = "atrium_like"
+
+
+class Matches(FunctionElement[bool]):
+    """A text against a pattern that is a value itself, case aside."""
+
+    type = sa.Boolean()
+    inherit_cache = True
+    name = "atrium_matches"
+
+
+class CodePoints(FunctionElement[str]):
+    """A text that compares by code points."""
+
+    type = sa.Text()
+    inherit_cache = True
+    name = "atrium_code_points"
+
+
+class Joined(FunctionElement[str]):
+    """Texts one after the other."""
+
+    type = sa.Text()
+    inherit_cache = True
+    name = "atrium_joined"
+
+
+class Midnight(FunctionElement[Any]):
+    """The moment at which a day begins."""
+
+    inherit_cache = True
+    name = "atrium_midnight"
+
+    def __init__(self, day: Expression, *, type_: Any) -> None:
+        self.type = type_
+        super().__init__(day)
+
+
+def _parts(element: FunctionElement[Any], compiler: Any, options: Mapping[str, Any]) -> list[str]:
+    return [f"({compiler.process(clause, **options)})" for clause in element.clauses]
+
+
+@compiles(Parameter)
+def _parameter(element: Parameter, compiler: Any, **options: Any) -> str:
+    return _parts(element, compiler, options)[0]
+
+
+@compiles(Parameter, "postgresql")
+def _postgres_parameter(element: Parameter, compiler: Any, **options: Any) -> str:
+    (parameter,) = element.clauses
+    return str(compiler.process(sa.cast(parameter, element.type), **options))
+
+
+@compiles(Like, "sqlite")
+def _sqlite_like(element: Like, compiler: Any, **options: Any) -> str:
+    text, pattern = _parts(element, compiler, options)
+    return f"{text} LIKE {pattern} ESCAPE '!'"
+
+
+@compiles(Like, "postgresql")
+def _postgres_like(element: Like, compiler: Any, **options: Any) -> str:
+    text, pattern = _parts(element, compiler, options)
+    return f"lower({text} COLLATE \"C\") LIKE {pattern} ESCAPE '!'"
+
+
+@compiles(Matches, "sqlite")
+def _sqlite_matches(element: Matches, compiler: Any, **options: Any) -> str:
+    return f"atrium_matches({', '.join(_parts(element, compiler, options))})"
+
+
+@compiles(Matches, "postgresql")
+def _postgres_matches(element: Matches, compiler: Any, **options: Any) -> str:
+    text, pattern = _parts(element, compiler, options)
+    kept = f"replace(replace(lower({pattern} COLLATE \"C\"), '!', '!!'), '_', '!_')"
+    # A percent sign is doubled for the driver.
+    like = f"replace({kept}, '\\%%', '!%%')"
+    return f"lower({text} COLLATE \"C\") LIKE {like} ESCAPE '!'"
+
+
+@compiles(CodePoints, "sqlite")
+def _sqlite_code_points(element: CodePoints, compiler: Any, **options: Any) -> str:
+    return _parts(element, compiler, options)[0]
+
+
+@compiles(CodePoints, "postgresql")
+def _postgres_code_points(element: CodePoints, compiler: Any, **options: Any) -> str:
+    return f'{_parts(element, compiler, options)[0]} COLLATE "C"'
+
+
+@compiles(Joined)
+def _joined(element: Joined, compiler: Any, **options: Any) -> str:
+    # Each part is a call of coalesce, so only the whole needs parentheses.
+    return f"({' || '.join(compiler.process(part, **options) for part in element.clauses)})"
+
+
+@compiles(Midnight, "sqlite")
+def _sqlite_midnight(element: Midnight, compiler: Any, **options: Any) -> str:
+    return f"({_parts(element, compiler, options)[0]} || 'T00:00:00.000000Z')"
+
+
+@compiles(Midnight, "postgresql")
+def _postgres_midnight(element: Midnight, compiler: Any, **options: Any) -> str:
+    return f"({_parts(element, compiler, options)[0]}::timestamp AT TIME ZONE 'UTC')"
+
+
+class Nested(FunctionElement[Any]):
+    """An expression in layers, of which each holds marks in the places of earlier ones."""
+
+    inherit_cache = True
+    name = "atrium_nested"
+    MARK = re.compile("\x02([0-9]+)\x03")
+
+    @staticmethod
+    def layer(index: int, type_: Any) -> Expression:
+        """The mark in the place of a layer."""
+        return sa.literal_column(f"\x02{index}\x03", type_)
+
+
+@compiles(Nested)
+def _nested(element: Nested, compiler: Any, **options: Any) -> str:
+    texts: list[str] = []
+    for layer in element.clauses:
+        text = compiler.process(layer, **options)
+        texts.append(Nested.MARK.sub(lambda mark: f"({texts[int(mark[1])]})", text))
+    return texts[-1]
+
+
+class Evaluated(FunctionElement[Any]):
+    """An expression; on SQLite, where as SQL it would nest too deep, a program with its leaves.
+
+    Its clauses are the expression, the program and the groups of leaves.
+    """
+
+    inherit_cache = True
+    name = "atrium_expression"
+
+    def __init__(self, *clauses: Expression, type_: Any) -> None:
+        self.type = type_
+        super().__init__(*clauses)
+
+
+@compiles(Evaluated, "sqlite")
+def _sqlite_evaluated(element: Evaluated, compiler: Any, **options: Any) -> str:
+    _, *given = element.clauses
+    return f"atrium_expression({', '.join(compiler.process(one, **options) for one in given)})"
+
+
+@compiles(Evaluated, "postgresql")
+def _postgres_evaluated(element: Evaluated, compiler: Any, **options: Any) -> str:
+    return _parts(element, compiler, options)[0]

@@ -1,0 +1,236 @@
+"""The pages of webhooks and their deliveries, and of jobs."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+from flask import Flask
+
+from app import clock, db, jobs
+from app.accounts.models import ADMIN
+from app.jobs import Job
+from tests.builders import Caller, Cast, make_collection, make_record, make_user
+from tests.console.browser import HOSTILE, Browser, alert, beside, token
+from tests.mailbox import run_jobs
+from tests.receivers import receiving
+from tests.webhooks.delivering import deliver, deliveries, make_webhook
+
+NOWHERE = "http://127.0.0.1:9/hook"
+SECRET = re.compile(r'id="secret" value="(\w+)" readonly')
+SIGNING = re.compile(r'id="signing_secret" value="(whsec_[\w+/=]+)" readonly')
+PII = [{"name": "title", "type": "text", "pii": True}]
+
+
+def home_of(caller: Caller) -> str:
+    """Where the pages of an account's webhooks are."""
+    return f"webhooks/{caller.account_id}"
+
+
+def test_a_webhook_is_made_changed_and_deleted(app: Flask, cast: Cast) -> None:
+    make_collection(cast.root)
+    admin, home = Browser(app, cast.alice), home_of(cast.alice)
+    assert admin.client.get("/console/webhooks").headers["Location"].endswith(f"/console/{home}")
+    assert "There is no webhook yet." in admin.get(home).text
+    body = {"url": NOWHERE, "collection": "posts", "filter": "title != 'x'"}
+    made = admin.done(f"{home}/new", **body, events=["delete", "create"], headers="X-A: 1: 2\nX-B:")
+    (shown,) = cast.alice.get("webhooks").json["items"]
+    assert {name: shown[name] for name in body} == body
+    assert (shown["events"], shown["headers"]) == (["create", "delete"], {"X-A": "1: 2", "X-B": ""})
+    assert shown["include_pii"] is False
+    (secret,), (signing,) = SECRET.findall(made), SIGNING.findall(made)
+    assert (len(secret), "not shown again" in made) == (64, True)
+    one = f"{home}/{shown['id']}"
+    again = admin.client.get(f"/console/{one}/secret", follow_redirects=True).text
+    assert "shown once already" in again
+    for page in (again, admin.get(home).text, admin.get(one).text):
+        assert secret not in page
+        assert signing not in page
+    changed = {**body, "url": f"{NOWHERE}2", "events": ["update"], "filter": "", "headers": ""}
+    assert "The webhook is saved." in admin.done(one, **changed, include_pii="true")
+    shown = cast.alice.get(f"webhooks/{shown['id']}").json
+    assert (shown["url"], shown["events"], shown["filter"]) == (f"{NOWHERE}2", ["update"], None)
+    assert (shown["headers"], shown["include_pii"]) == (None, True)
+    assert "disabled" in admin.done(f"{one}/disable")
+    assert cast.alice.get(f"webhooks/{shown['id']}").json["enabled"] is False
+    assert "enabled" in admin.done(f"{one}/enable")
+    rotated = SECRET.findall(admin.done(f"{one}/rotate-secret"))
+    assert rotated[0] not in ("", secret)
+    assert "is deleted" in admin.done(f"{one}/delete")
+    assert cast.alice.get("webhooks").json["total"] == 0
+
+
+def test_what_is_wrong_stands_beside_its_field_and_nothing_is_lost(app: Flask, cast: Cast) -> None:
+    admin, home = Browser(app, cast.alice), home_of(cast.alice)
+    wrong = {"url": "ftp://x", "collection": "no such", "filter": "(", "headers": "Host: x"}
+    answer = admin.send(f"{home}/new", **wrong, events="create")
+    assert answer.status_code == 400
+    assert all(beside(answer, name) for name in wrong)
+    assert all(f"{text}" in answer.text for text in wrong.values())
+    nothing = admin.send(f"{home}/new", headers="X-A 1")
+    assert (beside(nothing, "url"), nothing.status_code) == ("Fill this in.", 400)
+    made = make_webhook(cast.alice, NOWHERE)
+    for changes in ({"headers": "X-A 1"}, {"headers": "X-A: 1\nX-A: 2"}, {"headers": HOSTILE}):
+        one = {"url": NOWHERE, "collection": "posts", **changes}
+        answer = admin.send(f"{home}/{made['id']}", **one, events="create")
+        assert (answer.status_code, bool(beside(answer, "headers"))) == (400, True)
+        assert "<script>alert" not in answer.text
+    answer = admin.send(f"{home}/{made['id']}", url=NOWHERE, collection="posts")
+    assert beside(answer, "events") == "Choose at least one."
+    for since in ("", "yesterday"):
+        answer = admin.send(f"{home}/{made['id']}/redeliver", since=since)
+        assert (answer.status_code, bool(beside(answer, "since"))) == (400, True)
+
+
+def test_deliveries_are_filtered_looked_at_and_sent_again(app: Flask, cast: Cast) -> None:
+    make_collection(cast.root)
+    admin, home = Browser(app, cast.alice), home_of(cast.alice)
+    assert "Nothing was sent yet" in admin.get(f"{home}/deliveries").text
+    with receiving(lambda request: (500, HOSTILE)) as receiver:
+        first = make_webhook(cast.alice, receiver.url)
+        second = make_webhook(cast.alice, receiver.url, events=["delete"])
+        make_record(cast.alice, title=HOSTILE)
+        deliver(app)
+        (row,) = deliveries(app)
+        one = f"{home}/{first['id']}/deliveries/{row.id}"
+        page = admin.get(one).text
+        for told in ("500", "The receiver answered 500.", "records.create", "retrying"):
+            assert told in page
+        assert "<script>alert" not in page
+        again = admin.done(f"{one}/redeliver")
+        assert "as this new delivery" in again
+        assert row.id[-8:] in again
+        deliver(app)
+    assert receiver.requests[1].headers["x-service-replay-of"] == row.id
+    for query, number in {
+        "": 2,
+        f"webhook={first['id']}": 2,
+        f"webhook={second['id']}": 0,
+        "status=retrying": 2,
+        "status=failed": 0,
+        "event=records.create": 2,
+        "event=webhook.test": 0,
+        "from_date=2020-01-01": 2,
+        "from_date=0001-01-01": 2,
+        "to_date=2020-01-01": 0,
+        "from_date=9999-12-31T23:59:59": 0,
+    }.items():
+        found = admin.get(f"{home}/deliveries?{query}").text
+        assert len(re.findall(r'<th scope="row">', found)) == number, query
+    assert "is no date" in admin.get(f"{home}/deliveries?from_date=soon").text
+    waiting = admin.send(f"{home}/{first['id']}/disable")
+    assert waiting.status_code == 303
+    refused = admin.send(f"{one}/redeliver")
+    assert (refused.status_code, "enable it first" in alert(refused)) == (409, True)
+
+
+def test_a_test_and_what_failed_are_sent_from_the_page(app: Flask, cast: Cast) -> None:
+    admin, home = Browser(app, cast.alice), home_of(cast.alice)
+    with receiving(lambda request: (202, "fine")) as receiver:
+        made = make_webhook(cast.alice, receiver.url)
+        page = admin.done(f"{home}/{made['id']}/test")
+        assert "The receiver took the test." in page
+        assert "webhook.test" in page
+        with app.app_context(), db.transaction() as session:
+            session.execute(sa.text("UPDATE webhook_deliveries SET status = 'failed'"))
+        told = admin.done(f"{home}/{made['id']}/redeliver", since="2020-01-01")
+        assert "1 failed deliveries are made again." in told
+        run_jobs(app)
+        deliver(app)
+    assert len(receiver.requests) == 2
+    assert "It failed" in admin.done(f"{home}/{made['id']}/test")
+
+
+def test_personal_data_is_for_members_of_pii_access(app: Flask, cast: Cast) -> None:
+    make_collection(cast.root, schema=PII)
+    with receiving() as receiver:
+        made = make_webhook(cast.alice, receiver.url, include_pii=True)
+        make_record(cast.alice, title="Ada Lovelace")
+        deliver(app)
+    one = f"{home_of(cast.alice)}/{made['id']}"
+    delivery = f"{one}/deliveries/{deliveries(app)[0].id}"
+    dan = Browser(app, Caller(app, make_user(app, cast.alice.account_id, "dan@x.example", ADMIN)))
+    assert "Ada Lovelace" in Browser(app, cast.alice).get(delivery).text
+    page = dan.get(delivery).text
+    assert "Ada Lovelace" not in page
+    assert "only members of the group pii_access" in page
+    assert "include_pii" not in dan.get(f"{home_of(cast.alice)}/new").text
+    kept = {"url": NOWHERE, "collection": "posts", "events": "create"}
+    assert dan.send(one, **kept, include_pii="true").status_code == 403
+    assert dan.send(one, **kept).status_code == 303
+
+
+def paths_of(app: Flask, cast: Cast) -> list[tuple[str, str]]:
+    """Every page and form of one webhook of acme."""
+    make_collection(cast.root)
+    made = make_webhook(cast.alice, NOWHERE)
+    make_record(cast.alice, title="x")
+    home = home_of(cast.alice)
+    one, delivery = f"{home}/{made['id']}", deliveries(app)[0].id
+    pages = (home, f"{home}/new", f"{home}/deliveries", one, f"{one}/secret")
+    forms = ("", "/enable", "/disable", "/rotate-secret", "/test", "/redeliver", "/delete")
+    at = f"{one}/deliveries/{delivery}"
+    sent = (f"{home}/new", *(f"{one}{form}" for form in forms), f"{at}/redeliver")
+    return [("GET", path) for path in (*pages, at)] + [("POST", path) for path in sent]
+
+
+def test_others_reach_nothing_and_superadmins_everything(app: Flask, cast: Cast) -> None:
+    paths = paths_of(app, cast)
+    for caller, refusal in ((cast.bob, 403), (cast.charlie, 404)):
+        browser = Browser(app, caller)
+        data = {"csrf_token": token(browser.client)}
+        for method, path in paths:
+            answer = browser.client.open(f"/console/{path}", method=method, data=data)
+            assert answer.status_code == refusal, (method, path)
+    assert cast.alice.get("webhooks").json["total"] == 1
+    root = Browser(app, cast.root)
+    for method, path in paths:
+        if method == "GET" and not path.endswith("/secret"):
+            answer = root.get(path)
+            assert answer.status_code == 200, path
+            assert "These are webhooks of" in answer.text
+    assert cast.alice.account_id in root.get("webhooks").text
+    foreign = make_webhook(cast.charlie, NOWHERE)["id"]
+    alice = Browser(app, cast.alice)
+    assert alice.get(f"{home_of(cast.alice)}/{foreign}").status_code == 404
+    assert alice.get(f"{home_of(cast.alice)}/nonsense").status_code == 404
+
+
+def job_in(app: Flask, **changes: Any) -> str:
+    """A job as it may stand in the table; returns its id."""
+    with app.app_context(), db.transaction() as session:
+        soon = db.database_now(changes.pop("due_in", 0))
+        values = {"account_id": jobs.INSTANCE, "kind": "jobs.purge", "payload": {}, **changes}
+        id = db.new_id()
+        session.execute(sa.insert(Job).values(id=id, due_at=soon, **values))
+        return id
+
+
+def test_superadmins_see_the_jobs_and_retry_what_was_given_up(app: Flask, cast: Cast) -> None:
+    root = Browser(app, cast.root)
+    over = {"finished_at": clock.now(), "attempts": 8}
+    job_in(app)
+    job_in(app, due_in=60, attempts=1, last_error="OSError")
+    job_in(app, due_in=60, attempts=1)
+    job_in(app, due_in=60, **over)  # a periodic one that waits for its next time
+    failed = job_in(app, status="failed", last_error="SMTPException", **over)
+    job_in(app, status="done", **over)
+    for status, number in {"waiting": 3, "running": 1, "failed": 1, "done": 1}.items():
+        page = root.get(f"jobs?status={status}").text
+        assert len(re.findall(r'<th scope="row">', page)) == number, status
+    assert "SMTPException" in root.get("jobs?kind=jobs.purge").text
+    retry = f"jobs/{jobs.INSTANCE}/{failed}/retry"
+    assert "asked for again" in root.done(retry)
+    assert root.send(retry).status_code == 404
+    with app.app_context():
+        states = db.db.session.scalars(sa.select(Job.status)).all()
+    assert sorted(states) == ["done", "pending", "pending", "pending", "pending", "pending"]
+
+
+@pytest.mark.parametrize("path", ["jobs", f"jobs/{jobs.INSTANCE}/{jobs.INSTANCE}/retry"])
+def test_jobs_are_for_superadmins(app: Flask, cast: Cast, path: str) -> None:
+    alice = Browser(app, cast.alice)
+    answer = alice.send(path) if "/" in path else alice.get(path)
+    assert answer.status_code == 403

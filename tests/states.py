@@ -1,0 +1,81 @@
+"""States of a database that tests start from: taken once, put back before each test."""
+
+from __future__ import annotations
+
+import sqlite3
+from typing import Any
+
+import sqlalchemy as sa
+from flask import Flask
+
+from app.db import Base, db
+
+
+class State:
+    """All rows of an application's database at one moment; no collection has a table in it."""
+
+    def __init__(self, app: Flask, name: str) -> None:
+        self._app, self._name = app, name
+        with app.app_context():
+            self._engine = db.engine
+        self._on_sqlite = self._engine.dialect.name == "sqlite"
+        self._file = sqlite3.connect(":memory:", check_same_thread=False)
+        with self._connection() as connection:
+            if self._on_sqlite:
+                connection.backup(self._file)
+            else:
+                _run(connection, self._taking())
+
+    def restore(self) -> None:
+        """Make the database what it was, with what the application remembers of it forgotten."""
+        with self._connection() as connection:
+            if self._on_sqlite:
+                self._file.backup(connection)
+            else:
+                _run(connection, f"SELECT {self._name}.restore()")
+        self._app.extensions.pop("atrium.caches", None)
+
+    def _connection(self) -> Any:
+        return _Raw(self._engine)
+
+    def _taking(self) -> str:
+        """PostgreSQL keeps the rows in a schema, beside the function that brings them back."""
+        tables = list(Base.metadata.tables)
+        copies = [f"CREATE TABLE {self._name}.{table} AS TABLE {table};" for table in tables]
+        emptied = [f"DELETE FROM {table};" for table in tables]  # noqa: S608 - constants
+        filled = [f"INSERT INTO {table} TABLE {self._name}.{table};" for table in tables]
+        return f"""
+            CREATE SCHEMA {self._name};
+            {" ".join(copies)}
+            CREATE FUNCTION {self._name}.restore() RETURNS void LANGUAGE plpgsql AS $$
+            DECLARE made text;
+            BEGIN
+                SET LOCAL lock_timeout = '30s';
+                -- Neither the guard of the audit log nor foreign keys.
+                SET LOCAL session_replication_role = replica;
+                FOR made IN SELECT tablename FROM pg_tables
+                        WHERE schemaname = 'public' AND tablename LIKE 'col\\_%' LOOP
+                    EXECUTE format('DROP TABLE %I CASCADE', made);
+                END LOOP;
+                {" ".join(emptied + filled)}
+            END $$;
+        """  # noqa: S608 - constants
+
+
+class _Raw:
+    """A connection of the driver, outside of all transactions of the application."""
+
+    def __init__(self, engine: sa.Engine) -> None:
+        self._pooled = engine.raw_connection()
+
+    def __enter__(self) -> Any:
+        return self._pooled.driver_connection
+
+    def __exit__(self, *problem: object) -> None:
+        self._pooled.close()
+
+
+def _run(connection: Any, statements: str) -> None:
+    with connection.cursor() as cursor:
+        cursor.execute(statements)
+    connection.commit()

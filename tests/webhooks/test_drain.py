@@ -1,0 +1,26 @@
+"""A long queue: delivered whole, once, and within bounded memory."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from flask import Flask
+
+from bench.webhooks import drained
+from tests.builders import Cast, make_collection
+
+QUEUED, MEBIBYTES, PER_SECOND = 100_000, 150, 150
+
+
+@pytest.mark.slow
+def test_a_hundred_thousand_deliveries_drain_in_bounded_memory(
+    app: Flask, cast: Cast, tmp_path: Path
+) -> None:
+    make_collection(cast.root)
+    found = drained(app, cast, tmp_path, QUEUED)
+    assert (found.distinct, found.attempts, found.waiting) == (QUEUED, QUEUED, 0)
+    assert found.requests == QUEUED
+    assert found.memory < MEBIBYTES
+    # Of the processor, not of the clock: that holds on a busy machine, too.
+    assert found.cpu < QUEUED / PER_SECOND
