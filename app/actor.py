@@ -42,6 +42,12 @@ def be(source: Callable[[], Actor]) -> None:
     _source.set(source)
 
 
+def identify(user_id: str, email: str, name: str | None) -> None:
+    """From now on it is this user who acts here: whoever follows a link that was mailed to them."""
+    source = _source.get()
+    be(lambda: source()._replace(user_id=user_id, user_email=email, user_name=name or email))
+
+
 def reset() -> None:
     """From now on the service itself acts in this context."""
     _source.set(_system)

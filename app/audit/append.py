@@ -1,72 +1,35 @@
 """Appending to the chains: the last thing that a transaction does (contract section 7).
 
-All that needs no lock is done first: salts and digests. Then the heads of the chains are locked in
-the order of their accounts, so that two transactions never wait for each other in a circle, and
-each entry is linked to the one before. On PostgreSQL one statement does that (`append_audit` of
-migration 0005), or for many entries a COPY; on SQLite, where a writer is alone anyway, three for
-each account.
+All that needs no lock is done first: salts and digests. Then `insert` locks the heads of the
+chains, links each entry to the one before, and writes them.
 """
 
 from __future__ import annotations
 
 import os
-import sqlite3
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import date, datetime
-from io import StringIO
 from itertools import groupby
-from operator import itemgetter
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 import orjson
 
 from app import actor, clock, config, db
-from app.audit import digest
-from app.audit.models import AuditEntry
+from app.audit import digest, insert
 
 CREATE, UPDATE, DELETE = "CREATE", "UPDATE", "DELETE"
 HIDDEN = "***"
+PLACE = ("operation", "table_name", "record_id")
 Value = tuple[str, str | None, str | None]  # column, old, new
-
-COLUMNS = tuple(column.name for column in AuditEntry.__table__.columns)
-_INSERT = (
-    f"INSERT INTO audit_log ({', '.join(COLUMNS)})"  # noqa: S608 - names of our own columns
-    f" VALUES ({', '.join('?' for name in COLUMNS)})"
-)
-_HEAD = (
-    "SELECT (SELECT max(id) FROM audit_log), last_id, checksum"
-    " FROM (SELECT 1) LEFT JOIN audit_heads ON account_id = ?"
-)
-_MOVE = (
-    "INSERT INTO audit_heads (account_id, last_id, checksum, checkpoint_id, changed_at)"
-    " VALUES (?, ?, ?, 0, ?) ON CONFLICT (account_id) DO UPDATE SET"
-    " last_id = excluded.last_id, checksum = excluded.checksum, changed_at = excluded.changed_at"
-)
-
-MANY = 50
-_OPEN = (
-    "INSERT INTO audit_heads (account_id, last_id, checksum, checkpoint_id, changed_at)"
-    " VALUES (%s, 0, %s, 0, %s) ON CONFLICT (account_id) DO NOTHING"
-)
-_LOCK = "SELECT checksum FROM audit_heads WHERE account_id = %s FOR UPDATE"
-_IDS = "SELECT nextval('audit_log_ids') FROM generate_series(1, %s)"
-_COPY = f"COPY audit_log ({', '.join(COLUMNS)}) FROM STDIN"
-_MOVE_TO = (
-    "UPDATE audit_heads SET last_id = %s, checksum = %s, changed_at = %s WHERE account_id = %s"
-)
-_ESCAPED = str.maketrans({"\\": "\\\\", "\t": "\\t", "\n": "\\n", "\r": "\\r"})
 
 
 class Change(NamedTuple):
-    """What is to become one entry."""
+    """What happened to a row: each of the values is to become one entry."""
 
     account_id: str
-    operation: str
-    table_name: str
-    record_id: str
-    column_name: str
-    old_value: str | None
-    new_value: str | None
+    place: tuple[str, str, str]  # operation, table_name, record_id
+    values: Sequence[Value]
     extra_metadata: Mapping[str, str | int] | None
 
 
@@ -85,10 +48,10 @@ def note(
 ) -> None:
     """Have the open transaction audit what happened to the columns of a row."""
     if enabled():
-        place = (account_id, operation, table_name, record_id)
-        changes = [Change(*place, *value, extra_metadata) for value in values]
+        place = (operation, table_name, record_id)
+        change = Change(account_id, place, list(values), extra_metadata)
         # Last of all, as the heads of the chains are locked from then on.
-        db.before_commit(_append, *changes, last=True)
+        db.before_commit(_append, change, last=True)
 
 
 def text(value: Any) -> str | None:
@@ -103,80 +66,38 @@ def text(value: Any) -> str | None:
 
 
 def _append(changes: list[Change]) -> None:
-    changes.sort(key=lambda change: change.account_id)  # stable: within an account as it happened
-    entries = _with_digests(changes, actor.current(), clock.now())
-    connection = db.connection()
-    if connection.dialect.name == "sqlite":
-        _append_alone(connection, entries)
-    elif len(entries) >= MANY:
-        _append_many(connection, entries)
-    else:
-        payload = orjson.dumps(entries).decode()
-        connection.exec_driver_sql("SELECT append_audit(%s)", (payload,))
+    told = _told(actor.current(), clock.now())
+    account_of = attrgetter("account_id")
+    changes.sort(key=account_of)  # stable: within an account as it happened
+    chains = [(id, _entries(group, told)) for id, group in groupby(changes, account_of)]
+    insert.all_of([chain for chain in chains if chain[1]], told)
 
 
-def _with_digests(
-    changes: Sequence[Change], who: actor.Actor, moment: datetime
-) -> list[dict[str, Any]]:
+def _told(who: actor.Actor, moment: datetime) -> insert.Told:
     same: dict[str, Any] = who._asdict()
-    same["occurred_at"] = clock.iso(moment)
     same["es_timestamp"] = clock.iso(who.es_timestamp) if who.es_timestamp else None
-    told = [same[name] for name in digest.ACTOR_COLUMNS]
-    random = os.urandom(2 * digest.SALT_BYTES * len(changes)).hex()
-    width = 2 * digest.SALT_BYTES
-    entries = []
-    for i, change in enumerate(changes):
-        at = 2 * i * width
-        salt, actor_salt = random[at : at + width], random[at + width : at + 2 * width]
-        entry = change._asdict() | same
-        entry["salt"], entry["actor_salt"] = salt, actor_salt
-        entry["values_digest"] = digest.salted(salt, (change.old_value, change.new_value))
-        entry["actor_digest"] = digest.salted(actor_salt, told)
-        entry["entry_digest"] = digest.entry_digest(entry)
-        entries.append(entry)
+    return insert.Told(**same, occurred_at=clock.iso(moment))
+
+
+def _entries(changes: Iterable[Change], told: insert.Told) -> list[insert.Entry]:
+    same = told._asdict()
+    actor_text = digest.canonical([same[name] for name in digest.ACTOR_COLUMNS])
+    entries: list[insert.Entry] = []
+    for account_id, place, values, extra in changes:
+        shared = {**same, **dict(zip(PLACE, place, strict=True)), "extra_metadata": extra}
+        stencil = digest.Stencil(account_id, shared)
+        metadata = digest.canonical(extra).decode() if extra else None
+        salts = _salts(2 * len(values))
+        for value in values:
+            salt, actor_salt = next(salts), next(salts)
+            values_digest = digest.salted(salt, value[1:])
+            actor_digest = digest.salted_text(actor_salt, actor_text)
+            entry_digest = stencil.entry_digest(value[0], values_digest, actor_digest)
+            hashes = (salt, values_digest, actor_salt, actor_digest, entry_digest)
+            entries.append(insert.Entry(*place, *value, metadata, *hashes))
     return entries
 
 
-def _append_alone(connection: Any, entries: Sequence[dict[str, Any]]) -> None:
-    # The driver's own connection: the way through SQLAlchemy costs as much as the work.
-    driver: sqlite3.Connection = connection.connection.driver_connection
-    for account_id, chain in groupby(entries, key=itemgetter("account_id")):
-        newest, last_id, previous = driver.execute(_HEAD, (account_id,)).fetchone()
-        id, previous = max(newest or 0, last_id or 0), previous or digest.FIRST_PREVIOUS
-        rows = []
-        for entry in chain:
-            id += 1
-            previous = _link(entry, id, previous)
-            rows.append([entry[name] for name in COLUMNS])
-        driver.executemany(_INSERT, rows)
-        driver.execute(_MOVE, (account_id, id, previous, entries[0]["occurred_at"]))
-
-
-def _link(entry: dict[str, Any], id: int, previous: str) -> str:
-    """Put an entry at its place of the chain, in the form in which it is stored."""
-    entry["id"], entry["previous_hash"] = id, previous
-    entry["checksum"] = digest.checksum(previous, id, entry["entry_digest"])
-    if extra := entry["extra_metadata"]:
-        entry["extra_metadata"] = orjson.dumps(extra).decode()
-    return str(entry["checksum"])
-
-
-def _append_many(connection: Any, entries: Sequence[dict[str, Any]]) -> None:
-    """What `append_audit` does, for half of the database's work where entries are many."""
-    with connection.connection.cursor() as cursor:
-        for account_id, group in groupby(entries, key=itemgetter("account_id")):
-            chain, moment = list(group), entries[0]["occurred_at"]
-            cursor.execute(_OPEN, (account_id, digest.FIRST_PREVIOUS, moment))
-            cursor.execute(_LOCK, (account_id,))
-            (previous,) = cursor.fetchone()
-            cursor.execute(_IDS, (len(chain),))
-            ids = sorted(id for (id,) in cursor.fetchall())
-            for entry, id in zip(chain, ids, strict=True):
-                previous = _link(entry, id, previous)
-            cursor.copy_expert(_COPY, StringIO("".join(map(_line, chain))))
-            cursor.execute(_MOVE_TO, (ids[-1], previous, moment, account_id))
-
-
-def _line(entry: Mapping[str, Any]) -> str:
-    values = (entry[name] for name in COLUMNS)
-    return "\t".join(["\\N" if v is None else str(v).translate(_ESCAPED) for v in values]) + "\n"
+def _salts(count: int) -> Iterator[str]:
+    random, width = os.urandom(digest.SALT_BYTES * count).hex(), 2 * digest.SALT_BYTES
+    return (random[at : at + width] for at in range(0, len(random), width))

@@ -14,7 +14,6 @@ from app.audit import checkpoints, transfer, verify
 
 audit = AppGroup("audit", help="The audit log.")
 FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
-STEP = 10_000
 
 
 @audit.command("verify")
@@ -58,8 +57,7 @@ def list_checkpoints() -> None:
 
 
 def _progress(checked: int) -> None:
-    if checked % STEP == 0 and checked:
-        click.echo(f"\r{checked} entries checked", nl=False, err=True)
+    click.echo(f"\r{checked} entries checked", nl=False, err=True)
 
 
 def _checkpoints(path: Path) -> Iterator[dict[str, Any]]:

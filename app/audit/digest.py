@@ -36,6 +36,8 @@ CHAINED = (
     "user_id",
     "values_digest",
 )
+# What the entries of one row have in common, but for the account: the keys in the middle.
+SHARED = CHAINED[3:-1]
 
 
 def canonical(value: Any) -> bytes:
@@ -45,7 +47,12 @@ def canonical(value: Any) -> bytes:
 
 def salted(salt: str, values: Sequence[str | None]) -> str:
     """H of a salt, a line feed, and J of the values."""
-    return sha256(salt.encode() + b"\n" + canonical(values)).hexdigest()
+    return salted_text(salt, canonical(values))
+
+
+def salted_text(salt: str, text: bytes) -> str:
+    """H of a salt, a line feed, and a text that is J of something already."""
+    return sha256(b"%b\n%b" % (salt.encode(), text)).hexdigest()
 
 
 def values_digest(salt: str, old_value: str | None, new_value: str | None) -> str:
@@ -61,6 +68,26 @@ def actor_digest(salt: str, actor: Mapping[str, Any]) -> str:
 def entry_digest(entry: Mapping[str, Any]) -> str:
     """The digest of all of an entry but its place in the chain."""
     return sha256(canonical({name: entry[name] for name in CHAINED})).hexdigest()
+
+
+class Stencil:
+    """The entry digests of one row's columns: what these have in common is written once."""
+
+    def __init__(self, account_id: str, shared: Mapping[str, Any]) -> None:
+        """What is shared: all of CHAINED but the account and what `entry_digest` is given."""
+        self._begin = b'{"account_id":%b,"actor_digest":"' % canonical(account_id)
+        # All of these keys stand between column_name and values_digest in their order.
+        self._middle = canonical({name: shared[name] for name in SHARED})[1:-1]
+
+    def entry_digest(self, column_name: str, values_digest: str, actor_digest: str) -> str:
+        """The digest of all of an entry but its place in the chain."""
+        column, middle = canonical(column_name), self._middle
+        end = b'","column_name":%b,%b,"values_digest":"%b"}' % (
+            column,
+            middle,
+            values_digest.encode(),
+        )
+        return sha256(self._begin + actor_digest.encode() + end).hexdigest()
 
 
 def checksum(previous_hash: str, id: int, entry_digest: str) -> str:

@@ -59,7 +59,8 @@ class Mask:
 
     def __call__(self, entry: Entry) -> Entry:
         """The entry, with personal values masked, and without the salt that would prove a guess."""
-        mask = None if self._off or entry["salt"] is None else self._mask_of(entry)
+        hidden = entry["salt"] is not None
+        mask = self._mask_of(entry["table_name"], entry["column_name"]) if hidden else None
         if mask is None:
             return entry
         for name in ("old_value", "new_value"):
@@ -67,8 +68,13 @@ class Mask:
         entry["salt"], entry["masked"] = None, True
         return entry
 
-    def _mask_of(self, entry: Entry) -> Callable[[str], str] | None:
-        table_name, column = entry["table_name"], entry["column_name"]
+    def hides(self, table_name: str, column: str) -> bool:
+        """Whether the caller may not see the values of a column."""
+        return self._mask_of(table_name, column) is not None
+
+    def _mask_of(self, table_name: str, column: str) -> Callable[[str], str] | None:
+        if self._off:
+            return None
         if not table_name.startswith(tables.PREFIX):
             return _hide if (table_name, column) in PERSONAL else None
         if column == "id":

@@ -249,21 +249,19 @@ def get_audit_log(entry_id: str) -> Response:
 def export_audit_logs(args: dict[str, Any]) -> Response:
     """Export audit entries, chain by chain, each in its order.
 
-    CSV and JSON lines are the entries; JSON also tells checkpoints and how many values are masked
-    or erased. In CSV an apostrophe disarms cells that a spreadsheet would run; docs/audit.md says
-    how to read them back.
+    `X-Service-Values-Masked` and `X-Service-Values-Erased` say of how many entries, when the
+    export began. CSV and JSON lines are the entries; JSON also tells checkpoints and, in the end,
+    how many values are masked or erased. In CSV an apostrophe disarms cells that a spreadsheet
+    would run; docs/audit.md says how to read them back.
     """
-    found = service.exported(args, by=principal())
-    kept = checkpoints.of(args.get("account_id"))
-    text = transfer.written(args["format"], found, kept)
-    response = Response(
-        stream_with_context(text),
-        mimetype=transfer.FORMATS[args["format"]],
-        direct_passthrough=True,
+    format, by = args["format"], principal()
+    text = transfer.written(
+        format, service.exported(args, by=by), checkpoints.of(args.get("account_id"))
     )
-    name = f"audit-log.{args['format']}"
-    response.headers["Content-Disposition"] = f"attachment; filename={name}"
-    return response
+    headers = transfer.headers(format, service.told_of_export(args, by=by))
+    mimetype = transfer.FORMATS[format]
+    text = stream_with_context(text)
+    return Response(text, headers=headers, mimetype=mimetype, direct_passthrough=True)
 
 
 @blueprint.route("/verify", methods=["GET"])

@@ -54,6 +54,22 @@ def exported(asked: Mapping[str, Any], *, by: Principal) -> Iterator[Entry]:
     return map(Mask(by), entries.in_order(_where(asked)))
 
 
+def told_of_export(asked: Mapping[str, Any], *, by: Principal) -> dict[str, int]:
+    """How many values of an export's entries are masked, and how many erased."""
+    columns, mask = (AuditEntry.table_name, AuditEntry.column_name), Mask(by)
+    erased = AuditEntry.salt.is_(None).label("erased")
+    counted = sa.select(*columns, erased, sa.func.count()).where(*_where(asked))
+    found = {"values_masked": 0, "values_erased": 0}
+    for table_name, column, is_erased, count in db.connection().execute(
+        counted.group_by(*columns, erased)
+    ):
+        if is_erased:
+            found["values_erased"] += count
+        elif mask.hides(table_name, column):
+            found["values_masked"] += count
+    return found
+
+
 def _where(asked: Mapping[str, Any]) -> list[Any]:
     where = [getattr(AuditEntry, name) == asked[name] for name in FILTERS if name in asked]
     if "from_date" in asked:

@@ -12,15 +12,21 @@ from typing import Any
 import orjson
 
 from app.audit import digest
-from app.audit.append import COLUMNS
 from app.audit.entries import Entry
+from app.audit.models import AuditEntry
 
 FORMATS = {"csv": "text/csv", "json": "application/json", "jsonl": "application/x-ndjson"}
-NAMES = (*COLUMNS, "masked")
+NAMES = (*(column.name for column in AuditEntry.__table__.columns), "masked")
 # A spreadsheet would run such a cell. The quote that disarms it is doubled where it is the
 # cell's own, and stands alone for an empty text: so every cell can be read back exactly.
 RISKY = ("=", "+", "-", "@", "\t", "\r", "\n", "'")
 LINES = 500
+
+
+def headers(format: str, told: Mapping[str, int]) -> dict[str, str]:
+    """What an export says of itself: its file name, and how many values are masked or erased."""
+    counts = {f"X-Service-{name.replace('_', '-').title()}": str(n) for name, n in told.items()}
+    return {"Content-Disposition": f"attachment; filename=audit-log.{format}", **counts}
 
 
 def written(format: str, given: Iterable[Entry], checkpoints: Iterable[Any]) -> Iterator[bytes]:

@@ -10,7 +10,7 @@ from urllib.parse import quote
 import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
-from app import clock, config, crypto, db, events, jobs, mail
+from app import actor, clock, config, crypto, db, events, jobs, mail
 from app.accounts import groups as account_groups
 from app.accounts import roles
 from app.accounts import service as accounts
@@ -166,7 +166,8 @@ def _join(session: Session, invitation: Invitation, hash: str, name: str | None)
     user = accounts.create_user(
         invitation.account_id, email=invitation.email, password_hash=hash, role=role.name, name=name
     )
-    # The link came by mail to this address: that proves it.
+    # The link came by mail to this address: that proves it, and who acts.
+    actor.identify(user.id, user.email, user.name)
     accounts.mark_verified(user)
     wanted = (Group.account_id == invitation.account_id, Group.id.in_(invitation.groups))
     for group in session.scalars(sa.select(Group).where(*wanted)):

@@ -6,7 +6,7 @@ from datetime import timedelta
 
 import sqlalchemy as sa
 
-from app import clock, db
+from app import actor, clock, db
 from app.accounts.models import Account, User
 from app.auth import tokens
 from app.auth.models import MailedToken
@@ -71,7 +71,10 @@ def use(token: str, purpose: str) -> tuple[User, str] | None:
         if used is None or used.expires_at <= clock.now():
             return None
         user = session.get(User, (used.account_id, used.user_id))
-    return (user, used.email) if user and _opens(purpose, user, used.email) else None
+    if user is None or not _opens(purpose, user, used.email):
+        return None
+    actor.identify(user.id, user.email, user.name)
+    return user, used.email
 
 
 def not_valid() -> BadRequest:

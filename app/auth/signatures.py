@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -29,7 +30,9 @@ class Signature:
     timestamp: datetime
 
 
-def check(headers: Headers, caller: Principal, address: str | None) -> Signature | None:
+def check(
+    headers: Headers | Mapping[str, str], caller: Principal, address: str | None
+) -> Signature | None:
     """The signature that a request carries, if any. Raises Malformed, Unauthorized."""
     given = {name: headers.get(name, "").strip() for name in (USERNAME, PASSWORD, REASON)}
     if not any(given.values()):

@@ -79,11 +79,11 @@ def export_audit_log(format: str) -> Response:
     asked = _asked(listing, wrong)
     if wrong:
         raise NotFound
-    found = service.exported(asked, by=guard.known_caller())
-    text = transfer.written(format, found, checkpoints.of(asked.get("account_id")))
-    response = Response(stream_with_context(text), mimetype=transfer.FORMATS[format])
-    response.headers["Content-Disposition"] = f"attachment; filename=audit-log.{format}"
-    return response
+    by = guard.known_caller()
+    found, kept = service.exported(asked, by=by), checkpoints.of(asked.get("account_id"))
+    headers = transfer.headers(format, service.told_of_export(asked, by=by))
+    text = stream_with_context(transfer.written(format, found, kept))
+    return Response(text, headers=headers, mimetype=transfer.FORMATS[format])
 
 
 @blueprint.get(f"{AUDIT}/chains")

@@ -13,7 +13,8 @@ from app.errors import AppError, InvalidValues, problem
 
 Page = tuple[str, int]
 # Refusals that a form can tell of; whatever else goes wrong has a page of its own.
-TOLD_IN_FORM = (400, 401, 403, 409, 429)
+TOLD_IN_FORM = (400, 401, 403, 409, 428, 429)
+UNSIGNED = "This reaches records that are changed with an electronic signature only: sign it."
 LONGEST_PASSWORD = 20_000
 MOST_CHOSEN = 100
 
@@ -84,4 +85,4 @@ def _messages(error: AppError) -> list[tuple[str | None, str]]:
     details: Sequence[Mapping[str, Any]] = error.extra.get("details") or ()
     if details:
         return [(one["field"], one["message"]) for one in details]
-    return [(error.extra.get("field"), error.message)]
+    return [(error.extra.get("field"), UNSIGNED if error.status == 428 else error.message)]

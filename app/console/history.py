@@ -5,7 +5,7 @@ from __future__ import annotations
 from flask import request
 from werkzeug.wrappers import Response as BaseResponse
 
-from app.console import guard, lists, places
+from app.console import guard, lists, places, signing
 from app.console.blueprint import blueprint
 from app.console.forms import Form, Page, told
 from app.console.record_pages import RECORD
@@ -36,10 +36,12 @@ def restore_record(account_id: str, name: str, record_id: str) -> Page | BaseRes
     chosen = request.form.get("audit_id", "")
     if not chosen.isascii() or not chosen.isdigit() or len(chosen) > LARGEST_ID:
         raise NotFound
+    form = Form()
     try:
+        signing.sign(shelf, form)
         history.restore(shelf.collection.name, record_id.lower(), int(chosen), by=shelf.by)
     except AppError as error:
-        return _page(account_id, name, record_id, Form().refused(error))
+        return _page(account_id, name, record_id, form.refused(error))
     notice = "The record is as it was then."
     return told(notice, "console.show_record", **shelf.at, record_id=record_id)
 

@@ -47,6 +47,17 @@ class Shelf(Place):
     collection: Definition
 
     @property
+    def demands_signature(self) -> bool:
+        """Whether its records are changed with an electronic signature only."""
+        return bool(self.collection.options.get("require_signature"))
+
+    @property
+    def signer(self) -> str:
+        """The address of the caller, where it is one of this account, and so may sign here."""
+        at_home = self.by.home is not None and self.by.home.id == self.account.id
+        return self.by.email or "" if at_home else ""
+
+    @property
     def at(self) -> dict[str, Any]:
         """The collection in addresses."""
         return {"account_id": self.account.id, "name": self.collection.name}

@@ -12,7 +12,7 @@ from werkzeug.wrappers import Response as BaseResponse
 
 from app import errors
 from app.collections.fields import SYSTEM_FIELDS
-from app.console import guard, places, record_filter
+from app.console import guard, places, record_filter, signing
 from app.console.blueprint import blueprint
 from app.console.forms import Form, Page, told
 from app.console.places import Shelf
@@ -121,6 +121,7 @@ def import_records(account_id: str, name: str) -> Page | BaseResponse:
     dry_run = request.form.get("do") != "import"
     try:
         format, raw = _file()
+        signing.sign(shelf, form)
     except AppError as error:
         return _page(shelf, form.refused(error))
     run = Run(account_id, name, format, raw, dry_run, form, _count(format, raw))

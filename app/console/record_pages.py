@@ -6,7 +6,7 @@ from flask import request
 from werkzeug.wrappers import Response as BaseResponse
 
 from app.collections.access import Access
-from app.console import guard, places, record_form, references
+from app.console import guard, places, record_form, references, signing
 from app.console.blueprint import blueprint
 from app.console.forms import Form, Page, told
 from app.console.places import Shelf
@@ -50,6 +50,7 @@ def create_record(account_id: str, name: str) -> Page | BaseResponse:
     if _pick(shelf, form):
         return _new(shelf, form, access)
     try:
+        signing.sign(shelf, form)
         made = service.create(shelf.collection.name, form.body(new=True), by=shelf.by)
     except AppError as error:
         return _new(shelf, form.refused(error), access)
@@ -85,6 +86,7 @@ def change_record(account_id: str, name: str, record_id: str) -> Page | BaseResp
         body = form.body(new=False)
         if body:
             seen = form["seen"] or None
+            signing.sign(shelf, form)
             service.patch(shelf.collection.name, record_id, body, if_match=seen, by=shelf.by)
     except PreconditionFailed:
         form.values["seen"] = record.etag if record else ""
@@ -101,13 +103,15 @@ def change_record(account_id: str, name: str, record_id: str) -> Page | BaseResp
 @guard.steady
 def delete_record(account_id: str, name: str, record_id: str) -> Page | BaseResponse:
     """Delete a record."""
-    shelf = places.shelf(account_id, name)
+    shelf, refused = places.shelf(account_id, name), Form()
     try:
+        signing.sign(shelf, refused)
         service.delete(shelf.collection.name, record_id, by=shelf.by)
     except AppError as error:
-        refused = Form().refused(error)
+        refused = refused.refused(error)
         record = _record(shelf, record_id)
         form = _form(shelf, record)
+        form.values |= refused.values
         form.problem, form.status = refused.problem, refused.status
         return _one(shelf, record_id, record, form)
     return told("The record is deleted.", "console.show_records", **shelf.at)

@@ -59,6 +59,10 @@ class SchemaForm(Form):
             raise InvalidValues(found)
         return specs
 
+    def options(self) -> dict[str, bool]:
+        """The options of the collection that the form sets."""
+        return {"require_signature": bool(self["require_signature"])}
+
     def filled(self) -> list[int]:
         """The rows in which something stands; those of present fields always count."""
         return [n for n in range(self.rows) if n < len(self.present) or self._is_filled(n)]
@@ -186,9 +190,12 @@ def blank() -> SchemaForm:
     return SchemaForm({"collection_name": ""}, rows=BLANK_ROWS)
 
 
-def of_schema(schema: Sequence[Mapping[str, Any]], version: int) -> SchemaForm:
+def of_schema(
+    schema: Sequence[Mapping[str, Any]], version: int, options: Mapping[str, Any]
+) -> SchemaForm:
     """The form that stands for the fields of a collection."""
     form = SchemaForm({"version": str(version)}, present=schema, rows=len(schema) + 1)
+    form.values["require_signature"] = "true" if options.get("require_signature") else ""
     for n, spec in enumerate(schema):
         for key in INPUTS:
             value = (spec.get("options") or {}).get(key) if key in OPTIONS else spec.get(key)
@@ -211,7 +218,8 @@ def sent(present: Sequence[Mapping[str, Any]] = ()) -> SchemaForm:
     text = request.form.get("rows", "")
     sent_rows = int(text) if text.isascii() and text.isdigit() and len(text) < 4 else 0
     rows = min(max(sent_rows, len(present)), LONGEST_SCHEMA)
-    values = {key: _text(key) for key in ("collection_name", "version", "planned")}
+    once = ("collection_name", "version", "planned", "require_signature")
+    values = {key: _text(key) for key in once}
     values |= {f"{key}_{n}": _text(f"{key}_{n}") for n in range(rows) for key in INPUTS}
     for n, spec in enumerate(present[:rows]):
         values |= {f"{key}_{n}": _shown(key, spec[key]) for key in FIXED}

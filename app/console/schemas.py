@@ -48,7 +48,7 @@ def make_collection() -> Page | BaseResponse:
         plan = _plan_of_new(form["collection_name"], specs)
         if not _is_planned(form, specs):
             return _editor(None, form, plan)
-        row = service.create(form["collection_name"], specs, {})
+        row = service.create(form["collection_name"], specs, {"options": form.options()})
     except AppError as error:
         return _editor(None, form.refused(_about_name(error)))
     notice = f"{row.name} is made. It is closed to all but superadmins until you edit its rules."
@@ -61,7 +61,7 @@ def make_collection() -> Page | BaseResponse:
 def show_schema(collection_id: str) -> Page:
     """The editor with the fields as they are."""
     row = service.find(collection_id)
-    return _editor(row, schema_form.of_schema(row.schema, row.version))
+    return _editor(row, schema_form.of_schema(row.schema, row.version, row.options))
 
 
 @blueprint.post(SCHEMA)
@@ -79,10 +79,11 @@ def change_schema(collection_id: str) -> Page | BaseResponse:
         service.check_seen(row, version)
         specs = form.specs()
         with stamps.reloading():
-            plan = updates.plan(row.id, specs)
+            plan = _with_options(updates.plan(row.id, specs), row, form)
         if not _is_planned(form, specs):
             return _editor(row, form, plan)
-        row = updates.update(row.id, specs, {}, seen=form["version"])
+        changes = {"options": form.options()}
+        row = updates.update(row.id, specs, changes, seen=form["version"])
     except AppError as error:
         return _editor(row, form.refused(error))
     return told(
@@ -133,6 +134,15 @@ def _plan_of_new(name: str, specs: Sequence[schema.Spec]) -> Plan:
     return {"operations": operations, "sql": table.creation(made.table), "problems": []}
 
 
+def _with_options(plan: Plan, row: Collection, form: SchemaForm) -> Plan:
+    changed = [
+        {"field": row.name, "property": name, "before": bool(row.options.get(name)), "after": after}
+        for name, after in form.options().items()
+        if after != bool(row.options.get(name))
+    ]
+    return {**plan, "operations": [*plan["operations"], *changed]}
+
+
 def _of_name(found: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     # A field may be called `name`, too.
     return [{**one, "field": "collection_name"} for one in found]
@@ -146,7 +156,7 @@ def _about_name(error: AppError) -> AppError:
 
 def _is_planned(form: SchemaForm, specs: Sequence[schema.Spec]) -> bool:
     """Whether this is to be applied, and is what the plan that was looked at showed."""
-    text = orjson.dumps([form["collection_name"], form["version"], specs])
+    text = orjson.dumps([form["collection_name"], form["version"], specs, form.options()])
     digest = hashlib.sha256(text).hexdigest()
     seen, form.values["planned"] = form["planned"], digest
     return request.form.get("do") == "apply" and seen == digest

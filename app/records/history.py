@@ -8,16 +8,14 @@ history; it is not restored, as its id and whatever referred to it are gone for 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass
-from datetime import datetime
+from itertools import groupby
+from operator import attrgetter
 from typing import Any
 
 import orjson
 import sqlalchemy as sa
 
-from app import clock, db, rules, stamps
-from app.audit.append import CREATE, DELETE, UPDATE
+from app import db, stamps
 from app.audit.models import AuditEntry
 from app.auth.principal import Principal
 from app.collections import access as accesses
@@ -25,102 +23,19 @@ from app.collections import definition as definitions
 from app.collections import masking
 from app.collections.access import Access
 from app.collections.definition import Definition
-from app.collections.fields import SYSTEM_FIELDS, Field, Refused
+from app.collections.fields import SYSTEM_FIELDS, Field
 from app.errors import InvalidValues, NotFound
+from app.records import past as pasts
 from app.records import query, store
 from app.records import service as records
 
 LOG = AuditEntry.__table__
-AS_JSON = (rules.Type.NUMBER, rules.Type.BOOLEAN, rules.Type.JSON)
 TOLD = (
     *("operation", "occurred_at", "user_id", "user_email", "user_name"),
     *("es_username", "es_reason", "es_timestamp", "request_id"),
 )
 Shown = dict[str, Any]
 State = dict[str, Any]
-
-
-@dataclass
-class Past:
-    """A record's entries, the oldest first, and how it stands; None where it is deleted."""
-
-    definition: Definition
-    record_id: str
-    account_id: str
-    present: store.Row | None
-    entries: Sequence[Any]
-
-    def before(self, first: int) -> State | None:
-        """The stored values before the entry at this place of `entries`; None where none were."""
-        state: State | None = dict(self.present) if self.present else None
-        for place in range(len(self.entries) - 1, first - 1, -1):
-            state = self._undone(state, place)
-        return state
-
-    def _undone(self, state: State | None, place: int) -> State | None:
-        entry = self.entries[place]
-        if entry.record_id != self.record_id:
-            return self._unfilled(state, place)
-        if entry.operation == CREATE and entry.column_name == "id":
-            return None
-        if entry.operation == DELETE and state is None:
-            state = dict.fromkeys(self.definition.table.c.keys())
-            state |= self._system_values()
-        if state is not None and entry.column_name in self.definition.fields:
-            field = self.definition.fields[entry.column_name]
-            state[field.name] = stored(field, entry.old_value)
-        return state
-
-    def _unfilled(self, state: State | None, place: int) -> State | None:
-        # A default was given to whoever had no value; this record only if it never got one.
-        filled = self.entries[place]
-        field = self.definition.fields.get(filled.column_name)
-        if state is None or field is None:
-            return state
-        mine = [e for e in self.entries[:place] if e.record_id == self.record_id]
-        known = next((e for e in reversed(mine) if e.column_name == field.name), None)
-        lacked = known is None or known.new_value is None
-        if lacked and state[field.name] == stored(field, filled.new_value):
-            state[field.name] = None
-        return state
-
-    def _system_values(self) -> State:
-        first = self.entries[0]
-        made = first.operation == CREATE
-        return {
-            "id": self.record_id,
-            "account_id": self.account_id,
-            "created_at": first.occurred_at,
-            "created_by": _user(first) if made else None,
-        }
-
-    def at(self, moment: datetime) -> State | None:
-        """The record at a moment, with who had changed it last; None where there was none."""
-        return self._settled(sum(entry.occurred_at <= moment for entry in self.entries))
-
-    def after(self, audit_id: int) -> State | None:
-        """The record after the whole change that an entry is of. Raises NotFound."""
-        chosen = [e for e in self.entries if e.id == audit_id and e.record_id == self.record_id]
-        if not chosen:
-            raise NotFound("There is no such entry in the history of this record.")
-        return self._settled(sum(e.occurred_at <= chosen[0].occurred_at for e in self.entries))
-
-    def last(self) -> State | None:
-        """The record as it stands, or as it was before it was deleted."""
-        if self.present is not None:
-            return dict(self.present)
-        gone = [n for n, e in enumerate(self.entries) if e.operation == DELETE]
-        return self._settled(gone[0]) if gone else None
-
-    def _settled(self, first: int) -> State | None:
-        state = self.before(first)
-        undone = [e for e in self.entries[first:] if e.record_id == self.record_id]
-        before = [e for e in self.entries[:first] if e.record_id == self.record_id]
-        if state is not None and undone:
-            last = before[-1] if before else None
-            state["updated_at"] = last.occurred_at if last else state["created_at"]
-            state["updated_by"] = _user(last) if last else state["created_by"]
-        return _computed(self.definition, state) if state is not None else None
 
 
 def get(collection: str, record_id: str, asked: Mapping[str, Any], *, by: Principal) -> Shown:
@@ -134,7 +49,7 @@ def get(collection: str, record_id: str, asked: Mapping[str, Any], *, by: Princi
     names = query.names_of(access.readable, asked.get("fields"), found)
     if found:
         raise InvalidValues(found)
-    past = _past(definition, record_id, by)
+    past = pasts.past_of(definition, record_id, by, pasts.all_entries)
     now, then = past.last(), past.at(asked["as_of"])
     if now is None or then is None or not _allows(access, now) or not _allows(access, then):
         raise NotFound("There is no such record.")
@@ -149,23 +64,34 @@ def page(
     One change is what one transaction did. Needs the update rule. Raises NotFound or Forbidden.
     """
     definition = _checked(collection, by)
-    past, view = _within_reach(definition, record_id, "update", by)
-    mine = [entry for entry in past.entries if entry.record_id == past.record_id]
-    changes: dict[tuple[Any, ...], list[Any]] = {}
-    for entry in reversed(mine):
-        key = (entry.occurred_at, entry.request_id, entry.operation)
-        changes.setdefault(key, []).insert(0, entry)
-    chosen = list(changes.values())[skip : skip + limit]
-    return [_told(view, one) for one in chosen], len(changes)
+    _, view = _within_reach(definition, record_id, "update", by, pasts.last_entries)
+    mine = pasts.entries_of(definition, by.one_account(), record_id)
+    changes = pasts.changes(mine)
+    total = db.connection().scalar(sa.select(sa.func.count()).select_from(changes.subquery()))
+    chosen = changes.order_by(sa.desc("newest")).offset(skip).limit(limit).subquery()
+    rows = db.connection().execute(
+        sa.select(LOG, chosen.c.newest)
+        .where(*mine, *(LOG.c[name].is_not_distinct_from(chosen.c[name]) for name in pasts.CHANGE))
+        .order_by(chosen.c.newest.desc(), LOG.c.id)
+    )
+    together = groupby(rows, key=attrgetter("newest"))
+    return [_told(view, list(entries)) for _, entries in together], total or 0
 
 
-def restore(collection: str, record_id: str, audit_id: int, *, by: Principal) -> Shown:
+def restore(
+    collection: str,
+    record_id: str,
+    audit_id: int,
+    *,
+    if_match: str | None = None,
+    by: Principal,
+) -> records.Shown:
     """Write the state after an entry as a new change. Raises what changing a record raises.
 
     Fields that are required now and had no value then stay as they are.
     """
     definition = _checked(collection, by)
-    past, _ = _within_reach(definition, record_id, "update", by)
+    past, _ = _within_reach(definition, record_id, "update", by, pasts.all_entries)
     if past.present is None:
         raise NotFound("This record is deleted.")
     then = past.after(audit_id)
@@ -176,30 +102,15 @@ def restore(collection: str, record_id: str, audit_id: int, *, by: Principal) ->
         if then[name] != past.present[name] and not (field.required and then[name] is None)
     }
     # Once more through JSON, as stored texts of JSON are shown without being parsed.
-    return records.patch(collection, record_id, orjson.loads(orjson.dumps(body)), by=by)
+    body = orjson.loads(orjson.dumps(body))
+    return records.patch(collection, record_id, body, if_match=if_match, by=by)
 
 
 def deletable(collection: str, record_id: str, *, by: Principal) -> tuple[Definition, bool]:
     """A record that the caller may delete, or might have, and whether it still is there."""
     definition = _checked(collection, by)
-    past, _ = _within_reach(definition, record_id, "delete", by)
+    past, _ = _within_reach(definition, record_id, "delete", by, pasts.last_entries)
     return definition, past.present is not None
-
-
-def stored(field: Field, text: str | None) -> Any:
-    """What an entry's text says of a field, in its stored form."""
-    if text is None or field.rule_type is rules.Type.JSON:
-        return text  # which rows hold as text, too
-    value = _json(field, text)
-    with suppress(Refused):
-        return field.clean(value)
-    return value  # the field has become stricter since
-
-
-def _json(field: Field, text: str | None) -> Any:
-    if text is None or field.rule_type not in AS_JSON:
-        return text
-    return orjson.loads(text)
 
 
 def _checked(collection: str, by: Principal) -> Definition:
@@ -209,30 +120,11 @@ def _checked(collection: str, by: Principal) -> Definition:
     return definition
 
 
-def _past(definition: Definition, record_id: str, by: Principal) -> Past:
-    account_id = by.one_account()
-    scoped = store.scope(definition, account_id)
-    present = store.read_one(definition, scoped, record_id, [definition.stamp])
-    return Past(
-        definition, record_id, account_id, present, _entries(definition, account_id, record_id)
-    )
-
-
-def _entries(definition: Definition, account_id: str, record_id: str) -> Sequence[Any]:
-    filled = sa.and_(LOG.c.record_id == definition.id, LOG.c.operation == UPDATE)
-    chosen = sa.select(LOG).where(
-        LOG.c.account_id == account_id,
-        LOG.c.table_name == definition.table_name,
-        sa.or_(LOG.c.record_id == record_id, filled),
-    )
-    return db.connection().execute(chosen.order_by(LOG.c.id)).all()
-
-
 def _within_reach(
-    definition: Definition, record_id: str, operation: str, by: Principal
-) -> tuple[Past, Access | None]:
+    definition: Definition, record_id: str, operation: str, by: Principal, read: pasts.Reader
+) -> tuple[pasts.Past, Access | None]:
     access = accesses.of(by, definition, operation)
-    past = _past(definition, record_id, by)
+    past = pasts.past_of(definition, record_id, by, read)
     state = past.last()
     view = accesses.of(by, definition, "view") if accesses.may(by, definition, "view") else None
     seen = state is not None and view is not None and _allows(view, state)
@@ -246,13 +138,6 @@ def _allows(access: Access, state: Mapping[str, Any]) -> bool:
         return True
     led_to = store.foreseen(access.definition, state, access.follows)
     return access.allows({**state, **led_to})
-
-
-def _computed(definition: Definition, state: State) -> State:
-    context = rules.Context(state, now=clock.now())
-    return state | {
-        name: rules.evaluate(node, context) for name, node in definition.computed.items()
-    }
 
 
 def _shown(access: Access, names: Sequence[str], state: Mapping[str, Any]) -> Shown:
@@ -281,12 +166,8 @@ def _told(view: Access | None, entries: Sequence[Any]) -> Shown:
 
 def _change(view: Access, field: Field, entry: Any) -> Shown:
     values = {
-        name: _masked(view, field.name, _json(field, getattr(entry, name)))
+        name: _masked(view, field.name, pasts.read_json(field, getattr(entry, name)))
         for name in ("old_value", "new_value")
     }
     masked = field.name in view.masked
     return {"field": field.name, **values, "masked": masked, "erased": entry.salt is None}
-
-
-def _user(entry: Any) -> str | None:
-    return None if entry.user_id in ("system", "anonymous") else str(entry.user_id)

@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import marshmallow as ma
-from flask import Response
+from flask import Response, request
 
 from app import rest
 from app.auth.guard import optimistic, principal
 from app.records import erasure, history
 from app.records.routes import EXAMPLE as RECORD
-from app.records.routes import Record
+from app.records.routes import IF_MATCH, Record, tagged
 from app.rest import Access, allow, page_of, respond, superadmin
 
 blueprint = rest.Blueprint(
@@ -133,9 +133,10 @@ def list_changes(args: dict[str, Any], collection: str, record_id: str) -> Respo
 
 
 @blueprint.route(f"{ONE}/restore", methods=["POST"])
+@blueprint.doc(parameters=[IF_MATCH])
 @blueprint.arguments(RestoreBody, example={"audit_id": 41})
 @blueprint.response(200, Record, example=RECORD)
-@blueprint.fails(400, 403, 409)
+@blueprint.fails(400, 403, 409, 412)
 @optimistic
 @allow(Access.ANONYMOUS)
 def restore_record(body: dict[str, Any], collection: str, record_id: str) -> Response:
@@ -144,7 +145,9 @@ def restore_record(body: dict[str, Any], collection: str, record_id: str) -> Res
     Needs the update rule, and every field that differs in the update fields. A deleted record is
     not restored (404). A field that is required now and had no value then stays as it is.
     """
-    return respond(history.restore(collection, record_id, body["audit_id"], by=principal()))
+    if_match = request.headers.get("If-Match")
+    audit_id, by = body["audit_id"], principal()
+    return tagged(history.restore(collection, record_id, audit_id, if_match=if_match, by=by))
 
 
 @blueprint.route(f"{ONE}/erase", methods=["POST"])

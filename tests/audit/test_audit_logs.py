@@ -101,6 +101,9 @@ def test_personal_values_are_masked_but_for_the_group(app: Flask, cast: Cast) ->
     for entry in personal:
         assert (entry["new_value"], entry["salt"], entry["masked"]) == ("***", None, True)
     assert "dora@acme" not in cast.root.get("audit-logs/export").text
+    for format in transfer.FORMATS:
+        counts = cast.root.get(f"audit-logs/export?format={format}").headers
+        assert counts["X-Service-Values-Masked"] == str(len(personal)), format
     by_name = cast.root.get("audit-logs/export?format=json").json
     assert by_name["values_masked"] == len(personal)
     assert verified(cast.root)["valid"]

@@ -7,8 +7,9 @@ import re
 import pytest
 from flask import Flask
 
-from tests.builders import Cast, make_collection, make_record
-from tests.console.browser import HOSTILE, Browser
+from tests.audit.chains import entries
+from tests.builders import PASSWORD, Cast, make_collection, make_record
+from tests.console.browser import HOSTILE, Browser, alert
 
 TITLE = [{"name": "title", "type": "text"}]
 
@@ -70,3 +71,56 @@ def test_a_record_is_taken_back_to_what_it_was(app: Flask, cast: Cast) -> None:
     assert browser.send(path, audit_id="1" * 18).status_code == 404
     assert Browser(app, cast.charlie).get(path).status_code == 404
     assert Browser(app, cast.bob).get(path).status_code == 403
+
+
+def test_records_are_signed_in_forms(app: Flask, cast: Cast) -> None:
+    posts = make_collection(cast.root, schema=TITLE)
+    editor = f"collections/{posts['id']}/schema"
+    superadmin = Browser(app, cast.root)
+    form = {"rows": "1", "version": "1", "require_signature": "true"}
+    planned = superadmin.send(editor, **form, do="plan").text
+    assert "Apply this plan" in planned
+    seen = re.search(r'name="planned" value="([0-9a-f]+)"', planned)
+    assert seen
+    superadmin.done(editor, **form, planned=seen[1], do="apply")
+    assert cast.root.get("collections/posts").json["options"] == {"require_signature": True}
+    assert re.search(r'name="require_signature"[^>]* checked', superadmin.get(editor).text)
+    browser, place = Browser(app, cast.alice), f"records/{cast.alice.account_id}/posts"
+    assert 'name="es_password"' in browser.get(f"{place}/new").text
+    new = {"f_title": "first", "do": "save", "es_username": cast.bob.email, "es_reason": "why"}
+    for password, status, message in (("", 400, "Sign this"), ("wrong", 401, "not valid")):
+        refused = browser.send(f"{place}/new", **new, es_password=password)
+        assert (refused.status_code, message in alert(refused)) == (status, True)
+        assert 'value="why"' in refused.text
+    signed = {**new, "es_password": PASSWORD}
+    browser.done(f"{place}/new", **signed)
+    (made,) = cast.alice.get("records/posts").json["items"]
+    one = f"{place}/{made['id']}"
+    browser.done(one, **{**signed, "f_title": "second"})
+    first = entries(cast.root, table_name="col_posts")[0]["id"]
+    assert browser.send(f"{one}/history", audit_id=first).status_code == 400
+    browser.done(f"{one}/history", **{**signed, "audit_id": first})
+    assert cast.alice.get(f"records/posts/{made['id']}").json["title"] == "first"
+    assert browser.send(f"{one}/delete").status_code == 400
+    browser.done(f"{one}/delete", **signed)
+    told = entries(cast.root, table_name="col_posts")
+    assert {entry["operation"] for entry in told} == {"CREATE", "UPDATE", "DELETE"}
+    assert {(e["es_username"], e["es_reason"]) for e in told} == {(cast.bob.email, "why")}
+
+
+def test_what_turns_out_to_need_a_signature_asks_for_it(app: Flask, cast: Cast) -> None:
+    make_collection(cast.root, schema=TITLE)
+    to_posts = {"name": "post", "type": "reference", "collection": "posts", "on_delete": "cascade"}
+    notes = make_collection(cast.root, "notes", [to_posts])
+    post = make_record(cast.alice, title="x")["id"]
+    make_record(cast.alice, "notes", post=post)
+    demand = {"options": {"require_signature": True}}
+    assert cast.root.patch(f"collections/{notes['id']}", demand).status_code == 200
+    browser, one = Browser(app, cast.alice), f"records/{cast.alice.account_id}/posts/{post}"
+    assert 'name="es_password"' not in browser.get(one).text
+    refused = browser.send(f"{one}/delete")
+    assert (refused.status_code, "sign it" in alert(refused)) == (428, True)
+    assert 'name="es_password"' in refused.text
+    signed = {"es_username": cast.alice.email, "es_password": PASSWORD, "es_reason": "tidying"}
+    browser.done(f"{one}/delete", **signed)
+    assert cast.alice.get("records/notes").json["total"] == 0

@@ -1,7 +1,7 @@
 """compare addresses by mailbox
 
-Revision ID: 0015
-Revises: 0008
+Revision ID: 0010
+Revises: 0009
 Create Date: 2026-11-21 19:30:00.000000
 """
 
@@ -11,8 +11,8 @@ import sqlalchemy as sa
 from alembic import op
 from email_validator import validate_email
 
-revision = "0015"
-down_revision = "0008"
+revision = "0010"
+down_revision = "0009"
 branch_labels = None
 depends_on = None
 

@@ -1,7 +1,7 @@
 """create sso
 
-Revision ID: 0012
-Revises: 0015
+Revision ID: 0011
+Revises: 0010
 Create Date: 2026-11-21 18:20:00.000000
 """
 
@@ -10,8 +10,8 @@ from alembic import op
 
 from app.db import Moment, Text
 
-revision = "0012"
-down_revision = "0015"
+revision = "0011"
+down_revision = "0010"
 branch_labels = None
 depends_on = None
 

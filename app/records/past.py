@@ -1,0 +1,180 @@
+"""What the audit log tells of a record, and what the record was by it (contract 5)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+import orjson
+import sqlalchemy as sa
+
+from app import clock, db, rules
+from app.audit.append import CREATE, DELETE, UPDATE
+from app.audit.models import AuditEntry
+from app.auth.principal import Principal
+from app.collections.definition import Definition
+from app.collections.fields import Field, Refused
+from app.errors import NotFound
+from app.records import store
+
+LOG = AuditEntry.__table__
+AS_JSON = (rules.Type.NUMBER, rules.Type.BOOLEAN, rules.Type.JSON)
+CHANGE = ("occurred_at", "request_id", "operation")  # what the entries of one change share
+State = dict[str, Any]
+Reader = Callable[[Definition, str, str], Sequence[Any]]
+
+
+@dataclass
+class Past:
+    """A record's entries, the oldest first, and how it stands; None where it is deleted."""
+
+    definition: Definition
+    record_id: str
+    account_id: str
+    present: store.Row | None
+    entries: Sequence[Any]
+
+    def before(self, first: int) -> State | None:
+        """The stored values before the entry at this place of `entries`; None where none were."""
+        state: State | None = dict(self.present) if self.present else None
+        for place in range(len(self.entries) - 1, first - 1, -1):
+            state = self._undone(state, place)
+        return state
+
+    def _undone(self, state: State | None, place: int) -> State | None:
+        entry = self.entries[place]
+        if entry.record_id != self.record_id:
+            return self._unfilled(state, place)
+        if entry.operation == CREATE and entry.column_name == "id":
+            return None
+        if entry.operation == DELETE and state is None:
+            state = dict.fromkeys(self.definition.table.c.keys())
+            state |= self._system_values()
+        if state is not None and entry.column_name in self.definition.fields:
+            field = self.definition.fields[entry.column_name]
+            state[field.name] = stored(field, entry.old_value)
+        return state
+
+    def _unfilled(self, state: State | None, place: int) -> State | None:
+        # A default was given to whoever had no value; this record only if it never got one.
+        filled = self.entries[place]
+        field = self.definition.fields.get(filled.column_name)
+        if state is None or field is None:
+            return state
+        mine = [e for e in self.entries[:place] if e.record_id == self.record_id]
+        known = next((e for e in reversed(mine) if e.column_name == field.name), None)
+        lacked = known is None or known.new_value is None
+        if lacked and state[field.name] == stored(field, filled.new_value):
+            state[field.name] = None
+        return state
+
+    def _system_values(self) -> State:
+        first = self.entries[0]
+        made = first.operation == CREATE
+        return {
+            "id": self.record_id,
+            "account_id": self.account_id,
+            "created_at": first.occurred_at,
+            "created_by": _user(first) if made else None,
+        }
+
+    def at(self, moment: datetime) -> State | None:
+        """The record at a moment, with who had changed it last; None where there was none."""
+        return self._settled(sum(entry.occurred_at <= moment for entry in self.entries))
+
+    def after(self, audit_id: int) -> State | None:
+        """The record after the whole change that an entry is of. Raises NotFound."""
+        chosen = [e for e in self.entries if e.id == audit_id and e.record_id == self.record_id]
+        if not chosen:
+            raise NotFound("There is no such entry in the history of this record.")
+        return self._settled(sum(e.occurred_at <= chosen[0].occurred_at for e in self.entries))
+
+    def last(self) -> State | None:
+        """The record as it stands, or as it was before it was deleted."""
+        if self.present is not None:
+            return dict(self.present)
+        gone = [n for n, e in enumerate(self.entries) if e.operation == DELETE]
+        return self._settled(gone[0]) if gone else None
+
+    def _settled(self, first: int) -> State | None:
+        state = self.before(first)
+        undone = [e for e in self.entries[first:] if e.record_id == self.record_id]
+        before = [e for e in self.entries[:first] if e.record_id == self.record_id]
+        if state is not None and undone:
+            last = before[-1] if before else None
+            state["updated_at"] = last.occurred_at if last else state["created_at"]
+            state["updated_by"] = _user(last) if last else state["created_by"]
+        return _computed(self.definition, state) if state is not None else None
+
+
+def past_of(definition: Definition, record_id: str, by: Principal, read: Reader) -> Past:
+    """What there is to tell of a record, by the entries that `read` reads."""
+    account_id = by.one_account()
+    scoped = store.scope(definition, account_id)
+    present = store.read_one(definition, scoped, record_id, [definition.stamp])
+    alive = present is not None and read is last_entries
+    entries = [] if alive else read(definition, account_id, record_id)
+    return Past(definition, record_id, account_id, present, entries)
+
+
+def all_entries(definition: Definition, account_id: str, record_id: str) -> Sequence[Any]:
+    """Everything that concerns a record, also defaults given to many."""
+    filled = sa.and_(LOG.c.record_id == definition.id, LOG.c.operation == UPDATE)
+    chosen = sa.select(LOG).where(
+        LOG.c.account_id == account_id,
+        LOG.c.table_name == definition.table_name,
+        sa.or_(LOG.c.record_id == record_id, filled),
+    )
+    return db.connection().execute(chosen.order_by(LOG.c.id)).all()
+
+
+def last_entries(definition: Definition, account_id: str, record_id: str) -> Sequence[Any]:
+    """What tells the last state of a deleted record: all but the changes between, save the last."""
+    mine = entries_of(definition, account_id, record_id)
+    between = LOG.c.operation == UPDATE
+    last = sa.select(sa.func.max(LOG.c.id)).where(*mine, between).scalar_subquery()
+    chosen = sa.select(LOG).where(*mine, sa.or_(~between, LOG.c.id == last))
+    return db.connection().execute(chosen.order_by(LOG.c.id)).all()
+
+
+def entries_of(definition: Definition, account_id: str, record_id: str) -> list[Any]:
+    """The condition of a record's own entries."""
+    mine = {"account_id": account_id, "table_name": definition.table_name, "record_id": record_id}
+    return [LOG.c[name] == value for name, value in mine.items()]
+
+
+def changes(mine: Sequence[Any]) -> sa.Select[Any]:
+    """What a record went through, each with the id of its `newest` entry."""
+    same = [LOG.c[name] for name in CHANGE]
+    return sa.select(*same, sa.func.max(LOG.c.id).label("newest")).where(*mine).group_by(*same)
+
+
+def stored(field: Field, text: str | None) -> Any:
+    """What an entry's text says of a field, in its stored form."""
+    if text is None or field.rule_type is rules.Type.JSON:
+        return text  # which rows hold as text, too
+    value = read_json(field, text)
+    with suppress(Refused):
+        return field.clean(value)
+    return value  # the field has become stricter since
+
+
+def read_json(field: Field, text: str | None) -> Any:
+    """What an entry's text says of a field, as it was sent."""
+    if text is None or field.rule_type not in AS_JSON:
+        return text
+    return orjson.loads(text)
+
+
+def _computed(definition: Definition, state: State) -> State:
+    context = rules.Context(state, now=clock.now())
+    return state | {
+        name: rules.evaluate(node, context) for name, node in definition.computed.items()
+    }
+
+
+def _user(entry: Any) -> str | None:
+    return None if entry.user_id in ("system", "anonymous") else str(entry.user_id)

@@ -1,0 +1,117 @@
+"""A log of a million entries: lists by index, and is verified in little memory."""
+
+from __future__ import annotations
+
+import multiprocessing
+import resource
+import time
+from functools import partial
+from multiprocessing.connection import Connection
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+from flask import Flask
+
+from app import actor, clock, config, create_app, db
+from app.audit import append, entries, service
+from app.auth.principal import Principal
+from bench.audit import server_seconds
+
+ACCOUNTS = [f"019a9f00-0000-7000-8000-00000000000{i}" for i in range(3)]
+USERS = [f"019a9f00-0000-7000-8000-0000000000f{i}" for i in range(4)]
+OPERATIONS = (append.CREATE, append.UPDATE, append.DELETE)
+TRANSACTION = 500
+FEW, MANY = 10_000, 1_000_000
+MIB = 200
+BY_INDEX = {"postgresql": "Index Scan", "sqlite": "USING INDEX"}
+SINGLE: dict[str, Any] = {
+    "nothing": {},
+    "table": {"table_name": "col_3"},
+    "record": {"record_id": "record-7"},
+    "user": {"user_id": USERS[1]},
+    "operation": {"operation": "DELETE"},
+    "from": {"from_date": clock.parse("2026-01-01T00:00:00Z")},
+    "to": {"to_date": clock.parse("2126-01-01T00:00:00Z")},
+}
+FILTERS = SINGLE | {
+    f"account and {name}": {"account_id": ACCOUNTS[0], **asked} for name, asked in SINGLE.items()
+}
+
+
+def fill(first: int, last: int) -> None:
+    """Write entries; every table, operation and record with every user and account."""
+    for n in range(first // TRANSACTION, last // TRANSACTION):
+        actor.be(partial(actor.Actor, USERS[n % 4], "alice@acme.example", "Alice"))
+        with db.transaction():
+            for i in range(TRANSACTION):
+                place = (OPERATIONS[i % 3], f"col_{i % 7}", f"record-{i % 20}")
+                append.note(ACCOUNTS[n % 3], *place, [("title", None, f"number {n} {i}")])
+    actor.reset()
+    if db.db.engine.dialect.name == "postgresql":
+        db.connection().exec_driver_sql("VACUUM ANALYZE audit_log")
+
+
+def first_page(asked: dict[str, Any]) -> int:
+    """Read the first page in the order of the list. Returns how long it is."""
+    order = {"sort_by": "occurred_at", "sort_order": "desc", "skip": 0, "limit": 50}
+    by = Principal(None)
+    return len(service.page({**order, "include_total": False, **asked}, by=by)[0])
+
+
+def fastest(asked: dict[str, Any]) -> float:
+    """Milliseconds of CPU of a first page, here and in the database's process."""
+    times = []
+    for _ in range(60):
+        begun = time.process_time() + server_seconds()
+        assert first_page(asked) == 50
+        times.append((time.process_time() + server_seconds() - begun) * 1000)
+    return min(times)
+
+
+def plan_of(app: Flask, asked: dict[str, Any]) -> str:
+    """How the database reads a first page."""
+    sent: list[Any] = []
+    told = (db.db.engine, "before_cursor_execute", lambda *args: sent.append(args[2:4]))
+    sa.event.listen(*told)
+    first_page(asked)
+    sa.event.remove(*told)
+    ((statement, parameters),) = [one for one in sent if "audit_log" in one[0]]
+    explain = "EXPLAIN" if db.db.engine.dialect.name == "postgresql" else "EXPLAIN QUERY PLAN"
+    rows = db.connection().exec_driver_sql(f"{explain} {statement}", parameters)
+    return "\n".join(str(row) for row in rows)
+
+
+def verify(settings: config.Config, told: Connection) -> None:
+    """Have the command verify all chains; tell what it printed, and how much memory it took."""
+    found = create_app(settings).test_cli_runner().invoke(args=["audit", "verify"])
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    told.send((found.exit_code, found.output, peak))
+
+
+@pytest.mark.slow
+def test_a_million_entries(app: Flask, database: str) -> None:
+    with app.app_context():
+        fill(0, FEW)
+        few = {name: fastest(asked) for name, asked in FILTERS.items()}
+        fill(FEW, MANY)
+        many = {name: fastest(asked) for name, asked in FILTERS.items()}
+        print({name: (round(few[name], 2), round(many[name], 2)) for name in FILTERS})  # noqa: T201
+        assert not [name for name in FILTERS if many[name] > 1.5 * few[name]], (few, many)
+        for name, asked in FILTERS.items():
+            plan = plan_of(app, asked)
+            assert BY_INDEX[database] in plan, (name, plan)
+            assert not [word for word in ("Seq Scan", "Sort", "B-TREE") if word in plan], name
+    spawn = multiprocessing.get_context("spawn")
+    here, there = spawn.Pipe()
+    settings = app.extensions["atrium.config"]
+    begun = time.perf_counter()
+    process = spawn.Process(target=verify, args=(settings, there))
+    process.start()
+    exit_code, output, peak = here.recv()
+    process.join()
+    print(f"verified in {time.perf_counter() - begun:.0f} s, {peak:.0f} MiB")  # noqa: T201
+    assert exit_code == 0, output
+    assert f"checked {MANY}" in output
+    assert output.count("entries checked") > MANY / entries.PIECE / 2
+    assert peak < MIB
