@@ -75,6 +75,8 @@ def test_an_admin_sets_up_google_and_somebody_signs_in_by_it(
     page.locator("#sso-account").fill("acme")
     look("sso-sign-in")
     press(visit, "Show the providers")
+    expect(page.get_by_role("button", name="Sign in with Google")).to_be_visible()
+    page.wait_for_load_state("networkidle")
     look("sso-offered")
     press(visit, "Sign in with Google")
     expect(page.get_by_role("heading", name="Acme")).to_be_visible()
