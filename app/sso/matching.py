@@ -144,8 +144,7 @@ def _trust(user: User, connection: Connection) -> None:
         return
     # Whoever set this password never proved that the address is theirs.
     user.password_hash, user.auth_provider = None, connection.provider.name
-    for purpose in (links.RESET, links.VERIFICATION, links.EMAIL_CHANGE):
-        links.end(user, purpose)
+    links.end(user, links.RESET, links.VERIFICATION, links.EMAIL_CHANGE)
     events.publish(events.UserLostAccess(user.account_id, user.id))
     accounts.mark_verified(user)
     user.version += 1
