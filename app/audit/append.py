@@ -46,10 +46,9 @@ def note(
     values: Iterable[Value],
     extra_metadata: Mapping[str, str | int] | None = None,
 ) -> None:
-    """Have the open transaction audit what happened to the columns of a row."""
-    if enabled():
-        place = (operation, table_name, record_id)
-        change = Change(account_id, place, list(values), extra_metadata)
+    """Have the open transaction audit what happened to the columns of a row, if anything did."""
+    if enabled() and (told := list(values)):
+        change = Change(account_id, (operation, table_name, record_id), told, extra_metadata)
         # Last of all, as the heads of the chains are locked from then on.
         db.before_commit(_append, change, last=True)
 
@@ -70,7 +69,7 @@ def _append(changes: list[Change]) -> None:
     account_of = attrgetter("account_id")
     changes.sort(key=account_of)  # stable: within an account as it happened
     chains = [(id, _entries(group, told)) for id, group in groupby(changes, account_of)]
-    insert.all_of([chain for chain in chains if chain[1]], told)
+    insert.all_of(chains, told)
 
 
 def _told(who: actor.Actor, moment: datetime) -> insert.Told:
