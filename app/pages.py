@@ -12,7 +12,9 @@ POLICY = (
 
 def wanted() -> bool:
     """Whether a browser asks, where a client of the API gets JSON."""
-    return request.accept_mimetypes.best == "text/html"
+    # Not what is named first: some browsers name what they take besides pages most exactly.
+    kinds = ["application/json", "text/html"]
+    return request.accept_mimetypes.best_match(kinds) == "text/html"
 
 
 def harden(response: Response) -> Response:

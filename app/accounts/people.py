@@ -102,7 +102,7 @@ def change(scope: str | None, user_id: str, body: Mapping[str, Any], *, by: str 
         if demoted or body.get("is_active") is False:
             _check_may_lose(session, user, stays_admin=stays_admin, by=by)
             events.publish(events.UserLostAccess(user.account_id, user.id))
-        if demoted:
+        if {"role", "role_id"} & set(body):
             events.publish(events.RoleSetByHand(user.account_id, user.id))
         user.role = role
         if "name" in body:

@@ -14,7 +14,7 @@ import sqlalchemy as sa
 
 from app import clock, db, stamps
 from app.accounts import service as accounts
-from app.accounts.models import Account
+from app.accounts.models import Account, User
 from app.auth import principal as principals
 from app.auth import tokens
 from app.auth.models import ApiKey
@@ -93,6 +93,14 @@ def revoke(key_id: str, *, by: Principal) -> ApiKey:
         key.version += 1
         session.flush()
         return key
+
+
+def revoke_all(user: User) -> None:
+    """Revoke the keys of a user, as part of the open transaction."""
+    mine = (ApiKey.account_id == user.account_id, ApiKey.created_by == user.id)
+    for key in db.db.session.scalars(sa.select(ApiKey).where(*mine, ~ApiKey.is_revoked)):
+        key.is_revoked, key.revoked_at = True, clock.now()
+        key.version += 1
 
 
 def caller(text: str) -> Principal:

@@ -15,7 +15,7 @@ from app.auth.answers import answer_sign_in, origin, pair
 from app.auth.guard import account_of_host
 from app.auth.service import SignIn
 from app.errors import AppError
-from app.sso import codes, service, sign_in
+from app.sso import codes, flows, service, sign_in
 from app.sso.flows import LIFETIME, Begun
 from app.sso.models import CONSOLE, SAML, TEST, Flow
 from app.sso.service import Connection
@@ -82,14 +82,16 @@ def go_on(ended: Ended) -> BaseResponse:
         return _unkept(redirect(sign_in.with_query(CONSOLE_END, {"code": ended.code})))
     state = _returned_state(flow)
     target = flow.redirect_uri or ""
-    if ended.account.settings.get("sso_tokens_in_fragment"):
+    in_fragment = ended.account.settings.get("sso_tokens_in_fragment")
+    if in_fragment and flows.is_of_browser(flow, cookie_of(flow)):
         signed_in, _ = codes.trade(ended.code, flow.client_state, origin())
         tokens = {name: str(value) for name, value in pair(signed_in).items() if name != "token"}
         target = f"{target}#{urlencode(tokens | state)}"
     else:
         target = sign_in.with_query(target, {"code": ended.code, **state})
     response = redirect(target)
-    response.delete_cookie(_cookie_name(flow))
+    secure = config.current().base_url.startswith("https://")
+    response.delete_cookie(_cookie_name(flow), httponly=True, secure=secure)
     return _unkept(response)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import threading
 from typing import Any
@@ -37,6 +38,7 @@ def verified(connection: Connection, token: Any, nonce: str) -> dict[str, Any]:
     if not isinstance(text, str) or len(text) > LONGEST_TOKEN:
         raise SignInRefused("ID token", "The provider gave none.")
     decoded = _decoded(connection, text)
+    _check_text(decoded.claims)
     claims = CodeIDToken(
         decoded.claims,
         decoded.header,
@@ -62,6 +64,13 @@ def _decoded(connection: Connection, text: str) -> Any:
         except (JoseError, ValueError, TypeError, KeyError, RecursionError) as wrong:
             error = wrong
     raise SignInRefused("signature", f"{type(error).__name__} of the ID token.")
+
+
+def _check_text(claims: Any) -> None:
+    try:
+        json.dumps(claims, ensure_ascii=False).encode()
+    except (ValueError, RecursionError):  # half of a character, which no database takes
+        raise SignInRefused("claims", "The ID token holds what is no text.") from None
 
 
 def _check(claims: CodeIDToken) -> None:

@@ -15,7 +15,8 @@ from sqlalchemy.orm import Session
 from app import clock, db, events
 from app.accounts import service as accounts
 from app.accounts.models import SYSTEM_ACCOUNT_ID, Role, User
-from app.auth import links
+from app.auth import api_keys, links
+from app.errors import Conflict
 from app.sso import roles
 from app.sso.models import Identity
 from app.sso.refusals import NotInvited, SignInRefused
@@ -122,6 +123,8 @@ def _check_may_join(connection: Connection, claimed: Claimed) -> None:
     if domains and not (claimed.email_verified and domain in domains):
         raise NotInvited("email", "The address is of no domain of the account, or not proved.")
     if _owner(account.id, claimed.email):
+        if claimed.email_verified:  # made since it was looked for: found at the next try
+            raise Conflict("Somebody of this address has just joined.")
         raise NotInvited("email", "The address is a user's, and the provider does not prove it.")
 
 
@@ -142,12 +145,21 @@ def _provision(connection: Connection, claimed: Claimed, role: Role | None) -> U
 def _trust(user: User, connection: Connection) -> None:
     if user.email_verified:
         return
-    # Whoever set this password never proved that the address is theirs.
+    # Whoever came first never proved that the address is theirs: nothing of them stays.
     user.password_hash, user.auth_provider = None, connection.provider.name
     links.end(user, links.RESET, links.VERIFICATION, links.EMAIL_CHANGE)
+    api_keys.revoke_all(user)
+    for identity in db.db.session.scalars(_of(user)):
+        db.db.session.delete(identity)
     events.publish(events.UserLostAccess(user.account_id, user.id))
     accounts.mark_verified(user)
     user.version += 1
+
+
+def _of(user: User) -> sa.Select[Identity]:
+    return sa.select(Identity).where(
+        Identity.account_id == user.account_id, Identity.user_id == user.id
+    )
 
 
 def _link(session: Session, connection: Connection, claimed: Claimed, user: User) -> Identity:

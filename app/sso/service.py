@@ -169,7 +169,7 @@ def named_provider(category: str, name: str) -> str:
 
 
 def offered(reference: str | None) -> tuple[Account | None, list[ProviderSetting]]:
-    """What the sign-in page of an account offers: own rows before the system's, by priority."""
+    """What the sign-in page of an account offers: own rows instead of the system's, by priority."""
     account = account_named(reference)
     if account is None:
         return None, []
@@ -178,7 +178,8 @@ def offered(reference: str | None) -> tuple[Account | None, list[ProviderSetting
     chosen = sa.select(ProviderSetting).where(ProviderSetting.account_id.in_(levels))
     rows = list(db.db.session.scalars(chosen.where(ProviderSetting.enabled).order_by(*order)))
     rows.sort(key=lambda row: row.account_id != account.id)
-    return account, list({(r.category, r.provider_name): r for r in reversed(rows)}.values())[::-1]
+    kept = {(row.category, row.provider_name): row for row in reversed(rows)}
+    return account, sorted(kept.values(), key=lambda row: (-row.priority, row.id))
 
 
 def any_enabled() -> bool:

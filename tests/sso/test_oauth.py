@@ -15,6 +15,11 @@ from app import clock
 from tests.builders import Caller
 from tests.sso.flows import HTML, Stage, query_of
 
+CHROME = (
+    "text/html,application/xhtml+xml,application/xml;q=0.9,image/avif,image/webp,image/apng,*/*;q=0.8,"
+    "application/signed-exchange;v=b3;q=0.7"
+)
+
 
 def test_somebody_new_signs_in_and_becomes_a_viewer(stage: Stage) -> None:
     stage.oauth(stage.cast.alice)
@@ -86,6 +91,26 @@ def test_tokens_come_in_the_fragment_where_the_account_asks_for_that(stage: Stag
     assert found["state"] == "x"
     me = Caller(stage.app, Authorization=f"Bearer {found['access_token']}").get("auth/me")
     assert me.json["email"] == "dora@acme.example"
+    # A browser that did not begin the sign-in gets a code at most.
+    body = {"account": "acme", "redirect_uri": stage.client, "state": "mine"}
+    started = stage.anyone.post("auth/oauth/google/authorize", body).json
+    elsewhere = stage.back(stage.browser(), started["url"]).headers["Location"]
+    assert set(query_of(elsewhere)) >= {"code"}
+    assert not urlsplit(elsewhere).fragment
+
+
+def test_who_has_not_proved_an_address_leaves_with_who_does(stage: Stage) -> None:
+    tenant = "00000000-1111-2222-3333-444444444444"
+    stage.oauth(stage.cast.alice, "microsoft", tenant_id=tenant)
+    stage.oauth(stage.cast.alice)
+    owner = stage.provider.who
+    stage.provider.who = {**owner, "sub": "m-1", "tid": tenant, "xms_edov": False}
+    first = stage.traded(stage.sign_in("microsoft"))
+    assert not first["user"]["email_verified"]
+    stage.provider.who = owner
+    assert stage.traded(stage.sign_in())["user"]["id"] == first["user"]["id"]
+    stage.provider.who = {**owner, "sub": "m-1", "tid": tenant, "xms_edov": False}
+    assert stage.sign_in("microsoft").status_code == 403
 
 
 def test_the_systems_provider_serves_accounts_but_makes_nobody(stage: Stage) -> None:
@@ -190,6 +215,9 @@ def test_a_browser_is_told_by_a_page_and_learns_nothing(stage: Stage) -> None:
     _, values = stage.provider.authorize(stage.begin(browser))
     page = browser.get("/oauth/google/callback", query_string=values, headers=HTML)
     assert (page.status_code, page.mimetype) == (401, "text/html")
+    for accepted, kind in ((CHROME, "text/html"), ("*/*", "application/json")):
+        other = browser.get("/oauth/google/callback?state=x", headers={"Accept": accepted})
+        assert (other.status_code, other.mimetype) == (400, kind)
     assert "audience" not in page.text
     assert "was refused" in page.text
     (refusal,) = stage.cast.alice.get("account/sso/refusals").json["items"]

@@ -13,7 +13,7 @@ import pytest
 import time_machine
 from flask import Flask
 from flask.testing import FlaskClient
-from joserfc import jwt
+from joserfc import jws, jwt
 from joserfc.jwk import OctKey
 from werkzeug.test import TestResponse
 
@@ -67,6 +67,17 @@ def signed_with_the_public_key(claims: Claims, header: Claims) -> str:
     return jwt.encode({"alg": "HS256", "kid": "one"}, claims, key)
 
 
+def half(**changed: Any) -> Lie:
+    """What no library would sign: halves of characters, as JSON can write them."""
+
+    def lie(claims: Claims, header: Claims) -> str:
+        payload = json.dumps({**claims, **changed}).encode()
+        protected = {"alg": "RS256", "kid": "one"}
+        return jws.serialize_compact(protected, payload, openid.signing_key("one"))
+
+    return lie
+
+
 TOKENS: dict[str, tuple[Lie, str]] = {
     "alg none": (unsigned, "signature"),
     "no token": (lambda claims, header: "", "signature"),
@@ -91,6 +102,10 @@ TOKENS: dict[str, tuple[Lie, str]] = {
     "empty subject": (says(sub=""), "subject"),
     "subject no text": (says(sub=7), "subject"),
     "long subject": (says(sub="x" * 600), "subject"),
+    "half a character": (half(sub="\ud800"), "claims"),
+    "half an address": (half(email="a\ud800@acme.example"), "claims"),
+    "half a name": (half(name="N\ud800"), "claims"),
+    "half a group": (half(groups=["\ud800"]), "claims"),
 }
 
 

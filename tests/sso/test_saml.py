@@ -95,12 +95,15 @@ def test_a_sign_in_may_begin_at_the_identity_provider_where_the_account_allows_i
 def test_a_user_who_never_verified_loses_the_password(stage: Stage) -> None:
     stage.saml(stage.cast.alice)
     user = make_user(stage.app, stage.cast.alice.account_id, "dora@acme.example", verified=False)
+    key = Caller(stage.app, user).post("api-keys", {"name": "first"}).json["key"]
     signed_in = stage.traded(stage.assert_in())
     assert signed_in["user"]["id"] == user.id
     assert signed_in["user"]["email_verified"]
     login = {"account": "acme", "email": user.email, "password": PASSWORD}
     refused = stage.anyone.post("auth/login", login)
     assert (refused.status_code, refused.json["error"]) == (401, "authentication_failed")
+    # Nor does anything else stay of whoever came first under the address.
+    assert stage.anyone.get("auth/me", headers={"X-API-Key": key}).status_code == 401
     # Who had verified keeps it.
     assert stage.traded(stage.assert_in(subject=stage.cast.bob.email))["isNewUser"] is False
     login["email"] = stage.cast.bob.email
@@ -166,6 +169,16 @@ def test_groups_give_roles_until_somebody_sets_one_by_hand(stage: Stage) -> None
     assert roles_of(stage, []) == "editor"
     alice.patch(f"account/users/{signed_in['user']['id']}", {"role": "viewer"})
     assert roles_of(stage, ["Finance"]) == "viewer"
+
+
+def test_a_role_confirmed_by_hand_is_one_set_by_hand(stage: Stage) -> None:
+    alice = stage.cast.alice
+    stage.saml(alice)
+    alice.patch("account", {"sso_group_roles": [{"group": "Finance", "role": "editor"}]})
+    signed_in = stage.traded(stage.assert_in(attributes={"groups": ["Finance"]}))
+    path = f"account/users/{signed_in['user']['id']}"
+    assert alice.patch(path, {"role": "editor"}).status_code == 200
+    assert roles_of(stage, []) == "editor"
 
 
 def test_no_sign_in_makes_an_admin_without_a_second_setting(stage: Stage) -> None:
