@@ -44,6 +44,8 @@ def attempt(work: Work, allowed: outgoing.Rules) -> Result:
         told = {"error": "The webhook is deleted.", "final": True}
     elif not work.target.enabled:
         told = {"error": "The webhook is disabled.", "final": True}
+    elif work.holds_pii and not work.target.include_pii:
+        told = {"error": "The webhook is not to be sent personal data any more.", "final": True}
     elif not work.target.keys(at):
         told = {"error": "The secret cannot be read with the service's present keys."}
     else:

@@ -13,9 +13,10 @@ from app.collections import access
 from app.collections.definition import Definition
 from app.errors import problem
 from app.events import RecordChanged
+from app.rules.nodes import Sent
 
 MOST_KEPT = 1000
-_nodes: dict[tuple[str, int, str], rules.Node | None] = {}
+_nodes: dict[tuple[str, int, str, frozenset[str]], rules.Node | None] = {}
 
 
 def problems(text: str | None) -> list[dict[str, Any]]:
@@ -27,16 +28,21 @@ def problems(text: str | None) -> list[dict[str, Any]]:
         for part in rules.walk(node):
             if isinstance(part, rules.Name) and len(part.path) > 1:
                 raise rules.RuleError("A filter follows no references.", part.start)
+            if isinstance(part, Sent):
+                raise rules.RuleError("A filter knows the record, not what was sent.", part.start)
     except rules.RuleError as error:
         return [problem("filter", "filter_invalid", str(error), position=error.position)]
     return []
 
 
-def matches(text: str | None, event: RecordChanged) -> bool:
-    """Whether a change is to be told. Filters see the new record; the old one of a deletion."""
+def matches(text: str | None, event: RecordChanged, hidden: frozenset[str]) -> bool:
+    """Whether a change is to be told. Filters see the new record; the old one of a deletion.
+
+    What a webhook is not told is no field to its filter, or its deliveries would tell it.
+    """
     if not text or not text.strip():
         return True
-    node = _node(event.definition, text)
+    node = _node(event.definition, text, hidden)
     if node is None:
         return True
     record = event.record if event.record is not None else event.previous
@@ -44,12 +50,14 @@ def matches(text: str | None, event: RecordChanged) -> bool:
     return rules.holds(node, rules.Context(record or {}, asker, now=clock.now()))
 
 
-def _node(definition: Definition, text: str) -> rules.Node | None:
-    key = (definition.id, definition.version, text)
+def _node(definition: Definition, text: str, hidden: frozenset[str]) -> rules.Node | None:
+    key = (definition.id, definition.version, text, hidden)
     if key not in _nodes:
         if len(_nodes) >= MOST_KEPT:
             _nodes.clear()
-        scope = rules.Scope(definition.scope.fields, definition.computed)
+        fields = {k: v for k, v in definition.scope.fields.items() if k not in hidden}
+        computed = {k: v for k, v in definition.computed.items() if k not in hidden}
+        scope = rules.Scope(fields, computed)
         try:
             _nodes[key] = rules.condition(text, scope)
         except rules.RuleError:

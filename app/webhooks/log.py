@@ -80,6 +80,8 @@ def redeliver(webhook: Webhook, delivery_id: str, *, by: Principal) -> Shown:
         row = get(webhook, delivery_id, by=by)
         if row["status"] == PENDING:
             raise Conflict("This delivery is still on its way.")
+        if row["holds_pii"] and not webhook.include_pii:
+            raise Conflict("It holds personal data, which this webhook is not sent any more.")
         again = _copies(webhook, DELIVERIES.c.id == row["id"])
         outbox.write(again)
     return get(webhook, again[0]["id"], by=by)
@@ -90,7 +92,7 @@ def redeliver_failed(webhook: Webhook, since: datetime) -> int:
     _check_enabled(webhook)
     until = clock.now()
     counted = sa.select(sa.func.count()).select_from(DELIVERIES)
-    failed = _failed_since(webhook.account_id, webhook.id, since, until)
+    failed = _failed_since(webhook, since, until)
     with db.transaction() as session:
         number = session.scalar(counted.where(*failed)) or 0
         asked = {"since": clock.iso(since), "until": clock.iso(until), "webhook_id": webhook.id}
@@ -102,12 +104,13 @@ def redeliver_failed(webhook: Webhook, since: datetime) -> int:
 def _redeliver_pieces(asked: Mapping[str, Any]) -> None:
     key = (asked["account_id"], asked["webhook_id"])
     times = (clock.parse(asked["since"]), clock.parse(asked["until"]))
-    failed = _failed_since(*key, *times)
     while True:
         with db.transaction() as session:
             # Locked, so that whoever asks twice at once does not send twice.
             webhook = session.get(Webhook, key, with_for_update=True)
-            again = _copies(webhook, *failed) if webhook and webhook.enabled else []
+            if webhook is None or not webhook.enabled:
+                return
+            again = _copies(webhook, *_failed_since(webhook, *times))
             if not again:
                 return
             outbox.write(again)
@@ -123,6 +126,8 @@ def keep(result: Result) -> None:
     with db.transaction() as session:
         session.execute(sa.insert(DELIVERIES), [new])
         session.execute(sa.insert(ATTEMPTS), [queue.attempt_row(result)])
+        if result.delivered:
+            queue.note_health(work.account_id, [result])
 
 
 def _copies(webhook: Webhook, *which: Any) -> list[dict[str, Any]]:
@@ -140,16 +145,15 @@ def _copies(webhook: Webhook, *which: Any) -> list[dict[str, Any]]:
     ]
 
 
-def _failed_since(
-    account_id: str, webhook_id: str, since: datetime, until: datetime
-) -> tuple[Any, ...]:
-    table, again = DELIVERIES.c, DELIVERIES.alias()
+def _failed_since(webhook: Webhook, since: datetime, until: datetime) -> tuple[Any, ...]:
+    table, again, account_id = DELIVERIES.c, DELIVERIES.alias(), webhook.account_id
     # A repetition that failed, too, does not hinder the next one.
     repeated = sa.exists().where(
         again.c.account_id == account_id, again.c.replay_of == table.id, again.c.status != FAILED
     )
     period = (table.created_at >= since, table.created_at <= until)
-    mine = (table.account_id == account_id, table.webhook_id == webhook_id)
+    fit = [] if webhook.include_pii else [~table.holds_pii]
+    mine = (*_of(webhook), *fit)
     return (*mine, table.status == FAILED, table.replay_of.is_(None), *period, ~repeated)
 
 
@@ -176,11 +180,11 @@ def _with_last_attempt() -> sa.Select[Any]:
 
 def _shown(row: Row, by: Principal) -> Shown:
     told = _withheld(row, row, by)
-    payload: Any = orjson.Fragment(row["payload"])
+    shown: Any = orjson.Fragment(row["payload"])
     if is_hidden(row, by):
-        payload = orjson.loads(row["payload"])
-        payload |= {name: None for name in ("record", "previous") if name in payload}
-    return {**told, "payload": payload, "response_status": row["status_code"]}
+        shown = orjson.loads(row["payload"])
+        shown |= {name: None for name in ("record", "previous") if name in shown}
+    return {**told, "payload": shown, "response_status": row["status_code"]}
 
 
 def _withheld(answer: Row, row: Row, by: Principal) -> Shown:

@@ -56,10 +56,11 @@ def note(event: events.RecordChanged) -> None:
     told: dict[bool, dict[str, Any]] = {}
     personal = payload.personal(event.definition) if listeners else frozenset()
     for listener in listeners:
-        if filters.matches(listener.filter, event):
-            open_ = listener.include_pii
+        open_ = listener.include_pii
+        hidden = frozenset[str]() if open_ else personal
+        if filters.matches(listener.filter, event, hidden):
             if open_ not in told:
-                told[open_] = payload.facts(event, frozenset() if open_ else personal)
+                told[open_] = payload.facts(event, hidden)
             holds_pii = open_ and bool(personal)
             _add(event.account_id, listener.id, told[open_], holds_pii=holds_pii)
 

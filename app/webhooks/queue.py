@@ -37,6 +37,7 @@ class Target:
     previous_until: datetime | None
     headers: Mapping[str, str]
     enabled: bool = True
+    include_pii: bool = False
 
     def keys(self, at: datetime) -> tuple[str, ...]:
         """The secrets that are valid at a moment, the newest first."""
@@ -58,6 +59,7 @@ class Work:
     payload: str
     attempt_number: int  # how many there were before
     replay_of: str | None
+    holds_pii: bool = False
     target: Target | None = None
     """Where it goes, as read when it is about to be tried; None of a webhook that is deleted."""
 
@@ -98,7 +100,7 @@ def look(limit: int, passing_over: Collection[str]) -> Sequence[sa.Row[Any]]:
 
 def claim(account_id: str, ids: Sequence[str], seconds: int) -> list[Work]:
     """Take those of an account's deliveries that are still due."""
-    names = ("webhook_id", "event", "payload", "attempt_number", "replay_of")
+    names = ("webhook_id", "event", "payload", "attempt_number", "replay_of", "holds_pii")
     columns = [DELIVERIES.c[name] for name in names]
     taken = leases.claim(QUEUE, account_id, ids, seconds, *columns)
     return [Work(**row._asdict()) for row in taken]
@@ -143,6 +145,7 @@ def target(webhook: Any) -> Target:
         previous_until=webhook.previous_valid_until,
         headers=webhook.headers or {},
         enabled=webhook.enabled,
+        include_pii=webhook.include_pii,
     )
 
 
@@ -173,7 +176,7 @@ def record(account_id: str, results: Sequence[Result]) -> None:
         for found, group in groups.items():
             for held in _held(account_id, group):
                 session.execute(sa.update(DELIVERIES).where(*held).values(_values(found)))
-        _note_health(account_id, results)
+        note_health(account_id, results)
 
 
 def _held(account_id: str, work: Iterable[Work]) -> Iterator[tuple[Any, ...]]:
@@ -222,7 +225,8 @@ def attempt_row(result: Result) -> dict[str, Any]:
     }
 
 
-def _note_health(account_id: str, results: Sequence[Result]) -> None:
+def note_health(account_id: str, results: Sequence[Result]) -> None:
+    """Remember since when every attempt of a webhook fails, as part of the open transaction."""
     tried = [result for result in results if not result.final]
     well = {result.work.webhook_id for result in tried if result.delivered}
     broken = {result.work.webhook_id for result in tried} - well

@@ -82,14 +82,16 @@ def change(webhook_id: str, body: Body, *, by: Principal) -> Webhook:
     with _changing(webhook_id, by) as webhook:
         still_personal = body.get("include_pii", webhook.include_pii)
         _check_personal(still_personal, by)
-        secret = body.get("secret")
+        secret, url = body.get("secret"), webhook.url
         for name, value in body.items():
             if name != "secret":
                 setattr(webhook, name, value)
         if secret:
             _replace_secret(webhook, secret)
         if body.get("enabled"):
-            webhook.disabled_at = webhook.failing_since = None
+            webhook.disabled_at = None
+        if body.get("enabled") or body.get("url", webhook.url) != url:
+            webhook.failing_since = None
         webhook.updated_at = clock.now()
     return webhook
 

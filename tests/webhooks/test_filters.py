@@ -62,6 +62,21 @@ def test_a_filter_decides_what_is_told(app: Flask, root: Caller, alice: Caller) 
     assert fired == dict(FILTERS)
 
 
+def test_a_filter_tells_nothing_of_what_the_webhook_may_not_be_told(
+    app: Flask, root: Caller, alice: Caller
+) -> None:
+    secret = {"name": "state", "type": "text", "pii": True}
+    make_collection(root, schema=[SCHEMA[0], secret, SCHEMA[3]])
+    asked = ("state = 'draft'", "state = 'public'", "label = 'DRAFT'", "label = 'PUBLIC'")
+    given: dict[str, Any] = {"events": ["create"]}
+    blind = [make_webhook(alice, NOWHERE, filter=text, **given)["id"] for text in asked]
+    given["include_pii"] = True
+    seeing = [make_webhook(alice, NOWHERE, filter=text, **given)["id"] for text in asked]
+    make_record(alice, title="Hello", state="draft")
+    assert [id in told(app) for id in blind] == [True] * 4
+    assert [id in told(app) for id in seeing] == [True, False, True, False]
+
+
 def test_the_actor_is_whoever_makes_the_change(app: Flask, cast: Cast) -> None:
     make_collection(cast.root, schema=SCHEMA)
     of_bob = make_webhook(cast.alice, NOWHERE, filter="@request.auth.id = created_by")
@@ -100,7 +115,8 @@ def test_a_filter_follows_the_schema_as_it_changes(app: Flask, root: Caller, ali
 
 
 def test_a_filter_must_parse_and_leads_nowhere(alice: Caller) -> None:
-    for text in ("state =", "author.name = 'x'", "@request.data.", "state IN ["):
+    wrong_paths = ("author.name = 'x'", "@request.data.", "@request.data.x = 1")
+    for text in ("state =", *wrong_paths, "state IN ["):
         body = {"url": NOWHERE, "collection": "posts", "events": ["create"], "filter": text}
         answer = alice.post("webhooks", body)
         assert answer.status_code == 400, text

@@ -14,9 +14,10 @@ from app.accounts import groups
 from app.accounts.models import ADMIN, PII_GROUP, Group
 from app.webhooks.models import DELIVERIES, Webhook
 from tests.builders import Caller, Cast, make_collection, make_record, make_user
+from tests.mailbox import run_jobs
 from tests.parallel import at_once
 from tests.receivers import receiving
-from tests.webhooks.delivering import EVENTS, deliver, deliveries, make_webhook
+from tests.webhooks.delivering import EVENTS, deliver, deliveries, let_pass, make_webhook
 
 URL = "https://hooks.example.com/atrium?x=1"
 FIELDS = {
@@ -281,6 +282,54 @@ def test_personal_data_is_masked_and_the_log_withholds_it(
         for answer in (listed, one):
             assert ("Ada Lovelace" in answer.text) == sees
         assert "Ada Lovelace" not in reader.get(f"webhooks/{masked['id']}/deliveries").text
+
+
+def test_personal_data_goes_nowhere_once_a_webhook_is_not_to_be_sent_it(
+    app: Flask, root: Caller, alice: Caller, outsider: Caller
+) -> None:
+    make_collection(root, schema=PERSON)
+    with receiving() as receiver, receiving() as other:
+        receiver.answer = lambda request: (500, "not now")
+        full = make_webhook(alice, receiver.url, include_pii=True)
+        make_record(alice, **ADA)
+        deliver(app)
+        path = f"webhooks/{full['id']}"
+        moved = outsider.put(path, {"include_pii": False, "url": other.url})
+        assert moved.status_code == 200
+        let_pass(app, 60)
+        deliver(app)
+        (told,) = alice.get(f"{path}/deliveries").json["items"]
+        assert told["status"] == "failed"
+        assert outsider.post(f"{path}/deliveries/{told['id']}/redeliver").status_code == 409
+        since = {"since": full["created_at"]}
+        assert outsider.post(f"{path}/deliveries/redeliver", since).json["count"] == 0
+        run_jobs(app)
+        deliver(app)
+        assert (len(receiver.requests), len(other.requests)) == (1, 0)
+        # A member of the group may have it sent again.
+        assert alice.put(path, {"include_pii": True}).status_code == 200
+        assert alice.post(f"{path}/deliveries/redeliver", since).json["count"] == 1
+
+
+def test_a_test_that_arrives_ends_the_time_of_failing(
+    app: Flask, root: Caller, alice: Caller
+) -> None:
+    make_collection(root)
+    with receiving(lambda request: (500, "not now")) as receiver:
+        made = make_webhook(alice, receiver.url)
+        path = f"webhooks/{made['id']}"
+        make_record(alice, title="x")
+        deliver(app)
+        assert alice.get(path).json["failing_since"] is not None
+        receiver.answer = lambda request: (200, "")
+        assert alice.post(f"{path}/test").json["success"]
+        assert alice.get(path).json["failing_since"] is None
+        receiver.answer = lambda request: (500, "not now")
+        make_record(alice, title="y")
+        deliver(app)
+        assert alice.get(path).json["failing_since"] is not None
+        alice.patch(path, {"url": f"{receiver.url}/elsewhere"})
+        assert alice.get(path).json["failing_since"] is None
 
 
 def test_ids_of_nothing(app: Flask, alice: Caller, root: Caller) -> None:
