@@ -8,6 +8,8 @@ import io
 import json
 import re
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -18,7 +20,8 @@ from werkzeug.test import TestResponse
 
 from tests.builders import Caller, Cast, make_collection, make_record
 
-FAST_SECONDS = 1.0
+FAST_SECONDS = 1.0  # of the processor, so that what else this machine does tells nothing
+WAIT_SECONDS = 10
 FIELDS = [
     {"name": "title", "type": "text"},
     {"name": "n", "type": "number"},
@@ -53,10 +56,17 @@ def send(
     caller: Caller, method: str, path: str, raw: bytes, type: str | None = "application/json"
 ) -> TestResponse:
     """A request with exactly this body; it must be answered fast."""
-    started = time.perf_counter()
-    answer = caller(method, path, data=raw, content_type=type)
-    assert time.perf_counter() - started < FAST_SECONDS, (method, path)
-    return answer
+    with fast(FAST_SECONDS):
+        return caller(method, path, data=raw, content_type=type)
+
+
+@contextmanager
+def fast(seconds: float) -> Iterator[None]:
+    """What is done here takes no longer than this, and waits for nothing."""
+    worked, waited = time.process_time(), time.perf_counter()
+    yield
+    assert time.process_time() - worked < seconds
+    assert time.perf_counter() - waited < WAIT_SECONDS
 
 
 def check_error(answer: TestResponse) -> dict[str, Any]:
@@ -501,15 +511,14 @@ def test_an_odd_path_or_query_is_an_error_in_json(root: Caller, record: dict[str
 def test_a_query_of_a_thousand_parameters_is_answered_fast(
     alice: Caller, record: dict[str, Any]
 ) -> None:
-    started = time.perf_counter()
     for query in (
         "&".join(f"k{i}=1" for i in range(5000)),
         "title=a&" * 5000,
         "sort=" + "," * 9000,
     ):
-        answer = alice.get(f"records/posts?{query}")
+        with fast(FAST_SECONDS):
+            answer = alice.get(f"records/posts?{query}")
         assert answer.status_code in (200, 400, 422)
-    assert time.perf_counter() - started < 3 * FAST_SECONDS
 
 
 METHODS = [

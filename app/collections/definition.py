@@ -96,10 +96,11 @@ class Definition:
 
     @cached_property
     def selected(self) -> Sequence[sa.ColumnElement[Any]]:
-        """What a statement selects, in the order of `columns`."""
-        # Quoted always: the toolkit's lists of keywords lack some that a database has.
-        labels = {name: sa.quoted_name(name, quote=True) for name in self.columns}
-        return [one.label(labels[name]) for name, one in self.expressions.items()]
+        """What a statement selects, in the order of `columns`, by which it is read.
+
+        Under names of no meaning: SQLite takes even a quoted "true" of a subquery for the value.
+        """
+        return [one.label(f"c{i}") for i, one in enumerate(self.expressions.values())]
 
     @cached_property
     def scope(self) -> Scope:

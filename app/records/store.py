@@ -127,7 +127,8 @@ def _read(
     rows = db.connection().execute(statement, parameters).all()
     width = len(definition.columns)
     stamps.check(rows[0][width + len(facts) :], checked)
-    found = [row[:width] for row in rows] if rows[0].id is not None else []
+    id = list(definition.columns).index("id")
+    found = [row[:width] for row in rows] if rows[0][id] is not None else []
     return _rows(definition, found), rows[0][width : width + len(facts)]
 
 

@@ -26,7 +26,7 @@ KEYWORDS = words(
     right natural using on as cast create drop alter add constraint foreign collate begin
     commit rollback transaction user current_user session_user analyse analyze array do
     to with window over filter sort skip page total fields count having isnull notnull
-    autoincrement exists escape deferrable lateral only grant fetch
+    autoincrement exists escape deferrable lateral only grant fetch true false unknown
     """
 )
 # Names that mean something to Python, to the SQL toolkit, or to our own statements.
