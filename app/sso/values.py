@@ -11,10 +11,10 @@ from app import config, db, outgoing
 from app.accounts import tenants
 from app.accounts.models import ADMIN, Role
 from app.errors import problem
-from app.outgoing import Rules
 from app.sso import certificates, providers
 from app.sso.models import SAML
 from app.sso.providers import Provider, Setting
+from app.targets import Rules
 
 SECONDS = 10
 CALLED = ("token_url", "userinfo_url", "jwks_url")  # the service itself asks these
