@@ -73,6 +73,8 @@ def _take_metadata(kept: dict[str, Any]) -> list[Problem]:
 
 
 def _clean(setting: Setting, value: Any) -> Any:
+    if setting.secret and isinstance(value, str) and value.strip() == providers.HIDDEN:
+        raise Wrong("invalid_option", "Send the secret itself: no secret is kept that *** is for.")
     if setting.kind in (providers.TEXTS, providers.URLS):
         return _list(setting, value)
     return _CLEANERS[setting.kind](setting, value)
