@@ -62,7 +62,11 @@ class DeliveryView(rest.Schema):
     event = ma.fields.String(required=True)
     payload = ma.fields.Raw(required=True, metadata={"type": "object"})
     status = ma.fields.String(
-        required=True, metadata={"description": "pending, delivered, retrying or failed"}
+        required=True,
+        metadata={
+            "description": "pending, delivered, retrying or failed. What is pending or retrying"
+            " without `next_retry_at` while its webhook is disabled waits until it is enabled."
+        },
     )
     attempt_number = ma.fields.Integer(
         required=True, metadata={"description": "How many attempts there were."}
@@ -179,7 +183,8 @@ def redeliver(webhook_id: str, delivery_id: str) -> dict[str, Any]:
 def redeliver_failed(body: dict[str, Any], webhook_id: str) -> dict[str, Any]:
     """Make all deliveries again that were asked for since a time, and failed.
 
-    Those that were made again already, and did not fail again, are passed over.
+    Of a delivery and its repetitions the last one is made again, and none where one of them arrived
+    or is still on its way. Tests that failed are deliveries, too.
     """
     principal().one_account()
     count = log.redeliver_failed(service.get(webhook_id, by=principal()), body["since"])

@@ -192,6 +192,10 @@ def create_webhook(body: dict[str, Any]) -> dict[str, Any]:
     minute, 5 minutes, 30 minutes, 2 hours and 12 hours. The same delivery may come more than once;
     `X-Service-Delivery` tells. In production the address must be https and public. An account has
     at most 20 webhooks (409 `limit_reached`).
+
+    The payload holds the record as it is stored, with every field: a webhook is the account's,
+    not one member's, so the collection's rules and field lists, which narrow what members see, do
+    not narrow it. Only personal data is masked, unless the webhook has `include_pii`.
     """
     return _with_secret(service.create(body, by=principal()), MadeWebhook)
 
@@ -212,8 +216,9 @@ def get_webhook(webhook_id: str) -> Webhook:
 def change_webhook(body: dict[str, Any], webhook_id: str) -> Webhook:
     """Change what is sent of a webhook, and keep the rest.
 
-    A new secret takes over as in a rotation. Deliveries of a webhook that is disabled fail, and
-    can be made again once it is enabled.
+    A new secret takes over as in a rotation. A webhook that is disabled is told of no change, and
+    what is still to be delivered waits in its state, without a `next_retry_at`; it is sent once the
+    webhook is enabled again, if that is within the 30 days for which deliveries are kept.
     """
     return service.change(webhook_id, body, by=principal())
 

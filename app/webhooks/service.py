@@ -93,6 +93,10 @@ def change(webhook_id: str, body: Body, *, by: Principal) -> Webhook:
         if body.get("enabled") or body.get("url", webhook.url) != url:
             webhook.failing_since = None
         webhook.updated_at = clock.now()
+        if body.get("enabled"):
+            db.db.session.flush()
+            queue.resume(webhook.account_id, webhook.id)
+            db.on_commit(jobs.wake)
     return webhook
 
 

@@ -22,16 +22,17 @@ KEPT_DAYS = 30
 
 def disable_failing(account_id: str, results: Sequence[Result]) -> None:
     """Disable webhooks that have only failed for five days, and tell the account's admins."""
-    failed = {one.work.webhook_id for one in results if not one.delivered and not one.final}
+    tried = [one for one in results if not one.final and not one.held]
+    failed = {one.work.webhook_id for one in tried if not one.delivered}
     late = Webhook.failing_since <= db.database_now(-DISABLE_AFTER_SECONDS)
     mine = (Webhook.account_id == account_id, Webhook.id.in_(sorted(failed)), Webhook.enabled)
     if not failed or not db.connection().execute(sa.select(Webhook.id).where(*mine, late)).all():
         return
     with db.transaction() as session:
         versions.outdate(account_id)
-        change = (
-            sa.update(Webhook).where(*mine, late).values(enabled=False, disabled_at=clock.now())
-        )
+        now = clock.now()
+        changed = {"enabled": False, "disabled_at": now, "updated_at": now}
+        change = sa.update(Webhook).where(*mine, late).values(changed)
         for webhook_id in session.scalars(change.returning(Webhook.id)).all():
             for user_id in session.scalars(_admins(account_id)):
                 told = {"webhook_id": webhook_id, "user_id": user_id}
