@@ -11,7 +11,7 @@ import sqlalchemy as sa
 from cryptography.fernet import InvalidToken
 from sqlalchemy.dialects import postgresql, sqlite
 
-from app import clock, config, crypto, db, leases
+from app import clock, config, crypto, db, jobs, leases
 from app.webhooks.models import (
     ATTEMPTS,
     DELIVERED,
@@ -203,14 +203,23 @@ def _hold(account_id: str, work: Sequence[Work]) -> None:
             session.execute(sa.update(DELIVERIES).where(*held).values(values))
 
 
+def lay_by(account_id: str, webhook_id: str) -> None:
+    """Let what no worker has begun wait, as part of the transaction that disables a webhook."""
+    table = DELIVERIES.c
+    mine = (table.account_id == account_id, table.webhook_id == webhook_id)
+    idle = (table.due_at.is_not(None), table.claim <= sa.func.coalesce(table.last_claim, 0))
+    changed = sa.update(DELIVERIES).where(*mine, *idle)
+    db.connection().execute(changed.values(due_at=None, next_retry_at=None))
+
+
 def resume(account_id: str, webhook_id: str) -> None:
-    """Send what waited for a webhook, as part of the transaction that enables it."""
+    """Send what waits for a webhook, as part of the transaction that enables it."""
     table = DELIVERIES.c
     mine = (table.account_id == account_id, table.webhook_id == webhook_id)
     waiting = (table.due_at.is_(None), table.status.in_((PENDING, RETRYING)))
-    db.connection().execute(
-        sa.update(DELIVERIES).where(*mine, *waiting).values(due_at=db.database_now())
-    )
+    changed = sa.update(DELIVERIES).where(*mine, *waiting)
+    db.connection().execute(changed.values(due_at=db.database_now()))
+    db.on_commit(jobs.wake)
 
 
 def _held(account_id: str, work: Iterable[Work]) -> Iterator[tuple[Any, ...]]:

@@ -11,7 +11,7 @@ import sqlalchemy as sa
 
 from app import clock, db, jobs, mail
 from app.accounts.models import ADMIN, Account, Role, User
-from app.webhooks import versions
+from app.webhooks import queue, versions
 from app.webhooks.models import ATTEMPTS, DELIVERIES, Webhook
 from app.webhooks.queue import Result
 
@@ -34,6 +34,7 @@ def disable_failing(account_id: str, results: Sequence[Result]) -> None:
         changed = {"enabled": False, "disabled_at": now, "updated_at": now}
         change = sa.update(Webhook).where(*mine, late).values(changed)
         for webhook_id in session.scalars(change.returning(Webhook.id)).all():
+            queue.lay_by(account_id, webhook_id)
             for user_id in session.scalars(_admins(account_id)):
                 told = {"webhook_id": webhook_id, "user_id": user_id}
                 jobs.enqueue("webhooks.tell_disabled", told, account_id=account_id)

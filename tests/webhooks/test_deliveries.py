@@ -400,7 +400,6 @@ def test_what_is_to_be_sent_by_a_disabled_webhook_waits_until_it_is_enabled(
         deliver(app)
         make_record(alice, title="not yet")
         alice.put(path, {"enabled": False})
-        let_pass(app, 60)
         deliver(app)
         shown = log_of(alice, webhook)["items"]
         states = [(one["status"], one["attempt_number"], one["next_retry_at"]) for one in shown]
@@ -415,16 +414,22 @@ def test_what_is_to_be_sent_by_a_disabled_webhook_waits_until_it_is_enabled(
     assert len(attempts(app)) == 3
 
 
-def test_a_webhook_enabled_while_a_worker_lays_its_deliveries_by_leaves_none_behind(
+def test_what_a_worker_had_claimed_of_a_disabled_webhook_waits_too(
     app: Flask, alice: Caller
 ) -> None:
-    make_webhook(alice, NOWHERE)
+    webhook = make_webhook(alice, NOWHERE)
     make_record(alice, title="x")
+    with app.app_context(), db.transaction() as session:
+        session.execute(sa.update(Webhook).values(enabled=False))
+    deliver(app)
+    assert [(row.status, row.due_at) for row in deliveries(app)] == [("pending", None)]
+    assert attempts(app) == []
+    alice.put(f"webhooks/{webhook['id']}", {"enabled": True})
     with app.app_context():
         (due,) = queue.look(10, [])
         work = queue.claim(alice.account_id, [due.id], 60)
         laid_by = [queue.Result(one, db.new_id(), clock.now(), 0, held=True) for one in work]
-        queue.record(alice.account_id, laid_by)  # it was disabled when the worker looked
+        queue.record(alice.account_id, laid_by)  # it was disabled yet when the worker looked
         assert len(queue.look(10, [])) == 1
 
 
