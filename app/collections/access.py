@@ -16,7 +16,8 @@ from typing import Any
 from app import clock, rules
 from app.auth.principal import Principal
 from app.collections import masking
-from app.collections.definition import ALL_FIELDS, Definition, TableColumns, is_expression
+from app.collections.columns import TableColumns
+from app.collections.definition import ALL_FIELDS, Definition, is_expression
 from app.collections.fields import SYSTEM_FIELDS, Field
 from app.errors import Forbidden, Unauthorized, problem
 from app.rules import depth, sql

@@ -14,7 +14,8 @@ import sqlalchemy as sa
 
 from app import db, rules
 from app.accounts.models import SYSTEM_ACCOUNT_ID, Account, Group, GroupMember, Role, User
-from app.collections.definition import Definition, TableColumns
+from app.collections.columns import TableColumns
+from app.collections.definition import Definition
 from app.rules import sql
 from app.rules.nodes import Call, Literal
 

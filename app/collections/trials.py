@@ -16,7 +16,8 @@ from app.accounts.models import User
 from app.auth import principal as principals
 from app.auth.principal import Principal
 from app.collections import access, definition
-from app.collections.definition import Definition, TableColumns
+from app.collections.columns import TableColumns
+from app.collections.definition import Definition
 from app.errors import InvalidValues, NotFound, problem
 from app.rules import sql
 from app.rules.nodes import Junction

@@ -1,9 +1,9 @@
 """The rule language: rules, filters, computed fields and conditions of workflows (contract 6).
 
 One parser makes a tree (`parser`, `nodes`), one check gives every node a type or says where and why
-it cannot (`check`), and two back ends agree on what it means: `sql` for the database and `evaluate`
-for Python, which SQLite borrows where SQL would nest too deep (`depth`, `program`). `residual`
-takes out what is decided by who asks; `explain` says which part decided.
+it cannot (`check`, `matching`), and two back ends agree on what it means: `sql` for the database
+and `evaluate` for Python, which SQLite borrows where SQL would nest too deep (`depth`, `program`).
+`residual` takes out what is decided by who asks; `explain` says which part decided.
 
 Grammar:
 
