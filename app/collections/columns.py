@@ -53,6 +53,7 @@ class TableColumns:
         self, definition: Named, source: Any, reach: Reach = lambda definition, source: ()
     ) -> None:
         self.definition, self.source, self.reach = definition, source, reach
+        self._led_to: dict[str, tuple[TableColumns, list[Any]]] = {}
 
     def now(self) -> sa.ColumnElement[Any]:
         """The moment at which the statement is sent."""
@@ -66,7 +67,7 @@ class TableColumns:
         conditions: list[Any] = []
         here = self
         for step in steps:
-            here, joined = here._follow(step)
+            here, joined = here._followed(step)
             conditions += joined
         found = sa.select(here._own(name)).where(*conditions).correlate(self.source)
         return found.scalar_subquery()
@@ -76,6 +77,13 @@ class TableColumns:
             return sql.value(self.definition.computed[name], self, depth.INNER).expression
         found: sa.ColumnElement[Any] = self.source.c[name]
         return found
+
+    def _followed(self, name: str) -> tuple[TableColumns, list[Any]]:
+        # Names that lead the same way do so by the same alias, each in a subquery of its own: the
+        # toolkit copies all columns of a table for an alias.
+        if name not in self._led_to:
+            self._led_to[name] = self._follow(name)
+        return self._led_to[name]
 
     def _follow(self, name: str) -> tuple[TableColumns, list[Any]]:
         target = self.definition.target(name)
