@@ -52,6 +52,8 @@ class Scope:
     """Whether `@request` and the functions about the caller may be used."""
     open: bool = False
     """Whether every name is allowed, with a type that only its value tells."""
+    refused: Mapping[str, str] = field(default_factory=dict)
+    """Names that are there but may not be used, and what is said of them."""
 
 
 def condition(text: str, scope: Scope) -> Node:
@@ -277,6 +279,8 @@ def _typed(node: Node) -> Node:
 
 
 def _no_field(name: str, scope: Scope) -> str:
+    if name in scope.refused:
+        return scope.refused[name]
     like = next((known for known in scope.fields if known.lower() == name.lower()), None)
     hint = f" Did you mean {like}?" if like else ""
     return f"There is no field {name[:63]}.{hint}"
