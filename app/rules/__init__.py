@@ -46,8 +46,8 @@ To add a function, see `functions`. The tests compare both back ends over all of
 
 from app.rules.check import Scope, condition, value
 from app.rules.evaluate import UNKNOWN, Asker, Context, evaluate, holds
-from app.rules.explain import Clause, deciding
-from app.rules.nodes import Name, Node, RuleError, Type, walk
+from app.rules.explain import Clause, deciding, surely, undecided
+from app.rules.nodes import Name, Node, RuleError, Sent, Type, walk
 from app.rules.residual import about_caller, residual, truth
 
 __all__ = [
@@ -59,6 +59,7 @@ __all__ = [
     "Node",
     "RuleError",
     "Scope",
+    "Sent",
     "Type",
     "about_caller",
     "condition",
@@ -66,7 +67,9 @@ __all__ = [
     "evaluate",
     "holds",
     "residual",
+    "surely",
     "truth",
+    "undecided",
     "value",
     "walk",
 ]
