@@ -128,7 +128,14 @@ def _page(collection_id: str, form: Form, said: dict[str, Any] | None = None) ->
         callers=CALLERS,
         said=said,
         rule=_marked(said) if said else None,
+        outcome=_outcome(said) if said and said["clause"] else None,
     )
+
+
+def _outcome(said: dict[str, Any]) -> str:
+    """What is said of the part that decides, which the page marks instead of quoting it."""
+    reason: str = said["reason"]
+    return reason.removeprefix(f"`{said['clause']['text']}` ").removesuffix(".")
 
 
 def _marked(said: dict[str, Any]) -> Excerpt:

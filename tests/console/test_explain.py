@@ -98,6 +98,18 @@ def test_what_is_sent_can_be_named(superadmin: Browser, posts: dict[str, str]) -
         assert values["_sent_title"] == ("new" if state == "allowed" else "null")
 
 
+def test_of_a_change_it_tells_whether_before_or_after_decides(
+    cast: Cast, superadmin: Browser, posts: dict[str, str]
+) -> None:
+    rules = {"update_rule": "title = 'plain' && @has_role(admin)"}
+    assert cast.root.put("collections/posts/rules", rules).status_code == 200
+    for title, when in (("open", "as it is"), ("plain", "as it would be")):
+        data = {"data": '{"title": "other"}', "record_id": posts[title], "operation": "update"}
+        said, reason = verdict(ask(superadmin, posts, **data).text)
+        assert said == "not allowed"
+        assert f"does not hold for the record {when}, and" in reason
+
+
 def test_rules_that_are_no_expressions_are_told_in_words(
     superadmin: Browser, posts: dict[str, str]
 ) -> None:
