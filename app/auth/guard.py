@@ -71,13 +71,13 @@ def optimistic(view: View) -> View:
             pass
         except (stamps.Stale, DBAPIError) as error:
             _check_out_of_date(error)
-        with stamps.reloading():
-            for _ in range(RERUNS):  # under a row of schema changes even what is new gets old
-                g.principal = _identify(rest.access_of(view))
-                try:
+        for _ in range(RERUNS):  # under a row of schema changes even what is new gets old
+            try:
+                with stamps.reloading():
+                    g.principal = _identify(rest.access_of(view))
                     return view(*args, **options)
-                except (stamps.Stale, DBAPIError) as error:
-                    _check_out_of_date(error)
+            except (stamps.Stale, DBAPIError) as error:
+                _check_out_of_date(error)
         raise Unavailable
 
     run.checks_stamps = True  # type: ignore[attr-defined]
