@@ -140,11 +140,12 @@ def test_entries_from_before_are_found_by_the_changes_they_tell_of(empty: Flask)
     for id, (account, record, column) in enumerate(told, 1):
         run(ENTRY, account=account, id=id, record=record, column=column, now=NOW)
     flask_migrate.upgrade(directory=DIRECTORY)
-    run(ENTRY, account="x", id=6, record="r1", column="body", now=NOW.replace("12:00", "13:00"))
     changes = "SELECT account_id, record_id, first_id, last_id, entries FROM audit_changes"
     assert run(f"{changes} ORDER BY account_id, first_id") == [
-        *(("x", "r1", 1, 2, 2), ("x", "r2", 4, 4, 1), ("x", "r1", 5, 5, 1)),
-        *(("x", "r1", 6, 6, 1), ("y", "r1", 3, 3, 1)),
+        ("x", "r1", 1, 2, 2),
+        ("x", "r2", 4, 4, 1),
+        ("x", "r1", 5, 5, 1),
+        ("y", "r1", 3, 3, 1),
     ]
 
 
