@@ -94,8 +94,8 @@ def _token(connection: Connection, flow: Flow, code: str) -> Mapping[str, Any]:
         )
     except AuthlibBaseError as error:
         raise SignInRefused("code", f"The provider refused it: {error.error}") from None
-    except ValueError:
-        raise exchange.Unreachable("The answer is no JSON object.") from None
+    except (ValueError, TypeError):  # Authlib also joins what an error says, text or not
+        raise exchange.Unreachable("The answer is none of a token endpoint.") from None
     if not isinstance(token.get("access_token"), str):
         raise SignInRefused("code", "The provider gave no token for it.")
     found: Mapping[str, Any] = token

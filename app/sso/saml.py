@@ -15,10 +15,9 @@ from typing import Any
 from urllib.parse import urlencode, urlsplit
 from xml.sax.saxutils import quoteattr
 
-from lxml import etree
 from onelogin.saml2.authn_request import OneLogin_Saml2_Authn_Request
 from onelogin.saml2.constants import OneLogin_Saml2_Constants as Names
-from onelogin.saml2.errors import OneLogin_Saml2_Error, OneLogin_Saml2_ValidationError
+from onelogin.saml2.errors import OneLogin_Saml2_ValidationError
 from onelogin.saml2.response import OneLogin_Saml2_Response
 from onelogin.saml2.settings import OneLogin_Saml2_Settings
 from onelogin.saml2.utils import OneLogin_Saml2_Utils
@@ -63,13 +62,6 @@ CHECKS = {
 }
 
 
-# What the library raises on documents that are no responses, beside its own errors.
-UNREADABLE = (
-    *(OneLogin_Saml2_Error, etree.LxmlError, ValueError, TypeError, LookupError),
-    *(AttributeError, OverflowError, RecursionError),
-)
-
-
 @dataclass(frozen=True)
 class Asserted:
     """A valid assertion: who it is of, its id, and until when it could be shown again."""
@@ -95,17 +87,20 @@ def metadata(connection: Connection) -> bytes:
 
 def asserted(connection: Connection, response: str, request_id: str | None) -> Asserted:
     """What a response asserts, in answer to that request. Raises SignInRefused with the check."""
-    raw = _document(response)
+    raw, settings = _document(response), _settings(connection)
+    here = saml_addresses.consumer_url(connection)
     parsed = None
     try:
-        parsed = OneLogin_Saml2_Response(_settings(connection), _encoded(raw))
-        saml_checks.addressed(parsed, saml_addresses.consumer_url(connection), request_id)
+        parsed = OneLogin_Saml2_Response(settings, _encoded(raw))
+        saml_checks.addressed(parsed, here, request_id)
         parsed.is_valid(_request_data(connection), request_id, raise_exceptions=True)
         saml_checks.strictly(connection, parsed, request_id)
         return _told(connection, parsed)
     except OneLogin_Saml2_ValidationError as error:
         raise SignInRefused(CHECKS.get(error.code, "signature"), _said(error, parsed)) from None
-    except UNREADABLE as error:
+    except SignInRefused:
+        raise
+    except Exception as error:  # noqa: BLE001 - the library raises any, this very class too
         raise SignInRefused("document", f"{type(error).__name__}: not a response.") from None
 
 

@@ -21,6 +21,7 @@ SIGNATURES = {Names.RSA_SHA256, Names.RSA_SHA384, Names.RSA_SHA512}
 DIGESTS = {Names.SHA256, Names.SHA384, Names.SHA512}
 ENVELOPED = "http://www.w3.org/2000/09/xmldsig#enveloped-signature"
 EXCLUSIVE = "http://www.w3.org/2001/10/xml-exc-c14n#"
+TIMES = ("NotBefore", "NotOnOrAfter", "SessionNotOnOrAfter")
 BEARER = "urn:oasis:names:tc:SAML:2.0:cm:bearer"
 
 
@@ -29,6 +30,9 @@ def addressed(parsed: Any, here: str, request_id: str | None) -> None:
 
     The library checks the same of confirmations, but does not tell what is wrong with them.
     """
+    for name in TIMES:  # the library's own error for one that it cannot read tells nothing
+        for text in parsed.document.xpath(f"//@{name}"):
+            moment(text)
     destination = parsed.document.get("Destination", here)
     if destination != here:
         raise SignInRefused("destination", f"It is for {destination}.")
@@ -108,8 +112,11 @@ def _reference(assertion: Any) -> str | None:
 
 
 def moment(text: str) -> datetime:
-    """A moment as SAML writes it."""
-    return datetime.fromtimestamp(OneLogin_Saml2_Utils.parse_SAML_to_time(text), UTC)
+    """A moment as SAML writes it: in UTC, told by `Z`. Raises SignInRefused for any other."""
+    try:
+        return datetime.fromtimestamp(OneLogin_Saml2_Utils.parse_SAML_to_time(text), UTC)
+    except Exception:  # noqa: BLE001 - the library raises nothing narrower
+        raise SignInRefused("time", f"{text} is no time in UTC.") from None
 
 
 def _ds(name: str) -> str:

@@ -39,6 +39,7 @@ class Provider(Server):
         self.who: Claims = {}
         self.lies: Callable[[Claims, dict[str, Any]], str | None] | None = None
         self.emails: list[dict[str, Any]] = []
+        self.token_answer: dict[str, Any] | None = None
         self.codes: dict[str, dict[str, str]] = {}
         self.forms: list[dict[str, str]] = []
         self.asked: list[str] = []
@@ -53,7 +54,7 @@ class Provider(Server):
             "email_verified": True,
             "name": "Dora",
         }
-        self.lies, self.emails = None, []
+        self.lies, self.emails, self.token_answer = None, [], None
         self.codes, self.forms, self.asked = {}, [], []
 
     def answer(self, path: str, body: str | None) -> Answer:
@@ -105,6 +106,8 @@ class Provider(Server):
 
     def _token(self, form: dict[str, str]) -> tuple[int, Any]:
         self.forms.append(form)
+        if self.token_answer is not None:
+            return 200, self.token_answer
         if form.get("client_id") != CLIENT:
             return 401, {"error": "invalid_client"}
         asked = self.codes.pop(form.get("code", ""), None)

@@ -102,6 +102,7 @@ class Response:
     ends: int = 300
     confirmed_to: str | None = ""
     confirmed_for: int | None = None
+    times: dict[str, str] = field(default_factory=dict)
     attributes: dict[str, list[str]] = field(default_factory=dict)
     format: str = "urn:oasis:names:tc:SAML:1.1:nameid-format:emailAddress"
     status: str = Names.STATUS_SUCCESS
@@ -144,6 +145,13 @@ class Response:
         to = self.in_response_to if self.confirmed_to == "" else self.confirmed_to
         answers = f' InResponseTo="{to}"' if to else ""
         until = moment(self.ends if self.confirmed_for is None else self.confirmed_for)
+        times = {
+            "confirmed": f'NotOnOrAfter="{until}"',
+            "begins": f'NotBefore="{moment(self.begins)}"',
+            "ends": f'NotOnOrAfter="{moment(self.ends)}"',
+            "session": "",
+            **self.times,
+        }
         recipient = _quoted(self.recipient or self.consumer)
         values = "".join(
             f'<saml:Attribute Name="{name}">'
@@ -157,13 +165,13 @@ class Response:
             f' IssueInstant="{moment(0)}"><saml:Issuer>{self.issuer}</saml:Issuer><saml:Subject>'
             f'<saml:NameID Format="{self.format}">{self.subject}</saml:NameID>'
             f'<saml:SubjectConfirmation Method="{Names.CM_BEARER}"><saml:SubjectConfirmationData'
-            f' NotOnOrAfter="{until}" Recipient="{recipient}"{answers}/>'
+            f' {times["confirmed"]} Recipient="{recipient}"{answers}/>'
             f"</saml:SubjectConfirmation></saml:Subject>"
-            f'<saml:Conditions NotBefore="{moment(self.begins)}"'
-            f' NotOnOrAfter="{moment(self.ends)}">'
+            f"<saml:Conditions {times['begins']} {times['ends']}>"
             f"<saml:AudienceRestriction><saml:Audience>{_quoted(self.audience)}</saml:Audience>"
             f"</saml:AudienceRestriction></saml:Conditions>"
-            f'<saml:AuthnStatement AuthnInstant="{moment(0)}"><saml:AuthnContext>'
+            f'<saml:AuthnStatement AuthnInstant="{moment(0)}" {times["session"]}>'
+            "<saml:AuthnContext>"
             "<saml:AuthnContextClassRef>urn:oasis:names:tc:SAML:2.0:ac:classes:Password"
             f"</saml:AuthnContextClassRef></saml:AuthnContext></saml:AuthnStatement>{told}"
             "</saml:Assertion>"

@@ -211,6 +211,14 @@ def test_a_provider_that_refuses_or_answers_for_another_is_refused(stage: Stage)
         assert stage.checks(stage.cast.alice)[0] == check
 
 
+def test_a_token_endpoint_that_answers_nonsense_is_refused(stage: Stage) -> None:
+    stage.oauth(stage.cast.alice)
+    for said in ({"error": "x", "error_description": 5}, {"error": [1]}, {"access_token": 5}, {}):
+        stage.provider.token_answer = said
+        assert stage.sign_in().status_code == 401, said
+        assert stage.last_refusal()[0] in ("code", "provider")
+
+
 REDIRECTS = (
     "//client.example.com/signed-in",
     "https:client.example.com/signed-in",

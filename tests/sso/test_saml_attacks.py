@@ -20,6 +20,22 @@ SAML = "{urn:oasis:names:tc:SAML:2.0:assertion}"
 SAMLP = "{urn:oasis:names:tc:SAML:2.0:protocol}"
 DS = "{http://www.w3.org/2000/09/xmldsig#}"
 
+UNREADABLE = (
+    "zzz",
+    "99999999-01-01T00:00:00Z",
+    "10000-01-01T00:00:00Z",
+    "2027-01-01T00:00:00+00:00",
+)
+UNTIMED: dict[str, tuple[dict[str, Any], str]] = {
+    f"{place} at {text}": ({"times": {place: f'{name}="{text}"'}}, "time")
+    for place, name in {
+        "confirmed": "NotOnOrAfter",
+        "begins": "NotBefore",
+        "ends": "NotOnOrAfter",
+        "session": "SessionNotOnOrAfter",
+    }.items()
+    for text in UNREADABLE
+}
 SPOILED: dict[str, tuple[dict[str, Any], str]] = {
     "unsigned": ({"sign": "nothing"}, "signature"),
     "only the response signed": ({"sign": "response"}, "signature"),
@@ -58,6 +74,7 @@ SPOILED: dict[str, tuple[dict[str, Any], str]] = {
         {"format": "urn:oasis:names:tc:SAML:2.0:nameid-format:transient"},
         "subject",
     ),
+    **UNTIMED,
 }
 
 
