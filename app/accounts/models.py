@@ -108,6 +108,7 @@ class User(Base):
     email_verified: Mapped[bool] = mapped_column(default=False)
     email_verified_at: Mapped[datetime | None] = mapped_column(Moment)
     auth_provider: Mapped[str] = mapped_column(Text, default="password")
+    tokens_valid_from: Mapped[datetime | None] = mapped_column(Moment)
     version: Mapped[int] = mapped_column(default=1)
     last_login: Mapped[datetime | None] = mapped_column(Moment)
     created_at: Mapped[datetime] = mapped_column(Moment, default=clock.now)

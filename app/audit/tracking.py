@@ -47,7 +47,8 @@ class Tracked:
 TRACKED: dict[str, Tracked] = {
     "accounts": Tracked(chain="id"),
     "users": Tracked(
-        untold=frozenset({"email_key", "last_login"}), hidden=frozenset({"password_hash"})
+        untold=frozenset({"email_key", "last_login", "tokens_valid_from"}),
+        hidden=frozenset({"password_hash"}),
     ),
     "roles": Tracked(chain=None, untold=frozenset({"name_key"})),
     "groups": Tracked(untold=frozenset({"name_key"})),

@@ -247,7 +247,8 @@ def _signed_in(credential: str) -> Principal:
         return api_keys.caller(credential)
     claims = tokens.read(credential, tokens.ACCESS)
     caller = principals.of_user(claims["account_id"], claims["sub"])
-    if caller is None:
+    # The id tells the moment more finely than `iat`, which counts seconds.
+    if caller is None or claims["jti"] < caller.first_token:
         raise Unauthorized("The token is not valid any more.")
     return caller
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import timedelta
 
 import sqlalchemy as sa
 
-from app import actor, clock, db
+from app import actor, clock, db, events
 from app.accounts.models import Account, User
 from app.auth import tokens
 from app.auth.models import MailedToken
@@ -40,9 +41,19 @@ def issue(user: User, purpose: str, email: str | None = None) -> str:
 
 def end(user: User, *purposes: str) -> None:
     """Make a user's links of some purposes void."""
+    _end(user.account_id, user.id, purposes)
+
+
+@events.subscribe(events.AddressProved)
+def _end_of_who_came_first(event: events.AddressProved) -> None:
+    # A change of the address that is waiting would hand the user back to whoever asked for it.
+    _end(event.account_id, event.user_id, (RESET, VERIFICATION, EMAIL_CHANGE))
+
+
+def _end(account_id: str, user_id: str, purposes: Sequence[str]) -> None:
     mine = (
-        MailedToken.account_id == user.account_id,
-        MailedToken.user_id == user.id,
+        MailedToken.account_id == account_id,
+        MailedToken.user_id == user_id,
         MailedToken.purpose.in_(purposes),
     )
     with db.transaction() as session:

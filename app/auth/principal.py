@@ -10,7 +10,7 @@ import sqlalchemy as sa
 
 from app import stamps
 from app.accounts.models import ADMIN, SYSTEM_ACCOUNT_ID, Account, AccountOrigin, User
-from app.db import db
+from app.db import db, first_id
 from app.errors import BadRequest, Forbidden, NotFound, Unauthorized
 from app.stamps import Stamp
 
@@ -50,6 +50,8 @@ class Principal:
     role: str | None = None
     groups: frozenset[str] = frozenset()
     user_stamp: Stamp | None = field(default=None, repr=False)
+    first_token: str = field(default="", repr=False)
+    """What the ids of access tokens that the user may still show come after."""
     api_key_id: str | None = None
     scopes: Mapping[str, Any] | None = None
     """Where the caller is an API key made for some collections and operations only."""
@@ -151,6 +153,7 @@ def _load(account_id: str, user_id: str) -> Principal | None:
     if user is None or not user.is_active or not user.account.is_active:
         return None
     home = _ref(user.account)
+    begin = user.tokens_valid_from
     return Principal(
         account=home,
         home=home,
@@ -160,6 +163,7 @@ def _load(account_id: str, user_id: str) -> Principal | None:
         role=user.role.name,
         groups=frozenset(group.name for group in user.groups),
         user_stamp=Stamp("users", (account_id, user_id), user.version),
+        first_token=first_id(begin) if begin else "",
     )
 
 

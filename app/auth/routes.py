@@ -217,9 +217,9 @@ def resend_verification(body: dict[str, Any]) -> dict[str, str]:
 def verify_email_by_api(body: dict[str, Any]) -> dict[str, Any]:
     """Verify an address by the token of the mailed link.
 
-    A bad, used or expired token is 400 `invalid_token`. Sessions, API keys and identities at
-    providers that were there while nobody had proved the address end: they may be somebody else's.
-    They stay where the token comes with an access token of that user.
+    A bad, used or expired token is 400 `invalid_token`. Sessions, access tokens, API keys and
+    identities at providers that were there while nobody had proved the address end: they may be
+    somebody else's. They stay where the token comes with an access token of that user.
     """
     user = verification.verify(body["token"], by=caller_if_any())
     return {"message": VERIFIED["message"], "user": user}

@@ -214,9 +214,16 @@ def _of_caller(caller: Principal) -> tuple[Any, ...]:
 
 
 @events.subscribe(events.UserLostAccess)
-@events.subscribe(events.AddressProved)
-def _end_sessions_of(event: events.UserLostAccess | events.AddressProved) -> None:
+def _end_sessions_of(event: events.UserLostAccess) -> None:
     end_sessions(event.account_id, event.user_id)
+
+
+@events.subscribe(events.AddressProved)
+def _end_tokens_of(event: events.AddressProved) -> None:
+    end_sessions(event.account_id, event.user_id)
+    # Afterwards: who renewed a token meanwhile was waited for.
+    user = db.db.session.get_one(User, (event.account_id, event.user_id))
+    user.tokens_valid_from = clock.now()
 
 
 def user_of(caller: Principal) -> User:

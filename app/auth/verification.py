@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 from urllib.parse import quote
 
-from app import config, db, jobs, mail
+from app import clock, config, db, jobs, mail
 from app.accounts import people
 from app.accounts import service as accounts
 from app.accounts.models import SYSTEM_ACCOUNT_ID, User
@@ -32,7 +32,7 @@ def ask_again(user: User) -> None:
 
 def ask_to_change(user: User, email: str) -> None:
     """Mail a link to a new address, which becomes the user's when the link is followed."""
-    payload = {"user_id": user.id, "email": email}
+    payload = {"user_id": user.id, "email": email, "asked_at": clock.iso(clock.now())}
     jobs.enqueue("auth.send_email_change", payload, account_id=user.account_id)
 
 
@@ -67,16 +67,20 @@ def verify(token: str, *, by: str | None = None) -> User:
     with db.transaction():
         if used := links.use(token, PURPOSE):
             user, _ = used
-            note = accounts.mark_verified if user.id == by else accounts.prove
-            note(user)
+            _note(user, by)
             return user
         if used := links.use(token, CHANGE):
             user, email = used
             people.set_email(user, email)
             user.version += 1
-            accounts.mark_verified(user)
+            _note(user, by)
             return user
     raise links.not_valid()
+
+
+def _note(user: User, by: str | None) -> None:
+    note = accounts.mark_verified if user.id == by else accounts.prove
+    note(user)
 
 
 def change_profile(caller: Principal, body: Mapping[str, Any], address: str | None) -> User:
@@ -115,7 +119,11 @@ def _mail_verification(payload: Mapping[str, Any]) -> None:
 @jobs.job("auth.send_email_change")
 def _mail_email_change(payload: Mapping[str, Any]) -> None:
     user = db.db.session.get(User, (payload["account_id"], payload["user_id"]))
-    if user is not None and user.may_sign_in:
+    if user is None or not user.may_sign_in:
+        return
+    begin = user.tokens_valid_from
+    # The owner of the address may have come since somebody else asked.
+    if begin is None or payload.get("asked_at", "") >= clock.iso(begin):
         _mail(user, payload["email"], CHANGE)
 
 

@@ -15,10 +15,9 @@ from sqlalchemy.orm import Session
 from app import clock, db, events
 from app.accounts import service as accounts
 from app.accounts.models import SYSTEM_ACCOUNT_ID, Role, User
-from app.auth import links
 from app.errors import Conflict
 from app.sso import roles
-from app.sso.models import Identity
+from app.sso.models import Flow, Identity
 from app.sso.refusals import NotInvited, SignInRefused
 from app.sso.service import Connection
 
@@ -147,7 +146,6 @@ def _trust(user: User, connection: Connection) -> None:
         return
     # Whoever came first never proved that the address is theirs: nothing of them stays.
     user.password_hash, user.auth_provider = None, connection.provider.name
-    links.end(user, links.RESET, links.VERIFICATION, links.EMAIL_CHANGE)
     accounts.prove(user)
 
 
@@ -156,6 +154,8 @@ def _forget(event: events.AddressProved) -> None:
     mine = (Identity.account_id == event.account_id, Identity.user_id == event.user_id)
     for identity in db.db.session.scalars(sa.select(Identity).where(*mine)):
         db.db.session.delete(identity)
+    begun = (Flow.account_id == event.account_id, Flow.user_id == event.user_id)
+    db.db.session.execute(sa.update(Flow).where(*begun).values(code_hash=None))
 
 
 def _link(

@@ -11,7 +11,7 @@ import time_machine
 from flask import Flask
 
 from app import clock
-from app.accounts.models import ADMIN
+from app.accounts.models import ADMIN, User
 from app.auth.models import MailedToken
 from app.db import db
 from tests.builders import PASSWORD, Caller, change_user, make_account, make_user
@@ -47,7 +47,9 @@ def refused(answer: Any) -> bool:
 
 
 def is_verified(caller: Caller) -> bool:
-    return bool(caller.get("auth/me").json["email_verified"])
+    with caller.app.app_context():
+        verified = sa.select(User.email_verified).where(User.id == caller.id)
+        return bool(db.session.scalar(verified))
 
 
 def test_registration_mails_a_link_that_verifies_the_address(app: Flask, anyone: Caller) -> None:
@@ -72,6 +74,19 @@ def test_the_token_verifies_over_the_api_too(app: Flask, anyone: Caller, ann: Ca
     answer = anyone.post("auth/verify-email", {"token": mailed_token(app, anyone)})
     assert (answer.status_code, answer.json["user"]["email_verified"]) == (200, True)
     assert is_verified(ann)
+    # Her token was there while nobody had proved the address.
+    assert ann.get("auth/me").status_code == 401
+
+
+def test_no_change_is_mailed_that_was_asked_for_before_the_address_was_proved(
+    app: Flask, anyone: Caller, ann: Caller
+) -> None:
+    token = mailed_token(app, anyone)
+    assert ann.patch("auth/me", {"email": "evil@acme.example"}).status_code == 200
+    follow(anyone, token)
+    before = len(outbox(app))
+    run_jobs(app)
+    assert len(outbox(app)) == before
 
 
 def test_the_links_host_comes_from_the_settings(app: Flask, anyone: Caller) -> None:

@@ -111,7 +111,11 @@ def test_who_has_not_proved_an_address_leaves_with_who_does(stage: Stage) -> Non
     first = stage.traded(stage.sign_in("microsoft"))
     assert not first["user"]["email_verified"]
     stage.provider.who = owner
-    assert stage.traded(stage.sign_in())["user"]["id"] == first["user"]["id"]
+    second = stage.traded(stage.sign_in())
+    assert second["user"]["id"] == first["user"]["id"]
+    for signed_in, status in ((first, 401), (second, 201)):  # all of it within a second
+        holder = Caller(stage.app, Authorization=f"Bearer {signed_in['token']}")
+        assert holder.post("api-keys", {"name": "x"}).status_code == status
     stage.provider.who = {**owner, "sub": "m-1", "tid": tenant, "xms_edov": False}
     assert stage.sign_in("microsoft").status_code == 403
 
@@ -142,29 +146,54 @@ def with_own_token(stage: Stage, user: dict[str, Any], holder: Caller) -> None:
     assert holder.post("auth/verify-email", {"token": token}).status_code == 200
 
 
+def asked_to_move(stage: Stage, holder: Caller, email: str) -> str:
+    """The token that is mailed to an address which a user wants to have."""
+    assert holder.patch("auth/me", {"email": email}).status_code == 200
+    run_jobs(stage.app)
+    return token_in(outbox(stage.app)[-1])
+
+
+def by_moving(stage: Stage, user: dict[str, Any], holder: Caller) -> None:
+    token = asked_to_move(stage, holder, f"moved-{user['email']}")
+    assert stage.anyone.get(f"/auth/verify-email?token={token}").status_code == 200
+
+
+def moving_with_own_token(stage: Stage, user: dict[str, Any], holder: Caller) -> None:
+    token = asked_to_move(stage, holder, f"moved-{user['email']}")
+    assert holder.post("auth/verify-email", {"token": token}).status_code == 200
+
+
 def vouched_for(stage: Stage, user: dict[str, Any], holder: Caller) -> None:
     assert stage.cast.root.post(f"users/{user['id']}/verify").status_code == 200
 
 
 def test_who_proves_an_address_by_mail_is_rid_of_who_came_first_under_it(stage: Stage) -> None:
     stage.oauth(stage.cast.alice, "microsoft", tenant_id=UNPROVED["tid"])
-    ways = {by_link: False, by_reset: False, with_own_token: True, vouched_for: True}
-    for prove, stays in ways.items():
+    lost, kept = (by_link, by_reset, by_moving), (with_own_token, vouched_for)
+    for prove in (*lost, *kept, moving_with_own_token):
+        stays = prove not in lost
         name = prove.__name__
         stage.provider.who = {"sub": name, "email": f"{name}@acme.example", **UNPROVED}
         first = stage.traded(stage.sign_in("microsoft"))
         holder = Caller(stage.app, Authorization=f"Bearer {first['token']}")
         key = holder.post("api-keys", {"name": "first"}).json["key"]
+        code = query_of(stage.sign_in("microsoft").headers["Location"])["code"]
+        waiting = asked_to_move(stage, holder, f"evil-{name}@acme.example")
         prove(stage, first["user"], holder)
         shown = stage.cast.alice.get(f"account/users/{first['user']['id']}").json
+        again = stage.sign_in("microsoft")
         assert shown["email_verified"], name
         found = (
-            stage.sign_in("microsoft").status_code == 302,
+            again.status_code == 302 and stage.traded(again)["user"]["id"] == first["user"]["id"],
+            stage.anyone.post("auth/exchange", {"code": code}).status_code == 200,
+            holder.get("auth/me").status_code == 200,
             stage.anyone.get("auth/me", headers={"X-API-Key": key}).status_code == 200,
             stage.anyone.post("auth/refresh", {"refresh_token": first["refresh_token"]}).status_code
             == 200,
         )
-        assert found == (stays, stays, stays), name
+        assert found == (stays,) * 5, name
+        followed = stage.anyone.post("auth/verify-email", {"token": waiting})
+        assert (followed.status_code == 200) == (prove in kept), name
 
 
 def test_a_host_name_and_a_header_that_disagree_are_refused(stage: Stage) -> None:

@@ -1,0 +1,26 @@
+"""date tokens of users
+
+Revision ID: 0013
+Revises: 0012
+Create Date: 2026-11-21 23:10:00.000000
+"""
+
+import sqlalchemy as sa
+from alembic import op
+
+from app.db import Moment
+
+revision = "0013"
+down_revision = "0012"
+branch_labels = None
+depends_on = None
+
+
+def upgrade() -> None:
+    """Apply the revision."""
+    op.add_column("users", sa.Column("tokens_valid_from", Moment(), nullable=True))
+
+
+def downgrade() -> None:
+    """Take the revision back."""
+    op.drop_column("users", "tokens_valid_from")
