@@ -69,12 +69,12 @@ def settle(session: Session, connection: Connection, claimed: Claimed) -> tuple[
     """
     match = find(connection, claimed)
     user = match.user
-    new = user is None
+    new = given = user is None
     if user is None:
         user = _provision(connection, claimed, match.role)
     elif match.how == "email":
-        _trust(user, connection)
-    identity = match.identity or _link(session, connection, claimed, user, new=new)
+        given = _trust(user, connection)
+    identity = match.identity or _link(session, connection, claimed, user, given=given)
     if not new:
         roles.settle(user, identity, match.role)
     identity.groups, identity.last_used_at = claimed.groups, clock.now()
@@ -141,25 +141,29 @@ def _provision(connection: Connection, claimed: Claimed, role: Role | None) -> U
     )
 
 
-def _trust(user: User, connection: Connection) -> None:
+def _trust(user: User, connection: Connection) -> bool:
+    """Whether the role of the user came from an identity that is the user's no more."""
     if user.email_verified:
-        return
+        return False
     # Whoever came first never proved that the address is theirs: nothing of them stays.
     user.password_hash, user.auth_provider = None, connection.provider.name
+    given = roles.is_given(user)
     accounts.prove(user)
+    return given
 
 
 @events.subscribe(events.AddressProved)
 def _forget(event: events.AddressProved) -> None:
-    mine = (Identity.account_id == event.account_id, Identity.user_id == event.user_id)
-    for identity in db.db.session.scalars(sa.select(Identity).where(*mine)):
+    user = db.db.session.get_one(User, (event.account_id, event.user_id))
+    roles.take_back(user)
+    for identity in roles.identities(user):
         db.db.session.delete(identity)
     begun = (Flow.account_id == event.account_id, Flow.user_id == event.user_id)
     db.db.session.execute(sa.update(Flow).where(*begun).values(code_hash=None))
 
 
 def _link(
-    session: Session, connection: Connection, claimed: Claimed, user: User, *, new: bool
+    session: Session, connection: Connection, claimed: Claimed, user: User, *, given: bool
 ) -> Identity:
     identity = Identity(
         account_id=user.account_id,
@@ -168,7 +172,7 @@ def _link(
         issuer=claimed.issuer,
         subject=claimed.subject,
         groups=claimed.groups,
-        given_role_id=user.role_id if new else None,
+        given_role_id=user.role_id if given else None,
     )
     column, message = "subject", "This identity is a user's already."
     with db.conflict_on("identities", column, column, message):

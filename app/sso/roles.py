@@ -64,6 +64,29 @@ def settle(user: User, identity: Identity, role: Role | None) -> None:
         identity.given_role_id = role.id
 
 
+def is_given(user: User) -> bool:
+    """Whether the user's role came from a sign-in."""
+    return any(one.given_role_id == user.role_id for one in identities(user))
+
+
+def take_back(user: User) -> None:
+    """Take away the role that an identity gave which is the user's no more."""
+    given = [one for one in identities(user) if one.given_role_id == user.role_id]
+    if given:
+        people.give_role(user, usual(_defaults(user.account_id).get(given[0].provider_name)))
+
+
+def identities(user: User) -> Sequence[Identity]:
+    """Who a user is to providers."""
+    mine = (Identity.account_id == user.account_id, Identity.user_id == user.id)
+    return db.db.session.scalars(sa.select(Identity).where(*mine)).all()
+
+
+def _defaults(account_id: str) -> dict[str, str | None]:
+    rows = service.offered(account_id)[1]
+    return {row.provider_name: _default(row.config) for row in rows}
+
+
 def plan(mapping: GroupRoles | None, *, by: Principal) -> list[Change]:
     """Who would change by a mapping (None: the present one), going by their last sign-ins.
 
@@ -76,7 +99,7 @@ def plan(mapping: GroupRoles | None, *, by: Principal) -> list[Change]:
     if found:
         raise InvalidValues(found)
     counts = sso_settings.counting(mapping, settings)
-    defaults = {row.provider_name: _default(row.config) for row in service.offered(account.id)[1]}
+    defaults = _defaults(account.id)
     changes = []
     for identity, user in _given(account.id) if mapping else ():
         usual_role = defaults.get(identity.provider_name) or VIEWER

@@ -177,6 +177,23 @@ def test_groups_give_roles_until_somebody_sets_one_by_hand(stage: Stage) -> None
     assert roles_of(stage, ["Finance"]) == "viewer"
 
 
+def test_a_role_of_a_group_goes_with_the_identity_that_gave_it(stage: Stage) -> None:
+    alice = stage.cast.alice
+    stage.saml(alice, email_verified=False)
+    stage.saml(alice, "azure_ad")
+    alice.patch("account", {"sso_group_roles": [{"group": "Finance", "role": "editor"}]})
+    for groups, role in (([], "viewer"), (["Finance"], "editor")):
+        who = {"subject": f"{role}@acme.example"}
+        attributes = {"groups": ["Finance"]}
+        first = stage.traded(stage.assert_in(**who, attributes=attributes))["user"]
+        assert (first["role"], first["email_verified"]) == ("editor", False)
+        proved = stage.assert_in("azure_ad", **who, attributes={"groups": groups})
+        owner = stage.traded(proved)["user"]
+        assert (owner["id"], owner["role"], owner["email_verified"]) == (first["id"], role, True)
+        later = stage.assert_in("azure_ad", **who, attributes={})
+        assert stage.traded(later)["user"]["role"] == "viewer"
+
+
 def test_a_role_confirmed_by_hand_is_one_set_by_hand(stage: Stage) -> None:
     alice = stage.cast.alice
     stage.saml(alice)
