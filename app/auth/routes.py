@@ -18,7 +18,7 @@ from app.auth.answers import (
     answer_sign_in,
     origin,
 )
-from app.auth.guard import account_of_host, caller_if_any, principal, signed_in_caller
+from app.auth.guard import account_of_request, caller_if_any, principal, signed_in_caller
 from app.auth.schemas import (
     PAIR,
     SESSION,
@@ -53,6 +53,11 @@ blueprint = rest.Blueprint(
 links = rest.Blueprint(
     "Links", __name__, description="Addresses that mails contain; without the version prefix."
 )
+
+
+def _account_of(body: dict[str, Any]) -> str | None:
+    told = account_of_request()  # refused where header and host disagree, whatever the body names
+    return body.get("account") or told
 
 
 @blueprint.route("/register", methods=["POST"])
@@ -107,7 +112,7 @@ def login(body: dict[str, Any]) -> Response:
     401 `email_not_verified`. The refresh token is also set as an HttpOnly cookie.
     """
     signed_in = auth.login(
-        account=body.get("account") or account_of_host(),
+        account=_account_of(body),
         email=body["email"],
         password=body["password"],
         origin=origin(),
@@ -201,7 +206,7 @@ def resend_verification(body: dict[str, Any]) -> dict[str, str]:
     caller, who must then be signed in.
     """
     if "email" in body:
-        account = body.get("account") or account_of_host()
+        account = _account_of(body)
         lockout.mails(body["email"], request.remote_addr)
         verification.resend(account, body["email"])
     else:
@@ -293,7 +298,7 @@ def forgot_password(body: dict[str, Any]) -> dict[str, str]:
 
     The answer is the same whether or not there is such a user.
     """
-    account = body.get("account") or account_of_host()
+    account = _account_of(body)
     lockout.mails(body["email"], request.remote_addr)
     resets.forgot(account, body["email"])
     return {"message": "If there is such a user, a link to set a new password is on its way."}

@@ -17,10 +17,14 @@ from app.sso.refusals import StateRefused
 from app.sso.sign_in import Cookie, Returned
 
 
-def trade(code: str, state: str | None, origin: Origin) -> tuple[SignIn, Flow]:
-    """Trade a one-time code for tokens. Raises StateRefused."""
+def trade(
+    code: str, state: str | None, origin: Origin, account: str | None = None
+) -> tuple[SignIn, Flow]:
+    """Trade a one-time code of the account, if one is named, for tokens. Raises StateRefused."""
     flow = flows.find_code(code)
     with _noted(flow, origin):
+        if flow is not None:
+            sign_in.check_account(flow, account)
         return _trade(flow, state, origin)
 
 
@@ -33,6 +37,7 @@ def end_for_client(came: Returned, cookie: Cookie, origin: Origin) -> tuple[Sign
     with _noted(flow, origin):
         if flow.provider_name != came.provider or came.state != flow.client_state:
             raise StateRefused("state", "The code is of another sign-in.")
+        sign_in.check_account(flow, came.account)
         sign_in.check_target(flow, came)
         return _trade(flow, came.state, origin)
 

@@ -106,11 +106,13 @@ def end_for_client(body: dict[str, Any], provider_name: str) -> Response:
 @blueprint.route("/exchange", methods=["POST"])
 @blueprint.arguments(schemas.ExchangeBody, example={"code": "AA0001-..."})
 @blueprint.response(200, schemas.ProviderSignedIn, example=schemas.SIGNED_IN)
-@blueprint.fails(400)
+@blueprint.fails(400, 429)
 @public
 def exchange(body: dict[str, Any]) -> Response:
     """Trade the one-time code of a sign-in for tokens, within 60 seconds, once."""
-    return answer_provider(*codes.trade(body["code"], body.get("state"), origin()))
+    return answer_provider(
+        *codes.trade(body["code"], body.get("state"), origin(), account_of_request())
+    )
 
 
 @blueprint.route("/saml/sso", methods=["GET"])

@@ -232,6 +232,15 @@ def check_target(flow: Flow, came: Returned) -> None:
         raise StateRefused("redirect_uri", "The sign-in returns to another address.")
 
 
+def check_account(flow: Flow, named: str | None) -> None:
+    """Refuse a sign-in of another account than the one that is named. Raises StateRefused."""
+    if named is None:
+        return
+    account = service.account_named(named)
+    if account is None or account.id != flow.account_id:
+        raise StateRefused("state", "The sign-in belongs to another account.")
+
+
 def _account_of(flow: Flow | None) -> str | None:
     return flow.account_id if flow else None
 
@@ -240,10 +249,7 @@ def _begun(flow: Flow | None, named: str | None) -> tuple[Flow, Account]:
     if flow is None:
         raise StateRefused("state", "Nobody began this sign-in here.")
     account = db.db.session.get_one(Account, flow.account_id)
-    if named is not None:
-        other = service.account_named(named)
-        if other is None or other.id != account.id:
-            raise StateRefused("state", "The state belongs to another account.")
+    check_account(flow, named)
     return flow, account
 
 

@@ -120,7 +120,11 @@ def test_who_has_not_proved_an_address_leaves_with_who_does(stage: Stage) -> Non
     assert stage.sign_in("microsoft").status_code == 403
 
 
-UNPROVED = {"tid": "00000000-1111-2222-3333-444444444444", "xms_edov": False}
+UNPROVED = {
+    "tid": "00000000-1111-2222-3333-444444444444",
+    "xms_edov": False,
+    "groups": ["Finance"],
+}
 
 
 def mailed(stage: Stage, path: str, email: str) -> str:
@@ -169,6 +173,8 @@ def vouched_for(stage: Stage, user: dict[str, Any], holder: Caller) -> None:
 
 def test_who_proves_an_address_by_mail_is_rid_of_who_came_first_under_it(stage: Stage) -> None:
     stage.oauth(stage.cast.alice, "microsoft", tenant_id=UNPROVED["tid"])
+    mapping = {"sso_group_roles": [{"group": "Finance", "role": "editor"}]}
+    assert stage.cast.alice.patch("account", mapping).status_code == 200
     lost, kept = (by_link, by_reset, by_moving), (with_own_token, vouched_for)
     for prove in (*lost, *kept, moving_with_own_token):
         stays = prove not in lost
@@ -182,7 +188,7 @@ def test_who_proves_an_address_by_mail_is_rid_of_who_came_first_under_it(stage: 
         prove(stage, first["user"], holder)
         shown = stage.cast.alice.get(f"account/users/{first['user']['id']}").json
         again = stage.sign_in("microsoft")
-        assert shown["email_verified"], name
+        assert (shown["email_verified"], shown["role"]) == (True, "editor" if stays else "viewer")
         found = (
             again.status_code == 302 and stage.traded(again)["user"]["id"] == first["user"]["id"],
             stage.anyone.post("auth/exchange", {"code": code}).status_code == 200,
@@ -213,6 +219,29 @@ def test_a_host_name_and_a_header_that_disagree_are_refused(stage: Stage) -> Non
         body = {"SAMLResponse": response, "relayState": request.relay_state}
         client = stage.anyone.post("auth/saml/acs", body, headers=at)
         assert client.json["error"] == ("bad_request" if status == 400 else "invalid_state")
+
+
+def test_a_code_is_redeemed_in_its_account_only(stage: Stage) -> None:
+    stage.oauth(stage.cast.alice)
+    code = query_of(stage.sign_in().headers["Location"])["code"]
+    login = {"email": stage.cast.bob.email, "password": PASSWORD}
+    disagreeing = {"Host": "acme.atrium.test", "X-Account-ID": "globex"}
+    for headers, status in (
+        (disagreeing, 400),
+        ({"X-Account-ID": "globex"}, 400),
+        ({"Host": "globex.atrium.test"}, 400),
+        ({"Host": "acme.atrium.test", "X-Account-ID": stage.cast.alice.account_id}, 200),
+    ):
+        found = stage.anyone.post("auth/exchange", {"code": code}, headers=headers)
+        assert found.status_code == status, headers
+    for path in ("login", "forgot-password", "resend-verification"):
+        body = login if path == "login" else {"email": login["email"]}
+        refused = stage.anyone.post(
+            f"auth/{path}", {"account": "acme", **body}, headers=disagreeing
+        )
+        assert refused.status_code == 400, path
+    named = stage.anyone.post("auth/login", login, headers={"X-Account-ID": "acme"})
+    assert named.status_code == 200
 
 
 def test_the_systems_provider_serves_accounts_but_makes_nobody(stage: Stage) -> None:
