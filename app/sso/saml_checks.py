@@ -33,9 +33,9 @@ def addressed(parsed: Any, here: str, request_id: str | None) -> None:
     for name in TIMES:  # the library's own error for one that it cannot read tells nothing
         for text in parsed.document.xpath(f"//@{name}"):
             moment(text)
-    destination = parsed.document.get("Destination", here)
+    destination = parsed.document.get("Destination")
     if destination != here:
-        raise SignInRefused("destination", f"It is for {destination}.")
+        raise SignInRefused("destination", f"It is for {destination or 'nowhere'}.")
     named = parsed.get_in_response_to()
     if named != request_id:
         detail = "The response answers another request." if named else "It answers no request."
