@@ -124,12 +124,16 @@ def delete(setting_id: str, *, by: Principal) -> None:
 def merged(row: ProviderSetting, given: Body) -> dict[str, Any]:
     """The whole config of a row with what is given in it; a secret shown as such stays."""
     # Whoever moves the address must know the secret that is sent there.
-    moved = "token_url" in given and given["token_url"] != row.config.get("token_url")
+    moved = "token_url" in given and _address(given) != _address(row.config)
     kept = {**row.config, **({} if moved else _secrets(row))}
     if given.get("idp_metadata"):
         kept = {n: v for n, v in kept.items() if n not in ("idp_sso_url", "idp_x509_cert")}
     shown = {name for name in provider_of(row).secrets if given.get(name) == HIDDEN}
     return {**kept, **{name: value for name, value in given.items() if name not in shown}}
+
+
+def _address(config: Body) -> str:
+    return str(config.get("token_url") or "").strip()
 
 
 def shown(row: ProviderSetting) -> dict[str, Any]:

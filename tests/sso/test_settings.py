@@ -52,6 +52,12 @@ def test_secrets_are_encrypted_and_never_shown(stage: Stage, app: Flask) -> None
     assert (
         fields(alice.post(f"{PATH}/test-connection", tried))["config.client_secret"] == "required"
     )
+    # Nobody moves what was nowhere, and stays there.
+    usual = {"client_id": openid.CLIENT, "client_secret": openid.SECRET}
+    other = stage.cast.charlie.post(PATH, body("auth", "google", **usual)).json
+    for nowhere in ("", None):
+        same = {"config": {"token_url": nowhere}}
+        assert stage.cast.charlie.patch(f"{PATH}/{other['id']}", same).status_code == 200
     entries = stage.cast.root.get("audit-logs?table_name=provider_settings&limit=500")
     assert openid.SECRET not in entries.text
 
