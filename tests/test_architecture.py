@@ -51,6 +51,8 @@ PAGES = {"app.apidocs": {"make_response"}}
 CATCH_ALL = {
     "app.db": 2,  # any error rolls the transaction, or its part, back, and goes on
     "app.jobs": 2,  # a failed job, a worker without its database
+    "app.sso.saml": 1,  # what the library cannot read, which it tells by any exception
+    "app.sso.saml_checks": 1,  # a time that it cannot read, by that very class
     "app.wakeups": 1,  # a lost wake-up
     "app.webhooks.dispatch": 2,  # a broken attempt, a worker without its database
 }
