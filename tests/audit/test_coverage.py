@@ -62,7 +62,8 @@ def test_no_column_of_a_secret_is_told() -> None:
     for name, tracked in TRACKED.items():
         for column in db.Base.metadata.tables[name].columns:
             if any(word in column.name for word in ("hash", "secret", "token", "password")):
-                assert column.name in tracked.hidden, (name, column.name)
+                told = tracked.tells(column.name) and column.name not in tracked.hidden
+                assert not told, (name, column.name)
 
 
 def contents() -> dict[str, Rows]:
