@@ -31,6 +31,9 @@ from app.sso import roles as sso_roles
 from app.sso import routes as sso
 from app.webhooks import dispatch
 from app.webhooks import routes as webhooks
+from app.workflows import dispatch as workflow_line
+from app.workflows import instance_routes, occurring, upkeep
+from app.workflows import routes as workflows
 
 API_BLUEPRINTS = (
     auth.blueprint,
@@ -58,10 +61,16 @@ API_BLUEPRINTS = (
     collections.migrations,
     rules_routes.blueprint,
     webhooks.blueprint,
+    workflows.blueprint,
+    workflows.callers,
+    instance_routes.all_instances,
     health.blueprint,
 )
 # Imported for what they subscribe to, and for the work that they do.
-SUBSCRIBERS = (removal, tracking, audited_records, sign_ins, dispatch, sso_roles)
+SUBSCRIBERS = (
+    *(removal, tracking, audited_records, sign_ins, dispatch, sso_roles),
+    *(workflow_line, occurring, upkeep),
+)
 PAGES = (console.blueprint, apidocs.blueprint)
 
 
