@@ -32,7 +32,7 @@ from app.sso import routes as sso
 from app.webhooks import dispatch
 from app.webhooks import routes as webhooks
 from app.workflows import dispatch as workflow_line
-from app.workflows import instance_routes, occurring, upkeep
+from app.workflows import hook_routes, instance_routes, occurring, upkeep
 from app.workflows import routes as workflows
 
 API_BLUEPRINTS = (
@@ -64,6 +64,7 @@ API_BLUEPRINTS = (
     workflows.blueprint,
     workflows.callers,
     instance_routes.all_instances,
+    hook_routes.blueprint,
     health.blueprint,
 )
 # Imported for what they subscribe to, and for the work that they do.

@@ -249,7 +249,30 @@ def on_a_workflow(body: Any = None) -> Owned:
     return Owned(a_workflow, ONE_WORKFLOW, body, "workflow_id")
 
 
+HOOK, ONE_HOOK = "/hooks/<uuid:hook_id>", "hooks/{id}"
+DELETING = {"type": "delete_record", "config": {"collection": "posts", "record_id": "x"}}
+A_HOOK = {"name": "hook", "trigger": {"type": "manual"}, "actions": [DELETING]}
+
+
+def a_hook(owner: Caller) -> str:
+    return str(owner.post("hooks", A_HOOK).json["id"])
+
+
+def on_a_hook(body: Any = None) -> Owned:
+    """A route below one hook."""
+    return Owned(a_hook, ONE_HOOK, body, "hook_id")
+
+
 WORKFLOWS: dict[Route, Case] = {
+    ("GET", "/hooks"): Own(),
+    ("POST", "/hooks"): Own(lambda cast: A_HOOK, (201,)),
+    ("GET", HOOK): on_a_hook(),
+    ("PUT", HOOK): on_a_hook({"name": "other"}),
+    ("PATCH", HOOK): on_a_hook({"name": "other"}),
+    ("DELETE", HOOK): on_a_hook(),
+    ("PATCH", f"{HOOK}/toggle"): on_a_hook(),
+    ("POST", f"{HOOK}/trigger"): on_a_hook(),
+    ("GET", f"{HOOK}/executions"): on_a_hook(),
     ("GET", "/workflows"): Own(),
     ("POST", "/workflows"): Own(lambda cast: FLOW, (201,)),
     ("GET", WORKFLOW): on_a_workflow(),

@@ -22,7 +22,6 @@ from app.workflows.models import FAILED, RUNNING
 from app.workflows.position import Place
 from app.workflows.templates import TooLarge
 
-MARGIN_SECONDS = 10
 LOST = "The worker was lost: whether it was sent is not known."
 Result = dict[str, Any] | str  # the output, or why it failed
 
@@ -59,7 +58,8 @@ def _note_begun(run: Any, places: Sequence[Place], given: Mapping[str, Any]) -> 
             place.spot["attempt"] = place.spot.get("attempt", 0) + 1
         place.spot.update(log=db.new_id(), since=kept.plain(run.now))
     begun = [Entry(one, RUNNING, outside.logged(given[one.path])) for one in places]
-    seconds = config.current().webhook_timeout_seconds + MARGIN_SECONDS
+    settings = config.current()
+    seconds = settings.webhook_timeout_seconds + settings.workflow_lease_seconds
     with db.transaction():
         told = rows(begun, run.account_id, run.id, run.now)
         values = {

@@ -43,6 +43,7 @@ UNTOLD: dict[Route, str] = {
     ("POST", "/webhooks/<uuid:webhook_id>/deliveries/redeliver"): "a job, and deliveries",
     ("POST", "/webhooks/<uuid:webhook_id>/deliveries/<uuid:delivery_id>/redeliver"): "a delivery",
     ("POST", "/workflows/<uuid:workflow_id>/trigger"): "an instance, whose changes are audited",
+    ("POST", "/hooks/<uuid:hook_id>/trigger"): "an instance, whose changes are audited",
     ("POST", "/workflow-instances/resume"): "an instance",
     ("POST", "/workflow-instances/<uuid:instance_id>/cancel"): "an instance",
     ("POST", "/workflow-instances/<uuid:instance_id>/resume"): "an instance",
