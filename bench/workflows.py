@@ -128,9 +128,8 @@ def main() -> None:
 def report(app: Flask, number: int, beside: str) -> None:
     """Carry out what is due, and say how fast."""
     seconds, cpu = carried_out(app)
-    say(
-        f"{number / seconds:.0f} instances/s of five steps{beside} ({number / cpu:.0f} per s of CPU)"
-    )
+    rate, by_cpu = number / seconds, number / cpu
+    say(f"{rate:.0f} instances/s of five steps{beside} ({by_cpu:.0f} per second of CPU)")
 
 
 if __name__ == "__main__":

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Collection, Mapping, Sequence
+from functools import lru_cache
 from typing import Any
 
 import sqlalchemy as sa
 
-from app import config, db, leases
+from app import clock, config, db, leases
 from app.workflows.models import FAILED, INSTANCES, LOGS, QUEUE, RUNNING
 
 LARGEST_LOOK = 100
@@ -85,7 +86,7 @@ def give_up(work: Any, message: str) -> None:
     """Fail an instance that cannot be carried out."""
     over = {"status": FAILED, "error_message": message, "due_at": None}
     with db.transaction():
-        write(work, {**over, "completed_at": db.database_now()}, (), {})
+        write(work, {**over, "completed_at": clock.now()}, (), {})
 
 
 def write(
@@ -96,20 +97,44 @@ def write(
     `new` are rows of the log, `old` what has become of earlier ones by id. Raises Lost.
     """
     connection = db.connection()
-    changed = sa.update(INSTANCES).where(*_mine(work.account_id, work.id, work.claim))
-    if connection.execute(changed.values(**values)).rowcount != 1:
+    mine = {"_account": work.account_id, "_id": work.id, "_claim": work.claim}
+    given = {f"_{name}": value for name, value in values.items()}
+    if connection.execute(_change(tuple(values)), {**given, **mine}).rowcount != 1:
         raise Lost
     if new:
-        connection.execute(_NEW_LOG, list(new))
+        # A list of one would take the slower way of many.
+        connection.execute(_NEW_LOG, list(new) if len(new) > 1 else new[0])
     for id, result in old.items():
-        mine = (LOGS.c.account_id == work.account_id, LOGS.c.id == id)
-        connection.execute(sa.update(LOGS).where(*mine).values(**result))
+        one = (LOGS.c.account_id == work.account_id, LOGS.c.id == id)
+        connection.execute(sa.update(LOGS).where(*one).values(**result))
 
 
 _NEW_LOG = sa.insert(LOGS)
 
 
-def _mine(account_id: str, id: str, claim: int) -> tuple[Any, ...]:
+@lru_cache
+def _change(names: tuple[str, ...]) -> sa.Update:
+    """The statement that changes these columns, made once: it is run with every step.
+
+    `look_again` is no column: it is when to look again at what waits, or at once where an event
+    has come since `nudges` was read.
+    """
+    columns: dict[str, Any] = {
+        n: sa.bindparam(f"_{n}", type_=INSTANCES.c[n].type) for n in names if n not in _WAIT
+    }
+    if "look_again" in names:
+        then = sa.bindparam("_look_again", type_=db.Moment())
+        seen = INSTANCES.c.nudges == sa.bindparam("_seen", type_=sa.Integer)
+        columns["due_at"] = sa.case((seen, then), else_=db.database_now())
+    claim = sa.bindparam("_claim", type_=sa.Integer)
+    which = _mine(sa.bindparam("_account"), sa.bindparam("_id"), claim)
+    return sa.update(INSTANCES).where(*which).values(columns)
+
+
+_WAIT = ("look_again", "seen")
+
+
+def _mine(account_id: Any, id: Any, claim: Any) -> tuple[Any, ...]:
     return (
         INSTANCES.c.account_id == account_id,
         INSTANCES.c.id == id,

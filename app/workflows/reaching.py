@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from datetime import timedelta
 from typing import Any
 
 from flask import current_app
@@ -64,7 +65,7 @@ def _note_begun(run: Any, places: Sequence[Place], given: Mapping[str, Any]) -> 
         told = rows(begun, run.account_id, run.id, run.now)
         values = {
             "position": run.position_text(),
-            "due_at": db.database_now(seconds),
+            "due_at": run.now + timedelta(seconds=seconds),
             "current_step": run.current_step(),
         }
         queue.write(run, values, told.new, of_lost.old)

@@ -15,7 +15,7 @@ from typing import Any
 
 from sqlalchemy.exc import DBAPIError
 
-from app import actor, config, db, stamps
+from app import actor, clock, config, db, stamps
 from app.auth.principal import Principal
 from app.errors import AppError
 from app.workflows import control, kept, outside, queue, reaching, versions, waiting
@@ -29,6 +29,7 @@ from app.workflows.templates import Rendering, TooLarge
 
 DEPTH = "workflows.depth"
 RERUNS = 5
+STEPS_PER_SLOT = 20  # then others have their turn
 MOST_VISITS = 10_000
 GONE = "This version of the workflow is not there any more."
 
@@ -67,21 +68,31 @@ class Run:
                 with self.slot():
                     queue.release(self.account_id, self.id, self.claim)
                 return
-            self._turn()
+            self._turn(stop)
 
-    def _turn(self) -> None:
-        ready = [place for place in self.position.places() if self._is_ready(place)]
-        reaching_out = [place for place in ready if place.step.action in outside.ACTIONS]
-        within = [place for place in ready if place not in reaching_out]
+    def _turn(self, stop: threading.Event) -> None:
+        within, reaching_out = self._ready()
         if reaching_out and not within:
             reaching.reach_out(self, reaching_out)
             return
         with self.slot():
-            if within:
-                self._attempt(within[0].path)
-            else:
-                with db.transaction():
-                    self._save([])
+            for _ in range(STEPS_PER_SLOT):
+                if within:
+                    self._attempt(within[0].path)
+                else:
+                    with db.transaction():
+                        self._save([])
+                if self.stopped or stop.is_set():
+                    return
+                within, reaching_out = self._ready()
+                if reaching_out and not within:
+                    return
+
+    def _ready(self) -> tuple[list[Place], list[Place]]:
+        """The steps that can be done now: those within the service, and those that reach out."""
+        ready = [place for place in self.position.places() if self._is_ready(place)]
+        out = [place for place in ready if place.step.action in outside.ACTIONS]
+        return [place for place in ready if place not in out], out
 
     def _is_ready(self, place: Place) -> bool:
         until = place.spot.get("until")
@@ -183,13 +194,14 @@ class Run:
         places = self.position.places()
         if not places:
             done = {"status": COMPLETED, "due_at": None, "current_step": None}
-            return {**done, "completed_at": db.database_now(), "error_message": None}
+            return {**done, "completed_at": self.now, "error_message": None}
         if any(self._is_ready(place) for place in places):
-            lease = db.database_now(config.current().workflow_lease_seconds)
-            return {"status": RUNNING, "due_at": lease, "current_step": self.current_step()}
+            seconds = config.current().workflow_lease_seconds
+            lease = {"due_at": self.now + timedelta(seconds=seconds)}
+            return {"status": RUNNING, "current_step": self.current_step(), **lease}
         until = min(place.spot["until"] for place in places)
-        later = waiting.due_at(self.row.nudges, until)
-        return {"status": WAITING, "due_at": later, "current_step": self.current_step()}
+        later = {"look_again": clock.parse(until), "seen": self.row.nudges}
+        return {"status": WAITING, "current_step": self.current_step(), **later}
 
     def position_text(self) -> str:
         """Where it is, as it is stored."""
@@ -224,7 +236,7 @@ class Run:
             "error_message": message[:LONGEST_MESSAGE],
             "due_at": None,
         }
-        over["completed_at"] = db.database_now()
+        over["completed_at"] = self.now
         queue.write(self, {**values, **over}, told.new, told.old)
         self.stopped = True
 

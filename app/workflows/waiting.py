@@ -12,7 +12,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from app import clock, db, jobs
+from app import db, jobs
 from app.workflows import expressions, kept, queue
 from app.workflows.definition import event_name
 from app.workflows.models import INSTANCES, SUBSCRIPTIONS, WAITING
@@ -67,12 +67,6 @@ def forget(run: Any, place: Place) -> None:
 def _one(run: Any, place: Place) -> tuple[Any, ...]:
     table = SUBSCRIPTIONS.c
     return (table.account_id == run.account_id, table.id == place.spot["subscription"])
-
-
-def due_at(nudges: int, until: str) -> Any:
-    """When to look again: then, or at once where an event came in the meantime."""
-    then = sa.literal(clock.parse(until), db.Moment())
-    return sa.case((INSTANCES.c.nudges != nudges, db.database_now()), else_=then)
 
 
 def awaiting(account_id: str, event: str, collection: str) -> Sequence[Any]:
