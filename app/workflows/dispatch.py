@@ -17,6 +17,7 @@ from sqlalchemy.exc import DBAPIError
 from app import actor, db, jobs
 from app.workflows import queue, schedules
 from app.workflows.run import Run
+from app.workflows.slots import Slots
 
 log = structlog.get_logger()
 
@@ -32,7 +33,7 @@ class Dispatcher:
         self._woken, self._lock = woken, threading.Lock()
         self._stop, self._running = threading.Event(), 0
         on_sqlite = db.db.engine.dialect.name == "sqlite"
-        self._slots = threading.Semaphore(1 if on_sqlite else SLOTS)
+        self._slots = Slots(1 if on_sqlite else SLOTS)
         self._app = current_app._get_current_object()  # type: ignore[attr-defined]
 
     @property
@@ -45,7 +46,7 @@ class Dispatcher:
         """Fire the schedules, and begin what is due."""
         schedules.fire()
         passed_over: set[str] = set()
-        while (free := THREADS - self._running) > 0:
+        while (free := min(THREADS - self._running, self._slots.room)) > 0:
             found = queue.look(passed_over)
             if not found:
                 return
@@ -69,6 +70,7 @@ class Dispatcher:
     def _begin(self, row: Any) -> None:
         with self._lock:
             self._running += 1
+        self._slots.count(1)
         threading.Thread(target=self._serve, args=[row], daemon=True).start()
 
     def _serve(self, row: Any) -> None:
@@ -84,6 +86,7 @@ class Dispatcher:
             finally:
                 actor.reset()
                 db.db.session.remove()
+                self._slots.count(-1)
                 with self._lock:
                     self._running -= 1
                 self._woken.set()

@@ -34,17 +34,17 @@ class Rows:
     old: dict[str, dict[str, Any]]
 
 
-def rows(entries: Sequence[Entry], account_id: str, instance_id: str, now: datetime) -> Rows:
-    """The rows of entries."""
-    new, old = [], {}
+def rows(entries: Sequence[Entry], run: Any) -> Rows:
+    """The rows of entries of a run."""
+    new, old, now = [], {}, run.now
     for entry in entries:
         over = entry.status not in (WAITING, RUNNING)
         log = entry.place.spot.get("log")
         if over and log:
             old[log] = _result(entry, now)
         else:
-            key = {"account_id": account_id, "instance_id": instance_id, "id": log or db.new_id()}
-            new.append({**key, **_about(entry, now), **_result(entry, now)})
+            key = {"account_id": run.account_id, "instance_id": run.id, "id": log or db.new_id()}
+            new.append({**key, **_about(entry, run.step_began), **_result(entry, now)})
     return Rows(new, old)
 
 
@@ -58,13 +58,13 @@ def _result(entry: Entry, now: datetime) -> dict[str, Any]:
     }
 
 
-def _about(entry: Entry, now: datetime) -> dict[str, Any]:
+def _about(entry: Entry, began: datetime) -> dict[str, Any]:
     spot, since = entry.place.spot, entry.place.spot.get("since")
     return {
         "place": entry.place.path,
         "step_name": entry.place.step.name,
         "step_type": entry.place.step.type,
         "attempt": spot.get("attempt", 0) + 1,
-        "started_at": clock.parse(since) if since else now,
+        "started_at": clock.parse(since) if since else began,
         "input": None if entry.input is None else kept.dumps(entry.input),
     }

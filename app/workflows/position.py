@@ -43,6 +43,14 @@ class Place:
     frames: Sequence[Frame]
     names: Mapping[str, Any] = field(default_factory=dict)
     """`item` and `index`, within a loop."""
+    path: str = field(init=False)
+    """The same for every try of this visit, and for no other visit of the instance."""
+
+    def __post_init__(self) -> None:
+        """Note the path as it is now: loops around it go on."""
+        around = [frame.label for frame in self.frames[:-1]]
+        path = f"{'/'.join([*around, self.step.name])}#{self.spot['visit']}"
+        object.__setattr__(self, "path", path)
 
     @property
     def step(self) -> Step:
@@ -53,12 +61,6 @@ class Place:
     def spot(self) -> Spot:
         """What is kept of this visit."""
         return self.frames[-1].spot
-
-    @property
-    def path(self) -> str:
-        """The same for every try of this visit, and for no other visit of the instance."""
-        around = [frame.label for frame in self.frames[:-1]]
-        return f"{'/'.join([*around, self.step.name])}#{self.spot['visit']}"
 
 
 class Position:

@@ -38,7 +38,8 @@ def reach_out(run: Any, places: Sequence[Place]) -> None:
                 run.fail([(place, error)])
                 return
         _note_begun(run, places, given)
-    results = _together([_sending(run, place, given[place.path]) for place in places])
+    with run.slots.away():
+        results = _together([_sending(run, place, given[place.path]) for place in places])
     with run.slot():
         _note_results(run, dict(zip((place.path for place in places), results, strict=True)))
 
@@ -53,7 +54,7 @@ def _given(run: Any, place: Place) -> Any:
 
 def _note_begun(run: Any, places: Sequence[Place], given: Mapping[str, Any]) -> None:
     lost = [Entry(place, FAILED, error=LOST) for place in places if "log" in place.spot]
-    of_lost = rows(lost, run.account_id, run.id, run.now)
+    of_lost = rows(lost, run)
     for place in places:
         if "log" in place.spot:
             place.spot["attempt"] = place.spot.get("attempt", 0) + 1
@@ -62,7 +63,7 @@ def _note_begun(run: Any, places: Sequence[Place], given: Mapping[str, Any]) -> 
     settings = config.current()
     seconds = settings.webhook_timeout_seconds + settings.workflow_lease_seconds
     with db.transaction():
-        told = rows(begun, run.account_id, run.id, run.now)
+        told = rows(begun, run)
         values = {
             "position": run.position_text(),
             "due_at": run.now + timedelta(seconds=seconds),

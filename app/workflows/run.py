@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -25,6 +25,7 @@ from app.workflows.definition import WAIT_EVENT
 from app.workflows.logbook import LONGEST_MESSAGE, Entry, rows
 from app.workflows.models import COMPLETED, FAILED, RUNNING, WAITING
 from app.workflows.position import Place, Position
+from app.workflows.slots import Slots
 from app.workflows.templates import Rendering, TooLarge
 
 DEPTH = "workflows.depth"
@@ -37,12 +38,13 @@ GONE = "This version of the workflow is not there any more."
 class Run:
     """A claimed instance, carried out until it waits or is over."""
 
-    def __init__(self, row: Any, slots: threading.Semaphore) -> None:
+    def __init__(self, row: Any, slots: Slots) -> None:
         self.account_id, self.id, self.claim = row.account_id, row.id, row.claim
         self.row, self.slots = row, slots
         self.holds_pii, self.given = row.holds_pii, None
         self._begun, self._now = time.monotonic(), row.now
         self._texts = (row.position, row.context)
+        self.step_began = self.now
         self.happened: dict[str, Any] = {}
         self.stopped = False
 
@@ -105,7 +107,7 @@ class Run:
             try:
                 with stamps.reloading() if reruns else nullcontext(), self.transaction():
                     place = self.place_at(path)
-                    self.given = None
+                    self.given, self.step_began = None, self.now
                     self.apply(place, control.done(self, place))
             except (stamps.Stale, DBAPIError) as error:
                 self.restore()
@@ -174,7 +176,7 @@ class Run:
         if max(len(context), len(at)) > LARGEST_CONTEXT:
             raise Failed(f"The outputs of the steps are larger than {LARGEST_CONTEXT} bytes.")
         values = {"position": at, "context": context, "holds_pii": self.holds_pii, **self._state()}
-        told = rows(entries, self.account_id, self.id, self.now)
+        told = rows(entries, self)
         queue.write(self, values, told.new, told.old)
         self.stopped = values["status"] != RUNNING
         db.on_commit(self.keep)
@@ -214,7 +216,7 @@ class Run:
     def fail(self, failures: Sequence[tuple[Place, Exception]]) -> None:
         """Write down that steps failed; a resume tries them again."""
         entries = [Entry(place, FAILED, self.given, error=said(error)) for place, error in failures]
-        told = rows(entries, self.account_id, self.id, self.now)
+        told = rows(entries, self)
         with db.transaction():
             for place, _ in failures:
                 waiting.forget(self, place)
@@ -228,7 +230,7 @@ class Run:
 
     def _end(self, message: str) -> None:
         with db.transaction():
-            self._over(message, {}, rows([], self.account_id, self.id, self.now))
+            self._over(message, {}, rows([], self))
 
     def _over(self, message: str, values: dict[str, Any], told: Any) -> None:
         over: dict[str, Any] = {
@@ -240,14 +242,9 @@ class Run:
         queue.write(self, {**values, **over}, told.new, told.old)
         self.stopped = True
 
-    @contextmanager
-    def slot(self) -> Iterator[None]:
+    def slot(self) -> AbstractContextManager[None]:
         """One of the few threads that use the database; others wait for receivers meanwhile."""
-        with self.slots:
-            try:
-                yield
-            finally:
-                db.db.session.remove()
+        return self.slots.one()
 
 
 def said(error: Exception) -> str:

@@ -88,8 +88,8 @@ def test_workers_are_killed_fifty_times(
     worker, ids = Worker(app, tmp_path, redis_url), []
     try:
         for n in range(KILLS):
-            ids += [start(alice, workflow, {"n": 3 * n + one}) for one in range(3)]
             before = len(receiver.requests)
+            ids += [start(alice, workflow, {"n": 3 * n + one}) for one in range(3)]
             end = time.monotonic() + 60
             while len(receiver.requests) == before and time.monotonic() < end:
                 time.sleep(0.01)

@@ -138,6 +138,11 @@ def test_loops_and_branches_nest(app: Flask, alice: Caller, posts: dict[str, Any
     assert made[:6] == ["p0", "x", "y", "q1", "x", "y"]
     assert (sorted(made[6:9]), made[9]) == (["l", "m", "r"], "2y")
     assert len({log["place"] for log in found["step_logs"]}) == len(found["step_logs"]) == 14
+    places = [log["place"].partition("#")[0] for log in found["step_logs"]]
+    assert [one for one in places if one.endswith("/c")] == [
+        f"outer[{outer}]/inner[{inner}]/c" for outer in (0, 1) for inner in (0, 1)
+    ]
+    assert places.count("outer[0]/inner") == places.count("outer[1]/inner") == 1
     failed = ran(app, alice, workflow, {"names": "none"})
     assert (failed["status"], failed["current_step"]) == ("failed", "outer")
 
