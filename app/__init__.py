@@ -29,7 +29,7 @@ from app.sso import answers as sso_answers
 from app.sso import config_routes as sso_config
 from app.sso import roles as sso_roles
 from app.sso import routes as sso
-from app.webhooks import dispatch
+from app.webhooks import delivery_routes, dispatch
 from app.webhooks import routes as webhooks
 from app.workflows import dispatch as workflow_line
 from app.workflows import hook_routes, instance_routes, occurring, upkeep
@@ -61,6 +61,7 @@ API_BLUEPRINTS = (
     collections.migrations,
     rules_routes.blueprint,
     webhooks.blueprint,
+    delivery_routes.blueprint,
     workflows.blueprint,
     workflows.callers,
     instance_routes.all_instances,

@@ -37,6 +37,14 @@ class AddressReplaced:
 
 
 @dataclass(frozen=True)
+class AddressProved:
+    """An address that nobody had proved is its owner's; who came first under it may be another."""
+
+    account_id: str
+    user_id: str
+
+
+@dataclass(frozen=True)
 class RefreshTokenReused:
     """A refresh token came a second time, which ended the session that it was of."""
 

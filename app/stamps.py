@@ -79,13 +79,14 @@ class Cache:
         self._values: OrderedDict[Hashable, Any] = OrderedDict()
 
     def get(self, key: Hashable, load: Callable[[], Value | None]) -> Value | None:
-        """The cached value, else what `load` finds; while `reloading`, always what it finds."""
-        value = None if _reloading.get() else self._values.get(key)
+        """The cached value, else what `load` finds; while `reloading`, what it has found there."""
+        loaded = _loaded.get()
+        value = self._values.get(key) if loaded is None else loaded.get((self, key))
         if value is None:
             value = load()
             self._values.pop(key, None)
             if value is not None:
-                self._values[key] = value
+                self.put(key, value)
                 while len(self._values) > self._size:
                     self._values.popitem(last=False)
         return value
@@ -93,19 +94,26 @@ class Cache:
     def put(self, key: Hashable, value: Any) -> None:
         """Remember a value."""
         self._values[key] = value
+        loaded = _loaded.get()
+        if loaded is not None:
+            loaded[self, key] = value
 
 
-_reloading: ContextVar[bool] = ContextVar("reloading", default=False)
+_loaded: ContextVar[dict[tuple[Cache, Hashable], Any] | None] = ContextVar("loaded", default=None)
 
 
 @contextmanager
 def reloading() -> Iterator[None]:
-    """Inside, caches load everything anew."""
-    token = _reloading.set(True)
+    """Inside, caches load everything anew, each thing once.
+
+    A block knows nothing of what is written meanwhile, in it or elsewhere: what comes after that,
+    and whatever is tried again, needs a block of its own.
+    """
+    token = _loaded.set({})
     try:
         yield
     finally:
-        _reloading.reset(token)
+        _loaded.reset(token)
 
 
 def cache(name: str) -> Cache:

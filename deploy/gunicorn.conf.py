@@ -1,7 +1,11 @@
 """How gunicorn serves Atrium; PORT, SERVICE_ENV and WEB_CONCURRENCY adjust it."""
 
+import json
 import os
+import uuid
 from pathlib import Path
+
+from gunicorn import util
 
 # Only production is reached from other machines.
 _host = "0.0.0.0" if os.environ.get("SERVICE_ENV") == "production" else "127.0.0.1"  # noqa: S104
@@ -16,6 +20,7 @@ timeout = 60
 graceful_timeout = 25
 keepalive = 5
 
+# The most that gunicorn takes, as far as it counts: docs/rules.md tells what fits in it.
 limit_request_line = 8190
 limit_request_fields = 100
 limit_request_field_size = 8190
@@ -30,6 +35,25 @@ access_log_format = '%(h)s %(t)s "%(m)s %(U)s %(H)s" %(s)s %(b)s %(D)s'
 
 # Nothing uses the control interface, whose socket would land in $HOME.
 control_socket_disable = True
+
+
+def _tell_in_json(sock, status, reason, message):
+    """Refuse what does not get as far as the application in the shape of its errors."""
+    from app.errors import HTTP_ERRORS
+
+    error = HTTP_ERRORS.get(status, "internal_error" if status == 500 else "http_error")
+    body = json.dumps({"error": error, "message": message or reason})
+    head = (
+        f"HTTP/1.1 {status} {reason}",
+        "Connection: close",
+        "Content-Type: application/json",
+        f"Content-Length: {len(body)}",
+        f"X-Correlation-ID: {uuid.uuid4()}",
+    )
+    util.write_nonblock(sock, "\r\n".join((*head, "", body)).encode("latin1"))
+
+
+util.write_error = _tell_in_json  # there is no setting for it
 
 
 def post_fork(server, worker):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import secrets
 import shutil
@@ -33,6 +34,12 @@ def pytest_configure(config: pytest.Config) -> None:
         _started.append(server)
         server.start()
         os.environ[f"TEST_{server.name.upper()}_URL"] = server.url
+
+
+def pytest_sessionstart() -> None:
+    """Look for garbage seldom: a whole search takes seconds, and they would be the test's."""
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 20)
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:

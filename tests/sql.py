@@ -12,12 +12,20 @@ from flask import Flask
 from app.db import db
 
 
-@contextmanager
-def statements(app: Flask) -> Iterator[list[str]]:
-    """The SQL that is sent meanwhile."""
-    sent: list[str] = []
+class Statement(str):
+    """The text of a statement, with its parameters beside it."""
 
-    def note(connection: Any, cursor: Any, statement: str, *rest: Any) -> None:
+    parameters: Any = None
+
+
+@contextmanager
+def statements(app: Flask) -> Iterator[list[Statement]]:
+    """The SQL that is sent meanwhile."""
+    sent: list[Statement] = []
+
+    def note(connection: Any, cursor: Any, text: str, parameters: Any, *rest: Any) -> None:
+        statement = Statement(text)
+        statement.parameters = parameters
         sent.append(statement)
 
     with app.app_context():

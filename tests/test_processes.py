@@ -8,6 +8,8 @@ import shlex
 import subprocess
 import time
 import urllib.request
+from contextlib import closing
+from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
 
@@ -39,10 +41,22 @@ def test_release_web_and_worker_do_the_main_job(tmp_path: Path) -> None:
         post(f"{address}/api/v1/auth/register", account)
         mail = wait_for_mail(tmp_path / "instance" / "outbox")
         assert f"{address}/auth/verify-email?token=AA0001-" in mail
+        assert refused(port, "x" * 8190) == (414, "uri_too_long")
+        assert refused(port, "x" * 7000) == (401, "unauthorized")
         root = {"account": "system", "email": "root@system.example", "password": PASSWORD}
         assert post(f"{address}/api/v1/auth/login", root)["user"]["role"] == "admin"
         serving.terminate()
         assert serving.wait(STOP_WITHIN_SECONDS) == 0
+
+
+def refused(port: int, text: str) -> tuple[int, str]:
+    """The status and the error of a list under a filter."""
+    connection = HTTPConnection("127.0.0.1", port, timeout=10)
+    with closing(connection):
+        connection.request("GET", f"/api/v1/records/posts?filter={text}")
+        answer = connection.getresponse()
+        assert answer.headers["X-Correlation-ID"]
+        return answer.status, json.load(answer)["error"]
 
 
 def post(url: str, body: dict[str, Any]) -> Any:

@@ -8,7 +8,7 @@ import marshmallow as ma
 from flask import Response
 
 from app import rest
-from app.accounts import people, roles, tenants
+from app.accounts import people, roles, sso_settings, tenants
 from app.accounts.models import Account, User
 from app.accounts.schemas import (
     FULL_ACCOUNT,
@@ -44,6 +44,7 @@ OWN = {
     "sso_email_domains": ["acme.example"],
     "sso_group_roles": [{"group": "Finance", "role": "editor"}],
     "sso_allow_admin": False,
+    "sso_ignored_groups": [],
     "sso_tokens_in_fragment": False,
 }
 PROVISIONING = (
@@ -53,6 +54,10 @@ PROVISIONING = (
 DOMAINS = "The domains whose proved addresses become users; none named: every address may."
 GROUP_ROLES = "The role that members of a provider's group are given at sign-in; the first counts."
 ALLOW_ADMIN = "Whether a sign-in may give the role `admin`."
+IGNORED = (
+    "The groups of `sso_group_roles` that count for nothing at present: their role is `admin` while"
+    " `sso_allow_admin` is off, or there is no such role any more."
+)
 FRAGMENT = "Whether browsers return with the tokens in the fragment, not with a one-time code."
 
 
@@ -98,7 +103,15 @@ class OwnAccountView(FullAccountView):
         ma.fields.Nested(GroupRole), **_sso("sso_group_roles", [], GROUP_ROLES)
     )
     sso_allow_admin = ma.fields.Boolean(**_sso("sso_allow_admin", False, ALLOW_ADMIN))
+    sso_ignored_groups = ma.fields.List(
+        ma.fields.String(), required=True, dump_default=[], metadata={"description": IGNORED}
+    )
     sso_tokens_in_fragment = ma.fields.Boolean(**_sso("sso_tokens_in_fragment", False, FRAGMENT))
+
+    @ma.post_dump(pass_original=True)
+    def tell_ignored(self, shown: dict[str, Any], account: Account, **options: Any) -> Any:
+        """What of the mapping counts for nothing."""
+        return shown | {"sso_ignored_groups": sso_settings.ignored(account.settings)}
 
 
 class OwnAccountBody(rest.Schema):

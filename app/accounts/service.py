@@ -8,7 +8,7 @@ from typing import Any
 import sqlalchemy as sa
 from email_validator import EmailNotValidError, validate_email
 
-from app import clock, db
+from app import clock, db, events
 from app.accounts import codes
 from app.accounts.models import (
     ADMIN,
@@ -49,9 +49,9 @@ def create_user(
     name: str | None = None,
     **born: Any,
 ) -> User:
-    """A new, unverified user. Raises Conflict when the address is taken in the account.
+    """A new user, unverified unless `born` says so. Raises Conflict when the address is taken.
 
-    `born` may give the new row's id and moment, for who must know them beforehand.
+    `born` may also give the new row's id and moment, for who must know them beforehand.
     """
     with db.transaction() as session:
         role_id = session.scalars(sa.select(Role.id).where(Role.name == role)).one()
@@ -83,8 +83,17 @@ def join_group(user: User, name: str) -> None:
         session.refresh(user, ["groups"])
 
 
+def prove(user: User) -> None:
+    """Note that a mailbox's owner proved the user's address; what was begun under it ends."""
+    with db.transaction():
+        if not user.email_verified:
+            events.publish(events.AddressProved(user.account_id, user.id))
+            user.version += 1
+        mark_verified(user)
+
+
 def mark_verified(user: User) -> None:
-    """Note that the user's address is proved."""
+    """Note that the user's address is proved, or taken for it; whoever came first stays."""
     with db.transaction():
         user.email_verified, user.email_verified_at = True, clock.now()
 

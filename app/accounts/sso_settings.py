@@ -19,6 +19,7 @@ NAMES = (
     "sso_allow_admin",
     "sso_tokens_in_fragment",
 )
+Mapped = Sequence[Mapping[str, str]]
 DOMAIN = re.compile(r"[a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)+")
 
 
@@ -29,19 +30,23 @@ def problems(body: Mapping[str, Any], present: Mapping[str, Any]) -> list[dict[s
         for one in body.get("sso_email_domains", ())
         if not DOMAIN.fullmatch(one)
     ]
-    allowed = body.get("sso_allow_admin", present.get("sso_allow_admin", False))
-    return found + mapping_problems(body.get("sso_group_roles", ()), allow_admin=allowed)
+    settings = {**present, "sso_allow_admin": body.get("sso_allow_admin", _allows(present))}
+    return found + mapping_problems(body.get("sso_group_roles", ()), settings)
 
 
-def mapping_problems(
-    mapping: Sequence[Mapping[str, str]], *, allow_admin: bool
-) -> list[dict[str, Any]]:
-    """Everything that is wrong with a mapping of groups to roles."""
-    if not mapping:
+def mapping_problems(mapping: Mapped, present: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Everything that is wrong with a mapping of groups to roles.
+
+    What stands in the present one may stay as it is: it may count for nothing since it was saved,
+    and whoever changes something else must not have to mend it.
+    """
+    kept = present.get("sso_group_roles") or ()
+    due = [one for one in mapping if one not in kept]
+    if not due:
         return []
-    known = set(db.db.session.scalars(sa.select(Role.name)))
+    known, allow_admin = _role_names(), _allows(present)
     found = []
-    for one in mapping:
+    for one in due:
         if one["role"] not in known:
             message = f"There is no role {one['role']}."
             found.append(problem("sso_group_roles", "invalid_reference", message))
@@ -49,3 +54,25 @@ def mapping_problems(
             message = "A sign-in makes an admin only where sso_allow_admin is on."
             found.append(problem("sso_group_roles", "invalid_option", message))
     return found
+
+
+def counting(mapping: Mapped, settings: Mapping[str, Any]) -> Mapped:
+    """What of a mapping counts: no role that is gone, and `admin` only where that is allowed."""
+    known = _role_names() if mapping else ()
+    allowed = _allows(settings)
+    return [one for one in mapping if one["role"] in known and (allowed or one["role"] != ADMIN)]
+
+
+def ignored(settings: Mapping[str, Any]) -> list[str]:
+    """The groups of an account's mapping that count for nothing at present."""
+    mapping = settings.get("sso_group_roles") or []
+    counts = counting(mapping, settings)
+    return [one["group"] for one in mapping if one not in counts]
+
+
+def _role_names() -> set[str]:
+    return set(db.db.session.scalars(sa.select(Role.name)))
+
+
+def _allows(settings: Mapping[str, Any]) -> bool:
+    return bool(settings.get("sso_allow_admin"))

@@ -11,7 +11,7 @@ import sqlalchemy as sa
 from app import clock, db
 from app.accounts.models import PII_GROUP
 from app.audit.append import HIDDEN
-from app.audit.models import AuditEntry
+from app.audit.models import AuditChange, AuditEntry
 from app.auth.principal import Principal
 from app.collections import definition as definitions
 from app.collections import masking
@@ -19,11 +19,12 @@ from app.collections import table as tables
 from app.collections.definition import Definition
 from app.collections.fields import Field
 from app.collections.models import Collection
+from app.db import Base
 from app.rules import Type
 
 Entry = dict[str, Any]
 PIECE = 1000
-LOG = AuditEntry.__table__
+LOG, CHANGES = (Base.metadata.tables[one.__tablename__] for one in (AuditEntry, AuditChange))
 PERSONAL = {("users", "email"), ("users", "name"), ("invitations", "email")}
 
 
@@ -35,6 +36,12 @@ def shown(row: Any) -> Entry:
         entry["es_timestamp"] = clock.iso(entry["es_timestamp"])
     entry["masked"] = False
     return entry
+
+
+def told_by(*which: Any, changes: sa.FromClause = CHANGES) -> sa.Join:
+    """The entries of the changes that match, to select from."""
+    its = LOG.c.id.between(changes.c.first_id, changes.c.last_id)
+    return changes.join(LOG, sa.and_(LOG.c.account_id == changes.c.account_id, its, *which))
 
 
 def in_order(where: Sequence[Any] = (), after: tuple[str, int] = ("", 0)) -> Iterator[Entry]:

@@ -14,32 +14,33 @@ import sqlalchemy as sa
 
 from app import db
 from app.audit import append, digest
-from app.audit.models import AuditEntry
+from app.audit.entries import CHANGES, LOG, told_by
 
 PIECE = 500
 
 
 def values(account_id: str, table_name: str, record_id: str) -> int:
     """Erase every value of a row. Returns of how many entries."""
-    mine = (
-        AuditEntry.account_id == account_id,
-        AuditEntry.table_name == table_name,
-        AuditEntry.record_id == record_id,
+    mine = told_by(
+        CHANGES.c.account_id == account_id,
+        CHANGES.c.table_name == table_name,
+        CHANGES.c.record_id == record_id,
     )
     return _erase(mine, "salt", ("old_value", "new_value"))
 
 
 def actors(account_id: str, user_id: str, email: str) -> int:
     """Erase the actor of what a user did, or signed in the own account. Returns of how many."""
-    signed = sa.and_(AuditEntry.account_id == account_id, AuditEntry.es_username == email)
-    erased = _erase((AuditEntry.user_id == user_id,), "actor_salt", digest.ACTOR_COLUMNS)
-    return erased + _erase((signed,), "actor_salt", digest.ACTOR_COLUMNS)
+    theirs = told_by(CHANGES.c.user_id == user_id)
+    signed = told_by(LOG.c.account_id == account_id, LOG.c.es_username == email)
+    return sum(_erase(one, "actor_salt", digest.ACTOR_COLUMNS) for one in (theirs, signed))
 
 
-def _erase(which: Sequence[Any], salt: str, columns: Sequence[str]) -> int:
-    erased, salted = 0, getattr(AuditEntry, salt).is_not(None)
+def _erase(which: Any, salt: str, columns: Sequence[str]) -> int:
+    erased = 0
     with db.transaction() as session:
-        chosen = sa.select(AuditEntry.account_id, AuditEntry.id).where(*which, salted)
+        chosen = sa.select(LOG.c.account_id, LOG.c.id).select_from(which)
+        chosen = chosen.where(LOG.c[salt].is_not(None))
         while found := session.execute(chosen.limit(PIECE)).all():
             for account_id in {row.account_id for row in found}:
                 ids = [row.id for row in found if row.account_id == account_id]
@@ -49,7 +50,7 @@ def _erase(which: Sequence[Any], salt: str, columns: Sequence[str]) -> int:
 
 
 def _erase_piece(account_id: str, ids: Sequence[int], salt: str, columns: Sequence[str]) -> None:
-    mine = sa.update(AuditEntry).where(AuditEntry.account_id == account_id, AuditEntry.id.in_(ids))
+    mine = sa.update(LOG).where(LOG.c.account_id == account_id, LOG.c.id.in_(ids))
     db.connection().execute(mine.values(dict.fromkeys((*columns, salt))))
     for id in ids:
         value = (salt, append.HIDDEN, None)

@@ -2,7 +2,8 @@
 
 Chains come in the order of their accounts, so that two transactions never wait for each other in a
 circle. On PostgreSQL one statement does it all (`append_audit` of migration 0009), or for many
-entries a COPY; on SQLite, where a writer is alone anyway, three for each account.
+entries a COPY; on SQLite, where a writer is alone anyway, four for each account. What lists find
+entries by (`audit_changes`), a trigger writes on PostgreSQL, and we here on SQLite.
 """
 
 from __future__ import annotations
@@ -11,6 +12,8 @@ import sqlite3
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
 from io import StringIO
+from itertools import groupby
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 import orjson
@@ -54,10 +57,15 @@ class Entry(NamedTuple):
 Chain = tuple[str, Sequence[Entry]]  # account, its new entries
 HASHES = Entry._fields.index("salt")  # from here on nothing needs escaping
 MANY = 50
+_PLACE = itemgetter(slice(3))  # operation, table_name, record_id
 
 _COLUMNS = (*Entry._fields, "id", "previous_hash", "checksum", "account_id", *Told._fields)
 _INTO = f"audit_log ({', '.join(_COLUMNS)})"
 _INSERT = f"INSERT INTO {_INTO} VALUES ({', '.join('?' for name in _COLUMNS)})"  # noqa: S608
+_CHANGE = (
+    "INSERT INTO audit_changes (account_id, first_id, last_id, entries,"
+    " operation, table_name, record_id, user_id, occurred_at) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
+)
 _HEAD = (
     "SELECT (SELECT max(id) FROM audit_log), last_id, checksum"
     " FROM (SELECT 1) LEFT JOIN audit_heads ON account_id = ?"
@@ -102,10 +110,21 @@ def _insert_alone(
     ids = range(newest + 1, newest + 1 + len(entries))
     links = list(_links(previous or digest.FIRST_PREVIOUS, ids, entries))
     end = (account_id, *told)
+    driver.executemany(_CHANGE, _changes(account_id, ids, entries, told))
     driver.executemany(
         _INSERT, [entry + link + end for entry, link in zip(entries, links, strict=True)]
     )
     driver.execute(_MOVE, (account_id, ids[-1], links[-1][-1], told.occurred_at))
+
+
+def _changes(
+    account_id: str, ids: range, entries: Sequence[Entry], told: Told
+) -> Iterator[tuple[Any, ...]]:
+    first = ids[0]
+    for place, group in groupby(entries, _PLACE):
+        count = len(list(group))
+        yield account_id, first, first + count - 1, count, *place, told.user_id, told.occurred_at
+        first += count
 
 
 def _links(

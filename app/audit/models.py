@@ -19,19 +19,7 @@ class AuditEntry(Base):
     """One change of one column. The database itself refuses UPDATE and DELETE (migration 0005)."""
 
     __tablename__ = "audit_log"
-    # One index for each filter of the list in its default order, and each within an account.
-    __table_args__ = (
-        sa.Index("ix_audit_log_id", "id"),
-        sa.Index("ix_audit_log_newest", "occurred_at", "id"),
-        sa.Index("ix_audit_log_account", "account_id", "occurred_at", "id"),
-        sa.Index("ix_audit_log_table", "table_name", "occurred_at", "id"),
-        sa.Index("ix_audit_log_record", "record_id", "occurred_at", "id"),
-        sa.Index("ix_audit_log_user", "user_id", "occurred_at", "id"),
-        sa.Index("ix_audit_log_operation", "operation", "occurred_at", "id"),
-        sa.Index("ix_audit_log_account_table", "account_id", "table_name", "occurred_at", "id"),
-        sa.Index("ix_audit_log_account_user", "account_id", "user_id", "occurred_at", "id"),
-        sa.Index("ix_audit_log_account_operation", "account_id", "operation", "occurred_at", "id"),
-    )
+    __table_args__ = (sa.Index("ix_audit_log_id", "id"),)
 
     account_id: Mapped[str] = mapped_column(Id, primary_key=True)
     id: Mapped[int] = mapped_column(sa.BigInteger, primary_key=True, autoincrement=False)
@@ -59,6 +47,46 @@ class AuditEntry(Base):
     entry_digest: Mapped[str] = mapped_column(Text)
     previous_hash: Mapped[str] = mapped_column(Text)
     checksum: Mapped[str] = mapped_column(Text)
+
+
+class AuditChange(Base):
+    """The entries of a chain that tell of one change of one row, from `first_id` to `last_id`.
+
+    Kept by a trigger of `audit_log` (migration 0012), to find entries by: a created record makes
+    ten of them, which would be ten rows in each of these indexes.
+    """
+
+    __tablename__ = "audit_changes"
+    # One index for each filter of the list in its default order, and each within an account.
+    __table_args__ = (
+        sa.Index("ix_audit_changes_newest", "occurred_at", "first_id"),
+        sa.Index("ix_audit_changes_account", "account_id", "occurred_at", "first_id"),
+        sa.Index("ix_audit_changes_table", "table_name", "occurred_at", "first_id"),
+        sa.Index("ix_audit_changes_record", "record_id", "occurred_at", "first_id"),
+        sa.Index("ix_audit_changes_user", "user_id", "occurred_at", "first_id"),
+        sa.Index("ix_audit_changes_operation", "operation", "occurred_at", "first_id"),
+        *(
+            sa.Index(
+                f"ix_audit_changes_account_{name}",
+                *("account_id", column, "occurred_at", "first_id"),
+            )
+            for name, column in (
+                ("table", "table_name"),
+                ("user", "user_id"),
+                ("operation", "operation"),
+            )
+        ),
+    )
+
+    account_id: Mapped[str] = mapped_column(Id, primary_key=True)
+    first_id: Mapped[int] = mapped_column(sa.BigInteger, primary_key=True, autoincrement=False)
+    last_id: Mapped[int] = mapped_column(sa.BigInteger)
+    entries: Mapped[int] = mapped_column(sa.BigInteger)
+    operation: Mapped[str] = mapped_column(Text)
+    table_name: Mapped[str] = mapped_column(Text)
+    record_id: Mapped[str] = mapped_column(Text)
+    user_id: Mapped[str] = mapped_column(Text)
+    occurred_at: Mapped[datetime] = mapped_column(Moment)
 
 
 class AuditHead(Base):

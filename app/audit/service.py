@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import sqlalchemy as sa
 
 from app import db
 from app.audit import entries
-from app.audit.entries import Entry, Mask
-from app.audit.models import AuditEntry
+from app.audit.entries import CHANGES, LOG, Entry, Mask
 from app.auth.principal import Principal
 from app.errors import InvalidValues, NotFound, problem
 
@@ -31,19 +30,31 @@ FILTERS = ("account_id", "table_name", "record_id", "user_id", "operation")
 
 def page(asked: Mapping[str, Any], *, by: Principal) -> tuple[list[Entry], int | None]:
     """The entries that match, the newest first unless asked otherwise, and how many there are."""
-    where, total = _where(asked), None
+    total = None
     if asked["include_total"]:
-        total = db.connection().scalar(
-            sa.select(sa.func.count()).select_from(AuditEntry).where(*where)
-        )
-    chosen = sa.select(entries.LOG).where(*where).order_by(*_order(asked))
-    rows = db.connection().execute(chosen.offset(asked["skip"]).limit(asked["limit"]))
+        counted = sa.select(sa.func.sum(CHANGES.c.entries)).where(*_where(asked, CHANGES))
+        total = int(db.connection().scalar(counted) or 0)
+    rows = db.connection().execute(_listed(asked))
     return list(map(Mask(by), map(entries.shown, rows))), total
+
+
+def _listed(asked: Mapping[str, Any]) -> sa.Select[Any]:
+    name, ascending = _sorted_by(asked), asked["sort_order"] == "asc"
+    changes, last = CHANGES.select().where(*_where(asked, CHANGES)), asked["skip"] + asked["limit"]
+    if name in CHANGES.c:
+        # Each makes an entry at least, so that no more of them can be on the page or before it.
+        changes = changes.order_by(*_order((CHANGES.c[name], CHANGES.c.first_id), ascending))
+        changes = changes.limit(last)
+    found = changes.subquery()
+    place = (found.c[name], found.c.first_id) if name in CHANGES.c else (LOG.c[name],)
+    page = sa.select(LOG).select_from(entries.told_by(changes=found))
+    page = page.order_by(*_order((*place, LOG.c.id), ascending))
+    return page.offset(asked["skip"]).limit(asked["limit"])
 
 
 def get(id: int, *, by: Principal) -> Entry:
     """One entry. Raises NotFound."""
-    row = db.connection().execute(sa.select(entries.LOG).where(AuditEntry.id == id)).first()
+    row = db.connection().execute(sa.select(LOG).where(LOG.c.id == id)).first()
     if row is None:
         raise NotFound("There is no such entry.")
     return Mask(by)(entries.shown(row))
@@ -51,14 +62,14 @@ def get(id: int, *, by: Principal) -> Entry:
 
 def exported(asked: Mapping[str, Any], *, by: Principal) -> Iterator[Entry]:
     """All entries that match, chain by chain, each in its order."""
-    return map(Mask(by), entries.in_order(_where(asked)))
+    return map(Mask(by), entries.in_order(_where(asked, LOG)))
 
 
 def told_of_export(asked: Mapping[str, Any], *, by: Principal) -> dict[str, int]:
     """How many values of an export's entries are masked, and how many erased."""
-    columns, mask = (AuditEntry.table_name, AuditEntry.column_name), Mask(by)
-    erased = AuditEntry.salt.is_(None).label("erased")
-    counted = sa.select(*columns, erased, sa.func.count()).where(*_where(asked))
+    columns, mask = (LOG.c.table_name, LOG.c.column_name), Mask(by)
+    erased = LOG.c.salt.is_(None).label("erased")
+    counted = sa.select(*columns, erased, sa.func.count()).where(*_where(asked, LOG))
     found = {"values_masked": 0, "values_erased": 0}
     for table_name, column, is_erased, count in db.connection().execute(
         counted.group_by(*columns, erased)
@@ -70,21 +81,23 @@ def told_of_export(asked: Mapping[str, Any], *, by: Principal) -> dict[str, int]
     return found
 
 
-def _where(asked: Mapping[str, Any]) -> list[Any]:
-    where = [getattr(AuditEntry, name) == asked[name] for name in FILTERS if name in asked]
+def _where(asked: Mapping[str, Any], table: sa.Table) -> list[Any]:
+    where = [table.c[name] == asked[name] for name in FILTERS if name in asked]
     if "from_date" in asked:
-        where.append(AuditEntry.occurred_at >= asked["from_date"])
+        where.append(table.c.occurred_at >= asked["from_date"])
     if "to_date" in asked:
-        where.append(AuditEntry.occurred_at <= asked["to_date"])
+        where.append(table.c.occurred_at <= asked["to_date"])
     return where
 
 
-def _order(asked: Mapping[str, Any]) -> list[Any]:
-    name = asked["sort_by"]
+def _sorted_by(asked: Mapping[str, Any]) -> str:
+    name: str = asked["sort_by"]
     if name not in SORTABLE:
         message = f"Entries are not sorted by {name[:80]}; by {', '.join(SORTABLE)}."
         raise InvalidValues([problem("sort_by", "unknown_field", message)])
-    # The direction of the id is that of the rest, so that an index is walked one way.
-    columns = [getattr(AuditEntry, one) for one in dict.fromkeys((name, "id"))]
-    ascending = asked["sort_order"] == "asc"
+    return name
+
+
+def _order(columns: Iterable[Any], ascending: bool) -> list[Any]:
+    # The direction of the ids is that of the rest, so that an index is walked one way.
     return [column.asc() if ascending else column.desc() for column in columns]

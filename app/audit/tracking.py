@@ -88,6 +88,7 @@ EXEMPT: dict[str, str] = {
     "workflow_subscriptions": "what instances wait for",
     "account_code_counter": "how many codes were given out; the account's entries tell its code",
     "collection_revisions": "the DDL of a change that the entries of its collection tell",
+    "audit_changes": "where in the log what is told; kept by the log itself",
     "audit_log": "the log itself; erasures write entries of their own",
     "audit_heads": "the log itself",
     "audit_checkpoints": "the log itself",

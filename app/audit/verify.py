@@ -19,6 +19,7 @@ from app.audit.models import AuditCheckpoint, AuditEntry, AuditHead
 Entry = Mapping[str, Any]
 Progress = Callable[[int], None]
 LOWEST = -(2**63)  # nobody hides below the first entry
+TOLD_TWICE = ("operation", "table_name", "record_id", "user_id", "occurred_at")
 VALUES, ACTOR = ("old_value", "new_value"), digest.ACTOR_COLUMNS
 
 
@@ -209,7 +210,18 @@ def _verify(account_id: str, kept: list[checkpoints.Checkpoint]) -> Iterator[int
         if newest == chain.last_id or not chain.report.valid:  # else more was written meanwhile
             _check_head(chain, head)
             break
+    _check_listed(chain)
     yield chain.close()
+
+
+def _check_listed(chain: Chain) -> None:
+    """Whether lists, which go by the changes, tell each entry once, and as what it is."""
+    report, told = chain.report, entries.CHANGES.c
+    same = (told[name] == entries.LOG.c[name] for name in TOLD_TWICE)
+    mine = (told.account_id == report.account_id, told.last_id <= chain.last_id)
+    listed = sa.select(sa.func.count()).select_from(entries.told_by(*mine, *same))
+    if report.valid and db.connection().scalar(listed) != report.checked:
+        report.blame(None, "lists do not tell the entries as they are")
 
 
 def _ends(account_id: str) -> tuple[int, tuple[int, str]]:

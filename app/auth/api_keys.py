@@ -12,9 +12,9 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from app import clock, db, stamps
+from app import clock, db, events, stamps
 from app.accounts import service as accounts
-from app.accounts.models import Account, User
+from app.accounts.models import Account
 from app.auth import principal as principals
 from app.auth import tokens
 from app.auth.models import ApiKey
@@ -95,9 +95,9 @@ def revoke(key_id: str, *, by: Principal) -> ApiKey:
         return key
 
 
-def revoke_all(user: User) -> None:
-    """Revoke the keys of a user, as part of the open transaction."""
-    mine = (ApiKey.account_id == user.account_id, ApiKey.created_by == user.id)
+@events.subscribe(events.AddressProved)
+def _revoke_all(event: events.AddressProved) -> None:
+    mine = (ApiKey.account_id == event.account_id, ApiKey.created_by == event.user_id)
     for key in db.db.session.scalars(sa.select(ApiKey).where(*mine, ~ApiKey.is_revoked)):
         key.is_revoked, key.revoked_at = True, clock.now()
         key.version += 1

@@ -48,6 +48,14 @@ def signed_in_caller() -> Principal:
     return caller
 
 
+def caller_if_any() -> str | None:
+    """The user who calls a public view; None also where the credential is not good any more."""
+    try:
+        return signed_in_caller().user_id
+    except AppError:
+        return None
+
+
 def optimistic(view: View) -> View:
     """Let a view work with cached rights and definitions, which its own statements check.
 
@@ -63,13 +71,13 @@ def optimistic(view: View) -> View:
             pass
         except (stamps.Stale, DBAPIError) as error:
             _check_out_of_date(error)
-        with stamps.reloading():
-            for _ in range(RERUNS):  # under a row of schema changes even what is new gets old
-                g.principal = _identify(rest.access_of(view))
-                try:
+        for _ in range(RERUNS):  # under a row of schema changes even what is new gets old
+            try:
+                with stamps.reloading():
+                    g.principal = _identify(rest.access_of(view))
                     return view(*args, **options)
-                except (stamps.Stale, DBAPIError) as error:
-                    _check_out_of_date(error)
+            except (stamps.Stale, DBAPIError) as error:
+                _check_out_of_date(error)
         raise Unavailable
 
     run.checks_stamps = True  # type: ignore[attr-defined]
@@ -214,7 +222,7 @@ def _verified(caller: Principal, access: Access) -> Principal:
 
 
 def _identify(access: Access) -> Principal:
-    credential, reference = _credential(), _account_named()
+    credential, reference = _credential(), account_of_request()
     if credential is not None:
         return principals.choose_account(_signed_in(credential), reference)
     if access is not Access.ANONYMOUS or reference is None:
@@ -254,7 +262,8 @@ def account_of_host() -> str | None:
     return slug if slug and "." not in slug else None
 
 
-def _account_named() -> str | None:
+def account_of_request() -> str | None:
+    """The account that the header or the host name names. Raises BadRequest if they disagree."""
     header = request.headers.get("X-Account-ID", "").strip() or None
     host = account_of_host()
     if header and host and header.lower() != host:

@@ -61,7 +61,7 @@ def reset(token: str, new_password: str) -> None:
             user, _ = used
             # The link came by mail: whoever has it reads the mail of this address.
             if not user.email_verified:
-                accounts.mark_verified(user)
+                accounts.prove(user)
             _change(user, password_hash)
             return
     raise links.not_valid()

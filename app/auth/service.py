@@ -214,7 +214,8 @@ def _of_caller(caller: Principal) -> tuple[Any, ...]:
 
 
 @events.subscribe(events.UserLostAccess)
-def _end_sessions_of(event: events.UserLostAccess) -> None:
+@events.subscribe(events.AddressProved)
+def _end_sessions_of(event: events.UserLostAccess | events.AddressProved) -> None:
     end_sessions(event.account_id, event.user_id)
 
 

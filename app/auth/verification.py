@@ -59,12 +59,16 @@ def resend(account: str | None, email: str) -> None:
         jobs.enqueue("auth.resend_verification", payload, account_id=SYSTEM_ACCOUNT_ID)
 
 
-def verify(token: str) -> User:
-    """Prove an address by the token that was mailed to it. Raises BadRequest `invalid_token`."""
+def verify(token: str, *, by: str | None = None) -> User:
+    """Prove an address by the token that was mailed to it. Raises BadRequest `invalid_token`.
+
+    Ends what was begun under the address before, unless that very user (`by`) brings the token.
+    """
     with db.transaction():
         if used := links.use(token, PURPOSE):
             user, _ = used
-            accounts.mark_verified(user)
+            note = accounts.mark_verified if user.id == by else accounts.prove
+            note(user)
             return user
         if used := links.use(token, CHANGE):
             user, email = used

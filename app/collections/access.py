@@ -10,17 +10,20 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cache, cached_property, partial
 from typing import Any
 
 from app import clock, rules
 from app.auth.principal import Principal
 from app.collections import masking
-from app.collections.definition import ALL_FIELDS, Definition, TableColumns, is_expression
+from app.collections.columns import TableColumns
+from app.collections.definition import ALL_FIELDS, Definition, is_expression
 from app.collections.fields import SYSTEM_FIELDS, Field
 from app.errors import Forbidden, Unauthorized, problem
 from app.rules import depth, sql
 from app.stamps import Stamp
+
+MASKED = "You see {} masked, so it can be neither filtered nor sorted by."
 
 
 @dataclass(frozen=True)
@@ -176,7 +179,8 @@ def filter_scope(access: Access) -> rules.Scope:
     return rules.Scope(
         {name: one.rule_type for name, one in stored.items() if name not in computed},
         {name: node for name, node in computed.items() if name in stored},
-        lambda name: _follow(access, name),
+        cache(partial(_follow, access)),
+        refused={name: MASKED.format(name) for name in access.masked},
     )
 
 

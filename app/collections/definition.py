@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -16,10 +16,11 @@ import sqlalchemy as sa
 
 from app import clock, db, stamps
 from app.collections import table
+from app.collections.columns import TableColumns
 from app.collections.fields import RETURN_TYPES, SYSTEM_FIELDS, TYPES, ComputedField, Field
 from app.collections.models import Collection
 from app.errors import NotFound
-from app.rules import Name, Node, RuleError, Scope, Type, condition, depth, sql, value, walk
+from app.rules import Name, Node, RuleError, Scope, Type, condition, sql, value, walk
 from app.rules.nodes import Literal
 from app.stamps import Stamp
 
@@ -152,66 +153,6 @@ class Definition:
     def field_list(self, operation: str) -> Any:
         """The names of the fields that the operation opens, or `*`."""
         return self.rules.get(f"{operation}_fields", ALL_FIELDS)
-
-
-class TableColumns:
-    """Where the names of expressions get their values from in SQL; references stay in the account.
-
-    `reach` narrows the records that references lead to, by conditions on their table.
-    """
-
-    types: Mapping[Type, Any] = {
-        Type.TEXT: db.Text,
-        Type.NUMBER: RETURN_TYPES["number"].column_type,
-        Type.BOOLEAN: sa.Boolean(),
-        Type.DATETIME: db.Moment(),
-        Type.DATE: sa.Date(),
-        Type.JSON: sa.Text(),
-        Type.NULL: sa.types.NULLTYPE,
-    }
-
-    def __init__(
-        self, definition: Definition, source: Any, reach: Reach = lambda definition, source: ()
-    ) -> None:
-        self.definition, self.source, self.reach = definition, source, reach
-
-    def now(self) -> sa.ColumnElement[Any]:
-        """The moment at which the statement is sent."""
-        return sa.bindparam("_now", callable_=clock.now, type_=db.Moment())
-
-    def column(self, path: tuple[str, ...]) -> sa.ColumnElement[Any]:
-        """A field of the record, or of one that references lead to."""
-        *steps, name = path
-        if not steps:
-            return self._own(name)
-        conditions: list[Any] = []
-        here = self
-        for step in steps:
-            here, joined = here._follow(step)
-            conditions += joined
-        found = sa.select(here._own(name)).where(*conditions).correlate(self.source)
-        return found.scalar_subquery()
-
-    def _own(self, name: str) -> sa.ColumnElement[Any]:
-        if name in self.definition.computed:
-            return sql.value(self.definition.computed[name], self, depth.INNER).expression
-        found: sa.ColumnElement[Any] = self.source.c[name]
-        return found
-
-    def _follow(self, name: str) -> tuple[TableColumns, list[Any]]:
-        target = self.definition.target(name)
-        if target is None:
-            raise LookupError(name)  # not before the check of the expression let it through
-        source = target.table.alias()
-        joined = [
-            source.c.account_id == self.source.c.account_id,
-            source.c.id == self.source.c[name],
-            *self.reach(target, source),
-        ]
-        return TableColumns(target, source, self.reach), joined
-
-
-Reach = Callable[[Definition, Any], Iterable[Any]]
 
 
 def is_expression(rule: str) -> bool:

@@ -7,6 +7,7 @@ what a rule asks of the caller becomes a column of `users`. Nobody signed in is 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,13 +15,15 @@ import sqlalchemy as sa
 
 from app import db, rules
 from app.accounts.models import SYSTEM_ACCOUNT_ID, Account, Group, GroupMember, Role, User
-from app.collections.definition import Definition, TableColumns
-from app.rules import sql
+from app.collections.columns import TableColumns
+from app.collections.definition import Definition
+from app.rules import program, sql
 from app.rules.nodes import Call, Literal
 
 OPERATIONS = ("list", "view", "update", "delete")
 ANONYMOUS = "anonymous"
 SAMPLE = 10
+NONE: Mapping[str, Any] = {"count": 0, "sample": []}
 EVERYTHING, NOTHING = (Literal(0, 0, value, type=rules.Type.BOOLEAN) for value in (True, False))
 
 
@@ -51,39 +54,67 @@ class _Users:
         ).exists()
 
 
+@dataclass(frozen=True)
+class _Side:
+    """A condition before or after the change."""
+
+    truth: bool | None
+    expression: Any
+
+    def beyond(self, other: _Side) -> Any:
+        """What is met where this holds and the other does not; None where that is nowhere."""
+        if self.truth is False or other.truth is True:
+            return None
+        return sa.and_(self.expression, other.expression.is_not(sa.true()))
+
+
 def differences(
     present: Definition, proposed: Definition, account_id: str | None
 ) -> list[dict[str, Any]]:
     """For each role and operation, how many records are gained and lost, and some of them."""
     roles = list(db.db.session.scalars(sa.select(Role).order_by(Role.id)))
-    return [
-        {
-            "role": role.name if role else ANONYMOUS,
-            "operation": operation,
-            "gained": _count(present, proposed, operation, role, account_id),
-            "lost": _count(proposed, present, operation, role, account_id),
-        }
-        for role in (*roles, None)
-        for operation in OPERATIONS
-    ]
+    changed = {one for one in OPERATIONS if present.rule(one) != proposed.rule(one)}
+    told = []
+    for role in (*roles, None):
+        for operation in OPERATIONS:
+            named = {"role": role.name if role else ANONYMOUS, "operation": operation}
+            gained = lost = NONE
+            if operation in changed:
+                was, will = (_left(one, operation, role) for one in (present, proposed))
+                gained, lost = _changes(present, was, will, role, account_id)
+            told.append(named | {"gained": gained, "lost": lost})
+    return told
 
 
-def _count(
-    before: Definition, after: Definition, operation: str, role: Role | None, account_id: str | None
-) -> dict[str, Any]:
-    """The records that are open after and were closed before."""
-    closed, opened = (_left(one, operation, role) for one in (before, after))
-    if rules.truth(opened) is False or rules.truth(closed) is True:
-        return {"count": 0, "sample": []}
-    table = before.table
-    columns = TableColumns(before, table)
+def _changes(
+    definition: Definition,
+    was: rules.Node,
+    will: rules.Node,
+    role: Role | None,
+    account_id: str | None,
+) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
+    """The records that one condition closes and another opens, and the other way round."""
+    if program.written(was) == program.written(will):
+        return NONE, NONE
+    columns = TableColumns(definition, definition.table)
     users = _Users(role) if role else None
-    gained = sa.and_(
-        sql.condition(opened, columns, users).expression,
-        sql.condition(closed, columns, users).expression.is_not(sa.true()),
+    before, after = (
+        _Side(rules.truth(one), sql.condition(one, columns, users).expression)
+        for one in (was, will)
     )
+    gained, lost = after.beyond(before), before.beyond(after)
+    return _found(definition, gained, role, account_id), _found(definition, lost, role, account_id)
+
+
+def _found(
+    definition: Definition, condition: Any, role: Role | None, account_id: str | None
+) -> Mapping[str, Any]:
+    """The records that meet a condition for some user of a role; None is met by none."""
+    if condition is None:
+        return NONE
+    table = definition.table
     scoped = [table.c.account_id == account_id] if account_id else []
-    reached = _by_some_user(table, role, gained) if role else gained
+    reached = _by_some_user(table, role, condition) if role else condition
     chosen = sa.select(sa.func.count().over(), table.c.id).where(*scoped, reached)
     newest = chosen.order_by(table.c.created_at.desc(), table.c.id).limit(SAMPLE)
     rows = db.connection().execute(newest).all()

@@ -12,6 +12,7 @@ from app.collections import service as collections
 from app.collections.definition import OPERATIONS
 from app.collections.routes import RulesBody
 from app.collections.routes import blueprint as collections_blueprint
+from app.records import explain
 from app.rest import superadmin
 
 blueprint = rest.Blueprint(
@@ -96,12 +97,24 @@ class WhatToExplain(rest.Schema):
     user_id = rest.Text()
     auth = ma.fields.Nested(Asker, allow_none=True)
     record_id = rest.Text()
+    data = ma.fields.Dict(
+        keys=ma.fields.String(),
+        metadata={"description": "The body that would be sent, for create and update (a patch)."},
+    )
 
     @ma.validates_schema
     def one_caller(self, data: dict[str, Any], **options: Any) -> None:
         """A user and a made-up caller exclude each other."""
         if "user_id" in data and "auth" in data:
             raise ma.ValidationError("Give user_id or auth, not both.", "user_id")
+
+    @ma.validates_schema
+    def one_body(self, data: dict[str, Any], **options: Any) -> None:
+        """Only what writes sends something, and a new record is not there yet."""
+        if "data" in data and data.get("operation") not in explain.WRITING:
+            raise ma.ValidationError("Only create and update send data.", "data")
+        if "data" in data and "record_id" in data and data.get("operation") == "create":
+            raise ma.ValidationError("Give record_id or the data of a new record.", "data")
 
 
 class Clause(rest.Schema):
@@ -122,17 +135,22 @@ class Explanation(rest.Schema):
     allowed = ma.fields.Boolean(
         required=True,
         allow_none=True,
-        metadata={"description": "null: it depends on the record, and none was named."},
+        metadata={"description": "null: it depends on what is not given, a record or data."},
     )
     reason = ma.fields.String(required=True)
     clause = ma.fields.Nested(Clause, required=True, allow_none=True)
     depends_on = ma.fields.String(
-        metadata={"description": "What of the rule is left to be asked of a record."}
+        metadata={"description": "What of the rule is left to be asked then."}
     )
     sql = ma.fields.String(
         required=True,
         allow_none=True,
-        metadata={"description": "The condition that the database sees, with its parameters."},
+        metadata={"description": "What the database is sent to find the records of the rule."},
+    )
+    parameters = ma.fields.Dict(
+        required=True,
+        allow_none=True,
+        metadata={"description": "The parameters of the statement by name, with their values."},
     )
 
 
@@ -233,7 +251,8 @@ def test_rule(body: dict[str, Any]) -> dict[str, Any]:
                 "@request.auth.id": "019a9f00-0000-7000-8000-00000000000b",
             },
         },
-        "sql": "col_posts.created_by = %(_caller_id)s",
+        "sql": "SELECT col_posts.id FROM col_posts WHERE col_posts.created_by = %(_caller_id)s",
+        "parameters": {"_caller_id": "019a9f00-0000-7000-8000-00000000000b"},
     },
 )
 @collections_blueprint.fails(400)
@@ -244,17 +263,26 @@ def explain_rule(body: dict[str, Any], collection_name: str) -> dict[str, Any]:
 
     With `user_id` for a user as they are, in their own account; with `auth` for a made-up caller;
     with neither for somebody who has not signed in. Without a record, what can be said of all.
+
+    What is created or updated hangs on what is sent: `data` is the body. Nothing is stored; the
+    rule judges the new record, or the record as it is and as a patch would leave it. Without `data`
+    a rule that asks for `@request.data` is answered `allowed: null`, and one for updating judges
+    the record as it is. Whether references lead to records that the caller may view is not looked
+    at.
     """
     collection = definition.named(collections.find(collection_name).name)
-    record_id = body.get("record_id")
     if "user_id" in body:
         caller = trials.caller_of(body["user_id"])
         asker = access.asker_of(caller)
         # A superadmin may act in any account.
         within = None if caller.is_superadmin else caller.account_id
-        return trials.explain(collection, body["operation"], asker, record_id, within)
-    asker = body.get("auth") or rules.Asker()
-    return trials.explain(collection, body["operation"], asker, record_id, asker.account_id)
+    else:
+        asker = body.get("auth") or rules.Asker()
+        within = asker.account_id
+    question = explain.Question(
+        body["operation"], asker, within, body.get("record_id"), body.get("data")
+    )
+    return explain.explain(collection, question)
 
 
 @collections_blueprint.route("/<collection_name>/rules/diff", methods=["POST"])

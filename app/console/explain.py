@@ -6,7 +6,7 @@ from typing import Any
 
 from flask import request
 
-from app import rules, stamps
+from app import json_gate, rules, stamps
 from app.auth import principal as principals
 from app.auth import service as auth
 from app.collections import access, trials
@@ -17,12 +17,18 @@ from app.console.collections import ONE_COLLECTION, found
 from app.console.excerpts import Excerpt, within
 from app.console.forms import Form, Page
 from app.db import db
-from app.errors import AppError, InvalidValues, NotFound, problem
+from app.errors import AppError, InvalidValues, Malformed, NotFound, problem
+from app.records import explain as decisions
+from app.records.explain import WRITING, Question
 from app.rest import UuidPath, public
 
 EXPLAIN = f"{ONE_COLLECTION}/explain"
 USER, NOBODY = "user", "nobody"
 CALLERS = {USER: "a user", NOBODY: "somebody who has not signed in"}
+LONGEST_DATA = 20_000
+UNSENT = "Only creating and updating send something."
+NEW = "A new record is not there yet: leave the record or this empty."
+NO_OBJECT = 'This is no JSON object, such as {"title": "A"}.'
 FOREIGN = "There is no such record in this account; those of other accounts are never seen."
 
 
@@ -42,7 +48,7 @@ def show_explain(collection_id: str) -> Page:
 @guard.for_superadmins
 def explain(collection_id: str) -> Page:
     """What decides, for a caller and perhaps a record."""
-    form = forms.sent("operation", "who", "account", "email", "record_id")
+    form = forms.sent("operation", "who", "account", "email", "record_id", "data")
     try:
         with stamps.reloading():
             return _page(collection_id, form, _told(found(collection_id)[1], form))
@@ -57,12 +63,17 @@ def explain(collection_id: str) -> Page:
 
 def _told(collection: Definition, form: Form) -> dict[str, Any]:
     needed = ("account", "email") if form["who"] != NOBODY else ()
-    form.checked(needed, account=200, email=320, record_id=36)
+    form.checked(needed, account=200, email=320, record_id=36, data=LONGEST_DATA)
     _check(form)
     account_id = _account(form["account"]) if form["account"] else None
     asker = rules.Asker() if form["who"] == NOBODY else _asker(form)
     record_id = form["record_id"].lower() or None
-    return trials.explain(collection, form["operation"], asker, record_id, account_id)
+    asked = Question(form["operation"], asker, account_id, record_id, _data(form))
+    try:
+        return decisions.explain(collection, asked)
+    except InvalidValues as error:
+        wrong = [f"{one['field'].removeprefix('data.')}: {one['message']}" for one in error.details]
+        raise InvalidValues([problem("data", "invalid_json", one) for one in wrong]) from error
 
 
 def _check(form: Form) -> None:
@@ -75,6 +86,22 @@ def _check(form: Form) -> None:
         wrong.append(problem("record_id", "invalid_reference", "This is no id of a record."))
     if wrong:
         raise InvalidValues(wrong)
+
+
+def _data(form: Form) -> dict[str, Any] | None:
+    if not form["data"]:
+        return None
+    if form["operation"] not in WRITING:
+        raise InvalidValues([problem("data", "invalid_option", UNSENT)])
+    if form["operation"] == "create" and form["record_id"]:
+        raise InvalidValues([problem("data", "invalid_option", NEW)])
+    try:
+        data = json_gate.loads(form["data"].encode())
+    except Malformed as error:
+        raise InvalidValues([problem("data", "invalid_json", NO_OBJECT)]) from error
+    if not isinstance(data, dict):
+        raise InvalidValues([problem("data", "invalid_json", NO_OBJECT)])
+    return data
 
 
 def _account(reference: str) -> str:
@@ -101,7 +128,14 @@ def _page(collection_id: str, form: Form, said: dict[str, Any] | None = None) ->
         callers=CALLERS,
         said=said,
         rule=_marked(said) if said else None,
+        outcome=_outcome(said) if said and said["clause"] else None,
     )
+
+
+def _outcome(said: dict[str, Any]) -> str:
+    """What is said of the part that decides, which the page marks instead of quoting it."""
+    reason: str = said["reason"]
+    return reason.removeprefix(f"`{said['clause']['text']}` ").removesuffix(".")
 
 
 def _marked(said: dict[str, Any]) -> Excerpt:

@@ -7,7 +7,7 @@ from typing import Any
 from flask import flash, redirect, render_template, request, url_for
 from werkzeug.wrappers import Response as BaseResponse
 
-from app.accounts import tenants
+from app.accounts import sso_settings, tenants
 from app.accounts.models import SYSTEM_ACCOUNT_ID
 from app.console import forms, guard, lists, places, sso_form
 from app.console.blueprint import blueprint
@@ -187,6 +187,7 @@ def _overview(place: Place, form: Form, planned: Any = None) -> Page:
         kinds=[one for one in providers.PROVIDERS if (one.category, one.name) not in there],
         listing=listing,
         planned=planned,
+        ignored=sso_settings.ignored(tenants.get(place.account.id).settings),
         is_system=place.account.id == SYSTEM_ACCOUNT_ID,
     )
 

@@ -14,7 +14,8 @@ from app.auth.principal import Principal
 from app.collections import access as accesses
 from app.collections import definition as definitions
 from app.collections.access import Access
-from app.collections.definition import Definition, TableColumns
+from app.collections.columns import TableColumns
+from app.collections.definition import Definition
 from app.collections.fields import ComputedField, Field, Number, NumberField
 from app.errors import InvalidValues, problem
 from app.records import query, store

@@ -41,7 +41,7 @@ def prepare_new(
     """New records, checked as far as `problems` tell. Raises Forbidden, Unauthorized."""
     access = accesses.of(by, definition, "create")
     access.check_open()
-    system = _new_system_values(_accounts_to_write(by, bodies, problems), by)
+    system = new_system_values(_accounts_to_write(by, bodies, problems), by.user_id)
     rows = values.clean_new(access, bodies, system, problems)
     return Change(access, (), rows, values.sent_to(access, bodies), problems)
 
@@ -203,7 +203,8 @@ def _accounts_to_write(by: Principal, bodies: Sequence[Body], problems: Problems
     return accounts
 
 
-def _new_system_values(accounts: Sequence[str], by: Principal) -> list[dict[str, Any]]:
+def new_system_values(accounts: Sequence[str | None], user_id: str | None) -> list[dict[str, Any]]:
+    """What the service gives new records, each of an account."""
     now = clock.now()
     return [
         {
@@ -211,8 +212,8 @@ def _new_system_values(accounts: Sequence[str], by: Principal) -> list[dict[str,
             "id": db.new_id(),
             "created_at": now,
             "updated_at": now,
-            "created_by": by.user_id,
-            "updated_by": by.user_id,
+            "created_by": user_id,
+            "updated_by": user_id,
         }
         for account_id in accounts
     ]

@@ -19,7 +19,7 @@ from app.accounts import people
 from app.accounts import service as accounts
 from app.accounts.models import PII_GROUP, User
 from app.audit import erase
-from app.audit.models import AuditEntry
+from app.audit.entries import CHANGES, LOG, told_by
 from app.auth.models import Invitation
 from app.auth.principal import Principal
 from app.collections import definition as definitions
@@ -29,7 +29,6 @@ from app.records import history
 from app.records import service as records
 from app.webhooks.models import ATTEMPTS, DELIVERIES
 
-LOG = AuditEntry.__table__
 PIECE = 200
 Erased = dict[str, Any]
 
@@ -104,7 +103,7 @@ def _rest_of_record(what: Mapping[str, Any]) -> Erased:
 def _rest_of_user(what: Mapping[str, Any]) -> Erased:
     account_id, user_id = what["account_id"], what["user_id"]
     with db.transaction():
-        emails = _told(account_id, "users", "email", [LOG.c.record_id == user_id])
+        emails = _told(account_id, "users", "email", [CHANGES.c.record_id == user_id])
         invited = _rows_with(account_id, "invitations", "email", emails)
         keys = _rows_with(account_id, "api_keys", "created_by", {user_id})
         values = erase.values(account_id, "users", user_id)
@@ -119,25 +118,28 @@ def _rest_of_user(what: Mapping[str, Any]) -> Erased:
 
 
 def _account_of(user_id: str) -> str:
-    theirs = (LOG.c.table_name == "users", LOG.c.record_id == user_id)
-    found = db.connection().scalar(sa.select(LOG.c.account_id).where(*theirs).limit(1))
+    theirs = (CHANGES.c.table_name == "users", CHANGES.c.record_id == user_id)
+    found = db.connection().scalar(sa.select(CHANGES.c.account_id).where(*theirs).limit(1))
     if found is None:
         raise NotFound("There is no such user.")
     return str(found)
 
 
 def _told(account_id: str, table: str, column: str, which: list[Any]) -> set[str]:
-    of_column = (LOG.c.account_id == account_id, LOG.c.table_name == table)
-    chosen = sa.select(LOG.c.old_value, LOG.c.new_value)
-    rows = db.connection().execute(chosen.where(*of_column, LOG.c.column_name == column, *which))
+    told = _of_column(account_id, table, column, *which)
+    rows = db.connection().execute(sa.select(LOG.c.old_value, LOG.c.new_value).select_from(told))
     return {value for row in rows for value in row if value is not None}
 
 
 def _rows_with(account_id: str, table: str, column: str, values: set[str]) -> set[str]:
     told = sa.or_(LOG.c.old_value.in_(values), LOG.c.new_value.in_(values))
-    which = (LOG.c.account_id == account_id, LOG.c.table_name == table)
-    chosen = sa.select(LOG.c.record_id).where(*which, LOG.c.column_name == column, told)
+    chosen = sa.select(LOG.c.record_id).select_from(_of_column(account_id, table, column, told))
     return set(db.connection().scalars(chosen))
+
+
+def _of_column(account_id: str, table: str, column: str, *which: Any) -> Any:
+    of_table = (CHANGES.c.account_id == account_id, CHANGES.c.table_name == table)
+    return told_by(*of_table, LOG.c.column_name == column, *which)
 
 
 def _disown(definition: Definition, user_id: str) -> None:

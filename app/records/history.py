@@ -16,7 +16,7 @@ import orjson
 import sqlalchemy as sa
 
 from app import db, stamps
-from app.audit.models import AuditEntry
+from app.audit.entries import LOG, told_by
 from app.auth.principal import Principal
 from app.collections import access as accesses
 from app.collections import definition as definitions
@@ -29,7 +29,6 @@ from app.records import past as pasts
 from app.records import query, store
 from app.records import service as records
 
-LOG = AuditEntry.__table__
 TOLD = (
     *("operation", "occurred_at", "user_id", "user_email", "user_name"),
     *("es_username", "es_reason", "es_timestamp", "request_id"),
@@ -65,13 +64,14 @@ def page(
     """
     definition = _checked(collection, by)
     _, view = _within_reach(definition, record_id, "update", by, pasts.last_entries)
-    mine = pasts.entries_of(definition, by.one_account(), record_id)
+    mine = pasts.changes_of(definition, by.one_account(), record_id)
     changes = pasts.changes(mine)
     total = db.connection().scalar(sa.select(sa.func.count()).select_from(changes.subquery()))
     chosen = changes.order_by(sa.desc("newest")).offset(skip).limit(limit).subquery()
+    same = (LOG.c[name].is_not_distinct_from(chosen.c[name]) for name in pasts.CHANGE)
     rows = db.connection().execute(
         sa.select(LOG, chosen.c.newest)
-        .where(*mine, *(LOG.c[name].is_not_distinct_from(chosen.c[name]) for name in pasts.CHANGE))
+        .select_from(told_by(*mine).join(chosen, sa.and_(*same)))
         .order_by(chosen.c.newest.desc(), LOG.c.id)
     )
     together = groupby(rows, key=attrgetter("newest"))

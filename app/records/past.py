@@ -13,14 +13,13 @@ import sqlalchemy as sa
 
 from app import clock, db, rules
 from app.audit.append import CREATE, DELETE, UPDATE
-from app.audit.models import AuditEntry
+from app.audit.entries import CHANGES, LOG, told_by
 from app.auth.principal import Principal
 from app.collections.definition import Definition
 from app.collections.fields import Field, Refused
 from app.errors import NotFound
 from app.records import store
 
-LOG = AuditEntry.__table__
 AS_JSON = (rules.Type.NUMBER, rules.Type.BOOLEAN, rules.Type.JSON)
 CHANGE = ("occurred_at", "request_id", "operation")  # what the entries of one change share
 State = dict[str, Any]
@@ -122,34 +121,36 @@ def past_of(definition: Definition, record_id: str, by: Principal, read: Reader)
 
 def all_entries(definition: Definition, account_id: str, record_id: str) -> Sequence[Any]:
     """Everything that concerns a record, also defaults given to many."""
-    filled = sa.and_(LOG.c.record_id == definition.id, LOG.c.operation == UPDATE)
-    chosen = sa.select(LOG).where(
-        LOG.c.account_id == account_id,
-        LOG.c.table_name == definition.table_name,
-        sa.or_(LOG.c.record_id == record_id, filled),
+    told = CHANGES.c
+    filled = sa.and_(told.record_id == definition.id, told.operation == UPDATE)
+    chosen = told_by(
+        told.account_id == account_id,
+        told.table_name == definition.table_name,
+        sa.or_(told.record_id == record_id, filled),
     )
-    return db.connection().execute(chosen.order_by(LOG.c.id)).all()
+    return db.connection().execute(sa.select(LOG).select_from(chosen).order_by(LOG.c.id)).all()
 
 
 def last_entries(definition: Definition, account_id: str, record_id: str) -> Sequence[Any]:
     """What tells the last state of a deleted record: all but the changes between, save the last."""
-    mine = entries_of(definition, account_id, record_id)
-    between = LOG.c.operation == UPDATE
-    last = sa.select(sa.func.max(LOG.c.id)).where(*mine, between).scalar_subquery()
-    chosen = sa.select(LOG).where(*mine, sa.or_(~between, LOG.c.id == last))
-    return db.connection().execute(chosen.order_by(LOG.c.id)).all()
+    mine = changes_of(definition, account_id, record_id)
+    between = CHANGES.c.operation == UPDATE
+    last = sa.select(sa.func.max(CHANGES.c.last_id)).where(*mine, between).scalar_subquery()
+    chosen = told_by(*mine, sa.or_(~between, LOG.c.id == last))
+    return db.connection().execute(sa.select(LOG).select_from(chosen).order_by(LOG.c.id)).all()
 
 
-def entries_of(definition: Definition, account_id: str, record_id: str) -> list[Any]:
-    """The condition of a record's own entries."""
+def changes_of(definition: Definition, account_id: str, record_id: str) -> list[Any]:
+    """The condition of what tells of a record itself."""
     mine = {"account_id": account_id, "table_name": definition.table_name, "record_id": record_id}
-    return [LOG.c[name] == value for name, value in mine.items()]
+    return [CHANGES.c[name] == value for name, value in mine.items()]
 
 
 def changes(mine: Sequence[Any]) -> sa.Select[Any]:
     """What a record went through, each with the id of its `newest` entry."""
     same = [LOG.c[name] for name in CHANGE]
-    return sa.select(*same, sa.func.max(LOG.c.id).label("newest")).where(*mine).group_by(*same)
+    newest = sa.select(*same, sa.func.max(LOG.c.id).label("newest"))
+    return newest.select_from(told_by(*mine)).group_by(*same)
 
 
 def stored(field: Field, text: str | None) -> Any:

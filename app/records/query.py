@@ -23,7 +23,6 @@ from app.stamps import Stamp
 DEFAULT_SORT = "-created_at"
 MOST_SORT_KEYS = 8
 MOST_VALUES = 100
-MASKED = "You see this field masked, so it can be neither filtered nor sorted by."
 PAGING = {"skip", "limit", "page", "page_size", "include_total", "include_count", "sort", "fields"}
 OWN = PAGING | {"filter", "expand", *cursor.DIRECTIONS}
 
@@ -149,7 +148,7 @@ def _field_values(
         if field is None:
             found.append(_unknown(name))
         elif name in access.masked:
-            found.append(problem(name, "filter_invalid", MASKED))
+            found.append(problem(name, "filter_invalid", accesses.MASKED.format(name)))
         elif not field.filterable:
             found.append(problem(name, "filter_invalid", f"A {field.type} cannot be compared."))
         elif len(texts) > MOST_VALUES:
@@ -183,7 +182,7 @@ def _sort(access: Access, text: str | None, found: list[dict[str, Any]]) -> list
         if field is None:
             found.append(_unknown(name, "sort"))
         elif name in access.masked:
-            found.append(problem("sort", "invalid_option", MASKED))
+            found.append(problem("sort", "invalid_option", accesses.MASKED.format(name)))
         elif not field.filterable:
             found.append(problem("sort", "invalid_option", f"A {field.type} cannot be sorted by."))
         else:

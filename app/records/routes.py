@@ -132,7 +132,9 @@ class RecordListArgs(rest.PageArgs):
         longest=2**30,
         metadata={
             "description": "An expression of the rule language over fields that the caller sees,"
-            ' such as `views > 10 && title ~ "a%"`.'
+            ' such as `views > 10 && title ~ "a%"`: at most 2,000 characters, 200 parts and 32'
+            " levels. The whole address, encoded as it is sent, has at most 8,190 bytes: longer"
+            " ones are a 414."
         },
     )
     include_total = ma.fields.Boolean(

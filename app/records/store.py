@@ -10,7 +10,8 @@ import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql
 
 from app import db, stamps
-from app.collections.definition import Definition, TableColumns
+from app.collections.columns import TableColumns
+from app.collections.definition import Definition
 from app.stamps import Stamp
 
 Row = Mapping[str, Any]

@@ -22,6 +22,7 @@ from app.records import store
 
 Body = Mapping[str, Any]
 Values = dict[str, Any]
+NOTHING: Body = {}
 
 
 class Problems:
@@ -55,16 +56,33 @@ def clean_new(
 ) -> list[Values]:
     """The stored values of new records, defaults included."""
     _check_written(access, bodies, problems)
-    definition = access.definition
-    defaults = {name: field.default for name, field in definition.fields.items()}
     rows: list[Values] = []
     for index, (body, given) in enumerate(zip(bodies, system, strict=True)):
-        found = _system_problems(body, {"account_id": given["account_id"]})
-        whole, missing = defaults | dict(body), defaults.keys() - body.keys()
-        rows.append({**given, **_clean(definition, whole, found, missing)})
+        found: list[dict[str, Any]] = []
+        rows.append(fresh(access.definition, body, given, found))
         problems.add(index, found)
     _check_references(access, rows, [one["account_id"] for one in system], problems)
     return rows
+
+
+def fresh(definition: Definition, body: Body, given: Body, found: list[dict[str, Any]]) -> Values:
+    """A new record with its defaults and what the service gives it; problems go to `found`."""
+    defaults = {name: field.default for name, field in definition.fields.items()}
+    found += _system_problems(body, {"account_id": given["account_id"]})
+    whole, missing = defaults | dict(body), defaults.keys() - body.keys()
+    return {**given, **_clean(definition, whole, found, missing)}
+
+
+def changed(
+    definition: Definition,
+    row: Body,
+    body: Body,
+    found: list[dict[str, Any]],
+    missing: Body = NOTHING,
+) -> Values:
+    """What a record changes to, `missing` being what was not sent; problems go to `found`."""
+    found += _system_problems(body, row)
+    return _clean(definition, {**missing, **body}, found, missing.keys())
 
 
 def clean_changes(
@@ -81,8 +99,8 @@ def clean_changes(
         # What comes back as it was shown masked was not meant as a change.
         body = {n: v for n, v in sent.items() if not _is_masked_view(access, row, n, v)}
         missing = {name: value for name, value in absent.items() if name not in sent}
-        found = _system_problems(body, row)
-        changes.append(_clean(access.definition, {**missing, **body}, found, missing.keys()))
+        found: list[dict[str, Any]] = []
+        changes.append(changed(access.definition, row, body, found, missing))
         problems.add(index, found)
     _check_references(access, changes, [row["account_id"] for row in rows], problems)
     return changes
@@ -92,10 +110,11 @@ def sent_to(access: Access, bodies: Sequence[Body]) -> list[Values]:
     """What the access's rule sees of bodies: the values that its fields take."""
     if access.condition is None:
         return [{} for _ in bodies]
-    return [_sent(access.definition, body) for body in bodies]
+    return [taken(access.definition, body) for body in bodies]
 
 
-def _sent(definition: Definition, body: Body) -> Values:
+def taken(definition: Definition, body: Body) -> Values:
+    """The values that the fields take of a body; of what they refuse, nothing."""
     found = {}
     for name, field in definition.fields.items():
         if body.get(name) is not None:

@@ -1,9 +1,9 @@
 """The rule language: rules, filters, computed fields and conditions of workflows (contract 6).
 
 One parser makes a tree (`parser`, `nodes`), one check gives every node a type or says where and why
-it cannot (`check`), and two back ends agree on what it means: `sql` for the database and `evaluate`
-for Python, which SQLite borrows where SQL would nest too deep (`depth`, `program`). `residual`
-takes out what is decided by who asks; `explain` says which part decided.
+it cannot (`check`, `matching`), and two back ends agree on what it means: `sql` for the database
+and `evaluate` for Python, which SQLite borrows where SQL would nest too deep (`depth`, `program`).
+`residual` takes out what is decided by who asks; `explain` says which part decided.
 
 Grammar:
 
@@ -46,8 +46,8 @@ To add a function, see `functions`. The tests compare both back ends over all of
 
 from app.rules.check import Scope, condition, value
 from app.rules.evaluate import UNKNOWN, Asker, Context, evaluate, holds
-from app.rules.explain import Clause, deciding
-from app.rules.nodes import Name, Node, RuleError, Type, walk
+from app.rules.explain import Clause, deciding, surely, undecided
+from app.rules.nodes import Name, Node, RuleError, Sent, Type, walk
 from app.rules.residual import about_caller, residual, truth
 
 __all__ = [
@@ -59,6 +59,7 @@ __all__ = [
     "Node",
     "RuleError",
     "Scope",
+    "Sent",
     "Type",
     "about_caller",
     "condition",
@@ -66,7 +67,9 @@ __all__ = [
     "evaluate",
     "holds",
     "residual",
+    "surely",
     "truth",
+    "undecided",
     "value",
     "walk",
 ]

@@ -6,14 +6,13 @@ texts compared with moments have become moments, computed fields their expressio
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import date
 from typing import Any
 
 from app.rules import values
 from app.rules.functions import CALLERS, PLAIN, SPECIAL
+from app.rules.matching import TEMPORAL, alike, check_ordered, expect, united
 from app.rules.nodes import (
     Arithmetic,
     Call,
@@ -38,19 +37,6 @@ from app.rules.parser import FURTHEST, parse
 
 # With the expressions of the computed fields that it names.
 MOST_NODES = 1000
-DAY = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
-TEMPORAL = (Type.DATE, Type.DATETIME)
-ORDERED = (Type.NUMBER, Type.TEXT, *TEMPORAL)
-WORDS = {
-    Type.TEXT: "a text",
-    Type.NUMBER: "a number",
-    Type.BOOLEAN: "a condition",
-    Type.DATETIME: "a moment",
-    Type.DATE: "a date",
-    Type.JSON: "JSON",
-    Type.NULL: "null",
-    Type.ANY: "any value",
-}
 
 
 @dataclass(frozen=True)
@@ -68,6 +54,8 @@ class Scope:
     """Whether every name is allowed, with a type that only its value tells."""
     furthest: int = FURTHEST
     """How many dots a name has at most."""
+    refused: Mapping[str, str] = field(default_factory=dict)
+    """Names that are there but may not be used, and what is said of them."""
 
 
 def condition(text: str, scope: Scope) -> Node:
@@ -85,25 +73,13 @@ class _Checker:
         self.scope = scope
 
     def whole(self, text: str, wanted: Type) -> Node:
-        checked = self.expect(self.check(parse(text, self.scope.furthest)), wanted)
+        checked = expect(self.check(parse(text, self.scope.furthest)), wanted)
         if sum(1 for _ in walk(checked)) > MOST_NODES:
             raise RuleError("With the computed fields that it names this is too long.", 0)
         return checked
 
     def check(self, node: Node) -> Node:
         return CHECKS[type(node)](self, node)
-
-    def expect(self, node: Node, wanted: Type) -> Node:
-        """The node, of a type; what can be read as it becomes it."""
-        if wanted is Type.ANY or node.type in (wanted, Type.ANY, Type.NULL):
-            return node
-        if wanted in TEMPORAL:
-            node = _temporal(node)
-            if wanted is Type.DATETIME:
-                node = _instant(node)
-        if node.type is wanted:
-            return node
-        raise RuleError(f"Expected {WORDS[wanted]}, found {WORDS[node.type]}.", node.start)
 
     def literal(self, node: Literal) -> Node:
         return node
@@ -145,8 +121,8 @@ class _Checker:
         raise RuleError("A list stands only after IN, or where a function takes one.", node.start)
 
     def arithmetic(self, node: Arithmetic) -> Node:
-        left = self.expect(self.check(node.left), Type.NUMBER)
-        right = self.expect(self.check(node.right), Type.NUMBER)
+        left = expect(self.check(node.left), Type.NUMBER)
+        right = expect(self.check(node.right), Type.NUMBER)
         return replace(node, left=left, right=right, type=Type.NUMBER)
 
     def comparison(self, node: Comparison) -> Node:
@@ -158,11 +134,11 @@ class _Checker:
                 return _typed(IsNull(node.start, node.end, tested, negated))
             return Literal(node.start, node.end, negated, type=Type.BOOLEAN)
         if node.operator in ("~", "!~"):
-            left, right = self.expect(left, Type.TEXT), self.expect(right, Type.TEXT)
+            left, right = expect(left, Type.TEXT), expect(right, Type.TEXT)
         else:
-            left, right = self._alike(left, right)
+            left, right = alike(left, right)
             if node.operator not in ("=", "!="):
-                self._ordered(left)
+                check_ordered(left)
         return _typed(replace(node, left=left, right=right))
 
     def membership(self, node: Membership) -> Node:
@@ -171,19 +147,19 @@ class _Checker:
         for item in map(self.check, node.items):
             if item.type is not Type.NULL:
                 # The literal null equals nothing; what it is compared with stays as it is.
-                tested, like = self._alike(tested, item)
+                tested, like = alike(tested, item)
                 items.append(like)
-        items = [self._alike(tested, item)[1] for item in items]
+        items = [alike(tested, item)[1] for item in items]
         return _typed(replace(node, value=tested, items=tuple(items)))
 
     def is_null(self, node: IsNull) -> Node:
         return _typed(replace(node, value=self.check(node.value)))
 
     def negation(self, node: Not) -> Node:
-        return _typed(replace(node, part=self.expect(self.check(node.part), Type.BOOLEAN)))
+        return _typed(replace(node, part=expect(self.check(node.part), Type.BOOLEAN)))
 
     def junction(self, node: Junction) -> Node:
-        parts = tuple(self.expect(self.check(part), Type.BOOLEAN) for part in node.parts)
+        parts = tuple(expect(self.check(part), Type.BOOLEAN) for part in node.parts)
         return _typed(replace(node, parts=parts))
 
     def call(self, node: Call) -> Node:
@@ -203,7 +179,7 @@ class _Checker:
         most = len(function.parameters)
         self._count(node, most - function.optional, most)
         checked = [
-            self.expect(self.check(argument), wanted)
+            expect(self.check(argument), wanted)
             for argument, wanted in zip(node.arguments, function.parameters, strict=False)
         ]
         if function.unit:
@@ -244,7 +220,7 @@ class _Checker:
         checked = [self.check(argument) for argument in node.arguments]
         for one in checked:
             if one.type in (*TEMPORAL, Type.JSON):
-                self.expect(one, Type.TEXT)
+                expect(one, Type.TEXT)
         return replace(node, arguments=tuple(checked), type=Type.TEXT)
 
     def _now(self, node: Call) -> Node:
@@ -254,7 +230,7 @@ class _Checker:
     def _if(self, node: Call) -> Node:
         self._count(node, 3, 3)
         asked, *choices = node.arguments
-        return self._chosen(node, choices, self.expect(self.check(asked), Type.BOOLEAN))
+        return self._chosen(node, choices, expect(self.check(asked), Type.BOOLEAN))
 
     def _coalesce(self, node: Call) -> Node:
         self._count(node, 1, None)
@@ -266,46 +242,10 @@ class _Checker:
 
     def _chosen(self, node: Call, choices: Sequence[Node], *before: Node) -> Node:
         """A function that gives one of some values, after the arguments that come before them."""
-        checked, kind = self._united([self.check(choice) for choice in choices])
+        checked, kind = united([self.check(choice) for choice in choices])
         if kind is Type.NULL:
             return Literal(node.start, node.end, None, type=kind)
         return replace(node, arguments=(*before, *checked), type=kind)
-
-    def _united(self, nodes: list[Node]) -> tuple[list[Node], Type]:
-        """The nodes as one type, and which it is."""
-        kinds = {node.type for node in nodes} - {Type.NULL}
-        if Type.ANY in kinds or not kinds:
-            return nodes, Type.ANY if kinds else Type.NULL
-        if Type.JSON in kinds:
-            raise RuleError("JSON has no place here.", nodes[0].start)
-        if kinds & set(TEMPORAL):
-            nodes = self._temporals(nodes)
-        first = next(node.type for node in nodes if node.type is not Type.NULL)
-        return [self.expect(node, first) for node in nodes], first
-
-    def _alike(self, left: Node, right: Node) -> tuple[Node, Node]:
-        """Both sides of a comparison as one type."""
-        for side in (left, right):
-            if side.type is Type.JSON:
-                raise RuleError("JSON can only be compared with null.", side.start)
-        if left.type in (Type.ANY, Type.NULL):
-            return left, right
-        if left.type in TEMPORAL or right.type in TEMPORAL:
-            left, right = self._temporals([left, right])
-        return left, self.expect(right, left.type)
-
-    def _temporals(self, nodes: Sequence[Node]) -> list[Node]:
-        """Dates and moments, and the texts of them; as moments, unless all are dates."""
-        read = [_temporal(node) for node in nodes]
-        for node in read:
-            self.expect(node, Type.DATETIME)
-        if {node.type for node in read} <= {Type.DATE, Type.NULL, Type.ANY}:
-            return read
-        return [_instant(node) for node in read]
-
-    def _ordered(self, node: Node) -> None:
-        if node.type not in (*ORDERED, Type.ANY):
-            raise RuleError(f"Expected what has an order, found {WORDS[node.type]}.", node.start)
 
     def _about_caller(self, node: Node) -> None:
         if not self.scope.caller:
@@ -341,6 +281,8 @@ def _typed(node: Node) -> Node:
 
 
 def _no_field(name: str, scope: Scope) -> str:
+    if name in scope.refused:
+        return scope.refused[name]
     like = next((known for known in scope.fields if known.lower() == name.lower()), None)
     hint = f" Did you mean {like}?" if like else ""
     return f"There is no field {name[:63]}.{hint}"
@@ -353,28 +295,6 @@ def _word(node: Node) -> Node:
     if isinstance(node, Literal) and node.type is Type.TEXT:
         return node
     raise RuleError("Expected a name, bare or in quotes.", node.start)
-
-
-def _temporal(node: Node) -> Node:
-    """The date or the moment that a text names, where it is one that is written out."""
-    if not isinstance(node, Literal) or node.type is not Type.TEXT:
-        return node
-    try:
-        if DAY.fullmatch(node.value):
-            return replace(node, value=date.fromisoformat(node.value), type=Type.DATE)
-        return replace(node, value=values.moment(node.value), type=Type.DATETIME)
-    except ValueError:
-        message = "Expected a moment such as 2026-11-20T12:00:00Z or a date such as 2026-11-20."
-        raise RuleError(message, node.start) from None
-
-
-def _instant(node: Node) -> Node:
-    """A date as the moment at which it begins."""
-    if node.type is not Type.DATE:
-        return node
-    if isinstance(node, Literal):
-        return replace(node, value=values.midnight(node.value), type=Type.DATETIME)
-    return Call(node.start, node.end, "midnight", (node,), type=Type.DATETIME)
 
 
 def _rooted(node: Node, path: tuple[str, ...], place: Node) -> Node:

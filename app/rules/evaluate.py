@@ -57,6 +57,8 @@ class Context:
     asker: Asker = Asker()
     sent: Mapping[str, Any] = field(default_factory=dict)
     now: datetime = LONG_AGO
+    unknown: tuple[type[Node], ...] = ()
+    """The kinds of names of whose values nothing is known yet; only `explain` asks."""
 
 
 def evaluate(node: Node, context: Context) -> Any:

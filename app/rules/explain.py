@@ -1,4 +1,7 @@
-"""Which part of a condition decided, for those who write rules."""
+"""Which part of a condition decided, for those who write rules.
+
+Also where only some of what it looks at is known: `Context.unknown` names the rest.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,9 @@ from app.rules.nodes import (
     Name,
     Node,
     Not,
+    walk,
 )
+from app.rules.residual import residual, truth
 
 
 @dataclass(frozen=True)
@@ -30,12 +35,40 @@ class Clause:
     values: dict[str, Any]
 
 
+def surely(node: Node, context: Context) -> bool | None:
+    """Whether a condition holds; None where that hangs on what is not known."""
+    if isinstance(node, Junction):
+        decisive = node.operator == "or"
+        judged = [surely(part, context) for part in node.parts]
+        if decisive in judged:
+            return decisive
+        return None if None in judged else not decisive
+    if isinstance(node, Not):
+        known = surely(node.part, context)
+        return None if known is None else not known
+    if _looks_at_unknown(node, context):
+        return truth(residual(node, context.asker))
+    return holds(node, context)
+
+
+def undecided(node: Node, context: Context) -> Node:
+    """The smallest part of a condition that is not known to hold or not, but alone decides."""
+    if isinstance(node, Not) and isinstance(node.part, Junction | Not):
+        return undecided(node.part, context)
+    if isinstance(node, Junction):
+        left = [part for part in node.parts if surely(part, context) is None]
+        if len(left) == 1:
+            return undecided(left[0], context)
+    return node
+
+
 def deciding(node: Node, text: str, context: Context) -> Clause:
     """The smallest part of a condition whose truth alone makes that of the whole."""
     chosen = _decisive(node, context)
-    looked_at = {_label(part, text): evaluate(part, context) for part in _operands(chosen)}
+    known = (part for part in _operands(chosen) if not _looks_at_unknown(part, context))
+    looked_at = {_label(part, text): evaluate(part, context) for part in known}
     source = text[chosen.start : chosen.end]
-    return Clause(source, chosen.start, holds(chosen, context), looked_at)
+    return Clause(source, chosen.start, surely(chosen, context) is True, looked_at)
 
 
 def _decisive(node: Node, context: Context) -> Node:
@@ -46,9 +79,13 @@ def _decisive(node: Node, context: Context) -> Node:
     # One true part decides an OR, one false part an AND; else all of them do together.
     wanted = node.operator == "or"
     for part in node.parts:
-        if holds(part, context) is wanted:
+        if surely(part, context) is wanted:
             return _decisive(part, context)
     return node
+
+
+def _looks_at_unknown(node: Node, context: Context) -> bool:
+    return any(isinstance(part, context.unknown) for part in walk(node))
 
 
 def _label(node: Node, text: str) -> str:

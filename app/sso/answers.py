@@ -12,7 +12,7 @@ from app import config, errors, pages
 from app.accounts.models import Account
 from app.auth import service as auth
 from app.auth.answers import answer_sign_in, origin, pair
-from app.auth.guard import account_of_host
+from app.auth.guard import account_of_request
 from app.auth.service import SignIn
 from app.errors import AppError
 from app.sso import codes, flows, service, sign_in
@@ -32,9 +32,12 @@ def init_app(app: Flask) -> None:
 
 
 def named_account(reference: str | None) -> Account | None:
-    """The account that a request names: itself, by header, by host, or as the only one."""
-    named = reference or request.headers.get("X-Account-ID", "").strip() or account_of_host()
-    return service.account_named(auth.require_account(named).replace("\0", ""))
+    """The account that a request names: itself, by header, by host, or as the only one.
+
+    Raises BadRequest where header and host disagree, whatever the request itself names.
+    """
+    told = account_of_request()
+    return service.account_named(auth.require_account(reference or told).replace("\0", ""))
 
 
 def started(

@@ -10,7 +10,8 @@ from app import rest
 from app.accounts.models import SYSTEM_ACCOUNT_ID
 from app.auth.guard import principal
 from app.rest import account_admin, page_of
-from app.sso import providers, refusals, roles, schemas, service, trials
+from app.sso import config_schemas as schemas
+from app.sso import providers, refusals, roles, service, trials
 from app.sso.models import ProviderSetting
 
 blueprint = rest.Blueprint(

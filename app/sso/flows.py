@@ -27,6 +27,7 @@ CODE_LIFETIME = timedelta(seconds=60)
 KEPT = timedelta(days=1)
 REFUSALS_KEPT = timedelta(days=30)
 LONGEST_STATE = 200
+USED = "The state was used before."
 
 
 @dataclass(frozen=True)
@@ -82,6 +83,8 @@ def use(flow: Flow, category: str, provider: str, browser: str | None) -> None:
     """Use a flow up. Raises StateRefused for any but its own provider and browser, or too late."""
     if (flow.category, flow.provider_name) != (category, provider):
         raise StateRefused("state", "The state belongs to another provider.")
+    if flow.used_at is not None:  # before the cookie, which is gone with its use
+        raise StateRefused("state", USED)
     # A client of the API may have no cookies; it knows its own state instead.
     if flow.purpose != API and not is_of_browser(flow, browser):
         raise StateRefused("state", "The sign-in was begun in another browser.")
@@ -91,7 +94,7 @@ def use(flow: Flow, category: str, provider: str, browser: str | None) -> None:
     with db.transaction() as session:
         taken: Any = session.execute(sa.update(Flow).where(*mine).values(used_at=clock.now()))
     if taken.rowcount != 1:
-        raise StateRefused("state", "The state was used before.")
+        raise StateRefused("state", USED)
 
 
 def verifier_of(flow: Flow) -> str:

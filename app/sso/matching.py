@@ -15,7 +15,7 @@ from sqlalchemy.orm import Session
 from app import clock, db, events
 from app.accounts import service as accounts
 from app.accounts.models import SYSTEM_ACCOUNT_ID, Role, User
-from app.auth import api_keys, links
+from app.auth import links
 from app.errors import Conflict
 from app.sso import roles
 from app.sso.models import Identity
@@ -75,8 +75,9 @@ def settle(session: Session, connection: Connection, claimed: Claimed) -> tuple[
         user = _provision(connection, claimed, match.role)
     elif match.how == "email":
         _trust(user, connection)
-    identity = match.identity or _link(session, connection, claimed, user)
-    roles.settle(user, identity, match.role, new=new)
+    identity = match.identity or _link(session, connection, claimed, user, new=new)
+    if not new:
+        roles.settle(user, identity, match.role)
     identity.groups, identity.last_used_at = claimed.groups, clock.now()
     _rename(user, connection, claimed)
     session.flush()
@@ -129,17 +130,16 @@ def _check_may_join(connection: Connection, claimed: Claimed) -> None:
 
 
 def _provision(connection: Connection, claimed: Claimed, role: Role | None) -> User:
-    user = accounts.create_user(
+    return accounts.create_user(
         connection.account.id,
         email=claimed.email or "",
         password_hash=None,
         role=(role or roles.usual(connection.config.get("default_role"))).name,
         name=_clean_name(claimed.name),
+        auth_provider=connection.provider.name,
+        email_verified=claimed.email_verified,
+        email_verified_at=clock.now() if claimed.email_verified else None,
     )
-    user.auth_provider = connection.provider.name
-    if claimed.email_verified:
-        accounts.mark_verified(user)
-    return user
 
 
 def _trust(user: User, connection: Connection) -> None:
@@ -148,21 +148,19 @@ def _trust(user: User, connection: Connection) -> None:
     # Whoever came first never proved that the address is theirs: nothing of them stays.
     user.password_hash, user.auth_provider = None, connection.provider.name
     links.end(user, links.RESET, links.VERIFICATION, links.EMAIL_CHANGE)
-    api_keys.revoke_all(user)
-    for identity in db.db.session.scalars(_of(user)):
+    accounts.prove(user)
+
+
+@events.subscribe(events.AddressProved)
+def _forget(event: events.AddressProved) -> None:
+    mine = (Identity.account_id == event.account_id, Identity.user_id == event.user_id)
+    for identity in db.db.session.scalars(sa.select(Identity).where(*mine)):
         db.db.session.delete(identity)
-    events.publish(events.UserLostAccess(user.account_id, user.id))
-    accounts.mark_verified(user)
-    user.version += 1
 
 
-def _of(user: User) -> sa.Select[Identity]:
-    return sa.select(Identity).where(
-        Identity.account_id == user.account_id, Identity.user_id == user.id
-    )
-
-
-def _link(session: Session, connection: Connection, claimed: Claimed, user: User) -> Identity:
+def _link(
+    session: Session, connection: Connection, claimed: Claimed, user: User, *, new: bool
+) -> Identity:
     identity = Identity(
         account_id=user.account_id,
         user_id=user.id,
@@ -170,6 +168,7 @@ def _link(session: Session, connection: Connection, claimed: Claimed, user: User
         issuer=claimed.issuer,
         subject=claimed.subject,
         groups=claimed.groups,
+        given_role_id=user.role_id if new else None,
     )
     column, message = "subject", "This identity is a user's already."
     with db.conflict_on("identities", column, column, message):

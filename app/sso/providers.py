@@ -13,6 +13,7 @@ TEXT, URL, URLS, TEXTS, ROLE, FLAG = "text", "url", "urls", "texts", "role", "fl
 KEY, CERTIFICATES, METADATA, WORD = "key", "certificates", "metadata", "word"
 LONGEST = {TEXT: 2000, URL: 2000, ROLE: 100, WORD: 200, KEY: 10_000, METADATA: 500_000}
 MOST_ITEMS = 50
+HIDDEN = "***"  # what is shown of a secret that is set
 ALIASES = {(SAML, "generic_saml"): "generic"}
 
 

@@ -50,6 +50,14 @@ class NotInvited(SignInRefused):
     message = "This account does not know you. Ask one of its admins for an invitation."
 
 
+class SwitchedOff(SignInRefused):
+    """A sign-in by a provider that the account has not, or has no more."""
+
+    status = 404
+    error = "not_found"
+    message = "This account has no such sign-in."
+
+
 @contextmanager
 def noted(account_id: str | None, category: str, provider: str, ip: str | None) -> Iterator[None]:
     """Inside, every refusal is logged, kept for the admins, and counted by address."""

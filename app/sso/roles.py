@@ -37,11 +37,11 @@ class Change:
 def due(connection: Connection, groups: Sequence[str]) -> Role | None:
     """The role that members of these groups are to have; None where the account maps nothing."""
     settings = connection.account.settings
-    name = _chosen(settings.get("sso_group_roles") or [], groups)
-    allowed = name != ADMIN or settings.get("sso_allow_admin")
-    if not settings.get("sso_group_roles"):
+    mapping = settings.get("sso_group_roles") or []
+    if not mapping:
         return None
-    return usual(name if allowed else None) if name else usual(_default(connection.config))
+    name = _chosen(sso_settings.counting(mapping, settings), groups)
+    return usual(name or _default(connection.config))
 
 
 def usual(name: str | None) -> Role:
@@ -56,13 +56,11 @@ def _default(config: Mapping[str, Any]) -> str | None:
     return name if name != ADMIN else None
 
 
-def settle(user: User, identity: Identity, role: Role | None, *, new: bool) -> None:
+def settle(user: User, identity: Identity, role: Role | None) -> None:
     """Give a user the mapped role, unless the present one was set by hand."""
-    if new:
-        identity.given_role_id = user.role_id
-    elif role is None or identity.given_role_id != user.role_id:
+    if role is None or identity.given_role_id != user.role_id:
         return
-    elif people.give_role(user, role):
+    if people.give_role(user, role):
         identity.given_role_id = role.id
 
 
@@ -72,16 +70,17 @@ def plan(mapping: GroupRoles | None, *, by: Principal) -> list[Change]:
     Raises InvalidValues for a mapping that could not be saved.
     """
     account = db.db.session.get_one(Account, by.one_account())
-    allowed = bool(account.settings.get("sso_allow_admin"))
-    mapping = account.settings.get("sso_group_roles") or [] if mapping is None else mapping
-    found = sso_settings.mapping_problems(mapping, allow_admin=allowed)
+    settings = account.settings
+    mapping = settings.get("sso_group_roles") or [] if mapping is None else mapping
+    found = sso_settings.mapping_problems(mapping, settings)
     if found:
         raise InvalidValues(found)
+    counts = sso_settings.counting(mapping, settings)
     defaults = {row.provider_name: _default(row.config) for row in service.offered(account.id)[1]}
     changes = []
     for identity, user in _given(account.id) if mapping else ():
         usual_role = defaults.get(identity.provider_name) or VIEWER
-        becomes = _chosen(mapping, identity.groups) or usual_role
+        becomes = _chosen(counts, identity.groups) or usual_role
         if becomes != user.role_name:
             changes.append(Change(user, identity.groups, user.role_name, becomes))
     return changes

@@ -11,7 +11,7 @@ from werkzeug.wrappers import Response as BaseResponse
 
 from app import rest
 from app.auth.answers import origin
-from app.auth.guard import account_of_host
+from app.auth.guard import account_of_request
 from app.rest import public
 from app.sso import codes, schemas, service, sign_in
 from app.sso.answers import (
@@ -97,7 +97,7 @@ def end_for_client(body: dict[str, Any], provider_name: str) -> Response:
         provider=service.named_provider(OAUTH, provider_name),
         state=body["state"],
         code=body["code"],
-        account=account_of_host(),
+        account=account_of_request(),
         redirect_uri=body.get("redirect_uri"),
     )
     return answer_provider(*codes.end_for_client(came, cookie_of, origin()))
@@ -160,8 +160,10 @@ def end_saml_for_client(body: dict[str, Any]) -> Response:
     """End a SAML sign-in with a response that the client application was posted."""
     names = ("relay_state", "relay_state_too", "RelayState")
     relay_state = next((body[name] for name in names if name in body), "")
+    told = account_of_request()
     provider = sign_in.provider_of(relay_state, body.get("provider"))
-    posted = Posted(provider, body["SAMLResponse"], relay_state, body.get("account"))
+    account = body.get("account") or told
+    posted = Posted(provider, body["SAMLResponse"], relay_state, account)
     ended = sign_in.end_saml(posted, cookie_of, origin())
     return answer_provider(*codes.trade(ended.code, ended.flow.client_state, origin()))
 
@@ -219,7 +221,8 @@ def consume_assertion(args: dict[str, Any], provider: str) -> BaseResponse:
     """End a SAML sign-in: where the identity provider posts its response to."""
     form = _sent(("SAMLResponse", "RelayState"))
     name = service.named_provider(SAML, provider)
-    account = args.get("account") or account_of_host()
+    told = account_of_request()
+    account = args.get("account") or told
     posted = Posted(name, form["SAMLResponse"], form["RelayState"], account)
     return go_on(sign_in.end_saml(posted, cookie_of, origin()))
 
@@ -237,7 +240,7 @@ def _returned(provider: str, args: dict[str, Any]) -> Returned:
         error=args.get("error") or None,
         issuer=args.get("iss") or None,
         user=_posted_user(args.get("user", "")),
-        account=account_of_host(),
+        account=account_of_request(),
     )
 
 

@@ -167,6 +167,8 @@ def _settings(connection: Connection, *, for_xml: bool = False) -> OneLogin_Saml
                 "rejectDeprecatedAlgorithm": True,
                 "allowRepeatAttributeName": True,
                 "allowSingleLabelDomains": True,
+                # No end: it is pasted once, and what it says holds until an admin changes it.
+                "metadataValidUntil": "",
             },
         }
     )

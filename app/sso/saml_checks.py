@@ -25,7 +25,10 @@ BEARER = "urn:oasis:names:tc:SAML:2.0:cm:bearer"
 
 
 def addressed(parsed: Any, here: str, request_id: str | None) -> None:
-    """Refuse a response to another address or request. Raises SignInRefused."""
+    """Refuse a response to another address or request, or too late. Raises SignInRefused.
+
+    The library checks the same of confirmations, but does not tell what is wrong with them.
+    """
     destination = parsed.document.get("Destination", here)
     if destination != here:
         raise SignInRefused("destination", f"It is for {destination}.")
@@ -33,6 +36,7 @@ def addressed(parsed: Any, here: str, request_id: str | None) -> None:
     if named != request_id:
         detail = "The response answers another request." if named else "It answers no request."
         raise SignInRefused("InResponseTo", detail)
+    _confirmed(parsed.document, here, request_id)
 
 
 def strictly(connection: Connection, parsed: Any, request_id: str | None) -> None:
@@ -51,22 +55,32 @@ def strictly(connection: Connection, parsed: Any, request_id: str | None) -> Non
         raise SignInRefused("audience", "The assertion is for nobody in particular.")
     if parsed.get_issuers() != [connection.config["idp_entity_id"]]:
         raise SignInRefused("issuer", "The assertion names no issuer.")
-    confirmations = assertion.iter(tag("SubjectConfirmation"))
-    if not any(_confirms(one, here, request_id) for one in confirmations):
-        raise SignInRefused("recipient", "No confirmation is for here, for now and for this.")
+    if not list(assertion.iter(tag("SubjectConfirmation"))):
+        raise SignInRefused("recipient", "The assertion is confirmed for nobody.")
+    _confirmed(assertion, here, request_id)
 
 
-def _confirms(confirmation: Any, here: str, request_id: str | None) -> bool:
+def _confirmed(within: Any, here: str, request_id: str | None) -> None:
+    # One that holds is enough. Of several that do not, the last is told of.
+    wrong: tuple[str, str] | None = None
+    for confirmation in within.iter(tag("SubjectConfirmation")):
+        wrong = _wrong_with(confirmation, here, request_id)
+        if wrong is None:
+            return
+    if wrong:
+        raise SignInRefused(*wrong)
+
+
+def _wrong_with(confirmation: Any, here: str, request_id: str | None) -> tuple[str, str] | None:
     data = confirmation.find(tag("SubjectConfirmationData"))
-    if confirmation.get("Method") != BEARER or data is None:
-        return False
-    until = data.get("NotOnOrAfter")
-    return (
-        data.get("Recipient") == here
-        and data.get("InResponseTo") == request_id
-        and until is not None
-        and moment(until) > clock.now()
-    )
+    if confirmation.get("Method") != BEARER or data is None or data.get("Recipient") != here:
+        return "recipient", "The confirmation is for another place."
+    if data.get("InResponseTo") != request_id:
+        return "InResponseTo", "The confirmation answers another request."
+    begin, until, now = data.get("NotBefore"), data.get("NotOnOrAfter"), clock.now()
+    if until is None or moment(until) <= now or (begin and moment(begin) > now):
+        return "time", "The confirmation is too old, too new, or without an end."
+    return None
 
 
 def _check_signature(signature: Any) -> None:

@@ -21,7 +21,7 @@ class Unreadable(ValueError):
 def read(text: str) -> dict[str, Any]:
     """`idp_entity_id`, `idp_sso_url` and `idp_x509_cert`. Raises Unreadable."""
     try:
-        raw = documents.plain(text.encode(), LONGEST)
+        raw = documents.plain(text.encode(), LONGEST, commented=True)
         found = OneLogin_Saml2_IdPMetadataParser.parse(raw).get("idp", {})
     except documents.Hostile as error:
         raise Unreadable(str(error)) from None

@@ -16,10 +16,9 @@ from app.auth.principal import Principal
 from app.errors import Forbidden, InvalidValues, NotFound, problem
 from app.sso import providers, values
 from app.sso.models import ProviderSetting
-from app.sso.providers import Provider
+from app.sso.providers import HIDDEN, Provider
 
 Body = Mapping[str, Any]
-HIDDEN = "***"
 NO_KEYS = "An API key cannot change how people sign in."
 TAKEN = "This provider is set up already at this level."
 

@@ -18,12 +18,12 @@ from app import clock, crypto, db
 from app.accounts.models import Account, User
 from app.auth import tokens
 from app.auth.service import Origin
-from app.errors import Conflict, InvalidValues, problem
+from app.errors import Conflict, InvalidValues, NotFound, problem
 from app.sso import flows, matching, refusals, service
 from app.sso.flows import Begun
 from app.sso.matching import Claimed
 from app.sso.models import API, BROWSER, CONSOLE, OAUTH, SAML, TEST, Flow, SeenAssertion
-from app.sso.refusals import SignInRefused, StateRefused
+from app.sso.refusals import SignInRefused, StateRefused, SwitchedOff
 from app.sso.service import Connection
 
 Cookie = Callable[[Flow], str | None]
@@ -248,9 +248,12 @@ def _begun(flow: Flow | None, named: str | None) -> tuple[Flow, Account]:
 
 
 def _connection(account: Account, flow: Flow) -> Connection:
-    return service.connection(
-        account, flow.category, flow.provider_name, tried=flow.purpose == TEST
-    )
+    try:
+        return service.connection(
+            account, flow.category, flow.provider_name, tried=flow.purpose == TEST
+        )
+    except NotFound:
+        raise SwitchedOff("provider", "It was switched off since the sign-in began.") from None
 
 
 def _unasked(named: Account | None, came: Posted) -> tuple[Connection, Flow]:

@@ -11,10 +11,10 @@ from app import config, db, outgoing
 from app.accounts import tenants
 from app.accounts.models import ADMIN, Role
 from app.errors import problem
-from app.outgoing import Rules
 from app.sso import certificates, providers
 from app.sso.models import SAML
 from app.sso.providers import Provider, Setting
+from app.targets import Rules
 
 SECONDS = 10
 CALLED = ("token_url", "userinfo_url", "jwks_url")  # the service itself asks these
@@ -73,6 +73,8 @@ def _take_metadata(kept: dict[str, Any]) -> list[Problem]:
 
 
 def _clean(setting: Setting, value: Any) -> Any:
+    if setting.secret and isinstance(value, str) and value.strip() == providers.HIDDEN:
+        raise Wrong("invalid_option", "Send the secret itself: no secret is kept that *** is for.")
     if setting.kind in (providers.TEXTS, providers.URLS):
         return _list(setting, value)
     return _CLEANERS[setting.kind](setting, value)

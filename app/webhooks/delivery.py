@@ -43,7 +43,7 @@ def attempt(work: Work, allowed: outgoing.Rules) -> Result:
     if work.target is None:
         told = {"error": "The webhook is deleted.", "final": True}
     elif not work.target.enabled:
-        told = {"error": "The webhook is disabled.", "final": True}
+        told = {"held": True}
     elif work.holds_pii and not work.target.include_pii:
         told = {"error": "The webhook is not to be sent personal data any more.", "final": True}
     elif not work.target.keys(at):

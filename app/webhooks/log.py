@@ -146,15 +146,20 @@ def _copies(webhook: Webhook, *which: Any) -> list[dict[str, Any]]:
 
 
 def _failed_since(webhook: Webhook, since: datetime, until: datetime) -> tuple[Any, ...]:
-    table, again, account_id = DELIVERIES.c, DELIVERIES.alias(), webhook.account_id
-    # A repetition that failed, too, does not hinder the next one.
+    table, account_id = DELIVERIES.c, webhook.account_id
+    again, first = DELIVERIES.alias(), DELIVERIES.alias()
+    # Of a delivery and its repetitions the last one counts, unless any of them did not fail.
     repeated = sa.exists().where(
-        again.c.account_id == account_id, again.c.replay_of == table.id, again.c.status != FAILED
+        again.c.account_id == account_id,
+        again.c.replay_of == sa.func.coalesce(table.replay_of, table.id),
+        sa.or_(again.c.status != FAILED, again.c.id > table.id),
+    )
+    arrived = sa.exists().where(
+        first.c.account_id == account_id, first.c.id == table.replay_of, first.c.status != FAILED
     )
     period = (table.created_at >= since, table.created_at <= until)
     fit = [] if webhook.include_pii else [~table.holds_pii]
-    mine = (*_of(webhook), *fit)
-    return (*mine, table.status == FAILED, table.replay_of.is_(None), *period, ~repeated)
+    return (*_of(webhook), *fit, table.status == FAILED, *period, ~repeated, ~arrived)
 
 
 def _check_enabled(webhook: Webhook) -> None:

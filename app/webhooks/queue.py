@@ -11,12 +11,13 @@ import sqlalchemy as sa
 from cryptography.fernet import InvalidToken
 from sqlalchemy.dialects import postgresql, sqlite
 
-from app import clock, config, crypto, db, leases
+from app import clock, config, crypto, db, jobs, leases
 from app.webhooks.models import (
     ATTEMPTS,
     DELIVERED,
     DELIVERIES,
     FAILED,
+    PENDING,
     QUEUE,
     RETRYING,
     Webhook,
@@ -77,6 +78,8 @@ class Result:
     error: str | None = None
     final: bool = False
     """Whether another attempt would be of no use."""
+    held: bool = False
+    """Whether nothing was tried, as the webhook is disabled; the delivery waits for it."""
 
     @property
     def delivered(self) -> bool:
@@ -168,6 +171,10 @@ def outcome(result: Result) -> Outcome:
 
 def record(account_id: str, results: Sequence[Result]) -> None:
     """Write down attempts of one account's deliveries; written twice, they count once."""
+    _hold(account_id, [result.work for result in results if result.held])
+    results = [result for result in results if not result.held]
+    if not results:
+        return
     groups: dict[Outcome, list[Work]] = {}
     for result in results:
         groups.setdefault(outcome(result), []).append(result.work)
@@ -177,6 +184,42 @@ def record(account_id: str, results: Sequence[Result]) -> None:
             for held in _held(account_id, group):
                 session.execute(sa.update(DELIVERIES).where(*held).values(_values(found)))
         note_health(account_id, results)
+
+
+def _hold(account_id: str, work: Sequence[Work]) -> None:
+    """Let deliveries of disabled webhooks wait, in the state that they have (spec 3)."""
+    if not work:
+        return
+    named = WEBHOOKS.c.id.in_(sorted({one.webhook_id for one in work}))
+    chosen = sa.select(WEBHOOKS.c.id, WEBHOOKS.c.enabled)
+    chosen = chosen.where(WEBHOOKS.c.account_id == account_id, named).order_by(WEBHOOKS.c.id)
+    with db.transaction() as session:
+        # Locked: who enables one either is seen here, or finds what is held.
+        rows = session.execute(chosen.with_for_update()).all()
+        is_enabled = DELIVERIES.c.webhook_id.in_([row.id for row in rows if row.enabled])
+        due_at = sa.case((is_enabled, db.database_now()), else_=None)
+        for held in _held(account_id, work):
+            values = {"due_at": due_at, "next_retry_at": None}
+            session.execute(sa.update(DELIVERIES).where(*held).values(values))
+
+
+def lay_by(account_id: str, webhook_id: str) -> None:
+    """Let what no worker has begun wait, as part of the transaction that disables a webhook."""
+    table = DELIVERIES.c
+    mine = (table.account_id == account_id, table.webhook_id == webhook_id)
+    idle = (table.due_at.is_not(None), table.claim <= sa.func.coalesce(table.last_claim, 0))
+    changed = sa.update(DELIVERIES).where(*mine, *idle)
+    db.connection().execute(changed.values(due_at=None, next_retry_at=None))
+
+
+def resume(account_id: str, webhook_id: str) -> None:
+    """Send what waits for a webhook, as part of the transaction that enables it."""
+    table = DELIVERIES.c
+    mine = (table.account_id == account_id, table.webhook_id == webhook_id)
+    waiting = (table.due_at.is_(None), table.status.in_((PENDING, RETRYING)))
+    changed = sa.update(DELIVERIES).where(*mine, *waiting)
+    db.connection().execute(changed.values(due_at=db.database_now()))
+    db.on_commit(jobs.wake)
 
 
 def _held(account_id: str, work: Iterable[Work]) -> Iterator[tuple[Any, ...]]:

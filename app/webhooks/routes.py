@@ -1,4 +1,4 @@
-"""Webhooks and their delivery log (spec 4.7, contract section 8)."""
+"""Webhooks (spec 4.7, contract section 8)."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from app import rest
 from app.accounts.schemas import ACCOUNT, USER
 from app.auth.guard import principal
 from app.rest import account_admin, page_of, shows_secret
-from app.webhooks import log, payload, service
-from app.webhooks.models import OPERATIONS, STATES, Webhook
+from app.webhooks import service
+from app.webhooks.models import OPERATIONS, Webhook
 from app.webhooks.queue import Result
 from app.webhooks.service import Secret
 
@@ -20,7 +20,7 @@ blueprint = rest.Blueprint(
     "Webhooks",
     __name__,
     url_prefix=f"{rest.PREFIX}/webhooks",
-    description="Who is told of changes of records, and what became of each delivery.",
+    description="Who is told of changes of records.",
 )
 
 TIME = "2026-11-20T12:00:00.123456Z"
@@ -43,37 +43,7 @@ WEBHOOK = {
 TEXT = "4f7d2a" + "0" * 58
 SECRET = {"secret": TEXT, "signing_secret": "whsec_NGY3ZDJhMDA..."}
 NEW = {"url": WEBHOOK["url"], "collection": "posts", "events": ["create", "update"]}
-PAYLOAD = {
-    "event": "records.create",
-    "collection": "posts",
-    "record": {"id": "019a9f00-0000-7000-8000-0000000000b0", "title": "Hello"},
-    "timestamp": TIME,
-    "webhook_id": WEBHOOK["id"],
-    "account_id": ACCOUNT["id"],
-}
 ANSWER = {"response_body": "ok", "error": None}
-DELIVERY = {
-    "id": "019a9f00-0000-7000-8000-0000000000c0",
-    "webhook_id": WEBHOOK["id"],
-    "account_id": ACCOUNT["id"],
-    "event": "records.create",
-    "payload": PAYLOAD,
-    "status": "delivered",
-    "attempt_number": 1,
-    "response_status": 200,
-    **ANSWER,
-    "next_retry_at": None,
-    "delivered_at": TIME,
-    "replay_of": None,
-    "created_at": TIME,
-}
-ATTEMPT = {
-    "attempt_number": 1,
-    "status_code": 200,
-    **ANSWER,
-    "duration_ms": 87,
-    "attempted_at": TIME,
-}
 TEST = {"success": True, "status_code": 200, **ANSWER, "duration_ms": 87}
 
 
@@ -199,86 +169,6 @@ class TestResult(rest.Schema):
     duration_ms = ma.fields.Integer(required=True)
 
 
-class DeliveryView(rest.Schema):
-    """A delivery, and the answer to its last attempt."""
-
-    id = ma.fields.String(required=True)
-    webhook_id = ma.fields.String(required=True)
-    account_id = ma.fields.String(required=True)
-    event = ma.fields.String(required=True)
-    payload = ma.fields.Raw(required=True, metadata={"type": "object"})
-    status = ma.fields.String(
-        required=True, metadata={"description": "pending, delivered, retrying or failed"}
-    )
-    attempt_number = ma.fields.Integer(
-        required=True, metadata={"description": "How many attempts there were."}
-    )
-    response_status = ma.fields.Integer(required=True, allow_none=True)
-    response_body = ma.fields.String(required=True, allow_none=True)
-    error = ma.fields.String(required=True, allow_none=True)
-    next_retry_at = rest.Timestamp(required=True, allow_none=True)
-    delivered_at = rest.Timestamp(required=True, allow_none=True)
-    replay_of = ma.fields.String(required=True, allow_none=True)
-    created_at = rest.Timestamp(required=True)
-
-
-class AttemptView(rest.Schema):
-    """One attempt to deliver."""
-
-    attempt_number = ma.fields.Integer(required=True)
-    status_code = ma.fields.Integer(required=True, allow_none=True)
-    response_body = ma.fields.String(required=True, allow_none=True)
-    error = ma.fields.String(required=True, allow_none=True)
-    duration_ms = ma.fields.Integer(required=True)
-    attempted_at = rest.Timestamp(required=True)
-
-
-class DeliveryWithAttempts(DeliveryView):
-    """A delivery with every attempt, the first one first."""
-
-    attempts = ma.fields.List(ma.fields.Nested(AttemptView), required=True)
-
-
-class DeliveryPage(rest.page_schema(DeliveryView)):  # type: ignore[misc]
-    """A page of deliveries."""
-
-
-class DeliveryArgs(rest.PageArgs):
-    """Which deliveries to list."""
-
-    default_limit = 50
-
-    status = ma.fields.String(
-        validate=ma.validate.OneOf(STATES),
-        metadata={"description": "Only deliveries in this state."},
-    )
-    event = ma.fields.String(
-        validate=ma.validate.OneOf(payload.EVENTS),
-        metadata={"description": "Only deliveries of this event."},
-    )
-    from_date = rest.Moment(metadata={"description": "Only what was asked for since then."})
-    to_date = rest.Moment(metadata={"description": "Only what was asked for before then."})
-    offset = rest.Whole(0, rest.LARGEST_SKIP, metadata={"description": "Another name for skip."})
-
-    @ma.post_load
-    def settle_offset(self, args: dict[str, Any], **options: Any) -> dict[str, Any]:
-        """Take offset for skip."""
-        offset = args.pop("offset", None)
-        return args if offset is None else args | {"skip": offset}
-
-
-class Since(rest.Schema):
-    """From when on."""
-
-    since = rest.Moment(required=True)
-
-
-class Redelivered(rest.Message):
-    """How many deliveries are made again."""
-
-    count = ma.fields.Integer(required=True)
-
-
 @blueprint.route("", methods=["GET"])
 @blueprint.arguments(WebhookArgs, location="query")
 @blueprint.response(200, WebhookPage, example=page_of([WEBHOOK], 1, {"skip": 0, "limit": 100}))
@@ -302,6 +192,10 @@ def create_webhook(body: dict[str, Any]) -> dict[str, Any]:
     minute, 5 minutes, 30 minutes, 2 hours and 12 hours. The same delivery may come more than once;
     `X-Service-Delivery` tells. In production the address must be https and public. An account has
     at most 20 webhooks (409 `limit_reached`).
+
+    The payload holds the record as it is stored, with every field: a webhook is the account's,
+    not one member's, so the collection's rules and field lists, which narrow what members see, do
+    not narrow it. Only personal data is masked, unless the webhook has `include_pii`.
     """
     return _with_secret(service.create(body, by=principal()), MadeWebhook)
 
@@ -322,8 +216,9 @@ def get_webhook(webhook_id: str) -> Webhook:
 def change_webhook(body: dict[str, Any], webhook_id: str) -> Webhook:
     """Change what is sent of a webhook, and keep the rest.
 
-    A new secret takes over as in a rotation. Deliveries of a webhook that is disabled fail, and
-    can be made again once it is enabled.
+    A new secret takes over as in a rotation. A webhook that is disabled is told of no change, and
+    what is still to be delivered waits in its state, without a `next_retry_at`; it is sent once the
+    webhook is enabled again, if that is within the 30 days for which deliveries are kept.
     """
     return service.change(webhook_id, body, by=principal())
 
@@ -359,59 +254,6 @@ def rotate_webhook_secret(webhook_id: str) -> dict[str, Any]:
     `X-Service-Signature-Previous` is made with the older one.
     """
     return _with_secret(service.rotate_secret(webhook_id, by=principal()), RotatedSecret)
-
-
-@blueprint.route("/<uuid:webhook_id>/deliveries", methods=["GET"])
-@blueprint.arguments(DeliveryArgs, location="query")
-@blueprint.response(200, DeliveryPage, example=page_of([DELIVERY], 1, {"skip": 0, "limit": 50}))
-@account_admin
-def list_deliveries(args: dict[str, Any], webhook_id: str) -> dict[str, Any]:
-    """List a webhook's deliveries, newest first.
-
-    What holds personal data is shown to members of `pii_access` only: for others `record` and
-    `previous` are null. Deliveries are kept for 30 days.
-    """
-    webhook = service.get(webhook_id, by=principal())
-    wanted = {**args, "account_id": webhook.account_id, "webhook_id": webhook.id}
-    return page_of(*log.page(wanted, args["skip"], args["limit"], by=principal()), args)
-
-
-@blueprint.route("/<uuid:webhook_id>/deliveries/<uuid:delivery_id>", methods=["GET"])
-@blueprint.response(200, DeliveryWithAttempts, example={**DELIVERY, "attempts": [ATTEMPT]})
-@account_admin
-def get_delivery(webhook_id: str, delivery_id: str) -> dict[str, Any]:
-    """Get a delivery with all its attempts."""
-    return log.get(service.get(webhook_id, by=principal()), delivery_id, by=principal())
-
-
-@blueprint.route("/<uuid:webhook_id>/deliveries/<uuid:delivery_id>/redeliver", methods=["POST"])
-@blueprint.response(202, DeliveryWithAttempts, example={**DELIVERY, "attempts": []})
-@blueprint.fails(409)
-@account_admin
-def redeliver(webhook_id: str, delivery_id: str) -> dict[str, Any]:
-    """Make a delivery again.
-
-    It gets an id of its own, and names the first one in `X-Service-Replay-Of`.
-    """
-    webhook = service.get(webhook_id, by=principal())
-    return log.redeliver(webhook, delivery_id, by=principal())
-
-
-@blueprint.route("/<uuid:webhook_id>/deliveries/redeliver", methods=["POST"])
-@blueprint.arguments(Since, example={"since": TIME})
-@blueprint.response(
-    202, Redelivered, example={"message": "The deliveries are made again.", "count": 12}
-)
-@blueprint.fails(409)
-@account_admin
-def redeliver_failed(body: dict[str, Any], webhook_id: str) -> dict[str, Any]:
-    """Make all deliveries again that were asked for since a time, and failed.
-
-    Those that were made again already, and did not fail again, are passed over.
-    """
-    principal().one_account()
-    count = log.redeliver_failed(service.get(webhook_id, by=principal()), body["since"])
-    return {"message": "The deliveries are made again.", "count": count}
 
 
 def _with_secret(made: Secret, view: type[rest.Schema]) -> dict[str, Any]:

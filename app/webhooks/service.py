@@ -93,6 +93,10 @@ def change(webhook_id: str, body: Body, *, by: Principal) -> Webhook:
         if body.get("enabled") or body.get("url", webhook.url) != url:
             webhook.failing_since = None
         webhook.updated_at = clock.now()
+        if "enabled" in body:
+            db.db.session.flush()  # the webhook first, as a worker that lays deliveries by
+            move = queue.resume if body["enabled"] else queue.lay_by
+            move(webhook.account_id, webhook.id)
     return webhook
 
 

@@ -11,7 +11,7 @@ import sqlalchemy as sa
 
 from app import clock, db, jobs, mail
 from app.accounts.models import ADMIN, Account, Role, User
-from app.webhooks import versions
+from app.webhooks import queue, versions
 from app.webhooks.models import ATTEMPTS, DELIVERIES, Webhook
 from app.webhooks.queue import Result
 
@@ -22,17 +22,19 @@ KEPT_DAYS = 30
 
 def disable_failing(account_id: str, results: Sequence[Result]) -> None:
     """Disable webhooks that have only failed for five days, and tell the account's admins."""
-    failed = {one.work.webhook_id for one in results if not one.delivered and not one.final}
+    tried = [one for one in results if not one.final and not one.held]
+    failed = {one.work.webhook_id for one in tried if not one.delivered}
     late = Webhook.failing_since <= db.database_now(-DISABLE_AFTER_SECONDS)
     mine = (Webhook.account_id == account_id, Webhook.id.in_(sorted(failed)), Webhook.enabled)
     if not failed or not db.connection().execute(sa.select(Webhook.id).where(*mine, late)).all():
         return
     with db.transaction() as session:
         versions.outdate(account_id)
-        change = (
-            sa.update(Webhook).where(*mine, late).values(enabled=False, disabled_at=clock.now())
-        )
+        now = clock.now()
+        changed = {"enabled": False, "disabled_at": now, "updated_at": now}
+        change = sa.update(Webhook).where(*mine, late).values(changed)
         for webhook_id in session.scalars(change.returning(Webhook.id)).all():
+            queue.lay_by(account_id, webhook_id)
             for user_id in session.scalars(_admins(account_id)):
                 told = {"webhook_id": webhook_id, "user_id": user_id}
                 jobs.enqueue("webhooks.tell_disabled", told, account_id=account_id)

@@ -19,6 +19,7 @@ DEFAULTS = {
     "sso_email_domains": [],
     "sso_group_roles": [],
     "sso_allow_admin": False,
+    "sso_ignored_groups": [],
     "sso_tokens_in_fragment": False,
 }
 SETTINGS = {

@@ -10,9 +10,12 @@ import sqlalchemy as sa
 from flask import Flask
 from werkzeug.test import TestResponse
 
-from app import db
+from app import db, stamps
+from app.collections import definition
 from app.collections.models import Collection
+from app.records import store
 from tests.builders import Caller, Cast, make_collection, make_record
+from tests.sql import statements
 
 CLOSED = dict.fromkeys(("list_rule", "view_rule", "create_rule", "update_rule", "delete_rule"))
 SYSTEM = {"id", "account_id", "created_at", "updated_at", "created_by", "updated_by"}
@@ -529,3 +532,34 @@ def write_rules(app: Flask, changes: dict[str, Any]) -> None:
         kept = loads(stored) if isinstance(stored, str) else stored
         values = {"rules": kept | changes, "version": table.c.version + 1}
         db.connection().execute(sa.update(table).values(values))
+
+
+def test_a_block_that_reloads_loads_each_thing_once(app: Flask, root: Caller) -> None:
+    make_collection(root)
+    with app.app_context(), statements(app) as sent, stamps.reloading():
+        first = definition.named("posts")
+        with stamps.reloading():
+            second = definition.named("posts")
+            assert definition.named("POSTS") is second is not first
+        assert definition.named("posts") is first
+    assert len(sent) == 2
+
+
+def test_every_further_try_of_a_request_loads_anew(
+    app: Flask, root: Caller, alice: Caller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_collection(root)
+    assert alice.get("records/posts").status_code == 200
+    tries, read = [], store.read_page
+
+    def stale(*args: Any) -> Any:
+        tries.append(args[0])
+        if len(tries) < 4:
+            raise stamps.Stale
+        return read(*args)
+
+    monkeypatch.setattr(store, "read_page", stale)
+    with statements(app) as sent:
+        assert alice.get("records/posts").status_code == 200
+    assert len({id(one) for one in tries}) == len(tries) == 4
+    assert len([one for one in sent if "FROM collections" in one and "schema" in one]) == 3

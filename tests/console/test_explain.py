@@ -16,11 +16,15 @@ RULE = "@has_role(admin) && title != 'secret' || title = 'open'"
 SQL = "What the database is asked"
 
 
+CREATE_RULE = "@has_role(admin) && @request.data.title = 'new'"
+
+
 @pytest.fixture
 def posts(cast: Cast) -> dict[str, str]:
     """The ids of a collection, and of an open and a secret record of acme."""
     made = make_collection(cast.root, view_rule=RULE, list_rule="", update_rule=None)
     ids = {title: make_record_id(cast, title) for title in ("open", "secret", "plain")}
+    assert cast.root.put("collections/posts/rules", {"create_rule": CREATE_RULE}).status_code == 200
     return {"posts": made["id"], **ids}
 
 
@@ -81,6 +85,31 @@ def test_without_a_record_it_tells_what_it_depends_on(
     assert SQL in page
 
 
+def test_what_is_sent_can_be_named(superadmin: Browser, posts: dict[str, str]) -> None:
+    cases = [("", "it depends"), ('{"title": "new"}', "allowed"), ("{}", "not allowed")]
+    for data, state in cases:
+        page = ask(superadmin, posts, operation="create", data=data).text
+        said, reason = verdict(page)
+        assert said == state
+        part = "@request.data.title = 'new'" if state != "allowed" else CREATE_RULE
+        assert marks(page) == [part]
+        assert ("on what is sent" in reason) is (data == "")
+        values = dict(rows(page, "With these values"))
+        assert values["_sent_title"] == ("new" if state == "allowed" else "null")
+
+
+def test_of_a_change_it_tells_whether_before_or_after_decides(
+    cast: Cast, superadmin: Browser, posts: dict[str, str]
+) -> None:
+    rules = {"update_rule": "title = 'plain' && @has_role(admin)"}
+    assert cast.root.put("collections/posts/rules", rules).status_code == 200
+    for title, when in (("open", "as it is"), ("plain", "as it would be")):
+        data = {"data": '{"title": "other"}', "record_id": posts[title], "operation": "update"}
+        said, reason = verdict(ask(superadmin, posts, **data).text)
+        assert said == "not allowed"
+        assert f"does not hold for the record {when}, and" in reason
+
+
 def test_rules_that_are_no_expressions_are_told_in_words(
     superadmin: Browser, posts: dict[str, str]
 ) -> None:
@@ -116,6 +145,11 @@ REFUSED = [
     ({"record_id": "x"}, "record_id", "This is no id of a record."),
     ({"record_id": "0" * 37}, "record_id", "At most 36 characters."),
     ({"record_id": NONE}, "record_id", "There is no such record in this account; those of"),
+    ({"data": "{}"}, "data", "Only creating and updating send something."),
+    ({"data": "[1]", "operation": "create"}, "data", "This is no JSON object"),
+    ({"data": "{", "operation": "create"}, "data", "This is no JSON object"),
+    ({"data": "{}", "operation": "create", "record_id": NONE}, "data", "A new record is not there"),
+    ({"data": '{"title": 5}', "operation": "create"}, "data", "title: "),
 ]
 
 

@@ -5,12 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-import sqlalchemy as sa
 from flask import Flask
 
-from app import db
 from tests.builders import Caller, make_collection, make_record
 from tests.parallel import at_once
+from tests.sql import statements
 
 SCHEMA: list[dict[str, Any]] = [
     {"name": "title", "type": "text", "required": True},
@@ -195,18 +194,10 @@ def test_references_are_looked_up_together(app: Flask, root: Caller, alice: Call
     make_collection(root, "notes", [link, {**link, "name": "other"}])
     ids = [make_record(alice, title=str(i))["id"] for i in range(8)]
     bodies = [{"post": a, "other": b} for a, b in zip(ids, reversed(ids), strict=True)]
-    statements: list[str] = []
-
-    def note(connection: Any, cursor: Any, statement: str, *rest: Any) -> None:
-        if '"posts"' in statement or "col_posts" in statement:
-            statements.append(statement)
-
-    with app.app_context():
-        sa.event.listen(db.db.engine, "before_cursor_execute", note)
+    with statements(app) as sent:
         answer = alice.post("records/notes/batch", {"records": bodies})
-        sa.event.remove(db.db.engine, "before_cursor_execute", note)
     assert answer.status_code == 201
-    assert len(statements) == 1
+    assert len([one for one in sent if '"posts"' in one or "col_posts" in one]) == 1
     bodies[3]["other"] = bodies[5]["post"] = "nothing"
     answer = alice.post("records/notes/batch", {"records": bodies})
     assert told(answer) == [(3, "other", "invalid_reference"), (5, "post", "invalid_reference")]

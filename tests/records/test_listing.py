@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import pytest
-import sqlalchemy as sa
 from flask import Flask
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -15,6 +12,7 @@ from werkzeug.test import TestResponse
 
 from app import db
 from tests.builders import Caller, make_collection, make_record
+from tests.sql import statements
 
 TYPES = [
     {"name": "text", "type": "text"},
@@ -509,25 +507,6 @@ def test_a_superadmin_reads_across_all_accounts(
     assert everywhere.post("records/posts", {}).status_code == 400
 
 
-@contextmanager
-def statements(app: Flask) -> Iterator[list[tuple[str, Any]]]:
-    """The statements that reach the database."""
-    seen: list[tuple[str, Any]] = []
-
-    def note(
-        connection: Any, cursor: Any, statement: str, parameters: Any, context: Any, many: bool
-    ) -> None:
-        seen.append((statement, parameters))
-
-    with app.app_context():
-        engine = db.db.engine
-    sa.event.listen(engine, "before_cursor_execute", note)
-    try:
-        yield seen
-    finally:
-        sa.event.remove(engine, "before_cursor_execute", note)
-
-
 def test_a_read_is_one_statement(root: Caller, alice: Caller, app: Flask) -> None:
     make_collection(root, schema=TYPES)
     made = make_record(alice, text="a", number=1)
@@ -545,7 +524,7 @@ def test_a_read_is_one_statement(root: Caller, alice: Caller, app: Flask) -> Non
         alice.get(url)
         with statements(app) as seen:
             assert alice.get(url).status_code == 200
-        assert [text.split()[0] for text, _ in seen] == ["SELECT"]
+        assert [text.split()[0] for text in seen] == ["SELECT"]
 
 
 def test_the_newest_first_are_found_by_an_index(
@@ -558,9 +537,8 @@ def test_the_newest_first_are_found_by_an_index(
     with statements(app) as seen:
         assert alice.get("records/posts?include_total=false").status_code == 200
     explain = "EXPLAIN QUERY PLAN" if database == "sqlite" else "EXPLAIN"
-    statement, parameters = seen[-1]
     with app.app_context():
-        answer = db.connection().exec_driver_sql(f"{explain} {statement}", parameters)
+        answer = db.connection().exec_driver_sql(f"{explain} {seen[-1]}", seen[-1].parameters)
         plan = "\n".join(str(row[-1]) for row in answer)
     assert "ix_col_posts$created_at" in plan
     assert "Sort" not in plan

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import pytest
-import sqlalchemy as sa
 from flask import Flask
 
 from app import crypto, db
 from tests.builders import Caller, make_collection, make_record
+from tests.sql import statements
 
 FEW = 5000
 MANY = 100_000
@@ -25,35 +23,16 @@ NEWEST, VIEWS, SIZE = "ix_col_posts$created_at", "ix_col_posts$views", "ix_col_p
 PARENT = "ix_col_posts$parent"
 
 
-@contextmanager
-def reads(app: Flask) -> Iterator[list[tuple[str, Any]]]:
-    """The statements sent, with their parameters."""
-    seen: list[tuple[str, Any]] = []
-
-    def note(
-        connection: Any, cursor: Any, statement: str, parameters: Any, context: Any, many: bool
-    ) -> None:
-        seen.append((statement, parameters))
-
-    with app.app_context():
-        engine = db.db.engine
-    sa.event.listen(engine, "before_cursor_execute", note)
-    try:
-        yield seen
-    finally:
-        sa.event.remove(engine, "before_cursor_execute", note)
-
-
 def plan_of(caller: Caller, path: str, **query: Any) -> tuple[str, dict[str, Any]]:
     """How the database works on the last statement of a request, and the answer."""
-    with reads(caller.app) as seen:
+    with statements(caller.app) as seen:
         answer = caller.get(path, query_string=query)
     assert answer.status_code == 200, answer.json
-    statement, parameters = seen[-1]
+    statement = seen[-1]
     with caller.app.app_context():
         on_sqlite = db.db.engine.dialect.name == "sqlite"
         explain = "EXPLAIN QUERY PLAN" if on_sqlite else "EXPLAIN (ANALYZE, TIMING OFF)"
-        rows = db.connection().exec_driver_sql(f"{explain} {statement}", parameters)
+        rows = db.connection().exec_driver_sql(f"{explain} {statement}", statement.parameters)
         return "\n".join(str(row[-1]) for row in rows), answer.json
 
 

@@ -2,13 +2,27 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from itertools import product
 from random import Random
 from typing import Any
 
 import pytest
 
-from app.rules import Asker, Context, Scope, Type, condition, deciding, holds
+from app.rules import (
+    Asker,
+    Context,
+    Name,
+    Node,
+    Scope,
+    Sent,
+    Type,
+    condition,
+    deciding,
+    holds,
+    surely,
+    undecided,
+)
 
 SCOPE = Scope(
     {"n": Type.NUMBER, "t": Type.TEXT, **dict.fromkeys("abcd", Type.BOOLEAN)},
@@ -43,6 +57,41 @@ def test_the_part_that_decided(text: str, clause: str, truth: bool, values: dict
     found = deciding(condition(text, scope), text, Context(RECORD, EVE))
     assert (found.text, found.holds, found.values) == (clause, truth, values)
     assert text[found.position :].startswith(clause)
+
+
+UNSURE: list[tuple[str, tuple[type[Node], ...], bool | None, str]] = [
+    # what is not known, whether it holds, what decides or remains to be asked
+    ("a || @request.data.b", (Sent,), True, "a"),
+    ("@request.data.b || a", (Sent,), True, "a"),
+    ("@request.data.a || b", (Sent,), None, "@request.data.a"),
+    ("!(@request.data.a || b)", (Sent,), None, "@request.data.a"),
+    ("@request.data.a && b", (Sent,), False, "b"),
+    ("@request.data.a && @request.data.b", (Sent,), None, "@request.data.a && @request.data.b"),
+    ("@request.data.n = n", (Sent,), None, "@request.data.n = n"),
+    ("if(@request.data.a, true, true)", (Sent,), None, "if(@request.data.a, true, true)"),
+    ("t = null || @has_role(editor)", (Name, Sent), True, "@has_role(editor)"),
+    ("t = null && @has_role(admin)", (Name, Sent), False, "@has_role(admin)"),
+    ("n = 5 || @has_role(admin)", (Name, Sent), None, "n = 5"),
+    ("t = @request.auth.email", (Name, Sent), False, "t = @request.auth.email"),
+    ("@now > '2020-01-01' && !a", (Name, Sent), None, "!a"),
+]
+
+
+@pytest.mark.parametrize(("text", "unknown", "truth", "part"), UNSURE)
+def test_what_is_not_known_is_not_guessed(
+    text: str, unknown: tuple[type[Node], ...], truth: bool | None, part: str
+) -> None:
+    node = condition(text, SCOPE)
+    record = {} if Name in unknown else RECORD
+    context = Context(record, EVE, now=datetime(2026, 1, 1, tzinfo=UTC), unknown=unknown)
+    assert surely(node, context) is truth
+    if truth is None:
+        left = undecided(node, context)
+        assert text[left.start : left.end] == part
+    else:
+        found = deciding(node, text, context)
+        assert (found.text, found.holds) == (part, truth)
+        assert not found.values.keys() & {"t", "@request.data.b"}
 
 
 def junction(dice: Random, depth: int) -> str:

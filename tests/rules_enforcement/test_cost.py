@@ -96,6 +96,43 @@ def test_a_rule_is_parsed_and_compiled_once_per_version(
     assert calls == []
 
 
+def test_names_that_lead_the_same_way_are_followed_once(
+    app: Flask, posts: Cast, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    followed, compiled = [], sql._compiled
+
+    def counted(*args: Any) -> Any:
+        followed.append(args)
+        return compiled(*args)
+
+    monkeypatch.setattr(sql, "_compiled", counted)
+    names = [f"team.{('name', 'lead')[i % 2]} != 'x{i}'" for i in range(40)]
+    for wanted, found in ((names, 30), ([*names, "team.name = 'x'"], 0)):
+        followed.clear()
+        query = {"filter": " && ".join(wanted)}
+        answer = posts.bob.get("records/posts", query_string=query)
+        assert (answer.status_code, answer.json["total"]) == (200, found)
+        # The filter, the rule of the teams once, and at the first list what that alone needs.
+        assert len(followed) < 10
+
+
+def test_comparing_rules_asks_only_about_what_changes(app: Flask, posts: Cast) -> None:
+    dotted = " || ".join(f"team.{('name', 'lead')[i % 2]} = 'x{i}'" for i in range(20))
+    posts.root.put("collections/posts/rules", {"list_rule": dotted, "view_rule": dotted})
+    url = "collections/posts/rules/diff"
+    cases: list[tuple[dict[str, str], int]] = [
+        ({"list_rule": dotted, "view_rule": dotted}, 0),
+        ({"list_rule": f"({dotted})"}, 0),
+        ({"list_rule": f"{dotted} || @has_role(admin)"}, 2 * 3 + 1),
+    ]
+    for proposed, most in cases:
+        with statements(app) as sent:
+            assert posts.root.post(url, {"rules": proposed}).status_code == 200
+        assert len([one for one in sent if "count(*) OVER" in one]) <= most, proposed
+        # Each collection by its name is read once, however many names lead to it.
+        assert len([one for one in sent if "FROM collections" in one]) <= 4, proposed
+
+
 def seconds(caller: Caller, rounds: int) -> float:
     """The processor's time of a list, which other work on the machine does not lengthen."""
     found = []

@@ -103,6 +103,11 @@ def test_what_the_caller_sees_not_or_masked_is_refused_before_any_record_is_aske
         assert not [one for one in sent if "col_" in one], query
         if place == "filter":
             assert answer.json["details"][0]["position"] >= 0
+        said = answer.json["details"][0]["message"]
+        masked = [name for name in ("ssn", "tail", "mail", "host") if name in str(query)]
+        # Of what is hidden nothing is told, of what is seen masked that it is.
+        assert [name for name in masked if said.startswith(f"You see {name} masked")] == masked
+        assert ("masked" in said) is bool(masked), query
 
 
 def test_a_hidden_field_and_one_that_is_not_there_are_told_of_alike(library: Cast) -> None:

@@ -9,17 +9,17 @@ import base64
 import hashlib
 import json
 import secrets
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import lru_cache
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import parse_qs, parse_qsl, urlencode, urlsplit
 
 from joserfc import jwt
 from joserfc.jwk import RSAKey
+
+from tests.sso.loopback import Answer, Server
 
 CLIENT, SECRET = "atrium-client", "client-secret-of-atrium"
 Claims = dict[str, Any]
@@ -31,7 +31,7 @@ def signing_key(name: str) -> RSAKey:
     return RSAKey.generate_key(2048, {"kid": name, "use": "sig", "alg": "RS256"})
 
 
-class Provider:
+class Provider(Server):
     """Who it says has signed in is `who`; `form` keeps what its token endpoint was sent."""
 
     def __init__(self) -> None:
@@ -42,10 +42,8 @@ class Provider:
         self.codes: dict[str, dict[str, str]] = {}
         self.forms: list[dict[str, str]] = []
         self.asked: list[str] = []
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
-        self._server.daemon_threads = True
-        self.url = f"http://127.0.0.1:{self._server.server_address[1]}"
-        threading.Thread(target=self._server.serve_forever, args=[0.02], daemon=True).start()
+        super().__init__()
+        self.url = self.address
 
     def reset(self) -> None:
         """As new, with somebody signed in."""
@@ -58,10 +56,14 @@ class Provider:
         self.lies, self.emails = None, []
         self.codes, self.forms, self.asked = {}, [], []
 
-    def close(self) -> None:
-        """Stop."""
-        self._server.shutdown()
-        self._server.server_close()
+    def answer(self, path: str, body: str | None) -> Answer:
+        """Its page, its token endpoint, and what can be asked of it."""
+        if body is None and path.startswith("/authorize"):
+            target, values = self.authorize(path)
+            return Answer(302, location=f"{target}?{urlencode(values)}")
+        form = None if body is None else {name: one[0] for name, one in parse_qs(body).items()}
+        status, value = self._asked(path) if form is None else self._token(form)
+        return Answer(status, json.dumps(value), "application/json")
 
     def config(self, **more: Any) -> dict[str, Any]:
         """The settings of a client of this provider."""
@@ -116,43 +118,13 @@ class Provider:
         found = {"access_token": token, "token_type": "Bearer", "expires_in": 300}
         return 200, found | {"id_token": self.id_token(asked, token)}
 
-    def _answer(self, path: str) -> tuple[int, Any]:
+    def _asked(self, path: str) -> tuple[int, Any]:
         self.asked.append(path)
         if path == "/keys":
             return 200, {"keys": [signing_key("one").as_dict(private=False)]}
         if path == "/user/emails":
             return 200, self.emails
         return (200, self.who) if path == "/user" else (404, {})
-
-    def _handler(provider) -> type[BaseHTTPRequestHandler]:
-        class Handler(BaseHTTPRequestHandler):
-            def do_POST(self) -> None:
-                body = self.rfile.read(int(self.headers["Content-Length"])).decode()
-                form = {name: one[0] for name, one in parse_qs(body).items()}
-                self.tell(*provider._token(form))
-
-            def do_GET(self) -> None:
-                if self.path.startswith("/authorize"):
-                    target, values = provider.authorize(self.path)
-                    self.send_response(302)
-                    self.send_header("Location", f"{target}?{urlencode(values)}")
-                    self.send_header("Content-Length", "0")
-                    self.end_headers()
-                else:
-                    self.tell(*provider._answer(self.path))
-
-            def tell(self, status: int, value: Any) -> None:
-                text = json.dumps(value).encode()
-                self.send_response(status)
-                self.send_header("Content-Type", "application/json")
-                self.send_header("Content-Length", str(len(text)))
-                self.end_headers()
-                self.wfile.write(text)
-
-            def log_message(self, *args: Any) -> None:
-                pass
-
-        return Handler
 
 
 @contextmanager

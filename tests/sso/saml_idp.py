@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import base64
 import datetime as dt
-import threading
 import uuid
 import zlib
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 from xml.sax.saxutils import escape
@@ -21,6 +19,8 @@ from cryptography.x509.oid import NameOID
 from lxml import etree
 from onelogin.saml2.constants import OneLogin_Saml2_Constants as Names
 from onelogin.saml2.utils import OneLogin_Saml2_Utils
+
+from tests.sso import loopback
 
 ENTITY = "https://idp.example/entity"
 SSO = "https://idp.example/sso"
@@ -101,6 +101,7 @@ class Response:
     begins: int = -60
     ends: int = 300
     confirmed_to: str | None = ""
+    confirmed_for: int | None = None
     attributes: dict[str, list[str]] = field(default_factory=dict)
     format: str = "urn:oasis:names:tc:SAML:1.1:nameid-format:emailAddress"
     status: str = Names.STATUS_SUCCESS
@@ -142,6 +143,7 @@ class Response:
     def _assertion(self) -> str:
         to = self.in_response_to if self.confirmed_to == "" else self.confirmed_to
         answers = f' InResponseTo="{to}"' if to else ""
+        until = moment(self.ends if self.confirmed_for is None else self.confirmed_for)
         recipient = _quoted(self.recipient or self.consumer)
         values = "".join(
             f'<saml:Attribute Name="{name}">'
@@ -155,7 +157,7 @@ class Response:
             f' IssueInstant="{moment(0)}"><saml:Issuer>{self.issuer}</saml:Issuer><saml:Subject>'
             f'<saml:NameID Format="{self.format}">{self.subject}</saml:NameID>'
             f'<saml:SubjectConfirmation Method="{Names.CM_BEARER}"><saml:SubjectConfirmationData'
-            f' NotOnOrAfter="{moment(self.ends)}" Recipient="{recipient}"{answers}/>'
+            f' NotOnOrAfter="{until}" Recipient="{recipient}"{answers}/>'
             f"</saml:SubjectConfirmation></saml:Subject>"
             f'<saml:Conditions NotBefore="{moment(self.begins)}"'
             f' NotOnOrAfter="{moment(self.ends)}">'
@@ -183,44 +185,24 @@ def _quoted(text: str) -> str:
     return escape(text, {'"': "&quot;"})
 
 
-class Server:
+class Server(loopback.Server):
     """The identity provider's page, on loopback: a button that posts the response."""
 
     def __init__(self, **changes: Any) -> None:
         self.changes = changes
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
-        self._server.daemon_threads = True
-        self.url = f"http://127.0.0.1:{self._server.server_address[1]}/sso"
-        threading.Thread(target=self._server.serve_forever, args=[0.02], daemon=True).start()
+        super().__init__()
+        self.url = f"{self.address}/sso"
 
-    def close(self) -> None:
-        """Stop."""
-        self._server.shutdown()
-        self._server.server_close()
-
-    def page(self, address: str) -> str:
+    def answer(self, path: str, body: str | None) -> loopback.Answer:
         """The page that a request leads to."""
-        request = asked(address)
+        if not path.startswith("/sso?"):
+            return loopback.Answer(204)
+        request = asked(path)
         response = answer(request, **self.changes).encoded()
-        return (
+        return loopback.Answer(
+            200,
             f'<!doctype html><title>Provider</title><form method="post" action="'
             f'{_quoted(request.consumer)}"><input type="hidden" name="SAMLResponse" value="'
             f'{response}"><input type="hidden" name="RelayState" value="{request.relay_state}">'
-            "<button>Continue</button></form>"
+            "<button>Continue</button></form>",
         )
-
-    def _handler(server) -> type[BaseHTTPRequestHandler]:
-        class Handler(BaseHTTPRequestHandler):
-            def do_GET(self) -> None:
-                found = self.path.startswith("/sso?")
-                text = (server.page(self.path) if found else "").encode()
-                self.send_response(200 if found else 204)
-                self.send_header("Content-Type", "text/html")
-                self.send_header("Content-Length", str(len(text)))
-                self.end_headers()
-                self.wfile.write(text)
-
-            def log_message(self, *args: Any) -> None:
-                pass
-
-        return Handler

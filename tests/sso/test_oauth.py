@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
 import jwt
@@ -12,7 +13,9 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from app import clock
-from tests.builders import Caller
+from tests.builders import PASSWORD, Caller
+from tests.mailbox import outbox, run_jobs, token_in
+from tests.sso import saml_idp
 from tests.sso.flows import HTML, Stage, query_of
 
 CHROME = (
@@ -111,6 +114,76 @@ def test_who_has_not_proved_an_address_leaves_with_who_does(stage: Stage) -> Non
     assert stage.traded(stage.sign_in())["user"]["id"] == first["user"]["id"]
     stage.provider.who = {**owner, "sub": "m-1", "tid": tenant, "xms_edov": False}
     assert stage.sign_in("microsoft").status_code == 403
+
+
+UNPROVED = {"tid": "00000000-1111-2222-3333-444444444444", "xms_edov": False}
+
+
+def mailed(stage: Stage, path: str, email: str) -> str:
+    """The token of the mail that is asked for at a path."""
+    stage.anyone.post(path, {"account": "acme", "email": email})
+    run_jobs(stage.app)
+    return token_in(outbox(stage.app)[-1])
+
+
+def by_link(stage: Stage, user: dict[str, Any], holder: Caller) -> None:
+    token = mailed(stage, "auth/resend-verification", user["email"])
+    assert stage.anyone.get(f"/auth/verify-email?token={token}").status_code == 200
+
+
+def by_reset(stage: Stage, user: dict[str, Any], holder: Caller) -> None:
+    token = mailed(stage, "auth/forgot-password", user["email"])
+    body = {"token": token, "new_password": PASSWORD}
+    assert stage.anyone.post("auth/reset-password", body).status_code == 200
+
+
+def with_own_token(stage: Stage, user: dict[str, Any], holder: Caller) -> None:
+    token = mailed(stage, "auth/resend-verification", user["email"])
+    assert holder.post("auth/verify-email", {"token": token}).status_code == 200
+
+
+def vouched_for(stage: Stage, user: dict[str, Any], holder: Caller) -> None:
+    assert stage.cast.root.post(f"users/{user['id']}/verify").status_code == 200
+
+
+def test_who_proves_an_address_by_mail_is_rid_of_who_came_first_under_it(stage: Stage) -> None:
+    stage.oauth(stage.cast.alice, "microsoft", tenant_id=UNPROVED["tid"])
+    ways = {by_link: False, by_reset: False, with_own_token: True, vouched_for: True}
+    for prove, stays in ways.items():
+        name = prove.__name__
+        stage.provider.who = {"sub": name, "email": f"{name}@acme.example", **UNPROVED}
+        first = stage.traded(stage.sign_in("microsoft"))
+        holder = Caller(stage.app, Authorization=f"Bearer {first['token']}")
+        key = holder.post("api-keys", {"name": "first"}).json["key"]
+        prove(stage, first["user"], holder)
+        shown = stage.cast.alice.get(f"account/users/{first['user']['id']}").json
+        assert shown["email_verified"], name
+        found = (
+            stage.sign_in("microsoft").status_code == 302,
+            stage.anyone.get("auth/me", headers={"X-API-Key": key}).status_code == 200,
+            stage.anyone.post("auth/refresh", {"refresh_token": first["refresh_token"]}).status_code
+            == 200,
+        )
+        assert found == (stays, stays, stays), name
+
+
+def test_a_host_name_and_a_header_that_disagree_are_refused(stage: Stage) -> None:
+    for admin in (stage.cast.alice, stage.cast.charlie):
+        stage.oauth(admin)
+        stage.saml(admin)
+    browser = stage.browser()
+    for named, status in (("acme", 302), ("globex", 400)):
+        at = {"Host": "acme.atrium.test", "X-Account-ID": named}
+        for path in ("/oauth/google/authorize", "/saml/okta/sso?account=acme"):
+            assert browser.get(path, headers=at).status_code == status, path
+        begun = browser.get("/saml/okta/sso", headers={"Host": at["Host"]})
+        request = saml_idp.asked(begun.headers["Location"])
+        response = saml_idp.answer(request).encoded()
+        posted = stage.post(browser, response, request.relay_state, headers=at)
+        assert posted.status_code == status
+        body = {"SAMLResponse": response, "relayState": request.relay_state}
+        client = stage.anyone.post("auth/saml/acs", body, headers=at)
+        assert client.json["error"] == ("bad_request" if status == 400 else "invalid_state")
 
 
 def test_the_systems_provider_serves_accounts_but_makes_nobody(stage: Stage) -> None:

@@ -258,6 +258,7 @@ def test_what_is_not_set_up_is_not_there(stage: Stage) -> None:
     address = stage.begin(browser)
     stage.cast.alice.patch(f"admin/configuration/{made['id']}", {"enabled": False})
     assert stage.back(browser, address).status_code == 404
+    assert stage.last_refusal()[0] == "provider"  # told to the admins like any other
     hosted = stage.browser().get("/oauth/google/authorize", headers={"Host": "acme.atrium.test"})
     assert hosted.status_code == 404
 

@@ -5,15 +5,20 @@ from __future__ import annotations
 from lxml import etree
 
 from tests.builders import PASSWORD, Caller, make_user
+from tests.console.browser import Browser
 from tests.sso import saml_idp
 from tests.sso.flows import HTML, Stage, query_of
+
+COMMENT = "<!-- as the provider\nwrote it -->"
 
 
 def test_somebody_new_signs_in_by_the_metadata_alone(stage: Stage) -> None:
     body = {
         "category": "saml_providers",
         "provider_name": "okta",
-        "config": {"idp_metadata": saml_idp.metadata()},
+        "config": {
+            "idp_metadata": COMMENT + saml_idp.metadata().replace("</ds:", f"{COMMENT}</ds:")
+        },
     }
     made = stage.cast.alice.post("admin/configuration", body).json
     assert made["config"]["idp_entity_id"] == saml_idp.ENTITY
@@ -39,6 +44,7 @@ def test_our_metadata_and_request_are_xml_and_carry_the_account(stage: Stage) ->
     assert metadata.mimetype == "application/samlmetadata+xml"
     root = etree.fromstring(metadata.data)
     assert root.get("entityID") == "http://atrium.test/saml/generic?account=acme"
+    assert root.get("validUntil") is None
     (consumer,) = root.xpath("//*[local-name()='AssertionConsumerService']/@Location")
     assert consumer == "http://atrium.test/saml/generic/acs?account=acme"
     answer = stage.browser().get("/saml/generic_saml/sso?account=acme")
@@ -190,9 +196,20 @@ def test_no_sign_in_makes_an_admin_without_a_second_setting(stage: Stage) -> Non
         assert (refused.status_code, refused.json["details"][0]["code"]) == (400, "invalid_option")
     assert alice.post("account/sso/plan", mapping).status_code == 400
     assert alice.patch("account", {**mapping, "sso_allow_admin": True}).status_code == 200
-    alice.patch("account", {"sso_allow_admin": False})
+    # Switched off again, the line stays and counts for nothing, and hinders nobody.
+    rest = {"group": "Finance", "role": "editor"}
+    mapping["sso_group_roles"].append(rest)
+    off = alice.patch("account", {**mapping, "sso_allow_admin": False})
+    assert (off.status_code, off.json["sso_ignored_groups"]) == (200, ["Bosses"])
+    page = Browser(stage.app, alice).get(f"sso/{alice.account_id}").text
+    assert "These groups give no role at present: Bosses." in page
+    assert alice.post("account/sso/plan").status_code == 200
+    others = {"sso_group_roles": [{"group": "Others", "role": "admin"}]}
+    assert alice.patch("account", others).status_code == 400
     assert roles_of(stage, ["Bosses"]) == "viewer"
+    assert roles_of(stage, ["Bosses", "Finance"]) == "editor"
     alice.patch("account", {"sso_allow_admin": True})
+    assert alice.get("account").json["sso_ignored_groups"] == []
     assert roles_of(stage, ["Bosses"]) == "admin"
     # An invited or present user's role was set by hand.
     bob = stage.traded(
@@ -224,4 +241,6 @@ def test_what_changes_is_audited(stage: Stage) -> None:
     assert ("identities", "subject", "***") in made
     assert ("identities", "user_id", user["id"]) in made
     assert ("users", "auth_provider", "okta") in made
+    about = [e for e in entries if e["record_id"] == user["id"] or e["table_name"] == "identities"]
+    assert {e["operation"] for e in about} == {"CREATE"}
     assert Caller(stage.app).get("audit-logs").status_code == 401

@@ -49,8 +49,9 @@ SPOILED: dict[str, tuple[dict[str, Any], str]] = {
     "not yet valid": ({"begins": 1200, "ends": 1800}, "time"),
     "answer to another request": ({"in_response_to": "_another"}, "InResponseTo"),
     "answer to no request": ({"in_response_to": None}, "InResponseTo"),
-    "confirmation of another request": ({"confirmed_to": "_another"}, "recipient"),
-    "confirmation of no request": ({"confirmed_to": None}, "recipient"),
+    "confirmation of another request": ({"confirmed_to": "_another"}, "InResponseTo"),
+    "confirmation of no request": ({"confirmed_to": None}, "InResponseTo"),
+    "confirmation that is over": ({"confirmed_for": -60}, "time"),
     "failed there": ({"status": "urn:oasis:names:tc:SAML:2.0:status:Responder"}, "status"),
     "empty NameID": ({"subject": ""}, "subject"),
     "transient NameID": (
@@ -294,6 +295,7 @@ def test_a_state_that_is_not_this_browsers_is_refused(stage: Stage) -> None:
     assert stage.users() == before
     assert stage.post(browser, response, state).status_code == 302
     assert stage.post(browser, response, state).status_code == 400
+    assert stage.last_refusal() == ("state", "The state was used before.")
 
 
 def test_an_assertion_of_one_account_does_nothing_in_another(stage: Stage) -> None:

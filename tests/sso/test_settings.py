@@ -99,6 +99,10 @@ WRONG: dict[str, tuple[dict[str, Any], dict[str, str]]] = {
         body("auth", "google", client_id="x", client_secret="y", evil=1),
         {"config.evil": "unknown_field"},
     ),
+    "the mask of a secret that nobody has sent": (
+        body("auth", "google", client_id="x", client_secret="***"),
+        {"config.client_secret": "invalid_option"},
+    ),
     "everything at once": (
         body(
             "auth",
@@ -155,6 +159,10 @@ def test_everything_that_is_wrong_is_said_at_once(stage: Stage) -> None:
     for bomb in (
         "<!DOCTYPE x [<!ENTITY a 'b'>]><a>&a;</a>",
         "<a",
+        "<!<!-- x -->DOCTYPE x><a/>",
+        "<<!-- x -->?x ?><a/>",
+        f"<!-- x -- x -->{saml_idp.metadata()}",
+        f"<!--{saml_idp.metadata()}",
         "<?xml version='1.0' encoding='UTF-16'?><a/>",
         saml_idp.metadata().replace("https://idp.example/sso", "javascript:alert(1)"),
         "<a>" * 10_000,

@@ -11,7 +11,7 @@ import sqlalchemy as sa
 from flask import Flask
 
 from app import config, db
-from app.outgoing import Rules
+from app.targets import Rules
 from app.webhooks import delivery
 from app.webhooks.dispatch import Dispatcher
 from app.webhooks.models import ATTEMPTS, DELIVERIES, Webhook

@@ -360,20 +360,77 @@ def test_all_that_failed_since_a_time_can_be_made_again_once(app: Flask, alice: 
     assert len(receiver.requests) == 4
 
 
-def test_a_disabled_webhook_is_sent_nothing_and_says_so(app: Flask, alice: Caller) -> None:
+def set_status(app: Flask, status: str, *ids: str) -> None:
+    """Let deliveries have come to an end."""
+    with app.app_context(), db.transaction() as session:
+        over = {"status": status, "due_at": None}
+        session.execute(sa.update(DELIVERIES).where(DELIVERIES.c.id.in_(ids)).values(**over))
+
+
+def test_what_failed_again_is_made_again_once(app: Flask, alice: Caller) -> None:
     with receiving() as receiver:
         webhook = make_webhook(alice, receiver.url)
-        make_record(alice, title="x")
-        alice.put(f"webhooks/{webhook['id']}", {"enabled": False})
+        home = f"webhooks/{webhook['id']}/deliveries"
+        make_records(alice, 4)
+        first = sorted(row.id for row in deliveries(app))
+        begun = deliveries(app)[0].created_at
+        set_status(app, "failed", *first)
+        again = [alice.post(f"{home}/{id}/redeliver").json for id in first[:3]]
+        set_status(app, "failed", *(one["id"] for one in again[:2]))
+        set_status(app, "delivered", again[2]["id"], first[1])  # as if the first had come late
+        # Of the first there is one that failed since then: what it repeats failed before.
+        assert alice.post(f"{home}/redeliver", {"since": again[0]["created_at"]}).json["count"] == 1
+        run_jobs(app)
+        assert alice.post(f"{home}/redeliver", {"since": clock.iso(begun)}).json["count"] == 1
+        run_jobs(app)
         deliver(app)
-        shown = log_of(alice, webhook)["items"][0]
-        assert (shown["status"], shown["error"]) == ("failed", "The webhook is disabled.")
-        again = f"webhooks/{webhook['id']}/deliveries/{shown['id']}/redeliver"
-        assert alice.post(again).status_code == 409
-        alice.put(f"webhooks/{webhook['id']}", {"enabled": True})
-        assert alice.post(again).status_code == 202
+        assert alice.post(f"{home}/redeliver", {"since": clock.iso(begun)}).json["count"] == 0
+    replayed = [one.headers["x-service-replay-of"] for one in receiver.requests]
+    assert sorted(replayed) == [first[0], first[3]]
+
+
+def test_what_is_to_be_sent_by_a_disabled_webhook_waits_until_it_is_enabled(
+    app: Flask, alice: Caller
+) -> None:
+    status = [500]
+    with receiving(lambda request: (status[0], "")) as receiver:
+        webhook = make_webhook(alice, receiver.url)
+        path = f"webhooks/{webhook['id']}"
+        make_record(alice, title="tried")
         deliver(app)
-    assert len(receiver.requests) == 1
+        make_record(alice, title="not yet")
+        alice.put(path, {"enabled": False})
+        deliver(app)
+        shown = log_of(alice, webhook)["items"]
+        states = [(one["status"], one["attempt_number"], one["next_retry_at"]) for one in shown]
+        assert states == [("pending", 0, None), ("retrying", 1, None)]
+        assert len(receiver.requests) == 1
+        assert alice.post(f"{path}/deliveries/{shown[1]['id']}/redeliver").status_code == 409
+        status[0] = 200
+        alice.put(path, {"enabled": True})
+        deliver(app)
+    assert [row.status for row in deliveries(app)] == ["delivered"] * 2
+    assert [row.attempt_number for row in deliveries(app)] == [2, 1]
+    assert len(attempts(app)) == 3
+
+
+def test_what_a_worker_had_claimed_of_a_disabled_webhook_waits_too(
+    app: Flask, alice: Caller
+) -> None:
+    webhook = make_webhook(alice, NOWHERE)
+    make_record(alice, title="x")
+    with app.app_context(), db.transaction() as session:
+        session.execute(sa.update(Webhook).values(enabled=False))
+    deliver(app)
+    assert [(row.status, row.due_at) for row in deliveries(app)] == [("pending", None)]
+    assert attempts(app) == []
+    alice.put(f"webhooks/{webhook['id']}", {"enabled": True})
+    with app.app_context():
+        (due,) = queue.look(10, [])
+        work = queue.claim(alice.account_id, [due.id], 60)
+        laid_by = [queue.Result(one, db.new_id(), clock.now(), 0, held=True) for one in work]
+        queue.record(alice.account_id, laid_by)  # it was disabled yet when the worker looked
+        assert len(queue.look(10, [])) == 1
 
 
 def test_what_a_deleted_webhook_leaves_behind_is_removed(app: Flask, cast: Cast) -> None:
@@ -413,7 +470,8 @@ def test_five_days_of_nothing_but_failure_disable_it_and_its_admins_hear(
     make_record(alice, title="y")
     deliver(app)
     shown = alice.get(f"webhooks/{webhook['id']}").json
-    assert (shown["enabled"], shown["disabled_at"] is None) == (False, False)
+    assert shown["enabled"] is False
+    assert shown["updated_at"] == shown["disabled_at"] > webhook["updated_at"]
     run_jobs(app)
     (letter,) = outbox(app)
     assert letter["To"] == alice.email

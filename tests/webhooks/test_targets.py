@@ -10,8 +10,8 @@ from collections.abc import Callable
 
 import pytest
 
-from app import outgoing
-from app.outgoing import Failed, Refused, Rules
+from app import outgoing, targets
+from app.targets import Failed, Refused, Rules
 from tests.receivers import Receiver, hang, hostile, receiving
 
 PUBLIC_ONLY = Rules(allow_private=False, seconds=5)
@@ -59,12 +59,12 @@ MALFORMED = [
 
 @pytest.mark.parametrize("address", PRIVATE)
 def test_a_private_address_is_not_public(address: str) -> None:
-    assert not outgoing.is_public(address)
+    assert not targets.is_public(address)
 
 
 @pytest.mark.parametrize("address", OPEN)
 def test_an_open_address_is_public(address: str) -> None:
-    assert outgoing.is_public(address)
+    assert targets.is_public(address)
 
 
 @pytest.mark.parametrize("url", SPELLINGS)

@@ -1,7 +1,7 @@
 """create workflows
 
-Revision ID: 0012
-Revises: 0011
+Revision ID: 0013
+Revises: 0012
 Create Date: 2026-11-21 22:00:00.000000
 """
 
@@ -10,8 +10,8 @@ from alembic import op
 
 from app.db import Moment, Text
 
-revision = "0012"
-down_revision = "0011"
+revision = "0013"
+down_revision = "0012"
 branch_labels = None
 depends_on = None
 

@@ -1,0 +1,98 @@
+"""Where the names of expressions get their values from in SQL (contract 6)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Protocol
+
+import sqlalchemy as sa
+
+from app import clock, db
+from app.collections.fields import RETURN_TYPES
+from app.rules import Node, Type, depth, sql
+
+Reach = Callable[[Any, Any], Iterable[Any]]
+"""Conditions on the records that a reference leads to, for a collection and its table there."""
+
+
+class Named(Protocol):
+    """What a collection tells of its names; `definition` has it."""
+
+    @property
+    def table(self) -> sa.Table:
+        """The table that holds the records."""
+        ...
+
+    @property
+    def computed(self) -> Mapping[str, Node]:
+        """What stands for each computed field."""
+        ...
+
+    def target(self, name: str) -> Named | None:
+        """The collection that a field refers to."""
+        ...
+
+
+class TableColumns:
+    """Where the names of expressions get their values from in SQL; references stay in the account.
+
+    `reach` narrows the records that references lead to, by conditions on their table.
+    """
+
+    types: Mapping[Type, Any] = {
+        Type.TEXT: db.Text,
+        Type.NUMBER: RETURN_TYPES["number"].column_type,
+        Type.BOOLEAN: sa.Boolean(),
+        Type.DATETIME: db.Moment(),
+        Type.DATE: sa.Date(),
+        Type.JSON: sa.Text(),
+        Type.NULL: sa.types.NULLTYPE,
+    }
+
+    def __init__(
+        self, definition: Named, source: Any, reach: Reach = lambda definition, source: ()
+    ) -> None:
+        self.definition, self.source, self.reach = definition, source, reach
+        self._led_to: dict[str, tuple[TableColumns, list[Any]]] = {}
+
+    def now(self) -> sa.ColumnElement[Any]:
+        """The moment at which the statement is sent."""
+        return sa.bindparam("_now", callable_=clock.now, type_=db.Moment())
+
+    def column(self, path: tuple[str, ...]) -> sa.ColumnElement[Any]:
+        """A field of the record, or of one that references lead to."""
+        *steps, name = path
+        if not steps:
+            return self._own(name)
+        conditions: list[Any] = []
+        here = self
+        for step in steps:
+            here, joined = here._followed(step)
+            conditions += joined
+        found = sa.select(here._own(name)).where(*conditions).correlate(self.source)
+        return found.scalar_subquery()
+
+    def _own(self, name: str) -> sa.ColumnElement[Any]:
+        if name in self.definition.computed:
+            return sql.value(self.definition.computed[name], self, depth.INNER).expression
+        found: sa.ColumnElement[Any] = self.source.c[name]
+        return found
+
+    def _followed(self, name: str) -> tuple[TableColumns, list[Any]]:
+        # Names that lead the same way do so by the same alias, each in a subquery of its own: the
+        # toolkit copies all columns of a table for an alias.
+        if name not in self._led_to:
+            self._led_to[name] = self._follow(name)
+        return self._led_to[name]
+
+    def _follow(self, name: str) -> tuple[TableColumns, list[Any]]:
+        target = self.definition.target(name)
+        if target is None:
+            raise LookupError(name)  # not before the check of the expression let it through
+        source = target.table.alias()
+        joined = [
+            source.c.account_id == self.source.c.account_id,
+            source.c.id == self.source.c[name],
+            *self.reach(target, source),
+        ]
+        return TableColumns(target, source, self.reach), joined

@@ -1,0 +1,215 @@
+"""What provider settings, refusals and the mapping of groups take and answer."""
+
+from __future__ import annotations
+
+import marshmallow as ma
+
+from app import rest
+from app.accounts.schemas import ACCOUNT, USER, UserView
+from app.sso.models import OAUTH, SAML
+
+ROW = {
+    "id": "019a9f00-0000-7000-8000-0000000000a1",
+    "category": OAUTH,
+    "provider_name": "google",
+    "display_name": "Google",
+    "account_id": ACCOUNT["id"],
+    "is_system": False,
+    "config": {"client_id": "123.apps.example", "client_secret": "***"},
+    "enabled": True,
+    "priority": 0,
+    "created_at": "2026-11-20T12:00:00.123456Z",
+    "updated_at": "2026-11-20T12:00:00.123456Z",
+}
+NEW_ROW = {
+    "category": OAUTH,
+    "provider_name": "google",
+    "config": {"client_id": "123.apps.example", "client_secret": "GOCSPX-..."},
+}
+TESTED = {
+    "success": True,
+    "message": "The provider answers, and takes the credentials.",
+    "details": [{"check": "key set", "ok": True, "message": "2 of its keys can be used."}],
+}
+REFUSAL = {
+    "id": "019a9f00-0000-7000-8000-0000000000a2",
+    "category": SAML,
+    "provider_name": "okta",
+    "check": "audience",
+    "detail": "It is for https://other.example.",
+    "ip_address": "192.0.2.7",
+    "created_at": "2026-11-20T12:00:00.123456Z",
+}
+PLANNED = {
+    "changes": [{"user": USER, "groups": ["Finance"], "role": "viewer", "becomes": "editor"}],
+    "total": 1,
+}
+
+
+class ProviderRow(rest.Schema):
+    """How people sign in by a provider. A secret in `config` is shown as `***`, or null."""
+
+    id = ma.fields.String(required=True)
+    category = ma.fields.String(required=True)
+    provider_name = ma.fields.String(required=True)
+    display_name = ma.fields.String(required=True)
+    account_id = ma.fields.String(required=True)
+    is_system = ma.fields.Boolean(required=True)
+    config = ma.fields.Dict(required=True)
+    enabled = ma.fields.Boolean(required=True)
+    priority = ma.fields.Integer(required=True)
+    created_at = rest.Timestamp(required=True)
+    updated_at = rest.Timestamp(required=True)
+
+
+class ProviderRowPage(rest.page_schema(ProviderRow)):  # type: ignore[misc]
+    """A page of provider settings."""
+
+
+CATEGORY = ma.validate.OneOf([OAUTH, SAML])
+PRIORITY = "Among those that a sign-in page offers, the greatest comes first."
+CONFIG = "As `/admin/configuration/schema/{category}/{provider}` describes it."
+
+
+class NewProviderRow(rest.Schema):
+    """New settings of a provider."""
+
+    category = ma.fields.String(required=True, validate=CATEGORY)
+    provider_name = rest.Text(longest=100, required=True)
+    display_name = rest.Text(longest=100, shortest=1)
+    account_id = rest.Text(
+        longest=100,
+        allow_none=True,
+        metadata={"description": "The account; for superadmins, the system's where it is absent."},
+    )
+    config = ma.fields.Dict(
+        keys=rest.Text(longest=100), required=True, metadata={"description": CONFIG}
+    )
+    enabled = rest.Flag()
+    priority = rest.Whole(-1000, 1000, metadata={"description": PRIORITY})
+
+
+class ChangedProviderRow(rest.Schema):
+    """What of a provider's settings to change; of `config` what is named, null takes out."""
+
+    display_name = rest.Text(longest=100, shortest=1)
+    config = ma.fields.Dict(keys=rest.Text(longest=100), metadata={"description": CONFIG})
+    enabled = rest.Flag()
+    priority = rest.Whole(-1000, 1000, metadata={"description": PRIORITY})
+
+
+class ProviderRowArgs(rest.PageArgs):
+    """Which settings to list."""
+
+    account_id = rest.Text(
+        longest=100, metadata={"description": "For superadmins: of that account."}
+    )
+    category = ma.fields.String(validate=CATEGORY, metadata={"description": "Of these only."})
+
+
+class ConfigValues(rest.Schema):
+    """A provider's settings, by name."""
+
+    class Meta:
+        """As the provider's schema has them; that is checked by the service."""
+
+        unknown = ma.INCLUDE
+
+
+class Trial(rest.Schema):
+    """Settings to try. A secret left out, or `***`, is the one that is kept."""
+
+    category = ma.fields.String(required=True, validate=CATEGORY)
+    provider_name = rest.Text(longest=100, required=True)
+    config = ma.fields.Dict(
+        keys=rest.Text(longest=100), required=True, metadata={"description": CONFIG}
+    )
+    account_id = rest.Text(longest=100, allow_none=True)
+
+
+class TrialStep(rest.Schema):
+    """One thing that was tried."""
+
+    check = ma.fields.String(required=True)
+    ok = ma.fields.Boolean(required=True)
+    message = ma.fields.String(required=True)
+
+
+class Tried(rest.Schema):
+    """What came of trying the settings."""
+
+    success = ma.fields.Boolean(required=True)
+    message = ma.fields.String(required=True)
+    details = ma.fields.List(ma.fields.Nested(TrialStep), required=True)
+
+
+class JsonSchema(rest.Schema):
+    """A JSON schema (draft 2020-12) of `config`."""
+
+    class Meta:
+        """Whatever a JSON schema has."""
+
+        unknown = ma.INCLUDE
+
+
+class ProviderKind(rest.Schema):
+    """A provider that can be set up."""
+
+    category = ma.fields.String(required=True)
+    provider_name = ma.fields.String(required=True)
+    display_name = ma.fields.String(required=True)
+    is_builtin = ma.fields.Boolean(required=True)
+
+
+class ProviderKinds(rest.Schema):
+    """The providers that can be set up."""
+
+    items = ma.fields.List(ma.fields.Nested(ProviderKind), required=True)
+    total = ma.fields.Integer(required=True)
+
+
+class RefusalView(rest.Schema):
+    """A sign-in that was refused, and by which check."""
+
+    id = ma.fields.String(required=True)
+    category = ma.fields.String(required=True)
+    provider_name = ma.fields.String(required=True)
+    check = ma.fields.String(required=True)
+    detail = ma.fields.String(required=True)
+    ip_address = ma.fields.String(required=True, allow_none=True)
+    created_at = rest.Timestamp(required=True)
+
+
+class RefusalPage(rest.page_schema(RefusalView)):  # type: ignore[misc]
+    """A page of refusals."""
+
+
+class MappedGroup(rest.Schema):
+    """A provider's group, and the role that its members would have."""
+
+    group = rest.Text(shortest=1, longest=300, required=True)
+    role = rest.Text(shortest=1, longest=100, required=True)
+
+
+class PlanBody(rest.Schema):
+    """A mapping to try; the present one where it is absent."""
+
+    sso_group_roles = ma.fields.List(
+        ma.fields.Nested(MappedGroup), validate=ma.validate.Length(max=200)
+    )
+
+
+class PlannedChange(rest.Schema):
+    """A user whose role would change at the next sign-in."""
+
+    user = ma.fields.Nested(UserView, required=True)
+    groups = ma.fields.List(ma.fields.String(), required=True)
+    role = ma.fields.String(required=True)
+    becomes = ma.fields.String(required=True)
+
+
+class Planned(rest.Schema):
+    """Who would change."""
+
+    changes = ma.fields.List(ma.fields.Nested(PlannedChange), required=True)
+    total = ma.fields.Integer(required=True)

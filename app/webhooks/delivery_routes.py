@@ -1,0 +1,191 @@
+"""The delivery log of webhooks (spec 4.7, contract section 8)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import marshmallow as ma
+
+from app import rest
+from app.accounts.schemas import ACCOUNT
+from app.auth.guard import principal
+from app.rest import account_admin, page_of
+from app.webhooks import log, payload, service
+from app.webhooks.models import STATES
+from app.webhooks.routes import ANSWER, TIME, WEBHOOK
+
+blueprint = rest.Blueprint(
+    "Deliveries of webhooks",
+    __name__,
+    url_prefix=f"{rest.PREFIX}/webhooks",
+    description="What became of each delivery, and making it again.",
+)
+
+PAYLOAD = {
+    "event": "records.create",
+    "collection": "posts",
+    "record": {"id": "019a9f00-0000-7000-8000-0000000000b0", "title": "Hello"},
+    "timestamp": TIME,
+    "webhook_id": WEBHOOK["id"],
+    "account_id": ACCOUNT["id"],
+}
+DELIVERY = {
+    "id": "019a9f00-0000-7000-8000-0000000000c0",
+    "webhook_id": WEBHOOK["id"],
+    "account_id": ACCOUNT["id"],
+    "event": "records.create",
+    "payload": PAYLOAD,
+    "status": "delivered",
+    "attempt_number": 1,
+    "response_status": 200,
+    **ANSWER,
+    "next_retry_at": None,
+    "delivered_at": TIME,
+    "replay_of": None,
+    "created_at": TIME,
+}
+ATTEMPT = {
+    "attempt_number": 1,
+    "status_code": 200,
+    **ANSWER,
+    "duration_ms": 87,
+    "attempted_at": TIME,
+}
+
+
+class DeliveryView(rest.Schema):
+    """A delivery, and the answer to its last attempt."""
+
+    id = ma.fields.String(required=True)
+    webhook_id = ma.fields.String(required=True)
+    account_id = ma.fields.String(required=True)
+    event = ma.fields.String(required=True)
+    payload = ma.fields.Raw(required=True, metadata={"type": "object"})
+    status = ma.fields.String(
+        required=True,
+        metadata={
+            "description": "pending, delivered, retrying or failed. What is pending or retrying"
+            " without `next_retry_at` while its webhook is disabled waits until it is enabled."
+        },
+    )
+    attempt_number = ma.fields.Integer(
+        required=True, metadata={"description": "How many attempts there were."}
+    )
+    response_status = ma.fields.Integer(required=True, allow_none=True)
+    response_body = ma.fields.String(required=True, allow_none=True)
+    error = ma.fields.String(required=True, allow_none=True)
+    next_retry_at = rest.Timestamp(required=True, allow_none=True)
+    delivered_at = rest.Timestamp(required=True, allow_none=True)
+    replay_of = ma.fields.String(required=True, allow_none=True)
+    created_at = rest.Timestamp(required=True)
+
+
+class AttemptView(rest.Schema):
+    """One attempt to deliver."""
+
+    attempt_number = ma.fields.Integer(required=True)
+    status_code = ma.fields.Integer(required=True, allow_none=True)
+    response_body = ma.fields.String(required=True, allow_none=True)
+    error = ma.fields.String(required=True, allow_none=True)
+    duration_ms = ma.fields.Integer(required=True)
+    attempted_at = rest.Timestamp(required=True)
+
+
+class DeliveryWithAttempts(DeliveryView):
+    """A delivery with every attempt, the first one first."""
+
+    attempts = ma.fields.List(ma.fields.Nested(AttemptView), required=True)
+
+
+class DeliveryPage(rest.page_schema(DeliveryView)):  # type: ignore[misc]
+    """A page of deliveries."""
+
+
+class DeliveryArgs(rest.PageArgs):
+    """Which deliveries to list."""
+
+    default_limit = 50
+
+    status = ma.fields.String(
+        validate=ma.validate.OneOf(STATES),
+        metadata={"description": "Only deliveries in this state."},
+    )
+    event = ma.fields.String(
+        validate=ma.validate.OneOf(payload.EVENTS),
+        metadata={"description": "Only deliveries of this event."},
+    )
+    from_date = rest.Moment(metadata={"description": "Only what was asked for since then."})
+    to_date = rest.Moment(metadata={"description": "Only what was asked for before then."})
+    offset = rest.Whole(0, rest.LARGEST_SKIP, metadata={"description": "Another name for skip."})
+
+    @ma.post_load
+    def settle_offset(self, args: dict[str, Any], **options: Any) -> dict[str, Any]:
+        """Take offset for skip."""
+        offset = args.pop("offset", None)
+        return args if offset is None else args | {"skip": offset}
+
+
+class Since(rest.Schema):
+    """From when on."""
+
+    since = rest.Moment(required=True)
+
+
+class Redelivered(rest.Message):
+    """How many deliveries are made again."""
+
+    count = ma.fields.Integer(required=True)
+
+
+@blueprint.route("/<uuid:webhook_id>/deliveries", methods=["GET"])
+@blueprint.arguments(DeliveryArgs, location="query")
+@blueprint.response(200, DeliveryPage, example=page_of([DELIVERY], 1, {"skip": 0, "limit": 50}))
+@account_admin
+def list_deliveries(args: dict[str, Any], webhook_id: str) -> dict[str, Any]:
+    """List a webhook's deliveries, newest first.
+
+    What holds personal data is shown to members of `pii_access` only: for others `record` and
+    `previous` are null. Deliveries are kept for 30 days.
+    """
+    webhook = service.get(webhook_id, by=principal())
+    wanted = {**args, "account_id": webhook.account_id, "webhook_id": webhook.id}
+    return page_of(*log.page(wanted, args["skip"], args["limit"], by=principal()), args)
+
+
+@blueprint.route("/<uuid:webhook_id>/deliveries/<uuid:delivery_id>", methods=["GET"])
+@blueprint.response(200, DeliveryWithAttempts, example={**DELIVERY, "attempts": [ATTEMPT]})
+@account_admin
+def get_delivery(webhook_id: str, delivery_id: str) -> dict[str, Any]:
+    """Get a delivery with all its attempts."""
+    return log.get(service.get(webhook_id, by=principal()), delivery_id, by=principal())
+
+
+@blueprint.route("/<uuid:webhook_id>/deliveries/<uuid:delivery_id>/redeliver", methods=["POST"])
+@blueprint.response(202, DeliveryWithAttempts, example={**DELIVERY, "attempts": []})
+@blueprint.fails(409)
+@account_admin
+def redeliver(webhook_id: str, delivery_id: str) -> dict[str, Any]:
+    """Make a delivery again.
+
+    It gets an id of its own, and names the first one in `X-Service-Replay-Of`.
+    """
+    webhook = service.get(webhook_id, by=principal())
+    return log.redeliver(webhook, delivery_id, by=principal())
+
+
+@blueprint.route("/<uuid:webhook_id>/deliveries/redeliver", methods=["POST"])
+@blueprint.arguments(Since, example={"since": TIME})
+@blueprint.response(
+    202, Redelivered, example={"message": "The deliveries are made again.", "count": 12}
+)
+@blueprint.fails(409)
+@account_admin
+def redeliver_failed(body: dict[str, Any], webhook_id: str) -> dict[str, Any]:
+    """Make all deliveries again that were asked for since a time, and failed.
+
+    Of a delivery and its repetitions the last one is made again, and none where one of them arrived
+    or is still on its way. Tests that failed are deliveries, too.
+    """
+    principal().one_account()
+    count = log.redeliver_failed(service.get(webhook_id, by=principal()), body["since"])
+    return {"message": "The deliveries are made again.", "count": count}

@@ -1,0 +1,137 @@
+"""find audit entries by change
+
+Revision ID: 0012
+Revises: 0011
+Create Date: 2026-11-21 22:20:00.000000
+"""
+
+import sqlalchemy as sa
+from alembic import op
+
+from app.db import Moment, Text
+
+revision = "0012"
+down_revision = "0011"
+branch_labels = None
+depends_on = None
+
+BY = {
+    "newest": [],
+    "account": ["account_id"],
+    "table": ["table_name"],
+    "record": ["record_id"],
+    "user": ["user_id"],
+    "operation": ["operation"],
+    "account_table": ["account_id", "table_name"],
+    "account_user": ["account_id", "user_id"],
+    "account_operation": ["account_id", "operation"],
+}
+SAME = ("operation", "table_name", "record_id", "user_id", "occurred_at")
+COLUMNS = f"account_id, first_id, last_id, entries, {', '.join(SAME)}"
+
+# Entries in a row of a chain that tell of the same change become one. Written for all entries that
+# a statement inserts; with the log in the place of `added`, for those there are.
+COLLECT = f"""
+INSERT INTO audit_changes ({COLUMNS})
+SELECT account_id, min(id), max(id), count(*), {", ".join(f"min({name})" for name in SAME)}
+FROM (
+  SELECT *, sum(begins) OVER (PARTITION BY account_id ORDER BY id) AS change FROM (
+    SELECT account_id, id, {", ".join(SAME)}, CASE WHEN {
+    " AND ".join(f"{name} = lag({name}) OVER chain" for name in SAME)
+} THEN 0 ELSE 1 END AS begins
+    FROM added WINDOW chain AS (PARTITION BY account_id ORDER BY id)
+  ) AS places
+) AS changes
+GROUP BY account_id, change
+"""  # noqa: S608 - constants
+ON_POSTGRES = f"""
+CREATE FUNCTION collect_audit_changes() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+  {COLLECT};
+  RETURN NULL;
+END $$
+"""
+# The application writes a change before its entries, as it costs least so. Whatever else writes
+# entries, does so one by one, with nobody else's between them.
+ON_SQLITE = f"""
+CREATE TRIGGER audit_log_insert AFTER INSERT ON audit_log
+WHEN coalesce((
+  SELECT last_id FROM audit_changes WHERE account_id = NEW.account_id AND first_id <= NEW.id
+  ORDER BY first_id DESC LIMIT 1
+), 0) < NEW.id
+BEGIN
+  UPDATE audit_changes SET last_id = NEW.id, entries = entries + 1
+  WHERE account_id = NEW.account_id
+    AND first_id = (SELECT max(first_id) FROM audit_changes WHERE account_id = NEW.account_id)
+    AND {" AND ".join(f"{name} = NEW.{name}" for name in SAME)};
+  INSERT INTO audit_changes ({COLUMNS})
+  SELECT NEW.account_id, NEW.id, NEW.id, 1, {", ".join(f"NEW.{name}" for name in SAME)}
+  WHERE changes() = 0;
+END
+"""  # noqa: S608 - constants
+GUARDED = ("account_id", "first_id", *SAME)
+
+
+def upgrade() -> None:
+    """Apply the revision."""
+    op.create_table(
+        "audit_changes",
+        sa.Column("account_id", Text, nullable=False),
+        sa.Column("first_id", sa.BigInteger(), autoincrement=False, nullable=False),
+        sa.Column("last_id", sa.BigInteger(), nullable=False),
+        sa.Column("entries", sa.BigInteger(), nullable=False),
+        sa.Column("operation", Text, nullable=False),
+        sa.Column("table_name", Text, nullable=False),
+        sa.Column("record_id", Text, nullable=False),
+        sa.Column("user_id", Text, nullable=False),
+        sa.Column("occurred_at", Moment(), nullable=False),
+        sa.PrimaryKeyConstraint("account_id", "first_id", name=op.f("pk_audit_changes")),
+    )
+    on_postgres = op.get_bind().dialect.name == "postgresql"
+    if on_postgres:
+        # Nobody appends between the look at what there is and the trigger.
+        op.execute("LOCK TABLE audit_log IN SHARE ROW EXCLUSIVE MODE")
+    op.execute(COLLECT.replace("FROM added", "FROM audit_log"))
+    for name, columns in BY.items():
+        place = [*columns, "occurred_at", "first_id"]
+        op.create_index(f"ix_audit_changes_{name}", "audit_changes", place, unique=False)
+        op.drop_index(f"ix_audit_log_{name}", "audit_log")
+    (_guard_postgres if on_postgres else _guard_sqlite)()
+
+
+def _guard_postgres() -> None:
+    op.execute(ON_POSTGRES)
+    op.execute(
+        "CREATE TRIGGER audit_log_insert AFTER INSERT ON audit_log REFERENCING NEW TABLE AS added"
+        " FOR EACH STATEMENT EXECUTE FUNCTION collect_audit_changes()"
+    )
+    op.execute(
+        "CREATE TRIGGER audit_changes_change BEFORE UPDATE OR DELETE OR TRUNCATE ON audit_changes"
+        " FOR EACH STATEMENT EXECUTE FUNCTION refuse_audit_change()"
+    )
+
+
+def _guard_sqlite() -> None:
+    refuse = "BEGIN SELECT RAISE(ABORT, 'audit_changes is append-only'); END"
+    changed = " OR ".join(f"NEW.{name} IS NOT OLD.{name}" for name in GUARDED)
+    op.execute(ON_SQLITE)
+    op.execute(
+        "CREATE TRIGGER audit_changes_update BEFORE UPDATE ON audit_changes"
+        f" WHEN {changed} OR NEW.last_id <= OLD.last_id {refuse}"
+    )
+    op.execute(f"CREATE TRIGGER audit_changes_delete BEFORE DELETE ON audit_changes {refuse}")
+
+
+def downgrade() -> None:
+    """Take the revision back."""
+    for name, columns in BY.items():
+        op.create_index(
+            f"ix_audit_log_{name}", "audit_log", [*columns, "occurred_at", "id"], unique=False
+        )
+    if op.get_bind().dialect.name == "postgresql":
+        op.execute("DROP TRIGGER audit_log_insert ON audit_log")
+    else:
+        op.execute("DROP TRIGGER audit_log_insert")
+    op.drop_table("audit_changes")
+    if op.get_bind().dialect.name == "postgresql":
+        op.execute("DROP FUNCTION collect_audit_changes")
