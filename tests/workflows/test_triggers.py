@@ -11,6 +11,8 @@ import sqlalchemy as sa
 from flask import Flask
 
 from app import clock, db
+from app.auth import principal as principals
+from app.records import service as records
 from app.workflows import schedules
 from app.workflows.dispatch import Dispatcher
 from app.workflows.models import INSTANCES, SCHEDULES, SUBSCRIPTIONS
@@ -171,30 +173,40 @@ def test_an_awaited_event_ends_the_waiting_once(app: Flask, cast: Cast, posts: A
 def test_nothing_falls_between_the_check_and_the_wait(
     app: Flask, alice: Caller, posts: Any
 ) -> None:
-    """An event counts exactly when it is committed after the wait has begun."""
+    """An event that looked for who waits, and is not committed, lets nobody begin to wait."""
     wait = {"name": "w", "type": "wait_event", "event": "records.create", "timeout": "1h"}
-    workflow = make_workflow(alice, [wait])
-    for _ in range(5):
-        id = start(alice, workflow)
-        begun = threading.Event()
+    id = start(alice, make_workflow(alice, [wait]))
+    worker = threading.Thread(target=work, args=[app])
+    with app.app_context():
+        by = principals.of_user(alice.account_id, alice.id)
+        assert by is not None
+        db.hold_commits()
+        records.create("posts", {"title": "before"}, by=by)
+        worker.start()
+        worker.join(0.5)
+        assert worker.is_alive()
+        assert instance(alice, id)["status"] in ("pending", "running")
+        db.hold_commits(hold=False)
+        with db.held_transaction():
+            pass
+        db.db.session.remove()
+    worker.join()
+    # What came before does not count; whatever comes from now on does.
+    assert instance(alice, id)["status"] == "waiting"
+    made = make_record(alice, title="after")
+    work(app)
+    assert outputs(instance(alice, id))["w"]["record"]["id"] == made["id"]
 
-        def write(begun: threading.Event = begun) -> None:
-            begun.wait(10)
-            for _ in range(6):
-                make_record(alice, title="x")
 
-        writer = threading.Thread(target=write)
-        writer.start()
-        with app.app_context():
-            dispatcher = Dispatcher(threading.Event())
-            begun.set()
-            dispatcher.turn()
-            writer.join()
-            db.db.session.remove()
-        # Whatever fell before the wait: one more must end it.
-        make_record(alice, title="last")
-        work(app)
-        assert instance(alice, id)["status"] == "completed"
+def test_an_event_finds_an_instance_that_is_just_going_to_wait(
+    app: Flask, alice: Caller, posts: Any
+) -> None:
+    """One branch waits while another works: the event of its own step wakes it at once."""
+    wait = {"name": "w", "type": "wait_event", "event": "records.create", "timeout": "1h"}
+    both = {"name": "p", "type": "parallel", "branches": [[wait], [create("make", "own")]]}
+    found = ran(app, alice, make_workflow(alice, [both]))
+    assert found["status"] == "completed"
+    assert outputs(found)["w"]["record"]["title"] == "own"
 
 
 def test_waits_end_in_time_or_fail(app: Flask, alice: Caller, posts: Any) -> None:
