@@ -133,6 +133,7 @@ def _shown(row: Mapping[Any, Any], by: Principal) -> Shown:
     shown: Shown = dict(row)
     shown["withheld"] = is_hidden(row, by)
     shown["context"] = {} if shown["withheld"] else kept.loads(row["context"])
+    shown["error_message"] = _withheld(row, shown["withheld"])
     return shown
 
 
@@ -141,7 +142,11 @@ def _shown_log(log: Mapping[Any, Any], row: Mapping[Any, Any], by: Principal) ->
     hidden = is_hidden(row, by)
     for name in ("input", "output"):
         shown[name] = None if hidden or log[name] is None else kept.loads(log[name])
-    shown["error_message"] = (
-        "Withheld." if hidden and log["error_message"] else log["error_message"]
-    )
+    shown["error_message"] = _withheld(log, hidden)
     return shown
+
+
+def _withheld(row: Mapping[Any, Any], hidden: bool) -> str | None:
+    # What a step failed of may quote what it was given.
+    message: str | None = row["error_message"]
+    return "Withheld: it may hold personal data." if hidden and message else message

@@ -17,7 +17,7 @@ from sqlalchemy.exc import DBAPIError
 
 from app import actor, clock, config, db, stamps
 from app.auth.principal import Principal
-from app.errors import AppError
+from app.errors import UNAVAILABLE, AppError
 from app.workflows import control, kept, outside, queue, reaching, versions, waiting
 from app.workflows.beginning import LARGEST_CONTEXT
 from app.workflows.control import Failed, Outcome
@@ -32,6 +32,7 @@ DEPTH = "workflows.depth"
 RERUNS = 5
 STEPS_PER_SLOT = 20  # then others have their turn
 MOST_VISITS = 10_000
+REFUSED = "The database refused what the step does."
 GONE = "This version of the workflow is not there any more."
 
 
@@ -111,7 +112,10 @@ class Run:
                     self.apply(place, control.done(self, place))
             except (stamps.Stale, DBAPIError) as error:
                 self.restore()
-                _check_passing(error)
+                if not _is_passing(error):
+                    _check_database(error)
+                    self.fail([(self.place_at(path), Failed(REFUSED))])
+                    return
             except (AppError, TooLarge, Failed) as error:
                 self.restore()
                 if reruns or not isinstance(error, AppError):
@@ -258,9 +262,13 @@ def said(error: Exception) -> str:
     return " ".join([error.message, *told])
 
 
-def _check_passing(error: Exception) -> None:
-    passing = isinstance(error, stamps.Stale)
+def _is_passing(error: Exception) -> bool:
     if isinstance(error, DBAPIError):
-        passing = db.gave_way(error) or db.misses_table_or_column(error)
-    if not passing:
+        return db.gave_way(error) or db.misses_table_or_column(error)
+    return True
+
+
+def _check_database(error: Exception) -> None:
+    # It is away: whoever has the instance when it is back tries again.
+    if isinstance(error, UNAVAILABLE):
         raise error

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import sqlalchemy as sa
+from cryptography.fernet import InvalidToken
 
 from app import clock, config, crypto, db, events, jobs
 from app.auth import principal as principals
@@ -130,7 +131,10 @@ def trigger_by_token(token: str, body: Body) -> str:
 
 def shown_trigger(workflow: Workflow) -> dict[str, Any]:
     """The trigger, with the token of one that has one."""
-    token = crypto.decrypt(workflow.token) if workflow.token else None
+    try:
+        token = crypto.decrypt(workflow.token) if workflow.token else None
+    except InvalidToken:  # encrypted with a key that the settings do not name any more
+        token = None
     return {**workflow.trigger, "token": token} if token else dict(workflow.trigger)
 
 

@@ -6,8 +6,11 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
+import sqlalchemy as sa
 from flask import Flask
 
+from app import db
+from app.workflows import actions
 from tests.builders import Caller, Cast, change_user, make_collection, make_record
 from tests.workflows.running import (
     action,
@@ -226,3 +229,18 @@ def test_outputs_that_are_too_large_fail_the_step(
     assert (found["status"], found["current_step"]) == ("failed", "s1")
     assert "larger" in found["error_message"]
     assert len(titles(alice)) == 1
+
+
+def test_what_the_database_refuses_fails_the_step_and_sticks_nowhere(
+    app: Flask, alice: Caller, posts: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*given: Any) -> None:
+        db.connection().execute(sa.text("INSERT INTO workflow_step_logs (id) VALUES ('x')"))
+
+    monkeypatch.setattr(actions, "carry_out", refuse)
+    found = ran(app, alice, make_workflow(alice, [create("a")]))
+    assert (found["status"], found["current_step"]) == ("failed", "a")
+    assert "refused" in found["error_message"]
+    monkeypatch.setattr(actions, "carry_out", lambda *given: 1 / 0)
+    broken = ran(app, alice, make_workflow(alice, [create("a")]))
+    assert (broken["status"], broken["error_message"]) == ("failed", "The service failed.")
