@@ -9,6 +9,8 @@ import sqlalchemy as sa
 
 from app import db
 
+GUARDED = ("audit_log", "audit_changes")
+
 
 @contextmanager
 def unguarded() -> Iterator[None]:
@@ -17,11 +19,13 @@ def unguarded() -> Iterator[None]:
     if connection.dialect.name == "postgresql":
         # A worker of the test before may still be about to let go of the table.
         connection.execute(sa.text("SET LOCAL lock_timeout = '30s'"))
-        connection.execute(sa.text("ALTER TABLE audit_log DISABLE TRIGGER USER"))
+        for table in GUARDED:
+            connection.execute(sa.text(f"ALTER TABLE {table} DISABLE TRIGGER USER"))
         yield
-        connection.execute(sa.text("ALTER TABLE audit_log ENABLE TRIGGER USER"))
+        for table in GUARDED:
+            connection.execute(sa.text(f"ALTER TABLE {table} ENABLE TRIGGER USER"))
         return
-    which = "FROM sqlite_master WHERE type = 'trigger' AND tbl_name = 'audit_log'"
+    which = f"FROM sqlite_master WHERE type = 'trigger' AND tbl_name IN {GUARDED}"
     triggers = connection.execute(sa.text(f"SELECT name, sql {which}")).all()
     for name, _ in triggers:
         connection.execute(sa.text(f"DROP TRIGGER {name}"))

@@ -18,6 +18,11 @@ from app.collections.revisions import MIGRATIONS
 from tests.conftest import settings_for
 
 DIRECTORY = str(MIGRATIONS)
+ENTRY = """
+INSERT INTO audit_log (account_id, id, operation, table_name, record_id, column_name, user_id,
+  occurred_at, values_digest, actor_digest, entry_digest, previous_hash, checksum)
+VALUES (:account, :id, 'UPDATE', 'col_posts', :record, :column, 'u', :now, '', '', '', '', '')
+"""
 NOW = "2026-11-20T12:00:00.123456Z"
 
 
@@ -126,6 +131,22 @@ def test_roles_and_groups_get_keys_by_which_their_names_are_unique(empty: Flask)
         )
     seeded = run("SELECT name_key FROM roles WHERE id <= 3 ORDER BY id")
     assert [row[0] for row in seeded] == ["admin", "editor", "viewer"]
+
+
+def test_entries_from_before_are_found_by_the_changes_they_tell_of(empty: Flask) -> None:
+    flask_migrate.upgrade(directory=DIRECTORY, revision="0011")
+    told = [("x", "r1", "id"), ("x", "r1", "title"), ("y", "r1", "id"), ("x", "r2", "id")]
+    told += [("x", "r1", "title")]
+    for id, (account, record, column) in enumerate(told, 1):
+        run(ENTRY, account=account, id=id, record=record, column=column, now=NOW)
+    flask_migrate.upgrade(directory=DIRECTORY)
+    changes = "SELECT account_id, record_id, first_id, last_id, entries FROM audit_changes"
+    assert run(f"{changes} ORDER BY account_id, first_id") == [
+        ("x", "r1", 1, 2, 2),
+        ("x", "r2", 4, 4, 1),
+        ("x", "r1", 5, 5, 1),
+        ("y", "r1", 3, 3, 1),
+    ]
 
 
 def test_addresses_are_compared_by_mailbox_afterwards(empty: Flask) -> None:

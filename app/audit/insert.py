@@ -2,18 +2,17 @@
 
 Chains come in the order of their accounts, so that two transactions never wait for each other in a
 circle. On PostgreSQL one statement does it all (`append_audit` of migration 0009), or for many
-entries a COPY; on SQLite, where a writer is alone anyway, four for each account. What lists find
-entries by (`audit_changes`), a trigger writes on PostgreSQL, and we here on SQLite.
+entries a COPY; on SQLite, where a writer is alone anyway, three for each account. What lists find
+entries by (`audit_changes`), a trigger writes when the head moves.
 """
 
 from __future__ import annotations
 
+import re
 import sqlite3
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
-from io import StringIO
-from itertools import groupby
-from operator import itemgetter
+from itertools import islice
 from typing import Any, NamedTuple
 
 import orjson
@@ -57,15 +56,11 @@ class Entry(NamedTuple):
 Chain = tuple[str, Sequence[Entry]]  # account, its new entries
 HASHES = Entry._fields.index("salt")  # from here on nothing needs escaping
 MANY = 50
-_PLACE = itemgetter(slice(3))  # operation, table_name, record_id
+LINE = 800  # about as many characters has a row
 
 _COLUMNS = (*Entry._fields, "id", "previous_hash", "checksum", "account_id", *Told._fields)
 _INTO = f"audit_log ({', '.join(_COLUMNS)})"
 _INSERT = f"INSERT INTO {_INTO} VALUES ({', '.join('?' for name in _COLUMNS)})"  # noqa: S608
-_CHANGE = (
-    "INSERT INTO audit_changes (account_id, first_id, last_id, entries,"
-    " operation, table_name, record_id, user_id, occurred_at) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
-)
 _HEAD = (
     "SELECT (SELECT max(id) FROM audit_log), last_id, checksum"
     " FROM (SELECT 1) LEFT JOIN audit_heads ON account_id = ?"
@@ -83,6 +78,7 @@ _COPY = f"COPY {_INTO} FROM STDIN"
 _MOVE_TO = (
     "UPDATE audit_heads SET last_id = %s, checksum = %s, changed_at = %s WHERE account_id = %s"
 )
+_SPECIAL = re.compile(r"[\\\t\n\r]")
 _ESCAPED = str.maketrans({"\\": "\\\\", "\t": "\\t", "\n": "\\n", "\r": "\\r"})
 
 
@@ -110,21 +106,10 @@ def _insert_alone(
     ids = range(newest + 1, newest + 1 + len(entries))
     links = list(_links(previous or digest.FIRST_PREVIOUS, ids, entries))
     end = (account_id, *told)
-    driver.executemany(_CHANGE, _changes(account_id, ids, entries, told))
     driver.executemany(
         _INSERT, [entry + link + end for entry, link in zip(entries, links, strict=True)]
     )
     driver.execute(_MOVE, (account_id, ids[-1], links[-1][-1], told.occurred_at))
-
-
-def _changes(
-    account_id: str, ids: range, entries: Sequence[Entry], told: Told
-) -> Iterator[tuple[Any, ...]]:
-    first = ids[0]
-    for place, group in groupby(entries, _PLACE):
-        count = len(list(group))
-        yield account_id, first, first + count - 1, count, *place, told.user_id, told.occurred_at
-        first += count
 
 
 def _links(
@@ -152,17 +137,35 @@ def _copy(cursor: Any, account_id: str, entries: Sequence[Entry], told: Told) ->
     # Only now, as ids ascend along every chain.
     cursor.execute(_IDS, (len(entries),))
     ids = sorted(cursor.fetchone()[0])
-    links = list(_links(previous, ids, entries))
-    end = "\t".join(map(_copied, (account_id, *told))) + "\n"
-    lines = map(_line, entries, links)
-    cursor.copy_expert(_COPY, StringIO("".join([f"{line}\t{end}" for line in lines])))
-    cursor.execute(_MOVE_TO, (ids[-1], links[-1][-1], told.occurred_at, account_id))
+    lines = _Lines(previous, ids, entries, (account_id, *told))
+    cursor.copy_expert(_COPY, lines)
+    cursor.execute(_MOVE_TO, (ids[-1], lines.checksum, told.occurred_at, account_id))
 
 
-def _line(entry: Entry, link: tuple[int, str, str]) -> str:
-    texts: tuple[Any, ...] = (*map(_copied, entry[:HASHES]), *entry[HASHES:])
-    return "\t".join((*texts, str(link[0]), *link[1:]))
+class _Lines:
+    """A file of rows for COPY, made while the database stores those before them."""
+
+    def __init__(
+        self, previous: str, ids: Iterable[int], entries: Sequence[Entry], end: Sequence[str | None]
+    ) -> None:
+        self.checksum = previous
+        self._end = "\t".join(map(_copied, end)) + "\n"
+        self._lines = self._made(_links(previous, ids, entries), entries)
+
+    def read(self, size: int) -> str:
+        """Some more lines, about as much as asked for."""
+        return "".join(islice(self._lines, max(1, size // LINE)))
+
+    def _made(
+        self, links: Iterable[tuple[int, str, str]], entries: Sequence[Entry]
+    ) -> Iterator[str]:
+        for entry, (id, previous, self.checksum) in zip(entries, links, strict=True):
+            texts: list[str] = [*map(_copied, entry[:HASHES]), *map(str, entry[HASHES:])]
+            texts += (str(id), previous, self.checksum, self._end)
+            yield "\t".join(texts)
 
 
 def _copied(value: str | None) -> str:
-    return "\\N" if value is None else value.translate(_ESCAPED)
+    if value is None:
+        return "\\N"
+    return value.translate(_ESCAPED) if _SPECIAL.search(value) else value

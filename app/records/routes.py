@@ -210,7 +210,8 @@ def create_record(body: dict[str, Any], collection: str) -> Response:
     """Create a record.
 
     The answer is the record as the caller may view it; whoever may create but not view gets the
-    system's fields only.
+    system's fields only. All faults are told at once, but for a value that another record has: that
+    only where nothing else is wrong, as before the rule cannot say whether the caller may know.
     """
     return tagged(records.create(collection, body, by=principal()), 201)
 

@@ -29,47 +29,29 @@ BY = {
 SAME = ("operation", "table_name", "record_id", "user_id", "occurred_at")
 COLUMNS = f"account_id, first_id, last_id, entries, {', '.join(SAME)}"
 
-# Entries in a row of a chain that tell of the same change become one. Written for all entries that
-# a statement inserts; with the log in the place of `added`, for those there are.
+# Entries in a row of a chain that tell of the same change become one.
 COLLECT = f"""
 INSERT INTO audit_changes ({COLUMNS})
 SELECT account_id, min(id), max(id), count(*), {", ".join(f"min({name})" for name in SAME)}
 FROM (
   SELECT *, sum(begins) OVER (PARTITION BY account_id ORDER BY id) AS change FROM (
-    SELECT account_id, id, {", ".join(SAME)}, CASE WHEN {
-    " AND ".join(f"{name} = lag({name}) OVER chain" for name in SAME)
-} THEN 0 ELSE 1 END AS begins
-    FROM added WINDOW chain AS (PARTITION BY account_id ORDER BY id)
+    SELECT account_id, id, {", ".join(SAME)},
+      CASE WHEN {" AND ".join(f"{name} = lag({name}) OVER chain" for name in SAME)}
+        THEN 0 ELSE 1 END AS begins
+    FROM audit_log WHERE %s WINDOW chain AS (PARTITION BY account_id ORDER BY id)
   ) AS places
 ) AS changes
-GROUP BY account_id, change
+GROUP BY account_id, change;
 """  # noqa: S608 - constants
+# Whoever appends to a chain moves its head afterwards.
+NEW_ONES = COLLECT % "account_id = NEW.account_id AND id > %s AND id <= NEW.last_id"
 ON_POSTGRES = f"""
 CREATE FUNCTION collect_audit_changes() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
-  {COLLECT};
+  {NEW_ONES % "OLD.last_id"}
   RETURN NULL;
 END $$
 """
-# The application writes a change before its entries, as it costs least so. Whatever else writes
-# entries, does so one by one, with nobody else's between them.
-ON_SQLITE = f"""
-CREATE TRIGGER audit_log_insert AFTER INSERT ON audit_log
-WHEN coalesce((
-  SELECT last_id FROM audit_changes WHERE account_id = NEW.account_id AND first_id <= NEW.id
-  ORDER BY first_id DESC LIMIT 1
-), 0) < NEW.id
-BEGIN
-  UPDATE audit_changes SET last_id = NEW.id, entries = entries + 1
-  WHERE account_id = NEW.account_id
-    AND first_id = (SELECT max(first_id) FROM audit_changes WHERE account_id = NEW.account_id)
-    AND {" AND ".join(f"{name} = NEW.{name}" for name in SAME)};
-  INSERT INTO audit_changes ({COLUMNS})
-  SELECT NEW.account_id, NEW.id, NEW.id, 1, {", ".join(f"NEW.{name}" for name in SAME)}
-  WHERE changes() = 0;
-END
-"""  # noqa: S608 - constants
-GUARDED = ("account_id", "first_id", *SAME)
 
 
 def upgrade() -> None:
@@ -91,7 +73,7 @@ def upgrade() -> None:
     if on_postgres:
         # Nobody appends between the look at what there is and the trigger.
         op.execute("LOCK TABLE audit_log IN SHARE ROW EXCLUSIVE MODE")
-    op.execute(COLLECT.replace("FROM added", "FROM audit_log"))
+    op.execute(COLLECT % "id IS NOT NULL")
     for name, columns in BY.items():
         place = [*columns, "occurred_at", "first_id"]
         op.create_index(f"ix_audit_changes_{name}", "audit_changes", place, unique=False)
@@ -101,9 +83,10 @@ def upgrade() -> None:
 
 def _guard_postgres() -> None:
     op.execute(ON_POSTGRES)
+    # A new head stands at 0, and is moved like any other.
     op.execute(
-        "CREATE TRIGGER audit_log_insert AFTER INSERT ON audit_log REFERENCING NEW TABLE AS added"
-        " FOR EACH STATEMENT EXECUTE FUNCTION collect_audit_changes()"
+        "CREATE TRIGGER audit_heads_moved AFTER UPDATE OF last_id ON audit_heads"
+        " FOR EACH ROW EXECUTE FUNCTION collect_audit_changes()"
     )
     op.execute(
         "CREATE TRIGGER audit_changes_change BEFORE UPDATE OR DELETE OR TRUNCATE ON audit_changes"
@@ -112,14 +95,19 @@ def _guard_postgres() -> None:
 
 
 def _guard_sqlite() -> None:
-    refuse = "BEGIN SELECT RAISE(ABORT, 'audit_changes is append-only'); END"
-    changed = " OR ".join(f"NEW.{name} IS NOT OLD.{name}" for name in GUARDED)
-    op.execute(ON_SQLITE)
-    op.execute(
-        "CREATE TRIGGER audit_changes_update BEFORE UPDATE ON audit_changes"
-        f" WHEN {changed} OR NEW.last_id <= OLD.last_id {refuse}"
-    )
-    op.execute(f"CREATE TRIGGER audit_changes_delete BEFORE DELETE ON audit_changes {refuse}")
+    for name, event, last in (
+        ("moved", "UPDATE OF last_id", "OLD.last_id"),
+        ("made", "INSERT", "0"),
+    ):
+        op.execute(
+            f"CREATE TRIGGER audit_heads_{name} AFTER {event} ON audit_heads"
+            f" BEGIN {NEW_ONES % last} END"
+        )
+    for event in ("UPDATE", "DELETE"):
+        op.execute(
+            f"CREATE TRIGGER audit_changes_{event.lower()} BEFORE {event} ON audit_changes"
+            " BEGIN SELECT RAISE(ABORT, 'audit_changes is append-only'); END"
+        )
 
 
 def downgrade() -> None:
@@ -129,9 +117,9 @@ def downgrade() -> None:
             f"ix_audit_log_{name}", "audit_log", [*columns, "occurred_at", "id"], unique=False
         )
     if op.get_bind().dialect.name == "postgresql":
-        op.execute("DROP TRIGGER audit_log_insert ON audit_log")
-    else:
-        op.execute("DROP TRIGGER audit_log_insert")
-    op.drop_table("audit_changes")
-    if op.get_bind().dialect.name == "postgresql":
+        op.execute("DROP TRIGGER audit_heads_moved ON audit_heads")
         op.execute("DROP FUNCTION collect_audit_changes")
+    else:
+        op.execute("DROP TRIGGER audit_heads_moved")
+        op.execute("DROP TRIGGER audit_heads_made")
+    op.drop_table("audit_changes")

@@ -282,6 +282,8 @@ def test_the_database_refuses_changes(app: Flask, cast: Cast) -> None:
         "UPDATE audit_log SET extra_metadata = '{}'",
         "DELETE FROM audit_log",
         "DELETE FROM audit_log WHERE id > 3",
+        "DELETE FROM audit_changes",
+        "UPDATE audit_changes SET record_id = 'x'",
     ]
     with app.app_context():
         if db.db.engine.dialect.name == "postgresql":

@@ -17,6 +17,7 @@ from flask import Flask
 
 from app import db
 from app.audit import checkpoints, digest, entries, erase, verify
+from app.audit.entries import CHANGES
 from app.audit.models import AuditCheckpoint, AuditEntry, AuditHead
 from tests.audit.chains import stand_alone
 from tests.builders import Cast, make_collection, make_record
@@ -134,6 +135,21 @@ def test_values_emptied_with_their_salt_show(chain: tuple[str, str]) -> None:
                 put(entry, **dict.fromkeys(ERASABLE[salt]))
                 report = verify.everything(chain[0])
                 assert report["first_broken_id"] == entry["id"]
+
+
+def test_what_lists_go_by_shows_when_it_is_not_what_the_log_tells(chain: tuple[str, str]) -> None:
+    mine = sa.select(CHANGES).where(CHANGES.c.account_id == chain[0]).order_by(CHANGES.c.first_id)
+    change = dict(db.connection().execute(mine).mappings().all()[2])
+    place = (CHANGES.c.account_id == chain[0], CHANGES.c.first_id == change["first_id"])
+    others = {name: other({**change, "id": 0}, name) for name in ("record_id", "occurred_at")}
+    others |= {"first_id": change["first_id"] + 1, "last_id": change["last_id"] - 1}
+    forged = [sa.update(CHANGES).where(*place).values({n: v}) for n, v in others.items()]
+    twice = sa.insert(CHANGES).values({**change, "first_id": change["last_id"]})
+    for what in (*forged, sa.delete(CHANGES).where(*place), twice):
+        with tampering():
+            db.connection().execute(what)
+            found(chain[0], str(what))
+    assert verify.everything()["valid"]
 
 
 def test_columns_swapped_between_neighbours_show(chain: tuple[str, str]) -> None:
