@@ -99,7 +99,13 @@ def write(
     connection = db.connection()
     mine = {"_account": work.account_id, "_id": work.id, "_claim": work.claim}
     given = {f"_{name}": value for name, value in values.items()}
-    if connection.execute(_change(tuple(values)), {**given, **mine}).rowcount != 1:
+    if len(new) == 1 and connection.dialect.name == "postgresql":
+        told = {f"log_{name}": value for name, value in new[0].items()}
+        done = connection.execute(_change_and_log(tuple(values)), {**given, **mine, **told})
+        new = ()
+    else:
+        done = connection.execute(_change(tuple(values)), {**given, **mine})
+    if done.rowcount != 1:
         raise Lost
     if new:
         # A list of one would take the slower way of many.
@@ -132,6 +138,14 @@ def _change(names: tuple[str, ...]) -> sa.Update:
 
 
 _WAIT = ("look_again", "seen")
+
+
+@lru_cache
+def _change_and_log(names: tuple[str, ...]) -> sa.Insert:
+    """The same together with a new row of the log, which is only written if there is a change."""
+    changed = _change(names).returning(INSTANCES.c.id).cte("changed")
+    row = [sa.bindparam(f"log_{column.name}", type_=column.type) for column in LOGS.c]
+    return sa.insert(LOGS).from_select(list(LOGS.c), sa.select(*row).select_from(changed))
 
 
 def _mine(account_id: Any, id: Any, claim: Any) -> tuple[Any, ...]:

@@ -10,9 +10,17 @@ import pytest
 import sqlalchemy as sa
 from flask import Flask
 
-from app import db, jobs
+from app import db, jobs, leases
 from app.workflows import queue, upkeep
-from app.workflows.models import INSTANCES, LOGS, SCHEDULES, SUBSCRIPTIONS, VERSIONS, Workflow
+from app.workflows.models import (
+    INSTANCES,
+    LOGS,
+    QUEUE,
+    SCHEDULES,
+    SUBSCRIPTIONS,
+    VERSIONS,
+    Workflow,
+)
 from tests.builders import Caller, Cast, make_collection
 from tests.workflows.running import create, make_workflow, ran, start, work
 
@@ -96,3 +104,20 @@ def test_what_was_over_long_ago_is_forgotten(
     assert purge() == [2, 2, 0, 1, 3, 1]
     monkeypatch.setattr(upkeep, "timedelta", lambda days: timedelta(days=-1))
     assert purge() == [1, 1, 0, 1, 2, 1]
+
+
+def test_what_is_due_is_found_by_an_index_that_holds_nothing_else(
+    app: Flask, database: str, alice: Caller, root: Caller
+) -> None:
+    make_collection(root)
+    assert ran(app, alice, make_workflow(alice, [create("a")]))["status"] == "completed"
+    asked = leases.look_statement(QUEUE, 100, INSTANCES.c.status)
+    with app.app_context(), db.transaction() as session:
+        row = session.execute(sa.select(INSTANCES)).mappings().one()
+        session.execute(sa.insert(INSTANCES), [{**row, "id": db.new_id()} for _ in range(3000)])
+        session.execute(sa.text("ANALYZE"))
+        text = str(asked.compile(db.db.engine, compile_kwargs={"literal_binds": True}))
+        explain = "EXPLAIN" if database == "postgresql" else "EXPLAIN QUERY PLAN"
+        plan = str(session.execute(sa.text(f"{explain} {text}")).all())
+    assert "ix_workflow_instances_due" in plan
+    assert "Sort" not in plan.replace("Sort Key", "")
