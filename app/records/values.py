@@ -205,7 +205,7 @@ def _check_references(
 
 def _visible(collection: str, account_id: str, ids: set[str], by: Principal) -> set[str]:
     target = definitions.named(collection)
-    stamps.verify([target.stamp])
+    stamps.verify(target.stamps)
     if not accesses.may(by, target, "view"):
         return set()
     access = accesses.of(by, target, "view")
