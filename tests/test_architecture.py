@@ -34,7 +34,8 @@ LAYERS = [
     ("collections",),
     ("audit",),
     ("webhooks",),
-    ("records", "workflows"),
+    ("records",),
+    ("workflows",),
     ("apidocs", "cli", "console", "cors", "extensions", "health", "routes"),
     ("app",),
 ]
@@ -53,6 +54,7 @@ CATCH_ALL = {
     "app.jobs": 2,  # a failed job, a worker without its database
     "app.wakeups": 1,  # a lost wake-up
     "app.webhooks.dispatch": 2,  # a broken attempt, a worker without its database
+    "app.workflows.dispatch": 2,  # a broken instance, a worker without its database
 }
 
 
