@@ -19,6 +19,7 @@ from app.collections.definition import Definition
 from app.collections.fields import SYSTEM_FIELDS, Refused
 from app.errors import Forbidden, InvalidValues, problem
 from app.records import store
+from app.records.views import SYSTEM_COLUMNS
 
 Body = Mapping[str, Any]
 Values = dict[str, Any]
@@ -107,19 +108,20 @@ def clean_changes(
 
 
 def sent_to(access: Access, bodies: Sequence[Body]) -> list[Values]:
-    """What the access's rule sees of bodies: the values that its fields take."""
+    """What the access's rule sees of bodies."""
     if access.condition is None:
         return [{} for _ in bodies]
     return [taken(access.definition, body) for body in bodies]
 
 
 def taken(definition: Definition, body: Body) -> Values:
-    """The values that the fields take of a body; of what they refuse, nothing."""
+    """The values that fields, also the system's, take of a body; of what they refuse, nothing."""
     found = {}
-    for name, field in definition.fields.items():
-        if body.get(name) is not None:
+    for name, value in body.items():
+        field = definition.fields.get(name) or SYSTEM_COLUMNS.get(name)
+        if field is not None and value is not None:
             with suppress(Refused):
-                found[name] = field.clean(body[name])
+                found[name] = field.clean(value)
     return found
 
 

@@ -1,0 +1,90 @@
+"""What `rules/explain` says of a write, beside the same write (contract section 6)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from tests.builders import Caller, Cast, make_collection, make_record
+
+FULL = "*" * 8
+SCHEMA: list[dict[str, Any]] = [
+    {"name": "p", "type": "text", "pii": True},
+    {"name": "x", "type": "number"},
+    {"name": "locked", "type": "text"},
+    {"name": "team", "type": "reference", "collection": "teams"},
+]
+OPEN = [one["name"] for one in SCHEMA if one["name"] != "locked"]
+NOWHERE = "019a9f00-0000-7000-8000-000000000001"
+
+
+@dataclass
+class Posts:
+    """A record of acme, and who writes it: nobody, a viewer, and one who sees personal data."""
+
+    cast: Cast
+    nobody: Caller
+    record: dict[str, Any]
+    team: str
+
+    @property
+    def auths(self) -> list[tuple[Caller, dict[str, Any]]]:
+        """Callers, and how they are told of."""
+        bob, home = self.cast.bob, self.cast.bob.account_id
+        made_up = {"id": bob.id, "account_id": home, "role": "viewer"}
+        knowing = {"id": self.cast.alice.id, "account_id": home, "groups": ["pii_access"]}
+        return [
+            (bob, {"user_id": bob.id}),
+            (bob, {"auth": made_up}),
+            (self.nobody, {"auth": {"account_id": home}}),
+            (self.cast.alice, {"user_id": self.cast.alice.id}),
+            (self.cast.alice, {"auth": knowing}),
+        ]
+
+    def rule(self, **rules: Any) -> None:
+        """Set rules; viewing is open."""
+        saved = self.cast.root.put("collections/posts/rules", {"view_rule": "", **rules})
+        assert saved.status_code == 200, saved.json
+
+    def explain(self, operation: str, **asked: Any) -> Any:
+        """What is answered to a question about the record."""
+        if operation != "create":
+            asked = {"record_id": self.record["id"], **asked}
+        asked["operation"] = operation
+        return self.cast.root.post("collections/posts/rules/explain", asked)
+
+    def write(self, caller: Caller, operation: str, data: dict[str, Any]) -> Any:
+        """Really do it."""
+        if operation == "create":
+            return caller.post("records/posts", data)
+        return caller.patch(f"records/posts/{self.record['id']}", data)
+
+
+@pytest.fixture
+def posts(cast: Cast, anyone: Caller) -> Posts:
+    make_collection(cast.root, "teams", [{"name": "name", "type": "text"}])
+    make_collection(cast.root, schema=SCHEMA, create_fields=OPEN, update_fields=OPEN)
+    team = make_record(cast.alice, "teams", name="red")["id"]
+    record = make_record(cast.alice, p="secret", x=1)
+    return Posts(cast, anyone.acting_in("acme"), record, team)
+
+
+def test_whatever_is_sent_counts_as_sent(posts: Posts) -> None:
+    bob, record = posts.cast.bob, posts.record
+    same = ("id", "account_id", "created_at", "created_by")
+    rule = " && ".join(f"@request.data.{name} = {name}" for name in same)
+    for operation, names in (("update", same), ("create", ["account_id"])):
+        own = {name: record[name] for name in names}
+        asked = rule if operation == "update" else "@request.data.account_id = account_id"
+        posts.rule(**{f"{operation}_rule": asked})
+        for sent in (own, {}):
+            told = posts.explain(operation, user_id=bob.id, data={**sent, "x": 2}).json
+            answer = posts.write(bob, operation, {**sent, "x": 2})
+            assert told["allowed"] is bool(sent), (operation, told)
+            assert (answer.status_code < 300) is bool(sent), answer.json
+            bound = told["parameters"]["_sent_account_id"]
+            assert bound == (record["account_id"] if sent else None)
+    batch = {"records": [{"id": record["id"], "data": {name: record[name] for name in same}}]}
+    assert bob.patch("records/posts/batch", batch).status_code == 200
