@@ -88,3 +88,22 @@ def test_whatever_is_sent_counts_as_sent(posts: Posts) -> None:
             assert bound == (record["account_id"] if sent else None)
     batch = {"records": [{"id": record["id"], "data": {name: record[name] for name in same}}]}
     assert bob.patch("records/posts/batch", batch).status_code == 200
+
+
+def test_nobody_signed_in_has_an_account_to_act_in_only(posts: Posts) -> None:
+    home, rule = posts.record["account_id"], "account_id = @request.auth.account_id"
+    posts.rule(view_rule=rule, create_rule=rule)
+    assert posts.nobody.get(f"records/posts/{posts.record['id']}").status_code == 401
+    assert posts.write(posts.nobody, "create", {}).status_code == 401
+    for nobody in ({"account_id": home}, {"account_id": home, "id": "", "role": None}):
+        for operation, more in (("view", {}), ("create", {"data": {}})):
+            told = posts.explain(operation, auth=nobody, **more).json
+            assert told["allowed"] is False
+            assert told["clause"]["values"]["@request.auth.account_id"] is None
+    assert posts.explain("view", auth={"id": "u", "account_id": home}).json["allowed"] is True
+    foreign = posts.cast.charlie.account_id
+    assert posts.explain("view", auth={"account_id": foreign}).status_code == 404
+    owned = {"email": "a@b.example", "role": "admin", "groups": ["g"], "is_superadmin": True}
+    refused = posts.explain("view", auth={"account_id": home, **owned})
+    assert refused.status_code == 422
+    assert {one["loc"][2] for one in refused.json["detail"]} == owned.keys()
