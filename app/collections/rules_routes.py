@@ -282,7 +282,9 @@ def explain_rule(body: dict[str, Any], collection_name: str) -> dict[str, Any]:
     What is created or updated hangs on what is sent: `data` is the body. Nothing is stored; the
     rule judges the new record, or the record as it is and as a patch would leave it. Without `data`
     a rule that asks for `@request.data` is answered `allowed: null`, and one for updating judges
-    the record as it is. Whether references lead to records that the caller may view is not looked
+    the record as it is. What is wrong with `data` is a 400 where a write would get as far; so is a
+    lacking `auth.account_id` where the rule asks for a new record's account, or for what references
+    lead to there. Whether references lead to records that the caller may view is not looked
     at.
     """
     collection = definition.named(collections.find(collection_name).name)

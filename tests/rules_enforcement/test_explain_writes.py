@@ -71,6 +71,42 @@ def posts(cast: Cast, anyone: Caller) -> Posts:
     return Posts(cast, anyone.acting_in("acme"), record, team)
 
 
+def test_a_masked_value_sent_back_is_no_change(posts: Posts) -> None:
+    posts.rule(update_rule="p = 'secret'")
+    for caller, auth in posts.auths:
+        for shown, allowed in ((FULL, caller is not posts.cast.alice), ("other", False)):
+            sent = {"p": shown, "x": 2}
+            told = posts.explain("update", **auth, data=sent).json
+            assert told["allowed"] is allowed, (auth, shown, told)
+            answer = posts.write(caller, "update", sent)
+            assert (answer.status_code == 200) is allowed, (auth, shown, answer.json)
+
+
+def test_what_is_wrong_is_told_where_a_write_gets_as_far(posts: Posts) -> None:
+    never, here = "@has_role(editor) && x = 1", {"team": posts.team}
+    for operation, rule, data, status in (
+        ("update", "x = 2", {"x": "many"}, 403),
+        ("update", "x = 1", {"x": "many"}, 400),
+        ("update", "x = 1", {"x": "many", "locked": "a"}, 403),
+        ("update", "x = 1", {"x": 2}, 403),
+        ("update", "x = 1", here, 200),
+        ("create", never, {"x": "many", "hue": 1}, 403),
+        ("create", "x = 2", {"x": "many"}, 400),
+        ("create", "x = 2", {"x": "many", "locked": "a"}, 403),
+        ("create", "x = 2", {"x": 1}, 403),
+        ("create", "team.name = 'red'", here, 201),
+    ):
+        posts.rule(**{f"{operation}_rule": rule})
+        bob = posts.cast.bob
+        told = posts.explain(operation, user_id=bob.id, data=data)
+        assert posts.write(bob, operation, data).status_code == status, (rule, data)
+        assert told.status_code == (400 if status == 400 else 200), (rule, data, told.json)
+        assert told.json.get("allowed", status) == (status if status == 400 else status < 300)
+    posts.rule(view_rule=None, update_rule="x = 2")
+    assert posts.write(bob, "update", {"x": "many"}).status_code == 404
+    assert posts.explain("update", user_id=bob.id, data={"x": "many"}).json["allowed"] is False
+
+
 def test_whatever_is_sent_counts_as_sent(posts: Posts) -> None:
     bob, record = posts.cast.bob, posts.record
     same = ("id", "account_id", "created_at", "created_by")
@@ -107,3 +143,25 @@ def test_nobody_signed_in_has_an_account_to_act_in_only(posts: Posts) -> None:
     refused = posts.explain("view", auth={"account_id": home, **owned})
     assert refused.status_code == 422
     assert {one["loc"][2] for one in refused.json["detail"]} == owned.keys()
+
+
+def test_the_account_of_a_new_record_is_asked_for_where_the_rule_does(posts: Posts) -> None:
+    home, data = posts.record["account_id"], {"team": posts.team}
+    for rule in ("team.name = 'red'", "account_id != null", "@has_role(viewer) || team.name = 'x'"):
+        posts.rule(create_rule=rule)
+        for auth, code in (
+            ({"auth": {"id": "u"}}, "required"),
+            ({}, "required"),
+            ({"auth": {"id": "u", "account_id": NOWHERE}}, "invalid_reference"),
+        ):
+            answer = posts.explain("create", **auth, data=data)
+            assert answer.status_code == 400, (rule, auth, answer.json)
+            assert [(one["field"], one["code"]) for one in answer.json["details"]] == [
+                ("auth.account_id", code)
+            ]
+            assert posts.explain("create", **auth).json["allowed"] is None
+        viewer = {"id": "u", "role": "viewer"}
+        settled = posts.explain("create", auth=viewer, data=data)
+        assert settled.status_code == (200 if "viewer" in rule else 400), settled.json
+        told = posts.explain("create", auth={**viewer, "account_id": home}, data=data).json
+        assert told["allowed"] is True, (rule, told)
