@@ -19,7 +19,7 @@ from app import clock, db, rules
 from app.auth import principal as principals
 from app.collections import access, masking
 from app.collections.columns import TableColumns
-from app.collections.definition import ALL_FIELDS, Definition
+from app.collections.definition import ALL_FIELDS, NEVER, Definition
 from app.errors import InvalidValues, NotFound, problem
 from app.records import changes, store, values
 from app.records.store import Row
@@ -71,6 +71,9 @@ def explain(collection: Definition, asked: Question) -> dict[str, Any]:
     before = _stored(collection, asked)
     if node is None or asked.asker.is_superadmin:
         verdicts = iter([_by_form(rule, asked.asker), *_by_field_list(collection, asked)])
+    elif node is NEVER:
+        reason = "The rule does not fit the schema any more: closed to all but superadmins."
+        verdicts = iter([{"allowed": False, "reason": reason}])
     else:
         told |= _statement(collection, node, asked)
         verdicts = _by_expression(collection, node, asked, before)

@@ -136,7 +136,9 @@ def test_a_rule_that_no_longer_parses_lets_nobody_in(
         assert caller.delete(url).status_code in (401, 404)
     assert cast.root.acting_in("acme").get(url).json["title"] == "t"
     asked = {"operation": "view", "user_id": cast.bob.id, "record_id": record["id"]}
-    assert cast.root.post("collections/posts/rules/explain", asked).json["allowed"] is False
+    told = cast.root.post("collections/posts/rules/explain", asked).json
+    assert (told["allowed"], told["clause"]) == (False, None)
+    assert "does not fit the schema" in told["reason"]
 
 
 def test_a_rule_may_lead_to_a_field_that_this_process_has_not_seen_yet(
