@@ -18,7 +18,7 @@ from flask import Flask
 from app import db
 from app.audit import checkpoints, digest, entries, erase, listed, verify
 from app.audit.entries import CHANGES
-from app.audit.models import AuditCheckpoint, AuditEntry, AuditHead
+from app.audit.models import AuditChange, AuditCheckpoint, AuditEntry, AuditHead
 from tests.audit.chains import stand_alone
 from tests.builders import Cast, make_collection, make_record
 from tests.logs import unguarded
@@ -272,7 +272,7 @@ def test_a_chain_that_is_gone_shows(chain: tuple[str, str]) -> None:
     kept = list(checkpoints.of())
     with tampering():
         remove(chain[0], 0, 2**62)
-        for model in (AuditHead, AuditCheckpoint):
+        for model in (AuditHead, AuditCheckpoint, AuditChange):
             db.connection().execute(sa.delete(model).where(model.account_id == chain[0]))
         assert verify.everything()["valid"]
         assert verify.everything(None, kept)["account_id"] == chain[0]
