@@ -34,7 +34,7 @@ slow: servers ## Run the tests marked as slow
 	$(BIN)/pytest -m slow
 
 faults: servers ## Kill, cut and restart everything under load, 200 times
-	$(BIN)/pytest -m slow tests/webhooks/test_faults.py
+	$(BIN)/pytest -m slow tests/webhooks/test_faults.py tests/workflows/test_faults.py
 
 lint: $(VENV)/.dev ## Check style and types
 	$(BIN)/ruff check .

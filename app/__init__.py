@@ -31,6 +31,9 @@ from app.sso import roles as sso_roles
 from app.sso import routes as sso
 from app.webhooks import delivery_routes, dispatch
 from app.webhooks import routes as webhooks
+from app.workflows import dispatch as workflow_line
+from app.workflows import hook_routes, instance_routes, occurring, upkeep
+from app.workflows import routes as workflows
 
 API_BLUEPRINTS = (
     auth.blueprint,
@@ -59,10 +62,17 @@ API_BLUEPRINTS = (
     rules_routes.blueprint,
     webhooks.blueprint,
     delivery_routes.blueprint,
+    workflows.blueprint,
+    workflows.callers,
+    instance_routes.all_instances,
+    hook_routes.blueprint,
     health.blueprint,
 )
 # Imported for what they subscribe to, and for the work that they do.
-SUBSCRIBERS = (removal, tracking, audited_records, sign_ins, dispatch, sso_roles)
+SUBSCRIBERS = (
+    *(removal, tracking, audited_records, sign_ins, dispatch, sso_roles),
+    *(workflow_line, occurring, upkeep),
+)
 PAGES = (console.blueprint, apidocs.blueprint)
 
 

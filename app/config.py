@@ -266,6 +266,18 @@ class Config:
     webhook_allow_private: bool | None = _setting(
         _boolean, None, "whether webhooks may reach private addresses; default: not in production"
     )
+    workflows_per_account: int = _setting(
+        _number(1, 1000), 50, "workflows that an account may have, and as many hooks"
+    )
+    workflow_concurrency: int = _setting(
+        _number(1, 1000), 20, "instances of an account's workflows that run at once"
+    )
+    workflow_lease_seconds: int = _setting(
+        _number(1, 600), 20, "after which a step of a lost worker is taken over"
+    )
+    workflow_retention_days: int = _setting(
+        _number(1, 3650), 30, "days that instances of workflows are kept when they are over"
+    )
     max_body_bytes: int = _setting(_number(1024, 2**30), 10 * 2**20, "largest request body")
     batch_max: int = _setting(_number(1, 10_000), 1000, "records in one batch")
     trusted_proxies: int = _setting(_number(0, 10), 0, "reverse proxies in front of the service")

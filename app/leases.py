@@ -38,10 +38,15 @@ class Queue:
 
 def look(queue: Queue, limit: int, *columns: Any, where: Any = None) -> Sequence[sa.Row[Any]]:
     """Up to `limit` due rows (account_id, id and `columns`), the longest waiting first."""
+    return db.connection().execute(look_statement(queue, limit, *columns, where=where)).all()
+
+
+def look_statement(queue: Queue, limit: int, *columns: Any, where: Any = None) -> sa.Select[Any]:
+    """The statement of `look`."""
     table = queue.table
     seen = sa.select(table.c.account_id, table.c.id, *columns).where(queue.due())
     seen = seen if where is None else seen.where(where)
-    return db.connection().execute(seen.order_by(table.c.due_at).limit(limit)).all()
+    return seen.order_by(table.c.due_at).limit(limit)
 
 
 def claim(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import smtplib
 import ssl
 from collections.abc import Iterator
@@ -21,10 +22,16 @@ log = structlog.get_logger()
 TIMEOUT_SECONDS = 20
 
 
-def send(to: str, template: str, **context: Any) -> None:
-    """Send `templates/email/<template>`. Raises OSError or SMTPException when it cannot."""
+def send(to: str, template: str, *, key: str | None = None, **context: Any) -> None:
+    """Send `templates/email/<template>`. Raises OSError or SMTPException when it cannot.
+
+    What is sent again under one key has one Message-ID.
+    """
     settings = config.current()
     message = _compose(settings, to, template, context)
+    if key is not None:
+        digest = hashlib.sha256(key.encode()).hexdigest()[:32]
+        message.replace_header("Message-ID", f"<{digest}@atrium>")
     url = urlsplit(settings.mail_url)
     if url.scheme == "console":
         _write_down(settings, message)

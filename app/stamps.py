@@ -55,7 +55,21 @@ def check(versions: Iterable[Any], stamps: Iterable[Stamp]) -> None:
 def verify(stamps: Iterable[Stamp]) -> None:
     """Compare by a statement of its own. Raises Stale."""
     stamps = list(stamps)
-    check(connection().execute(sa.select(*columns(stamps))).one(), stamps)
+    parts = {
+        f"k{i}_{j}": part for i, stamp in enumerate(stamps) for j, part in enumerate(stamp.key)
+    }
+    asked = _versions(tuple(stamp.table for stamp in stamps))
+    check(connection().execute(asked, parts).one(), stamps)
+
+
+@lru_cache
+def _versions(tables: tuple[str, ...]) -> sa.Select[Any]:
+    # Made once: it is run at the beginning of every write.
+    found = []
+    for i, table in enumerate(tables):
+        key = (column == sa.bindparam(f"k{i}_{j}") for j, column in enumerate(_keys(table)))
+        found.append(sa.select(_version(table)).where(*key).scalar_subquery().label(f"stamp{i}"))
+    return sa.select(*found)
 
 
 @lru_cache

@@ -34,7 +34,8 @@ LAYERS = [
     ("collections",),
     ("audit",),
     ("webhooks",),
-    ("records", "workflows"),
+    ("records",),
+    ("workflows",),
     ("apidocs", "cli", "console", "cors", "extensions", "health", "routes"),
     ("app",),
 ]
@@ -55,6 +56,7 @@ CATCH_ALL = {
     "app.sso.saml_checks": 1,  # a time that it cannot read, by that very class
     "app.wakeups": 1,  # a lost wake-up
     "app.webhooks.dispatch": 2,  # a broken attempt, a worker without its database
+    "app.workflows.dispatch": 2,  # a broken instance, a worker without its database
 }
 
 

@@ -55,6 +55,8 @@ def test_the_quickstart_works_as_written(running: tuple[str, str], tmp_path: Pat
         '"total":1',
         '"title":"Write the whole plan","effort":1',
         '"done":true',
+        '"steps":{"pause"',
+        '"title":"Do it all","effort":7',
         '"total":0',
         '{"error":"not_found"',
     ):

@@ -10,10 +10,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
+import sqlalchemy as sa
 from flask import Flask
 
-from app import jobs
+from app import db, jobs
 from app.rest import PREFIX, Access, access_of
+from app.workflows.models import INSTANCES
 from tests.builders import PASSWORD, Caller, Cast, make_collection, make_record
 
 RANDOM_ID = "019a9f00-0000-7000-8000-00000000dead"
@@ -37,6 +39,7 @@ PUBLIC: dict[Route, str] = {
     ("POST", "/auth/saml/acs"): "the signed response is the credential",
     ("GET", "/invitations/<invitation>"): "the token of the mailed link is the credential",
     ("POST", "/invitations/<invitation>/accept"): "the same; who accepts has no user yet",
+    ("POST", "/workflow-webhooks/<token>"): "the token is the credential",
 }
 
 
@@ -220,6 +223,71 @@ WEBHOOKS: dict[Route, Case] = {
     ("GET", DELIVERY): on_a_webhook(),
     ("POST", f"{DELIVERY}/redeliver"): on_a_webhook(),
 }
+WORKFLOW, ONE_WORKFLOW = "/workflows/<uuid:workflow_id>", "workflows/{id}"
+INSTANCE, ONE_INSTANCE = "/workflow-instances/<uuid:instance_id>", "workflow-instances/{id}"
+STEPS = [{"name": "rest", "type": "wait_delay", "duration": "1h"}]
+FLOW = {"name": "flow", "trigger": {"type": "manual"}, "steps": STEPS}
+
+
+def a_workflow(owner: Caller) -> str:
+    return str(owner.post("workflows", FLOW).json["id"])
+
+
+def an_instance(owner: Caller) -> str:
+    return str(owner.post(f"workflows/{a_workflow(owner)}/trigger").json["instance_id"])
+
+
+def a_failed_instance(owner: Caller) -> str:
+    id = an_instance(owner)
+    with owner.app.app_context(), db.transaction() as session:
+        session.execute(sa.update(INSTANCES).values(status="failed", due_at=None))
+    return id
+
+
+def on_a_workflow(body: Any = None) -> Owned:
+    """A route below one workflow."""
+    return Owned(a_workflow, ONE_WORKFLOW, body, "workflow_id")
+
+
+HOOK, ONE_HOOK = "/hooks/<uuid:hook_id>", "hooks/{id}"
+DELETING = {"type": "delete_record", "config": {"collection": "posts", "record_id": "x"}}
+A_HOOK = {"name": "hook", "trigger": {"type": "manual"}, "actions": [DELETING]}
+
+
+def a_hook(owner: Caller) -> str:
+    return str(owner.post("hooks", A_HOOK).json["id"])
+
+
+def on_a_hook(body: Any = None) -> Owned:
+    """A route below one hook."""
+    return Owned(a_hook, ONE_HOOK, body, "hook_id")
+
+
+WORKFLOWS: dict[Route, Case] = {
+    ("GET", "/hooks"): Own(),
+    ("POST", "/hooks"): Own(lambda cast: A_HOOK, (201,)),
+    ("GET", HOOK): on_a_hook(),
+    ("PUT", HOOK): on_a_hook({"name": "other"}),
+    ("PATCH", HOOK): on_a_hook({"name": "other"}),
+    ("DELETE", HOOK): on_a_hook(),
+    ("PATCH", f"{HOOK}/toggle"): on_a_hook(),
+    ("POST", f"{HOOK}/trigger"): on_a_hook(),
+    ("GET", f"{HOOK}/executions"): on_a_hook(),
+    ("GET", "/workflows"): Own(),
+    ("POST", "/workflows"): Own(lambda cast: FLOW, (201,)),
+    ("GET", WORKFLOW): on_a_workflow(),
+    ("PUT", WORKFLOW): on_a_workflow({"name": "other"}),
+    ("PATCH", WORKFLOW): on_a_workflow({"name": "other"}),
+    ("DELETE", WORKFLOW): on_a_workflow(),
+    ("PATCH", f"{WORKFLOW}/toggle"): on_a_workflow(),
+    ("POST", f"{WORKFLOW}/trigger"): on_a_workflow(),
+    ("GET", f"{WORKFLOW}/instances"): on_a_workflow(),
+    ("GET", "/workflow-instances"): Own(),
+    ("POST", "/workflow-instances/resume"): Own(),
+    ("GET", INSTANCE): Owned(an_instance, ONE_INSTANCE, part="instance_id"),
+    ("POST", f"{INSTANCE}/cancel"): Owned(an_instance, ONE_INSTANCE, part="instance_id"),
+    ("POST", f"{INSTANCE}/resume"): Owned(a_failed_instance, ONE_INSTANCE, part="instance_id"),
+}
 CONFIGURATION, ONE_CONFIGURATION = "/admin/configuration", "admin/configuration/{id}"
 NOWHERE = "http://127.0.0.1:9"
 PROVIDER = {
@@ -311,6 +379,7 @@ CASES: dict[Route, Case] = {
     **INVITATIONS,
     **KEYS,
     **WEBHOOKS,
+    **WORKFLOWS,
     **SSO,
 }
 

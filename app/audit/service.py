@@ -100,4 +100,5 @@ def _sorted_by(asked: Mapping[str, Any]) -> str:
 
 def _order(columns: Iterable[Any], ascending: bool) -> list[Any]:
     # The direction of the ids is that of the rest, so that an index is walked one way.
-    return [column.asc() if ascending else column.desc() for column in columns]
+    orders = (column.asc() if ascending else column.desc() for column in columns)
+    return [order.nulls_last() if order.element.nullable else order for order in orders]

@@ -59,6 +59,8 @@ TRACKED: dict[str, Tracked] = {
         untold=frozenset({"failing_since"}),
         hidden=frozenset({"secret", "previous_secret", "headers"}),
     ),
+    # The headers and addresses in steps may hold others' secrets.
+    "workflows": Tracked(hidden=frozenset({"steps", "token", "token_key"})),
     "provider_settings": Tracked(hidden=frozenset({"secrets"})),
     "identities": Tracked(
         untold=frozenset({"groups", "last_used_at"}), hidden=frozenset({"subject"})
@@ -80,6 +82,11 @@ EXEMPT: dict[str, str] = {
     "webhook_versions": "a version that caches are checked by",
     "webhook_deliveries": "deliveries; the change that they tell of is audited",
     "webhook_attempts": "attempts",
+    "workflow_versions": "the steps of older versions, which the entries of their workflow tell",
+    "workflow_schedules": "when what a definition says is due next",
+    "workflow_instances": "runs, kept with their logs; what they change is audited",
+    "workflow_step_logs": "a log itself",
+    "workflow_subscriptions": "what instances wait for",
     "account_code_counter": "how many codes were given out; the account's entries tell its code",
     "collection_revisions": "the DDL of a change that the entries of its collection tell",
     "audit_changes": "where in the log what is told; kept by the log itself",

@@ -13,13 +13,12 @@ from typing import Any
 import sqlalchemy as sa
 
 from app import db
-from app.audit import checkpoints, digest, entries
+from app.audit import checkpoints, digest, entries, listed
 from app.audit.models import AuditCheckpoint, AuditEntry, AuditHead
 
 Entry = Mapping[str, Any]
 Progress = Callable[[int], None]
 LOWEST = -(2**63)  # nobody hides below the first entry
-TOLD_TWICE = ("operation", "table_name", "record_id", "user_id", "occurred_at")
 VALUES, ACTOR = ("old_value", "new_value"), digest.ACTOR_COLUMNS
 
 
@@ -179,12 +178,7 @@ def _accounts(kept: Iterable[checkpoints.Checkpoint]) -> list[str]:
     session = db.db.session
     found = {*session.scalars(sa.select(AuditHead.account_id)), *(c["account_id"] for c in kept)}
     found |= set(session.scalars(sa.select(AuditCheckpoint.account_id).distinct()))
-    last: str | None = ""
-    while last is not None:  # from account to account by the index, past all their entries
-        above = sa.select(sa.func.min(AuditEntry.account_id)).where(AuditEntry.account_id > last)
-        last = session.scalar(above)
-        found |= {last} if last else set()
-    return sorted(found)
+    return sorted(found.union(listed.accounts()))
 
 
 def _begin(account_id: str, kept: Iterable[checkpoints.Checkpoint]) -> Chain:
@@ -210,18 +204,11 @@ def _verify(account_id: str, kept: list[checkpoints.Checkpoint]) -> Iterator[int
         if newest == chain.last_id or not chain.report.valid:  # else more was written meanwhile
             _check_head(chain, head)
             break
-    _check_listed(chain)
+    if chain.report.valid:
+        wrong = listed.fault(account_id, chain.last_id, chain.report.checked)
+        if wrong is not None:
+            chain.report.blame(wrong, "lists do not tell the entries as they are")
     yield chain.close()
-
-
-def _check_listed(chain: Chain) -> None:
-    """Whether lists, which go by the changes, tell each entry once, and as what it is."""
-    report, told = chain.report, entries.CHANGES.c
-    same = (told[name] == entries.LOG.c[name] for name in TOLD_TWICE)
-    mine = (told.account_id == report.account_id, told.last_id <= chain.last_id)
-    listed = sa.select(sa.func.count()).select_from(entries.told_by(*mine, *same))
-    if report.valid and db.connection().scalar(listed) != report.checked:
-        report.blame(None, "lists do not tell the entries as they are")
 
 
 def _ends(account_id: str) -> tuple[int, tuple[int, str]]:

@@ -21,7 +21,6 @@ from app.collections.definition import ALL_FIELDS, Definition, is_expression
 from app.collections.fields import SYSTEM_FIELDS, Field
 from app.errors import Forbidden, Unauthorized, problem
 from app.rules import depth, sql
-from app.stamps import Stamp
 
 MASKED = "You see {} masked, so it can be neither filtered nor sorted by."
 
@@ -210,17 +209,6 @@ def followed_by(node: rules.Node) -> frozenset[tuple[str, ...]]:
     """The dotted names of an expression."""
     names = (part.path for part in rules.walk(node) if isinstance(part, rules.Name))
     return frozenset(path for path in names if len(path) > 1)
-
-
-def led_to(definition: Definition, node: rules.Node) -> set[Stamp]:
-    """The versions of the collections that an expression's dotted names lead to."""
-    found: set[Stamp] = set()
-    for part in rules.walk(node):
-        here: Definition | None = definition
-        for step in part.path[:-1] if isinstance(part, rules.Name) else ():
-            here = here.target(step) if here else None
-            found |= {here.stamp} if here else set()
-    return found
 
 
 def _in_scope(caller: Principal, definition: Definition, operation: str) -> bool:

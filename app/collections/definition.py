@@ -20,7 +20,7 @@ from app.collections.columns import TableColumns
 from app.collections.fields import RETURN_TYPES, SYSTEM_FIELDS, TYPES, ComputedField, Field
 from app.collections.models import Collection
 from app.errors import NotFound
-from app.rules import Name, Node, RuleError, Scope, Type, condition, sql, value, walk
+from app.rules import Name, Node, RuleError, Scope, Type, condition, parse, sql, value, walk
 from app.rules.nodes import Literal
 from app.stamps import Stamp
 
@@ -122,6 +122,7 @@ class Definition:
     @cached_property
     def conditions(self) -> Mapping[str, Node | None]:
         """The tree of each operation's rule that is an expression; None where it has none."""
+        self.stamps  # noqa: B018 - not newer than what the trees are made of
         return {operation: self._condition(operation) for operation in OPERATIONS}
 
     def _condition(self, operation: str) -> Node | None:
@@ -142,8 +143,14 @@ class Definition:
 
     @property
     def stamp(self) -> Stamp:
-        """What must be unchanged for this to be still true."""
+        """What must be unchanged for this to be still true, but for its rules."""
         return Stamp("collections", (self.id,), self.version)
+
+    @cached_property
+    def stamps(self) -> frozenset[Stamp]:
+        """What must be unchanged for the rules, too: they lead to fields of other collections."""
+        texts = (self.rule(operation) or "" for operation in OPERATIONS)
+        return frozenset({self.stamp} | {one.stamp for text in texts for one in led_to(self, text)})
 
     def rule(self, operation: str) -> str | None:
         """The rule of an operation; None closes it."""
@@ -158,6 +165,19 @@ class Definition:
 def is_expression(rule: str) -> bool:
     """Whether a rule is more than empty (open) or `true` (signed in)."""
     return rule != "" and rule.strip() != "true"
+
+
+def led_to(start: Definition, text: str) -> Iterator[Definition]:
+    """The collections that an expression's dotted names lead to."""
+    if "." not in text:
+        return
+    with suppress(RuleError, NotFound):
+        for part in walk(parse(text)):
+            here: Definition | None = start
+            for step in part.path[:-1] if isinstance(part, Name) else ():
+                here = here.target(step) if here else None
+                if here:
+                    yield here
 
 
 def types_of(fields: Mapping[str, Field]) -> dict[str, Type]:

@@ -10,6 +10,7 @@ from typing import Any
 from app.accounts.models import PII_GROUP
 from app.auth.principal import Principal
 from app.collections.fields import ComputedField, Field
+from app.rules import Asker
 
 FULL = "*" * 8
 LONGEST_MASK = 200
@@ -22,7 +23,7 @@ SHAPES = {
 KEPT = re.compile(r"\{(first|last):([0-9]{1,3})\}")
 
 
-def masks_for(caller: Principal) -> bool:
+def masks_for(caller: Principal | Asker) -> bool:
     """Whether the caller sees personal data masked."""
     return not caller.is_superadmin and PII_GROUP not in caller.groups
 

@@ -22,6 +22,8 @@ blueprint = rest.Blueprint(
     description="Try rules out before they are saved. Superadmins only.",
 )
 
+OF_THE_SIGNED_IN = ("email", "role", "groups", "is_superadmin")
+NOT_SIGNED_IN = "Only who has signed in has this: give an id, too."
 OWNER = "@owns_record() || @has_role(admin)"
 
 
@@ -91,7 +93,10 @@ class RuleTestResult(rest.Schema):
 
 
 class WhatToExplain(rest.Schema):
-    """An operation, who asks (a user or a made-up caller), and with which record."""
+    """An operation, who asks (a user or a made-up caller), and with which record.
+
+    Of a made-up caller without an id nothing may be said but the account that is acted in.
+    """
 
     operation = _operation(required=True)
     user_id = rest.Text()
@@ -107,6 +112,14 @@ class WhatToExplain(rest.Schema):
         """A user and a made-up caller exclude each other."""
         if "user_id" in data and "auth" in data:
             raise ma.ValidationError("Give user_id or auth, not both.", "user_id")
+
+    @ma.validates_schema
+    def nobody_has_nothing(self, data: dict[str, Any], **options: Any) -> None:
+        """Whoever has not signed in has neither role nor groups."""
+        auth = data.get("auth")
+        owned = [name for name in OF_THE_SIGNED_IN if auth and getattr(auth, name)]
+        if auth and not auth.id and owned:
+            raise ma.ValidationError({"auth": {name: [NOT_SIGNED_IN] for name in owned}})
 
     @ma.validates_schema
     def one_body(self, data: dict[str, Any], **options: Any) -> None:
@@ -262,12 +275,16 @@ def explain_rule(body: dict[str, Any], collection_name: str) -> dict[str, Any]:
     """Explain why a caller may or may not do something.
 
     With `user_id` for a user as they are, in their own account; with `auth` for a made-up caller;
-    with neither for somebody who has not signed in. Without a record, what can be said of all.
+    with neither, or without an id in `auth`, for somebody who has not signed in: `auth.account_id`
+    is then the account acted in, and `@request.auth.account_id` null. Without a record, what can be
+    said of all.
 
     What is created or updated hangs on what is sent: `data` is the body. Nothing is stored; the
     rule judges the new record, or the record as it is and as a patch would leave it. Without `data`
     a rule that asks for `@request.data` is answered `allowed: null`, and one for updating judges
-    the record as it is. Whether references lead to records that the caller may view is not looked
+    the record as it is. What is wrong with `data` is a 400 where a write would get as far; so is a
+    lacking `auth.account_id` where the rule asks for a new record's account, or for what references
+    lead to there. Whether references lead to records that the caller may view is not looked
     at.
     """
     collection = definition.named(collections.find(collection_name).name)
@@ -277,8 +294,9 @@ def explain_rule(body: dict[str, Any], collection_name: str) -> dict[str, Any]:
         # A superadmin may act in any account.
         within = None if caller.is_superadmin else caller.account_id
     else:
-        asker = body.get("auth") or rules.Asker()
-        within = asker.account_id
+        made_up = body.get("auth") or rules.Asker()
+        # Where nobody has signed in, the account is only that of the records.
+        within, asker = made_up.account_id, made_up if made_up.id else rules.Asker()
     question = explain.Question(
         body["operation"], asker, within, body.get("record_id"), body.get("data")
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -37,7 +37,9 @@ def update(
     found = _renaming(row, name)
     change = change_of(row, specs, partial, found)
     settled = collections.settle_rules(rules, change.new, found)
-    found += _broken_rules(change, settled)
+    found += broken_rules(change, settled)
+    if not found:
+        found = broken_elsewhere([change])
     if found:
         raise InvalidValues(found)
     changes.refuse(row_problems(change))
@@ -115,13 +117,37 @@ def carry_out(row: Collection, change: Change) -> str | None:
     return revisions.record(row.id, change.description, change.statements)
 
 
-def _broken_rules(change: Change, settled: Mapping[str, Any]) -> list[dict[str, Any]]:
+def broken_rules(change: Change, settled: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Rules that stay, and name a computed field whose new expression makes them too long."""
     kept = {key: change.new.rules.get(key) for key in collections.RULES if key not in settled}
     judged = {
         key: access.rule_problem(rule, change.new.scope) for key, rule in kept.items() if rule
     }
     return [wrong | {"field": key} for key, wrong in judged.items() if wrong]
+
+
+def broken_elsewhere(changed: Sequence[Change]) -> list[dict[str, Any]]:
+    """Rules of other collections that fit as these are, and would not as they shall be."""
+    if not any(_expressions_change(one) for one in changed):
+        return []
+    shall_be = {one.new.name.lower(): one.new for one in changed}
+    others = [one for one in definition.everything() if one.name.lower() not in shall_be]
+    with definition.instead(shall_be):
+        after = dict(wrong for one in others for wrong in _misfits(one))
+    before = dict(wrong for one in others for wrong in _misfits(one)) if after else {}
+    return [wrong | {"field": place} for place, wrong in after.items() if place not in before]
+
+
+def _expressions_change(change: Change) -> bool:
+    return any(one["property"] == "expression" for one in change.operations)
+
+
+def _misfits(one: definition.Definition) -> Iterator[tuple[str, dict[str, Any]]]:
+    for key in collections.RULES:
+        rule = one.rules.get(key) or ""
+        wrong = access.rule_problem(rule, one.scope) if "." in rule else None
+        if wrong:
+            yield f"{one.name}.{key}", wrong
 
 
 def _renaming(row: Collection, name: str | None) -> list[dict[str, Any]]:

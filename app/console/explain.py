@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from flask import request
@@ -72,8 +73,15 @@ def _told(collection: Definition, form: Form) -> dict[str, Any]:
     try:
         return decisions.explain(collection, asked)
     except InvalidValues as error:
-        wrong = [f"{one['field'].removeprefix('data.')}: {one['message']}" for one in error.details]
-        raise InvalidValues([problem("data", "invalid_json", one) for one in wrong]) from error
+        raise InvalidValues([_beside(one) for one in error.details]) from error
+
+
+def _beside(wrong: Mapping[str, Any]) -> dict[str, Any]:
+    """A problem of the question, at the form's field."""
+    if wrong["field"] == decisions.ACCOUNT:
+        return problem("account", wrong["code"], wrong["message"])
+    told = f"{wrong['field'].removeprefix('data.')}: {wrong['message']}"
+    return problem("data", "invalid_json", told)
 
 
 def _check(form: Form) -> None:

@@ -32,6 +32,8 @@ from app.console import (
     team,
     webhooks,
     work,
+    workflow_instances,
+    workflows,
 )
 from app.console.blueprint import blueprint
 from app.console.forms import Form, Page
@@ -43,7 +45,7 @@ SIGN_IN = "console/sign_in.html"
 AREAS = (
     *(audit, history, team, groups, keys, people, profile, instance, roles, links, sso),
     *(collections, schemas, rules, explain, records, record_files, record_pages),
-    *(webhooks, deliveries, work),
+    *(webhooks, deliveries, workflows, workflow_instances, work),
 )
 
 

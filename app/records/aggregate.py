@@ -74,7 +74,7 @@ def of(
     definition = definitions.named(collection)
     access = accesses.of(by, definition, "list")
     asked = parse(access, parameters)
-    checked = [*by.stamps, definition.stamp, *asked.conditions.stamps]
+    checked = [*by.stamps, *definition.stamps, *asked.conditions.stamps]
     where = [*store.scope(definition, by.account_id, access.where), *asked.conditions.where]
     statement = _statement(definition, where, asked, skip, limit)
     bound = {**access.parameters, **asked.conditions.bound}

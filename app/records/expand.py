@@ -70,7 +70,7 @@ def check_room(names: Iterable[str], found: list[dict[str, Any]]) -> None:
 def stamps_of(tree: Tree) -> Iterator[Stamp]:
     """The versions of the collections that the names lead to."""
     for branch in tree.values():
-        yield branch.target.stamp
+        yield from branch.target.stamps
         yield from stamps_of(branch.below)
 
 
@@ -130,7 +130,7 @@ def _viewable(
 ) -> dict[tuple[str, str], Row]:
     scoped = store.scope(view.definition, by.account_id, view.where)
     ids = sorted({record_id for _, record_id in keys})
-    checked = [*by.stamps, view.definition.stamp]
+    checked = [*by.stamps, *view.definition.stamps]
     rows = store.read_among(view.definition, scoped, ids, checked, view.parameters)
     return {(row["account_id"], row["id"]): row for row in rows}
 

@@ -6,7 +6,7 @@ or changed is made ready as a write makes it ready, and never stored.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import date, datetime
 from typing import Any
@@ -16,15 +16,19 @@ from sqlalchemy.dialects import sqlite
 from sqlalchemy.engine import Dialect
 
 from app import clock, db, rules
-from app.collections import access
+from app.auth import principal as principals
+from app.collections import access, masking
 from app.collections.columns import TableColumns
-from app.collections.definition import ALL_FIELDS, Definition
-from app.errors import InvalidValues, NotFound
+from app.collections.definition import ALL_FIELDS, NEVER, Definition
+from app.errors import InvalidValues, NotFound, problem
 from app.records import changes, store, values
 from app.records.store import Row
 from app.rules import sql
 
 WRITING = ("create", "update")
+ACCOUNT = "auth.account_id"
+NO_ACCOUNT = "The rule asks for the account of the new record: name it."
+LOST_ACCOUNT = "There is no such active account."
 
 
 @dataclass(frozen=True)
@@ -57,17 +61,39 @@ class _Case:
 
 
 def explain(collection: Definition, asked: Question) -> dict[str, Any]:
-    """Whether a caller may do it, and what decides. Raises NotFound, or InvalidValues for data."""
+    """Whether a caller may do it, and what decides.
+
+    Raises NotFound, or InvalidValues for what a write would get as far as finding at fault.
+    """
     rule, node = collection.rule(asked.operation), collection.conditions[asked.operation]
     told = {"collection": collection.name, "operation": asked.operation, "rule": rule}
     told |= {"clause": None, "sql": None, "parameters": None}
     before = _stored(collection, asked)
     if node is None or asked.asker.is_superadmin:
-        told |= _by_form(rule, asked.asker)
+        verdicts = iter([_by_form(rule, asked.asker), *_by_field_list(collection, asked)])
+    elif node is NEVER:
+        reason = "The rule does not fit the schema any more: closed to all but superadmins."
+        verdicts = iter([{"allowed": False, "reason": reason}])
     else:
         told |= _statement(collection, node, asked)
-        told |= _by_rule(node, rule or "", asked, _cases(collection, node, asked, before))
-    return told | (_by_field_list(collection, asked) if told["allowed"] is not False else {})
+        verdicts = _by_expression(collection, node, asked, before)
+    for verdict in verdicts:
+        if verdict["allowed"] is False:
+            break
+    return told | verdict
+
+
+def _by_expression(
+    collection: Definition, node: rules.Node, asked: Question, before: Row | None
+) -> Iterator[dict[str, Any]]:
+    """What a write asks, in its order: the first refusal ends it."""
+    rule = collection.rule(asked.operation) or ""
+    if before is not None:
+        before = store.followed(collection, [before], access.followed_by(node))[0]
+    yield _by_rule(node, rule, asked, _as_it_is(collection, asked, before))
+    yield from _by_field_list(collection, asked)
+    if asked.data is not None and (asked.operation == "create" or before is not None):
+        yield _by_rule(node, rule, asked, _as_it_would_be(collection, node, asked, before))
 
 
 def _stored(collection: Definition, asked: Question) -> Row | None:
@@ -92,37 +118,48 @@ def _by_form(rule: str | None, asker: rules.Asker) -> dict[str, Any]:
     return {"allowed": signed_in, "reason": reason}
 
 
-def _by_field_list(collection: Definition, asked: Question) -> dict[str, Any]:
+def _by_field_list(collection: Definition, asked: Question) -> Iterator[dict[str, Any]]:
     opened, data = collection.field_list(asked.operation), asked.data or {}
     if opened == ALL_FIELDS or asked.asker.is_superadmin:
-        return {}
+        return
     denied = [name for name in collection.fields if name in data and name not in opened]
-    reason = f"The field list of the operation does not open: {', '.join(denied)}."
-    return {"allowed": False, "reason": reason, "clause": None} if denied else {}
+    if denied:
+        reason = f"The field list of the operation does not open: {', '.join(denied)}."
+        yield {"allowed": False, "reason": reason}
 
 
-def _cases(
-    collection: Definition, node: rules.Node, asked: Question, before: Row | None
-) -> Sequence[_Case]:
-    """All of what the rule has to hold for: of a change, the record before and after it."""
-    paths = access.followed_by(node)
-    if before is not None:
-        before = store.followed(collection, [before], paths)[0]
+def _as_it_is(collection: Definition, asked: Question, before: Row | None) -> _Case:
+    """What the rule has to hold for before anything is made of what is sent."""
     if asked.operation not in WRITING:
-        return [_Case(before, {})]  # nothing is sent
-    if asked.data is None:
-        return [_Case(before, None)]
-    sent = values.taken(collection, asked.data)
-    if asked.operation == "update" and before is None:
-        return [_Case(None, sent)]
-    after = _made_ready(collection, asked, before)
-    after |= store.foreseen(collection, after, paths)
+        return _Case(before, {})  # nothing is sent
+    if asked.data is None or asked.operation == "create":
+        return _Case(before, None)
+    words = "" if before is None else " for the record as it is"
+    return _Case(before, values.taken(collection, asked.data), words)
+
+
+def _as_it_would_be(
+    collection: Definition, node: rules.Node, asked: Question, before: Row | None
+) -> _Case:
     if before is None:
-        return [_Case(after, sent)]
-    return [
-        _Case(before, sent, " for the record as it is"),
-        _Case(after, sent, " for the record as it would be"),
-    ]
+        _check_account(node, asked)
+    after = _made_ready(collection, asked, before)
+    after |= store.foreseen(collection, after, access.followed_by(node))
+    words = "" if before is None else " for the record as it would be"
+    return _Case(after, values.taken(collection, asked.data or {}), words)
+
+
+def _check_account(node: rules.Node, asked: Question) -> None:
+    """Ask for the account of a new record where the rule does: references lead to records there."""
+    left = rules.walk(rules.residual(node, asked.asker))
+    paths = {part.path for part in left if isinstance(part, rules.Name)}
+    if all(len(path) == 1 and path != ("account_id",) for path in paths):
+        return
+    if asked.account_id is None:
+        raise InvalidValues([problem(ACCOUNT, "required", NO_ACCOUNT)])
+    account = principals.account_as_it_is(asked.account_id)
+    if account is None or account.id != asked.account_id:
+        raise InvalidValues([problem(ACCOUNT, "invalid_reference", LOST_ACCOUNT)])
 
 
 def _made_ready(collection: Definition, asked: Question, before: Row | None) -> dict[str, Any]:
@@ -133,20 +170,17 @@ def _made_ready(collection: Definition, asked: Question, before: Row | None) -> 
         row = values.fresh(collection, body, given, found)
     else:
         stamp = {"updated_at": given["updated_at"], "updated_by": given["updated_by"]}
+        masked = masking.masks_for(asked.asker)
+        body = values.meant(collection, before, body, masked=masked)
         row = {**before, **values.changed(collection, before, body, found), **stamp}
     if found:
         raise InvalidValues([{**one, "field": f"data.{one['field']}"} for one in found])
     return row
 
 
-def _by_rule(
-    node: rules.Node, rule: str, asked: Question, cases: Sequence[_Case]
-) -> dict[str, Any]:
-    for case in cases:
-        context = case.context(asked.asker)
-        allowed = rules.surely(node, context)
-        if not allowed:
-            break
+def _by_rule(node: rules.Node, rule: str, asked: Question, case: _Case) -> dict[str, Any]:
+    context = case.context(asked.asker)
+    allowed = rules.surely(node, context)
     if allowed is None:
         return _undecided(node, rule, asked, context)
     clause = rules.deciding(node, rule, context)

@@ -116,7 +116,7 @@ def deletable(collection: str, record_id: str, *, by: Principal) -> tuple[Defini
 def _checked(collection: str, by: Principal) -> Definition:
     by.one_account()
     definition = definitions.named(collection)
-    stamps.verify([*by.stamps, definition.stamp])
+    stamps.verify([*by.stamps, *definition.stamps])
     return definition
 
 

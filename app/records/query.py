@@ -11,6 +11,7 @@ import sqlalchemy as sa
 
 from app import rules
 from app.collections import access as accesses
+from app.collections import definition as definitions
 from app.collections.access import Access
 from app.collections.fields import ComputedField, Field, Refused
 from app.errors import InvalidValues, problem
@@ -94,17 +95,19 @@ def conditions_of(
 ) -> Conditions:
     """What `filter` and `<field>=<value>` ask for; the parameters called `own` name no field."""
     where = _field_values(access, parameters, own, found)
-    node = _filter(access, _one(parameters, "filter"), found)
+    text = _one(parameters, "filter") or ""
+    node = _filter(access, text, found)
     if node is None:
         return Conditions(where, {}, ())
     compiled = accesses.filter_condition(access, node)
     bound = compiled.parameters(access.asker)
-    stamps = accesses.led_to(access.definition, node)
+    led_to = definitions.led_to(access.definition, text)
+    stamps = {stamp for one in led_to for stamp in one.stamps}
     return Conditions([*where, compiled.expression], bound, stamps)
 
 
-def _filter(access: Access, text: str | None, found: list[dict[str, Any]]) -> rules.Node | None:
-    if text is None or not text.strip():
+def _filter(access: Access, text: str, found: list[dict[str, Any]]) -> rules.Node | None:
+    if not text.strip():
         return None
     try:
         return rules.condition(text, accesses.filter_scope(access))

@@ -43,7 +43,7 @@ def page(
         skip,
         limit,
         count,
-        [*by.stamps, definition.stamp, *asked.stamps],
+        [*by.stamps, *definition.stamps, *asked.stamps],
         {**access.parameters, **asked.conditions.bound},
     )
     return _listed(rows, access, asked), total
@@ -60,7 +60,7 @@ def walk(collection: str, parameters: Parameters, *, limit: int, by: Principal) 
         [*store.scope(definition, by.account_id, access.where), *asked.conditions.where],
         cursor.parts(asked.keys, way),
         limit + 1,
-        [*by.stamps, definition.stamp, *asked.stamps],
+        [*by.stamps, *definition.stamps, *asked.stamps],
         {**access.parameters, **asked.conditions.bound},
     )
     shown, links = cursor.answer(rows, limit, way, asked.keys, definition)
@@ -94,7 +94,7 @@ def get(
     if found:
         raise InvalidValues(found)
     scoped = store.scope(definition, by.account_id, access.where)
-    checked = [*by.stamps, definition.stamp, *set(expand.stamps_of(tree))]
+    checked = [*by.stamps, *definition.stamps, *set(expand.stamps_of(tree))]
     row = store.read_one(definition, scoped, record_id, checked, access.parameters)
     if row is None:
         raise changes.missing(access)
@@ -144,7 +144,7 @@ def writing(collection: str, by: Principal) -> Iterator[Definition]:
     try:
         with db.transaction():
             definition = definitions.named(collection)
-            stamps.verify([*by.stamps, definition.stamp, *webhooks.stamps_of(by.account_id)])
+            stamps.verify([*by.stamps, *definition.stamps, *webhooks.stamps_of(by.account_id)])
             yield definition
     except Clash as clash:
         raise clashes.explained(clash) from clash

@@ -52,7 +52,7 @@ def exported(collection: str, format: str, parameters: Parameters, *, by: Princi
         asked.names,
         [*store.scope(definition, by.account_id, access.where), *conditions.where],
         asked.order_by,
-        [*by.stamps, definition.stamp, *conditions.stamps],
+        [*by.stamps, *definition.stamps, *conditions.stamps],
         {**access.parameters, **conditions.bound},
     )
     shown = (views.shown(row, asked.names, access) for row in rows)

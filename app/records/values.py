@@ -19,6 +19,7 @@ from app.collections.definition import Definition
 from app.collections.fields import SYSTEM_FIELDS, Refused
 from app.errors import Forbidden, InvalidValues, problem
 from app.records import store
+from app.records.views import SYSTEM_COLUMNS
 
 Body = Mapping[str, Any]
 Values = dict[str, Any]
@@ -85,6 +86,13 @@ def changed(
     return _clean(definition, {**missing, **body}, found, missing.keys())
 
 
+def meant(definition: Definition, row: Body, sent: Body, *, masked: bool) -> Body:
+    """What of a body is meant as a change: not what comes back as it was shown masked."""
+    if not masked:
+        return sent
+    return {n: v for n, v in sent.items() if not _is_masked_view(definition, row, n, v)}
+
+
 def clean_changes(
     access: Access,
     rows: Sequence[store.Row],
@@ -95,9 +103,9 @@ def clean_changes(
     """The values that each record is to change to; `absent` are those of what was not sent."""
     _check_written(access, bodies, problems)
     changes: list[Values] = []
+    masked = masking.masks_for(access.caller)
     for index, (row, sent) in enumerate(zip(rows, bodies, strict=True)):
-        # What comes back as it was shown masked was not meant as a change.
-        body = {n: v for n, v in sent.items() if not _is_masked_view(access, row, n, v)}
+        body = meant(access.definition, row, sent, masked=masked)
         missing = {name: value for name, value in absent.items() if name not in sent}
         found: list[dict[str, Any]] = []
         changes.append(changed(access.definition, row, body, found, missing))
@@ -107,19 +115,20 @@ def clean_changes(
 
 
 def sent_to(access: Access, bodies: Sequence[Body]) -> list[Values]:
-    """What the access's rule sees of bodies: the values that its fields take."""
+    """What the access's rule sees of bodies."""
     if access.condition is None:
         return [{} for _ in bodies]
     return [taken(access.definition, body) for body in bodies]
 
 
 def taken(definition: Definition, body: Body) -> Values:
-    """The values that the fields take of a body; of what they refuse, nothing."""
+    """The values that fields, also the system's, take of a body; of what they refuse, nothing."""
     found = {}
-    for name, field in definition.fields.items():
-        if body.get(name) is not None:
+    for name, value in body.items():
+        field = definition.fields.get(name) or SYSTEM_COLUMNS.get(name)
+        if field is not None and value is not None:
             with suppress(Refused):
-                found[name] = field.clean(body[name])
+                found[name] = field.clean(value)
     return found
 
 
@@ -139,9 +148,9 @@ def _check_written(access: Access, bodies: Sequence[Body], problems: Problems) -
         raise
 
 
-def _is_masked_view(access: Access, row: store.Row, name: str, value: Any) -> bool:
-    field = access.definition.fields.get(name)
-    if field is None or row[name] is None or not accesses.sees_masked(access.caller, field):
+def _is_masked_view(definition: Definition, row: Body, name: str, value: Any) -> bool:
+    field = definition.fields.get(name)
+    if field is None or row[name] is None or not field.pii:
         return False
     return bool(value == masking.masked(field, field.shown(row[name])))
 
@@ -205,7 +214,7 @@ def _check_references(
 
 def _visible(collection: str, account_id: str, ids: set[str], by: Principal) -> set[str]:
     target = definitions.named(collection)
-    stamps.verify([target.stamp])
+    stamps.verify(target.stamps)
     if not accesses.may(by, target, "view"):
         return set()
     access = accesses.of(by, target, "view")

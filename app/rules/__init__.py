@@ -48,6 +48,7 @@ from app.rules.check import Scope, condition, value
 from app.rules.evaluate import UNKNOWN, Asker, Context, evaluate, holds
 from app.rules.explain import Clause, deciding, surely, undecided
 from app.rules.nodes import Name, Node, RuleError, Sent, Type, walk
+from app.rules.parser import parse
 from app.rules.residual import about_caller, residual, truth
 
 __all__ = [
@@ -66,6 +67,7 @@ __all__ = [
     "deciding",
     "evaluate",
     "holds",
+    "parse",
     "residual",
     "surely",
     "truth",

@@ -52,6 +52,8 @@ class Scope:
     """Whether `@request` and the functions about the caller may be used."""
     open: bool = False
     """Whether every name is allowed, with a type that only its value tells."""
+    furthest: int = FURTHEST
+    """How many dots a name has at most."""
     refused: Mapping[str, str] = field(default_factory=dict)
     """Names that are there but may not be used, and what is said of them."""
 
@@ -71,7 +73,7 @@ class _Checker:
         self.scope = scope
 
     def whole(self, text: str, wanted: Type) -> Node:
-        checked = expect(self.check(parse(text)), wanted)
+        checked = expect(self.check(parse(text, self.scope.furthest)), wanted)
         if sum(1 for _ in walk(checked)) > MOST_NODES:
             raise RuleError("With the computed fields that it names this is too long.", 0)
         return checked

@@ -36,16 +36,16 @@ CALLER = ("id", "email", "role", "account_id")
 HINTS = {"==": "=", "and": "AND", "or": "OR", "not": "NOT", "in": "IN", "is": "IS"}
 
 
-def parse(text: str) -> Node:
-    """The tree of an expression. Raises RuleError."""
+def parse(text: str, furthest: int = FURTHEST) -> Node:
+    """The tree of an expression whose dotted names go no further. Raises RuleError."""
     if len(text) > LONGEST:
         raise RuleError(f"An expression has at most {LONGEST} characters.", LONGEST)
-    return _Parser(tokens(text)).whole()
+    return _Parser(tokens(text), furthest).whole()
 
 
 class _Parser:
-    def __init__(self, found: Sequence[Token]) -> None:
-        self.tokens = found
+    def __init__(self, found: Sequence[Token], furthest: int) -> None:
+        self.tokens, self.furthest = found, furthest
         self.index = 0
         self.depth = 1
         self.count = 0
@@ -182,8 +182,8 @@ class _Parser:
         if self.next.value == "(" and self.next.kind == "symbol":
             return self.call(first)
         path, end = self.path(first)
-        if len(path) > FURTHEST + 1:
-            raise RuleError(f"A name follows at most {FURTHEST} references.", first.start)
+        if len(path) > self.furthest + 1:
+            raise RuleError(f"A name follows at most {self.furthest} references.", first.start)
         return self.made(Name(first.start, end, path))
 
     def path(self, first: Token) -> tuple[tuple[str, ...], int]:

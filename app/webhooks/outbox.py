@@ -47,6 +47,11 @@ def stamps_of(account_id: str | None) -> list[Stamp]:
     return [listeners.stamp]
 
 
+def checked_version(account_id: str) -> int | None:
+    """The version of an account's listeners that the open transaction has checked."""
+    return _checked(account_id).stamp.version
+
+
 @events.subscribe(events.RecordChanged)
 def note(event: events.RecordChanged) -> None:
     """Write the deliveries of a change, at the end of its transaction."""

@@ -53,6 +53,13 @@ BEGIN
 END $$
 """
 
+REFUSE = """
+CREATE OR REPLACE FUNCTION refuse_audit_change() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+  RAISE EXCEPTION '% is append-only', TG_TABLE_NAME;
+END $$
+"""
+
 
 def upgrade() -> None:
     """Apply the revision."""
@@ -83,6 +90,7 @@ def upgrade() -> None:
 
 def _guard_postgres() -> None:
     op.execute(ON_POSTGRES)
+    op.execute(REFUSE)
     # A new head stands at 0, and is moved like any other.
     op.execute(
         "CREATE TRIGGER audit_heads_moved AFTER UPDATE OF last_id ON audit_heads"

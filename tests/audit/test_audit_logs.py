@@ -296,6 +296,17 @@ def test_the_database_refuses_changes(app: Flask, cast: Cast) -> None:
     assert verified(cast.root)["valid"]
 
 
+@pytest.mark.parametrize("order", ["asc", "desc"])
+def test_what_has_no_request_comes_last_in_both_directions(cast: Cast, order: str) -> None:
+    make_collection(cast.root)
+    query = f"sort_by=request_id&sort_order={order}&limit=500"
+    found = [one["request_id"] for one in cast.root.get(f"audit-logs/?{query}").json["items"]]
+    named = [one for one in found if one is not None]
+    assert named
+    assert None in found
+    assert found == sorted(named, reverse=order == "desc") + [None] * found.count(None)
+
+
 FILTERS: list[dict[str, Any]] = [
     {},
     *({name: "x"} for name in service.FILTERS),

@@ -42,6 +42,11 @@ UNTOLD: dict[Route, str] = {
     ("POST", "/webhooks/<uuid:webhook_id>/test"): "a delivery",
     ("POST", "/webhooks/<uuid:webhook_id>/deliveries/redeliver"): "a job, and deliveries",
     ("POST", "/webhooks/<uuid:webhook_id>/deliveries/<uuid:delivery_id>/redeliver"): "a delivery",
+    ("POST", "/workflows/<uuid:workflow_id>/trigger"): "an instance, whose changes are audited",
+    ("POST", "/hooks/<uuid:hook_id>/trigger"): "an instance, whose changes are audited",
+    ("POST", "/workflow-instances/resume"): "an instance",
+    ("POST", "/workflow-instances/<uuid:instance_id>/cancel"): "an instance",
+    ("POST", "/workflow-instances/<uuid:instance_id>/resume"): "an instance",
     ("POST", "/admin/configuration/test-connection"): "nothing: it only tries",
     ("POST", "/account/sso/plan"): "nothing: it only plans",
     ("POST", "/rules/validate"): "nothing: it only judges",
@@ -258,6 +263,10 @@ def test_routes_without_a_credential_are_audited(app: Flask, cast: Cast) -> None
     assert accepted > 5
     assert whose(cast) == "fay@acme.example"
     seen.add(("POST", "/invitations/<invitation>/accept"))
+    seen.add(("POST", "/workflow-webhooks/<token>"))
+    flow = {**tenancy.FLOW, "trigger": {"type": "webhook"}}
+    token = cast.alice.post("workflows", flow).json["trigger"]["token"]
+    assert check(cast, lambda: anyone.post(f"workflow-webhooks/{token}")) == 0
     with openid.providing() as provider:
         seen |= signed_in_by_providers(Stage(app, cast, provider))
     assert seen == {route for route in tenancy.PUBLIC if route[0] != "GET"}

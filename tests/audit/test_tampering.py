@@ -16,9 +16,9 @@ import sqlalchemy as sa
 from flask import Flask
 
 from app import db
-from app.audit import checkpoints, digest, entries, erase, verify
+from app.audit import checkpoints, digest, entries, erase, listed, verify
 from app.audit.entries import CHANGES
-from app.audit.models import AuditCheckpoint, AuditEntry, AuditHead
+from app.audit.models import AuditChange, AuditCheckpoint, AuditEntry, AuditHead
 from tests.audit.chains import stand_alone
 from tests.builders import Cast, make_collection, make_record
 from tests.logs import unguarded
@@ -139,17 +139,39 @@ def test_values_emptied_with_their_salt_show(chain: tuple[str, str]) -> None:
 
 def test_what_lists_go_by_shows_when_it_is_not_what_the_log_tells(chain: tuple[str, str]) -> None:
     mine = sa.select(CHANGES).where(CHANGES.c.account_id == chain[0]).order_by(CHANGES.c.first_id)
-    change = dict(db.connection().execute(mine).mappings().all()[2])
-    place = (CHANGES.c.account_id == chain[0], CHANGES.c.first_id == change["first_id"])
-    others = {name: other({**change, "id": 0}, name) for name in ("record_id", "occurred_at")}
-    others |= {"first_id": change["first_id"] + 1, "last_id": change["last_id"] - 1}
-    forged = [sa.update(CHANGES).where(*place).values({n: v}) for n, v in others.items()]
-    twice = sa.insert(CHANGES).values({**change, "first_id": change["last_id"]})
-    for what in (*forged, sa.delete(CHANGES).where(*place), twice):
-        with tampering():
-            db.connection().execute(what)
-            found(chain[0], str(what))
+    for change in map(dict, db.connection().execute(mine).mappings().all()[2:6]):
+        first, last = change["first_id"], change["last_id"]
+        place = (CHANGES.c.account_id == chain[0], CHANGES.c.first_id == first)
+        others = {name: other({**change, "id": 0}, name) for name in listed.TOLD_TWICE}
+        others |= {"account_id": chain[1], "entries": change["entries"] + 1}
+        others |= {"first_id": first + 1, "last_id": last + 1_000_000}
+        edited = [sa.update(CHANGES).where(*place).values({n: v}) for n, v in others.items()]
+        made = [
+            change | {"first_id": -5, "user_id": "mallory"},
+            change | {"first_id": 10**12, "last_id": 10**12},
+            change | {"account_id": "nobody"},
+        ]
+        inserted = [sa.insert(CHANGES).values(values) for values in made]
+        for what in (*edited, *inserted, sa.delete(CHANGES).where(*place)):
+            with tampering():
+                db.connection().execute(what)
+                found(chain[0], str(what))
     assert verify.everything()["valid"]
+
+
+def test_lists_that_leave_one_entry_out_and_tell_another_twice_show(
+    chain: tuple[str, str],
+) -> None:
+    mine = sa.select(CHANGES).where(CHANGES.c.account_id == chain[0]).order_by(CHANGES.c.first_id)
+    changes = [dict(row) for row in db.connection().execute(mine).mappings()]
+    alone = next(one for one in changes if one["entries"] == 1)
+    several = next(one for one in changes if one["entries"] > 1)
+    with tampering():
+        gone = CHANGES.c.first_id == alone["first_id"]
+        db.connection().execute(sa.delete(CHANGES).where(gone))
+        twice = several | {"first_id": several["last_id"], "entries": 1}
+        db.connection().execute(sa.insert(CHANGES).values(twice))
+        found(chain[0], "one for the other")
 
 
 def test_columns_swapped_between_neighbours_show(chain: tuple[str, str]) -> None:
@@ -250,7 +272,7 @@ def test_a_chain_that_is_gone_shows(chain: tuple[str, str]) -> None:
     kept = list(checkpoints.of())
     with tampering():
         remove(chain[0], 0, 2**62)
-        for model in (AuditHead, AuditCheckpoint):
+        for model in (AuditHead, AuditCheckpoint, AuditChange):
             db.connection().execute(sa.delete(model).where(model.account_id == chain[0]))
         assert verify.everything()["valid"]
         assert verify.everything(None, kept)["account_id"] == chain[0]

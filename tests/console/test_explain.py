@@ -134,6 +134,17 @@ def test_nobody_signed_in_needs_no_account(superadmin: Browser, posts: dict[str,
     assert "no such record" in beside(answer, "record_id")
 
 
+def test_the_account_is_asked_for_where_the_rule_asks_for_it(
+    cast: Cast, superadmin: Browser, posts: dict[str, str]
+) -> None:
+    rules = {"create_rule": "account_id != null"}
+    assert cast.root.put("collections/posts/rules", rules).status_code == 200
+    sent = {"who": "nobody", "email": "", "operation": "create", "data": "{}"}
+    answer = ask(superadmin, posts, **sent, account="")
+    assert (answer.status_code, "name it" in beside(answer, "account")) == (400, True)
+    assert verdict(ask(superadmin, posts, **sent).text)[0] == "allowed"
+
+
 REFUSED = [
     ({"email": ""}, "email", "Fill this in."),
     ({"account": ""}, "account", "Fill this in."),

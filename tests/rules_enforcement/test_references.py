@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 import sqlalchemy as sa
 from flask import Flask
 
@@ -135,7 +136,9 @@ def test_a_rule_that_no_longer_parses_lets_nobody_in(
         assert caller.delete(url).status_code in (401, 404)
     assert cast.root.acting_in("acme").get(url).json["title"] == "t"
     asked = {"operation": "view", "user_id": cast.bob.id, "record_id": record["id"]}
-    assert cast.root.post("collections/posts/rules/explain", asked).json["allowed"] is False
+    told = cast.root.post("collections/posts/rules/explain", asked).json
+    assert (told["allowed"], told["clause"]) == (False, None)
+    assert "does not fit the schema" in told["reason"]
 
 
 def test_a_rule_may_lead_to_a_field_that_this_process_has_not_seen_yet(
@@ -183,3 +186,66 @@ def test_a_clash_shows_only_to_whom_the_rule_lets_write(cast: Cast) -> None:
     assert cast.bob.patch(f"records/posts/{mine['id']}", {"code": "1"}).status_code == 403
     cast.root.put("collections/posts/rules", {"update_rule": "@owns_record()"})
     assert cast.bob.patch(f"records/posts/{mine['id']}", {"code": "1"}).status_code == 409
+
+
+LENGTH = {"name": "c", "type": "computed", "expression": "length(name)", "return_type": "number"}
+
+
+@pytest.mark.parametrize("saved", ["before", "after"])
+def test_a_rule_follows_the_expression_of_a_field_that_it_leads_to(
+    app: Flask, cast: Cast, saved: str
+) -> None:
+    """At once, also in a process that knows the old expression, whenever the rule was saved."""
+    led = {f"{one}_rule": "team.c = 3" for one in ("list", "view", "create", "update", "delete")}
+    teams = make_collection(cast.root, "teams", [NAME, LENGTH])
+    make_collection(cast.root, schema=[NAME, refers("team", "teams")])
+    make_collection(cast.root, "notes", [NAME, refers("post", "posts")])
+    team = make_record(cast.alice, "teams", name="red")["id"]
+    post = make_record(cast.alice, name="a", team=team)["id"]
+    note = make_record(cast.alice, "notes", name="n", post=post)["id"]
+    if saved == "before":
+        assert cast.root.put("collections/posts/rules", led).status_code == 200
+        assert names(cast.bob, "posts") == ["a"]
+    cast.bob.get("records/teams")
+    old = app.extensions["atrium.caches"]["definitions"]._values["teams"]
+    longer = {"name": "c", "expression": "length(name) + 1"}
+    patched = cast.root.patch(f"collections/{teams['id']}", {"schema": [LENGTH | longer]})
+    assert patched.status_code == 200, patched.json
+    assert cast.root.put("collections/posts/rules", led).status_code == 200
+    for shut in (
+        lambda: names(cast.bob, "posts") == [],
+        lambda: cast.bob.get(f"records/posts/{post}").status_code == 404,
+        lambda: cast.bob.post("records/posts", {"name": "b", "team": team}).status_code == 403,
+        lambda: cast.bob.patch(f"records/posts/{post}", {"name": "b"}).status_code == 404,
+        lambda: cast.bob.delete(f"records/posts/{post}").status_code == 404,
+        lambda: "post" not in cast.bob.get(f"records/notes/{note}?expand=post").json["expand"],
+        lambda: names(cast.bob, "notes", filter="post.name = 'a'") == [],
+    ):
+        definitions = app.extensions["atrium.caches"]["definitions"]
+        definitions.put("teams", old)
+        if saved == "after":
+            definitions._values.pop("posts", None)
+        assert shut()
+
+
+def test_a_change_that_would_break_rules_elsewhere_is_refused(cast: Cast) -> None:
+    teams = make_collection(cast.root, "teams", [NAME, LENGTH])
+    rule = " && ".join(["team.c > 1"] * 45)
+    make_collection(cast.root, schema=[NAME, refers("team", "teams")], list_rule=rule)
+    long = LENGTH | {"expression": " + ".join(["length(name)"] * 60)}
+    answer = cast.root.patch(f"collections/{teams['id']}", {"schema": [long]})
+    assert answer.status_code == 400
+    assert [(one["field"], one["code"]) for one in answer.json["details"]] == [
+        ("posts.list_rule", "rule_invalid")
+    ]
+    item = {"name": "teams", "schema": [NAME, long]}
+    told = cast.root.get("collections/export").json
+    asked = {"data": {**told, "collections": [item]}, "strategy": "update"}
+    answer = cast.root.post("collections/import", asked)
+    assert answer.status_code == 400, answer.json
+    assert [one["field"] for one in answer.json["details"]] == ["posts.list_rule"]
+    own = " && ".join(["c > 1"] * 45)
+    assert cast.root.put("collections/posts/rules", {"list_rule": "true"}).status_code == 200
+    assert cast.root.put("collections/teams/rules", {"list_rule": own}).status_code == 200
+    answer = cast.root.post("collections/import", asked)
+    assert [one["field"] for one in answer.json["details"]] == ["teams.list_rule"]

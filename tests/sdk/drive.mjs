@@ -133,6 +133,40 @@ const sent = await alice.webhooks.listDeliveries(hook.id, { limit: 5, offset: 0 
 assert.deepEqual([sent.total, sent.items[0].event, sent.items[0].response_status], [1, "webhook.test", 405]);
 await alice.webhooks.delete(hook.id);
 await refused(404, alice.webhooks.get(hook.id));
+
+// Workflows and hooks.
+const step = { name: "note", type: "action", action_type: "create_record", config: { collection: "books", data: { title: "{{ trigger.title }}" } } };
+const flow = await alice.workflows.create({ name: "Note", trigger: { type: "manual" }, steps: [step, { name: "rest", type: "wait_delay", duration: "1h" }] });
+assert.deepEqual([flow.trigger_type, flow.enabled, flow.steps.length], ["manual", true, 2]);
+assert.equal((await alice.workflows.update(flow.id, { name: "Notes" })).name, "Notes");
+assert.equal((await alice.workflows.list({ trigger_type: "manual", limit: 5, offset: 0 })).total, 1);
+const { instance_id: run } = await alice.workflows.trigger(flow.id, { title: "Noted" });
+const settled = async () => {
+  for (let tries = 0; tries < 100; tries += 1) {
+    const found = await alice.workflows.getInstance(run);
+    if (!["pending", "running"].includes(found.status)) return found;
+    await new Promise((resolve) => setTimeout(resolve, 100));
+  }
+  throw new Error("the workflow does not move");
+};
+const waiting = await settled();
+assert.deepEqual([waiting.status, waiting.current_step, waiting.step_logs[0].status], ["waiting", "rest", "completed"]);
+assert.equal(waiting.context.steps.note.output.title, "Noted");
+assert.equal((await alice.workflows.listInstances(flow.id, { status: "waiting" })).total, 1);
+await refused(409, alice.workflows.resumeInstance(run));
+assert.equal((await alice.workflows.cancelInstance(run)).status, "cancelled");
+assert.equal((await alice.workflows.toggle(flow.id)).enabled, false);
+await alice.workflows.delete(flow.id);
+const deed = { type: "delete_record", config: { collection: "books", record_id: "{{ trigger.id }}" } };
+const nightly = await alice.hooks.create({ name: "Nightly", trigger: { type: "schedule", cron: "0 4 * * *" }, actions: [deed] });
+assert.deepEqual([nightly.cron, nightly.actions], ["0 4 * * *", [deed]]);
+assert.equal((await alice.hooks.update(nightly.id, { trigger: { type: "manual" } })).trigger.type, "manual");
+assert.ok((await alice.hooks.trigger(nightly.id)).instance_id);
+assert.equal((await alice.hooks.listExecutions(nightly.id, { limit: 5, offset: 0 })).total, 1);
+assert.equal((await alice.hooks.list({ enabled: true })).total, 1);
+assert.equal((await alice.hooks.toggle(nightly.id)).enabled, false);
+await alice.hooks.delete(nightly.id);
+await refused(404, alice.hooks.get(nightly.id));
 await root.collections.delete(books.id);
 const restored = await root.collections.import({ data: await root.collections.export() });
 assert.deepEqual([restored.success, restored.imported_count], [true, 0]);

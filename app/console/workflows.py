@@ -1,0 +1,150 @@
+"""The workflows and hooks of an account: listed, made, changed, started, deleted."""
+
+from __future__ import annotations
+
+from flask import redirect, render_template, url_for
+from werkzeug.wrappers import Response as BaseResponse
+
+from app import config
+from app.accounts import tenants
+from app.console import guard, lists, places, workflow_form
+from app.console.blueprint import blueprint
+from app.console.forms import Form, Page, told
+from app.console.places import Place
+from app.errors import AppError
+from app.rest import public
+from app.workflows import hooks, service
+from app.workflows.models import HOOK, Workflow
+
+HOME = "/console/workflows"
+ACCOUNT = f"{HOME}/<uuid:account_id>"
+KIND = f"{ACCOUNT}/<any(workflow, hook):kind>"
+ONE = f"{KIND}/<uuid:workflow_id>"
+NEW_PAGE, ONE_PAGE = "console/workflows/new.html", "console/workflows/one.html"
+
+
+@blueprint.get(HOME)
+@public
+@guard.for_admins
+def show_workflows_home() -> str | BaseResponse:
+    """For superadmins a choice of the account; admins have one only."""
+    if not guard.known_caller().is_superadmin:
+        return redirect(url_for("console.show_workflows", account_id=guard.own_account()))
+    listing = lists.asked_for("console.show_workflows_home")
+    listing.holding(tenants.page({**listing.asked, "is_active": True}))
+    return render_template("console/workflows/accounts.html", listing=listing)
+
+
+@blueprint.get(ACCOUNT)
+@public
+@guard.for_admins
+def show_workflows(account_id: str) -> str:
+    """The workflows of an account, and its hooks."""
+    place = places.found(account_id)
+    listing = lists.asked_for("console.show_workflows", **place.at)
+    listing.holding(service.page({}, listing.skip, lists.SIZE, by=place.by))
+    of_hooks, _ = service.page(
+        {}, 0, config.current().workflows_per_account, by=place.by, kind=HOOK
+    )
+    return render_template(
+        "console/workflows/list.html",
+        place=place,
+        listing=listing,
+        hooks=of_hooks,
+        most=config.current().workflows_per_account,
+    )
+
+
+@blueprint.get(f"{KIND}/new")
+@public
+@guard.for_admins
+def show_new_workflow(account_id: str, kind: str) -> Page:
+    """The form for a new workflow or hook."""
+    form = workflow_form.empty(kind)
+    return form.page(NEW_PAGE, place=places.found(account_id), kind=kind, faults=[])
+
+
+@blueprint.post(f"{KIND}/new")
+@public
+@guard.for_admins
+def create_workflow(account_id: str, kind: str) -> Page | BaseResponse:
+    """Make one, and go on to its page."""
+    place, form = places.found(account_id), workflow_form.sent()
+    create = hooks.create if kind == HOOK else service.create
+    try:
+        made = create(workflow_form.body(form, kind), by=place.by)
+    except AppError as error:
+        faults = workflow_form.faults(error, form)
+        wrong = workflow_form.refused(form, error)
+        return wrong.page(NEW_PAGE, place=place, kind=kind, faults=faults)
+    return _told(f"The {kind} is made.", place, kind, made.id)
+
+
+@blueprint.get(ONE)
+@public
+@guard.for_admins
+def show_workflow(account_id: str, kind: str, workflow_id: str) -> Page:
+    """One workflow or hook."""
+    place = places.found(account_id)
+    workflow = service.get(workflow_id, by=place.by, kind=kind)
+    return _page(place, workflow, workflow_form.of_workflow(workflow))
+
+
+@blueprint.post(ONE)
+@public
+@guard.for_admins
+def change_workflow(account_id: str, kind: str, workflow_id: str) -> Page | BaseResponse:
+    """Change what starts it, and what it does."""
+    place, form = places.found(account_id), workflow_form.sent()
+    workflow = service.get(workflow_id, by=place.by, kind=kind)
+    change = hooks.change if kind == HOOK else service.change
+    try:
+        change(workflow_id, workflow_form.body(form, kind), by=place.by)
+    except AppError as error:
+        faults = workflow_form.faults(error, form)
+        wrong = workflow_form.refused(form, error)
+        return wrong.page(ONE_PAGE, place=place, workflow=workflow, kind=kind, faults=faults)
+    return _told(f"The {kind} is saved.", place, kind, workflow_id)
+
+
+@blueprint.post(f"{ONE}/<any(enable, disable):action>")
+@public
+@guard.for_admins
+def switch_workflow(account_id: str, kind: str, workflow_id: str, action: str) -> BaseResponse:
+    """Enable or disable one."""
+    place = places.found(account_id)
+    service.toggle(workflow_id, action == "enable", by=place.by, kind=kind)
+    return _told(f"The {kind} is {action}d.", place, kind, workflow_id)
+
+
+@blueprint.post(f"{ONE}/trigger")
+@public
+@guard.for_admins
+def trigger_workflow(account_id: str, kind: str, workflow_id: str) -> Page | BaseResponse:
+    """Start one by hand, and go on to what it does."""
+    place = places.found(account_id)
+    try:
+        id = service.trigger(workflow_id, {}, by=place.by, kind=kind)
+    except AppError as error:
+        workflow = service.get(workflow_id, by=place.by, kind=kind)
+        return _page(place, workflow, workflow_form.of_workflow(workflow).refused(error))
+    return told("It is started.", "console.show_instance", **place.at, instance_id=id)
+
+
+@blueprint.post(f"{ONE}/delete")
+@public
+@guard.for_admins
+def delete_workflow(account_id: str, kind: str, workflow_id: str) -> BaseResponse:
+    """Delete one with its instances."""
+    place = places.found(account_id)
+    service.delete(workflow_id, by=place.by, kind=kind)
+    return told(f"The {kind} is deleted.", "console.show_workflows", **place.at)
+
+
+def _told(notice: str, place: Place, kind: str, workflow_id: str) -> BaseResponse:
+    at = {**place.at, "kind": kind, "workflow_id": workflow_id}
+    return told(notice, "console.show_workflow", **at)
+
+
+def _page(place: Place, workflow: Workflow, form: Form) -> Page:
+    return form.page(ONE_PAGE, place=place, workflow=workflow, kind=workflow.kind, faults=[])

@@ -1,0 +1,62 @@
+"""Are the settings of an action such as it can take? What templates become is seen later."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from app import outgoing
+from app.webhooks import delivery
+from app.workflows import templates
+from app.workflows.definition import Written
+
+METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE")
+TEXTS = ("url", "to", "subject", "collection", "record_id", "filter", "sort")
+
+
+def problems(kind: str, given: Written) -> Iterator[tuple[str, str]]:
+    """What is wrong with the config of an action: property and message."""
+    for name in (name for name in TEXTS if given.get(name) is not None):
+        several = name == "to" and isinstance(given[name], list)
+        if not isinstance(given[name], str) and not several:
+            yield name, "This is a text."
+    if kind == "send_email" and not isinstance(given.get("body", ""), str):
+        yield "body", "This is a text."
+    data = given.get("data")
+    if data is not None and not isinstance(data, dict) and not _is_template(data):
+        yield "data", "This is an object of the record's fields, or a template."
+    limit = given.get("limit")
+    if limit is not None and not _is_template(limit) and not _is_between(limit, 1, 100):
+        yield "limit", "This is a number from 1 to 100."
+    method = given.get("method")
+    if method is not None and not (isinstance(method, str) and method.upper() in METHODS):
+        yield "method", f"This is one of: {', '.join(METHODS)}."
+    yield from _header_problems(given.get("headers"))
+
+
+def _header_problems(headers: Any) -> Iterator[tuple[str, str]]:
+    if headers is None:
+        return
+    if not isinstance(headers, dict) or len(headers) > 50:
+        yield "headers", "These are at most 50 headers by name."
+        return
+    for name, value in headers.items():
+        shown = name[:80]
+        if not outgoing.HEADER_NAME.fullmatch(name):
+            yield "headers", f"{shown!r} is no header's name."
+        elif _is_ours(name.lower()):
+            yield "headers", f"{shown} is set by the service."
+        elif not isinstance(value, str):
+            yield "headers", f"The value of {shown} is a text."
+
+
+def _is_ours(header: str) -> bool:
+    return header == "idempotency-key" or (delivery.is_ours(header) and header != "content-type")
+
+
+def _is_template(value: Any) -> bool:
+    return isinstance(value, str) and bool(templates.TEMPLATE.fullmatch(value.strip()))
+
+
+def _is_between(value: Any, low: int, high: int) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and low <= value <= high

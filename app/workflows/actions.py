@@ -1,0 +1,86 @@
+"""Steps on records: through the records' service, as the workflow's owner, in one transaction.
+
+The change of the record and the log of the step are committed together, so it is made exactly
+once, whatever is killed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from app.auth.principal import Principal
+from app.collections import definition as definitions
+from app.collections import masking
+from app.errors import InvalidValues, problem
+from app.records import service as records
+from app.workflows import kept
+
+DEFAULT_LIMIT = 100
+Config = Mapping[str, Any]
+
+
+def create(config: Config, by: Principal) -> Any:
+    """Make a record; gives it as the owner sees it."""
+    return records.create(_text(config, "collection"), _fields(config), by=by)
+
+
+def update(config: Config, by: Principal) -> Any:
+    """Change fields of a record; gives it as the owner sees it."""
+    name, id = _text(config, "collection"), _text(config, "record_id")
+    return records.patch(name, id, _fields(config), by=by)
+
+
+def delete(config: Config, by: Principal) -> Any:
+    """Delete a record, and what goes with it."""
+    name, id = _text(config, "collection"), _text(config, "record_id")
+    records.delete(name, id, by=by)
+    return {"id": id, "deleted": True}
+
+
+def query(config: Config, by: Principal) -> Any:
+    """The records that the owner may list, up to a limit."""
+    asked = {name: [_text(config, name)] for name in ("filter", "sort") if config.get(name)}
+    limit = config.get("limit") or DEFAULT_LIMIT
+    if not isinstance(limit, int) or isinstance(limit, bool) or not 1 <= limit <= DEFAULT_LIMIT:
+        message = f"A number from 1 to {DEFAULT_LIMIT} is needed."
+        raise InvalidValues([problem("limit", "number_out_of_range", message)])
+    name = _text(config, "collection")
+    items, total = records.page(name, asked, skip=0, limit=limit, count=True, by=by)
+    first = items[0] if items else None
+    return {"records": items, "first": first, "count": len(items), "total": total}
+
+
+RECORDS: Mapping[str, Callable[[Config, Principal], Any]] = {
+    "create_record": create,
+    "update_record": update,
+    "delete_record": delete,
+    "query_records": query,
+}
+
+
+def carry_out(kind: str, config: Config, by: Principal) -> Any:
+    """Do what an action on records says; gives its output. Raises AppError."""
+    return kept.plain(RECORDS[kind](config, by))
+
+
+def shows_personal(config: Config, by: Principal) -> bool:
+    """Whether an action shows its owner personal data unmasked."""
+    collection = definitions.named(_text(config, "collection"))
+    return bool(collection.personal) and not masking.masks_for(by)
+
+
+def _text(config: Config, name: str) -> str:
+    value = config.get(name)
+    if not isinstance(value, str) or not value:
+        message = "The template gave no text."
+        raise InvalidValues([problem(name, "invalid_type", message)])
+    return value
+
+
+def _fields(config: Config) -> dict[str, Any]:
+    value = config.get("data")
+    if not isinstance(value, dict):
+        message = "The template gave no object."
+        raise InvalidValues([problem("data", "invalid_type", message)])
+    return value

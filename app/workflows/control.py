@@ -1,0 +1,163 @@
+"""What each type of step does within the worker's transaction."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+from app import db
+from app.errors import NotFound
+from app.records import service as records
+from app.workflows import actions, durations, expressions, kept, waiting
+from app.workflows.definition import (
+    ACTION,
+    CONDITION,
+    LOOP,
+    PARALLEL,
+    WAIT_CONDITION,
+    WAIT_DELAY,
+    WAIT_EVENT,
+)
+from app.workflows.position import Place
+
+MOST_ITEMS = 1000
+POLL, PATIENCE = "30s", "7d"
+
+
+class Failed(Exception):
+    """A step that cannot be done; the text says why."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came of a step: its output and where to go on, or that it waits, or was entered."""
+
+    output: Any = None
+    target: str | None = None
+    given: Any = None
+    waits: bool = False
+    entered: bool = False
+
+
+def done(run: Any, place: Place) -> Outcome:
+    """Do a step that reaches nothing outside. Raises Failed, AppError, Stale."""
+    return STEPS[place.step.type](run, place)
+
+
+def output_of(ended: Place) -> Any:
+    """The output of a loop or a parallel step."""
+    inner = ended.spot["inner"]
+    return {"count": len(inner["items"])} if "items" in inner else {"branches": len(inner["spots"])}
+
+
+def _action(run: Any, place: Place) -> Outcome:
+    by, rendering = run.owner(), run.rendering(place)
+    config = dict(place.step.config)
+    asked = config.pop("filter", None)
+    run.given = given = rendering.value(config)
+    if isinstance(asked, str):
+        given["filter"] = rendering.filter(asked)
+    output = actions.carry_out(place.step.action or "", given, by)
+    run.holds_pii = run.holds_pii or actions.shows_personal(given, by)
+    return Outcome(output, place.step.following, given)
+
+
+def _condition(run: Any, place: Place) -> Outcome:
+    text = place.step.settings["expression"]
+    result = expressions.holds(text, run.names(place), run.now)
+    target = place.step.settings.get("on_true" if result else "on_false")
+    return Outcome({"result": result}, target, {"expression": text})
+
+
+def _loop(run: Any, place: Place) -> Outcome:
+    items = run.rendering(place).value(place.step.settings["items"])
+    if not isinstance(items, list):
+        raise Failed("The items of the loop are no list.")
+    if len(items) > MOST_ITEMS:
+        raise Failed(f"A loop goes over at most {MOST_ITEMS} items.")
+    if run.position.enter(place, items):
+        return Outcome(entered=True)
+    return Outcome({"count": 0}, place.step.following)
+
+
+def _parallel(run: Any, place: Place) -> Outcome:
+    run.position.enter(place)
+    return Outcome(entered=True)
+
+
+def _wait_delay(run: Any, place: Place) -> Outcome:
+    given = {"duration": place.step.settings["duration"]}
+    if "until" in place.spot:
+        return Outcome(given, place.step.following)
+    _begin_waiting(run, place)
+    place.spot["until"] = _later(run, given["duration"])
+    return Outcome(given=given, waits=True)
+
+
+def _wait_condition(run: Any, place: Place) -> Outcome:
+    step = place.step.settings
+    names = {**run.names(place), **_record_now(run, step["expression"])}
+    if expressions.holds(step["expression"], names, run.now):
+        return Outcome({"result": True}, place.step.following, {"expression": step["expression"]})
+    given = None
+    if "deadline" not in place.spot:
+        _begin_waiting(run, place)
+        place.spot["deadline"] = _later(run, step.get("timeout") or PATIENCE)
+        given = {"expression": step["expression"]}
+    elif place.spot["deadline"] <= kept.plain(run.now):
+        raise Failed(f"The condition did not come true within {step.get('timeout') or PATIENCE}.")
+    following = _later(run, step.get("poll_interval") or POLL)
+    place.spot["until"] = min(following, place.spot["deadline"])
+    return Outcome(given=given, waits=True)
+
+
+def _record_now(run: Any, expression: str) -> Mapping[str, Any]:
+    """The record of the trigger as it is now, where the condition names it."""
+    if not expressions.names_root(expression, "record"):
+        return {}
+    trigger = run.context.get("trigger") or {}
+    id = (trigger.get("record") or {}).get("id") if isinstance(trigger, dict) else None
+    if not id or not isinstance(trigger.get("collection"), str):
+        return {"record": None}
+    try:
+        by = run.owner()
+        found = records.get(trigger["collection"], id, None, by=by)
+    except NotFound:
+        return {"record": None}
+    return {"record": kept.plain(found)}
+
+
+def _wait_event(run: Any, place: Place) -> Outcome:
+    step = place.step.settings
+    patience = step.get("timeout") or PATIENCE
+    if "subscription" not in place.spot:
+        _begin_waiting(run, place)
+        place.spot["until"] = _later(run, patience)
+        waiting.subscribe(run, place)
+        return Outcome(given=dict(step), waits=True)
+    event = waiting.taken(run, place)
+    if event is None:
+        raise Failed(f"No such event came within {patience}.")
+    return Outcome(event, place.step.following)
+
+
+def _begin_waiting(run: Any, place: Place) -> None:
+    place.spot.update(since=kept.plain(run.now), log=db.new_id())
+
+
+def _later(run: Any, duration: str) -> str:
+    text: str = kept.plain(run.now + timedelta(seconds=durations.seconds(duration) or 0))
+    return text
+
+
+STEPS: Mapping[str, Callable[[Any, Place], Outcome]] = {
+    ACTION: _action,
+    CONDITION: _condition,
+    LOOP: _loop,
+    PARALLEL: _parallel,
+    WAIT_DELAY: _wait_delay,
+    WAIT_CONDITION: _wait_condition,
+    WAIT_EVENT: _wait_event,
+}

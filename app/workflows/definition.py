@@ -1,0 +1,130 @@
+"""Steps as they are written, and the tree that is made of them.
+
+A list of steps is a `Series`; loops and branches of parallel steps hold further ones. What is made
+here has passed `checks`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+ACTION, CONDITION, LOOP, PARALLEL = "action", "condition", "loop", "parallel"
+WAIT_DELAY, WAIT_CONDITION, WAIT_EVENT = "wait_delay", "wait_condition", "wait_event"
+# What each type takes beside name, type and next; those with an asterisk it needs.
+PROPERTIES: Mapping[str, tuple[str, ...]] = {
+    ACTION: ("*action_type", "*config"),
+    CONDITION: ("*expression", "on_true", "on_false"),
+    WAIT_DELAY: ("*duration",),
+    WAIT_CONDITION: ("*expression", "poll_interval", "timeout"),
+    WAIT_EVENT: ("*event", "collection", "condition", "timeout"),
+    LOOP: ("*items", "*steps"),
+    PARALLEL: ("*branches",),
+}
+ACTIONS: Mapping[str, tuple[str, ...]] = {
+    "send_webhook": ("*url", "method", "headers", "body"),
+    "send_email": ("*to", "*subject", "*body"),
+    "create_record": ("*collection", "*data"),
+    "update_record": ("*collection", "*record_id", "*data"),
+    "delete_record": ("*collection", "*record_id"),
+    "query_records": ("*collection", "filter", "sort", "limit"),
+}
+EVENTS = ("records.create", "records.update", "records.delete")
+Written = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Step:
+    """One step, and where its list goes on after it."""
+
+    name: str
+    type: str
+    settings: Written
+    following: str | None
+    inner: tuple[Series, ...] = ()
+
+    @property
+    def action(self) -> str | None:
+        """Which action it is, if it is one."""
+        return self.settings.get("action_type")
+
+    @property
+    def config(self) -> Written:
+        """The settings of an action."""
+        found: Written = self.settings["config"]
+        return found
+
+
+@dataclass(frozen=True)
+class Series:
+    """Steps that come one after the other."""
+
+    steps: Mapping[str, Step]
+    first: str | None
+
+    def walk(self) -> Iterator[Step]:
+        """Every step, those within others too."""
+        for step in self.steps.values():
+            yield step
+            for series in step.inner:
+                yield from series.walk()
+
+
+def series_of(steps: Sequence[Written]) -> Series:
+    """The tree of steps that were checked."""
+    made = {}
+    for index, step in enumerate(steps):
+        ahead = steps[index + 1]["name"] if index + 1 < len(steps) else None
+        made[step["name"]] = _step(step, ahead)
+    return Series(made, steps[0]["name"] if steps else None)
+
+
+def _step(step: Written, ahead: str | None) -> Step:
+    following = step.get("next", ahead)  # null ends the list
+    inner = tuple(series_of(one) for one in lists_in(step))
+    return Step(step["name"], step["type"], step, following, inner)
+
+
+def lists_in(step: Written) -> list[Any]:
+    """The lists of steps that a step holds."""
+    if step.get("type") == LOOP:
+        return [step.get("steps")]
+    branches = step.get("branches") if step.get("type") == PARALLEL else None
+    return list(branches) if isinstance(branches, list) else []
+
+
+def normal(steps: Any) -> Any:
+    """Steps with the settings that stand in a `config` beside the name, but those of actions."""
+    if not isinstance(steps, list):
+        return steps
+    return [_normal_step(step) if isinstance(step, dict) else step for step in steps]
+
+
+def _normal_step(step: dict[str, Any]) -> dict[str, Any]:
+    found = dict(step)
+    if found.get("type") != ACTION and isinstance(found.get("config"), dict):
+        found = {**found.pop("config"), **found}
+    if "steps" in found:
+        found["steps"] = normal(found["steps"])
+    if isinstance(found.get("branches"), list):
+        found["branches"] = [normal(one) for one in found["branches"]]
+    return found
+
+
+def event_name(text: Any) -> str | None:
+    """The event that a text names, with or without `records.` before it; None for none."""
+    if not isinstance(text, str):
+        return None
+    named = text if text.startswith("records.") else f"records.{text}"
+    return named if named in EVENTS else None
+
+
+def awaited(series: Series) -> list[str]:
+    """The events that the steps may wait for: `event collection`, without one for all."""
+    found = set()
+    for step in series.walk():
+        if step.type == WAIT_EVENT:
+            collection = (step.settings.get("collection") or "").lower()
+            found.add(f"{event_name(step.settings['event'])} {collection}".strip())
+    return sorted(found)

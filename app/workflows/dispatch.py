@@ -1,0 +1,113 @@
+"""The line of work that carries instances out: one thread looks and claims, others do the steps.
+
+A thread holds an instance only while it has something to do; one that waits is a row. Few threads
+use the database at the same time, many may wait for receivers.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import structlog
+from flask import current_app
+from sqlalchemy.exc import DBAPIError
+
+from app import actor, db, jobs
+from app.workflows import queue, schedules
+from app.workflows.run import Run
+from app.workflows.slots import Slots
+
+log = structlog.get_logger()
+
+THREADS = 64
+SLOTS = 4  # of the pool's connections
+PATIENCE_SECONDS = 1  # waits and schedules end at a time, which nobody wakes for
+
+
+class Dispatcher:
+    """Claims due instances, and has each carried out by a thread."""
+
+    def __init__(self, woken: threading.Event) -> None:
+        self._woken, self._lock = woken, threading.Lock()
+        self._stop, self._running = threading.Event(), 0
+        on_sqlite = db.db.engine.dialect.name == "sqlite"
+        self._slots = Slots(1 if on_sqlite else SLOTS)
+        self._app = current_app._get_current_object()  # type: ignore[attr-defined]
+
+    @property
+    def busy(self) -> bool:
+        """Whether any instance is being carried out."""
+        with self._lock:
+            return self._running > 0
+
+    def turn(self) -> None:
+        """Fire the schedules, and begin what is due."""
+        schedules.fire()
+        passed_over: set[str] = set()
+        while (free := min(THREADS - self._running, self._slots.room)) > 0:
+            found = queue.look(passed_over)
+            if not found:
+                return
+            for account_id, due in found.items():
+                share = max(1, free // len(found))
+                rows = queue.claim(account_id, due, share)
+                for row in rows:
+                    self._begin(row)
+                # Nothing to be had: it has as many running as it may.
+                if not rows or len(rows) < min(len(due), share):
+                    passed_over.add(account_id)
+
+    def close(self, seconds: float) -> None:
+        """Let what is running come to the end of its step, for so long."""
+        self._stop.set()
+        ended = threading.Event()
+        while self.busy and seconds > 0:
+            ended.wait(0.05)
+            seconds -= 0.05
+
+    def _begin(self, row: Any) -> None:
+        with self._lock:
+            self._running += 1
+        self._slots.count(1)
+        threading.Thread(target=self._serve, args=[row], daemon=True).start()
+
+    def _serve(self, row: Any) -> None:
+        with self._app.app_context():
+            try:
+                Run(row, self._slots).carry_out(self._stop)
+            except (queue.Lost, DBAPIError) as error:
+                # Another has it, or will take it over when the lease has run out.
+                log.info("workflow left", instance=row.id, error=type(error).__name__)
+            except Exception as error:  # noqa: BLE001 - it must not be taken up for ever
+                log.error("workflow broke", instance=row.id, error=type(error).__name__)
+                _survive(lambda: queue.give_up(row, "The service failed."))
+            finally:
+                actor.reset()
+                db.db.session.remove()
+                self._slots.count(-1)
+                with self._lock:
+                    self._running -= 1
+                self._woken.set()
+
+
+@jobs.line("workflows")
+def work(stop: threading.Event, woken: threading.Event) -> None:
+    """Carry out due instances until told to stop."""
+    dispatcher = Dispatcher(woken)
+    while not stop.is_set():
+        woken.clear()
+        _survive(dispatcher.turn)
+        db.db.session.remove()
+        woken.wait(min(jobs.sweep_seconds(), PATIENCE_SECONDS))
+    _survive(lambda: dispatcher.close(jobs.STOP_SECONDS / 2))
+
+
+def _survive(step: Callable[[], None]) -> None:
+    try:
+        step()
+    except Exception as error:  # noqa: BLE001 - the line outlives its database
+        log.warning("workflows wait", error=type(error).__name__)
+        # A connection that broke must not stay with a worker that goes on.
+        db.db.session.remove()

@@ -1,0 +1,126 @@
+"""Conditions of workflows: the language of rules over what an instance knows.
+
+Names begin with `trigger`, `steps`, `now`, and within a loop `item` and `index`. Conditions on
+events also know `event`, `record` and `previous`, and any other name is a field of the record.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from functools import lru_cache
+from typing import Any
+
+from app import rules
+from app.rules.nodes import Sent
+
+FURTHEST = 12
+ALWAYS = frozenset({"trigger", "steps", "now"})
+IN_LOOPS = frozenset({"item", "index"})
+OF_EVENTS = frozenset({"event", "record", "previous"})
+_VALUES = rules.Scope({}, open=True, furthest=FURTHEST, caller=False)
+_EVENTS = rules.Scope({}, open=True, furthest=FURTHEST)
+
+
+@dataclass(frozen=True)
+class Known:
+    """What expressions at a place of a definition may name."""
+
+    steps: frozenset[str] = frozenset()
+    extra: frozenset[str] = frozenset()
+    """Roots beside those that there always are."""
+    of_event: bool = False
+    """Whether it is about an event, so that any name may be a field of its record."""
+
+    def wrong(self, path: tuple[str, ...]) -> str | None:
+        """Why a name means nothing here, if so."""
+        if path[0] == "steps" and len(path) > 1:
+            return None if path[1] in self.steps else f"There is no step {path[1][:63]}."
+        if self.of_event or path[0] in ALWAYS | self.extra:
+            return None
+        known = ", ".join(sorted(ALWAYS | self.extra))
+        return f"{path[0][:63]} is no name here. There are: {known}."
+
+
+@lru_cache(maxsize=2000)
+def condition(text: str, of_event: bool = False) -> rules.Node:
+    """The tree of a condition. Raises RuleError."""
+    return _without_body(rules.condition(text, _EVENTS if of_event else _VALUES))
+
+
+@lru_cache(maxsize=2000)
+def value(text: str) -> rules.Node:
+    """The tree of an expression that gives a value. Raises RuleError."""
+    return _without_body(rules.value(text, _VALUES))
+
+
+def check(node: rules.Node, known: Known) -> None:
+    """Refuse names that mean nothing. Raises RuleError."""
+    for part in rules.walk(node):
+        if isinstance(part, rules.Name) and (wrong := known.wrong(part.path)):
+            raise rules.RuleError(wrong, part.start)
+
+
+def holds(text: str, names: Mapping[str, Any], now: datetime) -> bool:
+    """Whether a condition holds over names."""
+    context = rules.Context({**names, "now": now}, now=now)
+    return rules.holds(condition(text), context)
+
+
+def evaluated(text: str, names: Mapping[str, Any], now: datetime) -> Any:
+    """The value of an expression over names."""
+    return rules.evaluate(value(text), rules.Context({**names, "now": now}, now=now))
+
+
+def holds_for(
+    text: str | None,
+    event: Mapping[str, Any],
+    asker: rules.Asker,
+    now: datetime,
+    known: Mapping[str, Any],
+) -> bool:
+    """Whether a condition holds for an event; `known` has other names, whole or as roots."""
+    if not text:
+        return True
+    record, previous = event.get("record"), event.get("previous")
+    named = {"event": event, "record": record, "previous": previous, "trigger": event, "now": now}
+    context = rules.Context({**(record or previous or {}), **named, **known}, asker, now=now)
+    return rules.holds(condition(text, True), context)
+
+
+def of_instance(text: str | None, names: Mapping[str, Any]) -> dict[str, Any]:
+    """What the names of an event's condition stand for that are about the waiting instance."""
+    if not text:
+        return {}
+    found, own = {}, names.keys() & {"trigger", "steps", *IN_LOOPS}
+    for part in rules.walk(condition(text, True)):
+        if isinstance(part, rules.Name) and part.path[0] in own:
+            found[".".join(part.path)] = looked_up(names, part.path)
+    return found
+
+
+def looked_up(names: Mapping[str, Any], path: tuple[str, ...]) -> Any:
+    """What a dotted name leads to; null where there is nothing. Lists are counted from 0."""
+    found: Any = names
+    for step in path:
+        if isinstance(found, Mapping):
+            found = found.get(step)
+        elif isinstance(found, list) and step.isascii() and step.isdigit() and len(step) < 10:
+            found = found[int(step)] if int(step) < len(found) else None
+        else:
+            return None
+    return found
+
+
+def _without_body(node: rules.Node) -> rules.Node:
+    for part in rules.walk(node):
+        if isinstance(part, Sent):
+            raise rules.RuleError("Nothing was sent here: name the trigger.", part.start)
+    return node
+
+
+def names_root(text: str, root: str) -> bool:
+    """Whether a condition names anything that begins so."""
+    names = (part.path for part in rules.walk(condition(text)) if isinstance(part, rules.Name))
+    return any(path[0] == root for path in names)

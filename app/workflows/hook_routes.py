@@ -1,0 +1,252 @@
+"""Hooks: actions that an event, a time or somebody sets off (contract section 9)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import marshmallow as ma
+from flask import Response
+
+from app import rest
+from app.accounts.schemas import ACCOUNT, USER
+from app.auth.guard import principal
+from app.rest import account_admin, page_of
+from app.workflows import hooks, service
+from app.workflows.models import EVENT, HOOK, MANUAL, SCHEDULE, Workflow
+from app.workflows.routes import INSTANCE_ID, TIME, OffsetArgs, StartedInstance, Toggle, TriggerBody
+
+blueprint = rest.Blueprint(
+    "Hooks",
+    __name__,
+    url_prefix=f"{rest.PREFIX}/hooks",
+    description="Actions without more ado: workflows in their shortest form.",
+)
+
+ACTIONS = [{"type": "send_webhook", "config": {"url": "https://hooks.example.com/nightly"}}]
+TRIGGER = {"type": "schedule", "cron": "0 4 * * *"}
+NEW = {"name": "Nightly", "trigger": TRIGGER, "actions": ACTIONS}
+HOOK_EXAMPLE = {
+    "id": "019a9f00-0000-7000-8000-0000000000d1",
+    "account_id": ACCOUNT["id"],
+    **NEW,
+    "description": None,
+    "condition": None,
+    "enabled": True,
+    "cron": "0 4 * * *",
+    "last_run_at": None,
+    "next_run_at": TIME,
+    "owner_id": USER["id"],
+    "created_at": TIME,
+    "updated_at": TIME,
+    "created_by": USER["id"],
+}
+EXECUTION = {
+    "id": INSTANCE_ID,
+    "hook_id": HOOK_EXAMPLE["id"],
+    "trigger_type": "schedule",
+    "status": "success",
+    "actions_executed": 1,
+    "error_message": None,
+    "duration_ms": 87,
+    "execution_context": {"trigger": {"scheduled_for": TIME, "cron": "0 4 * * *"}},
+    "executed_at": TIME,
+}
+
+
+class HookView(rest.Schema):
+    """A hook."""
+
+    id = ma.fields.String(required=True)
+    account_id = ma.fields.String(required=True)
+    name = ma.fields.String(required=True)
+    description = ma.fields.String(required=True, allow_none=True)
+    trigger = ma.fields.Dict(required=True)
+    condition = ma.fields.String(required=True, allow_none=True)
+    actions = ma.fields.List(ma.fields.Dict(), required=True)
+    enabled = ma.fields.Boolean(required=True)
+    cron = ma.fields.String(required=True, allow_none=True)
+    last_run_at = rest.Timestamp(
+        required=True, allow_none=True, metadata={"description": "Of what a schedule sets off."}
+    )
+    next_run_at = rest.Timestamp(required=True, allow_none=True)
+    owner_id = ma.fields.String(required=True)
+    created_at = rest.Timestamp(required=True)
+    updated_at = rest.Timestamp(required=True)
+    created_by = ma.fields.String(required=True, allow_none=True)
+
+
+class HookPage(rest.page_schema(HookView)):  # type: ignore[misc]
+    """A page of hooks."""
+
+
+class HookArgs(OffsetArgs):
+    """Which hooks to list."""
+
+    trigger_type = ma.fields.String(
+        validate=ma.validate.OneOf((EVENT, SCHEDULE, MANUAL)),
+        metadata={"description": "Only those that this sets off."},
+    )
+    enabled = ma.fields.Boolean(metadata={"description": "Only enabled ones, or only others."})
+
+
+class ExecutionArgs(OffsetArgs):
+    """Where in the list of executions to start."""
+
+
+class ChangedHook(rest.Schema):
+    """What to change of a hook."""
+
+    name = rest.Text(shortest=1, longest=200)
+    description = rest.Text(longest=2000, allow_none=True)
+    trigger = ma.fields.Dict(
+        keys=rest.Text(longest=100),
+        metadata={
+            "description": "`{type: event, event, collection?}`, `{type: schedule, cron}` (UTC) or"
+            " `{type: manual}`."
+        },
+    )
+    condition = rest.Text(
+        longest=2000,
+        allow_none=True,
+        metadata={"description": "An expression; only where it holds anything is done."},
+    )
+    actions = ma.fields.List(
+        ma.fields.Dict(),
+        metadata={"description": "`{type, config}`, types and configs as of a workflow's actions."},
+    )
+    enabled = rest.Flag()
+
+
+class NewHook(ChangedHook):
+    """A hook to make."""
+
+    name = rest.Text(shortest=1, longest=200, required=True)
+    trigger = ma.fields.Dict(keys=rest.Text(longest=100), required=True)
+    actions = ma.fields.List(ma.fields.Dict(), load_default=list)
+
+
+class ExecutionView(rest.Schema):
+    """What a hook did once."""
+
+    id = ma.fields.String(required=True)
+    hook_id = ma.fields.String(required=True)
+    trigger_type = ma.fields.String(required=True)
+    status = ma.fields.String(
+        required=True,
+        metadata={"description": "success, partial, failed; before that pending or running"},
+    )
+    actions_executed = ma.fields.Integer(required=True)
+    error_message = ma.fields.String(required=True, allow_none=True)
+    duration_ms = ma.fields.Integer(required=True, allow_none=True)
+    execution_context = ma.fields.Dict(required=True, allow_none=True)
+    executed_at = rest.Timestamp(required=True)
+
+
+class ExecutionPage(rest.page_schema(ExecutionView)):  # type: ignore[misc]
+    """A page of executions."""
+
+
+@blueprint.route("", methods=["GET"])
+@blueprint.arguments(HookArgs, location="query")
+@blueprint.response(200, HookPage, example=page_of([HOOK_EXAMPLE], 1, {"skip": 0, "limit": 50}))
+@account_admin
+def list_hooks(args: dict[str, Any]) -> dict[str, Any]:
+    """List the hooks of the own account, oldest first."""
+    found, total = service.page(args, args["skip"], args["limit"], by=principal(), kind=HOOK)
+    return page_of(_all_shown(found), total, args)
+
+
+@blueprint.route("", methods=["POST"])
+@blueprint.arguments(NewHook, example=NEW)
+@blueprint.response(201, HookView, example=HOOK_EXAMPLE)
+@blueprint.fails(400, 409)
+@account_admin
+def create_hook(body: dict[str, Any]) -> dict[str, Any]:
+    """Create a hook.
+
+    Its actions are carried out as steps of a workflow are: in order, with templates, with the
+    rights of whoever last saved them, each in full or not at all. Of an event the condition knows
+    `trigger.record`, `record`, `previous` and the record's fields by their names. An account has at
+    most 50 hooks (409 `limit_reached`).
+    """
+    return _shown(hooks.create(body, by=principal()))
+
+
+@blueprint.route("/<uuid:hook_id>", methods=["GET"])
+@blueprint.response(200, HookView, example=HOOK_EXAMPLE)
+@account_admin
+def get_hook(hook_id: str) -> dict[str, Any]:
+    """Get a hook."""
+    return _shown(service.get(hook_id, by=principal(), kind=HOOK))
+
+
+@blueprint.route("/<uuid:hook_id>", methods=["PATCH", "PUT"])
+@blueprint.arguments(ChangedHook, example={"enabled": False})
+@blueprint.response(200, HookView, example=HOOK_EXAMPLE)
+@blueprint.fails(400)
+@account_admin
+def change_hook(body: dict[str, Any], hook_id: str) -> dict[str, Any]:
+    """Change what is sent of a hook, and keep the rest."""
+    return _shown(hooks.change(hook_id, body, by=principal()))
+
+
+@blueprint.route("/<uuid:hook_id>", methods=["DELETE"])
+@blueprint.response(204)
+@account_admin
+def delete_hook(hook_id: str) -> Response:
+    """Delete a hook with its executions."""
+    service.delete(hook_id, by=principal(), kind=HOOK)
+    return Response(status=204)
+
+
+@blueprint.route("/<uuid:hook_id>/toggle", methods=["PATCH"])
+@blueprint.arguments(Toggle, example={"enabled": False}, required=False)
+@blueprint.response(200, HookView, example=HOOK_EXAMPLE)
+@account_admin
+def toggle_hook(body: dict[str, Any], hook_id: str) -> dict[str, Any]:
+    """Disable a hook that is enabled, and enable one that is not."""
+    return _shown(service.toggle(hook_id, body.get("enabled"), by=principal(), kind=HOOK))
+
+
+@blueprint.route("/<uuid:hook_id>/trigger", methods=["POST"])
+@blueprint.arguments(TriggerBody, example={"order": 7}, required=False)
+@blueprint.response(
+    202, StartedInstance, example={"message": "The hook is set off.", "instance_id": INSTANCE_ID}
+)
+@blueprint.fails(400, 409)
+@account_admin
+def trigger_hook(body: dict[str, Any], hook_id: str) -> dict[str, Any]:
+    """Set a hook off by hand, whatever else sets it off; its actions know the body as `trigger`."""
+    id = service.trigger(hook_id, body, by=principal(), kind=HOOK)
+    return {"message": "The hook is set off.", "instance_id": id}
+
+
+@blueprint.route("/<uuid:hook_id>/executions", methods=["GET"])
+@blueprint.arguments(ExecutionArgs, location="query")
+@blueprint.response(200, ExecutionPage, example=page_of([EXECUTION], 1, {"skip": 0, "limit": 50}))
+@account_admin
+def list_executions(args: dict[str, Any], hook_id: str) -> dict[str, Any]:
+    """List what a hook did, newest first.
+
+    Each is an instance, too (`/workflow-instances/{id}`), with the log of its actions; one that
+    failed is resumed there.
+    """
+    found, total = hooks.executions(hook_id, args["skip"], args["limit"], by=principal())
+    return page_of(found, total, args)
+
+
+def _shown(hook: Workflow) -> dict[str, Any]:
+    return _all_shown([hook])[0]
+
+
+def _all_shown(found: Sequence[Workflow]) -> list[dict[str, Any]]:
+    times = hooks.times(found)
+    return [_with_times(hook, *times.get(hook.id, (None, None))) for hook in found]
+
+
+def _with_times(hook: Workflow, last: Any, following: Any) -> dict[str, Any]:
+    ours = {"actions", "cron", "last_run_at", "next_run_at"}
+    about = {name: getattr(hook, name) for name in HookView().fields.keys() - ours}
+    times = {"cron": hook.trigger.get("cron"), "last_run_at": last, "next_run_at": following}
+    return {**about, **times, "actions": hooks.actions_of(hook)}

@@ -1,0 +1,129 @@
+"""Hooks: the one-step form of workflows. What is stored and carried out is a workflow's steps."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+from app.auth.principal import Principal
+from app.errors import InvalidValues, problem
+from app.workflows import checks, instances, schedules, service, triggers
+from app.workflows.definition import ACTION, ACTIONS, CONDITION
+from app.workflows.expressions import Known
+from app.workflows.models import (
+    CANCELLED,
+    COMPLETED,
+    EVENT,
+    FAILED,
+    HOOK,
+    MANUAL,
+    SCHEDULE,
+    Workflow,
+)
+
+MOST_ACTIONS = 20
+ASKED = "condition"
+SUCCESS, PARTIAL = "success", "partial"
+Body = Mapping[str, Any]
+
+
+def create(body: Body, *, by: Principal) -> Workflow:
+    """A new hook. Raises InvalidValues, or Conflict where there are too many."""
+    return service.create(_translated(body, None), by=by, kind=HOOK)
+
+
+def change(hook_id: str, body: Body, *, by: Principal) -> Workflow:
+    """Change what is sent, and keep the rest. Raises NotFound, InvalidValues."""
+    before = service.get(hook_id, by=by, kind=HOOK)
+    return service.change(hook_id, _translated(body, before), by=by, kind=HOOK)
+
+
+def executions(hook_id: str, skip: int, limit: int, *, by: Principal) -> tuple[list[Any], int]:
+    """What a hook has done, newest first, and how often."""
+    hook = service.get(hook_id, by=by, kind=HOOK)
+    found, total = instances.page({"workflow_id": hook.id}, skip, limit, by=by)
+    return [_execution(one) for one in found], total
+
+
+def actions_of(hook: Workflow) -> list[dict[str, Any]]:
+    """The actions of a hook as they were sent."""
+    steps = [step for step in hook.steps if step["type"] == ACTION]
+    return [{"type": step["action_type"], "config": step["config"]} for step in steps]
+
+
+def times(hooks: Sequence[Workflow]) -> dict[str, tuple[datetime | None, datetime | None]]:
+    """When hooks ran last by their schedule, and are due next, by id."""
+    found: dict[str, tuple[datetime | None, datetime | None]] = {}
+    for account_id in {one.account_id for one in hooks}:
+        ids = [one.id for one in hooks if one.account_id == account_id]
+        for id, row in schedules.times(account_id, ids).items():
+            found[id] = (row.last_at, row.next_at)
+    return found
+
+
+def _translated(body: Body, before: Workflow | None) -> dict[str, Any]:
+    """A hook as the workflow that it is: a condition, then its actions in a row."""
+    values, found = {k: v for k, v in body.items() if k != "actions"}, []
+    if "trigger" in values:
+        values["trigger"] = triggers.normal(values["trigger"])
+        allowed = (EVENT, SCHEDULE, MANUAL)
+        found += triggers.problems(values["trigger"], allowed)
+    trigger = values.get("trigger") or (before.trigger if before else {})
+    condition = values.get("condition", before.condition if before else None) or None
+    of_event = trigger.get("type") == EVENT
+    if condition:
+        known = Known(of_event=of_event)
+        found += checks.condition_problems(condition, ASKED, known)
+    actions = body.get("actions", actions_of(before) if before else [])
+    steps, wrong = _steps(actions, None if of_event else condition)
+    if found + wrong:
+        raise InvalidValues(found + wrong)
+    return {**values, "condition": condition, "steps": steps}
+
+
+def _steps(actions: Sequence[Any], condition: str | None) -> tuple[list[Any], list[Any]]:
+    steps = [_step(action, index) for index, action in enumerate(actions)]
+    found = [
+        problem(f"actions[{index}].type", "type_invalid", f"One of: {', '.join(ACTIONS)}.")
+        for index, step in enumerate(steps)
+        if not isinstance(step["action_type"], str) or step["action_type"] not in ACTIONS
+    ]
+    if len(actions) > MOST_ACTIONS:
+        message = f"A hook has at most {MOST_ACTIONS} actions."
+        found.append(problem("actions", "too_long", message))
+    if not found:
+        for one in checks.problems(steps):
+            place = one["field"].replace("steps[", "actions[")
+            found.append({**one, "field": place})
+    if condition and steps:
+        asked = {"name": ASKED, "type": CONDITION, "expression": condition}
+        steps = [{**asked, "on_true": steps[0]["name"], "on_false": None}, *steps]
+    return steps, found
+
+
+def _step(action: Any, index: int) -> dict[str, Any]:
+    given = dict(action) if isinstance(action, Mapping) else {}
+    kind = given.pop("type", None)
+    kind = given.pop("action_type", None) or kind
+    config = given.pop("config", None)
+    about = {"name": f"action_{index + 1}", "type": ACTION}
+    return {**about, "action_type": kind, "config": given if config is None else config}
+
+
+def _execution(instance: Mapping[str, Any]) -> dict[str, Any]:
+    done = [name for name in instance["context"].get("steps", {}) if name != ASKED]
+    states = {COMPLETED: SUCCESS, FAILED: PARTIAL if done else FAILED, CANCELLED: FAILED}
+    begun, ended = instance["started_at"], instance["completed_at"]
+    duration = round((ended - begun).total_seconds() * 1000) if begun and ended else None
+    return {
+        "id": instance["id"],
+        "hook_id": instance["workflow_id"],
+        "trigger_type": instance["trigger_type"],
+        "status": states.get(instance["status"], instance["status"]),
+        "actions_executed": len(done),
+        "error_message": instance["error_message"],
+        "duration_ms": duration,
+        "execution_context": instance["context"] or None,
+        "executed_at": instance["created_at"],
+    }

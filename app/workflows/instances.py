@@ -1,0 +1,152 @@
+"""Instances as admins see them, and what they may do with them: cancel and resume."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import sqlalchemy as sa
+
+from app import db, jobs
+from app.auth.principal import Principal
+from app.collections import masking
+from app.errors import Conflict, NotFound
+from app.workflows import kept
+from app.workflows.models import (
+    ACTIVE,
+    CANCELLED,
+    FAILED,
+    INSTANCES,
+    LOGS,
+    PENDING,
+    RUNNING,
+    SUBSCRIPTIONS,
+    WAITING,
+)
+
+Shown = dict[str, Any]
+LISTED = [one for one in INSTANCES.c if one.name != "position"]
+
+
+def page(
+    wanted: Mapping[str, Any], skip: int, limit: int, *, by: Principal
+) -> tuple[list[Shown], int]:
+    """Instances, newest first, and how many there are.
+
+    `wanted` may name kind, workflow_id, status, from_date and to_date.
+    """
+    mine = [*_visible(by), *_wanted(wanted)]
+    counted = sa.select(sa.func.count()).select_from(INSTANCES).where(*mine)
+    total = db.connection().scalar(counted) or 0
+    chosen = sa.select(*LISTED).where(*mine).order_by(INSTANCES.c.id.desc())
+    rows = db.connection().execute(chosen.offset(skip).limit(limit)).mappings()
+    return [_shown(row, by) for row in rows], total
+
+
+def get(instance_id: str, *, by: Principal) -> Shown:
+    """One instance with the log of its steps, first to last. Raises NotFound."""
+    mine = (*_visible(by), INSTANCES.c.id == instance_id.lower())
+    row = db.connection().execute(sa.select(*LISTED).where(*mine)).mappings().first()
+    if row is None:
+        raise NotFound("There is no such instance.")
+    told = sa.select(LOGS).where(
+        LOGS.c.account_id == row["account_id"], LOGS.c.instance_id == row["id"]
+    )
+    logs = db.connection().execute(told.order_by(LOGS.c.started_at, LOGS.c.id)).mappings()
+    return {**_shown(row, by), "step_logs": [_shown_log(one, row, by) for one in logs]}
+
+
+def cancel(instance_id: str, *, by: Principal) -> Shown:
+    """End an instance that is not over. Raises NotFound, Conflict."""
+    by.one_account()
+    over = {"status": CANCELLED, "due_at": None, "completed_at": db.database_now()}
+    with db.transaction():
+        mine = (*_visible(by), INSTANCES.c.id == instance_id.lower())
+        change = sa.update(INSTANCES).where(*mine, INSTANCES.c.status.in_(ACTIVE)).values(**over)
+        row = db.connection().execute(change.returning(INSTANCES.c.account_id)).first()
+        if row is None:
+            get(instance_id, by=by)
+            raise Conflict("This instance is over already.", error="already_over")
+        _close(row.account_id, instance_id.lower())
+    return get(instance_id, by=by)
+
+
+def _close(account_id: str, instance_id: str) -> None:
+    connection = db.connection()
+    mine = (LOGS.c.account_id == account_id, LOGS.c.instance_id == instance_id)
+    begun = sa.update(LOGS).where(*mine, LOGS.c.status.in_((RUNNING, WAITING)))
+    connection.execute(begun.values(status=CANCELLED, completed_at=db.database_now()))
+    table = SUBSCRIPTIONS.c
+    waits = (table.account_id == account_id, table.instance_id == instance_id)
+    connection.execute(sa.delete(SUBSCRIPTIONS).where(*waits))
+
+
+def resume(instance_id: str, *, by: Principal) -> Shown:
+    """Have a failed instance go on at the step that failed. Raises NotFound, Conflict."""
+    by.one_account()
+    with db.transaction():
+        mine = (*_visible(by), INSTANCES.c.id == instance_id.lower())
+        if not _resumed(*mine):
+            get(instance_id, by=by)
+            raise Conflict("Only an instance that has failed can be resumed.", error="not_failed")
+    return get(instance_id, by=by)
+
+
+def resume_all(wanted: Mapping[str, Any], *, by: Principal) -> int:
+    """Have every failed instance that matches go on; returns how many there were."""
+    by.one_account()
+    with db.transaction():
+        return _resumed(*_visible(by), *_wanted({**wanted, "status": FAILED}))
+
+
+def _resumed(*which: Any) -> int:
+    # Whoever changes the status first has resumed it; the others find nothing that failed.
+    again = {"status": PENDING, "due_at": db.database_now(), "error_message": None}
+    change = sa.update(INSTANCES).where(*which, INSTANCES.c.status == FAILED)
+    done = db.connection().execute(change.values(**again, completed_at=None))
+    db.on_commit(jobs.wake)
+    return int(done.rowcount)
+
+
+def _visible(by: Principal) -> list[Any]:
+    return [] if by.account_id is None else [INSTANCES.c.account_id == by.account_id]
+
+
+def _wanted(wanted: Mapping[str, Any]) -> Iterator[Any]:
+    table = INSTANCES.c
+    for name in ("kind", "status", "workflow_id"):
+        if wanted.get(name):
+            yield table[name] == wanted[name]
+    # Ids begin with their time, so a key finds what began then.
+    if wanted.get("from_date"):
+        yield table.id >= db.first_id(wanted["from_date"])
+    if wanted.get("to_date"):
+        yield table.id < db.first_id(wanted["to_date"])
+
+
+def is_hidden(row: Mapping[Any, Any], by: Principal) -> bool:
+    """Whether an instance has personal data that the caller sees masked at most."""
+    return bool(row["holds_pii"]) and masking.masks_for(by)
+
+
+def _shown(row: Mapping[Any, Any], by: Principal) -> Shown:
+    shown: Shown = dict(row)
+    shown["withheld"] = is_hidden(row, by)
+    shown["context"] = {} if shown["withheld"] else kept.loads(row["context"])
+    shown["error_message"] = _withheld(row, shown["withheld"])
+    return shown
+
+
+def _shown_log(log: Mapping[Any, Any], row: Mapping[Any, Any], by: Principal) -> Shown:
+    shown: Shown = {**log, "workflow_id": row["workflow_id"]}
+    hidden = is_hidden(row, by)
+    for name in ("input", "output"):
+        shown[name] = None if hidden or log[name] is None else kept.loads(log[name])
+    shown["error_message"] = _withheld(log, hidden)
+    return shown
+
+
+def _withheld(row: Mapping[Any, Any], hidden: bool) -> str | None:
+    # What a step failed of may quote what it was given.
+    message: str | None = row["error_message"]
+    return "Withheld: it may hold personal data." if hidden and message else message

@@ -1,0 +1,31 @@
+"""What instances keep, as JSON: plain values only, with moments in the one format."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+import orjson
+
+from app import clock
+
+
+def dumps(value: Any) -> str:
+    """A value as JSON text."""
+    return orjson.dumps(value, default=_plain, option=orjson.OPT_PASSTHROUGH_DATETIME).decode()
+
+
+def loads(text: str) -> Any:
+    """The value of a JSON text."""
+    return orjson.loads(text)
+
+
+def plain(value: Any) -> Any:
+    """A value as it will be read again."""
+    return loads(dumps(value))
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, datetime):
+        return clock.iso(value)
+    raise TypeError(f"{type(value).__name__} has no JSON form")

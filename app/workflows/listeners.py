@@ -1,0 +1,75 @@
+"""Which events an account's workflows are started by, or may wait for: cached.
+
+The version that the cache stands under is that of the account's webhooks, which every write of
+records has checked already (`app/webhooks/outbox.py`): so a write that nobody listens to pays
+nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import sqlalchemy as sa
+
+from app import db, stamps
+from app.webhooks import outbox
+from app.workflows.models import EVENT, VERSIONS, Workflow
+
+
+@dataclass(frozen=True)
+class Listener:
+    """A workflow that an event starts."""
+
+    account_id: str
+    id: str
+    kind: str
+    version: int
+    condition: str | None
+    owner_id: str
+    owner_home: str
+
+
+@dataclass(frozen=True)
+class Listeners:
+    """What an account listens to, by event and collection in lower case ("" for any)."""
+
+    started: Mapping[tuple[str, str], Sequence[Listener]]
+    awaited: frozenset[str]
+
+    def of(self, event: str, collection: str) -> list[Listener]:
+        """The workflows that an event starts."""
+        keys = ((event, collection), (event, ""))
+        return [one for key in keys for one in self.started.get(key, ())]
+
+    def may_await(self, event: str, collection: str) -> bool:
+        """Whether any instance may wait for an event."""
+        return event in self.awaited or f"{event} {collection}" in self.awaited
+
+
+def of_account(account_id: str) -> Listeners:
+    """What an account listens to, as it is in the open transaction."""
+    version = outbox.checked_version(account_id)
+    cache = stamps.cache("workflow_listeners")
+    found = cache.get(account_id, lambda: None)
+    if found is None or found[0] != version:
+        found = (version, _load(account_id))
+        cache.put(account_id, found)
+    listeners: Listeners = found[1]
+    return listeners
+
+
+def _load(account_id: str) -> Listeners:
+    mine = (Workflow.account_id == account_id, Workflow.enabled, Workflow.trigger_type == EVENT)
+    table: Any = Workflow.__table__
+    started: dict[tuple[str, str], list[Listener]] = {}
+    for row in db.connection().execute(sa.select(table).where(*mine).order_by(table.c.id)):
+        condition = row.condition or row.trigger.get("condition")
+        about = (row.account_id, row.id, row.kind, row.version)
+        listener = Listener(*about, condition, row.owner_id, row.owner_home)
+        key = (row.trigger["event"], row.trigger.get("collection", "").lower())
+        started.setdefault(key, []).append(listener)
+    kept = sa.select(VERSIONS.c.awaits).where(VERSIONS.c.account_id == account_id)
+    awaited = {one for row in db.connection().execute(kept) for one in row.awaits}
+    return Listeners(started, frozenset(awaited))

@@ -1,0 +1,176 @@
+"""Workflow, version, schedule, instance, step log, subscription (contract section 9).
+
+Only a workflow refers to its account by a foreign key: instances and logs are many, and what a
+deleted workflow or a closed account leaves behind is removed by a job.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.orm import Mapped, mapped_column
+
+from app import clock, db, leases
+from app.db import Base, Id, Moment, Text, new_id
+
+WORKFLOW, HOOK = "workflow", "hook"
+STATES = ("pending", "running", "waiting", "completed", "failed", "cancelled")
+PENDING, RUNNING, WAITING, COMPLETED, FAILED, CANCELLED = STATES
+ACTIVE = (PENDING, RUNNING, WAITING)
+TRIGGERS = EVENT, SCHEDULE, MANUAL, WEBHOOK = ("event", "schedule", "manual", "webhook")
+
+
+class Workflow(Base):
+    """A workflow, or a hook, as it is defined now."""
+
+    __tablename__ = "workflows"
+    __table_args__ = (
+        sa.ForeignKeyConstraint(["account_id"], ["accounts.id"]),
+        sa.Index("ix_workflows_token_key", "token_key", unique=True),
+    )
+
+    account_id: Mapped[str] = mapped_column(Id, primary_key=True)
+    id: Mapped[str] = mapped_column(Id, primary_key=True, default=new_id)
+    kind: Mapped[str] = mapped_column(Text, default=WORKFLOW)
+    name: Mapped[str] = mapped_column(Text)
+    description: Mapped[str | None] = mapped_column(Text)
+    trigger_type: Mapped[str] = mapped_column(Text)
+    trigger: Mapped[dict[str, Any]] = mapped_column(sa.JSON)
+    steps: Mapped[list[dict[str, Any]]] = mapped_column(sa.JSON)  # may hold others' secrets
+    condition: Mapped[str | None] = mapped_column(Text)  # of a hook
+    enabled: Mapped[bool] = mapped_column(default=True)
+    version: Mapped[int] = mapped_column(default=1)
+    token: Mapped[str | None] = mapped_column(Text)  # encrypted
+    token_key: Mapped[str | None] = mapped_column(Text)  # its digest, to be found by
+    owner_id: Mapped[str] = mapped_column(Id)
+    owner_home: Mapped[str] = mapped_column(Id)
+    created_by: Mapped[str | None] = mapped_column(Id)
+    created_at: Mapped[datetime] = mapped_column(Moment, default=clock.now)
+    updated_at: Mapped[datetime] = mapped_column(Moment, default=clock.now)
+
+
+class WorkflowVersion(Base):
+    """What a workflow's steps were at a version: instances keep the one that they began with."""
+
+    __tablename__ = "workflow_versions"
+
+    account_id: Mapped[str] = mapped_column(Id, primary_key=True)
+    workflow_id: Mapped[str] = mapped_column(Id, primary_key=True)
+    version: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    steps: Mapped[list[dict[str, Any]]] = mapped_column(sa.JSON)
+    awaits: Mapped[list[str]] = mapped_column(sa.JSON)  # "event collection" of its wait_events
+    owner_id: Mapped[str] = mapped_column(Id)  # whose rights the steps have: who saved them
+    owner_home: Mapped[str] = mapped_column(Id)  # the owner's account
+
+
+class WorkflowSchedule(Base):
+    """When an enabled workflow is due next; who moves it on has fired it."""
+
+    __tablename__ = "workflow_schedules"
+    __table_args__ = (sa.Index("ix_workflow_schedules_next_at", "next_at"),)
+
+    account_id: Mapped[str] = mapped_column(Id, primary_key=True)
+    workflow_id: Mapped[str] = mapped_column(Id, primary_key=True)
+    cron: Mapped[str] = mapped_column(Text)
+    next_at: Mapped[datetime] = mapped_column(Moment)
+    last_at: Mapped[datetime | None] = mapped_column(Moment)
+
+
+class WorkflowInstance(Base):
+    """One run. `position` says where it is, `context` what its steps may refer to, both as JSON."""
+
+    __tablename__ = "workflow_instances"
+    __table_args__ = (
+        # Holds only what is not over; covering, as workers pass over accounts that have enough.
+        sa.Index(
+            "ix_workflow_instances_due",
+            "due_at",
+            "account_id",
+            "status",
+            "id",
+            postgresql_where=sa.text("due_at IS NOT NULL"),
+            sqlite_where=sa.text("due_at IS NOT NULL"),
+        ),
+        sa.Index("ix_workflow_instances_status", "account_id", "status", "id"),
+        sa.Index("ix_workflow_instances_log", "account_id", "workflow_id", "id"),
+    )
+
+    account_id: Mapped[str] = mapped_column(Id, primary_key=True)
+    id: Mapped[str] = mapped_column(Id, primary_key=True, default=new_id)
+    workflow_id: Mapped[str] = mapped_column(Id)
+    kind: Mapped[str] = mapped_column(Text)
+    version: Mapped[int]
+    trigger_type: Mapped[str] = mapped_column(Text)
+    status: Mapped[str] = mapped_column(Text, default=PENDING)
+    position: Mapped[str] = mapped_column(Text)
+    context: Mapped[str] = mapped_column(Text)
+    current_step: Mapped[str | None] = mapped_column(Text)
+    error_message: Mapped[str | None] = mapped_column(Text)
+    depth: Mapped[int] = mapped_column(default=1)  # of the chain of triggers that led here
+    holds_pii: Mapped[bool] = mapped_column(default=False)
+    due_at: Mapped[datetime | None] = mapped_column(Moment)  # or the end of a worker's lease
+    claim: Mapped[int] = mapped_column(default=0)  # how often a worker took it
+    nudges: Mapped[int] = mapped_column(default=0)  # how many awaited events came
+    started_at: Mapped[datetime | None] = mapped_column(Moment)
+    completed_at: Mapped[datetime | None] = mapped_column(Moment)
+    created_at: Mapped[datetime] = mapped_column(Moment, default=clock.now)
+
+
+class WorkflowStepLog(Base):
+    """One try of a step. `place` tells it from others of the same name: by iteration."""
+
+    __tablename__ = "workflow_step_logs"
+    __table_args__ = (sa.Index("ix_workflow_step_logs_instance", "account_id", "instance_id"),)
+
+    account_id: Mapped[str] = mapped_column(Id, primary_key=True)
+    id: Mapped[str] = mapped_column(Id, primary_key=True, default=new_id)
+    instance_id: Mapped[str] = mapped_column(Id)
+    place: Mapped[str] = mapped_column(Text)
+    step_name: Mapped[str] = mapped_column(Text)
+    step_type: Mapped[str] = mapped_column(Text)
+    status: Mapped[str] = mapped_column(Text)  # running, waiting, completed, failed, cancelled
+    attempt: Mapped[int]
+    input: Mapped[str | None] = mapped_column(Text)
+    output: Mapped[str | None] = mapped_column(Text)
+    error_message: Mapped[str | None] = mapped_column(Text)
+    started_at: Mapped[datetime] = mapped_column(Moment)
+    completed_at: Mapped[datetime | None] = mapped_column(Moment)
+
+
+class WorkflowSubscription(Base):
+    """What an instance waits for; `happened` is the event, once it came."""
+
+    __tablename__ = "workflow_subscriptions"
+    __table_args__ = (
+        sa.Index("ix_workflow_subscriptions_event", "account_id", "event"),
+        sa.Index("ix_workflow_subscriptions_instance", "account_id", "instance_id"),
+    )
+
+    account_id: Mapped[str] = mapped_column(Id, primary_key=True)
+    id: Mapped[str] = mapped_column(Id, primary_key=True, default=new_id)
+    instance_id: Mapped[str] = mapped_column(Id)
+    place: Mapped[str] = mapped_column(Text)
+    event: Mapped[str] = mapped_column(Text)
+    collection: Mapped[str | None] = mapped_column(Text)  # in lower case
+    condition: Mapped[str | None] = mapped_column(Text)
+    known: Mapped[str] = mapped_column(Text)  # what its names of the instance stand for, as JSON
+    owner_id: Mapped[str] = mapped_column(Id)
+    owner_home: Mapped[str] = mapped_column(Id)
+    happened: Mapped[str | None] = mapped_column(Text)
+
+
+VERSIONS: Any = WorkflowVersion.__table__
+SCHEDULES: Any = WorkflowSchedule.__table__
+INSTANCES: Any = WorkflowInstance.__table__
+LOGS: Any = WorkflowStepLog.__table__
+SUBSCRIPTIONS: Any = WorkflowSubscription.__table__
+QUEUE = leases.Queue(
+    INSTANCES,
+    INSTANCES.c.claim,
+    once_taken={
+        INSTANCES.c.status: RUNNING,
+        INSTANCES.c.started_at: sa.func.coalesce(INSTANCES.c.started_at, db.database_now()),
+    },
+)

@@ -1,0 +1,86 @@
+"""Events as they happen: what they start and what they end the waiting of, in their transaction."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from app import clock, db, events
+from app.auth.principal import Principal
+from app.collections import access, masking
+from app.errors import Forbidden
+from app.records import store, views
+from app.workflows import beginning, expressions, kept, listeners, versions, waiting
+from app.workflows.models import EVENT
+from app.workflows.run import DEPTH
+
+
+@events.subscribe(events.RecordChanged)
+def note(event: events.RecordChanged) -> None:
+    """Begin what a change starts, and find out at its end who waits for it."""
+    found = listeners.of_account(event.account_id)
+    name, collection = f"records.{event.operation}", event.definition.name.lower()
+    told = _Told(event, name)
+    for listener in found.of(name, collection):
+        seen, personal = told.to(listener.account_id, listener.owner_home, listener.owner_id)
+        if told.holds(listener.condition, seen, {}):
+            depth = db.notes().get(DEPTH, 0) + 1
+            row = beginning.row(listener, seen, EVENT, depth=depth, holds_pii=personal)
+            db.before_commit(beginning.write, row)
+    if found.may_await(name, collection):
+        db.before_commit(_tell_waiting, partial(_tell, told, name, collection))
+
+
+def _tell_waiting(tellings: list[Callable[[], None]]) -> None:
+    for telling in tellings:
+        telling()
+
+
+def _tell(told: _Told, name: str, collection: str) -> None:
+    for one in waiting.awaiting(told.event.account_id, name, collection):
+        seen, _ = told.to(one.account_id, one.owner_home, one.owner_id)
+        if told.holds(one.condition, seen, kept.loads(one.known)):
+            waiting.arrive(one, seen)
+
+
+class _Told:
+    """An event as owners of workflows may see it."""
+
+    def __init__(self, event: events.RecordChanged, name: str) -> None:
+        self.event, self.name = event, name
+        self._asker = access.asker_of(event.by)
+        self._seen: dict[tuple[str, str, str], tuple[dict[str, Any], bool]] = {}
+
+    def holds(self, condition: str | None, seen: Any, known: Any) -> bool:
+        """Whether a condition holds, over what the owner sees and what else is known."""
+        return expressions.holds_for(condition, seen, self._asker, clock.now(), known)
+
+    def to(self, *owner: str) -> tuple[dict[str, Any], bool]:
+        """What an owner is told, and whether it has personal data unmasked."""
+        if owner not in self._seen:
+            self._seen[owner] = self._shown(*owner)  # type: ignore[index]
+        return self._seen[owner]  # type: ignore[index]
+
+    def _shown(self, account_id: str, home: str, user_id: str) -> tuple[dict[str, Any], bool]:
+        definition, told = self.event.definition, {}
+        try:
+            by = versions.current_owner(account_id, home, user_id)
+        except Forbidden:
+            by = None
+        for part in ("record", "previous"):
+            row = getattr(self.event, part)
+            told[part] = None if row is None else _seen(definition, row, by)
+        seen = {"event": self.name, "collection": definition.name, **told}
+        personal = bool(definition.personal) and by is not None and not masking.masks_for(by)
+        plain: dict[str, Any] = kept.plain(seen)
+        return plain, personal
+
+
+def _seen(definition: Any, row: Any, by: Principal | None) -> Any:
+    """A record as it may be viewed, also one that is deleted by now."""
+    view = views.access_to_view(definition, by) if by else None
+    if view is not None:
+        led_to = store.foreseen(definition, row, view.follows)
+        view = view if view.allows({**row, **led_to}) else None
+    return views.whole(row, view)

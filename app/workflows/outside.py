@@ -1,0 +1,120 @@
+"""Steps that reach outside: requests and mails. At least once, under a key that stays the same.
+
+They know no database: the worker writes down that one has begun, and afterwards what came of it.
+"""
+
+from __future__ import annotations
+
+import smtplib
+from collections.abc import Mapping
+from typing import Any
+from uuid import NAMESPACE_URL, uuid5
+
+import orjson
+from email_validator import EmailNotValidError, validate_email
+
+from app import config, json_gate, mail, outgoing
+from app.errors import AppError
+from app.webhooks import delivery
+
+USER_AGENT = "Atrium-Workflows/1"
+MOST_ADDRESSES = 20
+LONGEST_SUBJECT = 200
+HIDDEN = "***"
+ACTIONS = ("send_webhook", "send_email")
+
+
+class Failed(Exception):
+    """An attempt that did not come to a good end; the text says why, for the log."""
+
+
+def key_of(instance_id: str, path: str) -> str:
+    """What tells a receiver that a request repeats another."""
+    return str(uuid5(NAMESPACE_URL, f"atrium:{instance_id}/{path}"))
+
+
+def carry_out(kind: str, given: Mapping[str, Any], key: str, instance_id: str) -> dict[str, Any]:
+    """Send, once; gives the output of the step. Raises Failed."""
+    if kind == "send_email":
+        return _mailed(given, key)
+    return _requested(given, key, instance_id)
+
+
+def logged(given: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings as a log may show them: what headers say may be secret."""
+    headers = given.get("headers")
+    if not isinstance(headers, Mapping):
+        return dict(given)
+    return {**given, "headers": dict.fromkeys(headers, HIDDEN)}
+
+
+def _requested(given: Mapping[str, Any], key: str, instance_id: str) -> dict[str, Any]:
+    url, method = given.get("url"), str(given.get("method") or "POST").upper()
+    if not isinstance(url, str):
+        raise Failed("The template of the url gave no text.")
+    kind, body = _body(given.get("body"))
+    ours = {
+        "User-Agent": USER_AGENT,
+        "Connection": "close",
+        "Idempotency-Key": key,
+        "X-Service-Workflow-Instance": instance_id,
+    }
+    custom = _headers(given.get("headers"))
+    if kind and not any(name.lower() == "content-type" for name in custom):
+        ours["Content-Type"] = kind
+    allowed = delivery.rules(config.current())
+    try:
+        answer = outgoing.send(method, url, {**custom, **ours}, body, allowed)
+    except (outgoing.Refused, outgoing.Failed) as error:
+        raise Failed(str(error)) from error
+    if not 200 <= answer.status < 300:
+        raise Failed(f"The receiver answered {answer.status}.")
+    return {"status_code": answer.status, "body": _read(answer.body)}
+
+
+def _body(given: Any) -> tuple[str | None, bytes | None]:
+    if given is None:
+        return None, None
+    if isinstance(given, str):
+        return "text/plain; charset=utf-8", given.encode(errors="replace")
+    return "application/json", orjson.dumps(given)
+
+
+def _headers(given: Any) -> dict[str, str]:
+    found = {}
+    for name, value in (given or {}).items():
+        text = value if isinstance(value, str) else str(value)
+        if not outgoing.HEADER_VALUE.fullmatch(text):
+            raise Failed(f"The value of {name} has characters that no header can have.")
+        found[name] = text
+    return found
+
+
+def _read(text: str) -> Any:
+    try:
+        return json_gate.loads(text.encode()) if text else None
+    except AppError:
+        return text
+
+
+def _mailed(given: Mapping[str, Any], key: str) -> dict[str, Any]:
+    to = given.get("to")
+    addresses = [_address(one) for one in (to if isinstance(to, list) else [to])]
+    if not 1 <= len(addresses) <= MOST_ADDRESSES:
+        raise Failed(f"A mail goes to 1 to {MOST_ADDRESSES} addresses.")
+    subject = " ".join(str(given.get("subject") or "").split())[:LONGEST_SUBJECT]
+    body = given.get("body")
+    text = body if isinstance(body, str) else orjson.dumps(body).decode()
+    try:
+        for address in addresses:
+            mail.send(address, "workflow", key=f"{key}.{address}", subject=subject, body=text)
+    except (OSError, smtplib.SMTPException) as error:
+        raise Failed(f"The mail was not taken: {type(error).__name__}.") from error
+    return {"sent": True, "to": addresses}
+
+
+def _address(value: Any) -> str:
+    try:
+        return validate_email(str(value), check_deliverability=False).normalized
+    except EmailNotValidError:
+        raise Failed("The template gave no e-mail address.") from None

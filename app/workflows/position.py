@@ -1,0 +1,129 @@
+"""Where an instance is: a pure machine, which knows neither a database nor what steps do.
+
+The position is JSON. A spot is a step that is next in its list; the spot of a loop or a parallel
+step has inner ones, one for each list that is under way. A loop keeps its items and its index. Each
+visit of a step has a number, which stays over retries and resumes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from app.workflows.definition import LOOP, Series, Step
+
+Spot = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Frame:
+    """A spot within its list, which is the `branch` of the step around it."""
+
+    series: Series
+    spot: Spot
+    branch: int = 0
+
+    @property
+    def step(self) -> Step:
+        """The step that is next here."""
+        return self.series.steps[self.spot["step"]]
+
+    @property
+    def label(self) -> str:
+        """Its name, with the iteration of a loop that is under way."""
+        inner = self.spot.get("inner") or {}
+        return f"{self.spot['step']}[{inner['index']}]" if "index" in inner else self.spot["step"]
+
+
+@dataclass(frozen=True)
+class Place:
+    """A step that is next, and the steps that it is in."""
+
+    frames: Sequence[Frame]
+    names: Mapping[str, Any] = field(default_factory=dict)
+    """`item` and `index`, within a loop."""
+    path: str = field(init=False)
+    """The same for every try of this visit, and for no other visit of the instance."""
+
+    def __post_init__(self) -> None:
+        """Note the path as it is now: loops around it go on."""
+        around = [frame.label for frame in self.frames[:-1]]
+        path = f"{'/'.join([*around, self.step.name])}#{self.spot['visit']}"
+        object.__setattr__(self, "path", path)
+
+    @property
+    def step(self) -> Step:
+        """The step."""
+        return self.frames[-1].step
+
+    @property
+    def spot(self) -> Spot:
+        """What is kept of this visit."""
+        return self.frames[-1].spot
+
+
+class Position:
+    """The spots of an instance; `kept` is their JSON, which changes as it moves on."""
+
+    def __init__(self, series: Series, kept: dict[str, Any]) -> None:
+        self.series, self.kept = series, kept
+        if not kept:
+            kept["visits"] = 0
+            kept["spot"] = self._spot(series.first) if series.first else None
+
+    def places(self) -> list[Place]:
+        """The steps that are next: one, or one for each branch."""
+        spot = self.kept["spot"]
+        return list(_within((Frame(self.series, spot),), {})) if spot else []
+
+    def enter(self, place: Place, items: list[Any] | None = None) -> bool:
+        """Go into a loop or a parallel step; False where a loop has nothing to go over."""
+        step = place.step
+        if step.type == LOOP and not items:
+            return False
+        spots = [self._spot(one.first or "") for one in step.inner]
+        of_loop = {"items": items, "index": 0} if step.type == LOOP else {}
+        place.spot["inner"] = {"spots": spots, **of_loop}
+        return True
+
+    def finish(self, place: Place, target: str | None) -> list[Place]:
+        """Go on to a step of the same list, or to its end; returns what ended with it."""
+        return [Place(frames) for frames in self._go_on(tuple(place.frames), target)]
+
+    def _go_on(self, frames: tuple[Frame, ...], target: str | None) -> Iterator[tuple[Frame, ...]]:
+        self._put(frames, self._spot(target) if target is not None else None)
+        if target is not None or len(frames) == 1:
+            return
+        around = frames[-2]
+        inner = around.spot["inner"]
+        if "index" in inner and inner["index"] + 1 < len(inner["items"]):
+            inner["index"] += 1
+            inner["spots"][0] = self._spot(frames[-1].series.first or "")
+        elif not any(inner["spots"]):
+            yield frames[:-1]
+            yield from self._go_on(frames[:-1], around.step.following)
+
+    def _put(self, frames: tuple[Frame, ...], spot: Spot | None) -> None:
+        if len(frames) == 1:
+            self.kept["spot"] = spot
+        else:
+            frames[-2].spot["inner"]["spots"][frames[-1].branch] = spot
+
+    def _spot(self, name: str) -> Spot:
+        self.kept["visits"] += 1
+        return {"step": name, "visit": self.kept["visits"]}
+
+
+def _within(frames: tuple[Frame, ...], names: Mapping[str, Any]) -> Iterator[Place]:
+    frame = frames[-1]
+    inner = frame.spot.get("inner")
+    if inner is None:
+        yield Place(frames, names)
+        return
+    if "index" in inner:
+        names = {**names, "item": inner["items"][inner["index"]], "index": inner["index"]}
+    for branch, spot in enumerate(inner["spots"]):
+        if spot is not None:
+            series = frame.step.inner[branch]
+            yield from _within((*frames, Frame(series, spot, branch)), names)

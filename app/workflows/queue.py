@@ -1,0 +1,157 @@
+"""Instances as a work queue: what is due, how many an account may have running, and whose it is.
+
+An instance that runs has a lease, which each of its steps renews. The claim is the fence: what a
+worker does whose lease another has taken over is rolled back, as it is when an instance is
+cancelled meanwhile.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Collection, Mapping, Sequence
+from functools import lru_cache
+from typing import Any
+
+import sqlalchemy as sa
+
+from app import clock, config, db, leases
+from app.workflows.models import FAILED, INSTANCES, LOGS, QUEUE, RUNNING
+
+LARGEST_LOOK = 100
+COLUMNS = [
+    INSTANCES.c[name]
+    for name in (
+        *("workflow_id", "kind", "version", "position", "context", "depth", "holds_pii", "nudges"),
+        *("trigger_type", "current_step"),
+    )
+]
+
+
+class Lost(Exception):
+    """An instance that another worker has by now, or that was cancelled."""
+
+
+def look(passing_over: Collection[str]) -> dict[str, list[tuple[str, bool]]]:
+    """Due instances by account: (id, whether it was running already, with a worker now lost)."""
+    others = INSTANCES.c.account_id.not_in(sorted(passing_over)) if passing_over else None
+    found: dict[str, list[tuple[str, bool]]] = {}
+    for row in leases.look(QUEUE, LARGEST_LOOK, INSTANCES.c.status, where=others):
+        found.setdefault(row.account_id, []).append((row.id, row.status == RUNNING))
+    return found
+
+
+def claim(account_id: str, due: Sequence[tuple[str, bool]], most: int) -> Sequence[Any]:
+    """Take up to `most` of an account's due instances, no more than it may have running."""
+    now = sa.type_coerce(db.database_now(), db.Moment()).label("now")
+    with db.transaction():
+        room = _room(account_id)
+        chosen = [id for id, running in due if running][:most]
+        chosen += [id for id, running in due if not running][: min(room, most - len(chosen))]
+        if not chosen:
+            return []
+        seconds = config.current().workflow_lease_seconds
+        return leases.claim(QUEUE, account_id, chosen, seconds, *COLUMNS, now)
+
+
+def _room(account_id: str) -> int:
+    lock_account(account_id)
+    running = (INSTANCES.c.account_id == account_id, INSTANCES.c.status == RUNNING)
+    count = db.connection().scalar(sa.select(sa.func.count()).where(*running)) or 0
+    return max(0, config.current().workflow_concurrency - count)
+
+
+def lock_account(account_id: str) -> None:
+    """Have workers claim an account's instances one after the other."""
+    lock("claims", account_id)
+
+
+def lock(*parts: str, shared: bool = False) -> None:
+    """Take a lock of that name until the open transaction ends; SQLite has one writer anyway."""
+    connection = db.connection()
+    if connection.dialect.name == "postgresql":
+        digest = hashlib.sha256("\0".join(("workflows", *parts)).encode()).digest()
+        number = int.from_bytes(digest[:8], signed=True)
+        take = sa.func.pg_advisory_xact_lock_shared if shared else sa.func.pg_advisory_xact_lock
+        connection.execute(sa.select(take(number)))
+
+
+def release(account_id: str, id: str, claim: int) -> None:
+    """Give back an instance, to be taken at once."""
+    with db.transaction() as session:
+        mine = _mine(account_id, id, claim)
+        session.execute(sa.update(INSTANCES).where(*mine).values(due_at=db.database_now()))
+
+
+def give_up(work: Any, message: str) -> None:
+    """Fail an instance that cannot be carried out."""
+    over = {"status": FAILED, "error_message": message, "due_at": None}
+    with db.transaction():
+        write(work, {**over, "completed_at": clock.now()}, (), {})
+
+
+def write(
+    work: Any, values: Mapping[str, Any], new: Sequence[Mapping[str, Any]], old: Mapping[str, Any]
+) -> None:
+    """Store what an instance has become, as part of the open transaction, with its logs.
+
+    `new` are rows of the log, `old` what has become of earlier ones by id. Raises Lost.
+    """
+    connection = db.connection()
+    mine = {"_account": work.account_id, "_id": work.id, "_claim": work.claim}
+    given = {f"_{name}": value for name, value in values.items()}
+    if len(new) == 1 and connection.dialect.name == "postgresql":
+        told = {f"log_{name}": value for name, value in new[0].items()}
+        done = connection.execute(_change_and_log(tuple(values)), {**given, **mine, **told})
+        new = ()
+    else:
+        done = connection.execute(_change(tuple(values)), {**given, **mine})
+    if done.rowcount != 1:
+        raise Lost
+    if new:
+        # A list of one would take the slower way of many.
+        connection.execute(_NEW_LOG, list(new) if len(new) > 1 else new[0])
+    for id, result in old.items():
+        one = (LOGS.c.account_id == work.account_id, LOGS.c.id == id)
+        connection.execute(sa.update(LOGS).where(*one).values(**result))
+
+
+_NEW_LOG = sa.insert(LOGS)
+
+
+@lru_cache
+def _change(names: tuple[str, ...]) -> sa.Update:
+    """The statement that changes these columns, made once: it is run with every step.
+
+    `look_again` is no column: it is when to look again at what waits, or at once where an event
+    has come since `nudges` was read.
+    """
+    columns: dict[str, Any] = {
+        n: sa.bindparam(f"_{n}", type_=INSTANCES.c[n].type) for n in names if n not in _WAIT
+    }
+    if "look_again" in names:
+        then = sa.bindparam("_look_again", type_=db.Moment())
+        seen = INSTANCES.c.nudges == sa.bindparam("_seen", type_=sa.Integer)
+        columns["due_at"] = sa.case((seen, then), else_=db.database_now())
+    claim = sa.bindparam("_claim", type_=sa.Integer)
+    which = _mine(sa.bindparam("_account"), sa.bindparam("_id"), claim)
+    return sa.update(INSTANCES).where(*which).values(columns)
+
+
+_WAIT = ("look_again", "seen")
+
+
+@lru_cache
+def _change_and_log(names: tuple[str, ...]) -> sa.Insert:
+    """The same together with a new row of the log, which is only written if there is a change."""
+    changed = _change(names).returning(INSTANCES.c.id).cte("changed")
+    row = [sa.bindparam(f"log_{column.name}", type_=column.type) for column in LOGS.c]
+    return sa.insert(LOGS).from_select(list(LOGS.c), sa.select(*row).select_from(changed))
+
+
+def _mine(account_id: Any, id: Any, claim: Any) -> tuple[Any, ...]:
+    return (
+        INSTANCES.c.account_id == account_id,
+        INSTANCES.c.id == id,
+        INSTANCES.c.claim == claim,
+        INSTANCES.c.status == RUNNING,
+    )

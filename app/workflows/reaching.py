@@ -1,0 +1,119 @@
+"""Steps that reach outside: begun in one transaction, sent, and written down in another.
+
+While they are sent no connection of the database is held. Branches that are ready at the same time
+send at the same time. A worker that dies in between leaves word that the step had begun; who takes
+over sends again, under the same key.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from datetime import timedelta
+from typing import Any
+
+from flask import current_app
+
+from app import config, db, stamps
+from app.errors import AppError, Forbidden
+from app.workflows import kept, outside, queue, versions
+from app.workflows.control import Failed, Outcome
+from app.workflows.logbook import Entry, rows
+from app.workflows.models import FAILED, RUNNING
+from app.workflows.position import Place
+from app.workflows.templates import TooLarge
+
+LOST = "The worker was lost: whether it was sent is not known."
+Result = dict[str, Any] | str  # the output, or why it failed
+
+
+def reach_out(run: Any, places: Sequence[Place]) -> None:
+    """Send what the steps at these places say, and move on."""
+    with run.slot():
+        given: dict[str, Any] = {}
+        for place in places:
+            try:
+                given[place.path] = _given(run, place)
+            except (AppError, TooLarge, Failed) as error:
+                run.fail([(place, error)])
+                return
+        _note_begun(run, places, given)
+    with run.slots.away():
+        results = _together([_sending(run, place, given[place.path]) for place in places])
+    with run.slot():
+        _note_results(run, dict(zip((place.path for place in places), results, strict=True)))
+
+
+def _given(run: Any, place: Place) -> Any:
+    with stamps.reloading():
+        by = run.owner()
+    if not by.is_admin:
+        raise Forbidden(versions.NOT_ADMIN)
+    return run.rendering(place).value(place.step.config)
+
+
+def _note_begun(run: Any, places: Sequence[Place], given: Mapping[str, Any]) -> None:
+    lost = [Entry(place, FAILED, error=LOST) for place in places if "log" in place.spot]
+    of_lost = rows(lost, run)
+    for place in places:
+        if "log" in place.spot:
+            place.spot["attempt"] = place.spot.get("attempt", 0) + 1
+        place.spot.update(log=db.new_id(), since=kept.plain(run.now))
+    begun = [Entry(one, RUNNING, outside.logged(given[one.path])) for one in places]
+    settings = config.current()
+    seconds = settings.webhook_timeout_seconds + settings.workflow_lease_seconds
+    with db.transaction():
+        told = rows(begun, run)
+        values = {
+            "position": run.position_text(),
+            "due_at": run.now + timedelta(seconds=seconds),
+            "current_step": run.current_step(),
+        }
+        queue.write(run, values, told.new, of_lost.old)
+    run.keep()
+
+
+def _sending(run: Any, place: Place, given: Any) -> Callable[[], Any]:
+    key, kind = outside.key_of(run.id, place.path), place.step.action or ""
+    return lambda: outside.carry_out(kind, given, key, run.id)
+
+
+def _note_results(run: Any, results: Mapping[str, Result]) -> None:
+    failures: list[tuple[Place, Exception]] = []
+    for path, result in results.items():
+        place = run.place_at(path)
+        if isinstance(result, str):
+            failures.append((place, Failed(result)))
+            continue
+        try:
+            with run.transaction():
+                run.apply(place, Outcome(output=result, target=place.step.following))
+        except Failed as error:
+            run.restore()
+            failures.append((run.place_at(path), error))
+    if failures:
+        run.fail([(run.place_at(place.path), error) for place, error in failures])
+
+
+def _together(calls: Sequence[Callable[[], Any]]) -> list[Any]:
+    """What each call gives, or the text of why it failed."""
+    results: list[Any] = ["The service failed."] * len(calls)
+    app = current_app._get_current_object()  # type: ignore[attr-defined]
+
+    def carry_out(index: int) -> None:
+        with app.app_context():
+            try:
+                results[index] = calls[index]()
+            except outside.Failed as error:
+                results[index] = str(error)
+
+    others = [
+        threading.Thread(target=carry_out, args=[index], daemon=True)
+        for index in range(1, len(calls))
+    ]
+    for thread in others:
+        thread.start()
+    carry_out(0)
+    for thread in others:
+        thread.join()
+    return results

@@ -1,0 +1,294 @@
+"""Workflows: what they are, and how they are started (contract section 9)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import marshmallow as ma
+from flask import Response
+
+from app import rest
+from app.accounts.schemas import ACCOUNT, USER
+from app.auth.guard import principal
+from app.rest import account_admin, page_of, public
+from app.workflows import service
+from app.workflows.models import TRIGGERS, Workflow
+
+blueprint = rest.Blueprint(
+    "Workflows",
+    __name__,
+    url_prefix=f"{rest.PREFIX}/workflows",
+    description="Steps that are carried out one after the other, whatever is killed meanwhile.",
+)
+callers = rest.Blueprint(
+    "Workflow webhooks",
+    __name__,
+    url_prefix=f"{rest.PREFIX}/workflow-webhooks",
+    description="Where other services start workflows whose trigger is a webhook.",
+)
+
+TIME = "2026-11-20T12:00:00.123456Z"
+TRIGGER = {"type": "event", "event": "records.create", "collection": "posts"}
+STEPS = [
+    {
+        "name": "announce",
+        "type": "action",
+        "action_type": "send_webhook",
+        "config": {
+            "url": "https://hooks.example.com/new",
+            "body": {"title": "{{ trigger.record.title }}"},
+        },
+    },
+    {"name": "pause", "type": "wait_delay", "duration": "1d"},
+]
+NEW = {"name": "Announce posts", "trigger": TRIGGER, "steps": STEPS}
+WORKFLOW = {
+    "id": "019a9f00-0000-7000-8000-0000000000d0",
+    "account_id": ACCOUNT["id"],
+    **NEW,
+    "description": None,
+    "trigger_type": "event",
+    "trigger_config": {"event": "records.create", "collection": "posts"},
+    "enabled": True,
+    "version": 1,
+    "owner_id": USER["id"],
+    "created_at": TIME,
+    "updated_at": TIME,
+    "created_by": USER["id"],
+}
+INSTANCE_ID = "019a9f00-0000-7000-8000-0000000000e0"
+STARTED = {"message": "The workflow is started.", "instance_id": INSTANCE_ID}
+
+
+class WorkflowView(rest.Schema):
+    """A workflow."""
+
+    id = ma.fields.String(required=True)
+    account_id = ma.fields.String(required=True)
+    name = ma.fields.String(required=True)
+    description = ma.fields.String(required=True, allow_none=True)
+    trigger = ma.fields.Dict(
+        required=True,
+        metadata={"description": "What starts it; `token` is that of a webhook."},
+    )
+    trigger_type = ma.fields.String(required=True)
+    trigger_config = ma.fields.Dict(
+        required=True, metadata={"description": "The trigger without its type."}
+    )
+    steps = ma.fields.List(ma.fields.Dict(), required=True)
+    enabled = ma.fields.Boolean(required=True)
+    version = ma.fields.Integer(
+        required=True, metadata={"description": "Grows when what is carried out changes."}
+    )
+    owner_id = ma.fields.String(
+        required=True,
+        metadata={"description": "Whose rights the steps have: who last saved what they do."},
+    )
+    created_at = rest.Timestamp(required=True)
+    updated_at = rest.Timestamp(required=True)
+    created_by = ma.fields.String(required=True, allow_none=True)
+
+
+class WorkflowPage(rest.page_schema(WorkflowView)):  # type: ignore[misc]
+    """A page of workflows."""
+
+
+class OffsetArgs(rest.PageArgs):
+    """Paging, also by offset."""
+
+    default_limit = 50
+
+    offset = rest.Whole(0, rest.LARGEST_SKIP, metadata={"description": "Another name for skip."})
+
+    @ma.post_load
+    def settle_offset(self, args: dict[str, Any], **options: Any) -> dict[str, Any]:
+        """Take offset for skip."""
+        offset = args.pop("offset", None)
+        return args if offset is None else args | {"skip": offset}
+
+
+class DefinitionArgs(OffsetArgs):
+    """Which definitions to list."""
+
+    trigger_type = ma.fields.String(
+        validate=ma.validate.OneOf(TRIGGERS),
+        metadata={"description": "Only those that this starts."},
+    )
+    enabled = ma.fields.Boolean(metadata={"description": "Only enabled ones, or only others."})
+
+
+class ChangedWorkflow(rest.Schema):
+    """What to change of a workflow."""
+
+    name = rest.Text(shortest=1, longest=200)
+    description = rest.Text(longest=2000, allow_none=True)
+    trigger = ma.fields.Dict(
+        keys=rest.Text(longest=100),
+        metadata={
+            "description": "`{type: event, event, collection?, condition?}`, `{type: schedule,"
+            " cron}` (UTC), `{type: manual}` or `{type: webhook}`."
+        },
+    )
+    steps = ma.fields.List(
+        ma.fields.Dict(),
+        metadata={"description": "The steps, each `{name, type, next?, ...}`; at most 50."},
+    )
+    enabled = rest.Flag()
+
+
+class NewWorkflow(ChangedWorkflow):
+    """A workflow to make."""
+
+    name = rest.Text(shortest=1, longest=200, required=True)
+    trigger = ma.fields.Dict(keys=rest.Text(longest=100), required=True)
+    steps = ma.fields.List(ma.fields.Dict(), load_default=list)
+
+
+class Toggle(rest.Schema):
+    """The state to be in; without it, the other one."""
+
+    enabled = rest.Flag()
+
+
+class TriggerBody(rest.Schema):
+    """What the steps know as `trigger`: any object."""
+
+    class Meta:
+        """Whoever starts it decides."""
+
+        unknown = ma.INCLUDE
+
+
+class StartedInstance(rest.Message):
+    """What was started."""
+
+    instance_id = ma.fields.String(required=True)
+
+
+@blueprint.route("", methods=["GET"])
+@blueprint.arguments(DefinitionArgs, location="query")
+@blueprint.response(200, WorkflowPage, example=page_of([WORKFLOW], 1, {"skip": 0, "limit": 50}))
+@account_admin
+def list_workflows(args: dict[str, Any]) -> dict[str, Any]:
+    """List the workflows of the own account, oldest first."""
+    found, total = service.page(args, args["skip"], args["limit"], by=principal())
+    return page_of([shown(one) for one in found], total, args)
+
+
+@blueprint.route("", methods=["POST"])
+@blueprint.arguments(NewWorkflow, example=NEW)
+@blueprint.response(201, WorkflowView, example=WORKFLOW)
+@blueprint.fails(400, 409)
+@account_admin
+def create_workflow(body: dict[str, Any]) -> dict[str, Any]:
+    """Create a workflow.
+
+    It is checked as a whole: `details` of a 400 names the place of each problem, such as
+    `steps[2].config.url`. Steps run in list order unless `next` names another of the same list
+    (null ends the list):
+
+    - `action` with `action_type` and `config`: `send_webhook {url, method, headers, body}`,
+      `send_email {to, subject, body}`, `create_record {collection, data}`, `update_record
+      {collection, record_id, data}`, `delete_record {collection, record_id}`, `query_records
+      {collection, filter, sort, limit}`, whose output is `{records, first, count, total}`;
+    - `condition {expression, on_true, on_false}`: names of steps, or null for the end;
+    - `wait_delay {duration}`, such as `30s`, `5m`, `2h`, `1d`;
+    - `wait_condition {expression, poll_interval, timeout}`, whose `record` is the trigger's record
+      as it is now;
+    - `wait_event {event, collection?, condition?, timeout}`, whose output is the event. It counts
+      what is committed after the instance has begun to wait, and shows as `waiting`; in its
+      condition `record`, `previous` and `event` are of the awaited event, and other names than
+      `trigger`, `steps`, `now`, `item` and `index` are the record's fields;
+    - `loop {items, steps}`, whose steps see `item` and `index`;
+    - `parallel {branches}`, lists of steps.
+
+    Values are templates: `{{ trigger.x }}`, `{{ steps.name.output.y }}`, `{{ now }}`, or any
+    expression of the rule language over these names. One that is the whole value keeps its type.
+    In a `filter` it stands for a literal.
+
+    The steps act with the rights of whoever last saved what they do. Steps on records are done
+    exactly once; requests and mails at least once, requests under the same `Idempotency-Key`. A
+    chain of workflows that start each other stops at depth 8. An account has at most 50 workflows
+    (409 `limit_reached`).
+    """
+    return shown(service.create(body, by=principal()))
+
+
+@blueprint.route("/<uuid:workflow_id>", methods=["GET"])
+@blueprint.response(200, WorkflowView, example=WORKFLOW)
+@account_admin
+def get_workflow(workflow_id: str) -> dict[str, Any]:
+    """Get a workflow."""
+    return shown(service.get(workflow_id, by=principal()))
+
+
+@blueprint.route("/<uuid:workflow_id>", methods=["PUT", "PATCH"])
+@blueprint.arguments(ChangedWorkflow, example={"steps": STEPS})
+@blueprint.response(200, WorkflowView, example=WORKFLOW)
+@blueprint.fails(400)
+@account_admin
+def change_workflow(body: dict[str, Any], workflow_id: str) -> dict[str, Any]:
+    """Change what is sent of a workflow, and keep the rest.
+
+    Instances that have begun keep the steps that they began with.
+    """
+    return shown(service.change(workflow_id, body, by=principal()))
+
+
+@blueprint.route("/<uuid:workflow_id>", methods=["DELETE"])
+@blueprint.response(204)
+@account_admin
+def delete_workflow(workflow_id: str) -> Response:
+    """Delete a workflow with its instances."""
+    service.delete(workflow_id, by=principal())
+    return Response(status=204)
+
+
+@blueprint.route("/<uuid:workflow_id>/toggle", methods=["PATCH"])
+@blueprint.arguments(Toggle, example={"enabled": False}, required=False)
+@blueprint.response(200, WorkflowView, example=WORKFLOW)
+@account_admin
+def toggle_workflow(body: dict[str, Any], workflow_id: str) -> dict[str, Any]:
+    """Disable a workflow that is enabled, and enable one that is not.
+
+    A disabled one is not started by anything; instances that have begun go on.
+    """
+    return shown(service.toggle(workflow_id, body.get("enabled"), by=principal()))
+
+
+@blueprint.route("/<uuid:workflow_id>/trigger", methods=["POST"])
+@blueprint.arguments(TriggerBody, example={"order": 7}, required=False)
+@blueprint.response(202, StartedInstance, example=STARTED)
+@blueprint.fails(400, 409)
+@account_admin
+def trigger_workflow(body: dict[str, Any], workflow_id: str) -> dict[str, Any]:
+    """Start a workflow by hand, whatever else starts it.
+
+    Its steps know the body as `trigger`. One that is disabled: 409 `disabled`.
+    """
+    instance_id = service.trigger(workflow_id, body, by=principal())
+    return {"message": "The workflow is started.", "instance_id": instance_id}
+
+
+@callers.route("/<token>", methods=["POST"])
+@callers.arguments(TriggerBody, example={"order": 7}, required=False)
+@callers.response(202, StartedInstance, example=STARTED)
+@callers.fails(400)
+@public
+def trigger_by_webhook(body: dict[str, Any], token: str) -> dict[str, Any]:
+    """Start the workflow of a token, which is the credential.
+
+    Its steps know the body as `trigger`. A token that is unknown, and one of a workflow that is
+    disabled: 404.
+    """
+    instance_id = service.trigger_by_token(token, body)
+    return {"message": "The workflow is started.", "instance_id": instance_id}
+
+
+def shown(workflow: Workflow) -> dict[str, Any]:
+    """A workflow as it is answered."""
+    trigger = service.shown_trigger(workflow)
+    rest_of_it = {name: value for name, value in trigger.items() if name != "type"}
+    names = WorkflowView().fields.keys() - {"trigger", "trigger_config"}
+    about = {name: getattr(workflow, name) for name in names}
+    return {**about, "trigger": trigger, "trigger_config": rest_of_it}

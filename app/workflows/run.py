@@ -1,0 +1,274 @@
+"""An instance in the hands of a worker: its steps, each in a transaction of its own.
+
+A step's work, its output, its log and the new position are committed together: so a finished step
+is never done again, and one that was interrupted has done nothing.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from datetime import datetime, timedelta
+from typing import Any
+
+from sqlalchemy.exc import DBAPIError
+
+from app import actor, clock, config, db, stamps
+from app.auth.principal import Principal
+from app.errors import UNAVAILABLE, AppError
+from app.workflows import control, kept, outside, queue, reaching, versions, waiting
+from app.workflows.beginning import LARGEST_CONTEXT
+from app.workflows.control import Failed, Outcome
+from app.workflows.definition import WAIT_EVENT
+from app.workflows.logbook import LONGEST_MESSAGE, Entry, rows
+from app.workflows.models import COMPLETED, FAILED, RUNNING, WAITING
+from app.workflows.position import Place, Position
+from app.workflows.slots import Slots
+from app.workflows.templates import Rendering, TooLarge
+
+DEPTH = "workflows.depth"
+RERUNS = 5
+STEPS_PER_SLOT = 20  # then others have their turn
+MOST_VISITS = 10_000
+REFUSED = "The database refused what the step does."
+GONE = "This version of the workflow is not there any more."
+
+
+class Run:
+    """A claimed instance, carried out until it waits or is over."""
+
+    def __init__(self, row: Any, slots: Slots) -> None:
+        self.account_id, self.id, self.claim = row.account_id, row.id, row.claim
+        self.row, self.slots = row, slots
+        self.holds_pii, self.given = row.holds_pii, None
+        self._begun, self._now = time.monotonic(), row.now
+        self._texts = (row.position, row.context)
+        self.step_began = self.now
+        self.happened: dict[str, Any] = {}
+        self.stopped = False
+
+    @property
+    def now(self) -> datetime:
+        """The time by the database's clock."""
+        passed: datetime = self._now + timedelta(seconds=time.monotonic() - self._begun)
+        return passed
+
+    def carry_out(self, stop: threading.Event) -> None:
+        """Do steps until there is none that is not waiting, or the worker is told to stop."""
+        with self.slot():
+            found = versions.get(self.account_id, self.row.workflow_id, self.row.version)
+            if found is None:
+                self._end(GONE)
+                return
+            self.version = found
+            self.restore()
+            if any(step.type == WAIT_EVENT for step in found.series.walk()):
+                self.happened = waiting.happened(self)
+        while not self.stopped:
+            if stop.is_set():
+                with self.slot():
+                    queue.release(self.account_id, self.id, self.claim)
+                return
+            self._turn(stop)
+
+    def _turn(self, stop: threading.Event) -> None:
+        within, reaching_out = self._ready()
+        if reaching_out and not within:
+            reaching.reach_out(self, reaching_out)
+            return
+        with self.slot():
+            for _ in range(STEPS_PER_SLOT):
+                if within:
+                    self._attempt(within[0].path)
+                else:
+                    with db.transaction():
+                        self._save([])
+                if self.stopped or stop.is_set():
+                    return
+                within, reaching_out = self._ready()
+                if reaching_out and not within:
+                    return
+
+    def _ready(self) -> tuple[list[Place], list[Place]]:
+        """The steps that can be done now: those within the service, and those that reach out."""
+        ready = [place for place in self.position.places() if self._is_ready(place)]
+        out = [place for place in ready if place.step.action in outside.ACTIONS]
+        return [place for place in ready if place not in out], out
+
+    def _is_ready(self, place: Place) -> bool:
+        until = place.spot.get("until")
+        arrived = place.spot.get("subscription") in self.happened
+        return until is None or arrived or until <= kept.plain(self.now)
+
+    def _attempt(self, path: str) -> None:
+        """Do one step in a transaction; again with all loaded anew where something was stale."""
+        for reruns in range(RERUNS):
+            try:
+                with stamps.reloading() if reruns else nullcontext(), self.transaction():
+                    place = self.place_at(path)
+                    self.given, self.step_began = None, self.now
+                    self.apply(place, control.done(self, place))
+            except (stamps.Stale, DBAPIError) as error:
+                self.restore()
+                if not _is_passing(error):
+                    _check_database(error)
+                    self.fail([(self.place_at(path), Failed(REFUSED))])
+                    return
+            except (AppError, TooLarge, Failed) as error:
+                self.restore()
+                if reruns or not isinstance(error, AppError):
+                    self.fail([(self.place_at(path), error)])
+                    return
+            else:
+                return
+        busy = Failed("Others were changing the same things all the time.")
+        self.fail([(self.place_at(path), busy)])
+
+    @contextmanager
+    def transaction(self) -> Iterator[None]:
+        """The transaction of a step: what it changes continues the chain that led here."""
+        with db.transaction():
+            db.notes()[DEPTH] = self.row.depth
+            yield
+
+    def owner(self) -> Principal:
+        """Whose rights the steps have, who from now on acts here. Raises Forbidden."""
+        found = self.version.owner()
+        id, email = found.user_id or "", found.email
+        who = actor.Actor(id, email, found.name or email, request_id=self.id)
+        actor.be(lambda: who)
+        return found
+
+    def rendering(self, place: Place) -> Rendering:
+        """What replaces the templates of a step."""
+        return Rendering(self.names(place), self.now)
+
+    def names(self, place: Place) -> dict[str, Any]:
+        """What expressions may name at a place."""
+        return {"trigger": None, "steps": {}, **self.context, **place.names}
+
+    def place_at(self, path: str) -> Place:
+        """The place of that path."""
+        return next(one for one in self.position.places() if one.path == path)
+
+    def apply(self, place: Place, outcome: Outcome) -> None:
+        """Move on, with the step's output, and store it all. Raises Failed, Lost."""
+        if outcome.waits:
+            self._save([Entry(place, WAITING, outcome.given)] if outcome.given else [])
+            return
+        if outcome.entered:
+            place.spot["since"] = kept.plain(self.now)
+            self._save([])
+            return
+        entries = [Entry(place, COMPLETED, outcome.given, outcome.output)]
+        self._put(place.step.name, outcome.output)
+        for ended in self.position.finish(place, outcome.target):
+            output = control.output_of(ended)
+            self._put(ended.step.name, output)
+            entries.append(Entry(ended, COMPLETED, None, output))
+        if self.position.kept["visits"] > MOST_VISITS:
+            raise Failed(f"It has made {MOST_VISITS} steps: it does not seem to end.")
+        self._save(entries)
+
+    def _put(self, name: str, output: Any) -> None:
+        self.context.setdefault("steps", {})[name] = {"output": output}
+
+    def _save(self, entries: Sequence[Entry]) -> None:
+        at, context = self.position_text(), kept.dumps(self.context)
+        if max(len(context), len(at)) > LARGEST_CONTEXT:
+            raise Failed(f"The outputs of the steps are larger than {LARGEST_CONTEXT} bytes.")
+        values = {"position": at, "context": context, "holds_pii": self.holds_pii, **self._state()}
+        told = rows(entries, self)
+        queue.write(self, values, told.new, told.old)
+        self.stopped = values["status"] != RUNNING
+        db.on_commit(self.keep)
+
+    def keep(self) -> None:
+        """Remember what was committed as that to be restored."""
+        self._texts = (self.position_text(), kept.dumps(self.context))
+
+    def restore(self) -> None:
+        """Be what was stored last."""
+        at, context = self._texts
+        self.context: dict[str, Any] = kept.loads(context)
+        self.position = Position(self.version.series, kept.loads(at))
+        self.stopped = False
+
+    def _state(self) -> dict[str, Any]:
+        places = self.position.places()
+        if not places:
+            done = {"status": COMPLETED, "due_at": None, "current_step": None}
+            return {**done, "completed_at": self.now, "error_message": None}
+        if any(self._is_ready(place) for place in places):
+            seconds = config.current().workflow_lease_seconds
+            lease = {"due_at": self.now + timedelta(seconds=seconds)}
+            return {"status": RUNNING, "current_step": self.current_step(), **lease}
+        until = min(place.spot["until"] for place in places)
+        later = {"look_again": clock.parse(until), "seen": self.row.nudges}
+        return {"status": WAITING, "current_step": self.current_step(), **later}
+
+    def position_text(self) -> str:
+        """Where it is, as it is stored."""
+        return kept.dumps(self.position.kept)
+
+    def current_step(self) -> str:
+        """The steps that are next."""
+        return ", ".join(place.step.name for place in self.position.places())
+
+    def fail(self, failures: Sequence[tuple[Place, Exception]]) -> None:
+        """Write down that steps failed; a resume tries them again."""
+        entries = [Entry(place, FAILED, self.given, error=said(error)) for place, error in failures]
+        told = rows(entries, self)
+        with db.transaction():
+            for place, _ in failures:
+                waiting.forget(self, place)
+                visit = {name: place.spot[name] for name in ("step", "visit")}
+                attempt = place.spot.get("attempt", 0) + 1
+                place.spot.clear()
+                place.spot.update(visit, attempt=attempt)
+            names = ", ".join(place.step.name for place, _ in failures)
+            values = {"position": self.position_text(), "current_step": names}
+            self._over(entries[0].error or "", {**values, "holds_pii": self.holds_pii}, told)
+
+    def _end(self, message: str) -> None:
+        with db.transaction():
+            self._over(message, {}, rows([], self))
+
+    def _over(self, message: str, values: dict[str, Any], told: Any) -> None:
+        over: dict[str, Any] = {
+            "status": FAILED,
+            "error_message": message[:LONGEST_MESSAGE],
+            "due_at": None,
+        }
+        over["completed_at"] = self.now
+        queue.write(self, {**values, **over}, told.new, told.old)
+        self.stopped = True
+
+    def slot(self) -> AbstractContextManager[None]:
+        """One of the few threads that use the database; others wait for receivers meanwhile."""
+        return self.slots.one()
+
+
+def said(error: Exception) -> str:
+    """What a step failed of, with each place."""
+    if isinstance(error, TooLarge):
+        return "What the templates stand for is too large."
+    if not isinstance(error, AppError):
+        return str(error)
+    details = error.extra.get("details") or ()
+    told = [f"{one.get('field')}: {one.get('message')}" for one in details]
+    return " ".join([error.message, *told])
+
+
+def _is_passing(error: Exception) -> bool:
+    if isinstance(error, DBAPIError):
+        return db.gave_way(error) or db.misses_table_or_column(error)
+    return True
+
+
+def _check_database(error: Exception) -> None:
+    # It is away: whoever has the instance when it is back tries again.
+    if isinstance(error, UNAVAILABLE):
+        raise error

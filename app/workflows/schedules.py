@@ -1,0 +1,78 @@
+"""Due times: each fires once, whatever the number of processes, and once after a time of nothing.
+
+A workflow's row says when it is due next. Whoever moves it from one due time to the following one
+has fired it, in the same transaction; what was missed in between is passed over.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+import sqlalchemy as sa
+
+from app import clock, db
+from app.workflows import beginning, cron
+from app.workflows.models import SCHEDULE, SCHEDULES, Workflow
+
+LARGEST_LOOK = 100
+
+
+def database_time() -> datetime:
+    """The time by the database's clock."""
+    now: datetime = db.connection().execute(sa.select(db.database_now())).scalar_one()
+    return now
+
+
+def plan(workflow: Workflow) -> None:
+    """Say when a workflow is due next, or that it never is, as part of the open transaction."""
+    forget(workflow.account_id, workflow.id)
+    if workflow.enabled and workflow.trigger_type == SCHEDULE:
+        text = workflow.trigger["cron"]
+        following = cron.following(text, database_time())
+        key = {"account_id": workflow.account_id, "workflow_id": workflow.id}
+        new = sa.insert(SCHEDULES).values(**key, cron=text, next_at=following)
+        db.connection().execute(new)
+
+
+def forget(account_id: str, workflow_id: str | None = None) -> None:
+    """Have a workflow, or all of an account, be due no more."""
+    mine = [SCHEDULES.c.account_id == account_id]
+    if workflow_id:
+        mine.append(SCHEDULES.c.workflow_id == workflow_id)
+    db.connection().execute(sa.delete(SCHEDULES).where(*mine))
+
+
+def times(account_id: str, workflow_ids: list[str]) -> dict[str, Any]:
+    """When workflows are due next, and were last, by id."""
+    mine = (SCHEDULES.c.account_id == account_id, SCHEDULES.c.workflow_id.in_(workflow_ids))
+    rows = db.connection().execute(sa.select(SCHEDULES).where(*mine))
+    return {row.workflow_id: row for row in rows}
+
+
+def fire(now: datetime | None = None) -> int:
+    """Begin what is due by the database's clock; returns how much this process began."""
+    moment = now or db.database_now()
+    columns = (*SCHEDULES.c, sa.type_coerce(db.database_now(), db.Moment()).label("now"))
+    late = sa.select(*columns).where(SCHEDULES.c.next_at <= moment)
+    ordered = late.order_by(SCHEDULES.c.next_at).limit(LARGEST_LOOK)
+    due = db.connection().execute(ordered).all()
+    return sum(_fire(row, now or row.now) for row in due)
+
+
+def _fire(row: Any, now: datetime) -> bool:
+    following = cron.following(row.cron, now)
+    seen = (
+        SCHEDULES.c.account_id == row.account_id,
+        SCHEDULES.c.workflow_id == row.workflow_id,
+        SCHEDULES.c.next_at == row.next_at,
+    )
+    with db.transaction() as session:
+        moved = sa.update(SCHEDULES).where(*seen).values(next_at=following, last_at=row.next_at)
+        if session.execute(moved).rowcount != 1:  # type: ignore[attr-defined]
+            return False
+        workflow = session.get(Workflow, (row.account_id, row.workflow_id))
+        if workflow is not None:
+            trigger = {"scheduled_for": clock.iso(row.next_at), "cron": row.cron}
+            beginning.write([beginning.row(workflow, trigger, SCHEDULE)])
+    return True

@@ -1,0 +1,250 @@
+"""Workflows as their account's admins keep them, hooks too (contract section 9).
+
+Steps act with the rights of whoever saved them last: who takes over a workflow gets no rights
+of the one before.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import sqlalchemy as sa
+from cryptography.fernet import InvalidToken
+
+from app import clock, config, crypto, db, events, jobs
+from app.auth import principal as principals
+from app.auth.principal import Principal
+from app.errors import Conflict, InvalidValues, NotFound, problem
+from app.webhooks import versions as listeners
+from app.workflows import beginning, checks, definition, schedules, triggers
+from app.workflows.models import MANUAL, WEBHOOK, WORKFLOW, Workflow, WorkflowVersion
+
+Body = Mapping[str, Any]
+TOKEN_BYTES = 32
+
+
+def page(
+    wanted: Body, skip: int, limit: int, *, by: Principal, kind: str = WORKFLOW
+) -> tuple[list[Workflow], int]:
+    """The workflows of the account, oldest first, and how many there are."""
+    mine = [*_visible(by), Workflow.kind == kind]
+    for name in ("trigger_type", "enabled"):
+        if wanted.get(name) is not None:
+            mine.append(getattr(Workflow, name) == wanted[name])
+    total = db.db.session.scalar(sa.select(sa.func.count()).select_from(Workflow).where(*mine))
+    chosen = sa.select(Workflow).where(*mine).order_by(Workflow.id).offset(skip).limit(limit)
+    return list(db.db.session.scalars(chosen)), total or 0
+
+
+def get(workflow_id: str, *, by: Principal, kind: str = WORKFLOW) -> Workflow:
+    """One workflow. Raises NotFound."""
+    return _found(db.db.session.scalar(_named(workflow_id, by, kind)), kind)
+
+
+def create(body: Body, *, by: Principal, kind: str = WORKFLOW) -> Workflow:
+    """A new workflow. Raises InvalidValues, or Conflict where there are too many."""
+    account_id, (home, user_id) = by.one_account(), by.home_and_user()
+    values = _checked(body, None)
+    with db.transaction() as session:
+        listeners.outdate(account_id)
+        _check_number(account_id, kind)
+        workflow = Workflow(
+            account_id=account_id,
+            id=db.new_id(),
+            kind=kind,
+            version=1,
+            created_by=user_id,
+            owner_id=user_id,
+            owner_home=home.id,
+            **values,
+        )
+        _settle_token(workflow)
+        session.add(workflow)
+        _keep_version(workflow)
+        session.flush()
+        schedules.plan(workflow)
+    return workflow
+
+
+def change(workflow_id: str, body: Body, *, by: Principal, kind: str = WORKFLOW) -> Workflow:
+    """Change what is sent, and keep the rest. Raises NotFound, InvalidValues."""
+    home, user_id = by.home_and_user()
+    with _changing(workflow_id, by, kind) as workflow:
+        values = _checked(body, workflow)
+        acts_otherwise = any(
+            name in values and values[name] != getattr(workflow, name)
+            for name in ("steps", "trigger", "condition")
+        )
+        for name, value in values.items():
+            setattr(workflow, name, value)
+        _settle_token(workflow)
+        if acts_otherwise:
+            workflow.owner_id, workflow.owner_home = user_id, home.id
+            workflow.version += 1
+            _keep_version(workflow)
+        _settle(workflow)
+    return workflow
+
+
+def toggle(
+    workflow_id: str, enabled: bool | None, *, by: Principal, kind: str = WORKFLOW
+) -> Workflow:
+    """Enable what is disabled, and the reverse; or what `enabled` says."""
+    with _changing(workflow_id, by, kind) as workflow:
+        workflow.enabled = (not workflow.enabled) if enabled is None else enabled
+        _settle(workflow)
+    return workflow
+
+
+def delete(workflow_id: str, *, by: Principal, kind: str = WORKFLOW) -> None:
+    """Remove a workflow at once, and its instances by a job."""
+    with _changing(workflow_id, by, kind) as workflow:
+        schedules.forget(workflow.account_id, workflow.id)
+        db.db.session.delete(workflow)
+        removed = {"workflow_id": workflow.id}
+        jobs.enqueue("workflows.remove", removed, account_id=workflow.account_id)
+
+
+def trigger(workflow_id: str, body: Body, *, by: Principal, kind: str = WORKFLOW) -> str:
+    """Begin an instance by hand; returns its id. Raises NotFound, Conflict."""
+    by.one_account()
+    with db.transaction() as session:
+        workflow = _found(session.scalar(_named(workflow_id, by, kind)), kind)
+        if not workflow.enabled:
+            raise Conflict(f"The {kind} is disabled.", error="disabled")
+        return _begun(workflow, body, MANUAL)
+
+
+def trigger_by_token(token: str, body: Body) -> str:
+    """Begin an instance for whoever knows the token; returns its id. Raises NotFound."""
+    with db.transaction() as session:
+        named = sa.select(Workflow).where(Workflow.token_key == _digest(token))
+        workflow = session.scalar(named.where(Workflow.enabled))
+        if workflow is None or not _is_open(workflow.account_id):
+            raise NotFound("There is no such workflow.")
+        return _begun(workflow, body, WEBHOOK)
+
+
+def shown_trigger(workflow: Workflow) -> dict[str, Any]:
+    """The trigger, with the token of one that has one."""
+    try:
+        token = crypto.decrypt(workflow.token) if workflow.token else None
+    except InvalidToken:  # encrypted with a key that the settings do not name any more
+        token = None
+    return {**workflow.trigger, "token": token} if token else dict(workflow.trigger)
+
+
+def _begun(workflow: Workflow, body: Body, trigger_type: str) -> str:
+    row = beginning.row(workflow, dict(body), trigger_type)
+    if row["error_message"]:
+        raise InvalidValues([problem("body", "too_long", row["error_message"])])
+    beginning.write([row])
+    return str(row["id"])
+
+
+def _is_open(account_id: str) -> bool:
+    return principals.account_as_it_is(account_id) is not None
+
+
+def _checked(body: Body, before: Workflow | None) -> dict[str, Any]:
+    values, found = dict(body), []
+    if "trigger" in values:
+        trigger = triggers.normal(values["trigger"])
+        found += triggers.problems(trigger) + _token_problems(trigger, before)
+        values["trigger"] = {name: one for name, one in trigger.items() if name != "token"}
+        values["trigger_type"] = trigger.get("type")
+    if "steps" in values:
+        values["steps"] = definition.normal(values["steps"])
+        found += checks.problems(values["steps"])
+    if found:
+        raise InvalidValues(found)
+    return values
+
+
+def _token_problems(trigger: Body, before: Workflow | None) -> list[dict[str, Any]]:
+    sent = trigger.get("token")
+    known = shown_trigger(before).get("token") if before else None
+    if sent is None or sent == known:
+        return []
+    message = "The token is made by the service."
+    return [problem("trigger.token", "field_read_only", message)]
+
+
+def _settle_token(workflow: Workflow) -> None:
+    if workflow.trigger_type != WEBHOOK:
+        workflow.token = workflow.token_key = None
+    elif not workflow.token:
+        token = secrets.token_urlsafe(TOKEN_BYTES)
+        workflow.token, workflow.token_key = crypto.encrypt(token), _digest(token)
+
+
+def _digest(token: str) -> str:
+    return hashlib.sha256(token.encode(errors="replace")).hexdigest()
+
+
+def _keep_version(workflow: Workflow) -> None:
+    series = definition.series_of(workflow.steps)
+    db.db.session.add(
+        WorkflowVersion(
+            account_id=workflow.account_id,
+            workflow_id=workflow.id,
+            version=workflow.version,
+            steps=workflow.steps,
+            awaits=definition.awaited(series),
+            owner_id=workflow.owner_id,
+            owner_home=workflow.owner_home,
+        )
+    )
+
+
+@contextmanager
+def _changing(workflow_id: str, by: Principal, kind: str) -> Iterator[Workflow]:
+    account_id = by.one_account()
+    with db.transaction() as session:
+        workflow = _found(session.scalar(_named(workflow_id, by, kind)), kind)
+        listeners.outdate(account_id)
+        session.refresh(workflow)
+        yield workflow
+        session.flush()
+
+
+def _settle(workflow: Workflow) -> None:
+    workflow.updated_at = clock.now()
+    schedules.plan(workflow)
+
+
+def _check_number(account_id: str, kind: str) -> None:
+    limit = config.current().workflows_per_account
+    mine = (Workflow.account_id == account_id, Workflow.kind == kind)
+    counted = sa.select(sa.func.count()).select_from(Workflow).where(*mine)
+    if (db.db.session.scalar(counted) or 0) >= limit:
+        message = f"An account may have at most {limit} {kind}s."
+        raise Conflict(message, error="limit_reached")
+
+
+def _visible(by: Principal) -> list[Any]:
+    return [] if by.account_id is None else [Workflow.account_id == by.account_id]
+
+
+def _named(workflow_id: str, by: Principal, kind: str) -> sa.Select[Workflow]:
+    which = (Workflow.id == workflow_id.lower(), Workflow.kind == kind)
+    return sa.select(Workflow).where(*which, *_visible(by))
+
+
+def _found(workflow: Workflow | None, kind: str) -> Workflow:
+    if workflow is None:
+        raise NotFound(f"There is no such {kind}.")
+    return workflow
+
+
+@events.subscribe(events.AccountClosed)
+def _remove_later(event: events.AccountClosed) -> None:
+    listeners.outdate(event.account_id)
+    schedules.forget(event.account_id)
+    mine = sa.delete(Workflow).where(Workflow.account_id == event.account_id)
+    db.connection().execute(mine)
+    jobs.enqueue("workflows.remove", {"workflow_id": None}, account_id=event.account_id)

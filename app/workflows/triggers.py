@@ -1,0 +1,67 @@
+"""What starts a workflow, as it is written."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from app.errors import problem
+from app.workflows import checks, cron
+from app.workflows.definition import event_name
+from app.workflows.expressions import Known
+from app.workflows.models import EVENT, MANUAL, SCHEDULE, TRIGGERS, WEBHOOK
+
+PROPERTIES = {
+    EVENT: ("event", "collection", "condition"),
+    SCHEDULE: ("cron",),
+    MANUAL: (),
+    WEBHOOK: ("token",),
+}
+Problem = dict[str, Any]
+
+
+def normal(trigger: Mapping[str, Any]) -> dict[str, Any]:
+    """A trigger with what stands in its `config` beside its type, and events by their names."""
+    config = trigger.get("config")
+    rest = {name: value for name, value in trigger.items() if name != "config"}
+    found = {**config, **rest} if isinstance(config, dict) else rest
+    found = {name: value for name, value in found.items() if value is not None}
+    if event_name(found.get("event")):
+        found["event"] = event_name(found["event"])
+    if isinstance(found.get("cron"), str):
+        found["cron"] = " ".join(found["cron"].split())
+    return found
+
+
+def problems(trigger: Mapping[str, Any], allowed: tuple[str, ...] = TRIGGERS) -> list[Problem]:
+    """What is wrong with a trigger."""
+    kind = trigger.get("type")
+    if not isinstance(kind, str) or kind not in allowed:
+        message = f"A trigger is one of: {', '.join(allowed)}."
+        return [problem("trigger.type", "type_invalid", message)]
+    known = ("type", *PROPERTIES[kind])
+    unknown = [name for name in trigger if name not in known]
+    found = [
+        problem(f"trigger.{name[:63]}", "unknown_field", f"There is no {name[:63]} here.")
+        for name in unknown
+    ]
+    return found + {EVENT: _event, SCHEDULE: _schedule}.get(kind, _nothing)(trigger)
+
+
+def _nothing(trigger: Mapping[str, Any]) -> list[Problem]:
+    return []
+
+
+def _schedule(trigger: Mapping[str, Any]) -> list[Problem]:
+    wrong = cron.problem(trigger.get("cron"))
+    return [problem("trigger.cron", "cron_invalid", wrong)] if wrong else []
+
+
+def _event(trigger: Mapping[str, Any]) -> list[Problem]:
+    found = checks.event_problems(trigger.get("event"), "trigger.event")
+    if "collection" in trigger:
+        found += checks.collection_problems(trigger["collection"], "trigger.collection")
+    if "condition" in trigger:
+        known = Known(of_event=True)
+        found += checks.condition_problems(trigger["condition"], "trigger.condition", known)
+    return found

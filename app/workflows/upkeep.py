@@ -1,0 +1,71 @@
+"""What is over for long, or left of what is deleted, is removed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import Any
+
+import sqlalchemy as sa
+
+from app import clock, config, db, jobs
+from app.accounts.models import Account
+from app.workflows.models import INSTANCES, LOGS, SUBSCRIPTIONS, VERSIONS, Workflow
+
+PIECE = 500
+
+
+@jobs.job("workflows.remove")
+def _remove(payload: Mapping[str, Any]) -> None:
+    account_id, workflow_id = payload["account_id"], payload["workflow_id"]
+    mine = [INSTANCES.c.account_id == account_id]
+    versions = [VERSIONS.c.account_id == account_id]
+    if workflow_id:
+        mine.append(INSTANCES.c.workflow_id == workflow_id)
+        versions.append(VERSIONS.c.workflow_id == workflow_id)
+    with db.transaction() as session:
+        session.execute(sa.delete(VERSIONS).where(*versions))
+    _remove_instances(*mine)
+
+
+@jobs.every(3600, "workflows.purge")
+def purge(payload: Mapping[str, Any]) -> None:
+    """Forget instances that were over long ago, and versions that nobody carries out any more."""
+    days = config.current().workflow_retention_days
+    old = INSTANCES.c.id < db.first_id(clock.now() - timedelta(days=days))
+    for account_id in db.db.session.scalars(sa.select(Account.id).order_by(Account.id)).all():
+        mine = INSTANCES.c.account_id == account_id
+        _remove_instances(mine, INSTANCES.c.due_at.is_(None), old)
+        _remove_versions(account_id)
+
+
+def _remove_versions(account_id: str) -> None:
+    table: Any = Workflow.__table__
+    same = (
+        INSTANCES.c.account_id == account_id,
+        INSTANCES.c.workflow_id == VERSIONS.c.workflow_id,
+        INSTANCES.c.version == VERSIONS.c.version,
+    )
+    current = (
+        table.c.account_id == account_id,
+        table.c.id == VERSIONS.c.workflow_id,
+        table.c.version == VERSIONS.c.version,
+    )
+    unused = (~sa.exists().where(*same), ~sa.exists().where(*current))
+    with db.transaction() as session:
+        gone = sa.delete(VERSIONS).where(VERSIONS.c.account_id == account_id, *unused)
+        session.execute(gone)
+
+
+def _remove_instances(*which: Any) -> None:
+    chosen = sa.select(INSTANCES.c.account_id, INSTANCES.c.id).where(*which).limit(PIECE)
+    while rows := db.connection().execute(chosen).all():
+        account_id, ids = rows[0].account_id, [row.id for row in rows]
+        with db.transaction() as session:
+            for table, column in (
+                (LOGS, LOGS.c.instance_id),
+                (SUBSCRIPTIONS, SUBSCRIPTIONS.c.instance_id),
+                (INSTANCES, INSTANCES.c.id),
+            ):
+                mine = (table.c.account_id == account_id, column.in_(ids))
+                session.execute(sa.delete(table).where(*mine))

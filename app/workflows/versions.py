@@ -1,0 +1,64 @@
+"""The steps of a version, which never change and so are cached, and whose rights they have."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from app import db, stamps
+from app.auth import principal as principals
+from app.auth.principal import Principal
+from app.errors import Forbidden
+from app.workflows import definition
+from app.workflows.definition import Series
+from app.workflows.models import WorkflowVersion
+
+OWNER_GONE = "The owner of this workflow may not act any more: an admin has to save it anew."
+NOT_ADMIN = "The owner of this workflow is no admin any more, who alone may send anything out."
+
+
+@dataclass(frozen=True)
+class Version:
+    """What an instance carries out."""
+
+    account_id: str
+    workflow_id: str
+    series: Series
+    owner_id: str
+    owner_home: str
+
+    def owner(self) -> Principal:
+        """Whose rights the steps have, as they are now. Raises Forbidden where there are none."""
+        return owner(self.account_id, self.owner_home, self.owner_id)
+
+
+def owner(account_id: str, home: str, user_id: str) -> Principal:
+    """A user acting in an account. Raises Forbidden where that is not possible any more."""
+    found = principals.of_user(home, user_id)
+    if found is None or (home != account_id and not found.is_superadmin):
+        raise Forbidden(OWNER_GONE)
+    return found if home == account_id else principals.choose_account(found, account_id)
+
+
+def current_owner(account_id: str, home: str, user_id: str) -> Principal:
+    """The same as known for certain at this moment. Raises Forbidden."""
+    try:
+        found = owner(account_id, home, user_id)
+        stamps.verify(found.stamps)
+    except (Forbidden, stamps.Stale):
+        with stamps.reloading():
+            return owner(account_id, home, user_id)
+    return found
+
+
+def get(account_id: str, workflow_id: str, version: int) -> Version | None:
+    """A version of a workflow; None once it is removed."""
+    key = (account_id, workflow_id, version)
+    return stamps.cache("workflow_versions").get(key, lambda: _load(key))
+
+
+def _load(key: tuple[str, str, int]) -> Version | None:
+    row = db.db.session.get(WorkflowVersion, key)
+    if row is None:
+        return None
+    series = definition.series_of(row.steps)
+    return Version(row.account_id, row.workflow_id, series, row.owner_id, row.owner_home)

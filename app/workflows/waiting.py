@@ -1,0 +1,96 @@
+"""Instances that wait for an event: a row each, which the event's own transaction fills in.
+
+A wait begins in a transaction that first takes the account's lock alone; whoever announces an
+event that may be awaited takes it together with others, and then looks. So an event is either
+committed before the wait begins, or it is seen to be awaited: nothing falls in between.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import sqlalchemy as sa
+
+from app import db, jobs
+from app.workflows import expressions, kept, queue
+from app.workflows.definition import event_name
+from app.workflows.models import INSTANCES, SUBSCRIPTIONS, WAITING
+from app.workflows.position import Place
+
+EVENTS = "events"
+
+
+def subscribe(run: Any, place: Place) -> None:
+    """Have an instance wait for an event, from the end of the open transaction on."""
+    queue.lock(EVENTS, run.account_id)
+    step, collection = place.step.settings, place.step.settings.get("collection")
+    place.spot["subscription"] = db.new_id()
+    known = expressions.of_instance(step.get("condition"), run.names(place))
+    row = {
+        "account_id": run.account_id,
+        "id": place.spot["subscription"],
+        "instance_id": run.id,
+        "place": place.path,
+        "event": event_name(step["event"]),
+        "collection": collection.lower() if collection else None,
+        "condition": step.get("condition"),
+        "known": kept.dumps(known),
+        "owner_id": run.version.owner_id,
+        "owner_home": run.version.owner_home,
+    }
+    db.connection().execute(sa.insert(SUBSCRIPTIONS).values(**row))
+
+
+def happened(run: Any) -> dict[str, Any]:
+    """The events that came for an instance, by subscription."""
+    mine = (SUBSCRIPTIONS.c.account_id == run.account_id, SUBSCRIPTIONS.c.instance_id == run.id)
+    chosen = sa.select(SUBSCRIPTIONS.c.id, SUBSCRIPTIONS.c.happened)
+    rows = db.connection().execute(chosen.where(*mine, SUBSCRIPTIONS.c.happened.is_not(None)))
+    return {row.id: row.happened for row in rows}
+
+
+def taken(run: Any, place: Place) -> Any:
+    """The event that was waited for, which is waited for no more; None where none came."""
+    mine = _one(run, place)
+    gone = sa.delete(SUBSCRIPTIONS).where(*mine).returning(SUBSCRIPTIONS.c.happened)
+    text = db.connection().scalar(gone)
+    return kept.loads(text) if text else None
+
+
+def forget(run: Any, place: Place) -> None:
+    """Wait no more at a place, as part of the open transaction."""
+    if "subscription" in place.spot:
+        db.connection().execute(sa.delete(SUBSCRIPTIONS).where(*_one(run, place)))
+
+
+def _one(run: Any, place: Place) -> tuple[Any, ...]:
+    table = SUBSCRIPTIONS.c
+    return (table.account_id == run.account_id, table.id == place.spot["subscription"])
+
+
+def awaiting(account_id: str, event: str, collection: str) -> Sequence[Any]:
+    """Who waits for such an event, and whoever begins to must wait for this transaction's end."""
+    queue.lock(EVENTS, account_id, shared=True)
+    table = SUBSCRIPTIONS.c
+    of_collection = sa.or_(table.collection.is_(None), table.collection == collection)
+    mine = (table.account_id == account_id, table.event == event, of_collection)
+    chosen = sa.select(SUBSCRIPTIONS).where(*mine, table.happened.is_(None))
+    return db.connection().execute(chosen.order_by(table.instance_id)).all()
+
+
+def arrive(subscription: Any, event: Mapping[str, Any]) -> None:
+    """Tell a waiting instance that its event came, as part of the open transaction."""
+    connection, table = db.connection(), SUBSCRIPTIONS.c
+    one = (table.account_id == subscription.account_id, table.id == subscription.id)
+    first = sa.update(SUBSCRIPTIONS).where(*one, table.happened.is_(None))
+    if connection.execute(first.values(happened=kept.dumps(event))).rowcount != 1:
+        return
+    mine = (
+        INSTANCES.c.account_id == subscription.account_id,
+        INSTANCES.c.id == subscription.instance_id,
+    )
+    at_once = sa.case((INSTANCES.c.status == WAITING, db.database_now()), else_=INSTANCES.c.due_at)
+    nudged = {"nudges": INSTANCES.c.nudges + 1, "due_at": at_once}
+    connection.execute(sa.update(INSTANCES).where(*mine).values(**nudged))
+    db.on_commit(jobs.wake)

@@ -1,0 +1,66 @@
+"""Workflows, hooks and instances in a real browser: every page in every look."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+
+import pytest
+from flask import Flask
+
+from tests.browser.conftest import Visit
+from tests.browser.test_console import sign_in
+from tests.browser.test_people import fill, press
+from tests.builders import Cast
+from tests.workflows.running import action, create, work
+
+pytestmark = pytest.mark.browser
+
+
+def test_every_page_of_workflows_suits_everybody(
+    visit: Visit, live_app: Flask, live_cast: Cast, look: Callable[[str], None]
+) -> None:
+    page = visit.page
+    sign_in(visit, live_cast.alice)
+    page.get_by_role("link", name="Workflows", exact=True).click()
+    look("empty")
+    press(visit, "New workflow")
+    faulty = [create("write"), {"name": "rest", "type": "wait_delay", "duration": "soon"}]
+    fill(visit, name="Welcome whoever is new", steps=json.dumps(faulty))
+    press(visit, "Make the workflow")
+    look("refused")
+    steps = [
+        {
+            "name": "each",
+            "type": "loop",
+            "items": ["a", "b"],
+            "steps": [create("write", "{{item}}")],
+        },
+        action("fail", "create_record", collection="missing", data={"title": "a long text " * 30}),
+    ]
+    trigger = json.dumps({"type": "webhook"})
+    fill(visit, name="Welcome whoever is new", steps=json.dumps(steps), trigger=trigger)
+    press(visit, "Make the workflow")
+    page.get_by_text("Delete…").click()
+    look("one")
+    press(visit, "Start it now")
+    look("pending")
+    work(live_app)
+    page.reload()
+    page.locator("details.sample summary").first.click()
+    look("failed")
+    page.get_by_role("link", name="Instances", exact=False).first.click()
+    look("instances")
+    page.get_by_role("link", name="Workflows", exact=True).click()
+    press(visit, "New hook")
+    fill(visit, name="Nightly", steps='[{"type": "fly"}]')
+    press(visit, "Make the hook")
+    look("hook")
+    data = {"type": "create_record", "config": {"collection": "posts", "data": {"title": "x"}}}
+    fill(visit, steps=json.dumps([data]))
+    press(visit, "Make the hook")
+    page.get_by_role("link", name="Workflows", exact=True).first.click()
+    look("list")
+    for kind in ("workflows", "hooks"):
+        for one in live_cast.alice.get(kind).json["items"]:
+            live_cast.alice.delete(f"{kind}/{one['id']}")

@@ -1,0 +1,102 @@
+"""The pages of workflows, hooks and their instances."""
+
+from __future__ import annotations
+
+import json
+
+from flask import Flask
+
+from tests.builders import Caller, Cast, make_collection, make_user
+from tests.console.browser import HOSTILE, Browser, beside
+from tests.workflows.running import create, instance, make_workflow, ran, start, work
+
+MANUAL = json.dumps({"type": "manual"})
+
+
+def test_a_workflow_is_made_changed_started_and_deleted(app: Flask, cast: Cast) -> None:
+    make_collection(cast.root)
+    admin, home = Browser(app, cast.alice), f"workflows/{cast.alice.account_id}"
+    assert admin.client.get("/console/workflows").headers["Location"].endswith(f"/console/{home}")
+    assert "There is no workflow yet." in admin.get(home).text
+    assert "wait_delay" in admin.get(f"{home}/workflow/new").text
+    steps = json.dumps([create("make", "by hand")])
+    body = {"name": "Flow", "trigger": MANUAL, "steps": steps}
+    assert "The workflow is made." in admin.done(f"{home}/workflow/new", **body)
+    (shown,) = cast.alice.get("workflows").json["items"]
+    one = f"{home}/workflow/{shown['id']}"
+    assert "saved" in admin.done(one, **{**body, "name": "Other", "description": "d"})
+    assert cast.alice.get(f"workflows/{shown['id']}").json["name"] == "Other"
+    assert "It is started." in admin.done(f"{one}/trigger")
+    work(app)
+    (begun,) = cast.alice.get("workflow-instances").json["items"]
+    page = admin.get(f"{home}/instances/{begun['id']}").text
+    assert all(text in page for text in ("completed", "make", "by hand", "Input", "Output"))
+    assert begun["id"][-8:] in admin.get(f"{home}/instances?status=completed").text
+    assert "Nothing here matches" in admin.get(f"{home}/instances?status=failed").text
+    assert "disabled" in admin.done(f"{one}/disable")
+    assert admin.send(f"{one}/trigger").status_code == 409
+    assert "enabled" in admin.done(f"{one}/enable")
+    assert "is deleted" in admin.done(f"{one}/delete")
+
+
+def test_what_is_wrong_stands_beside_the_step(app: Flask, cast: Cast) -> None:
+    admin, home = Browser(app, cast.alice), f"workflows/{cast.alice.account_id}"
+    bad = [create("good"), {"name": "nap", "type": "wait_delay", "duration": "soon"}]
+    body = {"name": "Flow", "trigger": '{"type": "schedule", "cron": "x"}'}
+    answer = admin.send(f"{home}/workflow/new", **body, steps=json.dumps(bad))
+    assert answer.status_code == 400
+    assert "steps[1].duration" in beside(answer, "steps")
+    assert "cron" in beside(answer, "trigger")
+    table = answer.text.partition("What is wrong, step by step")[2]
+    assert table.index("good") < table.index("nothing") < table.index("nap")
+    assert "A length of time" in table[table.index("nap") :]
+    for text in ("[", HOSTILE, "{}", '["x"]', '[{"name": "' + "<script>alert(1)" + '"}]'):
+        answer = admin.send(f"{home}/workflow/new", name=HOSTILE, trigger=MANUAL, steps=text)
+        assert (answer.status_code, bool(beside(answer, "steps"))) == (400, True)
+        assert "<script>alert" not in answer.text
+    assert beside(admin.send(f"{home}/hook/new", steps="[]"), "name") == "Fill this in."
+
+
+def test_a_hook_is_made_and_changed(app: Flask, cast: Cast) -> None:
+    admin, home = Browser(app, cast.alice), f"workflows/{cast.alice.account_id}"
+    data = {"collection": "posts", "record_id": "x"}
+    actions = json.dumps([{"type": "delete_record", "config": data}])
+    body = {"name": "Hook", "trigger": MANUAL, "steps": actions, "condition": "trigger.n = 1"}
+    assert "The hook is made." in admin.done(f"{home}/hook/new", **body)
+    (shown,) = cast.alice.get("hooks").json["items"]
+    assert (shown["condition"], shown["actions"]) == ("trigger.n = 1", json.loads(actions))
+    assert "saved" in admin.done(f"{home}/hook/{shown['id']}", **{**body, "condition": ""})
+    assert cast.alice.get(f"hooks/{shown['id']}").json["condition"] is None
+    answer = admin.send(f"{home}/hook/{shown['id']}", **{**body, "steps": '[{"type": "fly"}]'})
+    assert "actions[0].type" in beside(answer, "steps")
+    assert admin.get(f"{home}/workflow/{shown['id']}").status_code == 404
+
+
+def test_an_instance_is_resumed_and_cancelled(app: Flask, cast: Cast) -> None:
+    admin, home = Browser(app, cast.alice), f"workflows/{cast.alice.account_id}/instances"
+    workflow = make_workflow(cast.alice, [create("make")])
+    failed = ran(app, cast.alice, workflow)
+    assert "Resume" in admin.get(f"{home}/{failed['id']}").text
+    make_collection(cast.root)
+    assert "goes on" in admin.done(f"{home}/{failed['id']}/resume")
+    assert "Only an instance" in admin.done(f"{home}/{failed['id']}/resume")
+    work(app)
+    assert instance(cast.alice, failed["id"])["status"] == "completed"
+    id = start(cast.alice, workflow)
+    assert "cancelled" in admin.done(f"{home}/{id}/cancel")
+    # Of another account, and without the right.
+    other = Browser(app, cast.charlie)
+    assert other.get(f"{home}/{id}").status_code == 404
+    assert Browser(app, cast.bob).get(f"{home}/{id}").status_code == 403
+    assert Browser(app, cast.root).get(f"{home}/{id}").status_code == 200
+
+
+def test_personal_data_is_withheld_from_pages_too(app: Flask, cast: Cast) -> None:
+    make_collection(cast.root, schema=[{"name": "title", "type": "text", "pii": True}])
+    found = ran(app, cast.alice, make_workflow(cast.alice, [create("make", "her secret")]))
+    other = make_user(app, cast.alice.account_id, "dora@acme.example", "admin")
+    path = f"workflows/{cast.alice.account_id}/instances/{found['id']}"
+    page = Browser(app, Caller(app, other)).get(path).text
+    assert "her secret" not in page
+    assert "pii_access" in page
+    assert "her secret" in Browser(app, cast.alice).get(path).text

@@ -1,0 +1,106 @@
+"""Workers that are killed: forked ones, which stop in the middle of a step, and real ones."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from flask import Flask
+
+from app import db
+from app.workflows import control, dispatch, outside
+from tests.processes import PROGRAMS, PROJECT, environment
+
+
+@contextmanager
+def stopping_in(app: Flask, step: str) -> Iterator[int]:
+    """A worker that has done a step and not yet said so, until the end, when it is killed.
+
+    Gives the number of the process.
+    """
+    told, tells = os.pipe()
+    with app.app_context():
+        db.db.session.remove()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            _work(app, step, tells)
+        finally:
+            os._exit(1)
+    os.close(tells)
+    try:
+        assert os.read(told, 1) == b"x"
+        yield pid
+    finally:
+        os.close(told)
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+
+
+def _work(app: Flask, step: str, tells: int) -> None:
+    db.dispose_after_fork(app)
+
+    def stop() -> None:
+        os.write(tells, b"x")
+        time.sleep(60)
+
+    done, carry_out = control.done, outside.carry_out
+
+    def stopping_done(run: Any, place: Any) -> Any:
+        outcome = done(run, place)
+        if place.step.name == step:
+            stop()
+        return outcome
+
+    def stopping_carry_out(kind: str, given: Any, *others: Any) -> Any:
+        output = carry_out(kind, given, *others)
+        if given["body"] == step:
+            stop()
+        return output
+
+    control.done, outside.carry_out = stopping_done, stopping_carry_out
+    with app.app_context():
+        dispatch.work(threading.Event(), threading.Event())
+
+
+class Worker:
+    """A worker as an operator starts it, on the database of an application."""
+
+    def __init__(self, app: Flask, folder: Path, redis_url: str) -> None:
+        settings = app.extensions["atrium.config"]
+        self._log = folder / "worker.log"
+        self._env = environment(
+            folder,
+            SERVICE_ENV="test",
+            SERVICE_INSTANCE_DIR=str(settings.instance_dir),
+            SERVICE_BASE_URL="http://atrium.test",
+            SERVICE_DATABASE_URL=settings.database_url,
+            SERVICE_REDIS_URL=redis_url,
+            SERVICE_WEBHOOK_TIMEOUT_SECONDS="1",
+            SERVICE_WORKFLOW_LEASE_SECONDS="1",
+        )
+        self.start()
+
+    def start(self) -> None:
+        """Start it."""
+        with self._log.open("a") as output:
+            self._running = subprocess.Popen(
+                [str(PROGRAMS / "flask"), "--app", "wsgi", "worker"],
+                cwd=PROJECT,
+                env=self._env,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+
+    def kill(self) -> None:
+        """End it, with no chance to tidy up."""
+        os.killpg(self._running.pid, signal.SIGKILL)
+        self._running.wait()

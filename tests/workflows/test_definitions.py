@@ -1,0 +1,140 @@
+"""Definitions are checked in full when they are saved, and told apart by place (contract 9)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from flask import Flask
+
+from tests.builders import Caller, Cast
+from tests.workflows.running import MANUAL, action, create, make_workflow
+
+LOOP = {"name": "l", "type": "loop", "items": [1]}
+WAIT = {"name": "w", "type": "wait_delay"}
+ASK = {"name": "c", "type": "condition", "expression": "true"}
+FAULTS: list[tuple[Any, dict[str, str]]] = [
+    ([{"name": "a", "type": "fly"}], {"steps[0].type": "type_invalid"}),
+    ([{"name": "a b", "type": "wait_delay", "duration": "1h"}], {"steps[0].name": "name_invalid"}),
+    (
+        [{"name": ["x"], "type": {}}],
+        {"steps[0].name": "name_invalid", "steps[0].type": "type_invalid"},
+    ),
+    ([create("a"), create("a")], {"steps[1].name": "name_duplicate"}),
+    ([{**WAIT, "duration": "1w"}], {"steps[0].duration": "invalid_duration"}),
+    ([WAIT], {"steps[0].duration": "required"}),
+    ([{**WAIT, "duration": "1h", "until": 3}], {"steps[0].until": "unknown_field"}),
+    ([create("a", next="z")], {"steps[0].next": "invalid_reference"}),
+    ([create("a", next="c"), create("b"), create("c")], {"steps[1]": "step_unreachable"}),
+    ([create("a", next=None), create("b")], {"steps[1]": "step_unreachable"}),
+    ([{**ASK, "on_true": "a"}, create("b"), create("a")], {"steps[1]": "step_unreachable"}),
+    ([{**ASK, "on_true": "n"}], {"steps[0].on_true": "invalid_reference"}),
+    ([{**ASK, "expression": "trigger.x >"}], {"steps[0].expression": "expression_invalid"}),
+    ([{**ASK, "expression": "item = 1"}], {"steps[0].expression": "expression_invalid"}),
+    (
+        [{**ASK, "expression": "steps.q.output.x = 1"}],
+        {"steps[0].expression": "expression_invalid"},
+    ),
+    ([{**ASK, "expression": "@has_role(admin)"}], {"steps[0].expression": "expression_invalid"}),
+    ([create("a", "{{ stps.x }}")], {"steps[0].config.data.title": "template_invalid"}),
+    ([create("a", "{{ trigger.x")], {"steps[0].config.data.title": "template_invalid"}),
+    ([create("a", "{{ 1 + }}")], {"steps[0].config.data.title": "template_invalid"}),
+    ([{**LOOP, "steps": []}], {"steps[0].steps": "required"}),
+    ([{**LOOP, "steps": [create("a", next="l")]}], {"steps[0].steps[0].next": "invalid_reference"}),
+    ([{**LOOP, "items": "x", "steps": [create("a")]}], {"steps[0].items": "invalid_type"}),
+    (
+        [
+            {
+                "name": "p",
+                "type": "parallel",
+                "branches": [[create("a")], [{"name": "b", "type": "x"}]],
+            }
+        ],
+        {"steps[0].branches[1][0].type": "type_invalid"},
+    ),
+    ([action("a", "explode")], {"steps[0].action_type": "type_invalid"}),
+    ([action("a", "create_record", collection="posts")], {"steps[0].config.data": "required"}),
+    ([action("a", "send_webhook", url="ftp://x")], {"steps[0].config.url": "invalid_url"}),
+    (
+        [action("a", "send_webhook", url="http://x.example", headers={"Host": "y"})],
+        {"steps[0].config.headers": "invalid_type"},
+    ),
+    (
+        [action("a", "query_records", collection="posts", filter="title =", limit=1000)],
+        {"steps[0].config.filter": "filter_invalid", "steps[0].config.limit": "invalid_type"},
+    ),
+    (
+        [{"name": "e", "type": "wait_event", "event": "sunrise"}],
+        {"steps[0].event": "invalid_option"},
+    ),
+    ([create(f"s{n}") for n in range(51)], {"steps": "too_long"}),
+]
+
+
+def test_each_fault_is_told_with_its_place(alice: Caller) -> None:
+    for steps, places in FAULTS:
+        answer = alice.post("workflows", {"name": "x", "trigger": MANUAL, "steps": steps})
+        assert answer.status_code == 400, (steps, answer.json)
+        assert {one["field"]: one["code"] for one in answer.json["details"]} == places, steps
+    assert alice.get("workflows").json["total"] == 0
+
+
+TRIGGERS = [
+    ({"type": "never"}, "trigger.type"),
+    ({}, "trigger.type"),
+    ({"type": ["x"]}, "trigger.type"),
+    ({"type": "schedule"}, "trigger.cron"),
+    ({"type": "schedule", "cron": "* * * *"}, "trigger.cron"),
+    ({"type": "schedule", "cron": "* * * * * *"}, "trigger.cron"),
+    ({"type": "schedule", "cron": "R * * * *"}, "trigger.cron"),
+    ({"type": "schedule", "cron": "0 0 30 2 *"}, "trigger.cron"),
+    ({"type": "schedule", "cron": 7}, "trigger.cron"),
+    ({"type": "event"}, "trigger.event"),
+    ({"type": "event", "event": "records.create", "collection": "a b"}, "trigger.collection"),
+    ({"type": "event", "event": "create", "condition": "a ="}, "trigger.condition"),
+    ({"type": "manual", "cron": "* * * * *"}, "trigger.cron"),
+    ({"type": "webhook", "token": "mine"}, "trigger.token"),
+]
+
+
+def test_a_trigger_is_checked(alice: Caller) -> None:
+    for trigger, place in TRIGGERS:
+        answer = alice.post("workflows", {"name": "x", "trigger": trigger})
+        assert answer.status_code == 400, (trigger, answer.json)
+        assert [one["field"] for one in answer.json["details"]] == [place], trigger
+
+
+def test_a_workflow_is_kept_changed_and_deleted(cast: Cast) -> None:
+    made = make_workflow(cast.alice, [create("a")], {"type": "schedule", "cron": "5 4  * * *"})
+    assert made["trigger"] == {"type": "schedule", "cron": "5 4 * * *"}
+    assert (made["trigger_type"], made["trigger_config"]) == ("schedule", {"cron": "5 4 * * *"})
+    path = f"workflows/{made['id']}"
+    assert cast.alice.get(path).json == made
+    changed = cast.alice.put(path, {"name": "other", "steps": [create("b")]}).json
+    assert (changed["name"], changed["version"], changed["trigger"]) == (
+        "other",
+        2,
+        made["trigger"],
+    )
+    assert cast.alice.put(path, {"description": "d"}).json["version"] == 2
+    assert [cast.alice.patch(f"{path}/toggle").json["enabled"] for _ in range(2)] == [False, True]
+    assert cast.alice.patch(f"{path}/toggle", {"enabled": False}).json["enabled"] is False
+    assert cast.alice.post(f"{path}/trigger").json["error"] == "disabled"
+    listed = cast.alice.get("workflows?trigger_type=schedule&enabled=false&offset=0").json
+    assert [one["id"] for one in listed["items"]] == [made["id"]]
+    assert cast.alice.get("workflows?trigger_type=event").json["total"] == 0
+    assert cast.bob.get("workflows").status_code == 403
+    assert cast.alice.delete(path).status_code == 204
+    assert cast.alice.get(path).status_code == 404
+
+
+def test_an_account_has_so_many(app: Flask, alice: Caller) -> None:
+    for _ in range(2):
+        make_workflow(alice, [create("a")])
+    settings = app.extensions["atrium.config"]
+    app.extensions["atrium.config"] = replace(settings, workflows_per_account=2)
+    try:
+        answer = alice.post("workflows", {"name": "x", "trigger": MANUAL})
+        assert (answer.status_code, answer.json["error"]) == (409, "limit_reached")
+    finally:
+        app.extensions["atrium.config"] = settings

@@ -1,0 +1,114 @@
+"""Hooks: the one-step form of workflows, on the same engine (contract section 9)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from flask import Flask
+
+from tests.builders import Caller, Cast, make_collection, make_record
+from tests.workflows.running import let_pass, work
+
+FIELDS = [{"name": "title", "type": "text"}, {"name": "n", "type": "number"}]
+ON_CREATE = {"type": "event", "event": "records.create", "collection": "posts"}
+
+
+@pytest.fixture
+def posts(root: Caller) -> dict[str, Any]:
+    make_collection(root, "others", FIELDS)
+    return make_collection(root, schema=FIELDS)
+
+
+def copy(title: str, collection: str = "others") -> dict[str, Any]:
+    data = {"title": title}
+    return {"type": "create_record", "config": {"collection": collection, "data": data}}
+
+
+def make_hook(owner: Caller, trigger: dict[str, Any], *actions: Any, **more: Any) -> dict[str, Any]:
+    body = {"name": "hook", "trigger": trigger, "actions": list(actions), **more}
+    answer = owner.post("hooks", body)
+    assert answer.status_code == 201, answer.json
+    made: dict[str, Any] = answer.json
+    return made
+
+
+def executions(owner: Caller, hook: dict[str, Any]) -> list[tuple[str, int]]:
+    items = owner.get(f"hooks/{hook['id']}/executions?limit=5&offset=0").json["items"]
+    return [(one["status"], one["actions_executed"]) for one in items]
+
+
+def test_an_event_sets_off_what_the_condition_holds_for(app: Flask, cast: Cast, posts: Any) -> None:
+    text = "{{ trigger.record.title }}!"
+    hook = make_hook(cast.alice, ON_CREATE, copy(text), condition="n > 1")
+    assert hook["actions"] == [copy(text)]
+    for n in (1, 2):
+        make_record(cast.alice, title=f"t{n}", n=n)
+    work(app)
+    assert [one["title"] for one in cast.alice.get("records/others").json["items"]] == ["t2!"]
+    assert executions(cast.alice, hook) == [("success", 1)]
+    assert cast.alice.get("workflows").json["total"] == 0
+    assert cast.alice.get("workflow-instances").json["total"] == 0
+
+
+def test_by_hand_and_by_the_clock(app: Flask, alice: Caller, posts: Any) -> None:
+    asked = {"condition": "trigger.go = true || trigger.cron != null"}
+    hook = make_hook(alice, {"type": "schedule", "cron": "0 4 * * *"}, copy("a"), **asked)
+    assert (hook["cron"], hook["last_run_at"], hook["next_run_at"] is None) == (
+        "0 4 * * *",
+        None,
+        False,
+    )
+    path = f"hooks/{hook['id']}"
+    for body in ({"go": False}, {"go": True}):
+        assert alice.post(f"{path}/trigger", body).status_code == 202
+    let_pass(app, 86400)
+    work(app)
+    assert sorted(executions(alice, hook)) == [("success", 0), ("success", 1), ("success", 1)]
+    assert alice.get(path).json["last_run_at"] is not None
+    assert alice.patch(f"{path}/toggle").json["next_run_at"] is None
+    assert alice.post(f"{path}/trigger").json["error"] == "disabled"
+    assert alice.delete(path).status_code == 204
+    assert alice.get(path).status_code == 404
+
+
+def test_what_fails_tells_how_far_it_came_and_is_resumed(
+    app: Flask, cast: Cast, posts: Any
+) -> None:
+    flat = {"action_type": "create_record", "collection": "none", "data": {"title": "b"}}
+    hook = make_hook(cast.alice, {"type": "manual"}, copy("a"), flat)
+    id = cast.alice.post(f"hooks/{hook['id']}/trigger").json["instance_id"]
+    work(app)
+    assert executions(cast.alice, hook) == [("partial", 1)]
+    make_collection(cast.root, "none", FIELDS)
+    assert cast.alice.post(f"workflow-instances/{id}/resume").status_code == 200
+    work(app)
+    assert executions(cast.alice, hook) == [("success", 2)]
+    assert cast.alice.get("records/others").json["total"] == 1
+
+
+def test_a_hook_is_checked_and_changed(alice: Caller, posts: Any) -> None:
+    bad = {
+        "name": "x",
+        "trigger": {"type": "webhook"},
+        "condition": "n >",
+        "actions": [{"type": "fly"}, {"type": []}],
+    }
+    details = alice.post("hooks", bad).json["details"]
+    places = {one["field"]: one["code"] for one in details}
+    assert places == {
+        "trigger.type": "type_invalid",
+        "condition": "expression_invalid",
+        "actions[0].type": "type_invalid",
+        "actions[1].type": "type_invalid",
+    }
+    bad["actions"] = [{"type": "create_record", "config": {"collection": "posts"}}]
+    details = alice.post("hooks", bad).json["details"]
+    assert "actions[0].config.data" in {one["field"] for one in details}
+    hook = make_hook(alice, ON_CREATE, copy("a"), condition="n > 1")
+    path = f"hooks/{hook['id']}"
+    changed = alice.patch(path, {"trigger": {"type": "manual"}, "condition": None}).json
+    assert (changed["trigger"], changed["condition"]) == ({"type": "manual"}, None)
+    assert changed["actions"] == hook["actions"]
+    # Without an event there is no record whose field `n` would be.
+    assert alice.patch(path, {"condition": "n > 1"}).status_code == 400

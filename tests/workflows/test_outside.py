@@ -1,0 +1,161 @@
+"""Steps that reach outside: under one key, with the checks of webhooks, and no secret in logs."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from flask import Flask
+
+from app.accounts.models import Role
+from app.db import db
+from tests.builders import Caller, Cast, change_user, make_collection, make_record, make_user
+from tests.mailbox import outbox
+from tests.receivers import Receiver
+from tests.workflows.running import action, instance, make_workflow, outputs, ran, work
+
+SECRET = "s3cret-of-theirs"
+
+
+@pytest.fixture
+def receiver() -> Iterator[Receiver]:
+    found = Receiver()
+    yield found
+    found.close()
+
+
+def send(receiver: Receiver, name: str = "send", **config: Any) -> dict[str, Any]:
+    return action(name, "send_webhook", url=receiver.url, **config)
+
+
+def test_a_request_carries_its_templates_and_its_answer_comes_back(
+    app: Flask, alice: Caller, receiver: Receiver
+) -> None:
+    receiver.answer = lambda request: (200, '{"id": 7, "ok": true}')
+    headers = {"Authorization": f"Bearer {SECRET}", "X-Order": "{{ trigger.n }}"}
+    body = {"n": "{{ trigger.n }}", "text": "Order {{ trigger.n }}"}
+    steps = [send(receiver, headers=headers, body=body), send(receiver, "text", body="plain")]
+    found = ran(app, alice, make_workflow(alice, steps), {"n": 3})
+    assert found["status"] == "completed", found["error_message"]
+    assert outputs(found)["send"] == {"status_code": 200, "body": {"id": 7, "ok": True}}
+    first, second = receiver.requests
+    assert first.json == {"n": 3, "text": "Order 3"}
+    assert (first.headers["x-order"], first.headers["content-type"]) == ("3", "application/json")
+    assert first.headers["authorization"] == f"Bearer {SECRET}"
+    assert (second.body, second.headers["content-type"]) == (b"plain", "text/plain; charset=utf-8")
+    assert first.headers["idempotency-key"] != second.headers["idempotency-key"]
+    assert SECRET not in str(found)
+
+
+def test_a_request_that_fails_is_sent_again_under_its_key(
+    app: Flask, alice: Caller, receiver: Receiver
+) -> None:
+    receiver.answer = lambda request: (503, "not now")
+    loop = {"name": "l", "type": "loop", "items": [1, 2], "steps": [send(receiver)]}
+    found = ran(app, alice, make_workflow(alice, [loop]))
+    assert (found["status"], found["current_step"]) == ("failed", "send")
+    assert found["error_message"] == "The receiver answered 503."
+    receiver.answer = lambda request: (204, "")
+    alice.post(f"workflow-instances/{found['id']}/resume")
+    work(app)
+    again = instance(alice, found["id"])
+    tries = [(one["step_name"], one["attempt"], one["status"]) for one in again["step_logs"]]
+    assert tries == [
+        ("l", 1, "completed"),
+        ("send", 1, "failed"),
+        ("send", 2, "completed"),
+        ("send", 1, "completed"),
+    ]
+    keys = [one.headers["idempotency-key"] for one in receiver.requests]
+    assert (keys[0], keys[1] != keys[2], len(keys)) == (keys[1], True, 3)
+
+
+def test_branches_send_at_the_same_time(app: Flask, alice: Caller, receiver: Receiver) -> None:
+    met = threading.Barrier(4)
+
+    def together(request: Any) -> tuple[int, str]:
+        met.wait(10)  # until all four are here
+        return 200 if "fail" not in request.body.decode() else 500, "ok"
+
+    receiver.answer = together
+    branches = [[send(receiver, f"s{n}", body=f"{{{{ trigger.b{n} }}}}")] for n in range(4)]
+    workflow = make_workflow(alice, [{"name": "all", "type": "parallel", "branches": branches}])
+    assert ran(app, alice, workflow, {"b0": "x"})["status"] == "completed"
+    told = ran(app, alice, workflow, {"b1": "fail", "b2": "fail"})
+    assert (told["status"], told["current_step"]) == ("failed", "s1, s2")
+    states = {one["step_name"]: one["status"] for one in told["step_logs"]}
+    assert states == {"s0": "completed", "s1": "failed", "s2": "failed", "s3": "completed"}
+
+
+def test_requests_go_where_webhooks_may(app: Flask, alice: Caller, receiver: Receiver) -> None:
+    steps = [action("send", "send_webhook", url="{{ trigger.url }}")]
+    workflow = make_workflow(alice, steps)
+    settings = app.extensions["atrium.config"]
+    app.extensions["atrium.config"] = replace(settings, webhook_allow_private=False)
+    try:
+        for url in (receiver.url, "http://localhost:1/", "gopher://x", "", 7):
+            found = ran(app, alice, workflow, {"url": url})
+            assert (found["status"], found["current_step"]) == ("failed", "send"), url
+        refused = alice.post(
+            "workflows", {"name": "x", "trigger": {"type": "manual"}, "steps": [send(receiver)]}
+        )
+        assert refused.json["details"][0]["code"] == "invalid_url"
+    finally:
+        app.extensions["atrium.config"] = settings
+    assert receiver.requests == []
+
+
+def test_whoever_is_no_admin_any_more_sends_nothing(
+    app: Flask, cast: Cast, receiver: Receiver
+) -> None:
+    workflow = make_workflow(cast.alice, [send(receiver)])
+    admin = cast.root.acting_in("acme")
+    with app.app_context():
+        viewer = db.session.query(Role).filter_by(name="viewer").one().id
+    change_user(app, cast.alice.id, role_id=viewer)
+    found = ran(app, admin, workflow)
+    assert (found["status"], receiver.requests) == ("failed", [])
+    assert "no admin" in found["error_message"]
+
+
+def test_mails_are_sent(app: Flask, alice: Caller) -> None:
+    to = ["{{ trigger.to }}", "two@x.example"]
+    mail = action(
+        "mail", "send_email", to=to, subject="Hi\n{{ trigger.n }}", body="<b>{{ trigger.n }}</b>"
+    )
+    workflow = make_workflow(alice, [mail])
+    found = ran(app, alice, workflow, {"to": "one@x.example", "n": 5})
+    assert found["status"] == "completed", found["error_message"]
+    sent = outbox(app)
+    assert sorted(one["To"] for one in sent) == ["one@x.example", "two@x.example"]
+    assert {one["Subject"] for one in sent} == {"Hi 5"}
+    assert "&lt;b&gt;5" in str(sent[0])
+    bad = ran(app, alice, workflow, {"to": "one@x.example\r\nBcc: a@b.example"})
+    assert (bad["status"], len(outbox(app))) == ("failed", 2)
+
+
+def test_personal_data_is_shown_to_those_who_may_see_it(app: Flask, cast: Cast) -> None:
+    fields = [{"name": "mail", "type": "email", "pii": True, "mask_type": "email"}]
+    make_collection(cast.root, schema=fields)
+    make_record(cast.alice, mail="eve@x.example")
+    steps = [action("all", "query_records", collection="posts")]
+    workflow = make_workflow(cast.alice, steps)
+    found = ran(app, cast.alice, workflow)
+    assert (found["withheld"], "eve@x.example" in str(found)) == (False, True)
+    dora = {"email": "dora@acme.example", "role": "admin"}
+    other = Caller(app, make_user(app, cast.alice.account_id, dora["email"], "admin"))
+    seen = instance(other, found["id"])
+    assert (seen["withheld"], seen["context"], seen["step_logs"][0]["output"]) == (True, {}, None)
+    assert "eve" not in str(other.get("workflow-instances").json)
+    # Whoever takes the workflow over sees by its steps what they may see themselves.
+    other.put(
+        f"workflows/{workflow['id']}",
+        {"steps": [*steps, action("b", "query_records", collection="posts")]},
+    )
+    theirs = ran(app, other, workflow)
+    assert theirs["status"] == "completed"
+    assert outputs(theirs)["all"]["first"]["mail"] == "e***@x.example"
+    assert theirs["withheld"] is False

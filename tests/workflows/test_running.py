@@ -1,0 +1,246 @@
+"""Instances are carried out: every kind of step, templates, failures, resuming (contract 9)."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+from flask import Flask
+
+from app import db
+from app.workflows import actions
+from tests.builders import Caller, Cast, change_user, make_collection, make_record
+from tests.workflows.running import (
+    action,
+    create,
+    instance,
+    let_pass,
+    make_workflow,
+    outputs,
+    ran,
+    start,
+    statuses,
+    work,
+)
+
+FIELDS = [{"name": "title", "type": "text"}, {"name": "n", "type": "number"}]
+
+
+@pytest.fixture
+def posts(root: Caller) -> dict[str, Any]:
+    return make_collection(root, schema=FIELDS)
+
+
+def titles(caller: Caller) -> list[str]:
+    items = caller.get("records/posts?sort=id").json["items"]
+    return [one["title"] for one in items]
+
+
+def test_steps_on_records_run_in_order_and_see_each_other(
+    app: Flask, alice: Caller, posts: dict[str, Any]
+) -> None:
+    data = {"title": "Order {{ trigger.order }}", "n": "{{ trigger.order }}"}
+    where = "title = '{{ steps.make.output.title }}' && n = {{ trigger.order }}"
+    steps = [
+        action("make", "create_record", collection="posts", data=data),
+        action(
+            "change",
+            "update_record",
+            collection="posts",
+            record_id="{{ steps.make.output.id }}",
+            data={"n": "{{ steps.make.output.n + 1 }}"},
+        ),
+        action("none", "query_records", collection="posts", filter=where),
+        action("some", "query_records", collection="posts", filter="n = 8", limit=5),
+        action(
+            "drop",
+            "delete_record",
+            collection="posts",
+            record_id="{{ steps.some.output.records.0.id }}",
+        ),
+    ]
+    found = ran(app, alice, make_workflow(alice, steps), {"order": 7})
+    assert (found["status"], found["error_message"]) == ("completed", None)
+    given = outputs(found)
+    assert (given["make"]["title"], given["make"]["n"]) == ("Order 7", 7)
+    assert (given["change"]["n"], given["none"]["total"], given["some"]["count"]) == (8, 0, 1)
+    assert given["some"]["first"]["created_by"] == alice.id
+    assert given["drop"] == {"id": given["make"]["id"], "deleted": True}
+    assert statuses(found) == [
+        (name, "completed") for name in ("make", "change", "none", "some", "drop")
+    ]
+    assert found["step_logs"][0]["input"]["data"] == {"title": "Order 7", "n": 7}
+    assert found["context"]["trigger"] == {"order": 7}
+    assert titles(alice) == []
+
+
+def test_a_value_in_a_filter_cannot_change_what_it_asks(
+    app: Flask, alice: Caller, posts: dict[str, Any]
+) -> None:
+    for title in ("a", "b"):
+        make_record(alice, title=title, n=1)
+    sly = {"x": "' || n = 1 || title = '", "y": '\\" || n = 1 || title = "', "some": ["a", "b"]}
+    steps = [
+        action("one", "query_records", collection="posts", filter="title = '{{ trigger.x }}'"),
+        action("two", "query_records", collection="posts", filter='title = "{{ trigger.y }}"'),
+        action("three", "query_records", collection="posts", filter="title = {{ trigger.y }}"),
+        action("four", "query_records", collection="posts", filter="title IN {{ trigger.some }}"),
+    ]
+    found = ran(app, alice, make_workflow(alice, steps), sly)
+    assert [one["total"] for one in outputs(found).values()] == [0, 0, 0, 2], found
+
+
+def test_conditions_lead_to_steps_or_to_the_end(
+    app: Flask, alice: Caller, posts: dict[str, Any]
+) -> None:
+    steps = [
+        {
+            "name": "big",
+            "type": "condition",
+            "expression": "trigger.n > 10 && now() > '2020-01-01'",
+            "on_true": "yes",
+            "on_false": "no",
+        },
+        create("yes", "big", next=None),
+        create("no", "small"),
+    ]
+    workflow = make_workflow(alice, steps)
+    for n in (11, 3):
+        assert ran(app, alice, workflow, {"n": n})["status"] == "completed"
+    assert ran(app, alice, make_workflow(alice, []))["status"] == "completed"
+    assert titles(alice) == ["big", "small"]
+
+
+def test_loops_and_branches_nest(app: Flask, alice: Caller, posts: dict[str, Any]) -> None:
+    inner = {
+        "name": "inner",
+        "type": "loop",
+        "items": ["x", "y"],
+        "steps": [create("c", "{{item}}")],
+    }
+    steps = [
+        {
+            "name": "outer",
+            "type": "loop",
+            "items": "{{ trigger.names }}",
+            "steps": [create("a", "{{ item }}{{ index }}"), inner],
+        },
+        {
+            "name": "both",
+            "type": "parallel",
+            "branches": [[create("left", "l"), create("more", "m")], [create("right", "r")]],
+        },
+        create("last", "{{ steps.outer.output.count }}{{ steps.c.output.title }}"),
+    ]
+    workflow = make_workflow(alice, steps)
+    found = ran(app, alice, workflow, {"names": ["p", "q"]})
+    assert found["status"] == "completed", found["error_message"]
+    made = titles(alice)
+    assert made[:6] == ["p0", "x", "y", "q1", "x", "y"]
+    assert (sorted(made[6:9]), made[9]) == (["l", "m", "r"], "2y")
+    assert len({log["place"] for log in found["step_logs"]}) == len(found["step_logs"]) == 14
+    places = [log["place"].partition("#")[0] for log in found["step_logs"]]
+    assert [one for one in places if one.endswith("/c")] == [
+        f"outer[{outer}]/inner[{inner}]/c" for outer in (0, 1) for inner in (0, 1)
+    ]
+    assert places.count("outer[0]/inner") == places.count("outer[1]/inner") == 1
+    failed = ran(app, alice, workflow, {"names": "none"})
+    assert (failed["status"], failed["current_step"]) == ("failed", "outer")
+
+
+def test_a_failed_step_is_resumed_and_no_finished_one_repeated(
+    app: Flask, cast: Cast, posts: dict[str, Any]
+) -> None:
+    alice = cast.alice
+    steps = [
+        create("first", "one"),
+        action("second", "create_record", collection="others", data={"title": "two"}),
+        create("third", "three"),
+    ]
+    found = ran(app, alice, make_workflow(alice, steps))
+    assert (found["status"], found["current_step"]) == ("failed", "second")
+    assert "others" in found["error_message"] or "collection" in found["error_message"]
+    make_collection(cast.root, "others", FIELDS)
+
+    def resume(_: int) -> int:
+        return alice.post(f"workflow-instances/{found['id']}/resume").status_code
+
+    with ThreadPoolExecutor(10) as pool:
+        assert sorted(pool.map(resume, range(10))) == [200] + [409] * 9
+    work(app)
+    again = instance(alice, found["id"])
+    assert again["status"] == "completed"
+    assert titles(alice) == ["one", "three"]
+    tries = [(log["step_name"], log["attempt"], log["status"]) for log in again["step_logs"]]
+    assert tries == [
+        ("first", 1, "completed"),
+        ("second", 1, "failed"),
+        ("second", 2, "completed"),
+        ("third", 1, "completed"),
+    ]
+
+
+def test_steps_have_the_rights_that_the_owner_has_now(
+    app: Flask, cast: Cast, posts: dict[str, Any]
+) -> None:
+    workflow = make_workflow(cast.alice, [create("make", "x")])
+    id = start(cast.alice, workflow)
+    rules = {"create_rule": "@has_role(admin)"}
+    assert cast.root.put("collections/posts/rules", rules).status_code == 200
+    change_user(app, cast.alice.id, is_active=False)
+    work(app)
+    admin = cast.root.acting_in("acme")
+    found = instance(admin, id)
+    assert (found["status"], found["current_step"]) == ("failed", "make")
+    assert "owner" in found["error_message"]
+    saved = {"steps": [create("make", "y")]}
+    assert admin.put(f"workflows/{workflow['id']}", saved).json["owner_id"] == cast.root.id
+    # What has begun keeps its steps, and whose rights they have.
+    assert admin.post(f"workflow-instances/{id}/resume").status_code == 200
+    work(app)
+    assert instance(admin, id)["status"] == "failed"
+    id = start(admin, workflow)
+    work(app)
+    assert instance(admin, id)["status"] == "completed"
+
+
+def test_cancelled_is_cancelled(app: Flask, alice: Caller, posts: dict[str, Any]) -> None:
+    steps = [{"name": "rest", "type": "wait_delay", "duration": "1h"}, create("after")]
+    found = ran(app, alice, make_workflow(alice, steps))
+    assert (found["status"], found["current_step"]) == ("waiting", "rest")
+    path = f"workflow-instances/{found['id']}"
+    gone = alice.post(f"{path}/cancel").json
+    assert (gone["status"], statuses(gone)) == ("cancelled", [("rest", "cancelled")])
+    assert alice.post(f"{path}/cancel").status_code == 409
+    assert alice.post(f"{path}/resume").json["error"] == "not_failed"
+    let_pass(app, 7200)
+    work(app)
+    assert titles(alice) == []
+
+
+def test_outputs_that_are_too_large_fail_the_step(
+    app: Flask, alice: Caller, posts: dict[str, Any]
+) -> None:
+    long = "x" * 100_000
+    steps = [create(f"s{n}", "{{ trigger.text }}") for n in range(3)]
+    found = ran(app, alice, make_workflow(alice, steps), {"text": long})
+    assert (found["status"], found["current_step"]) == ("failed", "s1")
+    assert "larger" in found["error_message"]
+    assert len(titles(alice)) == 1
+
+
+def test_what_the_database_refuses_fails_the_step_and_sticks_nowhere(
+    app: Flask, alice: Caller, posts: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*given: Any) -> None:
+        db.connection().execute(sa.text("INSERT INTO workflow_step_logs (id) VALUES ('x')"))
+
+    monkeypatch.setattr(actions, "carry_out", refuse)
+    found = ran(app, alice, make_workflow(alice, [create("a")]))
+    assert (found["status"], found["current_step"]) == ("failed", "a")
+    assert "refused" in found["error_message"]
+    monkeypatch.setattr(actions, "carry_out", lambda *given: 1 / 0)
+    broken = ran(app, alice, make_workflow(alice, [create("a")]))
+    assert (broken["status"], broken["error_message"]) == ("failed", "The service failed.")

@@ -1,0 +1,265 @@
+"""What starts workflows: events, schedules, webhooks; and waiting (contract section 9)."""
+
+from __future__ import annotations
+
+import threading
+from datetime import timedelta
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+from flask import Flask
+
+from app import clock, db
+from app.auth import principal as principals
+from app.records import service as records
+from app.workflows import schedules
+from app.workflows.dispatch import Dispatcher
+from app.workflows.models import INSTANCES, SCHEDULES, SUBSCRIPTIONS
+from tests.builders import Caller, Cast, make_collection, make_record
+from tests.workflows.running import (
+    create,
+    instance,
+    let_pass,
+    make_workflow,
+    outputs,
+    ran,
+    rows,
+    start,
+    work,
+)
+
+FIELDS = [{"name": "title", "type": "text"}, {"name": "n", "type": "number"}]
+ON_CREATE = {"type": "event", "event": "records.create", "collection": "Posts"}
+
+
+@pytest.fixture
+def posts(root: Caller) -> dict[str, Any]:
+    make_collection(root, "others", FIELDS)
+    return make_collection(root, schema=FIELDS)
+
+
+def listed(caller: Caller, query: str = "") -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = caller.get(f"workflow-instances?{query}").json["items"]
+    return found
+
+
+def test_an_event_starts_what_its_condition_holds_for(cast: Cast, app: Flask, posts: Any) -> None:
+    alice = cast.alice
+    condition = "trigger.record.n > 1 && n < 9 && @request.auth.email ~ 'alice%'"
+    make_workflow(alice, [], {**ON_CREATE, "condition": condition})
+    other = make_workflow(alice, [], {"type": "event", "event": "update"})
+    for n in (1, 2, 9):
+        make_record(alice, title="x", n=n)
+    make_record(cast.charlie, title="x", n=2)
+    make_record(alice, "others", title="x", n=2)
+    (begun,) = listed(alice)
+    trigger = begun["context"]["trigger"]
+    assert (trigger["event"], trigger["collection"]) == ("records.create", "posts")
+    assert (trigger["record"]["n"], trigger["previous"], begun["status"]) == (2, None, "pending")
+    changed = make_record(alice, title="y", n=0)["id"]
+    alice.patch(f"records/posts/{changed}", {"n": 5})
+    (updated,) = listed(alice, f"workflow_id={other['id']}")
+    told = updated["context"]["trigger"]
+    assert (told["record"]["n"], told["previous"]["n"]) == (5, 0)
+    # Refused, so nothing happened.
+    assert alice.post("records/posts", {"title": 3}).status_code == 400
+    assert alice.patch(f"workflows/{other['id']}/toggle").json["enabled"] is False
+    alice.patch(f"records/posts/{changed}", {"n": 6})
+    assert len(listed(alice)) == 2
+
+
+def test_the_trigger_shows_what_the_owner_may_see(cast: Cast, app: Flask) -> None:
+    fields = [*FIELDS, {"name": "mail", "type": "email", "pii": True, "mask_type": "email"}]
+    make_collection(cast.root, schema=fields)
+    workflow = make_workflow(cast.alice, [], ON_CREATE)
+    make_record(cast.alice, title="x", mail="eve@x.example")
+    (begun,) = listed(cast.alice)
+    assert begun["context"]["trigger"]["record"]["mail"] == "eve@x.example"
+    admins = {"email": "dora@acme.example", "role": "admin"}
+    assert cast.alice.post("account/users", admins).status_code == 201
+    masked = cast.root.acting_in("acme")
+    assert cast.root.get("users").status_code == 200
+    taken = masked.put(f"workflows/{workflow['id']}", {"steps": [create("x")]}).json
+    assert taken["owner_id"] == cast.root.id
+
+
+def test_a_chain_of_triggers_stops_at_depth_8(app: Flask, alice: Caller, posts: Any) -> None:
+    make_workflow(alice, [create("again")], ON_CREATE)
+    make_record(alice, title="first")
+    work(app)
+    depths = [(row.depth, row.status) for row in rows(app)]
+    assert depths == [*((n, "completed") for n in range(1, 9)), (9, "cancelled")]
+    assert "longer than 8" in rows(app)[-1].error_message
+    assert alice.get("records/posts").json["total"] == 9
+
+
+def test_a_webhook_needs_its_token_and_nothing_else(app: Flask, cast: Cast, posts: Any) -> None:
+    made = make_workflow(cast.alice, [create("a", "{{ trigger.x }}")], {"type": "webhook"})
+    token, anyone = made["trigger"]["token"], Caller(app)
+    sent = anyone.post(f"workflow-webhooks/{token}", {"x": "hello"})
+    assert (sent.status_code, set(sent.json)) == (202, {"message", "instance_id"})
+    work(app)
+    assert instance(cast.alice, sent.json["instance_id"])["status"] == "completed"
+    assert cast.alice.get("records/posts").json["items"][0]["title"] == "hello"
+    assert anyone.post(f"workflow-webhooks/{token}x").status_code == 404
+    assert anyone.post(f"workflow-webhooks/{token}", data="[1]").status_code in (415, 422)
+    path = f"workflows/{made['id']}"
+    assert cast.alice.put(path, {"trigger": made["trigger"]}).json["trigger"]["token"] == token
+    cast.alice.patch(f"{path}/toggle")
+    assert anyone.post(f"workflow-webhooks/{token}").status_code == 404
+    cast.alice.patch(f"{path}/toggle")
+    cast.root.patch(f"accounts/{cast.alice.account_id}", {"is_active": False})
+    assert anyone.post(f"workflow-webhooks/{token}").status_code == 404
+
+
+def test_two_schedulers_fire_each_due_time_once(app: Flask, alice: Caller, posts: Any) -> None:
+    made = make_workflow(alice, [], {"type": "schedule", "cron": "* * * * *"})
+    with app.app_context():
+        first = db.connection().execute(sa.select(SCHEDULES.c.next_at)).scalar_one()
+        db.db.session.remove()
+    both = threading.Barrier(2)
+
+    def schedule() -> None:
+        with app.app_context():
+            for tick in range(100):
+                both.wait(30)
+                schedules.fire(first + timedelta(minutes=tick, seconds=1))
+            db.db.session.remove()
+
+    threads = [threading.Thread(target=schedule) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    due = [row.context for row in rows(app)]
+    assert (len(due), len(set(due))) == (100, 100)
+    # After downtime it catches up once.
+    with app.app_context():
+        assert [schedules.fire(first + timedelta(days=3)) for _ in range(2)] == [1, 0]
+        assert alice.patch(f"workflows/{made['id']}/toggle").status_code == 200
+        assert schedules.fire(first + timedelta(days=30)) == 0
+        db.db.session.remove()
+
+
+def test_an_awaited_event_ends_the_waiting_once(app: Flask, cast: Cast, posts: Any) -> None:
+    alice = cast.alice
+    wait = {
+        "name": "approved",
+        "type": "wait_event",
+        "event": "records.update",
+        "collection": "posts",
+        "condition": "record.id = steps.make.output.id && title = trigger.word",
+        "timeout": "1h",
+    }
+    workflow = make_workflow(alice, [create("make"), wait, create("after", "done")])
+    found = ran(app, alice, workflow, {"word": "yes"})
+    assert (found["status"], found["current_step"]) == ("waiting", "approved")
+    mine = outputs(found)["make"]["id"]
+    other = make_record(alice, title="x")["id"]
+    for id, title in ((other, "yes"), (mine, "no")):
+        alice.patch(f"records/posts/{id}", {"title": title})
+    work(app)
+    assert instance(alice, found["id"])["status"] == "waiting"
+    for _ in range(2):
+        alice.patch(f"records/posts/{mine}", {"title": "yes", "n": 1})
+    work(app)
+    done = instance(alice, found["id"])
+    assert (done["status"], done["current_step"]) == ("completed", None)
+    assert outputs(done)["approved"]["record"]["id"] == mine
+    assert rows(app, SUBSCRIPTIONS) == []
+
+
+def test_nothing_falls_between_the_check_and_the_wait(
+    app: Flask, alice: Caller, posts: Any
+) -> None:
+    """An event that looked for who waits, and is not committed, lets nobody begin to wait."""
+    wait = {"name": "w", "type": "wait_event", "event": "records.create", "timeout": "1h"}
+    id = start(alice, make_workflow(alice, [wait]))
+    worker = threading.Thread(target=work, args=[app])
+    with app.app_context():
+        by = principals.of_user(alice.account_id, alice.id)
+        assert by is not None
+        db.hold_commits()
+        records.create("posts", {"title": "before"}, by=by)
+        worker.start()
+        worker.join(0.5)
+        assert worker.is_alive()
+        assert instance(alice, id)["status"] in ("pending", "running")
+        db.hold_commits(hold=False)
+        with db.held_transaction():
+            pass
+        db.db.session.remove()
+    worker.join()
+    # What came before does not count; whatever comes from now on does.
+    assert instance(alice, id)["status"] == "waiting"
+    made = make_record(alice, title="after")
+    work(app)
+    assert outputs(instance(alice, id))["w"]["record"]["id"] == made["id"]
+
+
+def test_an_event_finds_an_instance_that_is_just_going_to_wait(
+    app: Flask, alice: Caller, posts: Any
+) -> None:
+    """One branch waits while another works: the event of its own step wakes it at once."""
+    wait = {"name": "w", "type": "wait_event", "event": "records.create", "timeout": "1h"}
+    both = {"name": "p", "type": "parallel", "branches": [[wait], [create("make", "own")]]}
+    found = ran(app, alice, make_workflow(alice, [both]))
+    assert found["status"] == "completed"
+    assert outputs(found)["w"]["record"]["title"] == "own"
+
+
+def test_waits_end_in_time_or_fail(app: Flask, alice: Caller, posts: Any) -> None:
+    delay = {"name": "d", "type": "wait_delay", "duration": "2h"}
+    true = {"name": "t", "type": "wait_condition", "expression": "now > '2020-01-01'"}
+    poll = {
+        "name": "p",
+        "type": "wait_condition",
+        "expression": "record.n = 5",
+        "poll_interval": "5m",
+        "timeout": "10m",
+    }
+    never = {"name": "e", "type": "wait_event", "event": "records.delete", "timeout": "30m"}
+    make_workflow(alice, [delay, true, poll, never], ON_CREATE)
+    id = make_record(alice, title="x", n=1)["id"]
+    work(app)
+    (begun,) = listed(alice)
+
+    def after(seconds: int) -> tuple[str, str]:
+        let_pass(app, seconds)
+        work(app)
+        found = instance(alice, begun["id"])
+        return found["status"], found["current_step"]
+
+    assert after(7000) == ("waiting", "d")
+    assert after(300) == ("waiting", "p")
+    assert after(310) == ("waiting", "p")
+    assert after(310) == ("failed", "p")
+    assert alice.post(f"workflow-instances/{begun['id']}/resume").status_code == 200
+    assert after(0) == ("waiting", "p")
+    alice.patch(f"records/posts/{id}", {"n": 5})
+    assert after(310) == ("waiting", "e")
+    assert after(1900) == ("failed", "e")
+    assert rows(app, SUBSCRIPTIONS) == []
+    since = clock.iso(clock.now() - timedelta(minutes=5))
+    body = {"from": since, "workflow_id": begun["workflow_id"]}
+    assert alice.post("workflow-instances/resume", {"to": since}).json["count"] == 0
+    assert alice.post("workflow-instances/resume", body).json["count"] == 1
+    assert [one["status"] for one in listed(alice, f"status=pending&from={since}")] == ["pending"]
+
+
+def test_a_thousand_that_wait_cost_nothing(app: Flask, alice: Caller, posts: Any) -> None:
+    wait = {"name": "w", "type": "wait_event", "event": "records.delete", "timeout": "1h"}
+    found = ran(app, alice, make_workflow(alice, [wait]))
+    with app.app_context(), db.transaction():
+        row = db.connection().execute(sa.select(INSTANCES)).mappings().one()
+        many = [{**row, "id": db.new_id()} for _ in range(1000)]
+        db.connection().execute(sa.insert(INSTANCES), many)
+    with app.app_context():
+        dispatcher = Dispatcher(threading.Event())
+        dispatcher.turn()
+        assert not dispatcher.busy
+        db.db.session.remove()
+    # They take no room from others either.
+    assert ran(app, alice, make_workflow(alice, [create("a")]))["status"] == "completed"
+    assert instance(alice, found["id"])["status"] == "waiting"

@@ -1,0 +1,123 @@
+"""How many run at once, and what goes when it is over, deleted or closed (contract section 9)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+from flask import Flask
+
+from app import db, jobs, leases
+from app.workflows import queue, upkeep
+from app.workflows.models import (
+    INSTANCES,
+    LOGS,
+    QUEUE,
+    SCHEDULES,
+    SUBSCRIPTIONS,
+    VERSIONS,
+    Workflow,
+)
+from tests.builders import Caller, Cast, make_collection
+from tests.workflows.running import create, make_workflow, ran, start, work
+
+WAIT = {"name": "w", "type": "wait_event", "event": "records.delete", "timeout": "1h"}
+TABLES = (INSTANCES, LOGS, SCHEDULES, SUBSCRIPTIONS, VERSIONS, Workflow.__table__)
+
+
+def counts(app: Flask) -> list[int]:
+    """How many rows each table has."""
+    with app.app_context():
+        counted = [sa.select(sa.func.count()).select_from(table) for table in TABLES]
+        found = [db.connection().scalar(one) or 0 for one in counted]
+        db.db.session.remove()
+    return found
+
+
+def test_an_account_has_so_many_running_and_others_pending(app: Flask, cast: Cast) -> None:
+    make_collection(cast.root)
+    settings = app.extensions["atrium.config"]
+    app.extensions["atrium.config"] = replace(settings, workflow_concurrency=2)
+    workflow = make_workflow(cast.alice, [create("a")])
+    other = make_workflow(cast.charlie, [create("a")])
+    ids = [start(cast.alice, workflow) for _ in range(5)]
+    start(cast.charlie, other)
+    try:
+        with app.app_context():
+            due = queue.look(set())
+            claimed = {id: len(queue.claim(id, rows, 10)) for id, rows in due.items()}
+            assert claimed == {cast.alice.account_id: 2, cast.charlie.account_id: 1}
+            again = queue.look(set())[cast.alice.account_id]
+            assert (len(again), queue.claim(cast.alice.account_id, again, 10)) == (3, [])
+            # A worker that died leaves its instances, which take no further room.
+            db.connection().execute(
+                sa.update(INSTANCES)
+                .where(INSTANCES.c.status == "running")
+                .values(due_at=db.database_now(-1))
+            )
+            db.db.session.remove()
+        work(app)
+    finally:
+        app.extensions["atrium.config"] = settings
+    listed = cast.alice.get("workflow-instances").json["items"]
+    assert {one["id"]: one["status"] for one in listed} == dict.fromkeys(ids, "completed")
+
+
+@pytest.mark.parametrize("closes", [False, True])
+def test_what_is_deleted_takes_its_instances_along(app: Flask, cast: Cast, closes: bool) -> None:
+    make_collection(cast.root)
+    before = counts(app)
+    flow = make_workflow(cast.alice, [create("a"), WAIT])
+    assert ran(app, cast.alice, flow)["status"] == "waiting"
+    timed = make_workflow(cast.alice, [], {"type": "schedule", "cron": "0 4 * * *"})
+    assert counts(app) == [1, 2, 1, 1, 2, 2]
+    if closes:
+        assert cast.root.delete(f"accounts/{cast.alice.account_id}").status_code == 204
+    else:
+        for one in (flow, timed):
+            assert cast.alice.delete(f"workflows/{one['id']}").status_code == 204
+    with app.app_context():
+        jobs.run_due()
+    assert counts(app) == before
+
+
+def test_what_was_over_long_ago_is_forgotten(
+    app: Flask, alice: Caller, root: Caller, monkeypatch: Any
+) -> None:
+    make_collection(root)
+    flow = make_workflow(alice, [create("a")])
+    assert ran(app, alice, flow)["status"] == "completed"
+    alice.put(f"workflows/{flow['id']}", {"steps": [WAIT]})
+    assert ran(app, alice, flow)["status"] == "waiting"
+    alice.put(f"workflows/{flow['id']}", {"steps": []})
+
+    def purge() -> list[int]:
+        with app.app_context():
+            upkeep.purge({})
+            db.db.session.remove()
+        return counts(app)
+
+    # In use are the versions of what is kept, and the present one.
+    assert purge() == [2, 2, 0, 1, 3, 1]
+    monkeypatch.setattr(upkeep, "timedelta", lambda days: timedelta(days=-1))
+    assert purge() == [1, 1, 0, 1, 2, 1]
+
+
+def test_what_is_due_is_found_by_an_index_that_holds_nothing_else(
+    app: Flask, database: str, alice: Caller, root: Caller
+) -> None:
+    make_collection(root)
+    assert ran(app, alice, make_workflow(alice, [create("a")]))["status"] == "completed"
+    asked = leases.look_statement(QUEUE, 100, INSTANCES.c.status)
+    with app.app_context(), db.transaction() as session:
+        row = session.execute(sa.select(INSTANCES)).mappings().one()
+        session.execute(sa.insert(INSTANCES), [{**row, "id": db.new_id()} for _ in range(3000)])
+        session.execute(sa.text("ANALYZE"))
+        text = str(asked.compile(db.db.engine, compile_kwargs={"literal_binds": True}))
+        explain = "EXPLAIN" if database == "postgresql" else "EXPLAIN QUERY PLAN"
+        plan = str(session.execute(sa.text(f"{explain} {text}")).all())
+    assert "ix_workflow_instances_due" in plan
+    assert "Sort" not in plan.replace("Sort Key", "")
