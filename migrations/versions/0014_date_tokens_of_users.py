@@ -1,7 +1,7 @@
 """date tokens of users
 
-Revision ID: 0013
-Revises: 0012
+Revision ID: 0014
+Revises: 0013
 Create Date: 2026-11-21 23:10:00.000000
 """
 
@@ -10,8 +10,8 @@ from alembic import op
 
 from app.db import Moment
 
-revision = "0013"
-down_revision = "0012"
+revision = "0014"
+down_revision = "0013"
 branch_labels = None
 depends_on = None
 
