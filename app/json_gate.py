@@ -166,6 +166,11 @@ def _check_text(text: str) -> None:
         raise _Refused("A text contains a lone surrogate.") from None
 
 
+def depth(value: Any) -> int:
+    """How deep the innermost value stands; one that is no object or list, at 1."""
+    return max(depth for _, depth in _walk(value))
+
+
 def _walk(value: Any) -> Iterator[tuple[Any, int]]:
     stack = [(value, 1)]
     while stack:

@@ -162,7 +162,7 @@ def _settle(answer: Response) -> Response:
             idempotency.give_up(claim, keep_changes=answer.status_code < 500)
             return answer
         view = current_app.view_functions[request.endpoint or ""]
-        secret = getattr(view, "shows_secret", False)
+        secret = getattr(view, "shows_secret", False) or g.get("shows_secret", False)
         made = answer.get_json()["id"] if secret else None
         text = None if secret else answer.get_data(as_text=True)
         idempotency.finish(claim, answer.status_code, text, answer.headers.get("ETag"), made)

@@ -7,7 +7,7 @@ from typing import Any
 
 from app import outgoing
 from app.webhooks import delivery
-from app.workflows import templates
+from app.workflows import outside, templates
 from app.workflows.definition import Written
 
 METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE")
@@ -22,6 +22,8 @@ def problems(kind: str, given: Written) -> Iterator[tuple[str, str]]:
             yield name, "This is a text."
     if kind == "send_email" and not isinstance(given.get("body", ""), str):
         yield "body", "This is a text."
+    if kind == "send_email":
+        yield from _address_problems(given.get("to"))
     data = given.get("data")
     if data is not None and not isinstance(data, dict) and not _is_template(data):
         yield "data", "This is an object of the record's fields, or a template."
@@ -32,6 +34,17 @@ def problems(kind: str, given: Written) -> Iterator[tuple[str, str]]:
     if method is not None and not (isinstance(method, str) and method.upper() in METHODS):
         yield "method", f"This is one of: {', '.join(METHODS)}."
     yield from _header_problems(given.get("headers"))
+
+
+def _address_problems(given: Any) -> Iterator[tuple[str, str]]:
+    addresses = given if isinstance(given, list) else [given] if isinstance(given, str) else []
+    if isinstance(given, list) and not 1 <= len(given) <= outside.MOST_ADDRESSES:
+        yield "to", f"From 1 to {outside.MOST_ADDRESSES} addresses."
+    for one in addresses:
+        if not isinstance(one, str):
+            yield "to", "An address is a text."
+        elif not templates.has_template(one) and outside.address(one) is None:
+            yield "to", f"{one[:80]!r} is no address."
 
 
 def _header_problems(headers: Any) -> Iterator[tuple[str, str]]:

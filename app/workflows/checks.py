@@ -28,6 +28,7 @@ from app.workflows.expressions import Known
 
 MOST_STEPS = 50
 MOST_BRANCHES = 10
+MOST_TEMPLATES = 500
 DEEPEST = 5
 LARGEST = 256 * 2**10  # characters of all steps as JSON
 NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,62}")
@@ -43,13 +44,16 @@ def problems(steps: Any) -> list[Problem]:
         return []
     if not isinstance(steps, list):
         return [problem("steps", "invalid_type", "The steps are a list.")]
-    if len(orjson.dumps(steps)) > LARGEST:
+    text = orjson.dumps(steps)
+    if len(text) > LARGEST:
         return [problem("steps", "too_long", f"At most {LARGEST} characters as JSON.")]
+    if text.count(b"{{") > MOST_TEMPLATES:
+        return [problem("steps", "too_long", f"At most {MOST_TEMPLATES} templates.")]
     check = _Check()
     check.names(steps, "steps", 1)
     if check.count > MOST_STEPS:
         message = f"A workflow has at most {MOST_STEPS} steps, nested ones counted."
-        check.add("steps", "too_long", message)
+        return [problem("steps", "too_long", message)]
     check.series(steps, "steps", frozenset())
     return check.found
 
@@ -219,15 +223,16 @@ class _Check:
 
     def _action(self, step: Written, here: str, known: Known) -> None:
         kind, given = step.get("action_type"), step.get("config")
-        if not isinstance(kind, str) or kind not in ACTIONS:
-            if kind is not None:
-                message = f"An action is one of: {', '.join(ACTIONS)}."
-                self.add(f"{here}.action_type", "type_invalid", message)
-            return
-        if not isinstance(given, dict):
-            if given is not None:
-                self.add(f"{here}.config", "invalid_type", "The config is an object.")
-            return
+        is_known = isinstance(kind, str) and kind in ACTIONS
+        if kind is not None and not is_known:
+            message = f"An action is one of: {', '.join(ACTIONS)}."
+            self.add(f"{here}.action_type", "type_invalid", message)
+        if given is not None and not isinstance(given, dict):
+            self.add(f"{here}.config", "invalid_type", "The config is an object.")
+        if is_known and isinstance(given, dict):
+            self._config(str(kind), given, here, known)
+
+    def _config(self, kind: str, given: Written, here: str, known: Known) -> None:
         place = f"{here}.config"
         self._properties(given, place, ACTIONS[kind])
         self._templates(given, place, known)
@@ -237,8 +242,8 @@ class _Check:
             given["collection"]
         ):
             self.found += collection_problems(given["collection"], f"{place}.collection")
-        if isinstance(given.get("filter"), str) and not templates.has_template(given["filter"]):
-            self._filter(given["filter"], f"{place}.filter")
+        if isinstance(given.get("filter"), str):
+            self._filter(templates.blank(given["filter"]), f"{place}.filter")
         if kind == "send_webhook" and isinstance(given.get("url"), str):
             self._url(given["url"], f"{place}.url")
 

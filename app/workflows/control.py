@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
-from app import db
+from app import db, json_gate
 from app.errors import NotFound
 from app.records import service as records
 from app.workflows import actions, durations, expressions, kept, waiting
@@ -23,6 +23,8 @@ from app.workflows.definition import (
 from app.workflows.position import Place
 
 MOST_ITEMS = 1000
+# A record's data may be as deep as in a request; here it stands in a config.
+DEEPEST = json_gate.MAX_DEPTH + 1
 POLL, PATIENCE = "30s", "7d"
 
 
@@ -59,6 +61,8 @@ def _action(run: Any, place: Place) -> Outcome:
     run.given = given = rendering.value(config)
     if isinstance(asked, str):
         given["filter"] = rendering.filter(asked)
+    if json_gate.depth(given) > DEEPEST:
+        raise Failed(f"What the templates stand for is nested deeper than {json_gate.MAX_DEPTH}.")
     output = actions.carry_out(place.step.action or "", given, by)
     run.holds_pii = run.holds_pii or actions.shows_personal(given, by)
     return Outcome(output, place.step.following, given)
@@ -137,7 +141,8 @@ def _wait_event(run: Any, place: Place) -> Outcome:
         place.spot["until"] = _later(run, patience)
         waiting.subscribe(run, place)
         return Outcome(given=dict(step), waits=True)
-    event = waiting.taken(run, place)
+    event, personal = waiting.taken(run, place)
+    run.holds_pii = run.holds_pii or personal
     if event is None:
         raise Failed(f"No such event came within {patience}.")
     return Outcome(event, place.step.following)

@@ -39,9 +39,9 @@ def _tell_waiting(tellings: list[Callable[[], None]]) -> None:
 
 def _tell(told: _Told, name: str, collection: str) -> None:
     for one in waiting.awaiting(told.event.account_id, name, collection):
-        seen, _ = told.to(one.account_id, one.owner_home, one.owner_id)
+        seen, personal = told.to(one.account_id, one.owner_home, one.owner_id)
         if told.holds(one.condition, seen, kept.loads(one.known)):
-            waiting.arrive(one, seen)
+            waiting.arrive(one, seen, personal)
 
 
 class _Told:

@@ -99,22 +99,25 @@ def _read(text: str) -> Any:
 
 def _mailed(given: Mapping[str, Any], key: str) -> dict[str, Any]:
     to = given.get("to")
-    addresses = [_address(one) for one in (to if isinstance(to, list) else [to])]
+    addresses = [address(str(one)) for one in (to if isinstance(to, list) else [to])]
+    if None in addresses:
+        raise Failed("The template gave no e-mail address.")
     if not 1 <= len(addresses) <= MOST_ADDRESSES:
         raise Failed(f"A mail goes to 1 to {MOST_ADDRESSES} addresses.")
     subject = " ".join(str(given.get("subject") or "").split())[:LONGEST_SUBJECT]
     body = given.get("body")
     text = body if isinstance(body, str) else orjson.dumps(body).decode()
     try:
-        for address in addresses:
-            mail.send(address, "workflow", key=f"{key}.{address}", subject=subject, body=text)
+        for one in filter(None, addresses):
+            mail.send(one, "workflow", key=f"{key}.{one}", subject=subject, body=text)
     except (OSError, smtplib.SMTPException) as error:
         raise Failed(f"The mail was not taken: {type(error).__name__}.") from error
     return {"sent": True, "to": addresses}
 
 
-def _address(value: Any) -> str:
+def address(text: str) -> str | None:
+    """An e-mail address in its usual form; None where the text is none."""
     try:
-        return validate_email(str(value), check_deliverability=False).normalized
+        return validate_email(text, check_deliverability=False).normalized
     except EmailNotValidError:
-        raise Failed("The template gave no e-mail address.") from None
+        return None

@@ -211,7 +211,10 @@ def create_workflow(body: dict[str, Any]) -> dict[str, Any]:
     chain of workflows that start each other stops at depth 8. An account has at most 50 workflows
     (409 `limit_reached`).
     """
-    return shown(service.create(body, by=principal()))
+    made = shown(service.create(body, by=principal()))
+    if made["trigger"].get("token"):
+        rest.note_secret()
+    return made
 
 
 @blueprint.route("/<uuid:workflow_id>", methods=["GET"])

@@ -78,7 +78,7 @@ def change(workflow_id: str, body: Body, *, by: Principal, kind: str = WORKFLOW)
         acts_otherwise = any(
             name in values and values[name] != getattr(workflow, name)
             for name in ("steps", "trigger", "condition")
-        )
+        ) or ("steps" in values and workflow.owner_id != user_id)
         for name, value in values.items():
             setattr(workflow, name, value)
         _settle_token(workflow)

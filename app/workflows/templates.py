@@ -19,7 +19,7 @@ from app.rules import values
 from app.workflows import expressions
 from app.workflows.expressions import Known
 
-TEMPLATE = re.compile(r"\{\{(.*?)\}\}", re.DOTALL)
+TEMPLATE = re.compile(r"\{\{((?:(?!\{\{|\}\}).)*)\}\}", re.DOTALL)  # in linear time
 PATH = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z0-9_-]+)*")
 WORDS = ("true", "false", "null")
 MOST_CHARACTERS = 2**20  # that templates of one step are replaced by
@@ -53,7 +53,7 @@ class Rendering:
         if "{{" not in text:
             return text
         whole = TEMPLATE.fullmatch(text.strip())
-        if whole and "{{" not in whole[1]:
+        if whole:
             found = self._found(whole[1])
             self._spend(len(orjson.dumps(found)))
             return found
@@ -84,6 +84,17 @@ class Rendering:
 def has_template(given: Any) -> bool:
     """Whether anything in a value is a template."""
     return any(True for _ in _templates(given, ""))
+
+
+def blank(text: str) -> str:
+    """A filter as it reads whatever its templates stand for."""
+
+    def instead(match: re.Match[str]) -> str:
+        if _quote_at(text, match.start()):
+            return ""
+        return '[""]' if text[: match.start()].rstrip().lower().endswith(" in") else "null"
+
+    return TEMPLATE.sub(instead, text)
 
 
 def wrong(given: Any, known: Known, place: str) -> Iterator[tuple[str, str, int]]:

@@ -50,12 +50,18 @@ def happened(run: Any) -> dict[str, Any]:
     return {row.id: row.happened for row in rows}
 
 
-def taken(run: Any, place: Place) -> Any:
-    """The event that was waited for, which is waited for no more; None where none came."""
+def taken(run: Any, place: Place) -> tuple[Any, bool]:
+    """The event that was waited for, if it came, and whether it has personal data unmasked.
+
+    It is waited for no more.
+    """
     mine = _one(run, place)
     gone = sa.delete(SUBSCRIPTIONS).where(*mine).returning(SUBSCRIPTIONS.c.happened)
     text = db.connection().scalar(gone)
-    return kept.loads(text) if text else None
+    if not text:
+        return None, False
+    told = kept.loads(text)
+    return told["event"], told["personal"]
 
 
 def forget(run: Any, place: Place) -> None:
@@ -79,12 +85,13 @@ def awaiting(account_id: str, event: str, collection: str) -> Sequence[Any]:
     return db.connection().execute(chosen.order_by(table.instance_id)).all()
 
 
-def arrive(subscription: Any, event: Mapping[str, Any]) -> None:
+def arrive(subscription: Any, event: Mapping[str, Any], personal: bool) -> None:
     """Tell a waiting instance that its event came, as part of the open transaction."""
     connection, table = db.connection(), SUBSCRIPTIONS.c
     one = (table.account_id == subscription.account_id, table.id == subscription.id)
     first = sa.update(SUBSCRIPTIONS).where(*one, table.happened.is_(None))
-    if connection.execute(first.values(happened=kept.dumps(event))).rowcount != 1:
+    told = kept.dumps({"event": event, "personal": personal})
+    if connection.execute(first.values(happened=told)).rowcount != 1:
         return
     mine = (
         INSTANCES.c.account_id == subscription.account_id,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 from typing import Any
 
@@ -67,8 +68,46 @@ FAULTS: list[tuple[Any, dict[str, str]]] = [
         [{"name": "e", "type": "wait_event", "event": "sunrise"}],
         {"steps[0].event": "invalid_option"},
     ),
+    (
+        [action("a", "query_records", collection="posts", filter="a > {{ trigger.x }} &&")],
+        {"steps[0].config.filter": "filter_invalid"},
+    ),
+    (
+        [action("a", "send_email", to=["no address"], subject="s", body="b")],
+        {"steps[0].config.to": "invalid_type"},
+    ),
+    (
+        [action("a", "send_email", to=[], subject="s", body="b")],
+        {"steps[0].config.to": "invalid_type"},
+    ),
+    (
+        [{"name": "a", "type": "action", "action_type": {}, "config": []}],
+        {"steps[0].action_type": "type_invalid", "steps[0].config": "invalid_type"},
+    ),
     ([create(f"s{n}") for n in range(51)], {"steps": "too_long"}),
+    ([{"name": f"a{n}"} for n in range(10_000)], {"steps": "too_long"}),
+    ([create("a", "{{ 1 }}" * 501)], {"steps": "too_long"}),
 ]
+
+
+def test_a_text_of_many_brackets_is_read_in_no_time(alice: Caller) -> None:
+    begun = time.process_time()
+    for text in ("{{" * 400, "{" * 100_000, "{{ " + "x" * 200_000, "}}" * 100_000):
+        steps = [create("a", text)]
+        alice.post("workflows", {"name": "x", "trigger": MANUAL, "steps": steps})
+    assert time.process_time() - begun < 2
+
+
+def test_a_token_is_not_kept_to_be_given_again(alice: Caller) -> None:
+    once = {"Idempotency-Key": "k1"}
+    body = {"name": "x", "trigger": {"type": "webhook"}, "steps": [create("a")]}
+    made = alice.post("workflows", body, headers=once)
+    again = alice.post("workflows", body, headers=once)
+    assert made.json["trigger"]["token"]
+    assert (again.status_code, again.json["error"]) == (409, "already_done")
+    plain = {"name": "y", "trigger": MANUAL, "steps": [create("a")]}
+    answers = [alice.post("workflows", plain, headers={"Idempotency-Key": "k2"}) for _ in range(2)]
+    assert answers[0].json == answers[1].json
 
 
 def test_each_fault_is_told_with_its_place(alice: Caller) -> None:

@@ -159,3 +159,18 @@ def test_personal_data_is_shown_to_those_who_may_see_it(app: Flask, cast: Cast) 
     assert theirs["status"] == "completed"
     assert outputs(theirs)["all"]["first"]["mail"] == "e***@x.example"
     assert theirs["withheld"] is False
+
+
+def test_personal_data_of_an_awaited_event_is_withheld_too(app: Flask, cast: Cast) -> None:
+    fields = [{"name": "mail", "type": "email", "pii": True, "mask_type": "email"}]
+    make_collection(cast.root, schema=fields)
+    waits = {"name": "w", "type": "wait_event", "event": "records.create", "timeout": "1h"}
+    workflow = make_workflow(cast.alice, [waits])
+    assert ran(app, cast.alice, workflow)["status"] == "waiting"
+    make_record(cast.alice, mail="eve@x.example")
+    work(app)
+    [found] = cast.alice.get("workflow-instances").json["items"]
+    assert "eve@x.example" in str(instance(cast.alice, found["id"]))
+    other = Caller(app, make_user(app, cast.alice.account_id, "dora@acme.example", "admin"))
+    seen = instance(other, found["id"])
+    assert (seen["withheld"], "eve@" in str(seen)) == (True, False)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -11,7 +12,7 @@ from flask import Flask
 
 from app import db
 from app.workflows import actions
-from tests.builders import Caller, Cast, change_user, make_collection, make_record
+from tests.builders import Caller, Cast, change_user, make_collection, make_record, make_user
 from tests.workflows.running import (
     action,
     create,
@@ -197,10 +198,11 @@ def test_steps_have_the_rights_that_the_owner_has_now(
     assert "owner" in found["error_message"]
     saved = {"steps": [create("make", "y")]}
     assert admin.put(f"workflows/{workflow['id']}", saved).json["owner_id"] == cast.root.id
-    # What has begun keeps its steps, and whose rights they have.
+    # What has begun keeps its steps, and has the rights of whoever took the workflow over.
     assert admin.post(f"workflow-instances/{id}/resume").status_code == 200
     work(app)
-    assert instance(admin, id)["status"] == "failed"
+    found = instance(admin, id)
+    assert (found["status"], outputs(found)["make"]["title"]) == ("completed", "x")
     id = start(admin, workflow)
     work(app)
     assert instance(admin, id)["status"] == "completed"
@@ -244,3 +246,37 @@ def test_what_the_database_refuses_fails_the_step_and_sticks_nowhere(
     monkeypatch.setattr(actions, "carry_out", lambda *given: 1 / 0)
     broken = ran(app, alice, make_workflow(alice, [create("a")]))
     assert (broken["status"], broken["error_message"]) == ("failed", "The service failed.")
+
+
+def test_what_templates_stand_for_is_no_deeper_than_a_body(
+    app: Flask, alice: Caller, root: Caller
+) -> None:
+    make_collection(root, schema=[{"name": "data", "type": "json"}])
+    deeper = {"data": {"a": "{{ steps.c.output.data }}"}}
+    step = action("c", "create_record", collection="posts", data=deeper, next="c")
+    id = start(alice, make_workflow(alice, [step]))
+    work(app)
+    for path in ("workflow-instances", f"workflow-instances/{id}"):
+        answer = alice.get(path)
+        assert answer.status_code == 200
+        assert '"status":"failed"' in answer.text
+        assert "nested deeper than 32" in answer.text
+    [last] = json.loads(alice.get("records/posts?sort=-id&limit=1").text)["items"]
+    again = alice.put(f"records/posts/{last['id']}", {"data": last["data"]})
+    assert again.status_code == 200, again.text
+
+
+def test_whoever_saves_a_workflow_anew_takes_it_over_with_what_failed(
+    app: Flask, cast: Cast, posts: dict[str, Any]
+) -> None:
+    workflow = make_workflow(cast.alice, [create("a")])
+    id = start(cast.alice, workflow)
+    other = Caller(app, make_user(app, cast.alice.account_id, "dora@acme.example", "admin"))
+    change_user(app, cast.alice.id, is_active=False)
+    work(app)
+    assert instance(other, id)["status"] == "failed"
+    same = {name: workflow[name] for name in ("name", "trigger", "steps")}
+    assert other.put(f"workflows/{workflow['id']}", same).json["owner_id"] == other.id
+    assert other.post(f"workflow-instances/{id}/resume").status_code == 200
+    work(app)
+    assert instance(other, id)["status"] == "completed"
