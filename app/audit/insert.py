@@ -2,8 +2,8 @@
 
 Chains come in the order of their accounts, so that two transactions never wait for each other in a
 circle. On PostgreSQL one statement does it all (`append_audit` of migration 0009), or for many
-entries a COPY; on SQLite, where a writer is alone anyway, three for each account. What lists find
-entries by (`audit_changes`), a trigger writes when the head moves.
+entries a COPY; on SQLite, where a writer is alone anyway, four for each account. What lists find
+entries by (`audit_changes`), a trigger of the head writes on PostgreSQL, and we here on SQLite.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ import re
 import sqlite3
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
-from itertools import islice
+from itertools import groupby, islice
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 import orjson
@@ -56,11 +57,16 @@ class Entry(NamedTuple):
 Chain = tuple[str, Sequence[Entry]]  # account, its new entries
 HASHES = Entry._fields.index("salt")  # from here on nothing needs escaping
 MANY = 50
+_PLACE = itemgetter(slice(3))  # operation, table_name, record_id
 LINE = 800  # about as many characters has a row
 
 _COLUMNS = (*Entry._fields, "id", "previous_hash", "checksum", "account_id", *Told._fields)
 _INTO = f"audit_log ({', '.join(_COLUMNS)})"
 _INSERT = f"INSERT INTO {_INTO} VALUES ({', '.join('?' for name in _COLUMNS)})"  # noqa: S608
+_CHANGE = (
+    "INSERT INTO audit_changes (account_id, first_id, last_id, entries,"
+    " operation, table_name, record_id, user_id, occurred_at) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
+)
 _HEAD = (
     "SELECT (SELECT max(id) FROM audit_log), last_id, checksum"
     " FROM (SELECT 1) LEFT JOIN audit_heads ON account_id = ?"
@@ -109,7 +115,18 @@ def _insert_alone(
     driver.executemany(
         _INSERT, [entry + link + end for entry, link in zip(entries, links, strict=True)]
     )
+    driver.executemany(_CHANGE, _changes(account_id, ids, entries, told))
     driver.execute(_MOVE, (account_id, ids[-1], links[-1][-1], told.occurred_at))
+
+
+def _changes(
+    account_id: str, ids: range, entries: Sequence[Entry], told: Told
+) -> Iterator[tuple[Any, ...]]:
+    first = ids[0]
+    for place, group in groupby(entries, _PLACE):
+        count = sum(1 for _ in group)
+        yield account_id, first, first + count - 1, count, *place, told.user_id, told.occurred_at
+        first += count
 
 
 def _links(

@@ -52,8 +52,8 @@ class AuditEntry(Base):
 class AuditChange(Base):
     """The entries of a chain that tell of one change of one row, from `first_id` to `last_id`.
 
-    Kept by a trigger of `audit_heads` (migration 0012), to find entries by: a created record makes
-    ten of them, which would be ten rows in each of these indexes.
+    A trigger of `audit_heads` writes them on PostgreSQL, `insert` on SQLite. Entries are found by
+    them: a created record makes ten, which would be ten rows in each of these indexes.
     """
 
     __tablename__ = "audit_changes"

@@ -65,6 +65,7 @@ def test_an_admin_makes_a_webhook_and_follows_its_deliveries(
     page.get_by_role("rowheader").get_by_role("link").click()
     expect(page.get_by_label("Payload")).to_contain_text('"title": "told"')
     press(visit, "Send again")
+    expect(page.get_by_role("button", name="Send again")).to_have_count(0)
     deliver(live_app)
     page.reload()
     expect(page.get_by_role("heading", level=1)).to_contain_text("delivered")
