@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from flask import Flask
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from werkzeug.test import TestResponse
 
@@ -263,6 +263,8 @@ numbers = st.one_of(
     max_examples=10, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(chosen=st.lists(numbers, min_size=1, max_size=5))
+@example(chosen=[0, 18_014_398_509_481_985])
+@example(chosen=[0, -18_014_398_509_481_985])
 def test_sums_and_averages_are_those_of_the_decimals(
     root: Caller, alice: Caller, chosen: list[float]
 ) -> None:
@@ -287,6 +289,7 @@ def nearest(exact: Fraction) -> float | int | None:
         return None
     if math.isinf(double):
         return None
-    if abs(exact) >= 2**53 and -(2**63) <= round(exact) < 2**63:
-        return round(exact)
+    away = math.floor(abs(exact) + Fraction(1, 2)) * (1 if exact > 0 else -1)  # from zero
+    if abs(exact) >= 2**53 and -(2**63) <= away < 2**63:
+        return away
     return int(double) if double.is_integer() and -(2**63) <= double < 2**63 else double
