@@ -351,7 +351,7 @@ def test_without_redis_no_request_waits_and_the_sweep_finds_the_work(
         server.kill()
         started = time.perf_counter()
         assert anyone.post("auth/register", BODY).status_code == 201
-        assert time.perf_counter() - started < 4
+        assert time.perf_counter() - started < 1.5
         assert anyone.get("/ready").json["checks"]["queue"] == "unreachable"
         with process(environ, sys.executable, "-m", "flask", "--app", "wsgi", "worker"):
             assert until(lambda: outbox(app))

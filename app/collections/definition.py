@@ -119,11 +119,23 @@ class Definition:
             return None
         return self if field.collection.lower() == self.name.lower() else named(field.collection)
 
-    @cached_property
+    @property
     def conditions(self) -> Mapping[str, Node | None]:
         """The tree of each operation's rule that is an expression; None where it has none."""
-        self.stamps  # noqa: B018 - not newer than what the trees are made of
-        return {operation: self._condition(operation) for operation in OPERATIONS}
+        return self._judged[1]
+
+    @property
+    def stamps(self) -> frozenset[Stamp]:
+        """What must be unchanged for the rules, too: they lead to fields of other collections."""
+        return self._judged[0]
+
+    @cached_property
+    def _judged(self) -> tuple[frozenset[Stamp], Mapping[str, Node | None]]:
+        # The versions first: they must not be newer than what the trees are made of.
+        texts = (self.rule(operation) or "" for operation in OPERATIONS)
+        led = {one.stamp for text in texts for one in led_to(self, text)}
+        trees = {operation: self._condition(operation) for operation in OPERATIONS}
+        return frozenset({self.stamp} | led), trees
 
     def _condition(self, operation: str) -> Node | None:
         text = self.rule(operation) or ""
@@ -145,12 +157,6 @@ class Definition:
     def stamp(self) -> Stamp:
         """What must be unchanged for this to be still true, but for its rules."""
         return Stamp("collections", (self.id,), self.version)
-
-    @cached_property
-    def stamps(self) -> frozenset[Stamp]:
-        """What must be unchanged for the rules, too: they lead to fields of other collections."""
-        texts = (self.rule(operation) or "" for operation in OPERATIONS)
-        return frozenset({self.stamp} | {one.stamp for text in texts for one in led_to(self, text)})
 
     def rule(self, operation: str) -> str | None:
         """The rule of an operation; None closes it."""

@@ -75,10 +75,11 @@ def change(workflow_id: str, body: Body, *, by: Principal, kind: str = WORKFLOW)
     home, user_id = by.home_and_user()
     with _changing(workflow_id, by, kind) as workflow:
         values = _checked(body, workflow)
-        acts_otherwise = any(
+        taken_over = "steps" in values and workflow.owner_id != user_id
+        acts_otherwise = taken_over or any(
             name in values and values[name] != getattr(workflow, name)
             for name in ("steps", "trigger", "condition")
-        ) or ("steps" in values and workflow.owner_id != user_id)
+        )
         for name, value in values.items():
             setattr(workflow, name, value)
         _settle_token(workflow)

@@ -31,7 +31,8 @@ class Version:
     def owner(self) -> Principal:
         """Whose rights the steps have, as they are now. Raises Forbidden where there are none.
 
-        Where that user may not act any more, those of whoever has saved the workflow since.
+        Where that user may not act any more, those of whoever has saved these very steps since:
+        nobody lends their rights to steps that they have not seen.
         """
         try:
             return owner(self.account_id, self.owner_home, self.owner_id)
@@ -39,11 +40,13 @@ class Version:
             return owner(self.account_id, *self._latest_owner())
 
     def _latest_owner(self) -> tuple[str, str]:
-        chosen = sa.select(Workflow.owner_home, Workflow.owner_id).where(
+        chosen = sa.select(Workflow.owner_home, Workflow.owner_id, Workflow.steps).where(
             Workflow.account_id == self.account_id, Workflow.id == self.workflow_id
         )
         row = db.connection().execute(chosen).first()
-        return (row.owner_home, row.owner_id) if row else (self.owner_home, self.owner_id)
+        if row is None or definition.series_of(row.steps) != self.series:
+            return self.owner_home, self.owner_id
+        return row.owner_home, row.owner_id
 
 
 def owner(account_id: str, home: str, user_id: str) -> Principal:
