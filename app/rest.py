@@ -18,7 +18,7 @@ from urllib.parse import unquote_to_bytes
 import flask_smorest
 import marshmallow as ma
 import orjson
-from flask import Flask, Request, Response, g, request
+from flask import Flask, Request, Response, request
 from flask.json.provider import JSONProvider
 from webargs.flaskparser import FlaskParser
 from werkzeug.exceptions import HTTPException
@@ -60,15 +60,12 @@ account_admin = allow(Access.ACCOUNT_ADMIN)
 superadmin = allow(Access.SUPERADMIN)
 
 
-def shows_secret(view: View) -> View:
-    """Mark a view whose answer is shown once only: it is not kept to be given again."""
-    view.shows_secret = True  # type: ignore[attr-defined]
+def shows_secret(
+    view: View, where: Callable[[Mapping[str, Any]], bool] = lambda answer: True
+) -> View:
+    """Mark a view of whose answers some (`where`) are shown once only: not kept to be repeated."""
+    view.shows_secret = where  # type: ignore[attr-defined]
     return view
-
-
-def note_secret() -> None:
-    """Mark the present answer as one that is shown once only."""
-    g.shows_secret = True
 
 
 def access_of(view: Callable[..., Any]) -> Access:

@@ -230,7 +230,8 @@ def test_whatever_shows_a_secret_is_marked(app: Flask) -> None:
         (content,) = [a for code, a in answers.items() if code < "300"]
         example = content.get("content", {}).get("application/json", {}).get("example", {})
         shown = {"key", "token", "secret"} & set(example)
-        assert bool(shown) == getattr(view, "shows_secret", False), path
+        shows_secret = getattr(view, "shows_secret", None)
+        assert bool(shown) == bool(shows_secret and shows_secret(example)), path
 
 
 @pytest.mark.parametrize(

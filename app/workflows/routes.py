@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import marshmallow as ma
@@ -179,6 +180,7 @@ def list_workflows(args: dict[str, Any]) -> dict[str, Any]:
 @blueprint.arguments(NewWorkflow, example=NEW)
 @blueprint.response(201, WorkflowView, example=WORKFLOW)
 @blueprint.fails(400, 409)
+@partial(rest.shows_secret, where=lambda answer: "token" in answer["trigger"])
 @account_admin
 def create_workflow(body: dict[str, Any]) -> dict[str, Any]:
     """Create a workflow.
@@ -211,10 +213,7 @@ def create_workflow(body: dict[str, Any]) -> dict[str, Any]:
     chain of workflows that start each other stops at depth 8. An account has at most 50 workflows
     (409 `limit_reached`).
     """
-    made = shown(service.create(body, by=principal()))
-    if made["trigger"].get("token"):
-        rest.note_secret()
-    return made
+    return shown(service.create(body, by=principal()))
 
 
 @blueprint.route("/<uuid:workflow_id>", methods=["GET"])
