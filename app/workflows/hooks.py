@@ -112,7 +112,7 @@ def _step(action: Any, index: int) -> dict[str, Any]:
 
 
 def _execution(instance: Mapping[str, Any]) -> dict[str, Any]:
-    done = [name for name in instance["context"].get("steps", {}) if name != ASKED]
+    done = [name for name in instance["done"] if name != ASKED]
     states = {COMPLETED: SUCCESS, FAILED: PARTIAL if done else FAILED, CANCELLED: FAILED}
     begun, ended = instance["started_at"], instance["completed_at"]
     duration = round((ended - begun).total_seconds() * 1000) if begun and ended else None

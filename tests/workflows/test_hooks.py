@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from flask import Flask
 
-from tests.builders import Caller, Cast, make_collection, make_record
-from tests.workflows.running import let_pass, work
+from tests.builders import Caller, Cast, make_collection, make_record, make_user
+from tests.workflows.running import create, let_pass, make_workflow, work
 
 FIELDS = [{"name": "title", "type": "text"}, {"name": "n", "type": "number"}]
 ON_CREATE = {"type": "event", "event": "records.create", "collection": "posts"}
@@ -85,6 +85,38 @@ def test_what_fails_tells_how_far_it_came_and_is_resumed(
     work(app)
     assert executions(cast.alice, hook) == [("success", 2)]
     assert cast.alice.get("records/others").json["total"] == 1
+
+
+def test_what_is_withheld_counts_all_the_same(app: Flask, cast: Cast) -> None:
+    make_collection(cast.root, "others", [{**FIELDS[0], "pii": True}])
+    bad = {"type": "delete_record", "config": {"collection": "others", "record_id": "none"}}
+    hook = make_hook(cast.alice, {"type": "manual"}, copy("her secret"), bad)
+    assert cast.alice.post(f"hooks/{hook['id']}/trigger").status_code == 202
+    work(app)
+    other = Caller(app, make_user(app, cast.alice.account_id, "dora@acme.example", "admin"))
+    for admin in (cast.alice, other):
+        assert executions(admin, hook) == [("partial", 1)]
+    seen = other.get(f"hooks/{hook['id']}/executions")
+    assert seen.json["items"][0]["execution_context"] is None
+    assert "secret" not in seen.text
+
+
+def test_bulk_resume_takes_what_the_list_shows(app: Flask, cast: Cast) -> None:
+    hook = make_hook(cast.alice, {"type": "manual"}, copy("a", "none"))
+    flow = make_workflow(cast.alice, [create("a")])
+    for path in (f"hooks/{hook['id']}", f"workflows/{flow['id']}"):
+        assert cast.alice.post(f"{path}/trigger").status_code == 202
+    work(app)
+
+    def both(**named: str) -> tuple[list[str], int]:
+        query = "&".join(f"{name}={value}" for name, value in named.items())
+        items = cast.alice.get(f"workflow-instances?status=failed&{query}").json["items"]
+        count = cast.alice.post("workflow-instances/resume", named).json["count"]
+        return [one["workflow_id"] for one in items], count
+
+    assert both() == ([flow["id"]], 1)
+    assert both(workflow_id=flow["id"]) == ([], 0)
+    assert both(workflow_id=hook["id"]) == ([hook["id"]], 1)
 
 
 def test_a_hook_is_checked_and_changed(alice: Caller, posts: Any) -> None:
