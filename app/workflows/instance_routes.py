@@ -13,7 +13,7 @@ from app.rest import account_admin, page_of
 from app.workflows import instances, service
 from app.workflows.models import STATES
 from app.workflows.models import WORKFLOW as KIND
-from app.workflows.routes import INSTANCE_ID, TIME, WORKFLOW, OffsetArgs, blueprint
+from app.workflows.routes import INSTANCE_ID, TIME, WORKFLOW, blueprint
 
 all_instances = rest.Blueprint(
     "Workflow instances",
@@ -130,7 +130,7 @@ class InstancePage(rest.page_schema(InstanceView)):  # type: ignore[misc]
     """A page of instances."""
 
 
-class InstanceArgs(OffsetArgs):
+class InstanceArgs(rest.OffsetArgs):
     """Which instances of a workflow to list."""
 
     status = ma.fields.String(

@@ -61,26 +61,14 @@ INSTANCE_ID = "019a9f00-0000-7000-8000-0000000000e0"
 STARTED = {"message": "The workflow is started.", "instance_id": INSTANCE_ID}
 
 
-class WorkflowView(rest.Schema):
-    """A workflow."""
+class DefinitionView(rest.Schema):
+    """What workflows and hooks have in common."""
 
     id = ma.fields.String(required=True)
     account_id = ma.fields.String(required=True)
     name = ma.fields.String(required=True)
     description = ma.fields.String(required=True, allow_none=True)
-    trigger = ma.fields.Dict(
-        required=True,
-        metadata={"description": "What starts it; `token` is that of a webhook."},
-    )
-    trigger_type = ma.fields.String(required=True)
-    trigger_config = ma.fields.Dict(
-        required=True, metadata={"description": "The trigger without its type."}
-    )
-    steps = ma.fields.List(ma.fields.Dict(), required=True)
     enabled = ma.fields.Boolean(required=True)
-    version = ma.fields.Integer(
-        required=True, metadata={"description": "Grows when what is carried out changes."}
-    )
     owner_id = ma.fields.String(
         required=True,
         metadata={"description": "Whose rights the steps have: who last saved what they do."},
@@ -90,25 +78,28 @@ class WorkflowView(rest.Schema):
     created_by = ma.fields.String(required=True, allow_none=True)
 
 
+class WorkflowView(DefinitionView):
+    """A workflow."""
+
+    trigger = ma.fields.Dict(
+        required=True,
+        metadata={"description": "What starts it; `token` is that of a webhook."},
+    )
+    trigger_type = ma.fields.String(required=True)
+    trigger_config = ma.fields.Dict(
+        required=True, metadata={"description": "The trigger without its type."}
+    )
+    steps = ma.fields.List(ma.fields.Dict(), required=True)
+    version = ma.fields.Integer(
+        required=True, metadata={"description": "Grows when what is carried out changes."}
+    )
+
+
 class WorkflowPage(rest.page_schema(WorkflowView)):  # type: ignore[misc]
     """A page of workflows."""
 
 
-class OffsetArgs(rest.PageArgs):
-    """Paging, also by offset."""
-
-    default_limit = 50
-
-    offset = rest.Whole(0, rest.LARGEST_SKIP, metadata={"description": "Another name for skip."})
-
-    @ma.post_load
-    def settle_offset(self, args: dict[str, Any], **options: Any) -> dict[str, Any]:
-        """Take offset for skip."""
-        offset = args.pop("offset", None)
-        return args if offset is None else args | {"skip": offset}
-
-
-class DefinitionArgs(OffsetArgs):
+class DefinitionArgs(rest.OffsetArgs):
     """Which definitions to list."""
 
     trigger_type = ma.fields.String(
@@ -118,11 +109,17 @@ class DefinitionArgs(OffsetArgs):
     enabled = ma.fields.Boolean(metadata={"description": "Only enabled ones, or only others."})
 
 
-class ChangedWorkflow(rest.Schema):
-    """What to change of a workflow."""
+class ChangedDefinition(rest.Schema):
+    """What there is to change of workflows and hooks alike."""
 
     name = rest.Text(shortest=1, longest=200)
     description = rest.Text(longest=2000, allow_none=True)
+    enabled = rest.Flag()
+
+
+class ChangedWorkflow(ChangedDefinition):
+    """What to change of a workflow."""
+
     trigger = ma.fields.Dict(
         keys=rest.Text(longest=100),
         metadata={
@@ -134,7 +131,6 @@ class ChangedWorkflow(rest.Schema):
         ma.fields.Dict(),
         metadata={"description": "The steps, each `{name, type, next?, ...}`; at most 50."},
     )
-    enabled = rest.Flag()
 
 
 class NewWorkflow(ChangedWorkflow):
