@@ -31,6 +31,8 @@ def test_a_workflow_is_made_changed_started_and_deleted(app: Flask, cast: Cast) 
     (begun,) = cast.alice.get("workflow-instances").json["items"]
     page = admin.get(f"{home}/instances/{begun['id']}").text
     assert all(text in page for text in ("completed", "make", "by hand", "Input", "Output"))
+    assert ">Other</a>, version 1" in page
+    assert 'class="span"' in page
     assert begun["id"][-8:] in admin.get(f"{home}/instances?status=completed").text
     assert "Nothing here matches" in admin.get(f"{home}/instances?status=failed").text
     assert "disabled" in admin.done(f"{one}/disable")
