@@ -79,7 +79,10 @@ def _translated(body: Body, before: Workflow | None) -> dict[str, Any]:
     steps, wrong = _steps(actions, None if of_event else condition)
     if found + wrong:
         raise InvalidValues(found + wrong)
-    return {**values, "condition": condition, "steps": steps}
+    values["condition"] = condition
+    # Who sends no actions takes none over: nobody lends their rights to what they have not saved.
+    same = before is not None and "actions" not in body and steps == before.steps
+    return values if same else {**values, "steps": steps}
 
 
 def _steps(actions: Sequence[Any], condition: str | None) -> tuple[list[Any], list[Any]]:

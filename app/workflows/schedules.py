@@ -31,10 +31,17 @@ def database_time() -> datetime:
 
 
 def plan(workflow: Workflow) -> None:
-    """Say when a workflow is due next, or that it never is, as part of the open transaction."""
+    """Say when a workflow is due next, or that it never is, as part of the open transaction.
+
+    What is planned already stays, or a due time that is just to be fired would be lost.
+    """
+    is_due = workflow.enabled and workflow.trigger_type == SCHEDULE
+    text = workflow.trigger["cron"] if is_due else None
+    planned = times(workflow.account_id, [workflow.id]).get(workflow.id)
+    if planned and planned.cron == text:
+        return
     forget(workflow.account_id, workflow.id)
-    if workflow.enabled and workflow.trigger_type == SCHEDULE:
-        text = workflow.trigger["cron"]
+    if text:
         following = cron.following(text, database_time())
         key = {"account_id": workflow.account_id, "workflow_id": workflow.id}
         new = sa.insert(SCHEDULES).values(**key, cron=text, next_at=following)

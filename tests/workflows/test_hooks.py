@@ -7,6 +7,8 @@ from typing import Any
 import pytest
 from flask import Flask
 
+from app import db
+from app.workflows import schedules
 from tests.builders import Caller, Cast, make_collection, make_record, make_user
 from tests.workflows.running import create, let_pass, make_workflow, work
 
@@ -85,6 +87,28 @@ def test_what_fails_tells_how_far_it_came_and_is_resumed(
     work(app)
     assert executions(cast.alice, hook) == [("success", 2)]
     assert cast.alice.get("records/others").json["total"] == 1
+
+
+def test_who_changes_something_else_takes_no_actions_over(
+    app: Flask, alice: Caller, posts: Any
+) -> None:
+    hook = make_hook(alice, {"type": "schedule", "cron": "0 4 * * *"}, copy("a"))
+    path = f"hooks/{hook['id']}"
+    let_pass(app, 86400)
+    with app.app_context():
+        assert schedules.fire() == 1
+        db.db.session.remove()
+    fired = alice.get(path).json
+    other = Caller(app, make_user(app, alice.account_id, "dora@acme.example", "admin"))
+    let_pass(app, 86400)
+    for change in ({"name": "other"}, {"trigger": fired["trigger"]}):
+        changed = other.patch(path, change).json
+        assert changed["owner_id"] == alice.id
+        # What is due by now is still to be fired.
+        assert changed["last_run_at"] == fired["last_run_at"] is not None
+        assert changed["next_run_at"] < fired["next_run_at"]
+    assert other.patch(path, {"actions": [copy("a")]}).json["owner_id"] == other.id
+    assert other.patch(path, {"trigger": {"type": "manual"}}).json["next_run_at"] is None
 
 
 def test_what_is_withheld_counts_all_the_same(app: Flask, cast: Cast) -> None:

@@ -10,7 +10,7 @@ import pytest
 import sqlalchemy as sa
 from flask import Flask
 
-from app import db, jobs, leases
+from app import clock, db, jobs, leases
 from app.workflows import queue, upkeep
 from app.workflows.models import (
     INSTANCES,
@@ -101,6 +101,15 @@ def test_what_was_over_long_ago_is_forgotten(
         return counts(app)
 
     # In use are the versions of what is kept, and the present one.
+    assert purge() == [2, 2, 0, 1, 3, 1]
+    # What waited for long before it was over is kept as long as others.
+    with app.app_context(), db.transaction() as session:
+        aged = db.first_id(clock.now() - timedelta(days=40))
+        mine = INSTANCES.c.status == "completed"
+        session.execute(sa.update(INSTANCES).where(mine).values(id=aged))
+        session.execute(
+            sa.update(LOGS).where(LOGS.c.status == "completed").values(instance_id=aged)
+        )
     assert purge() == [2, 2, 0, 1, 3, 1]
     monkeypatch.setattr(upkeep, "timedelta", lambda days: timedelta(days=-1))
     assert purge() == [1, 1, 0, 1, 2, 1]
