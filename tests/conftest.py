@@ -15,8 +15,7 @@ import flask_migrate
 import pytest
 from flask import Flask
 
-from app import create_app, db
-from app.collections.revisions import MIGRATIONS
+from app import cli, create_app, db
 from app.config import Config
 from tests import builders, services, states
 from tests.builders import Caller, Cast
@@ -104,8 +103,9 @@ def settings_for(database: str, folder: Path, **changes: object) -> Config:
 def make_app(settings: Config) -> Flask:
     """An application whose database is built by the real migrations."""
     made = create_app(settings)
+    cli.bind_migrate(made)
     with made.app_context():
-        flask_migrate.upgrade(directory=str(MIGRATIONS))
+        flask_migrate.upgrade()
     return made
 
 
