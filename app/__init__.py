@@ -14,6 +14,7 @@ from app.audit import routes as audit
 from app.audit import sign_ins, tracking
 from app.auth import guard, invitation_routes, key_routes
 from app.auth import routes as auth
+from app.auth import upkeep as token_upkeep
 from app.collections import routes as collections
 from app.collections import rules_routes, typed_spec
 from app.collections import transfer_routes as collection_transfer
@@ -70,7 +71,7 @@ API_BLUEPRINTS = (
 # Imported for what they subscribe to, and for the work that they do.
 SUBSCRIBERS = (
     *(removal, tracking, audited_records, sign_ins, dispatch, sso_roles),
-    *(workflow_line, occurring, upkeep),
+    *(workflow_line, occurring, upkeep, token_upkeep),
 )
 PAGES = (console.blueprint, apidocs.blueprint)
 

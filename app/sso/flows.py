@@ -152,7 +152,6 @@ def _account_of(secret: str) -> Any:
 def purge(payload: Any) -> None:
     """Remove flows, seen assertions and refusals that are over."""
     now = clock.now()
-    with db.transaction() as session:
-        session.execute(sa.delete(Flow).where(Flow.expires_at <= now - KEPT))
-        session.execute(sa.delete(SeenAssertion).where(SeenAssertion.expires_at <= now))
-        session.execute(sa.delete(Refusal).where(Refusal.created_at <= now - REFUSALS_KEPT))
+    db.purge(Flow.__table__, Flow.expires_at <= now - KEPT)
+    db.purge(SeenAssertion.__table__, SeenAssertion.expires_at <= now)
+    db.purge(Refusal.__table__, Refusal.created_at <= now - REFUSALS_KEPT)
