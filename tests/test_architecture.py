@@ -36,14 +36,14 @@ LAYERS = [
     ("webhooks",),
     ("records",),
     ("workflows",),
-    ("apidocs", "cli", "console", "cors", "extensions", "health", "routes"),
+    ("apidocs", "cli", "console", "cors", "extensions", "health", "metrics", "routes"),
     ("app",),
 ]
 HEIGHT = {name: height for height, layer in enumerate(LAYERS) for name in layer}
 
 # Where a request may be known: the edge, and what stands around it.
 EDGE = re.compile(
-    r"app\.(.+routes|cors|auth\.guard|(auth|sso)\.answers|console(\..+)?|rest|logs|pages|json_gate|errors)$"
+    r"app\.(.+routes|cors|metrics|auth\.guard|(auth|sso)\.answers|console(\..+)?|rest|logs|pages|json_gate|errors)$"
 )
 REQUEST = {"request", "g", "session", "abort", "redirect", "make_response", "jsonify"}
 PAGES = {"app.apidocs": {"make_response"}}
