@@ -185,7 +185,7 @@ def _rename(user: User, connection: Connection, claimed: Claimed) -> None:
     name = _clean_name(claimed.name)
     if name and user.name != name and user.auth_provider == connection.provider.name:
         user.name = name
-        user.version += 1
+        accounts.outdate(user)
 
 
 def _clean_name(name: Any) -> str | None:

@@ -64,9 +64,7 @@ def get(setting_id: str, *, by: Principal) -> ProviderSetting:
         ProviderSetting.id == setting_id.lower(),
     )
     found = db.db.session.scalar(sa.select(ProviderSetting).where(*mine))
-    if found is None:
-        raise NotFound("There are no such settings.")
-    return found
+    return _found(found)
 
 
 def create(body: Body, *, by: Principal) -> ProviderSetting:
@@ -99,18 +97,17 @@ def change(setting_id: str, body: Body, *, by: Principal) -> ProviderSetting:
     """Change settings; of `config` what is named, null takes out. Raises as `create` does."""
     by.refuse_key(NO_KEYS)
     row = get(setting_id, by=by)
-    changed = {name: body[name] for name in ("display_name", "enabled", "priority") if name in body}
-    if "config" in body:
-        provider = provider_of(row)
-        config, found = values.checked(provider, merged(row, body["config"]))
-        _refuse(found)
-        changed |= _split(provider, config)
-    with db.transaction() as session:
-        row = session.get_one(ProviderSetting, (row.account_id, row.id))
-        for name, value in changed.items():
-            setattr(row, name, value)
-        session.flush()
-    return row
+    while True:
+        # Looking names up takes its time, so no lock is held meanwhile; every change of a config
+        # encrypts its secrets anew, which tells whether somebody else was faster.
+        seen, changed = row.secrets, _changed(row, body)
+        with db.transaction() as session:
+            row = _locked(row.account_id, row.id)
+            if "config" not in body or row.secrets == seen:
+                for name, value in changed.items():
+                    setattr(row, name, value)
+                session.flush()
+                return row
 
 
 def delete(setting_id: str, *, by: Principal) -> None:
@@ -118,7 +115,29 @@ def delete(setting_id: str, *, by: Principal) -> None:
     by.refuse_key(NO_KEYS)
     row = get(setting_id, by=by)
     with db.transaction() as session:
-        session.delete(session.get_one(ProviderSetting, (row.account_id, row.id)))
+        session.delete(_locked(row.account_id, row.id))
+
+
+def _changed(row: ProviderSetting, body: Body) -> dict[str, Any]:
+    changed = {name: body[name] for name in ("display_name", "enabled", "priority") if name in body}
+    if "config" not in body:
+        return changed
+    provider = provider_of(row)
+    config, found = values.checked(provider, merged(row, body["config"]))
+    _refuse(found)
+    return changed | _split(provider, config)
+
+
+def _locked(account_id: str, setting_id: str) -> ProviderSetting:
+    mine = (ProviderSetting.account_id == account_id, ProviderSetting.id == setting_id)
+    locked = sa.select(ProviderSetting).where(*mine).with_for_update()
+    return _found(db.db.session.scalar(locked.execution_options(populate_existing=True)))
+
+
+def _found(row: ProviderSetting | None) -> ProviderSetting:
+    if row is None:
+        raise NotFound("There are no such settings.")
+    return row
 
 
 def merged(row: ProviderSetting, given: Body) -> dict[str, Any]:
