@@ -16,10 +16,10 @@ from app.rest import public
 from app.sso import codes, schemas, service, sign_in
 from app.sso.answers import (
     answer_provider,
+    begin,
     bind,
     cookie_of,
     go_on,
-    leave_for,
     named_account,
     started,
 )
@@ -130,9 +130,9 @@ def begin_saml(args: dict[str, Any]) -> Any:
     """
     as_json = request.accept_mimetypes.best == "application/json"
     as_json = as_json or request.headers.get("Sec-Fetch-Mode") == "cors"
-    url, begun, connection = started(SAML, args["provider"], API if as_json else BROWSER, args)
     if not as_json:
-        return leave_for(url, begun, connection)
+        return begin(SAML, args["provider"], BROWSER, args)
+    url, begun, connection = started(SAML, args["provider"], API, args)
     answer = {"url": url, "state": begun.flow.client_state}
     return bind(rest.respond(answer), begun, connection)
 
@@ -177,7 +177,7 @@ def end_saml_for_client(body: dict[str, Any]) -> Response:
 @public
 def begin_oauth(args: dict[str, Any], provider: str) -> BaseResponse:
     """Begin an OAuth sign-in in a browser."""
-    return leave_for(*started(OAUTH, provider, BROWSER, args))
+    return begin(OAUTH, provider, BROWSER, args)
 
 
 @browsers.route("/oauth/<provider>/callback", methods=["GET"])
@@ -208,7 +208,7 @@ def end_oauth_by_form(provider: str) -> BaseResponse:
 @public
 def begin_saml_in_browser(args: dict[str, Any], provider: str) -> BaseResponse:
     """Begin a SAML sign-in in a browser."""
-    return leave_for(*started(SAML, provider, BROWSER, args))
+    return begin(SAML, provider, BROWSER, args)
 
 
 @browsers.route("/saml/<provider>/acs", methods=["POST"])

@@ -186,9 +186,11 @@ def _conclude_once(
     with db.transaction() as session:
         keep(session)
         user, new = matching.settle(session, connection, claimed)
-        code = flows.give_code(
-            session, flow, account, needs_state=needs_state, user_id=user.id, is_new_user=new
-        )
+        outcome: dict[str, Any] = {"user_id": user.id, "is_new_user": new}
+        if flow.purpose == CONSOLE and flow.client_state:
+            # It ends at the host name where it was begun, and in the browser that has this there.
+            outcome["browser_hash"] = flow.client_state.rpartition(".")[2]
+        code = flows.give_code(session, flow, account, needs_state=needs_state, **outcome)
     return Ended(flow, account, user, new, code)
 
 
