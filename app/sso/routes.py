@@ -7,6 +7,7 @@ from typing import Any
 import marshmallow as ma
 import orjson
 from flask import Response, request
+from werkzeug.exceptions import RequestEntityTooLarge
 from werkzeug.wrappers import Response as BaseResponse
 
 from app import rest
@@ -163,7 +164,8 @@ def end_saml_for_client(body: dict[str, Any]) -> Response:
     names = ("relay_state", "relay_state_too", "RelayState")
     relay_state = next((body[name] for name in names if name in body), "")
     told = account_of_request()
-    provider = sign_in.provider_of(relay_state, body.get("provider"))
+    named = body.get("provider")
+    provider = service.named_provider(SAML, named) if named else ""
     account = body.get("account") or told
     posted = Posted(provider, body["SAMLResponse"], relay_state, account)
     ended = sign_in.end_saml(posted, cookie_of, origin())
@@ -221,10 +223,13 @@ def begin_saml_in_browser(args: dict[str, Any], provider: str) -> BaseResponse:
 @public
 def consume_assertion(args: dict[str, Any], provider: str) -> BaseResponse:
     """End a SAML sign-in: where the identity provider posts its response to."""
-    form = _sent(("SAMLResponse", "RelayState"))
     name = service.named_provider(SAML, provider)
     told = account_of_request()
     account = args.get("account") or told
+    try:
+        form = _sent(("SAMLResponse", "RelayState"))
+    except RequestEntityTooLarge:
+        sign_in.refuse_large(name, account, origin())
     posted = Posted(name, form["SAMLResponse"], form["RelayState"], account)
     return go_on(sign_in.end_saml(posted, cookie_of, origin()))
 

@@ -77,7 +77,7 @@ def create(body: Body, *, by: Principal) -> ProviderSetting:
         unknown = problem("provider_name", "invalid_option", error.message)
         raise InvalidValues([unknown]) from None
     config, found = values.checked(provider, body["config"])
-    _refuse(found)
+    _refuse([*found, *_problems_of_all(account_id, config)])
     with db.transaction() as session, _one_each():
         row = ProviderSetting(
             account_id=account_id,
@@ -124,7 +124,7 @@ def _changed(row: ProviderSetting, body: Body) -> dict[str, Any]:
         return changed
     provider = provider_of(row)
     config, found = values.checked(provider, merged(row, body["config"]))
-    _refuse(found)
+    _refuse([*found, *_problems_of_all(row.account_id, config)])
     return changed | _split(provider, config)
 
 
@@ -258,6 +258,13 @@ def _secrets(row: ProviderSetting) -> dict[str, Any]:
 
 def _one_each() -> Any:
     return db.conflict_on("provider_settings", "provider_name", "provider_name", TAKEN)
+
+
+def _problems_of_all(account_id: str, config: Body) -> list[values.Problem]:
+    if account_id != SYSTEM_ACCOUNT_ID or not config.get("allow_idp_initiated"):
+        return []
+    message = "An account allows this for itself, with settings of its own."
+    return [problem("config.allow_idp_initiated", "invalid_option", message)]
 
 
 def _refuse(found: list[values.Problem]) -> None:

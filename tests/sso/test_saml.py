@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from lxml import etree
 
+from app import db
+from app.accounts.models import SYSTEM_ACCOUNT_ID
+from app.sso.models import ProviderSetting
 from tests.builders import PASSWORD, Caller, make_user
 from tests.console.browser import Browser
 from tests.sso import saml_idp
@@ -96,6 +99,46 @@ def test_a_sign_in_may_begin_at_the_identity_provider_where_the_account_allows_i
     stolen = stage.post(stage.browser(), saml_idp.answer(request).encoded(), "")
     assert stolen.status_code == 401
     assert stage.checks(stage.cast.alice)[:2] == ["InResponseTo", "replay"]
+
+
+def test_the_system_lets_nobody_in_unasked(stage: Stage) -> None:
+    """One response would be good in every account; each allows it with settings of its own."""
+    shared = {"sp_entity_id": "https://sp.example", "assertion_consumer_url": "https://sp.example/"}
+    named = {"category": "saml_providers", "provider_name": "okta"}
+    config = saml_idp.config(**shared, allow_idp_initiated=True)
+    refused = stage.cast.root.post("admin/configuration", {**named, "config": config})
+    assert [one["field"] for one in refused.json["details"]] == ["config.allow_idp_initiated"]
+    made = stage.saml(stage.cast.root, **shared)
+    refused = stage.cast.root.patch(
+        f"admin/configuration/{made['id']}", {"config": {"allow_idp_initiated": True}}
+    )
+    assert refused.status_code == 400
+    with stage.app.app_context(), db.transaction() as session:  # as one that is older may say
+        row = session.get_one(ProviderSetting, (SYSTEM_ACCOUNT_ID, made["id"]))
+        row.config = {**row.config, "allow_idp_initiated": True}
+    stage.cast.alice.patch("account", {"sso_provisioning": True})
+    unasked = saml_idp.Response(*reversed(shared.values()), None)
+    assert stage.post(stage.browser(), unasked.encoded(), "").status_code == 400
+    assert stage.checks(stage.cast.alice) == ["unsolicited"]
+
+
+def test_what_the_account_misses_is_told_to_its_admins(stage: Stage) -> None:
+    alice = stage.cast.alice
+    stage.saml(alice, allow_idp_initiated=True)
+    alice.patch("account", {"allowed_redirect_uris": [], "default_redirect_uri": None})
+    unasked = saml_idp.Response(
+        "http://atrium.test/saml/okta/acs?account=acme",
+        "http://atrium.test/saml/okta?account=acme",
+        None,
+    ).encoded()
+    refused = stage.post(stage.browser(), unasked, "")
+    assert (refused.status_code, refused.json["error"]) == (401, "sign_in_refused")
+    assert stage.post(stage.browser(), unasked, "", "generic").status_code == 404
+    body = {"SAMLResponse": "x", "account": "acme"}
+    for relay_state in ({}, {"relayState": "x"}, {"RelayState": "QUEwMDAxLXg="}):
+        answer = stage.anyone.post("auth/saml/acs", {**body, **relay_state})
+        assert (answer.status_code, answer.json["error"]) == (400, "invalid_state")
+    assert stage.checks(alice) == ["state", "state", "state", "provider", "redirect_uri"]
 
 
 def test_a_user_who_never_verified_loses_the_password(stage: Stage) -> None:
