@@ -23,6 +23,14 @@ Mapped = Sequence[Mapping[str, str]]
 DOMAIN = re.compile(r"[a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)+")
 
 
+def saved(given: Mapping[str, Any], present: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings with those that are given. An account that never mapped a group maps none."""
+    kept = {name: given[name] for name in NAMES if name in given}
+    if not kept.get("sso_group_roles") and present.get("sso_group_roles") is None:
+        kept.pop("sso_group_roles", None)
+    return {**present, **kept}
+
+
 def problems(body: Mapping[str, Any], present: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Everything that is wrong with these settings of an account."""
     found = [
@@ -44,7 +52,7 @@ def mapping_problems(mapping: Mapped, present: Mapping[str, Any]) -> list[dict[s
     due = [one for one in mapping if one not in kept]
     if not due:
         return []
-    known, allow_admin = _role_names(), _allows(present)
+    known, allow_admin = role_names(), _allows(present)
     found = []
     for one in due:
         if one["role"] not in known:
@@ -58,7 +66,7 @@ def mapping_problems(mapping: Mapped, present: Mapping[str, Any]) -> list[dict[s
 
 def counting(mapping: Mapped, settings: Mapping[str, Any]) -> Mapped:
     """What of a mapping counts: no role that is gone, and `admin` only where that is allowed."""
-    known = _role_names() if mapping else ()
+    known = role_names() if mapping else ()
     allowed = _allows(settings)
     return [one for one in mapping if one["role"] in known and (allowed or one["role"] != ADMIN)]
 
@@ -70,7 +78,8 @@ def ignored(settings: Mapping[str, Any]) -> list[str]:
     return [one["group"] for one in mapping if one not in counts]
 
 
-def _role_names() -> set[str]:
+def role_names() -> set[str]:
+    """The names of all roles."""
     return set(db.db.session.scalars(sa.select(Role.name)))
 
 

@@ -27,7 +27,6 @@ OWN_SETTINGS = (
     "allowed_redirect_uris",
     "default_redirect_uri",
     "cors_origins",
-    *sso_settings.NAMES,
 )
 
 
@@ -96,9 +95,8 @@ def change_own(account_id: str, body: Mapping[str, Any]) -> Account:
         account = _locked(account_id)
         _refuse([*wrong, *sso_settings.problems(body, account.settings)])
         account.name = body.get("name", account.name)
-        account.settings = account.settings | {
-            name: body[name] for name in OWN_SETTINGS if name in body
-        }
+        own = {name: body[name] for name in OWN_SETTINGS if name in body}
+        account.settings = sso_settings.saved(body, account.settings) | own
         account.version += 1
         if "cors_origins" in body:
             _list_origins(account.id, body["cors_origins"])

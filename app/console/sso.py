@@ -51,7 +51,8 @@ def change_sign_in(account_id: str) -> Page | BaseResponse:
     try:
         body = sso_form.account_body(form)
         if request.form.get("try"):
-            return _overview(place, form, roles.plan(body["sso_group_roles"], by=place.by))
+            tried = {name: body[name] for name in ("sso_group_roles", "sso_allow_admin")}
+            return _overview(place, form, roles.plan(tried, by=place.by))
         tenants.change_own(place.account.id, body)
     except AppError as error:
         return _overview(place, form.refused(error))

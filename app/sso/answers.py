@@ -67,7 +67,8 @@ def to_base(**more: str) -> BaseResponse | None:
     """
     if account_of_host() is None:
         return None
-    named = request.args.get("account") or account_of_request() or ""
+    told = account_of_request()
+    named = request.args.get("account") or told or ""
     query = {**request.args.to_dict(), "account": named, **more}
     there = f"{config.current().base_url}{quote(request.path)}?{urlencode(query)}"
     return _unkept(redirect(there))

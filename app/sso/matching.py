@@ -13,6 +13,7 @@ import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
 from app import clock, db, events
+from app.accounts import people
 from app.accounts import service as accounts
 from app.accounts.models import SYSTEM_ACCOUNT_ID, Role, User
 from app.errors import Conflict
@@ -73,10 +74,11 @@ def settle(session: Session, connection: Connection, claimed: Claimed) -> tuple[
     if user is None:
         user = _provision(connection, claimed, match.role)
     elif match.how == "email":
+        user = _locked(session, user, claimed)
         given = _trust(user, connection)
     identity = match.identity or _link(session, connection, claimed, user, given=given)
     if not new:
-        roles.settle(user, identity, match.role)
+        roles.settle(user, identity, connection, claimed.groups)
     identity.groups, identity.last_used_at = claimed.groups, clock.now()
     _rename(user, connection, claimed)
     session.flush()
@@ -139,6 +141,13 @@ def _provision(connection: Connection, claimed: Claimed, role: Role | None) -> U
         email_verified=claimed.email_verified,
         email_verified_at=clock.now() if claimed.email_verified else None,
     )
+
+
+def _locked(session: Session, user: User, claimed: Claimed) -> User:
+    user = people.locked(session, user.account_id, user.id)
+    if user.email_key != accounts.email_key(claimed.email or ""):
+        raise Conflict("This user has just been given another address.")
+    return user
 
 
 def _trust(user: User, connection: Connection) -> bool:

@@ -123,7 +123,7 @@ def _changed(row: ProviderSetting, body: Body) -> dict[str, Any]:
     if "config" not in body:
         return changed
     provider = provider_of(row)
-    config, found = values.checked(provider, merged(row, body["config"]))
+    config, found = values.checked(provider, merged(row, body["config"]), row.config)
     _refuse([*found, *_problems_of_all(row.account_id, config)])
     return changed | _split(provider, config)
 

@@ -247,6 +247,73 @@ def test_a_role_confirmed_by_hand_is_one_set_by_hand(stage: Stage) -> None:
     assert roles_of(stage, []) == "editor"
 
 
+def test_what_an_emptied_mapping_gave_is_taken_back(stage: Stage) -> None:
+    alice = stage.cast.alice
+    stage.saml(alice, default_role="editor")
+    assert roles_of(stage, ["Readers"]) == "editor"
+    alice.patch("account", {"sso_group_roles": []})  # as before: it never mapped any
+    made = alice.get("admin/configuration").json["items"][0]
+    alice.patch(f"admin/configuration/{made['id']}", {"config": {"default_role": None}})
+    assert roles_of(stage, ["Readers"]) == "editor"
+    alice.patch("account", {"sso_group_roles": [{"group": "Finance", "role": "editor"}]})
+    assert roles_of(stage, ["Finance"]) == "editor"
+    (planned,) = alice.post("account/sso/plan", {"sso_group_roles": []}).json["changes"]
+    assert planned["becomes"] == "viewer"
+    alice.patch("account", {"sso_group_roles": []})
+    assert roles_of(stage, ["Finance"]) == "viewer"
+
+
+def test_a_group_counts_whichever_identity_it_comes_with(stage: Stage) -> None:
+    alice = stage.cast.alice
+    stage.saml(alice)
+    stage.saml(alice, "azure_ad")
+    who = {"subject": "dora@acme.example"}
+
+    def role(name: str, groups: list[str]) -> str:
+        answer = stage.assert_in(name, **who, attributes={"groups": groups})
+        found: str = stage.traded(answer)["user"]["role"]
+        return found
+
+    assert role("okta", []) == role("azure_ad", ["Finance"]) == "viewer"
+    mapping = {"sso_group_roles": [{"group": "Finance", "role": "editor"}]}
+    (planned,) = alice.post("account/sso/plan", mapping).json["changes"]
+    assert planned["becomes"] == "editor"
+    alice.patch("account", mapping)
+    assert [role("azure_ad", ["Finance"]), role("okta", [])] == ["editor", "editor"]
+    assert role("azure_ad", []) == "viewer"
+
+
+def test_a_plan_tells_what_a_sign_in_does(stage: Stage) -> None:
+    alice, root = stage.cast.alice, stage.cast.root
+    clerk = root.post("roles", {"name": "clerk"}).json["id"]
+    path = f"admin/configuration/{stage.saml(alice, default_role='clerk')['id']}"
+    user = stage.traded(stage.assert_in(attributes={"groups": ["Bosses"]}))["user"]
+    mapping = {"sso_group_roles": [{"group": "Bosses", "role": "admin"}]}
+    refused = alice.post("account/sso/plan", mapping)
+    assert refused.status_code == 400
+    mapping |= {"sso_allow_admin": True}
+    (planned,) = alice.post("account/sso/plan", mapping).json["changes"]
+    assert (planned["role"], planned["becomes"]) == ("clerk", "admin")
+    alice.patch("account", mapping)
+    assert roles_of(stage, ["Bosses"]) == "admin"
+    # The role of new users is gone: it is the usual one, and stands in nobody's way.
+    assert root.delete(f"roles/{clerk}").status_code == 204
+    others = {"sso_group_roles": [{"group": "Others", "role": "editor"}]}
+    (planned,) = alice.post("account/sso/plan", others).json["changes"]
+    assert planned["becomes"] == "viewer"
+    assert alice.patch(path, {"config": {"email_verified": True}}).status_code == 200
+    assert alice.patch(path, {"config": {"default_role": "nobody"}}).status_code == 400
+    for hindrance in (
+        lambda on: alice.patch(path, {"enabled": on}),
+        lambda on: alice.patch(f"account/users/{user['id']}", {"is_active": on}),
+    ):
+        assert hindrance(False).status_code == 200
+        assert alice.post("account/sso/plan", others).json["changes"] == []
+        assert hindrance(True).status_code == 200
+    alice.patch("account", others)
+    assert roles_of(stage, ["Bosses"]) == "viewer"
+
+
 def test_no_sign_in_makes_an_admin_without_a_second_setting(stage: Stage) -> None:
     alice = stage.cast.alice
     stage.saml(alice)
