@@ -142,6 +142,15 @@ def email_key(email: str) -> str:
     return email.lower()
 
 
+def domain_key(domain: str) -> str:
+    """The form in which domains are compared: one for all spellings, in ASCII."""
+    domain = domain.strip().lower()
+    try:
+        return str(validate_email(f"x@{domain}", check_deliverability=False).ascii_domain)
+    except ValueError:  # no domain of addresses, and no more than text
+        return domain
+
+
 def email_problem(email: str, field: str = "email") -> dict[str, object] | None:
     """Why a text is no e-mail address, or None."""
     if not is_email(email):

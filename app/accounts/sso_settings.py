@@ -9,6 +9,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from app import db
+from app.accounts import service as accounts
 from app.accounts.models import ADMIN, Role
 from app.errors import problem
 
@@ -28,6 +29,9 @@ def saved(given: Mapping[str, Any], present: Mapping[str, Any]) -> dict[str, Any
     kept = {name: given[name] for name in NAMES if name in given}
     if not kept.get("sso_group_roles") and present.get("sso_group_roles") is None:
         kept.pop("sso_group_roles", None)
+    if "sso_email_domains" in kept:
+        keys = [accounts.domain_key(one) for one in kept["sso_email_domains"]]
+        kept["sso_email_domains"] = list(dict.fromkeys(keys))
     return {**present, **kept}
 
 
@@ -36,7 +40,7 @@ def problems(body: Mapping[str, Any], present: Mapping[str, Any]) -> list[dict[s
     found = [
         problem("sso_email_domains", "pattern_mismatch", f"This is no domain: {one[:100]}")
         for one in body.get("sso_email_domains", ())
-        if not DOMAIN.fullmatch(one)
+        if not DOMAIN.fullmatch(accounts.domain_key(one))
     ]
     settings = {**present, "sso_allow_admin": body.get("sso_allow_admin", _allows(present))}
     return found + mapping_problems(body.get("sso_group_roles", ()), settings)

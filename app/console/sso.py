@@ -9,6 +9,7 @@ from werkzeug.wrappers import Response as BaseResponse
 
 from app.accounts import sso_settings, tenants
 from app.accounts.models import SYSTEM_ACCOUNT_ID
+from app.accounts.schemas import OwnAccountBody
 from app.console import forms, guard, lists, places, sso_form
 from app.console.blueprint import blueprint
 from app.console.forms import Form, Page, told
@@ -49,7 +50,7 @@ def change_sign_in(account_id: str) -> Page | BaseResponse:
     """Say who becomes a user and with which role, or try that."""
     place, form = places.found(account_id), forms.sent(*sso_form.OF_ACCOUNT)
     try:
-        body = sso_form.account_body(form)
+        body = forms.fitting(OwnAccountBody(), sso_form.account_body(form))
         if request.form.get("try"):
             tried = {name: body[name] for name in ("sso_group_roles", "sso_allow_admin")}
             return _overview(place, form, roles.plan(tried, by=place.by))

@@ -121,7 +121,7 @@ def _check_may_join(connection: Connection, claimed: Claimed) -> None:
     if not claimed.email or not accounts.is_email(claimed.email):
         raise NotInvited("email", "The provider tells no address.")
     domains = account.settings.get("sso_email_domains") or []
-    domain = claimed.email.rpartition("@")[2].lower()
+    domain = accounts.domain_key(claimed.email.rpartition("@")[2])
     if domains and not (claimed.email_verified and domain in domains):
         raise NotInvited("email", "The address is of no domain of the account, or not proved.")
     if _owner(account.id, claimed.email):

@@ -166,6 +166,18 @@ def test_an_address_that_the_provider_does_not_vouch_for_links_nobody(stage: Sta
     assert stage.traded(stage.assert_in())["user"]["email_verified"] is False
 
 
+def test_a_domain_is_one_however_it_is_written(stage: Stage) -> None:
+    alice = stage.cast.alice
+    stage.saml(alice)
+    domains = {"sso_email_domains": ["CORP.example", "m\u00fcnchen.example", "corp.example"]}
+    kept = alice.patch("account", domains)
+    assert kept.json["sso_email_domains"] == ["corp.example", "xn--mnchen-3ya.example"]
+    assert alice.patch("account", {"sso_email_domains": ["-x.example"]}).status_code == 400
+    for address in ("a@m\u00fcnchen.example", "b@xn--mnchen-3ya.example", "c@Corp.Example"):
+        assert stage.traded(stage.assert_in(subject=address))["isNewUser"], address
+    assert stage.assert_in(subject="d@corp.example.evil.example").status_code == 403
+
+
 def test_who_is_not_active_is_refused(stage: Stage) -> None:
     stage.saml(stage.cast.alice)
     user = stage.traded(stage.assert_in())["user"]
