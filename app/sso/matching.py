@@ -16,7 +16,9 @@ from app import clock, db, events
 from app.accounts import people
 from app.accounts import service as accounts
 from app.accounts.models import SYSTEM_ACCOUNT_ID, Role, User
-from app.errors import Conflict
+from app.auth import invitations
+from app.auth.models import Invitation
+from app.errors import BadRequest, Conflict
 from app.sso import roles
 from app.sso.models import Flow, Identity
 from app.sso.refusals import NotInvited, SignInRefused
@@ -41,10 +43,11 @@ class Claimed:
 class Match:
     """What an identity comes to: a present user, or none and a new one is due."""
 
-    how: str  # "identity", "email" or "new"
+    how: str  # "identity", "email", "invitation" or "new"
     user: User | None
     identity: Identity | None
-    role: Role | None  # that the account's mapping gives
+    role: Role | None  # that the account's mapping gives, or the invitation
+    invitation: Invitation | None = None
 
 
 def find(connection: Connection, claimed: Claimed) -> Match:
@@ -59,6 +62,9 @@ def find(connection: Connection, claimed: Claimed) -> Match:
     user = _with_address(connection, claimed)
     if user is not None:
         return Match("email", _active(user), None, role)
+    invitation = _invitation(connection, claimed)
+    if invitation is not None:
+        return Match("invitation", None, None, invitation.role, invitation)
     _check_may_join(connection, claimed)
     return Match("new", None, None, role)
 
@@ -70,8 +76,11 @@ def settle(session: Session, connection: Connection, claimed: Claimed) -> tuple[
     """
     match = find(connection, claimed)
     user = match.user
-    new = given = user is None
-    if user is None:
+    new = user is None
+    given = match.how == "new"
+    if match.invitation is not None:
+        user = _invited(connection, claimed, match.invitation)
+    elif user is None:
         user = _provision(connection, claimed, match.role)
     elif match.how == "email":
         user = _locked(session, user, claimed)
@@ -109,6 +118,21 @@ def _active(user: User) -> User:
     if not user.may_sign_in:
         raise SignInRefused("user", "The user is not active.")
     return user
+
+
+def _invitation(connection: Connection, claimed: Claimed) -> Invitation | None:
+    account_id = connection.account.id
+    if account_id == SYSTEM_ACCOUNT_ID or not claimed.email or not claimed.email_verified:
+        return None
+    return invitations.open_for(account_id, claimed.email)
+
+
+def _invited(connection: Connection, claimed: Claimed, invitation: Invitation) -> User:
+    try:
+        name = _clean_name(claimed.name)
+        return invitations.accept_by_sign_in(invitation, name, connection.provider.name)
+    except BadRequest:  # accepted or taken back meanwhile: seen at the next try
+        raise Conflict("This invitation has just been closed.") from None
 
 
 def _check_may_join(connection: Connection, claimed: Claimed) -> None:

@@ -166,6 +166,29 @@ def test_an_address_that_the_provider_does_not_vouch_for_links_nobody(stage: Sta
     assert stage.traded(stage.assert_in())["user"]["email_verified"] is False
 
 
+def test_an_invited_person_joins_by_a_sign_in(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    alice = stage.cast.alice
+    path = f"admin/configuration/{stage.saml(alice)['id']}"
+    alice.patch("account", {"sso_provisioning": False})
+    group = alice.post("groups", {"name": "books"}).json["id"]
+    invited = {"email": "Dora@acme.example", "role": "editor", "groups": [group]}
+    assert alice.post("invitations", invited).status_code == 201
+    alice.patch(path, {"config": {"email_verified": False}})
+    assert stage.assert_in().status_code == 403  # nothing proves the address
+    alice.patch(path, {"config": {"email_verified": True}})
+    with monkeypatch.context() as patch:
+        stage.changed(patch, registration="off")
+        assert stage.assert_in().status_code == 403
+    user = stage.traded(stage.assert_in())["user"]
+    assert (user["role"], user["groups"], user["auth_provider"]) == ("editor", ["books"], "okta")
+    assert user["email_verified"]
+    assert alice.get("invitations").json["items"][0]["status"] == "accepted"
+    alice.patch("account", {"sso_group_roles": [{"group": "Finance", "role": "viewer"}]})
+    assert roles_of(stage, ["Finance"]) == "editor"
+
+
 def test_a_domain_is_one_however_it_is_written(stage: Stage) -> None:
     alice = stage.cast.alice
     stage.saml(alice)
