@@ -55,6 +55,8 @@ OWN = {
     "sso_ignored_groups": [],
     "sso_tokens_in_fragment": False,
 }
+
+
 def _sso(name: str, default: Any, text: str) -> dict[str, Any]:
     return {
         "required": True,

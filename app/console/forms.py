@@ -71,7 +71,9 @@ def sent(*names: str, chosen: str | None = None) -> Form:
 
 def fitting(schema: Schema, body: dict[str, Any]) -> dict[str, Any]:
     """A body that the API would take. Raises InvalidValues for what does not fit its schema."""
-    found = [problem(name, "too_long", _first(told)) for name, told in schema.validate(body).items()]
+    found = [
+        problem(name, "too_long", _first(told)) for name, told in schema.validate(body).items()
+    ]
     if found:
         raise InvalidValues(found)
     return body

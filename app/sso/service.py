@@ -8,6 +8,8 @@ from typing import Any
 
 import orjson
 import sqlalchemy as sa
+import structlog
+from cryptography.fernet import InvalidToken
 
 from app import crypto, db, events
 from app.accounts.models import SYSTEM_ACCOUNT_ID, Account
@@ -18,6 +20,7 @@ from app.sso import providers, values
 from app.sso.models import ProviderSetting
 from app.sso.providers import HIDDEN, Provider
 
+log = structlog.get_logger()
 Body = Mapping[str, Any]
 NO_KEYS = "An API key cannot change how people sign in."
 TAKEN = "This provider is set up already at this level."
@@ -179,9 +182,10 @@ def connection(
     row = _effective(account.id, provider, tried) if account else None
     if account is None or row is None or not account.is_active:
         raise NotFound("This account has no such sign-in.")
-    return Connection(
-        account, provider, {**row.config, **_secrets(row)}, row.account_id == account.id
-    )
+    secrets = _secrets(row)
+    if not secrets.keys() >= set(provider.secrets):
+        raise NotFound("This sign-in misses its secret. An admin of the account can send it anew.")
+    return Connection(account, provider, {**row.config, **secrets}, row.account_id == account.id)
 
 
 def named_provider(category: str, name: str) -> str:
@@ -251,7 +255,11 @@ def _split(provider: Provider, config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _secrets(row: ProviderSetting) -> dict[str, Any]:
-    found: dict[str, Any] = orjson.loads(crypto.decrypt(row.secrets))
+    try:
+        found: dict[str, Any] = orjson.loads(crypto.decrypt(row.secrets))
+    except InvalidToken:  # encrypted with a key that the settings do not name any more
+        log.error("secrets cannot be read", account=row.account_id, provider=row.provider_name)
+        return {}
     return found
 
 

@@ -135,7 +135,7 @@ def test_a_form_takes_no_more_than_the_api(stage: Stage, admin: Browser) -> None
         refused = admin.send(home, sso_provisioning="yes", **{name: text})
         assert (refused.status_code, "onger than" in beside(refused, name)) == (400, True), name
     long_group = admin.send(home, sso_provisioning="yes", sso_group_roles=f"{'g' * 301} = editor")
-    assert "onger than" in beside(long_group, "sso_group_roles")
+    assert beside(long_group, "sso_group_roles") == "Length must be between 1 and 300."
 
 
 def test_a_mapping_to_admin_is_tried_as_it_would_be_saved(stage: Stage, admin: Browser) -> None:
@@ -146,9 +146,7 @@ def test_a_mapping_to_admin_is_tried_as_it_would_be_saved(stage: Stage, admin: B
     assert (shown.status_code, "role would change" in shown.text) == (200, True)
 
 
-def test_the_only_account_need_not_be_named(
-    stage: Stage, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_only_account_need_not_be_named(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     stage.oauth(stage.cast.alice)
     stage.changed(monkeypatch, single_tenant=True, single_tenant_account="acme")
     stranger = Browser(stage.app)
