@@ -10,6 +10,8 @@ import pytest
 import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
+from app import db
+from app.accounts.models import Account
 from app.sso import service, values
 from tests.parallel import at_once
 from tests.sso.flows import Stage
@@ -28,6 +30,12 @@ def held_up(times: int) -> Callable[..., Any]:
         return checked(*args, **options)
 
     return check
+
+
+def version(stage: Stage) -> int:
+    """How often acme was changed."""
+    with stage.app.app_context():
+        return db.db.session.get_one(Account, stage.cast.alice.account_id).version
 
 
 def test_no_change_of_a_provider_is_lost(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -85,8 +93,10 @@ def test_no_change_of_an_account_is_lost(stage: Stage) -> None:
         {"cors_origins": ["https://client.example.com"]},
         {"name": "Acme Ltd"},
     ]
+    before = version(stage)
     answers = at_once(len(given), lambda n: alice.patch("account", given[n]))
     assert {answer.status_code for answer in answers} == {200}
+    assert version(stage) == before + len(given)  # by which caches know what is out of date
     shown = alice.get("account").json
     for setting in given:
         assert setting.items() <= shown.items()
