@@ -11,7 +11,7 @@ import click
 from flask import Flask, current_app
 from flask.cli import ScriptInfo, with_appcontext
 
-from app import config, db, jobs
+from app import config, db, jobs, reencryption
 from app.accounts import service as accounts
 from app.audit.commands import audit
 from app.auth import bootstrap, passwords
@@ -22,8 +22,8 @@ from app.errors import AppError
 
 def init_app(app: Flask) -> None:
     """Register the commands."""
-    migrations = Migrations("db", help="Migrate the database.")
-    for command in (setup, settings, create_superadmin, worker, revisions, audit, migrations):
+    own = (setup, settings, create_superadmin, reencrypt, worker, revisions, audit)
+    for command in (*own, Migrations("db", help="Migrate the database.")):
         app.cli.add_command(command)
 
 
@@ -92,6 +92,17 @@ def create_superadmin(email: str, pii_access: bool, password: str) -> None:
     except AppError as error:
         raise click.ClickException(error.message) from error
     click.echo(f"{email} is a superadmin now.")
+
+
+@click.command()
+@with_appcontext
+def reencrypt() -> None:
+    """Encrypt stored secrets with the newest key, so that older ones can be retired."""
+    renewed, unreadable = reencryption.run()
+    click.echo(f"{renewed} secrets are encrypted anew.")
+    if unreadable:
+        places = "\n  ".join(unreadable)
+        raise click.ClickException(f"No key of SERVICE_ENCRYPTION_KEY reads\n  {places}")
 
 
 @click.command()

@@ -26,10 +26,6 @@ from app.workflows import models as workflows
 
 METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
 QUEUES = {"jobs": jobs.QUEUE, "deliveries": webhooks.QUEUE, "workflows": workflows.QUEUE}
-EXAMPLE = """# HELP atrium_requests_total Requests by route.
-# TYPE atrium_requests_total counter
-atrium_requests_total{method="GET",route="/health",status="200"} 12.0
-"""
 
 blueprint = rest.Blueprint("Metrics", __name__, description="For Prometheus.")
 _own = CollectorRegistry()
@@ -79,9 +75,8 @@ class _Waiting(Collector):
 
 
 @blueprint.route("/metrics", methods=["GET"])
-@blueprint.response(
-    200, content_type="text/plain", description="Prometheus' text.", example=EXAMPLE
-)
+@blueprint.response(200, content_type="text/plain", description="The text that Prometheus reads.")
+@blueprint.fails(401, 404)
 @public
 def metrics() -> Response:
     """Tell counts and queue lengths to who has `SERVICE_METRICS_TOKEN`; without one set, nobody."""
