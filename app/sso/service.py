@@ -61,12 +61,12 @@ def page(
 
 
 def get(setting_id: str, *, by: Principal) -> ProviderSetting:
-    """One row of settings; of any account for superadmins who act in none. Raises NotFound."""
-    account_id, named = by.one_account(), ProviderSetting.id == setting_id.lower()
-    chosen = sa.select(ProviderSetting).where(named)
-    if not (by.is_superadmin and account_id == SYSTEM_ACCOUNT_ID) or by.api_key_id:
-        chosen = chosen.where(ProviderSetting.account_id == account_id)
-    return _found(db.db.session.scalar(chosen))
+    """One row of settings. Raises NotFound, also for another account's."""
+    mine = (
+        ProviderSetting.account_id == by.one_account(),
+        ProviderSetting.id == setting_id.lower(),
+    )
+    return _found(db.db.session.scalar(sa.select(ProviderSetting).where(*mine)))
 
 
 def create(body: Body, *, by: Principal) -> ProviderSetting:
