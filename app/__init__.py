@@ -17,11 +17,10 @@ from app.auth import routes as auth
 from app.collections import routes as collections
 from app.collections import rules_routes, typed_spec
 from app.collections import transfer_routes as collection_transfer
-from app.collections.revisions import MIGRATIONS
 from app.config import Config
 from app.console import routes as console
 from app.console.guard import csrf
-from app.extensions import api, migrate
+from app.extensions import api
 from app.records import aggregate_routes, batch_routes, history_routes, removal
 from app.records import routes as records
 from app.records import transfer_routes as record_transfer
@@ -92,7 +91,6 @@ def create_app(settings: Config | None = None) -> Flask:
         extension.init_app(app)
     db.init_app(app, settings)
     csrf.init_app(app)
-    migrate.init_app(app, db.db, directory=str(MIGRATIONS))
     api.init_app(app)
     api.with_collections = _with_collections
     for blueprint in API_BLUEPRINTS:

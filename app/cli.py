@@ -5,13 +5,13 @@ from __future__ import annotations
 import signal
 import threading
 from pathlib import Path
+from typing import Any
 
 import click
-import flask_migrate
-from flask import Flask
-from flask.cli import with_appcontext
+from flask import Flask, current_app
+from flask.cli import ScriptInfo, with_appcontext
 
-from app import config, jobs
+from app import config, db, jobs, reencryption
 from app.accounts import service as accounts
 from app.audit.commands import audit
 from app.auth import bootstrap, passwords
@@ -22,15 +22,43 @@ from app.errors import AppError
 
 def init_app(app: Flask) -> None:
     """Register the commands."""
-    for command in (setup, settings, create_superadmin, worker, revisions, audit):
+    own = (setup, settings, create_superadmin, reencrypt, worker, revisions, audit)
+    for command in (*own, Migrations("db", help="Migrate the database.")):
         app.cli.add_command(command)
+
+
+def bind_migrate(app: Flask) -> None:
+    """Give the application Flask-Migrate, which takes memory that only its commands are worth."""
+    if "migrate" not in app.extensions:
+        from flask_migrate import Migrate
+
+        Migrate(app, db.db, directory=str(MIGRATIONS))
+
+
+class Migrations(click.Command):
+    """The commands of Flask-Migrate, loaded when one is asked for."""
+
+    def make_context(
+        self,
+        info_name: str | None,
+        args: list[str],
+        parent: click.Context | None = None,
+        **extra: Any,
+    ) -> click.Context:
+        """What Flask-Migrate's own group makes of the arguments."""
+        app = click.get_current_context().ensure_object(ScriptInfo).load_app()
+        bind_migrate(app)  # which puts that group into our place
+        return app.cli.commands[self.name or ""].make_context(info_name, args, parent, **extra)
 
 
 @click.command()
 @with_appcontext
 def setup() -> None:
     """Migrate the database and make the first superadmin; safe to repeat."""
-    flask_migrate.upgrade(directory=str(MIGRATIONS))
+    bind_migrate(current_app._get_current_object())  # type: ignore[attr-defined]
+    from flask_migrate import upgrade
+
+    upgrade()
     bootstrap.from_settings()
     made = bootstrap.made_up()
     base_url = config.current().base_url
@@ -64,6 +92,17 @@ def create_superadmin(email: str, pii_access: bool, password: str) -> None:
     except AppError as error:
         raise click.ClickException(error.message) from error
     click.echo(f"{email} is a superadmin now.")
+
+
+@click.command()
+@with_appcontext
+def reencrypt() -> None:
+    """Encrypt stored secrets with the newest key, so that older ones can be retired."""
+    renewed, unreadable = reencryption.run()
+    click.echo(f"{renewed} secrets are encrypted anew.")
+    if unreadable:
+        places = "\n  ".join(unreadable)
+        raise click.ClickException(f"No key of SERVICE_ENCRYPTION_KEY reads\n  {places}")
 
 
 @click.command()

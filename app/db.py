@@ -177,6 +177,17 @@ def connection() -> Connection:
     return db.session.connection()
 
 
+@contextmanager
+def driver() -> Iterator[Any]:
+    """The driver's own connection of the open transaction; its errors come as SQLAlchemy's."""
+    through = connection()
+    base: Any = through.dialect.loaded_dbapi.Error
+    try:
+        yield through.connection.driver_connection
+    except base as error:
+        raise DBAPIError.instance(None, None, error, base, dialect=through.dialect) from error
+
+
 def in_transaction() -> bool:
     """Whether a `transaction()` is open in this context."""
     return bool(db.session().info.get("in_transaction"))

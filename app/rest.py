@@ -233,6 +233,20 @@ class PageArgs(Schema):
         return args | {"skip": skip, "limit": limit}
 
 
+class OffsetArgs(PageArgs):
+    """Paging, also by offset."""
+
+    default_limit = 50
+
+    offset = Whole(0, LARGEST_SKIP, metadata={"description": "Another name for skip."})
+
+    @ma.post_load
+    def settle_offset(self, args: dict[str, Any], **options: Any) -> dict[str, Any]:
+        """Take offset for skip."""
+        offset = args.pop("offset", None)
+        return args if offset is None else args | {"skip": offset}
+
+
 def page_of(items: Sequence[Any], total: int | None, args: Mapping[str, Any]) -> dict[str, Any]:
     """A list's answer (contract section 1)."""
     skip, limit = args["skip"], args["limit"]

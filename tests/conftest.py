@@ -16,9 +16,8 @@ import pytest
 from argon2 import PasswordHasher
 from flask import Flask
 
-from app import create_app, db
+from app import cli, create_app, db
 from app.auth import passwords
-from app.collections.revisions import MIGRATIONS
 from app.config import Config
 from tests import builders, services, states
 from tests.builders import Caller, Cast
@@ -130,8 +129,9 @@ def settings_for(database: str, folder: Path, **changes: object) -> Config:
 def make_app(settings: Config) -> Flask:
     """An application whose database is built by the real migrations."""
     made = create_app(settings)
+    cli.bind_migrate(made)
     with made.app_context():
-        flask_migrate.upgrade(directory=str(MIGRATIONS))
+        flask_migrate.upgrade()
     return made
 
 

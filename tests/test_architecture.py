@@ -25,7 +25,7 @@ LAYERS = [
     ("slugs", "targets"),
     ("actor", "clock", "config", "errors", "events", "outgoing", "rules", "wakeups"),
     ("crypto", "db", "json_gate", "logs"),
-    ("leases",),
+    ("leases", "reencryption"),
     ("jobs", "mail", "pages", "rest", "stamps"),
     ("idempotency", "limits"),
     ("accounts",),
@@ -56,6 +56,7 @@ CATCH_ALL = {
     "app.sso.saml_checks": 1,  # a time that it cannot read, by that very class
     "app.wakeups": 1,  # a lost wake-up
     "app.webhooks.dispatch": 2,  # a broken attempt, a worker without its database
+    "app.workflows.schedules": 1,  # a due time that cannot be fired
     "app.workflows.dispatch": 2,  # a broken instance, a worker without its database
 }
 

@@ -13,7 +13,7 @@ from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from flask import Flask
 
-from app import create_app, db
+from app import cli, create_app, db
 from app.collections.revisions import MIGRATIONS
 from tests.conftest import settings_for
 
@@ -30,6 +30,7 @@ NOW = "2026-11-20T12:00:00.123456Z"
 def empty(database: str, tmp_path: Path) -> Iterator[Flask]:
     """An application whose database no migration has touched."""
     app = create_app(settings_for(database, tmp_path))
+    cli.bind_migrate(app)
     with app.app_context():
         yield app
         db.db.session.remove()

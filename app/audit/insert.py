@@ -1,9 +1,9 @@
 """Writing prepared entries: the heads locked, each entry linked to the one before (contract 7).
 
 Chains come in the order of their accounts, so that two transactions never wait for each other in a
-circle. On PostgreSQL one statement does it all (`append_audit` of migration 0009), or for many
-entries a COPY; on SQLite, where a writer is alone anyway, four for each account. What lists find
-entries by (`audit_changes`), a trigger of the head writes on PostgreSQL, and we here on SQLite.
+circle. On PostgreSQL one statement does it all (`append_audit_change` of migration 0015), or for
+many entries a COPY; on SQLite, where a writer is alone anyway, four for each account. Lists find
+entries by their changes, which are written with them.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import re
 import sqlite3
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
+from io import StringIO
 from itertools import groupby, islice
 from operator import itemgetter
 from typing import Any, NamedTuple
@@ -57,32 +58,39 @@ class Entry(NamedTuple):
 Chain = tuple[str, Sequence[Entry]]  # account, its new entries
 HASHES = Entry._fields.index("salt")  # from here on nothing needs escaping
 MANY = 50
-_PLACE = itemgetter(slice(3))  # operation, table_name, record_id
+PLACE = ("operation", "table_name", "record_id", "extra_metadata")
+_PLACE = itemgetter(*(Entry._fields.index(name) for name in PLACE))
+# What `append_audit_change` calls what an entry says for itself alone.
+_OWN = ("field", "old", "new", "salt", "told", "actor_salt", "actor")
+_own = itemgetter(3, 4, 5, 7, 8, 9, 10)
 LINE = 800  # about as many characters has a row
 
 _COLUMNS = (*Entry._fields, "id", "previous_hash", "checksum", "account_id", *Told._fields)
 _INTO = f"audit_log ({', '.join(_COLUMNS)})"
 _INSERT = f"INSERT INTO {_INTO} VALUES ({', '.join('?' for name in _COLUMNS)})"  # noqa: S608
-_CHANGE = (
-    "INSERT INTO audit_changes (account_id, first_id, last_id, entries,"
-    " operation, table_name, record_id, user_id, occurred_at) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
+_CHANGES_INTO = (
+    "audit_changes (account_id, first_id, last_id, entries,"
+    " operation, table_name, record_id, user_id, occurred_at)"
 )
+_CHANGE = f"INSERT INTO {_CHANGES_INTO} VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"  # noqa: S608
 _HEAD = (
     "SELECT (SELECT max(id) FROM audit_log), last_id, checksum"
     " FROM (SELECT 1) LEFT JOIN audit_heads ON account_id = ?"
 )
 _MOVE = (
-    "INSERT INTO audit_heads (account_id, last_id, checksum, checkpoint_id, changed_at)"
-    " VALUES (?, ?, ?, 0, ?) ON CONFLICT (account_id) DO UPDATE SET"
-    " last_id = excluded.last_id, checksum = excluded.checksum, changed_at = excluded.changed_at"
+    "INSERT INTO audit_heads (account_id, last_id, listed_id, checksum, checkpoint_id, changed_at)"
+    " VALUES (?1, ?2, ?2, ?3, 0, ?4) ON CONFLICT (account_id) DO UPDATE SET last_id = ?2,"
+    " listed_id = ?2, checksum = ?3, changed_at = ?4"
 )
 
-_APPEND = "SELECT append_audit(%s, %s, %s, %s)"
+_APPEND = "SELECT append_audit_change(%s, %s, %s, %s)"
 _LOCK = "SELECT lock_audit_head(%s, %s)"
 _IDS = "SELECT array_agg(nextval('audit_log_ids')) FROM generate_series(1, %s)"
 _COPY = f"COPY {_INTO} FROM STDIN"
+_COPY_CHANGES = f"COPY {_CHANGES_INTO} FROM STDIN"
 _MOVE_TO = (
-    "UPDATE audit_heads SET last_id = %s, checksum = %s, changed_at = %s WHERE account_id = %s"
+    "UPDATE audit_heads SET last_id = %s, listed_id = %s, checksum = %s, changed_at = %s"
+    " WHERE account_id = %s"
 )
 _SPECIAL = re.compile(r"[\\\t\n\r]")
 _ESCAPED = str.maketrans({"\\": "\\\\", "\t": "\\t", "\n": "\\n", "\r": "\\r"})
@@ -90,16 +98,16 @@ _ESCAPED = str.maketrans({"\\": "\\\\", "\t": "\\t", "\n": "\\n", "\r": "\\r"})
 
 def all_of(chains: Sequence[Chain], told: Told) -> None:
     """Write new entries of chains, which come in the order of their accounts."""
-    connection = db.connection()
-    if connection.dialect.name == "sqlite":
-        # The driver's own connection: the way through SQLAlchemy costs as much as the work.
-        driver: Any = connection.connection.driver_connection
-        for account_id, entries in chains:
-            _insert_alone(driver, account_id, entries, told)
-    elif sum(len(entries) for account_id, entries in chains) < MANY:
-        _insert_few(connection, chains, told)
-    else:
-        with closing(connection.connection.cursor()) as cursor:
+    # The way through SQLAlchemy costs as much as the work.
+    with db.driver() as driver:
+        if isinstance(driver, sqlite3.Connection):
+            for account_id, entries in chains:
+                _insert_alone(driver, account_id, entries, told)
+            return
+        with closing(driver.cursor()) as cursor:
+            if sum(len(entries) for account_id, entries in chains) < MANY:
+                _insert_few(cursor, chains, told)
+                return
             for account_id, entries in chains:
                 _copy(cursor, account_id, entries, told)
 
@@ -120,13 +128,13 @@ def _insert_alone(
 
 
 def _changes(
-    account_id: str, ids: range, entries: Sequence[Entry], told: Told
+    account_id: str, ids: Sequence[int], entries: Sequence[Entry], told: Told
 ) -> Iterator[tuple[Any, ...]]:
-    first = ids[0]
-    for place, group in groupby(entries, _PLACE):
-        count = sum(1 for _ in group)
-        yield account_id, first, first + count - 1, count, *place, told.user_id, told.occurred_at
-        first += count
+    at = 0
+    for (*place, _), group in groupby(entries, _PLACE):
+        first, count = ids[at], sum(1 for _ in group)
+        at += count
+        yield account_id, first, ids[at - 1], count, *place, told.user_id, told.occurred_at
 
 
 def _links(
@@ -138,17 +146,20 @@ def _links(
         previous = checksum
 
 
-def _insert_few(connection: Any, chains: Sequence[Chain], told: Told) -> None:
-    same, parameters = orjson.dumps(told._asdict()).decode(), []
+def _insert_few(cursor: Any, chains: Sequence[Chain], told: Told) -> None:
+    parameters, same = [], told._asdict()
     for account_id, entries in chains:
-        digests = "{" + ",".join([entry.entry_digest for entry in entries]) + "}"
-        given = orjson.dumps([entry._asdict() for entry in entries]).decode()
-        parameters += [account_id, same, digests, given]
-    connection.exec_driver_sql("; ".join([_APPEND] * len(chains)), tuple(parameters))
+        for place, group in groupby(entries, _PLACE):
+            change = list(group)
+            shared = orjson.dumps(same | dict(zip(PLACE, place, strict=True))).decode()
+            digests = "{" + ",".join([entry.entry_digest for entry in change]) + "}"
+            own = [dict(zip(_OWN, _own(entry), strict=True)) for entry in change]
+            parameters += [account_id, shared, digests, orjson.dumps(own).decode()]
+    cursor.execute("; ".join([_APPEND] * (len(parameters) // 4)), parameters)
 
 
 def _copy(cursor: Any, account_id: str, entries: Sequence[Entry], told: Told) -> None:
-    """What `append_audit` does, for half of the database's work where entries are many."""
+    """What `append_audit_change` does, for half of the database's work where entries are many."""
     cursor.execute(_LOCK, (account_id, told.occurred_at))
     (previous,) = cursor.fetchone()
     # Only now, as ids ascend along every chain.
@@ -156,7 +167,14 @@ def _copy(cursor: Any, account_id: str, entries: Sequence[Entry], told: Told) ->
     ids = sorted(cursor.fetchone()[0])
     lines = _Lines(previous, ids, entries, (account_id, *told))
     cursor.copy_expert(_COPY, lines)
-    cursor.execute(_MOVE_TO, (ids[-1], lines.checksum, told.occurred_at, account_id))
+    changes = _changes(account_id, ids, entries, told)
+    cursor.copy_expert(_COPY_CHANGES, StringIO("".join(map(_line, changes))))
+    moved = (ids[-1], ids[-1], lines.checksum, told.occurred_at, account_id)
+    cursor.execute(_MOVE_TO, moved)
+
+
+def _line(values: Iterable[Any]) -> str:
+    return "\t".join([_copied(str(value)) for value in values]) + "\n"
 
 
 class _Lines:

@@ -52,8 +52,8 @@ class AuditEntry(Base):
 class AuditChange(Base):
     """The entries of a chain that tell of one change of one row, from `first_id` to `last_id`.
 
-    A trigger of `audit_heads` writes them on PostgreSQL, `insert` on SQLite. Entries are found by
-    them: a created record makes ten, which would be ten rows in each of these indexes.
+    They are written with their entries, which are found by them: a created record makes ten, which
+    would be ten rows in each of these indexes.
     """
 
     __tablename__ = "audit_changes"
@@ -96,6 +96,8 @@ class AuditHead(Base):
 
     account_id: Mapped[str] = mapped_column(Id, primary_key=True)
     last_id: Mapped[int] = mapped_column(sa.BigInteger)
+    listed_id: Mapped[int] = mapped_column(sa.BigInteger, default=0, server_default="0")
+    """The newest entry that a change tells of; behind `last_id`, a trigger adds the missing."""
     checksum: Mapped[str] = mapped_column(Text)
     checkpoint_id: Mapped[int] = mapped_column(sa.BigInteger, default=0)
     changed_at: Mapped[datetime] = mapped_column(Moment)

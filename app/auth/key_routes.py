@@ -90,16 +90,10 @@ class KeyPage(rest.page_schema(KeyView)):  # type: ignore[misc]
     """A page of keys."""
 
 
-class KeyArgs(rest.PageArgs):
+class KeyArgs(rest.OffsetArgs):
     """Which keys to list."""
 
-    offset = rest.Whole(0, rest.LARGEST_SKIP, metadata={"description": "Another name for skip."})
-
-    @ma.post_load
-    def settle_offset(self, args: dict[str, Any], **options: Any) -> dict[str, Any]:
-        """Take offset for skip."""
-        offset = args.pop("offset", None)
-        return args if offset is None else args | {"skip": offset}
+    default_limit = 25
 
 
 class RevokedKey(rest.Schema):

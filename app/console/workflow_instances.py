@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Any
+
 from flask import render_template
 from werkzeug.wrappers import Response as BaseResponse
 
+from app import clock
 from app.console import guard, lists, places, workflow_form
 from app.console.blueprint import blueprint
 from app.console.forms import told
+from app.console.places import Place
 from app.console.workflows import ACCOUNT
-from app.errors import Conflict
+from app.errors import Conflict, NotFound
 from app.rest import public
 from app.workflows import instances, service
 from app.workflows.models import HOOK, STATES
@@ -51,8 +57,28 @@ def show_instance(account_id: str, instance_id: str) -> str:
         "console/workflows/instance.html",
         place=place,
         instance=instance,
+        name=_name(instance, place),
+        spans=_spans(instance["step_logs"]),
         pretty=workflow_form.pretty_kept,
     )
+
+
+def _name(instance: dict[str, Any], place: Place) -> str | None:
+    try:
+        return service.get(instance["workflow_id"], by=place.by, kind=instance["kind"]).name
+    except NotFound:  # deleted, as its instances will soon be
+        return None
+
+
+def _spans(logs: Sequence[dict[str, Any]]) -> list[tuple[float, float]]:
+    """Where each step begins on a line of 100, and how long it is there."""
+    ends = [log["completed_at"] or clock.now() for log in logs]
+    begun = min((log["started_at"] for log in logs), default=None)
+    whole = max(ends, default=begun) - begun + timedelta(microseconds=1) if begun else None
+    return [
+        ((log["started_at"] - begun) / whole * 100, (end - log["started_at"]) / whole * 100)
+        for log, end in zip(logs, ends, strict=True)
+    ]
 
 
 @blueprint.post(f"{INSTANCE}/<any(resume, cancel):action>")

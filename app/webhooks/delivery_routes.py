@@ -101,10 +101,8 @@ class DeliveryPage(rest.page_schema(DeliveryView)):  # type: ignore[misc]
     """A page of deliveries."""
 
 
-class DeliveryArgs(rest.PageArgs):
+class DeliveryArgs(rest.OffsetArgs):
     """Which deliveries to list."""
-
-    default_limit = 50
 
     status = ma.fields.String(
         validate=ma.validate.OneOf(STATES),
@@ -116,13 +114,6 @@ class DeliveryArgs(rest.PageArgs):
     )
     from_date = rest.Moment(metadata={"description": "Only what was asked for since then."})
     to_date = rest.Moment(metadata={"description": "Only what was asked for before then."})
-    offset = rest.Whole(0, rest.LARGEST_SKIP, metadata={"description": "Another name for skip."})
-
-    @ma.post_load
-    def settle_offset(self, args: dict[str, Any], **options: Any) -> dict[str, Any]:
-        """Take offset for skip."""
-        offset = args.pop("offset", None)
-        return args if offset is None else args | {"skip": offset}
 
 
 class Since(rest.Schema):

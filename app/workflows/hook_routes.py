@@ -14,7 +14,17 @@ from app.auth.guard import principal
 from app.rest import account_admin, page_of
 from app.workflows import hooks, service
 from app.workflows.models import EVENT, HOOK, MANUAL, SCHEDULE, Workflow
-from app.workflows.routes import INSTANCE_ID, TIME, OffsetArgs, StartedInstance, Toggle, TriggerBody
+from app.workflows.routes import (
+    INSTANCE_ID,
+    TIME,
+    ChangedDefinition,
+    DefinitionArgs,
+    DefinitionView,
+    StartedInstance,
+    Toggle,
+    TriggerBody,
+    depth_of_caller,
+)
 
 blueprint = rest.Blueprint(
     "Hooks",
@@ -54,51 +64,39 @@ EXECUTION = {
 }
 
 
-class HookView(rest.Schema):
+class HookView(DefinitionView):
     """A hook."""
 
-    id = ma.fields.String(required=True)
-    account_id = ma.fields.String(required=True)
-    name = ma.fields.String(required=True)
-    description = ma.fields.String(required=True, allow_none=True)
     trigger = ma.fields.Dict(required=True)
     condition = ma.fields.String(required=True, allow_none=True)
     actions = ma.fields.List(ma.fields.Dict(), required=True)
-    enabled = ma.fields.Boolean(required=True)
     cron = ma.fields.String(required=True, allow_none=True)
     last_run_at = rest.Timestamp(
         required=True, allow_none=True, metadata={"description": "Of what a schedule sets off."}
     )
     next_run_at = rest.Timestamp(required=True, allow_none=True)
-    owner_id = ma.fields.String(required=True)
-    created_at = rest.Timestamp(required=True)
-    updated_at = rest.Timestamp(required=True)
-    created_by = ma.fields.String(required=True, allow_none=True)
 
 
 class HookPage(rest.page_schema(HookView)):  # type: ignore[misc]
     """A page of hooks."""
 
 
-class HookArgs(OffsetArgs):
+class HookArgs(DefinitionArgs):
     """Which hooks to list."""
 
     trigger_type = ma.fields.String(
         validate=ma.validate.OneOf((EVENT, SCHEDULE, MANUAL)),
         metadata={"description": "Only those that this sets off."},
     )
-    enabled = ma.fields.Boolean(metadata={"description": "Only enabled ones, or only others."})
 
 
-class ExecutionArgs(OffsetArgs):
+class ExecutionArgs(rest.OffsetArgs):
     """Where in the list of executions to start."""
 
 
-class ChangedHook(rest.Schema):
+class ChangedHook(ChangedDefinition):
     """What to change of a hook."""
 
-    name = rest.Text(shortest=1, longest=200)
-    description = rest.Text(longest=2000, allow_none=True)
     trigger = ma.fields.Dict(
         keys=rest.Text(longest=100),
         metadata={
@@ -115,7 +113,6 @@ class ChangedHook(rest.Schema):
         ma.fields.Dict(),
         metadata={"description": "`{type, config}`, types and configs as of a workflow's actions."},
     )
-    enabled = rest.Flag()
 
 
 class NewHook(ChangedHook):
@@ -218,7 +215,7 @@ def toggle_hook(body: dict[str, Any], hook_id: str) -> dict[str, Any]:
 @account_admin
 def trigger_hook(body: dict[str, Any], hook_id: str) -> dict[str, Any]:
     """Set a hook off by hand, whatever else sets it off; its actions know the body as `trigger`."""
-    id = service.trigger(hook_id, body, by=principal(), kind=HOOK)
+    id = service.trigger(hook_id, body, by=principal(), kind=HOOK, after=depth_of_caller())
     return {"message": "The hook is set off.", "instance_id": id}
 
 

@@ -79,7 +79,10 @@ def _translated(body: Body, before: Workflow | None) -> dict[str, Any]:
     steps, wrong = _steps(actions, None if of_event else condition)
     if found + wrong:
         raise InvalidValues(found + wrong)
-    return {**values, "condition": condition, "steps": steps}
+    values["condition"] = condition
+    # Who sends no actions takes none over: nobody lends their rights to what they have not saved.
+    same = before is not None and "actions" not in body and steps == before.steps
+    return values if same else {**values, "steps": steps}
 
 
 def _steps(actions: Sequence[Any], condition: str | None) -> tuple[list[Any], list[Any]]:
@@ -112,7 +115,7 @@ def _step(action: Any, index: int) -> dict[str, Any]:
 
 
 def _execution(instance: Mapping[str, Any]) -> dict[str, Any]:
-    done = [name for name in instance["context"].get("steps", {}) if name != ASKED]
+    done = [name for name in instance["done"] if name != ASKED]
     states = {COMPLETED: SUCCESS, FAILED: PARTIAL if done else FAILED, CANCELLED: FAILED}
     begun, ended = instance["started_at"], instance["completed_at"]
     duration = round((ended - begun).total_seconds() * 1000) if begun and ended else None

@@ -13,7 +13,7 @@ from app.rest import account_admin, page_of
 from app.workflows import instances, service
 from app.workflows.models import STATES
 from app.workflows.models import WORKFLOW as KIND
-from app.workflows.routes import INSTANCE_ID, TIME, WORKFLOW, OffsetArgs, blueprint
+from app.workflows.routes import INSTANCE_ID, TIME, WORKFLOW, blueprint
 
 all_instances = rest.Blueprint(
     "Workflow instances",
@@ -130,7 +130,7 @@ class InstancePage(rest.page_schema(InstanceView)):  # type: ignore[misc]
     """A page of instances."""
 
 
-class InstanceArgs(OffsetArgs):
+class InstanceArgs(rest.OffsetArgs):
     """Which instances of a workflow to list."""
 
     status = ma.fields.String(
@@ -143,18 +143,21 @@ def _moment(name: str, about: str) -> Any:
     return rest.Moment(data_key=name, attribute=f"{name}_date", metadata={"description": about})
 
 
+OF_ONE = "Only instances of this workflow, or of this hook. Without it, of all workflows but hooks."
+
+
 class AllInstancesArgs(InstanceArgs):
     """Which instances to list."""
 
-    workflow_id = ma.fields.UUID(metadata={"description": "Only instances of this workflow."})
+    workflow_id = ma.fields.UUID(metadata={"description": OF_ONE})
     from_ = _moment("from", "Only what began since then.")
     to_ = _moment("to", "Only what began before then.")
 
 
 class ResumeFilter(rest.Schema):
-    """Which failed instances go on; without a filter all of the account."""
+    """Which failed instances go on; without a filter those of all workflows of the account."""
 
-    workflow_id = ma.fields.UUID(allow_none=True)
+    workflow_id = ma.fields.UUID(allow_none=True, metadata={"description": OF_ONE})
     from_ = _moment("from", "Only what began since then.")
     to_ = _moment("to", "Only what began before then.")
 
@@ -185,7 +188,7 @@ def list_instances(args: dict[str, Any]) -> dict[str, Any]:
 
     They are kept for 30 days after they are over, unless the settings say otherwise.
     """
-    return _page({**_filter(args), "kind": KIND}, args)
+    return _page(_filter(args), args)
 
 
 @all_instances.route("/<uuid:instance_id>", methods=["GET"])
@@ -240,7 +243,7 @@ def resume_instance(instance_id: str) -> dict[str, Any]:
 )
 @account_admin
 def resume_instances(body: dict[str, Any]) -> dict[str, Any]:
-    """Have all failed instances go on that match."""
+    """Have all failed instances go on that match: those that the list would show as failed."""
     count = instances.resume_all(_filter(body), by=principal())
     return {"message": "The failed instances go on.", "count": count}
 
@@ -248,7 +251,8 @@ def resume_instances(body: dict[str, Any]) -> dict[str, Any]:
 def _filter(args: dict[str, Any]) -> dict[str, Any]:
     id = args.get("workflow_id")
     chosen = {name: args.get(name) for name in ("status", "from_date", "to_date")}
-    return {**chosen, "workflow_id": str(id) if id else None}
+    # What is named may be a hook; without a name hooks are left to their own lists.
+    return {**chosen, **({"workflow_id": str(id)} if id else {"kind": KIND})}
 
 
 def _page(wanted: dict[str, Any], args: dict[str, Any]) -> dict[str, Any]:

@@ -131,8 +131,9 @@ def is_hidden(row: Mapping[Any, Any], by: Principal) -> bool:
 
 def _shown(row: Mapping[Any, Any], by: Principal) -> Shown:
     shown: Shown = dict(row)
-    shown["withheld"] = is_hidden(row, by)
-    shown["context"] = {} if shown["withheld"] else kept.loads(row["context"])
+    shown["withheld"], context = is_hidden(row, by), kept.loads(row["context"])
+    shown["done"] = list(context.get("steps", ()))  # names, which are nobody's data
+    shown["context"] = {} if shown["withheld"] else context
     shown["error_message"] = _withheld(row, shown["withheld"])
     return shown
 

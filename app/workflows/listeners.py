@@ -26,7 +26,7 @@ class Listener:
     id: str
     kind: str
     version: int
-    condition: str | None
+    conditions: Sequence[str]
     owner_id: str
     owner_home: str
 
@@ -65,9 +65,9 @@ def _load(account_id: str) -> Listeners:
     table: Any = Workflow.__table__
     started: dict[tuple[str, str], list[Listener]] = {}
     for row in db.connection().execute(sa.select(table).where(*mine).order_by(table.c.id)):
-        condition = row.condition or row.trigger.get("condition")
+        asked = tuple(filter(None, (row.condition, row.trigger.get("condition"))))
         about = (row.account_id, row.id, row.kind, row.version)
-        listener = Listener(*about, condition, row.owner_id, row.owner_home)
+        listener = Listener(*about, asked, row.owner_id, row.owner_home)
         key = (row.trigger["event"], row.trigger.get("collection", "").lower())
         started.setdefault(key, []).append(listener)
     kept = sa.select(VERSIONS.c.awaits).where(VERSIONS.c.account_id == account_id)

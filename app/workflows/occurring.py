@@ -24,7 +24,7 @@ def note(event: events.RecordChanged) -> None:
     told = _Told(event, name)
     for listener in found.of(name, collection):
         seen, personal = told.to(listener.account_id, listener.owner_home, listener.owner_id)
-        if told.holds(listener.condition, seen, {}):
+        if all(told.holds(one, seen, {}) for one in listener.conditions):
             depth = db.notes().get(DEPTH, 0) + 1
             row = beginning.row(listener, seen, EVENT, depth=depth, holds_pii=personal)
             db.before_commit(beginning.write, row)

@@ -5,6 +5,7 @@ They know no database: the worker writes down that one has begun, and afterwards
 
 from __future__ import annotations
 
+import re
 import smtplib
 from collections.abc import Mapping
 from typing import Any
@@ -22,6 +23,8 @@ MOST_ADDRESSES = 20
 LONGEST_SUBJECT = 200
 HIDDEN = "***"
 ACTIONS = ("send_webhook", "send_email")
+DEPTH = "X-Service-Workflow-Depth"
+"""Tells a workflow that a request starts how deep in a chain of triggers it was sent."""
 
 
 class Failed(Exception):
@@ -33,11 +36,19 @@ def key_of(instance_id: str, path: str) -> str:
     return str(uuid5(NAMESPACE_URL, f"atrium:{instance_id}/{path}"))
 
 
-def carry_out(kind: str, given: Mapping[str, Any], key: str, instance_id: str) -> dict[str, Any]:
+def depth_told(header: str | None) -> int:
+    """How deep in a chain of triggers a request was sent; 0 for one that no workflow sent."""
+    return int(header) if header and re.fullmatch("[0-9]{1,3}", header) else 0
+
+
+def carry_out(
+    kind: str, given: Mapping[str, Any], key: str, instance_id: str, depth: int
+) -> dict[str, Any]:
     """Send, once; gives the output of the step. Raises Failed."""
     if kind == "send_email":
         return _mailed(given, key)
-    return _requested(given, key, instance_id)
+    about = {"X-Service-Workflow-Instance": instance_id, DEPTH: str(depth)}
+    return _requested(given, {"Idempotency-Key": key, **about})
 
 
 def logged(given: Mapping[str, Any]) -> dict[str, Any]:
@@ -48,17 +59,12 @@ def logged(given: Mapping[str, Any]) -> dict[str, Any]:
     return {**given, "headers": dict.fromkeys(headers, HIDDEN)}
 
 
-def _requested(given: Mapping[str, Any], key: str, instance_id: str) -> dict[str, Any]:
+def _requested(given: Mapping[str, Any], about: Mapping[str, str]) -> dict[str, Any]:
     url, method = given.get("url"), str(given.get("method") or "POST").upper()
     if not isinstance(url, str):
         raise Failed("The template of the url gave no text.")
     kind, body = _body(given.get("body"))
-    ours = {
-        "User-Agent": USER_AGENT,
-        "Connection": "close",
-        "Idempotency-Key": key,
-        "X-Service-Workflow-Instance": instance_id,
-    }
+    ours = {"User-Agent": USER_AGENT, "Connection": "close", **about}
     custom = _headers(given.get("headers"))
     if kind and not any(name.lower() == "content-type" for name in custom):
         ours["Content-Type"] = kind

@@ -44,9 +44,8 @@ def claim(account_id: str, due: Sequence[tuple[str, bool]], most: int) -> Sequen
     """Take up to `most` of an account's due instances, no more than it may have running."""
     now = sa.type_coerce(db.database_now(), db.Moment()).label("now")
     with db.transaction():
-        room = _room(account_id)
-        chosen = [id for id, running in due if running][:most]
-        chosen += [id for id, running in due if not running][: min(room, most - len(chosen))]
+        lost_first = sorted(due, key=lambda one: not one[1])
+        chosen = [id for id, _ in lost_first][: min(most, _room(account_id))]
         if not chosen:
             return []
         seconds = config.current().workflow_lease_seconds
@@ -55,8 +54,11 @@ def claim(account_id: str, due: Sequence[tuple[str, bool]], most: int) -> Sequen
 
 def _room(account_id: str) -> int:
     lock_account(account_id)
+    # What a lost worker had takes no room: it may stand behind more than a look finds, which would
+    # all wait for it.
     running = (INSTANCES.c.account_id == account_id, INSTANCES.c.status == RUNNING)
-    count = db.connection().scalar(sa.select(sa.func.count()).where(*running)) or 0
+    alive = INSTANCES.c.due_at > db.database_now()
+    count = db.connection().scalar(sa.select(sa.func.count()).where(*running, alive)) or 0
     return max(0, config.current().workflow_concurrency - count)
 
 

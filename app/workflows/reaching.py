@@ -75,7 +75,7 @@ def _note_begun(run: Any, places: Sequence[Place], given: Mapping[str, Any]) -> 
 
 def _sending(run: Any, place: Place, given: Any) -> Callable[[], Any]:
     key, kind = outside.key_of(run.id, place.path), place.step.action or ""
-    return lambda: outside.carry_out(kind, given, key, run.id)
+    return lambda: outside.carry_out(kind, given, key, run.id, run.row.depth)
 
 
 def _note_results(run: Any, results: Mapping[str, Result]) -> None:

@@ -6,13 +6,13 @@ from functools import partial
 from typing import Any
 
 import marshmallow as ma
-from flask import Response
+from flask import Response, request
 
 from app import rest
 from app.accounts.schemas import ACCOUNT, USER
 from app.auth.guard import principal
 from app.rest import account_admin, page_of, public
-from app.workflows import service
+from app.workflows import outside, service
 from app.workflows.models import TRIGGERS, Workflow
 
 blueprint = rest.Blueprint(
@@ -61,26 +61,14 @@ INSTANCE_ID = "019a9f00-0000-7000-8000-0000000000e0"
 STARTED = {"message": "The workflow is started.", "instance_id": INSTANCE_ID}
 
 
-class WorkflowView(rest.Schema):
-    """A workflow."""
+class DefinitionView(rest.Schema):
+    """What workflows and hooks have in common."""
 
     id = ma.fields.String(required=True)
     account_id = ma.fields.String(required=True)
     name = ma.fields.String(required=True)
     description = ma.fields.String(required=True, allow_none=True)
-    trigger = ma.fields.Dict(
-        required=True,
-        metadata={"description": "What starts it; `token` is that of a webhook."},
-    )
-    trigger_type = ma.fields.String(required=True)
-    trigger_config = ma.fields.Dict(
-        required=True, metadata={"description": "The trigger without its type."}
-    )
-    steps = ma.fields.List(ma.fields.Dict(), required=True)
     enabled = ma.fields.Boolean(required=True)
-    version = ma.fields.Integer(
-        required=True, metadata={"description": "Grows when what is carried out changes."}
-    )
     owner_id = ma.fields.String(
         required=True,
         metadata={"description": "Whose rights the steps have: who last saved what they do."},
@@ -90,25 +78,28 @@ class WorkflowView(rest.Schema):
     created_by = ma.fields.String(required=True, allow_none=True)
 
 
+class WorkflowView(DefinitionView):
+    """A workflow."""
+
+    trigger = ma.fields.Dict(
+        required=True,
+        metadata={"description": "What starts it; `token` is that of a webhook."},
+    )
+    trigger_type = ma.fields.String(required=True)
+    trigger_config = ma.fields.Dict(
+        required=True, metadata={"description": "The trigger without its type."}
+    )
+    steps = ma.fields.List(ma.fields.Dict(), required=True)
+    version = ma.fields.Integer(
+        required=True, metadata={"description": "Grows when what is carried out changes."}
+    )
+
+
 class WorkflowPage(rest.page_schema(WorkflowView)):  # type: ignore[misc]
     """A page of workflows."""
 
 
-class OffsetArgs(rest.PageArgs):
-    """Paging, also by offset."""
-
-    default_limit = 50
-
-    offset = rest.Whole(0, rest.LARGEST_SKIP, metadata={"description": "Another name for skip."})
-
-    @ma.post_load
-    def settle_offset(self, args: dict[str, Any], **options: Any) -> dict[str, Any]:
-        """Take offset for skip."""
-        offset = args.pop("offset", None)
-        return args if offset is None else args | {"skip": offset}
-
-
-class DefinitionArgs(OffsetArgs):
+class DefinitionArgs(rest.OffsetArgs):
     """Which definitions to list."""
 
     trigger_type = ma.fields.String(
@@ -118,11 +109,17 @@ class DefinitionArgs(OffsetArgs):
     enabled = ma.fields.Boolean(metadata={"description": "Only enabled ones, or only others."})
 
 
-class ChangedWorkflow(rest.Schema):
-    """What to change of a workflow."""
+class ChangedDefinition(rest.Schema):
+    """What there is to change of workflows and hooks alike."""
 
     name = rest.Text(shortest=1, longest=200)
     description = rest.Text(longest=2000, allow_none=True)
+    enabled = rest.Flag()
+
+
+class ChangedWorkflow(ChangedDefinition):
+    """What to change of a workflow."""
+
     trigger = ma.fields.Dict(
         keys=rest.Text(longest=100),
         metadata={
@@ -134,7 +131,6 @@ class ChangedWorkflow(rest.Schema):
         ma.fields.Dict(),
         metadata={"description": "The steps, each `{name, type, next?, ...}`; at most 50."},
     )
-    enabled = rest.Flag()
 
 
 class NewWorkflow(ChangedWorkflow):
@@ -268,7 +264,7 @@ def trigger_workflow(body: dict[str, Any], workflow_id: str) -> dict[str, Any]:
 
     Its steps know the body as `trigger`. One that is disabled: 409 `disabled`.
     """
-    instance_id = service.trigger(workflow_id, body, by=principal())
+    instance_id = service.trigger(workflow_id, body, by=principal(), after=depth_of_caller())
     return {"message": "The workflow is started.", "instance_id": instance_id}
 
 
@@ -281,10 +277,16 @@ def trigger_by_webhook(body: dict[str, Any], token: str) -> dict[str, Any]:
     """Start the workflow of a token, which is the credential.
 
     Its steps know the body as `trigger`. A token that is unknown, and one of a workflow that is
-    disabled: 404.
+    disabled: 404. What a step of a workflow sends here continues the chain of triggers that led to
+    it, which stops at depth 8: what comes next is an instance that is cancelled.
     """
-    instance_id = service.trigger_by_token(token, body)
+    instance_id = service.trigger_by_token(token, body, after=depth_of_caller())
     return {"message": "The workflow is started.", "instance_id": instance_id}
+
+
+def depth_of_caller() -> int:
+    """How deep in a chain of triggers the workflow is that sent the request, if one did."""
+    return outside.depth_told(request.headers.get(outside.DEPTH))
 
 
 def shown(workflow: Workflow) -> dict[str, Any]:

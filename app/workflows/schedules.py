@@ -6,16 +6,22 @@ has fired it, in the same transaction; what was missed in between is passed over
 
 from __future__ import annotations
 
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 import sqlalchemy as sa
+import structlog
 
 from app import clock, db
+from app.auth import principal as principals
+from app.errors import UNAVAILABLE
 from app.workflows import beginning, cron
 from app.workflows.models import SCHEDULE, SCHEDULES, Workflow
 
+log = structlog.get_logger()
+
 LARGEST_LOOK = 100
+RESPITE = timedelta(hours=1)  # for a row that cannot be fired, which must not be in the way
 
 
 def database_time() -> datetime:
@@ -25,10 +31,17 @@ def database_time() -> datetime:
 
 
 def plan(workflow: Workflow) -> None:
-    """Say when a workflow is due next, or that it never is, as part of the open transaction."""
+    """Say when a workflow is due next, or that it never is, as part of the open transaction.
+
+    What is planned already stays, or a due time that is just to be fired would be lost.
+    """
+    is_due = workflow.enabled and workflow.trigger_type == SCHEDULE
+    text = workflow.trigger["cron"] if is_due else None
+    planned = times(workflow.account_id, [workflow.id]).get(workflow.id)
+    if planned and planned.cron == text:
+        return
     forget(workflow.account_id, workflow.id)
-    if workflow.enabled and workflow.trigger_type == SCHEDULE:
-        text = workflow.trigger["cron"]
+    if text:
         following = cron.following(text, database_time())
         key = {"account_id": workflow.account_id, "workflow_id": workflow.id}
         new = sa.insert(SCHEDULES).values(**key, cron=text, next_at=following)
@@ -57,22 +70,37 @@ def fire(now: datetime | None = None) -> int:
     late = sa.select(*columns).where(SCHEDULES.c.next_at <= moment)
     ordered = late.order_by(SCHEDULES.c.next_at).limit(LARGEST_LOOK)
     due = db.connection().execute(ordered).all()
-    return sum(_fire(row, now or row.now) for row in due)
+    return sum(_tried(row, now or row.now) for row in due)
+
+
+def _tried(row: Any, now: datetime) -> bool:
+    try:
+        return _fire(row, now)
+    except UNAVAILABLE:
+        raise
+    except Exception as error:  # noqa: BLE001 - whatever is wrong with one, the others are fired
+        log.error("schedule broke", workflow=row.workflow_id, error=type(error).__name__)
+        with db.transaction():
+            _moved(row, next_at=now + RESPITE)
+        return False
 
 
 def _fire(row: Any, now: datetime) -> bool:
     following = cron.following(row.cron, now)
+    with db.transaction() as session:
+        if not _moved(row, next_at=following, last_at=row.next_at):
+            return False
+        workflow = session.get(Workflow, (row.account_id, row.workflow_id))
+        if workflow is not None and principals.account_as_it_is(row.account_id):
+            trigger = {"scheduled_for": clock.iso(row.next_at), "cron": row.cron}
+            beginning.write([beginning.row(workflow, trigger, SCHEDULE)])
+    return True
+
+
+def _moved(row: Any, **values: datetime) -> bool:
     seen = (
         SCHEDULES.c.account_id == row.account_id,
         SCHEDULES.c.workflow_id == row.workflow_id,
         SCHEDULES.c.next_at == row.next_at,
     )
-    with db.transaction() as session:
-        moved = sa.update(SCHEDULES).where(*seen).values(next_at=following, last_at=row.next_at)
-        if session.execute(moved).rowcount != 1:  # type: ignore[attr-defined]
-            return False
-        workflow = session.get(Workflow, (row.account_id, row.workflow_id))
-        if workflow is not None:
-            trigger = {"scheduled_for": clock.iso(row.next_at), "cron": row.cron}
-            beginning.write([beginning.row(workflow, trigger, SCHEDULE)])
-    return True
+    return db.connection().execute(sa.update(SCHEDULES).where(*seen).values(**values)).rowcount == 1

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import multiprocessing
+from collections.abc import Sequence
+from typing import Any
 
 import pytest
 import sqlalchemy as sa
 from flask import Flask
 
 from app import config, create_app, db
-from app.audit import append, verify
-from app.audit.models import AuditEntry
+from app.audit import append, insert, verify
+from app.audit.models import AuditChange, AuditEntry
 
 ACCOUNTS = [f"019a9f00-0000-7000-8000-00000000000{i}" for i in range(3)]
 PROCESSES = 8
@@ -71,6 +74,32 @@ def test_accounts_do_not_wait_for_each_other(app: Flask) -> None:
             with pytest.raises(sa.exc.OperationalError, match="lock timeout"):
                 append_to(ACCOUNTS[0])
         assert verify.everything()["valid"]
+
+
+def test_lists_tell_what_a_process_of_the_former_version_writes(
+    app: Flask, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On PostgreSQL, where a new version starts beside the one that it replaces."""
+
+    def as_before(cursor: Any, chains: Sequence[insert.Chain], told: insert.Told) -> None:
+        for account_id, entries in chains:
+            given = [json.dumps(one) for one in (told._asdict(), [e._asdict() for e in entries])]
+            digests = [entry.entry_digest for entry in entries]
+            cursor.execute(
+                "SELECT append_audit(%s, %s, %s, %s)", (account_id, given[0], digests, given[1])
+            )
+
+    with app.app_context():
+        if db.db.engine.dialect.name == "sqlite":  # its changes are written by the application
+            return
+        append_to(ACCOUNTS[0])
+        with monkeypatch.context() as former:
+            former.setattr(insert, "_insert_few", as_before)
+            append_to(ACCOUNTS[0])
+        append_to(ACCOUNTS[0])
+        assert verify.everything(ACCOUNTS[0])["valid"]
+        told = sa.select(sa.func.count()).where(AuditChange.account_id == ACCOUNTS[0])
+        assert db.connection().scalar(told) == 3
 
 
 def append_to(account_id: str) -> None:

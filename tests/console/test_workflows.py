@@ -31,6 +31,8 @@ def test_a_workflow_is_made_changed_started_and_deleted(app: Flask, cast: Cast) 
     (begun,) = cast.alice.get("workflow-instances").json["items"]
     page = admin.get(f"{home}/instances/{begun['id']}").text
     assert all(text in page for text in ("completed", "make", "by hand", "Input", "Output"))
+    assert ">Other</a>, version 1" in page
+    assert 'class="span"' in page
     assert begun["id"][-8:] in admin.get(f"{home}/instances?status=completed").text
     assert "Nothing here matches" in admin.get(f"{home}/instances?status=failed").text
     assert "disabled" in admin.done(f"{one}/disable")
@@ -42,11 +44,11 @@ def test_a_workflow_is_made_changed_started_and_deleted(app: Flask, cast: Cast) 
 def test_what_is_wrong_stands_beside_the_step(app: Flask, cast: Cast) -> None:
     admin, home = Browser(app, cast.alice), f"workflows/{cast.alice.account_id}"
     bad = [create("good"), {"name": "nap", "type": "wait_delay", "duration": "soon"}]
-    body = {"name": "Flow", "trigger": '{"type": "schedule", "cron": "x"}'}
+    body = {"name": "Flow", "trigger": '{"type": "schedule", "cron": "*/61 * * * *"}'}
     answer = admin.send(f"{home}/workflow/new", **body, steps=json.dumps(bad))
     assert answer.status_code == 400
     assert "steps[1].duration" in beside(answer, "steps")
-    assert "cron" in beside(answer, "trigger")
+    assert "cron: The step of &#39;*/61&#39;" in beside(answer, "trigger")
     table = answer.text.partition("What is wrong, step by step")[2]
     assert table.index("good") < table.index("nothing") < table.index("nap")
     assert "A length of time" in table[table.index("nap") :]

@@ -8,6 +8,7 @@ from typing import Any
 
 from flask import Flask
 
+from app.workflows import cron
 from tests.builders import Caller, Cast
 from tests.workflows.running import MANUAL, action, create, make_workflow
 
@@ -136,11 +137,55 @@ TRIGGERS = [
 ]
 
 
+CRONS = {
+    "*/61 * * * *": "The step of '*/61'",
+    "0-59/100 * * * *": "The step of '0-59/100'",
+    "*/0 * * * *": "The step of '*/0'",
+    "0 0 * * */8": "The step of '*/8'",
+    "5-1 * * * *": "runs backwards",
+    "0 0 * * fri-mon": "runs backwards",
+    "60 24 0 13 8": "'8' is no day of week",
+    "1,,2 * * * *": "'' is no minute",
+    "0 0 1-L * *": "'1-l' is no day of month",
+    "H * * * *": "'h' is no minute",
+    "\u0663 * * * *": "is no minute",
+    "0 0 31 2 *": "no time that ever comes",
+    "0 0 31 4,6 *": "no time that ever comes",
+    "@daily": "Five fields",
+    f"{'1,' * 100}1 * * * *": "Five fields",
+}
+GOOD = (
+    "*/15 0-23/2 1,L * *",
+    "0 0 29 feb mon-fri",
+    "5/10 * ? * fri-sun",
+    "0 0 * * 5#2,L0",
+    "*/60 */24 * * *",
+)
+
+
+def test_odd_crons_are_refused_wherever_one_is_given() -> None:
+    for text, wrong in CRONS.items():
+        assert wrong in (cron.problem(text) or ""), text
+    assert [cron.problem(text) for text in GOOD] == [None] * len(GOOD)
+    told = str(cron.problem("60 24 0 13 8"))
+    assert all(name in told for name in ("'60'", "'24'", "'0'", "'13'", "'8'"))
+
+
 def test_a_trigger_is_checked(alice: Caller) -> None:
     for trigger, place in TRIGGERS:
         answer = alice.post("workflows", {"name": "x", "trigger": trigger})
         assert answer.status_code == 400, (trigger, answer.json)
         assert [one["field"] for one in answer.json["details"]] == [place], trigger
+    # A changed workflow and a hook are checked the same way.
+    odd = {"trigger": {"type": "schedule", "cron": "*/61 * * * *"}}
+    made = make_workflow(alice, [])
+    for answer in (
+        alice.put(f"workflows/{made['id']}", odd),
+        alice.post("hooks", {"name": "x", **odd}),
+    ):
+        (detail,) = answer.json["details"]
+        assert (answer.status_code, detail["field"]) == (400, "trigger.cron")
+        assert "step" in detail["message"]
 
 
 def test_a_workflow_is_kept_changed_and_deleted(cast: Cast) -> None:

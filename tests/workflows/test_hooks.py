@@ -7,8 +7,10 @@ from typing import Any
 import pytest
 from flask import Flask
 
-from tests.builders import Caller, Cast, make_collection, make_record
-from tests.workflows.running import let_pass, work
+from app import db
+from app.workflows import schedules
+from tests.builders import Caller, Cast, make_collection, make_record, make_user
+from tests.workflows.running import create, let_pass, make_workflow, work
 
 FIELDS = [{"name": "title", "type": "text"}, {"name": "n", "type": "number"}]
 ON_CREATE = {"type": "event", "event": "records.create", "collection": "posts"}
@@ -40,9 +42,10 @@ def executions(owner: Caller, hook: dict[str, Any]) -> list[tuple[str, int]]:
 
 def test_an_event_sets_off_what_the_condition_holds_for(app: Flask, cast: Cast, posts: Any) -> None:
     text = "{{ trigger.record.title }}!"
-    hook = make_hook(cast.alice, ON_CREATE, copy(text), condition="n > 1")
+    trigger = {**ON_CREATE, "condition": "n < 9 || n = 10"}
+    hook = make_hook(cast.alice, trigger, copy(text), condition="n > 1")
     assert hook["actions"] == [copy(text)]
-    for n in (1, 2):
+    for n in (1, 2, 9):
         make_record(cast.alice, title=f"t{n}", n=n)
     work(app)
     assert [one["title"] for one in cast.alice.get("records/others").json["items"]] == ["t2!"]
@@ -85,6 +88,60 @@ def test_what_fails_tells_how_far_it_came_and_is_resumed(
     work(app)
     assert executions(cast.alice, hook) == [("success", 2)]
     assert cast.alice.get("records/others").json["total"] == 1
+
+
+def test_who_changes_something_else_takes_no_actions_over(
+    app: Flask, alice: Caller, posts: Any
+) -> None:
+    hook = make_hook(alice, {"type": "schedule", "cron": "0 4 * * *"}, copy("a"))
+    path = f"hooks/{hook['id']}"
+    let_pass(app, 86400)
+    with app.app_context():
+        assert schedules.fire() == 1
+        db.db.session.remove()
+    fired = alice.get(path).json
+    other = Caller(app, make_user(app, alice.account_id, "dora@acme.example", "admin"))
+    let_pass(app, 86400)
+    for change in ({"name": "other"}, {"trigger": fired["trigger"]}):
+        changed = other.patch(path, change).json
+        assert changed["owner_id"] == alice.id
+        # What is due by now is still to be fired.
+        assert changed["last_run_at"] == fired["last_run_at"] is not None
+        assert changed["next_run_at"] < fired["next_run_at"]
+    assert other.patch(path, {"actions": [copy("a")]}).json["owner_id"] == other.id
+    assert other.patch(path, {"trigger": {"type": "manual"}}).json["next_run_at"] is None
+
+
+def test_what_is_withheld_counts_all_the_same(app: Flask, cast: Cast) -> None:
+    make_collection(cast.root, "others", [{**FIELDS[0], "pii": True}])
+    bad = {"type": "delete_record", "config": {"collection": "others", "record_id": "none"}}
+    hook = make_hook(cast.alice, {"type": "manual"}, copy("her secret"), bad)
+    assert cast.alice.post(f"hooks/{hook['id']}/trigger").status_code == 202
+    work(app)
+    other = Caller(app, make_user(app, cast.alice.account_id, "dora@acme.example", "admin"))
+    for admin in (cast.alice, other):
+        assert executions(admin, hook) == [("partial", 1)]
+    seen = other.get(f"hooks/{hook['id']}/executions")
+    assert seen.json["items"][0]["execution_context"] is None
+    assert "secret" not in seen.text
+
+
+def test_bulk_resume_takes_what_the_list_shows(app: Flask, cast: Cast) -> None:
+    hook = make_hook(cast.alice, {"type": "manual"}, copy("a", "none"))
+    flow = make_workflow(cast.alice, [create("a")])
+    for path in (f"hooks/{hook['id']}", f"workflows/{flow['id']}"):
+        assert cast.alice.post(f"{path}/trigger").status_code == 202
+    work(app)
+
+    def both(**named: str) -> tuple[list[str], int]:
+        query = "&".join(f"{name}={value}" for name, value in named.items())
+        items = cast.alice.get(f"workflow-instances?status=failed&{query}").json["items"]
+        count = cast.alice.post("workflow-instances/resume", named).json["count"]
+        return [one["workflow_id"] for one in items], count
+
+    assert both() == ([flow["id"]], 1)
+    assert both(workflow_id=flow["id"]) == ([], 0)
+    assert both(workflow_id=hook["id"]) == ([hook["id"]], 1)
 
 
 def test_a_hook_is_checked_and_changed(alice: Caller, posts: Any) -> None:

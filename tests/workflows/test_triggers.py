@@ -13,7 +13,7 @@ from flask import Flask
 from app import clock, db
 from app.auth import principal as principals
 from app.records import service as records
-from app.workflows import schedules
+from app.workflows import beginning, schedules
 from app.workflows.dispatch import Dispatcher
 from app.workflows.models import INSTANCES, SCHEDULES, SUBSCRIPTIONS
 from tests.builders import Caller, Cast, make_collection, make_record
@@ -140,6 +140,37 @@ def test_two_schedulers_fire_each_due_time_once(app: Flask, alice: Caller, posts
         assert alice.patch(f"workflows/{made['id']}/toggle").status_code == 200
         assert schedules.fire(first + timedelta(days=30)) == 0
         db.db.session.remove()
+
+
+def test_what_cannot_be_fired_keeps_nothing_from_firing(
+    app: Flask, alice: Caller, root: Caller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    daily = {"type": "schedule", "cron": "0 4 * * *"}
+    ids = [make_workflow(alice, [], daily)["id"] for _ in range(3)]
+    broken = {ids[0]: {"cron": "no cron"}, ids[1]: {}}
+    with app.app_context(), db.transaction() as session:
+        for number, id in enumerate(ids):
+            due = {"next_at": clock.now() - timedelta(hours=3 - number), **broken.get(id, {})}
+            mine = sa.update(SCHEDULES).where(SCHEDULES.c.workflow_id == id)
+            session.execute(mine.values(**due))
+    write = beginning.row
+
+    def row(workflow: Any, *given: Any) -> Any:
+        return write(None if workflow.id == ids[1] else workflow, *given)
+
+    monkeypatch.setattr(beginning, "row", row)
+    with app.app_context():
+        assert [schedules.fire() for _ in range(2)] == [1, 0]
+        db.db.session.remove()
+    assert [one["workflow_id"] for one in listed(alice)] == [ids[2]]
+    # They have their turn again, later; and none of an account that is closed to all.
+    root.patch(f"accounts/{alice.account_id}", {"is_active": False})
+    let_pass(app, 86400)
+    monkeypatch.setattr(beginning, "row", write)
+    with app.app_context():
+        schedules.fire()
+        db.db.session.remove()
+    assert len(rows(app)) == 1
 
 
 def test_an_awaited_event_ends_the_waiting_once(app: Flask, cast: Cast, posts: Any) -> None:

@@ -10,7 +10,7 @@ import pytest
 import sqlalchemy as sa
 from flask import Flask
 
-from app import db, jobs, leases
+from app import clock, db, jobs, leases
 from app.workflows import queue, upkeep
 from app.workflows.models import (
     INSTANCES,
@@ -66,6 +66,30 @@ def test_an_account_has_so_many_running_and_others_pending(app: Flask, cast: Cas
     assert {one["id"]: one["status"] for one in listed} == dict.fromkeys(ids, "completed")
 
 
+def test_what_lost_workers_had_holds_nothing_up(
+    app: Flask, cast: Cast, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where more are due than a look finds, and those that were lost come last."""
+    make_collection(cast.root)
+    settings = app.extensions["atrium.config"]
+    monkeypatch.setitem(app.extensions, "atrium.config", replace(settings, workflow_concurrency=1))
+    monkeypatch.setattr(queue, "LARGEST_LOOK", 1)
+    workflow, account_id = make_workflow(cast.alice, [create("a")]), cast.alice.account_id
+    lost, pending = (start(cast.alice, workflow) for _ in range(2))
+    with app.app_context():
+        assert len(queue.claim(account_id, queue.look(set())[account_id], 10)) == 1
+        with db.transaction() as session:
+            for id, seconds in ((lost, -1), (pending, -60)):
+                due = sa.update(INSTANCES).where(INSTANCES.c.id == id)
+                session.execute(due.values(due_at=db.database_now(seconds)))
+        found = queue.look(set())[account_id]
+        assert found == [(pending, False)]
+        assert [row.id for row in queue.claim(account_id, found, 10)] == [pending]
+        found = queue.look(set())[account_id]
+        assert (found, queue.claim(account_id, found, 10)) == ([(lost, True)], [])
+        db.db.session.remove()
+
+
 @pytest.mark.parametrize("closes", [False, True])
 def test_what_is_deleted_takes_its_instances_along(app: Flask, cast: Cast, closes: bool) -> None:
     make_collection(cast.root)
@@ -101,6 +125,15 @@ def test_what_was_over_long_ago_is_forgotten(
         return counts(app)
 
     # In use are the versions of what is kept, and the present one.
+    assert purge() == [2, 2, 0, 1, 3, 1]
+    # What waited for long before it was over is kept as long as others.
+    with app.app_context(), db.transaction() as session:
+        aged = db.first_id(clock.now() - timedelta(days=40))
+        mine = INSTANCES.c.status == "completed"
+        session.execute(sa.update(INSTANCES).where(mine).values(id=aged))
+        session.execute(
+            sa.update(LOGS).where(LOGS.c.status == "completed").values(instance_id=aged)
+        )
     assert purge() == [2, 2, 0, 1, 3, 1]
     monkeypatch.setattr(upkeep, "timedelta", lambda days: timedelta(days=-1))
     assert purge() == [1, 1, 0, 1, 2, 1]
