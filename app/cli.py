@@ -12,6 +12,7 @@ from flask import Flask, current_app
 from flask.cli import ScriptInfo, with_appcontext
 
 from app import config, db, jobs, reencryption
+from app import doctor as doctoring
 from app.accounts import service as accounts
 from app.audit.commands import audit
 from app.auth import bootstrap, passwords
@@ -22,7 +23,7 @@ from app.errors import AppError
 
 def init_app(app: Flask) -> None:
     """Register the commands."""
-    own = (setup, settings, create_superadmin, reencrypt, worker, revisions, audit)
+    own = (setup, settings, doctor, create_superadmin, reencrypt, worker, revisions, audit)
     for command in (*own, Migrations("db", help="Migrate the database.")):
         app.cli.add_command(command)
 
@@ -75,6 +76,17 @@ def settings() -> None:
     """List every setting with its value; secrets are only said to be set."""
     for variable, value, help in config.current().listing():
         click.echo(f"{variable:40} {value:40} {help}")
+
+
+@click.command()
+@with_appcontext
+def doctor() -> None:
+    """Look whether all that the service needs is there, and say what to do."""
+    found = list(doctoring.findings())
+    for one in found:
+        click.echo(f"{one.state:5} {one.part:11} {one.told}")
+    if any(one.state == "fail" for one in found):
+        raise click.exceptions.Exit(1)
 
 
 @click.command("create-superadmin")

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from email.message import EmailMessage
 from email.policy import SMTP
 from email.utils import make_msgid
+from pathlib import Path
 from typing import Any
 from urllib.parse import SplitResult, parse_qs, unquote, urlsplit
 
@@ -40,6 +41,17 @@ def send(to: str, template: str, *, key: str | None = None, **context: Any) -> N
             smtp.send_message(message)
 
 
+def check() -> None:
+    """Raises OSError or SMTPException where mails could not be sent now; sends none."""
+    settings = config.current()
+    url = urlsplit(settings.mail_url)
+    if url.scheme == "console":
+        _outbox(settings)
+        return
+    with _connect(url) as smtp:
+        smtp.noop()
+
+
 def _compose(
     settings: config.Config, to: str, template: str, context: dict[str, Any]
 ) -> EmailMessage:
@@ -57,13 +69,18 @@ def _compose(
 
 
 def _write_down(settings: config.Config, message: EmailMessage) -> None:
-    outbox = settings.instance_dir / "outbox"
-    outbox.mkdir(parents=True, exist_ok=True)
-    path = outbox / f"{clock.now():%Y%m%dT%H%M%S%f}-{message['Message-ID'].strip('<>')[:40]}.eml"
+    name = f"{clock.now():%Y%m%dT%H%M%S%f}-{message['Message-ID'].strip('<>')[:40]}.eml"
+    path = _outbox(settings) / name
     draft = path.with_suffix(".tmp")
     draft.write_bytes(message.as_bytes())
     draft.rename(path)
     log.info("mail written", file=str(path))
+
+
+def _outbox(settings: config.Config) -> Path:
+    outbox = settings.instance_dir / "outbox"
+    outbox.mkdir(parents=True, exist_ok=True)
+    return outbox
 
 
 @contextmanager

@@ -24,14 +24,31 @@ def run() -> tuple[int, list[str]]:
 
     Returns how many secrets that were, and which ones no key reads.
     """
-    renewed, unreadable = 0, list[str]()
+    renewed, unread = 0, list[str]()
     for table, name in COLUMNS:
         column = db.Base.metadata.tables[table].c[name]
         rows = _stored(column)
         for start in range(0, len(rows), AT_ONCE):
             with db.transaction():
-                renewed += sum(_renew(column, row, unreadable) for row in rows[start:][:AT_ONCE])
-    return renewed, unreadable
+                renewed += sum(_renew(column, row, unread) for row in rows[start:][:AT_ONCE])
+    return renewed, unread
+
+
+def unreadable() -> list[str]:
+    """The stored secrets that no key reads."""
+    found = []
+    for table, name in COLUMNS:
+        column = db.Base.metadata.tables[table].c[name]
+        for *key, stored in _stored(column):
+            try:
+                crypto.decrypt(stored)
+            except InvalidToken:
+                found.append(_place(column, key))
+    return found
+
+
+def _place(column: sa.Column[Any], key: list[str]) -> str:
+    return f"{column.table.name}.{column.name} of {'/'.join(key)}"
 
 
 def _stored(column: sa.Column[Any]) -> list[Any]:
@@ -39,12 +56,12 @@ def _stored(column: sa.Column[Any]) -> list[Any]:
     return list(db.connection().execute(chosen))
 
 
-def _renew(column: sa.Column[Any], row: Any, unreadable: list[str]) -> int:
+def _renew(column: sa.Column[Any], row: Any, unread: list[str]) -> int:
     *key, stored = row
     try:
         new = crypto.renewed(stored)
     except InvalidToken:
-        unreadable.append(f"{column.table.name}.{column.name} of {'/'.join(key)}")
+        unread.append(_place(column, key))
         return 0
     if new is None:
         return 0

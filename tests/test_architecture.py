@@ -36,6 +36,7 @@ LAYERS = [
     ("webhooks",),
     ("records",),
     ("workflows",),
+    ("doctor",),
     ("apidocs", "cli", "console", "cors", "extensions", "health", "metrics", "routes"),
     ("app",),
 ]

@@ -16,10 +16,10 @@ SHOWN = {"Authorization": f"Bearer {TOKEN}"}
 
 
 @pytest.fixture
-def opened(app: Flask) -> Flask:
+def opened(app: Flask, monkeypatch: pytest.MonkeyPatch) -> Flask:
     """An application with a token for its metrics."""
-    settings = app.extensions["atrium.config"]
-    app.extensions["atrium.config"] = replace(settings, metrics_token=TOKEN)
+    settings = replace(app.extensions["atrium.config"], metrics_token=TOKEN)
+    monkeypatch.setitem(app.extensions, "atrium.config", settings)
     return app
 
 
