@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import signal
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +13,7 @@ import click
 from flask import Flask, current_app
 from flask.cli import ScriptInfo, with_appcontext
 
-from app import config, db, jobs, reencryption
+from app import backups, config, db, jobs, reencryption
 from app import doctor as doctoring
 from app.accounts import service as accounts
 from app.audit.commands import audit
@@ -24,7 +26,8 @@ from app.errors import AppError
 def init_app(app: Flask) -> None:
     """Register the commands."""
     own = (setup, settings, doctor, create_superadmin, reencrypt, worker, revisions, audit)
-    for command in (*own, Migrations("db", help="Migrate the database.")):
+    keeping = (backup, restore)
+    for command in (*own, *keeping, Migrations("db", help="Migrate the database.")):
         app.cli.add_command(command)
 
 
@@ -115,6 +118,35 @@ def reencrypt() -> None:
     if unreadable:
         places = "\n  ".join(unreadable)
         raise click.ClickException(f"No key of SERVICE_ENCRYPTION_KEY reads\n  {places}")
+
+
+@click.command()
+@click.argument("file", type=click.Path(dir_okay=False, path_type=Path))
+@with_appcontext
+def backup(file: Path) -> None:
+    """Write the whole database into a new FILE, beside a running service."""
+    with _told_in_words():
+        backups.make(file)
+    click.echo(f"{file} holds the database, but none of the keys: keep SERVICE_ENCRYPTION_KEY too.")
+
+
+@click.command()
+@click.argument("file", type=click.Path(dir_okay=False, path_type=Path))
+@click.option("--replace", is_flag=True, help="Overwrite what the database holds.")
+@with_appcontext
+def restore(file: Path, replace: bool) -> None:
+    """Make the database what FILE, a backup, says. Stop web and worker processes first."""
+    with _told_in_words():
+        backups.restore(file, replacing=replace)
+    click.echo("Restored. Now run flask --app wsgi db upgrade, and flask --app wsgi audit verify.")
+
+
+@contextmanager
+def _told_in_words() -> Iterator[None]:
+    try:
+        yield
+    except backups.BackupError as error:
+        raise click.ClickException(str(error)) from error
 
 
 @click.command()

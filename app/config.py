@@ -328,6 +328,11 @@ class Config:
         return rows
 
 
+def environment(**more: str) -> dict[str, str]:
+    """The environment for a program that we start."""
+    return {**os.environ, **more}
+
+
 def current() -> Config:
     """The running application's settings."""
     config: Config = current_app.extensions["atrium.config"]

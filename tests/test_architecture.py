@@ -36,7 +36,7 @@ LAYERS = [
     ("webhooks",),
     ("records",),
     ("workflows",),
-    ("doctor",),
+    ("backups", "doctor"),
     ("apidocs", "cli", "console", "cors", "extensions", "health", "metrics", "routes"),
     ("app",),
 ]
