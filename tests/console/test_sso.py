@@ -136,6 +136,9 @@ def test_a_form_takes_no_more_than_the_api(stage: Stage, admin: Browser) -> None
         assert (refused.status_code, "onger than" in beside(refused, name)) == (400, True), name
     long_group = admin.send(home, sso_provisioning="yes", sso_group_roles=f"{'g' * 301} = editor")
     assert beside(long_group, "sso_group_roles") == "Length must be between 1 and 300."
+    assert beside(admin.send(home, sso_provisioning="zzz"), "sso_provisioning") == (
+        "Choose one of these."
+    )
 
 
 def test_a_mapping_to_admin_is_tried_as_it_would_be_saved(stage: Stage, admin: Browser) -> None:

@@ -55,6 +55,18 @@ def test_a_secret_that_no_key_reads_is_asked_for_anew(
     assert (mended.status_code, stage.sign_in().status_code) == (200, 302)
 
 
+def test_a_sign_in_begun_under_a_key_that_is_gone_is_refused(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = f"admin/configuration/{stage.oauth(stage.cast.alice)['id']}"
+    browser = stage.browser()
+    address = stage.begin(browser)
+    stage.changed(monkeypatch, encryption_key=(Fernet.generate_key().decode(),))
+    mended = stage.cast.alice.patch(path, {"config": {"client_secret": openid.SECRET}})
+    assert (mended.status_code, stage.back(browser, address).status_code) == (200, 400)
+    assert stage.checks(stage.cast.alice) == ["state"]
+
+
 def test_every_encrypted_column_is_known() -> None:
     found = set()
     for models in MODELS:
