@@ -98,9 +98,11 @@ def _headers(given: Any) -> dict[str, str]:
 
 def _read(text: str) -> Any:
     try:
-        return json_gate.loads(text.encode()) if text else None
+        found = json_gate.loads(text.encode()) if text else None
     except AppError:
         return text
+    # What cannot be kept as it is, is kept as the text that came.
+    return found if json_gate.fits(found) else text
 
 
 def _mailed(given: Mapping[str, Any], key: str) -> dict[str, Any]:

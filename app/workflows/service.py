@@ -145,6 +145,8 @@ def shown_trigger(workflow: Workflow) -> dict[str, Any]:
 
 
 def _begun(workflow: Workflow, body: Body, trigger_type: str, after: int) -> str:
+    if unfit := checks.number_problems(body, "body"):
+        raise InvalidValues(unfit)
     row = beginning.row(workflow, dict(body), trigger_type, depth=after + 1)
     if row["error_message"] == beginning.TOO_LARGE:
         raise InvalidValues([problem("body", "too_long", row["error_message"])])

@@ -222,3 +222,28 @@ def test_an_account_has_so_many(app: Flask, alice: Caller) -> None:
         assert (answer.status_code, answer.json["error"]) == (409, "limit_reached")
     finally:
         app.extensions["atrium.config"] = settings
+
+
+def test_whole_numbers_have_at_most_64_bits(alice: Caller) -> None:
+    hooked = {"type": "webhook"}
+    token = make_workflow(alice, [], hooked)["trigger"]["token"]
+    id = make_workflow(alice, [])["id"]
+    hook = {"name": "x", "trigger": {"type": "manual"}}
+    hook_id = alice.post("hooks", {**hook, "actions": []}).json["id"]
+    given = {"deep": [{"n": 2**63}]}
+    actions = [{"type": "create_record", "config": {"collection": "posts", "data": given}}]
+    steps = [{"name": "w", "type": "wait_delay", "duration": 10**29}]
+    answers = [
+        (alice.post(f"workflow-webhooks/{token}", given), "body"),
+        (alice.post(f"workflows/{id}/trigger", given), "body"),
+        (alice.post(f"hooks/{hook_id}/trigger", given), "body"),
+        (alice.post("workflows", {**hook, "steps": steps}), "steps"),
+        (alice.patch(f"workflows/{id}", {"steps": steps}), "steps"),
+        (alice.post("hooks", {**hook, "actions": actions}), "actions"),
+        (alice.patch(f"hooks/{hook_id}", {"actions": actions}), "actions"),
+    ]
+    for answer, field in answers:
+        assert answer.status_code == 400, answer.text
+        told = [(one["field"], one["code"]) for one in answer.json["details"]]
+        assert told == [(field, "number_out_of_range")]
+    assert alice.get("workflow-instances").json["total"] == 0
