@@ -13,7 +13,6 @@ from app.errors import Forbidden
 from app.records import store, views
 from app.workflows import beginning, expressions, kept, listeners, versions, waiting
 from app.workflows.models import EVENT
-from app.workflows.run import DEPTH
 
 
 @events.subscribe(events.RecordChanged)
@@ -25,8 +24,7 @@ def note(event: events.RecordChanged) -> None:
     for listener in found.of(name, collection):
         seen, personal = told.to(listener.account_id, listener.owner_home, listener.owner_id)
         if all(told.holds(one, seen, {}) for one in listener.conditions):
-            depth = db.notes().get(DEPTH, 0) + 1
-            row = beginning.row(listener, seen, EVENT, depth=depth, holds_pii=personal)
+            row = beginning.row(listener, seen, EVENT, holds_pii=personal)
             db.before_commit(beginning.write, row)
     if found.may_await(name, collection):
         db.before_commit(_tell_waiting, partial(_tell, told, name, collection))

@@ -51,23 +51,6 @@ def test_a_request_carries_its_templates_and_its_answer_comes_back(
     assert SECRET not in str(found)
 
 
-def test_a_chain_of_requests_stops_at_depth_8_too(
-    app: Flask, alice: Caller, receiver: Receiver
-) -> None:
-    made = make_workflow(alice, [send(receiver)], {"type": "webhook"})
-    path = f"workflow-webhooks/{made['trigger']['token']}"
-    told = "X-Service-Workflow-Depth"
-    begun = [alice.post(path, headers={told: depth}).json for depth in ("7", "8", "x", "-1")]
-    alice.post(f"workflows/{made['id']}/trigger", headers={told: "8"})
-    work(app)
-    sent = sorted(request.headers[told.lower()] for request in receiver.requests)
-    assert sent == ["1", "1", "8"]
-    refused = instance(alice, begun[1]["instance_id"])
-    assert (refused["status"], "longer than 8" in refused["error_message"]) == ("cancelled", True)
-    listed = alice.get("workflow-instances?status=cancelled").json
-    assert listed["total"] == 2
-
-
 def test_an_answer_that_cannot_be_kept_as_json_is_kept_as_text(
     app: Flask, alice: Caller, receiver: Receiver
 ) -> None:

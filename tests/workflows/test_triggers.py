@@ -84,16 +84,6 @@ def test_the_trigger_shows_what_the_owner_may_see(cast: Cast, app: Flask) -> Non
     assert taken["owner_id"] == cast.root.id
 
 
-def test_a_chain_of_triggers_stops_at_depth_8(app: Flask, alice: Caller, posts: Any) -> None:
-    make_workflow(alice, [create("again")], ON_CREATE)
-    make_record(alice, title="first")
-    work(app)
-    depths = [(row.depth, row.status) for row in rows(app)]
-    assert depths == [*((n, "completed") for n in range(1, 9)), (9, "cancelled")]
-    assert "longer than 8" in rows(app)[-1].error_message
-    assert alice.get("records/posts").json["total"] == 9
-
-
 def test_a_webhook_needs_its_token_and_nothing_else(app: Flask, cast: Cast, posts: Any) -> None:
     made = make_workflow(cast.alice, [create("a", "{{ trigger.x }}")], {"type": "webhook"})
     token, anyone = made["trigger"]["token"], Caller(app)
