@@ -14,7 +14,7 @@ import structlog
 from flask import Flask, Response, current_app, g, request
 from sqlalchemy.exc import DBAPIError
 
-from app import actor, config, db, idempotency, rest, stamps
+from app import actor, chain, config, db, idempotency, rest, stamps
 from app.auth import api_keys, lockout, signatures, tokens
 from app.auth import principal as principals
 from app.auth.principal import Principal
@@ -32,7 +32,7 @@ def init_app(app: Flask) -> None:
     """Guard every view of the application."""
     app.before_request(_guard)
     app.after_request(_settle)
-    app.teardown_request(lambda error: actor.reset())
+    app.teardown_request(lambda error: _leave())
 
 
 def principal() -> Principal:
@@ -111,8 +111,14 @@ def _actor() -> actor.Actor:
     )
 
 
+def _leave() -> None:
+    actor.reset()
+    chain.be(0)
+
+
 def _guard() -> Response | None:
     actor.be(_actor)
+    chain.be(chain.told(request.headers.get(chain.HEADER)))
     view = current_app.view_functions.get(request.endpoint or "")
     access = rest.access_of(view) if view else Access.PUBLIC
     if access is not Access.PUBLIC:

@@ -81,6 +81,7 @@ def _headers(work: Work, target: Target, at: datetime, body: bytes) -> Mapping[s
         "X-Service-Event": work.event,
         "X-Service-Webhook-Id": work.webhook_id,
         "X-Service-Delivery": work.id,
+        **work.chain,
         **signed,
         **replay,
     }

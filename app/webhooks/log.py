@@ -140,6 +140,7 @@ def _copies(webhook: Webhook, *which: Any) -> list[dict[str, Any]]:
             row.payload,
             holds_pii=row.holds_pii,
             replay_of=row.replay_of or row.id,
+            depth=row.depth,
         )
         for row in db.connection().execute(chosen.limit(PIECE))
     ]

@@ -13,7 +13,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from app import clock, db, events, jobs, stamps
+from app import chain, clock, db, events, jobs, stamps
 from app.stamps import Stamp
 from app.webhooks import filters, payload
 from app.webhooks.models import DELIVERIES, Webhook, WebhookVersion
@@ -79,6 +79,7 @@ def row(account_id: str, webhook_id: str, event: str, text: str, **values: Any) 
         "event": event,
         "payload": text,
         "size": len(text),
+        "depth": chain.depth(),
         "created_at": clock.now(),
         **values,
     }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, NamedTuple
 
@@ -11,7 +11,7 @@ import sqlalchemy as sa
 from cryptography.fernet import InvalidToken
 from sqlalchemy.dialects import postgresql, sqlite
 
-from app import clock, config, crypto, db, jobs, leases
+from app import chain, clock, config, crypto, db, jobs, leases
 from app.webhooks.models import (
     ATTEMPTS,
     DELIVERED,
@@ -61,6 +61,8 @@ class Work:
     attempt_number: int  # how many there were before
     replay_of: str | None
     holds_pii: bool = False
+    chain: Mapping[str, str] = field(default_factory=dict)
+    """What tells its receiver how deep in a chain of triggers it is (`app/chain.py`)."""
     target: Target | None = None
     """Where it goes, as read when it is about to be tried; None of a webhook that is deleted."""
 
@@ -104,9 +106,13 @@ def look(limit: int, passing_over: Collection[str]) -> Sequence[sa.Row[Any]]:
 def claim(account_id: str, ids: Sequence[str], seconds: int) -> list[Work]:
     """Take those of an account's deliveries that are still due."""
     names = ("webhook_id", "event", "payload", "attempt_number", "replay_of", "holds_pii")
-    columns = [DELIVERIES.c[name] for name in names]
+    columns = [DELIVERIES.c[name] for name in (*names, "depth")]
     taken = leases.claim(QUEUE, account_id, ids, seconds, *columns)
-    return [Work(**row._asdict()) for row in taken]
+    return [_work(**row._asdict()) for row in taken]
+
+
+def _work(depth: int, **values: Any) -> Work:
+    return Work(**values, chain=chain.headers(depth))
 
 
 def release(work: Iterable[Work]) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import orjson
 import sqlalchemy as sa
 
-from app import clock, db, jobs
+from app import chain, clock, db, jobs
 from app.workflows.models import CANCELLED, INSTANCES, PENDING
 
 DEEPEST = 8
@@ -23,9 +23,10 @@ _INSERT = sa.insert(INSTANCES).values(
 
 
 def row(
-    workflow: Any, trigger: Any, trigger_type: str, *, depth: int = 1, holds_pii: bool = False
+    workflow: Any, trigger: Any, trigger_type: str, *, holds_pii: bool = False
 ) -> dict[str, Any]:
     """A new instance of a workflow (what has its account_id, id, kind and version)."""
+    depth = chain.depth() + 1
     context = orjson.dumps({"trigger": trigger}).decode()
     refused = TOO_DEEP if depth > DEEPEST else None
     if len(context) > LARGEST_CONTEXT:

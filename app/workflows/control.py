@@ -121,13 +121,15 @@ def _record_now(run: Any, expression: str) -> Mapping[str, Any]:
     """The record of the trigger as it is now, where the condition names it."""
     if not expressions.names_root(expression, "record"):
         return {}
-    trigger = run.context.get("trigger") or {}
-    id = (trigger.get("record") or {}).get("id") if isinstance(trigger, dict) else None
-    if not id or not isinstance(trigger.get("collection"), str):
+    trigger = run.context.get("trigger")
+    collection = expressions.looked_up(trigger, ("collection",))
+    id = expressions.looked_up(trigger, ("record", "id"))
+    # Whoever starts it by hand may send anything under these names.
+    if not isinstance(id, str) or not isinstance(collection, str):
         return {"record": None}
     try:
         by = run.owner()
-        found = records.get(trigger["collection"], id, None, by=by)
+        found = records.get(collection, id, None, by=by)
     except NotFound:
         return {"record": None}
     return {"record": kept.plain(found)}

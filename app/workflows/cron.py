@@ -1,7 +1,8 @@
 """Due times as cron writes them: minute, hour, day of month, month, day of week, in UTC.
 
 croniter tells when they are, but makes something of what is written wrongly, too: of `*/61` the
-hour's first minute, of `5-1` a range over its end. So only what has one meaning is let through.
+hour's first minute, of `5-1` a range over its end. So only what has one meaning is let through; and
+ranges are told to it in full, as it takes `3-3` for every day, and leaves Sunday out of `5/1`.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import re
 from dataclasses import dataclass
 from datetime import datetime
 
-from croniter import CroniterError, croniter
+from croniter import CroniterBadDateError, CroniterError, croniter
 
 MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
 DAYS = ("sun", "mon", "tue", "wed", "thu", "fri", "sat", "sun")  # Sunday is 0 and 7
@@ -47,11 +48,26 @@ class Field:
             return f"The step of {item!r} is 0, or larger than what it goes over."
         return None
 
+    def in_full(self, text: str) -> str:
+        """The same with both ends of each range as numbers, and a range of one value as that."""
+        return ",".join(self._in_full(item) for item in text.lower().split(","))
+
+    def _in_full(self, item: str) -> str:
+        found = ITEM.fullmatch(item)
+        if found is None or not found[1] or not (found[2] or found[3]):
+            return item
+        low, high = self._ends(*found.groups())
+        if low is None or high is None:
+            return item
+        return str(low) if low == high else f"{low}-{high}/{found[3] or 1}"
+
     def _ends(self, low: str | None, high: str | None, step: str | None) -> list[int | None]:
         if low is None:
             return [self.first, self.last]
         begin = self._number(low, 0)
-        return [begin, self._number(high, -1) if high else self.last if step else begin]
+        if high is None:
+            return [begin, self.last if step else begin]
+        return [begin, begin if high == low else self._number(high, -1)]
 
     def _number(self, text: str, which: int) -> int | None:
         if text.isdecimal():
@@ -81,12 +97,17 @@ def problem(text: object) -> str | None:
 def _never(text: str) -> str | None:
     try:
         following(text, datetime(2026, 1, 1))  # noqa: DTZ001 - any moment will do
-    except (CroniterError, ValueError, KeyError, OverflowError):
+    except (CroniterBadDateError, OverflowError):
         return "This names no time that ever comes."
+    except (CroniterError, ValueError, KeyError):
+        return "Forms such as L5, 5#2, 15W and ? do not stand in a list with plain numbers."
     return None
 
 
 def following(text: str, moment: datetime) -> datetime:
     """The first due time after a moment. Raises ValueError, which CroniterError is, KeyError."""
-    found: datetime = croniter(text.strip(), moment).get_next(datetime)
+    parts = text.split()
+    if len(parts) == len(FIELDS):
+        parts = [field.in_full(part) for field, part in zip(FIELDS, parts, strict=True)]
+    found: datetime = croniter(" ".join(parts), moment).get_next(datetime)
     return found

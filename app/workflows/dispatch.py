@@ -14,7 +14,7 @@ import structlog
 from flask import current_app
 from sqlalchemy.exc import DBAPIError
 
-from app import actor, db, jobs
+from app import actor, chain, db, jobs
 from app.workflows import queue, schedules
 from app.workflows.run import Run
 from app.workflows.slots import Slots
@@ -85,6 +85,7 @@ class Dispatcher:
                 _survive(lambda: queue.give_up(row, "The service failed."))
             finally:
                 actor.reset()
+                chain.be(0)
                 db.db.session.remove()
                 self._slots.count(-1)
                 with self._lock:

@@ -97,8 +97,8 @@ def _steps(actions: Sequence[Any], condition: str | None) -> tuple[list[Any], li
         found.append(problem("actions", "too_long", message))
     if not found:
         for one in checks.problems(steps):
-            place = one["field"].replace("steps[", "actions[")
-            found.append({**one, "field": place})
+            place = one["field"].removeprefix("steps")
+            found.append({**one, "field": f"actions{place}"})
     if condition and steps:
         asked = {"name": ASKED, "type": CONDITION, "expression": condition}
         steps = [{**asked, "on_true": steps[0]["name"], "on_false": None}, *steps]

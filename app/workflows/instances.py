@@ -11,7 +11,7 @@ from app import db, jobs
 from app.auth.principal import Principal
 from app.collections import masking
 from app.errors import Conflict, NotFound
-from app.workflows import kept
+from app.workflows import kept, queue
 from app.workflows.models import (
     ACTIVE,
     CANCELLED,
@@ -19,9 +19,7 @@ from app.workflows.models import (
     INSTANCES,
     LOGS,
     PENDING,
-    RUNNING,
     SUBSCRIPTIONS,
-    WAITING,
 )
 
 Shown = dict[str, Any]
@@ -72,13 +70,10 @@ def cancel(instance_id: str, *, by: Principal) -> Shown:
 
 
 def _close(account_id: str, instance_id: str) -> None:
-    connection = db.connection()
-    mine = (LOGS.c.account_id == account_id, LOGS.c.instance_id == instance_id)
-    begun = sa.update(LOGS).where(*mine, LOGS.c.status.in_((RUNNING, WAITING)))
-    connection.execute(begun.values(status=CANCELLED, completed_at=db.database_now()))
+    queue.close_logs(account_id, instance_id, CANCELLED)
     table = SUBSCRIPTIONS.c
     waits = (table.account_id == account_id, table.instance_id == instance_id)
-    connection.execute(sa.delete(SUBSCRIPTIONS).where(*waits))
+    db.connection().execute(sa.delete(SUBSCRIPTIONS).where(*waits))
 
 
 def resume(instance_id: str, *, by: Principal) -> Shown:

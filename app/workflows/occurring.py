@@ -13,7 +13,6 @@ from app.errors import Forbidden
 from app.records import store, views
 from app.workflows import beginning, expressions, kept, listeners, versions, waiting
 from app.workflows.models import EVENT
-from app.workflows.run import DEPTH
 
 
 @events.subscribe(events.RecordChanged)
@@ -25,8 +24,7 @@ def note(event: events.RecordChanged) -> None:
     for listener in found.of(name, collection):
         seen, personal = told.to(listener.account_id, listener.owner_home, listener.owner_id)
         if all(told.holds(one, seen, {}) for one in listener.conditions):
-            depth = db.notes().get(DEPTH, 0) + 1
-            row = beginning.row(listener, seen, EVENT, depth=depth, holds_pii=personal)
+            row = beginning.row(listener, seen, EVENT, holds_pii=personal)
             db.before_commit(beginning.write, row)
     if found.may_await(name, collection):
         db.before_commit(_tell_waiting, partial(_tell, told, name, collection))
@@ -39,7 +37,11 @@ def _tell_waiting(tellings: list[Callable[[], None]]) -> None:
 
 def _tell(told: _Told, name: str, collection: str) -> None:
     for one in waiting.awaiting(told.event.account_id, name, collection):
-        seen, personal = told.to(one.account_id, one.owner_home, one.owner_id)
+        owner = told.owner_of(one)
+        if owner is None:
+            waiting.arrive(one, None)
+            continue
+        seen, personal = told.to(one.account_id, *owner)
         if told.holds(one.condition, seen, kept.loads(one.known)):
             waiting.arrive(one, seen, personal)
 
@@ -51,6 +53,7 @@ class _Told:
         self.event, self.name = event, name
         self._asker = access.asker_of(event.by)
         self._seen: dict[tuple[str, str, str], tuple[dict[str, Any], bool]] = {}
+        self._able: dict[tuple[str, str, str], Principal | None] = {}
 
     def holds(self, condition: str | None, seen: Any, known: Any) -> bool:
         """Whether a condition holds, over what the owner sees and what else is known."""
@@ -62,12 +65,22 @@ class _Told:
             self._seen[owner] = self._shown(*owner)  # type: ignore[index]
         return self._seen[owner]  # type: ignore[index]
 
-    def _shown(self, account_id: str, home: str, user_id: str) -> tuple[dict[str, Any], bool]:
-        definition, told = self.event.definition, {}
-        try:
-            by = versions.current_owner(account_id, home, user_id)
-        except Forbidden:
-            by = None
+    def owner_of(self, one: Any) -> tuple[str, str] | None:
+        """Whose rights what waits has now, as its steps have; None where nobody may act."""
+        first = (one.owner_home, one.owner_id)
+        if self._acting(one.account_id, *first):
+            return first
+        version = waiting.version_of(one)
+        heir = version.latest_owner() if version else first
+        return heir if self._acting(one.account_id, *heir) else None
+
+    def _acting(self, *owner: str) -> Principal | None:
+        if owner not in self._able:
+            self._able[owner] = _acting(*owner)  # type: ignore[index]
+        return self._able[owner]  # type: ignore[index]
+
+    def _shown(self, *owner: str) -> tuple[dict[str, Any], bool]:
+        definition, told, by = self.event.definition, {}, self._acting(*owner)
         for part in ("record", "previous"):
             row = getattr(self.event, part)
             told[part] = None if row is None else _seen(definition, row, by)
@@ -75,6 +88,13 @@ class _Told:
         personal = bool(definition.personal) and by is not None and not masking.masks_for(by)
         plain: dict[str, Any] = kept.plain(seen)
         return plain, personal
+
+
+def _acting(account_id: str, home: str, user_id: str) -> Principal | None:
+    try:
+        return versions.current_owner(account_id, home, user_id)
+    except Forbidden:
+        return None
 
 
 def _seen(definition: Any, row: Any, by: Principal | None) -> Any:

@@ -5,7 +5,6 @@ They know no database: the worker writes down that one has begun, and afterwards
 
 from __future__ import annotations
 
-import re
 import smtplib
 from collections.abc import Mapping
 from typing import Any
@@ -14,7 +13,7 @@ from uuid import NAMESPACE_URL, uuid5
 import orjson
 from email_validator import EmailNotValidError, validate_email
 
-from app import config, json_gate, mail, outgoing
+from app import chain, config, json_gate, mail, outgoing
 from app.errors import AppError
 from app.webhooks import delivery
 
@@ -23,8 +22,6 @@ MOST_ADDRESSES = 20
 LONGEST_SUBJECT = 200
 HIDDEN = "***"
 ACTIONS = ("send_webhook", "send_email")
-DEPTH = "X-Service-Workflow-Depth"
-"""Tells a workflow that a request starts how deep in a chain of triggers it was sent."""
 
 
 class Failed(Exception):
@@ -36,18 +33,13 @@ def key_of(instance_id: str, path: str) -> str:
     return str(uuid5(NAMESPACE_URL, f"atrium:{instance_id}/{path}"))
 
 
-def depth_told(header: str | None) -> int:
-    """How deep in a chain of triggers a request was sent; 0 for one that no workflow sent."""
-    return int(header) if header and re.fullmatch("[0-9]{1,3}", header) else 0
-
-
 def carry_out(
     kind: str, given: Mapping[str, Any], key: str, instance_id: str, depth: int
 ) -> dict[str, Any]:
     """Send, once; gives the output of the step. Raises Failed."""
     if kind == "send_email":
         return _mailed(given, key)
-    about = {"X-Service-Workflow-Instance": instance_id, DEPTH: str(depth)}
+    about = {"X-Service-Workflow-Instance": instance_id, **chain.headers(depth)}
     return _requested(given, {"Idempotency-Key": key, **about})
 
 
@@ -98,9 +90,11 @@ def _headers(given: Any) -> dict[str, str]:
 
 def _read(text: str) -> Any:
     try:
-        return json_gate.loads(text.encode()) if text else None
+        found = json_gate.loads(text.encode()) if text else None
     except AppError:
         return text
+    # What cannot be kept as it is, is kept as the text that came.
+    return found if json_gate.fits(found) else text
 
 
 def _mailed(given: Mapping[str, Any], key: str) -> dict[str, Any]:

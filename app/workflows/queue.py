@@ -15,7 +15,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from app import clock, config, db, leases
-from app.workflows.models import FAILED, INSTANCES, LOGS, QUEUE, RUNNING
+from app.workflows.models import FAILED, INSTANCES, LOGS, QUEUE, RUNNING, WAITING
 
 LARGEST_LOOK = 100
 COLUMNS = [
@@ -89,6 +89,15 @@ def give_up(work: Any, message: str) -> None:
     over = {"status": FAILED, "error_message": message, "due_at": None}
     with db.transaction():
         write(work, {**over, "completed_at": clock.now()}, (), {})
+        close_logs(work.account_id, work.id, FAILED, message)
+
+
+def close_logs(account_id: str, id: str, status: str, message: str | None = None) -> None:
+    """End what the log of an instance tells as not over, as part of the open transaction."""
+    mine = (LOGS.c.account_id == account_id, LOGS.c.instance_id == id)
+    begun = sa.update(LOGS).where(*mine, LOGS.c.status.in_((RUNNING, WAITING)))
+    over = {"status": status, "error_message": message, "completed_at": db.database_now()}
+    db.connection().execute(begun.values(**over))
 
 
 def write(

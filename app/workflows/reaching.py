@@ -86,7 +86,7 @@ def _note_results(run: Any, results: Mapping[str, Result]) -> None:
             failures.append((place, Failed(result)))
             continue
         try:
-            with run.transaction():
+            with db.transaction():
                 run.apply(place, Outcome(output=result, target=place.step.following))
         except Failed as error:
             run.restore()

@@ -6,13 +6,13 @@ from functools import partial
 from typing import Any
 
 import marshmallow as ma
-from flask import Response, request
+from flask import Response
 
 from app import rest
 from app.accounts.schemas import ACCOUNT, USER
 from app.auth.guard import principal
 from app.rest import account_admin, page_of, public
-from app.workflows import outside, service
+from app.workflows import service
 from app.workflows.models import TRIGGERS, Workflow
 
 blueprint = rest.Blueprint(
@@ -264,7 +264,7 @@ def trigger_workflow(body: dict[str, Any], workflow_id: str) -> dict[str, Any]:
 
     Its steps know the body as `trigger`. One that is disabled: 409 `disabled`.
     """
-    instance_id = service.trigger(workflow_id, body, by=principal(), after=depth_of_caller())
+    instance_id = service.trigger(workflow_id, body, by=principal())
     return {"message": "The workflow is started.", "instance_id": instance_id}
 
 
@@ -280,13 +280,8 @@ def trigger_by_webhook(body: dict[str, Any], token: str) -> dict[str, Any]:
     disabled: 404. What a step of a workflow sends here continues the chain of triggers that led to
     it, which stops at depth 8: what comes next is an instance that is cancelled.
     """
-    instance_id = service.trigger_by_token(token, body, after=depth_of_caller())
+    instance_id = service.trigger_by_token(token, body)
     return {"message": "The workflow is started.", "instance_id": instance_id}
-
-
-def depth_of_caller() -> int:
-    """How deep in a chain of triggers the workflow is that sent the request, if one did."""
-    return outside.depth_told(request.headers.get(outside.DEPTH))
 
 
 def shown(workflow: Workflow) -> dict[str, Any]:

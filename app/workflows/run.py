@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from datetime import datetime, timedelta
 from typing import Any
 
 from sqlalchemy.exc import DBAPIError
 
-from app import actor, clock, config, db, stamps
+from app import actor, chain, clock, config, db, stamps
 from app.auth.principal import Principal
 from app.errors import UNAVAILABLE, AppError
 from app.workflows import control, kept, outside, queue, reaching, versions, waiting
@@ -28,7 +28,6 @@ from app.workflows.position import Place, Position
 from app.workflows.slots import Slots
 from app.workflows.templates import Rendering, TooLarge
 
-DEPTH = "workflows.depth"
 RERUNS = 5
 STEPS_PER_SLOT = 20  # then others have their turn
 MOST_VISITS = 10_000
@@ -57,6 +56,7 @@ class Run:
 
     def carry_out(self, stop: threading.Event) -> None:
         """Do steps until there is none that is not waiting, or the worker is told to stop."""
+        chain.be(self.row.depth)  # what its steps change continues the chain that led here
         with self.slot():
             found = versions.get(self.account_id, self.row.workflow_id, self.row.version)
             if found is None:
@@ -106,7 +106,7 @@ class Run:
         """Do one step in a transaction; again with all loaded anew where something was stale."""
         for reruns in range(RERUNS):
             try:
-                with stamps.reloading() if reruns else nullcontext(), self.transaction():
+                with stamps.reloading() if reruns else nullcontext(), db.transaction():
                     place = self.place_at(path)
                     self.given, self.step_began = None, self.now
                     self.apply(place, control.done(self, place))
@@ -125,13 +125,6 @@ class Run:
                 return
         busy = Failed("Others were changing the same things all the time.")
         self.fail([(self.place_at(path), busy)])
-
-    @contextmanager
-    def transaction(self) -> Iterator[None]:
-        """The transaction of a step: what it changes continues the chain that led here."""
-        with db.transaction():
-            db.notes()[DEPTH] = self.row.depth
-            yield
 
     def owner(self) -> Principal:
         """Whose rights the steps have, who from now on acts here. Raises Forbidden."""

@@ -110,29 +110,24 @@ def delete(workflow_id: str, *, by: Principal, kind: str = WORKFLOW) -> None:
         jobs.enqueue("workflows.remove", removed, account_id=workflow.account_id)
 
 
-def trigger(
-    workflow_id: str, body: Body, *, by: Principal, kind: str = WORKFLOW, after: int = 0
-) -> str:
-    """Begin an instance by hand; returns its id. Raises NotFound, Conflict.
-
-    `after` is the depth of the instance that asks for it, if one does.
-    """
+def trigger(workflow_id: str, body: Body, *, by: Principal, kind: str = WORKFLOW) -> str:
+    """Begin an instance by hand; returns its id. Raises NotFound, Conflict."""
     by.one_account()
     with db.transaction() as session:
         workflow = _found(session.scalar(_named(workflow_id, by, kind)), kind)
         if not workflow.enabled:
             raise Conflict(f"The {kind} is disabled.", error="disabled")
-        return _begun(workflow, body, MANUAL, after)
+        return _begun(workflow, body, MANUAL)
 
 
-def trigger_by_token(token: str, body: Body, *, after: int = 0) -> str:
+def trigger_by_token(token: str, body: Body) -> str:
     """Begin an instance for whoever knows the token; returns its id. Raises NotFound."""
     with db.transaction() as session:
         named = sa.select(Workflow).where(Workflow.token_key == _digest(token))
         workflow = session.scalar(named.where(Workflow.enabled))
         if workflow is None or not _is_open(workflow.account_id):
             raise NotFound("There is no such workflow.")
-        return _begun(workflow, body, WEBHOOK, after)
+        return _begun(workflow, body, WEBHOOK)
 
 
 def shown_trigger(workflow: Workflow) -> dict[str, Any]:
@@ -144,8 +139,10 @@ def shown_trigger(workflow: Workflow) -> dict[str, Any]:
     return {**workflow.trigger, "token": token} if token else dict(workflow.trigger)
 
 
-def _begun(workflow: Workflow, body: Body, trigger_type: str, after: int) -> str:
-    row = beginning.row(workflow, dict(body), trigger_type, depth=after + 1)
+def _begun(workflow: Workflow, body: Body, trigger_type: str) -> str:
+    if unfit := checks.number_problems(body, "body"):
+        raise InvalidValues(unfit)
+    row = beginning.row(workflow, dict(body), trigger_type)
     if row["error_message"] == beginning.TOO_LARGE:
         raise InvalidValues([problem("body", "too_long", row["error_message"])])
     beginning.write([row])

@@ -37,9 +37,10 @@ class Version:
         try:
             return owner(self.account_id, self.owner_home, self.owner_id)
         except Forbidden:
-            return owner(self.account_id, *self._latest_owner())
+            return owner(self.account_id, *self.latest_owner())
 
-    def _latest_owner(self) -> tuple[str, str]:
+    def latest_owner(self) -> tuple[str, str]:
+        """Account and id of whoever has saved these very steps last."""
         chosen = sa.select(Workflow.owner_home, Workflow.owner_id, Workflow.steps).where(
             Workflow.account_id == self.account_id, Workflow.id == self.workflow_id
         )

@@ -13,7 +13,8 @@ from typing import Any
 import sqlalchemy as sa
 
 from app import db, jobs
-from app.workflows import expressions, kept, queue
+from app.errors import Forbidden
+from app.workflows import expressions, kept, queue, versions
 from app.workflows.definition import event_name
 from app.workflows.models import INSTANCES, SUBSCRIPTIONS, WAITING
 from app.workflows.position import Place
@@ -53,7 +54,7 @@ def happened(run: Any) -> dict[str, Any]:
 def taken(run: Any, place: Place) -> tuple[Any, bool]:
     """The event that was waited for, if it came, and whether it has personal data unmasked.
 
-    It is waited for no more.
+    It is waited for no more. Raises Forbidden where it came and nobody could be told of it.
     """
     mine = _one(run, place)
     gone = sa.delete(SUBSCRIPTIONS).where(*mine).returning(SUBSCRIPTIONS.c.happened)
@@ -61,6 +62,8 @@ def taken(run: Any, place: Place) -> tuple[Any, bool]:
     if not text:
         return None, False
     told = kept.loads(text)
+    if told["event"] is None:
+        raise Forbidden(versions.OWNER_GONE)
     return told["event"], told["personal"]
 
 
@@ -85,8 +88,22 @@ def awaiting(account_id: str, event: str, collection: str) -> Sequence[Any]:
     return db.connection().execute(chosen.order_by(table.instance_id)).all()
 
 
-def arrive(subscription: Any, event: Mapping[str, Any], personal: bool) -> None:
-    """Tell a waiting instance that its event came, as part of the open transaction."""
+def version_of(subscription: Any) -> versions.Version | None:
+    """The steps that the waiting instance carries out."""
+    mine = (
+        INSTANCES.c.account_id == subscription.account_id,
+        INSTANCES.c.id == subscription.instance_id,
+    )
+    chosen = sa.select(INSTANCES.c.workflow_id, INSTANCES.c.version).where(*mine)
+    row = db.connection().execute(chosen).first()
+    return row and versions.get(subscription.account_id, row.workflow_id, row.version)
+
+
+def arrive(subscription: Any, event: Mapping[str, Any] | None, personal: bool = False) -> None:
+    """Tell a waiting instance that its event came, as part of the open transaction.
+
+    Without an event: that one came, and whoever might be told what it was may not act any more.
+    """
     connection, table = db.connection(), SUBSCRIPTIONS.c
     one = (table.account_id == subscription.account_id, table.id == subscription.id)
     first = sa.update(SUBSCRIPTIONS).where(*one, table.happened.is_(None))

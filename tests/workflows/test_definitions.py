@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from flask import Flask
@@ -151,6 +153,9 @@ CRONS = {
     "\u0663 * * * *": "is no minute",
     "0 0 31 2 *": "no time that ever comes",
     "0 0 31 4,6 *": "no time that ever comes",
+    "0 4 * * L5,3": "do not stand in a list with plain",
+    "0 0 15w,20 * *": "do not stand in a list with plain",
+    "0 0 * * 7/2": "The step of '7/2'",
     "@daily": "Five fields",
     f"{'1,' * 100}1 * * * *": "Five fields",
 }
@@ -161,6 +166,43 @@ GOOD = (
     "0 0 * * 5#2,L0",
     "*/60 */24 * * *",
 )
+
+
+def test_ranges_in_crons_are_what_a_plain_reckoning_finds() -> None:
+    """Of one value, too, and of days that end with the Sunday that is called 7."""
+    minutes, hours, days = timedelta(minutes=1), timedelta(hours=1), timedelta(days=1)
+    checks: list[tuple[str, timedelta, Callable[[datetime], bool]]] = []
+    for n in (0, 30, 59):
+        checks.append((f"{n}-{n} * * * *", minutes, lambda at, n=n: at.minute == n))
+        checks.append(
+            (f"{n}-{n} 5-5 * * *", minutes, lambda at, n=n: (at.hour, at.minute) == (5, n))
+        )
+    for n in (0, 22, 23):
+        checks.append((f"0 {n}-{n}/1 * * *", hours, lambda at, n=n: at.hour == n))
+    for n in (1, 15, 31):
+        checks.append((f"0 0 {n}-{n} * *", days, lambda at, n=n: at.day == n))
+    for n, name in enumerate(cron.MONTHS, 1):
+        for text in (n, name):
+            cron_text = f"0 0 1 {text}-{text} *"
+            checks.append((cron_text, days, lambda at, n=n: (at.month, at.day) == (n, 1)))
+    for n, name in enumerate(cron.DAYS):
+        for text in (n, name) if n < 7 else (n,):
+            checks.append((f"0 0 * * {text}-{text}", days, lambda at, n=n: _day(at) == n % 7))
+            wanted = {one % 7 for one in range(n, 8)}
+            checks.append((f"0 0 * * {text}/1", days, lambda at, w=wanted: _day(at) in w))
+    for text, step, fits in checks:
+        assert cron.problem(text) is None, text
+        at = begin = datetime(2026, 1, 1, tzinfo=UTC)
+        for _ in range(3):
+            begin = cron.following(text, begin)
+            at += step
+            while not fits(at):
+                at += step
+            assert begin == at, text
+
+
+def _day(at: datetime) -> int:
+    return at.isoweekday() % 7
 
 
 def test_odd_crons_are_refused_wherever_one_is_given() -> None:
@@ -222,3 +264,28 @@ def test_an_account_has_so_many(app: Flask, alice: Caller) -> None:
         assert (answer.status_code, answer.json["error"]) == (409, "limit_reached")
     finally:
         app.extensions["atrium.config"] = settings
+
+
+def test_whole_numbers_have_at_most_64_bits(alice: Caller) -> None:
+    hooked = {"type": "webhook"}
+    token = make_workflow(alice, [], hooked)["trigger"]["token"]
+    id = make_workflow(alice, [])["id"]
+    hook = {"name": "x", "trigger": {"type": "manual"}}
+    hook_id = alice.post("hooks", {**hook, "actions": []}).json["id"]
+    given = {"deep": [{"n": 2**63}]}
+    actions = [{"type": "create_record", "config": {"collection": "posts", "data": given}}]
+    steps = [{"name": "w", "type": "wait_delay", "duration": 10**29}]
+    answers = [
+        (alice.post(f"workflow-webhooks/{token}", given), "body"),
+        (alice.post(f"workflows/{id}/trigger", given), "body"),
+        (alice.post(f"hooks/{hook_id}/trigger", given), "body"),
+        (alice.post("workflows", {**hook, "steps": steps}), "steps"),
+        (alice.patch(f"workflows/{id}", {"steps": steps}), "steps"),
+        (alice.post("hooks", {**hook, "actions": actions}), "actions"),
+        (alice.patch(f"hooks/{hook_id}", {"actions": actions}), "actions"),
+    ]
+    for answer, field in answers:
+        assert answer.status_code == 400, answer.text
+        told = [(one["field"], one["code"]) for one in answer.json["details"]]
+        assert told == [(field, "number_out_of_range")]
+    assert alice.get("workflow-instances").json["total"] == 0

@@ -169,3 +169,14 @@ def test_a_hook_is_checked_and_changed(alice: Caller, posts: Any) -> None:
     assert changed["actions"] == hook["actions"]
     # Without an event there is no record whose field `n` would be.
     assert alice.patch(path, {"condition": "n > 1"}).status_code == 400
+
+
+def test_places_of_what_is_wrong_are_those_of_the_hook(alice: Caller) -> None:
+    def refused(config: Any) -> list[str]:
+        hook = {"name": "x", "trigger": {"type": "manual"}}
+        body = {**hook, "actions": [{"type": "create_record", "config": config}]}
+        return [one["field"] for one in alice.post("hooks", body).json["details"]]
+
+    data = {"data": {"steps[0]": "{{ nothing.here }}"}}
+    assert refused({"collection": "posts", **data}) == ["actions[0].config.data.steps[0]"]
+    assert refused({"collection": "posts", "data": {"x": "x" * 2**18}}) == ["actions"]

@@ -12,6 +12,7 @@ from flask import Flask
 
 from app.accounts.models import Role
 from app.db import db
+from app.workflows import outside
 from tests.builders import Caller, Cast, change_user, make_collection, make_record, make_user
 from tests.mailbox import outbox
 from tests.receivers import Receiver
@@ -50,21 +51,28 @@ def test_a_request_carries_its_templates_and_its_answer_comes_back(
     assert SECRET not in str(found)
 
 
-def test_a_chain_of_requests_stops_at_depth_8_too(
+def test_an_answer_that_cannot_be_kept_as_json_is_kept_as_text(
     app: Flask, alice: Caller, receiver: Receiver
 ) -> None:
-    made = make_workflow(alice, [send(receiver)], {"type": "webhook"})
-    path = f"workflow-webhooks/{made['trigger']['token']}"
-    told = "X-Service-Workflow-Depth"
-    begun = [alice.post(path, headers={told: depth}).json for depth in ("7", "8", "x", "-1")]
-    alice.post(f"workflows/{made['id']}/trigger", headers={told: "8"})
-    work(app)
-    sent = sorted(request.headers[told.lower()] for request in receiver.requests)
-    assert sent == ["1", "1", "8"]
-    refused = instance(alice, begun[1]["instance_id"])
-    assert (refused["status"], "longer than 8" in refused["error_message"]) == ("cancelled", True)
-    listed = alice.get("workflow-instances?status=cancelled").json
-    assert listed["total"] == 2
+    receiver.answer = lambda request: (200, '{"n": 123456789012345678901234567890}')
+    found = ran(app, alice, make_workflow(alice, [send(receiver)]))
+    assert (found["status"], len(receiver.requests)) == ("completed", 1)
+    assert outputs(found)["send"]["body"] == '{"n": 123456789012345678901234567890}'
+
+
+def test_what_breaks_a_step_leaves_no_log_open(
+    app: Flask, alice: Caller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*given: Any) -> Any:
+        raise TypeError
+
+    workflow = make_workflow(alice, [action("send", "send_webhook", url="http://localhost:1/")])
+    monkeypatch.setattr(outside, "carry_out", broken)
+    found = ran(app, alice, workflow)
+    (log,) = found["step_logs"]
+    assert (found["status"], log["status"]) == ("failed", "failed")
+    assert log["error_message"] == found["error_message"]
+    assert log["completed_at"] is not None
 
 
 def test_a_request_that_fails_is_sent_again_under_its_key(

@@ -16,7 +16,7 @@ from app.records import service as records
 from app.workflows import beginning, schedules
 from app.workflows.dispatch import Dispatcher
 from app.workflows.models import INSTANCES, SCHEDULES, SUBSCRIPTIONS
-from tests.builders import Caller, Cast, make_collection, make_record
+from tests.builders import Caller, Cast, change_user, make_collection, make_record
 from tests.workflows.running import (
     create,
     instance,
@@ -82,16 +82,6 @@ def test_the_trigger_shows_what_the_owner_may_see(cast: Cast, app: Flask) -> Non
     assert cast.root.get("users").status_code == 200
     taken = masked.put(f"workflows/{workflow['id']}", {"steps": [create("x")]}).json
     assert taken["owner_id"] == cast.root.id
-
-
-def test_a_chain_of_triggers_stops_at_depth_8(app: Flask, alice: Caller, posts: Any) -> None:
-    make_workflow(alice, [create("again")], ON_CREATE)
-    make_record(alice, title="first")
-    work(app)
-    depths = [(row.depth, row.status) for row in rows(app)]
-    assert depths == [*((n, "completed") for n in range(1, 9)), (9, "cancelled")]
-    assert "longer than 8" in rows(app)[-1].error_message
-    assert alice.get("records/posts").json["total"] == 9
 
 
 def test_a_webhook_needs_its_token_and_nothing_else(app: Flask, cast: Cast, posts: Any) -> None:
@@ -199,6 +189,38 @@ def test_an_awaited_event_ends_the_waiting_once(app: Flask, cast: Cast, posts: A
     assert (done["status"], done["current_step"]) == ("completed", None)
     assert outputs(done)["approved"]["record"]["id"] == mine
     assert rows(app, SUBSCRIPTIONS) == []
+
+
+def test_an_event_is_awaited_with_the_rights_that_steps_have(
+    app: Flask, cast: Cast, posts: Any
+) -> None:
+    """Of whoever has saved the steps since; where nobody may act, the instance fails."""
+    wait = {"name": "w", "type": "wait_event", "event": "records.create", "timeout": "1h"}
+    steps = [{**wait, "condition": "title = 'yes'"}]
+    workflow, own = make_workflow(cast.alice, steps), cast.root.acting_in("acme")
+    id = start(cast.alice, workflow)
+    lost = start(cast.alice, make_workflow(cast.alice, steps))
+    work(app)
+    assert own.put(f"workflows/{workflow['id']}", {"steps": steps}).status_code == 200
+    change_user(app, cast.alice.id, is_active=False)
+    make_record(own, title="yes")
+    work(app)
+    found, gone = instance(own, id), instance(own, lost)
+    assert (found["status"], gone["status"]) == ("completed", "failed"), found["error_message"]
+    assert outputs(found)["w"]["record"]["title"] == "yes"
+    assert "may not act any more" in gone["error_message"]
+    assert rows(app, SUBSCRIPTIONS) == []
+
+
+def test_a_condition_takes_no_record_for_one_that_is_none(
+    app: Flask, alice: Caller, posts: Any
+) -> None:
+    wait = {"name": "w", "type": "wait_condition", "expression": "record = null"}
+    workflow = make_workflow(alice, [wait])
+    sent: list[Any] = ["abc", {"id": ["x"]}, {"id": 7}, [{"id": "x"}], None, {"id": "none"}]
+    ids = [start(alice, workflow, {"record": one, "collection": "posts"}) for one in sent]
+    work(app)
+    assert {instance(alice, id)["status"] for id in ids} == {"completed"}
 
 
 def test_nothing_falls_between_the_check_and_the_wait(
