@@ -28,7 +28,7 @@ class Workflow(Base):
     __tablename__ = "workflows"
     __table_args__ = (
         sa.ForeignKeyConstraint(["account_id"], ["accounts.id"]),
-        sa.Index("ix_workflows_token_key", "token_key", unique=True),
+        sa.Index("ix_workflows_token_key", "account_id", "token_key", unique=True),
     )
 
     account_id: Mapped[str] = mapped_column(Id, primary_key=True)

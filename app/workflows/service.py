@@ -7,7 +7,6 @@ of the one before.
 from __future__ import annotations
 
 import hashlib
-import secrets
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -16,7 +15,9 @@ import sqlalchemy as sa
 from cryptography.fernet import InvalidToken
 
 from app import clock, config, crypto, db, events, jobs
+from app.accounts.models import Account
 from app.auth import principal as principals
+from app.auth import tokens
 from app.auth.principal import Principal
 from app.errors import Conflict, InvalidValues, NotFound, problem
 from app.webhooks import versions as listeners
@@ -24,7 +25,6 @@ from app.workflows import beginning, checks, definition, schedules, triggers
 from app.workflows.models import MANUAL, WEBHOOK, WORKFLOW, Workflow, WorkflowVersion
 
 Body = Mapping[str, Any]
-TOKEN_BYTES = 32
 
 
 def page(
@@ -123,8 +123,10 @@ def trigger(workflow_id: str, body: Body, *, by: Principal, kind: str = WORKFLOW
 def trigger_by_token(token: str, body: Body) -> str:
     """Begin an instance for whoever knows the token; returns its id. Raises NotFound."""
     with db.transaction() as session:
-        named = sa.select(Workflow).where(Workflow.token_key == _digest(token))
-        workflow = session.scalar(named.where(Workflow.enabled))
+        code = token.partition("-")[0] if token.isprintable() else ""
+        mine = sa.select(Account.id).where(Account.account_code == code).scalar_subquery()
+        named = (Workflow.account_id == mine, Workflow.token_key == _digest(token))
+        workflow = session.scalar(sa.select(Workflow).where(*named, Workflow.enabled))
         if workflow is None or not _is_open(workflow.account_id):
             raise NotFound("There is no such workflow.")
         return _begun(workflow, body, WEBHOOK)
@@ -181,7 +183,8 @@ def _settle_token(workflow: Workflow) -> None:
     if workflow.trigger_type != WEBHOOK:
         workflow.token = workflow.token_key = None
     elif not workflow.token:
-        token = secrets.token_urlsafe(TOKEN_BYTES)
+        code = sa.select(Account.account_code).where(Account.id == workflow.account_id)
+        token = tokens.random_token(db.db.session.scalars(code).one())
         workflow.token, workflow.token_key = crypto.encrypt(token), _digest(token)
 
 

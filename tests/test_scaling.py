@@ -1,0 +1,40 @@
+"""The schema can be sharded by account (docs/scaling.md)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+
+from app import db
+
+# On every shard: rarely written, and without counters.
+SHARED = {"accounts", "roles", "collections", "collection_revisions", "account_code_counter"}
+# Keyed by what is asked for, which may be of several accounts, or of none.
+BY_KEY = {"rate_limits"}
+TABLES = [t for t in db.Base.metadata.sorted_tables if t.name not in SHARED | BY_KEY]
+
+
+def unique_ones(table: sa.Table) -> list[list[str]]:
+    """The columns of every unique constraint and index, the primary key first."""
+    constraints: list[Any] = [table.primary_key]
+    constraints += [one for one in table.constraints if isinstance(one, sa.UniqueConstraint)]
+    constraints += [one for one in table.indexes if one.unique]
+    return [[column.name for column in one.columns] for one in constraints]
+
+
+@pytest.mark.parametrize("table", TABLES, ids=lambda table: table.name)
+def test_what_is_an_accounts_is_kept_with_the_account(table: sa.Table) -> None:
+    assert {columns[0] for columns in unique_ones(table)} == {"account_id"}
+    for key in table.foreign_key_constraints:
+        columns, target = [column.name for column in key.columns], key.referred_table.name
+        assert target in SHARED or columns[0] == "account_id", (columns, target)
+        assert key.ondelete != "SET NULL"
+
+
+@pytest.mark.parametrize("name", sorted(SHARED))
+def test_shared_tables_lean_on_no_account(name: str) -> None:
+    table = db.Base.metadata.tables[name]
+    assert {key.referred_table.name for key in table.foreign_key_constraints} <= SHARED
+    assert not any("last_used" in column.name for column in table.columns)
