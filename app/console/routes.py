@@ -10,6 +10,7 @@ from app.auth.guard import account_of_host
 from app.console import (
     audit,
     collections,
+    dashboard,
     deliveries,
     explain,
     forms,
@@ -43,7 +44,7 @@ from app.sso import service as providers
 
 SIGN_IN = "console/sign_in.html"
 AREAS = (
-    *(audit, history, team, groups, keys, people, profile, instance, roles, links, sso),
+    *(audit, history, team, groups, keys, people, profile, instance, dashboard, roles, links, sso),
     *(collections, schemas, rules, explain, records, record_files, record_pages),
     *(webhooks, deliveries, workflows, workflow_instances, work),
 )
