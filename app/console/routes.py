@@ -29,6 +29,7 @@ from app.console import (
     roles,
     rules,
     schemas,
+    search,
     sso,
     team,
     webhooks,
@@ -44,7 +45,21 @@ from app.sso import service as providers
 
 SIGN_IN = "console/sign_in.html"
 AREAS = (
-    *(audit, history, team, groups, keys, people, profile, instance, dashboard, roles, links, sso),
+    *(
+        audit,
+        history,
+        team,
+        groups,
+        keys,
+        people,
+        profile,
+        instance,
+        dashboard,
+        search,
+        roles,
+        links,
+        sso,
+    ),
     *(collections, schemas, rules, explain, records, record_files, record_pages),
     *(webhooks, deliveries, workflows, workflow_instances, work),
 )
