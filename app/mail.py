@@ -7,9 +7,13 @@ import smtplib
 import ssl
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime
+from email import message_from_bytes
 from email.message import EmailMessage
 from email.policy import SMTP
 from email.utils import make_msgid
+from pathlib import Path
 from typing import Any
 from urllib.parse import SplitResult, parse_qs, unquote, urlsplit
 
@@ -34,10 +38,44 @@ def send(to: str, template: str, *, key: str | None = None, **context: Any) -> N
         message.replace_header("Message-ID", f"<{digest}@atrium>")
     url = urlsplit(settings.mail_url)
     if url.scheme == "console":
-        _write_down(settings, message)
+        _write_down(message)
     else:
         with _connect(url) as smtp:
             smtp.send_message(message)
+
+
+@dataclass(frozen=True)
+class Written:
+    """A mail in a file."""
+
+    name: str
+    to: str
+    subject: str
+    date: datetime | None
+    text: str
+
+
+def writes_files() -> bool:
+    """Whether mails are written to files instead of being sent."""
+    return urlsplit(config.current().mail_url).scheme == "console"
+
+
+def written_names() -> list[str]:
+    """The names of the files that mails were written to, the newest first."""
+    return sorted((path.name for path in _outbox().glob("*.eml")), reverse=True)
+
+
+def written(name: str) -> Written:
+    """The mail in a file."""
+    message = message_from_bytes((_outbox() / name).read_bytes(), policy=SMTP)
+    part = message.get_body(("plain",))
+    text = part.get_content() if part else ""
+    date = message["Date"].datetime if message["Date"] else None
+    return Written(name, str(message["To"]), str(message["Subject"]), date, text)
+
+
+def _outbox() -> Path:
+    return config.current().instance_dir / "outbox"
 
 
 def _compose(
@@ -56,8 +94,8 @@ def _compose(
     return message
 
 
-def _write_down(settings: config.Config, message: EmailMessage) -> None:
-    outbox = settings.instance_dir / "outbox"
+def _write_down(message: EmailMessage) -> None:
+    outbox = _outbox()
     outbox.mkdir(parents=True, exist_ok=True)
     path = outbox / f"{clock.now():%Y%m%dT%H%M%S%f}-{message['Message-ID'].strip('<>')[:40]}.eml"
     draft = path.with_suffix(".tmp")

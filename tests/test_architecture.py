@@ -36,6 +36,7 @@ LAYERS = [
     ("webhooks",),
     ("records",),
     ("workflows",),
+    ("readiness",),
     ("apidocs", "cli", "console", "cors", "extensions", "health", "routes"),
     ("app",),
 ]

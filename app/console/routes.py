@@ -21,6 +21,7 @@ from app.console import (
     instance,
     keys,
     links,
+    operation,
     people,
     profile,
     record_files,
@@ -30,6 +31,7 @@ from app.console import (
     rules,
     schemas,
     search,
+    settings,
     sso,
     team,
     webhooks,
@@ -45,23 +47,10 @@ from app.sso import service as providers
 
 SIGN_IN = "console/sign_in.html"
 AREAS = (
-    *(
-        audit,
-        history,
-        team,
-        groups,
-        keys,
-        people,
-        profile,
-        instance,
-        dashboard,
-        search,
-        roles,
-        links,
-        sso,
-    ),
+    *(audit, history, team, groups, keys, people, profile, instance, roles, links, sso),
     *(collections, schemas, rules, explain, records, record_files, record_pages),
     *(webhooks, deliveries, workflows, workflow_instances, work),
+    *(dashboard, search, settings, operation),
 )
 
 
