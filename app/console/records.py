@@ -9,6 +9,7 @@ from typing import Any
 
 import orjson
 from flask import redirect, render_template, request, url_for
+from markupsafe import Markup
 from werkzeug.wrappers import Response as BaseResponse
 
 from app.accounts import tenants
@@ -151,7 +152,8 @@ def tell(value: Any, longest: int = 60) -> str:
         return "" if value is None else "yes" if value else "no"
     text = text_of(value)
     if re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z", text, re.ASCII):
-        return f"{text[:10]} {text[11:16]} UTC"
+        moment = f"{text[:10]} {text[11:16]} UTC"
+        return Markup('<time datetime="{}">{}</time>').format(text, moment)
     return text if len(text) <= longest else f"{text[:longest]}…"
 
 

@@ -34,6 +34,7 @@ from app.console import (
     settings,
     sso,
     team,
+    unsent,
     webhooks,
     work,
     workflow_instances,
@@ -45,7 +46,6 @@ from app.errors import AppError
 from app.rest import public
 from app.sso import service as providers
 
-SIGN_IN = "console/sign_in.html"
 AREAS = (
     *(audit, history, team, groups, keys, people, profile, instance, roles, links, sso),
     *(collections, schemas, rules, explain, records, record_files, record_pages),
@@ -85,19 +85,22 @@ def sign_in() -> BaseResponse | Page:
 @guard.open_to_all
 def submit_sign_in() -> BaseResponse | Page:
     """Begin a session."""
-    form = forms.sent("account", "email", "password", "next")
+    form = forms.sent("account", "email", "password", "next", unsent.FIELD)
     account = form["account"] or account_of_host()
     try:
         user = auth.check_password(account, form["email"], form["password"], guard.origin())
     except AppError as error:
         return _sign_in_page(form.refused(error))
+    going = unsent.target(form[unsent.FIELD])
+    if going:
+        return guard.begin_session(user, going, 307)
     target = guard.local_target(form["next"]) or url_for("console.show_home")
     return guard.begin_session(user, target)
 
 
 def _sign_in_page(form: Form) -> Page:
     _, offered = providers.offered(form["account"])
-    return form.page(SIGN_IN, offered=offered, sso=providers.any_enabled())
+    return form.page(guard.SIGN_IN, offered=offered, sso=providers.any_enabled())
 
 
 @blueprint.post("/console/sign-out")
