@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta
+from functools import cached_property
 from typing import Any
 
 import sqlalchemy as sa
@@ -17,7 +18,7 @@ from app.webhooks.models import DELIVERED, DELIVERIES, FAILED
 
 DAYS = 30
 # No page counts more rows than these, the newest ones, unless it is asked for all.
-MOST_RECORDS, MOST_OTHERS = 20_000, 4_000
+MOST_RECORDS, MOST_OTHERS = 20_000, 3_000
 TOGETHER = 100  # collections in one statement
 MADE = "made"
 WIDTH, HEIGHT = 12, 80  # of a day's bar and the space beside it; of the highest bar
@@ -61,7 +62,7 @@ class Chart:
         """How many there were on a day."""
         return sum(self.count(day, kind) for kind in self.kinds)
 
-    @property
+    @cached_property
     def highest(self) -> int:
         """How many there were on the day that has most."""
         return max(map(self.of_day, self.days))
