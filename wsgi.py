@@ -1,5 +1,10 @@
 """The WSGI entry point: `gunicorn wsgi:app`."""
 
+# ruff: noqa: E402
+import gc
+
+gc.disable()  # nothing of what is loaded here is garbage
+
 import sys
 
 import structlog
@@ -17,3 +22,6 @@ except ConfigError as error:
     sys.exit(f"The settings are not usable:\n{error}")
 except SQLAlchemyError:
     structlog.get_logger().warning("no superadmin made yet: the database is not ready")
+
+gc.freeze()  # or each process would look through it all, and have a copy of its own
+gc.enable()

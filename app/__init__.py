@@ -7,13 +7,14 @@ from typing import Any
 from flask import Flask
 from werkzeug.middleware.proxy_fix import ProxyFix
 
-from app import apidocs, cli, config, cors, db, errors, health, logs, rest
+from app import apidocs, cli, config, cors, db, errors, health, logs, metrics, rest
 from app.accounts import account_routes, group_routes, own_routes, role_routes, user_routes
 from app.audit import records as audited_records
 from app.audit import routes as audit
 from app.audit import sign_ins, tracking
 from app.auth import guard, invitation_routes, key_routes
 from app.auth import routes as auth
+from app.auth import upkeep as token_upkeep
 from app.collections import routes as collections
 from app.collections import rules_routes, typed_spec
 from app.collections import transfer_routes as collection_transfer
@@ -66,11 +67,12 @@ API_BLUEPRINTS = (
     instance_routes.all_instances,
     hook_routes.blueprint,
     health.blueprint,
+    metrics.blueprint,
 )
 # Imported for what they subscribe to, and for the work that they do.
 SUBSCRIBERS = (
     *(removal, tracking, audited_records, sign_ins, dispatch, sso_roles),
-    *(workflow_line, occurring, upkeep),
+    *(workflow_line, occurring, upkeep, token_upkeep),
 )
 PAGES = (console.blueprint, apidocs.blueprint)
 
@@ -87,7 +89,7 @@ def create_app(settings: Config | None = None) -> Flask:
     )
     app.extensions["atrium.config"] = settings
     _configure(app, settings)
-    for extension in (logs, cors, guard, errors, cli, sso_answers):
+    for extension in (logs, metrics, cors, guard, errors, cli, sso_answers):
         extension.init_app(app)
     db.init_app(app, settings)
     csrf.init_app(app)

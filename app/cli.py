@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import signal
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +13,8 @@ import click
 from flask import Flask, current_app
 from flask.cli import ScriptInfo, with_appcontext
 
-from app import config, db, jobs
+from app import backups, config, db, jobs, reencryption
+from app import doctor as doctoring
 from app.accounts import service as accounts
 from app.audit.commands import audit
 from app.auth import bootstrap, passwords
@@ -22,8 +25,9 @@ from app.errors import AppError
 
 def init_app(app: Flask) -> None:
     """Register the commands."""
-    migrations = Migrations("db", help="Migrate the database.")
-    for command in (setup, settings, create_superadmin, worker, revisions, audit, migrations):
+    own = (setup, settings, doctor, create_superadmin, reencrypt, worker, revisions, audit)
+    keeping = (backup, restore)
+    for command in (*own, *keeping, Migrations("db", help="Migrate the database.")):
         app.cli.add_command(command)
 
 
@@ -77,6 +81,17 @@ def settings() -> None:
         click.echo(f"{variable:40} {value:40} {help}")
 
 
+@click.command()
+@with_appcontext
+def doctor() -> None:
+    """Look whether all that the service needs is there, and say what to do."""
+    found = list(doctoring.findings())
+    for one in found:
+        click.echo(f"{one.state:5} {one.part:11} {one.told}")
+    if any(one.state == "fail" for one in found):
+        raise click.exceptions.Exit(1)
+
+
 @click.command("create-superadmin")
 @click.argument("email")
 @click.option("--pii-access", is_flag=True, help="Let this superadmin see personal data unmasked.")
@@ -92,6 +107,46 @@ def create_superadmin(email: str, pii_access: bool, password: str) -> None:
     except AppError as error:
         raise click.ClickException(error.message) from error
     click.echo(f"{email} is a superadmin now.")
+
+
+@click.command()
+@with_appcontext
+def reencrypt() -> None:
+    """Encrypt stored secrets with the newest key, so that older ones can be retired."""
+    renewed, unreadable = reencryption.run()
+    click.echo(f"{renewed} secrets are encrypted anew.")
+    if unreadable:
+        places = "\n  ".join(unreadable)
+        raise click.ClickException(f"No key of SERVICE_ENCRYPTION_KEY reads\n  {places}")
+
+
+@click.command()
+@click.argument("file", type=click.Path(dir_okay=False, path_type=Path))
+@with_appcontext
+def backup(file: Path) -> None:
+    """Write the whole database into a new FILE, beside a running service."""
+    with _told_in_words():
+        backups.make(file)
+    click.echo(f"{file} holds the database, but none of the keys: keep SERVICE_ENCRYPTION_KEY too.")
+
+
+@click.command()
+@click.argument("file", type=click.Path(dir_okay=False, path_type=Path))
+@click.option("--replace", is_flag=True, help="Overwrite what the database holds.")
+@with_appcontext
+def restore(file: Path, replace: bool) -> None:
+    """Make the database what FILE, a backup, says. Stop web and worker processes first."""
+    with _told_in_words():
+        backups.restore(file, replacing=replace)
+    click.echo("Restored. Now run flask --app wsgi db upgrade, and flask --app wsgi audit verify.")
+
+
+@contextmanager
+def _told_in_words() -> Iterator[None]:
+    try:
+        yield
+    except backups.BackupError as error:
+        raise click.ClickException(str(error)) from error
 
 
 @click.command()

@@ -20,6 +20,7 @@ from flask import current_app
 from app.slugs import SYSTEM_SLUG, slug_problem
 
 PROJECT = Path(__file__).resolve().parent.parent
+SHORTEST_TOKEN = 16
 SHORTEST_SECRET = 32
 WITHOUT_HOST = ("console", "unix")
 ORIGIN = re.compile(
@@ -280,6 +281,9 @@ class Config:
     )
     max_body_bytes: int = _setting(_number(1024, 2**30), 10 * 2**20, "largest request body")
     batch_max: int = _setting(_number(1, 10_000), 1000, "records in one batch")
+    metrics_token: str = _setting(
+        _text, "", "the Bearer token for /metrics, closed without one", secret=True
+    )
     trusted_proxies: int = _setting(_number(0, 10), 0, "reverse proxies in front of the service")
 
     @classmethod
@@ -322,6 +326,11 @@ class Config:
                 shown = "(set)" if value else ""
             rows.append((f"SERVICE_{name.upper()}", shown, meta["help"]))
         return rows
+
+
+def environment(**more: str) -> dict[str, str]:
+    """The environment for a program that we start."""
+    return {**os.environ, **more}
 
 
 def current() -> Config:
@@ -399,6 +408,10 @@ def _unsafe(config: Config) -> list[str]:
                     f"SERVICE_SECRET_KEY and its predecessors need {SHORTEST_SECRET} or more"
                     " random characters in production"
                 )
+        if config.metrics_token and len(config.metrics_token) < SHORTEST_TOKEN:
+            problems.append(
+                f"SERVICE_METRICS_TOKEN needs {SHORTEST_TOKEN} or more characters in production"
+            )
         if not config.encryption_key:
             problems.append("SERVICE_ENCRYPTION_KEY is required in production")
         if urlsplit(config.base_url).scheme != "https":

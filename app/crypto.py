@@ -7,7 +7,7 @@ from functools import lru_cache
 from typing import Any
 
 import orjson
-from cryptography.fernet import Fernet, MultiFernet
+from cryptography.fernet import Fernet, InvalidToken, MultiFernet
 from itsdangerous import URLSafeSerializer
 
 from app import config
@@ -21,6 +21,16 @@ def encrypt(text: str) -> str:
 def decrypt(stored: str) -> str:
     """The text behind its stored form. Raises InvalidToken when no key fits."""
     return _keys(config.current().encryption_key).decrypt(stored.encode()).decode()
+
+
+def renewed(stored: str) -> str | None:
+    """The form under the newest key; None where that made it already. Raises InvalidToken."""
+    keys = config.current().encryption_key
+    try:
+        _keys(keys[:1]).decrypt(stored.encode())
+    except InvalidToken:
+        return _keys(keys).rotate(stored.encode()).decode()
+    return None
 
 
 @lru_cache

@@ -30,6 +30,7 @@ from app.rules import sqlite as rules_on_sqlite
 
 BEGIN_WRITE = "BEGIN IMMEDIATE"
 SQLITE_BUSY_SECONDS = 15
+PURGED_AT_ONCE = 500
 SCHEMA_LOCK = 0x41747269756D
 POSTGRES_OPTIONS = "-c timezone=UTC -c default_transaction_isolation=read\\ committed"
 
@@ -238,6 +239,20 @@ def transaction(*, changes_schema: bool = False) -> Iterator[Session]:
         session.info["in_transaction"] = False
     if not session.info.get("holds_commits"):
         _commit_held(session)
+
+
+def purge(table: Any, *which: Any) -> int:
+    """Delete rows in short transactions of their own, oldest keys first. Returns how many."""
+    key, gone, piece = sa.tuple_(*table.primary_key), 0, PURGED_AT_ONCE
+    chosen = sa.select(*table.primary_key).where(*which).order_by(*table.primary_key)
+    while piece == PURGED_AT_ONCE:
+        with transaction() as session:
+            deleted: Any = session.execute(
+                sa.delete(table).where(key.in_(chosen.limit(PURGED_AT_ONCE)), *which)
+            )
+        piece = deleted.rowcount
+        gone += piece
+    return gone
 
 
 def _commit_held(session: Session) -> None:

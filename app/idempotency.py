@@ -26,7 +26,6 @@ from app.errors import Conflict, Malformed
 LONGEST_KEY = 255
 KEPT_SECONDS = 24 * 3600
 CLAIM_SECONDS = 60
-PIECE = 500
 HEADER = "Idempotency-Key"
 
 
@@ -171,12 +170,4 @@ def give_up(claim: Claim, *, keep_changes: bool) -> None:
 @jobs.every(3600, "idempotency.purge")
 def purge(payload: Mapping[str, Any]) -> None:
     """Forget answers that are not given again any more."""
-    over = TABLE.c.claimed_at < db.database_now(-KEPT_SECONDS)
-    key = (TABLE.c.account_id, TABLE.c.caller, TABLE.c.key)
-    while seen := db.connection().execute(sa.select(*key).where(over).limit(PIECE)).all():
-        with db.transaction():
-            for account_id in {row.account_id for row in seen}:
-                mine = [row[1:] for row in seen if row.account_id == account_id]
-                chosen = sa.tuple_(*key[1:]).in_(mine)
-                gone = sa.delete(TABLE).where(TABLE.c.account_id == account_id, over, chosen)
-                db.connection().execute(gone)
+    db.purge(TABLE, TABLE.c.claimed_at < db.database_now(-KEPT_SECONDS))

@@ -233,14 +233,8 @@ def plan() -> None:
 @every(3600, "jobs.purge")
 def purge(payload: Mapping[str, Any]) -> None:
     """Forget jobs that were over long ago."""
-    over = sa.select(Job.account_id, Job.id).where(
-        Job.status != "pending", Job.due_at < db.database_now(-KEPT_DAYS * 86400)
-    )
-    while seen := db.connection().execute(over.limit(500)).all():
-        for account_id in {row.account_id for row in seen}:
-            ids = [row.id for row in seen if row.account_id == account_id]
-            with db.transaction() as session:
-                session.execute(sa.delete(Job).where(Job.account_id == account_id, Job.id.in_(ids)))
+    old = TABLE.c.due_at < db.database_now(-KEPT_DAYS * 86400)
+    db.purge(TABLE, TABLE.c.status != "pending", old)
 
 
 def sweep_seconds() -> float:

@@ -38,7 +38,7 @@ def send(to: str, template: str, *, key: str | None = None, **context: Any) -> N
         message.replace_header("Message-ID", f"<{digest}@atrium>")
     url = urlsplit(settings.mail_url)
     if url.scheme == "console":
-        _write_down(message)
+        _write_down(settings, message)
     else:
         with _connect(url) as smtp:
             smtp.send_message(message)
@@ -62,20 +62,27 @@ def writes_files() -> bool:
 
 def written_names() -> list[str]:
     """The names of the files that mails were written to, the newest first."""
-    return sorted((path.name for path in _outbox().glob("*.eml")), reverse=True)
+    return sorted((path.name for path in _outbox(config.current()).glob("*.eml")), reverse=True)
 
 
 def written(name: str) -> Written:
     """The mail in a file."""
-    message = message_from_bytes((_outbox() / name).read_bytes(), policy=SMTP)
+    message = message_from_bytes((_outbox(config.current()) / name).read_bytes(), policy=SMTP)
     part = message.get_body(("plain",))
     text = part.get_content() if part else ""
     date = message["Date"].datetime if message["Date"] else None
     return Written(name, str(message["To"]), str(message["Subject"]), date, text)
 
 
-def _outbox() -> Path:
-    return config.current().instance_dir / "outbox"
+def check() -> None:
+    """Raises OSError or SMTPException where mails could not be sent now; sends none."""
+    settings = config.current()
+    url = urlsplit(settings.mail_url)
+    if url.scheme == "console":
+        _outbox(settings)
+        return
+    with _connect(url) as smtp:
+        smtp.noop()
 
 
 def _compose(
@@ -94,14 +101,19 @@ def _compose(
     return message
 
 
-def _write_down(message: EmailMessage) -> None:
-    outbox = _outbox()
-    outbox.mkdir(parents=True, exist_ok=True)
-    path = outbox / f"{clock.now():%Y%m%dT%H%M%S%f}-{message['Message-ID'].strip('<>')[:40]}.eml"
+def _write_down(settings: config.Config, message: EmailMessage) -> None:
+    name = f"{clock.now():%Y%m%dT%H%M%S%f}-{message['Message-ID'].strip('<>')[:40]}.eml"
+    path = _outbox(settings) / name
     draft = path.with_suffix(".tmp")
     draft.write_bytes(message.as_bytes())
     draft.rename(path)
     log.info("mail written", file=str(path))
+
+
+def _outbox(settings: config.Config) -> Path:
+    outbox = settings.instance_dir / "outbox"
+    outbox.mkdir(parents=True, exist_ok=True)
+    return outbox
 
 
 @contextmanager

@@ -7,6 +7,7 @@ that it declares. The marks are read by `auth.guard` and by the API description 
 from __future__ import annotations
 
 import re
+import threading
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
@@ -445,19 +446,44 @@ def _flat(messages: Any, *loc: Any) -> list[tuple[tuple[Any, ...], str]]:
 
 
 class Api(flask_smorest.Api):
-    """flask-smorest with the contract's error shape."""
+    """flask-smorest with the contract's error shape, which describes views once somebody asks."""
 
     ERROR_SCHEMA = Error
     DEFAULT_ERROR_RESPONSE_NAME = ""
+    _undescribed: list[flask_smorest.Blueprint] = []  # noqa: RUF012 - set by init_app
+    _describing = threading.RLock()
 
     def init_app(self, app: Flask, **options: Any) -> None:
         """Serve the description of an application."""
+        self._undescribed = []
         super().init_app(app, **options)
         self.register_field(Timestamp, "string", "date-time")
         self.register_field(Moment, "string", "date-time")
         self.register_converter(UuidPath, lambda path: {"type": "string", "format": "uuid"})
         for numbers in (IntegerPath, LargeIntegerPath):
             self.register_converter(numbers, lambda path: {"type": "integer", "minimum": 0})
+
+    def register_blueprint(self, blueprint: flask_smorest.Blueprint) -> None:
+        """Serve a blueprint. It takes half a second to describe them all: most never need it."""
+        self._app.extensions["flask-smorest"]["blp_name_to_api"][blueprint.name] = self
+        self._app.register_blueprint(blueprint)
+        self._undescribed.append(blueprint)
+
+    @property
+    def spec(self) -> Any:
+        """The description of all that is registered."""
+        with self._describing:
+            blueprints, self._undescribed = self._undescribed, []
+            for one in blueprints:
+                about = {"name": one.name, "parameters": None}
+                one.register_views_in_doc(self, self._app, self._spec, **about)
+                self._spec.tag({"name": one.name, "description": one.description})
+        return self._spec
+
+    @spec.setter
+    def spec(self, empty: Any) -> None:
+        """Begin a description."""
+        self._spec = empty
 
     def handle_http_exception(self, error: HTTPException) -> Response:
         """The framework's own errors, in our shape."""

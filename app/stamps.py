@@ -3,7 +3,8 @@
 A principal or a definition is cached under the version of its row. A statement that works with
 cached values also selects the present versions (keyed look-ups inside the same statement). When
 they differ, what was cached is dropped and the work is done again, so that a change is obeyed by
-the very next request of every process without a query of its own.
+the very next request of every process without a query of its own. Only a refusal costs one: that
+all it relied on is still true.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from flask import current_app
 from app.db import Base, connection
 
 Value = TypeVar("Value")
+MOST = 20
 
 
 class Stamp(NamedTuple):
@@ -60,6 +62,23 @@ def verify(stamps: Iterable[Stamp]) -> None:
     }
     asked = _versions(tuple(stamp.table for stamp in stamps))
     check(connection().execute(asked, parts).one(), stamps)
+
+
+def hold(relied: Iterable[Any]) -> bool:
+    """Whether all these cached values are still true; False also where they cannot tell."""
+    found = set[Stamp]()
+    for value in relied:
+        mine = getattr(value, "stamps", None) or [getattr(value, "stamp", None)]
+        if None in mine:
+            return False
+        found.update(mine)
+    if len(found) > MOST:
+        return False
+    try:
+        verify(sorted(found, key=lambda stamp: stamp[:2]))
+    except Stale:
+        return False
+    return True
 
 
 @lru_cache
@@ -103,6 +122,9 @@ class Cache:
                 self.put(key, value)
                 while len(self._values) > self._size:
                     self._values.popitem(last=False)
+        noted = _noted.get()
+        if noted is not None and value is not None:
+            noted.append(value)
         return value
 
     def put(self, key: Hashable, value: Any) -> None:
@@ -113,7 +135,19 @@ class Cache:
             loaded[self, key] = value
 
 
+_noted: ContextVar[list[Any] | None] = ContextVar("noted", default=None)
 _loaded: ContextVar[dict[tuple[Cache, Hashable], Any] | None] = ContextVar("loaded", default=None)
+
+
+@contextmanager
+def noting() -> Iterator[list[Any]]:
+    """Inside, what caches give out is noted in the list that this yields."""
+    noted = list[Any]()
+    token = _noted.set(noted)
+    try:
+        yield noted
+    finally:
+        _noted.reset(token)
 
 
 @contextmanager

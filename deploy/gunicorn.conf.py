@@ -2,6 +2,8 @@
 
 import json
 import os
+import shutil
+import tempfile
 import uuid
 from pathlib import Path
 
@@ -28,6 +30,10 @@ limit_request_field_size = 8190
 # The workers' heartbeat files must not wait for a disk.
 if Path("/dev/shm").is_dir():  # noqa: S108
     worker_tmp_dir = "/dev/shm"  # noqa: S108
+
+# The web processes count what they answer together, in files that go with them.
+_counts = tempfile.mkdtemp(prefix="atrium-metrics-", dir=globals().get("worker_tmp_dir"))
+os.environ["PROMETHEUS_MULTIPROC_DIR"] = _counts
 
 # The access log is off. Where --access-logfile turns it on, it names no query
 # string and no referrer, as both can carry secrets.
@@ -61,3 +67,8 @@ def post_fork(server, worker):
     from app.db import dispose_after_fork
 
     dispose_after_fork(server.app.wsgi())
+
+
+def on_exit(server):
+    """Leave no counts behind."""
+    shutil.rmtree(_counts, ignore_errors=True)

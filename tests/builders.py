@@ -8,6 +8,7 @@ from functools import lru_cache
 from json import dumps
 from typing import Any
 
+import sqlalchemy as sa
 from flask import Flask
 from werkzeug.test import TestResponse
 
@@ -123,6 +124,12 @@ def change_user(app: Flask, user_id: str, **values: Any) -> None:
         for name, value in values.items():
             setattr(user, name, value)
         user.version += 1
+
+
+def change_passwords(app: Flask) -> None:
+    """Hash everyone's password anew."""
+    with app.app_context(), transaction() as session:
+        session.execute(sa.update(User).values(password_hash=password_hash()))
 
 
 def make_cast(app: Flask) -> Cast:

@@ -13,14 +13,19 @@ from pathlib import Path
 
 import flask_migrate
 import pytest
+from argon2 import PasswordHasher
 from flask import Flask
 
 from app import cli, create_app, db
+from app.auth import passwords
 from app.config import Config
 from tests import builders, services, states
 from tests.builders import Caller, Cast
 
 DATABASES = ("sqlite", "postgresql")
+# What a hash really costs, and what it costs where only its answer is of interest.
+REAL_HASHER = passwords._hasher
+QUICK_HASHER = PasswordHasher(time_cost=1, memory_cost=8, parallelism=1)
 _started: list[services.Server] = []
 _made: dict[str, Made] = {}
 
@@ -36,9 +41,13 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_sessionstart() -> None:
-    """Look for garbage seldom: a whole search takes seconds, and they would be the test's."""
+    """Look for garbage seldom: a whole search takes seconds, and they would be the test's.
+
+    Hash for nothing: thousands of logins would take a minute.
+    """
     gc.freeze()
     gc.set_threshold(50_000, 20, 20)
+    hash_with(QUICK_HASHER)
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
@@ -47,6 +56,23 @@ def pytest_unconfigure(config: pytest.Config) -> None:
         server.stop()
     for made in _made.values():
         shutil.rmtree(made.folder, ignore_errors=True)
+
+
+def hash_with(hasher: PasswordHasher) -> None:
+    """Hash passwords so from now on; what has been hashed otherwise is forgotten."""
+    passwords._hasher = hasher
+    passwords._dummy.cache_clear()
+    builders.password_hash.cache_clear()
+
+
+@pytest.fixture
+def real_hashes(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Passwords hashed as in earnest, for tests of what that costs, or that need it to last."""
+    hash_with(REAL_HASHER)
+    if "cast" in request.fixturenames:
+        builders.change_passwords(request.getfixturevalue("app"))
+    yield
+    hash_with(QUICK_HASHER)
 
 
 @pytest.fixture(params=DATABASES)

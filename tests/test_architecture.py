@@ -25,7 +25,7 @@ LAYERS = [
     ("slugs", "targets"),
     ("actor", "clock", "config", "errors", "events", "outgoing", "rules", "wakeups"),
     ("crypto", "db", "json_gate", "logs"),
-    ("leases",),
+    ("leases", "reencryption"),
     ("jobs", "mail", "pages", "rest", "stamps"),
     ("idempotency", "limits"),
     ("accounts",),
@@ -36,15 +36,15 @@ LAYERS = [
     ("webhooks",),
     ("records",),
     ("workflows",),
-    ("readiness",),
-    ("apidocs", "cli", "console", "cors", "extensions", "health", "routes"),
+    ("backups", "doctor", "readiness"),
+    ("apidocs", "cli", "console", "cors", "extensions", "health", "metrics", "routes"),
     ("app",),
 ]
 HEIGHT = {name: height for height, layer in enumerate(LAYERS) for name in layer}
 
 # Where a request may be known: the edge, and what stands around it.
 EDGE = re.compile(
-    r"app\.(.+routes|cors|auth\.guard|(auth|sso)\.answers|console(\..+)?|rest|logs|pages|json_gate|errors)$"
+    r"app\.(.+routes|cors|metrics|auth\.guard|(auth|sso)\.answers|console(\..+)?|rest|logs|pages|json_gate|errors)$"
 )
 REQUEST = {"request", "g", "session", "abort", "redirect", "make_response", "jsonify"}
 PAGES = {"app.apidocs": {"make_response"}}

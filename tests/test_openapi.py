@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 from flask import Flask
 from jsonschema import Draft202012Validator
-from openapi_spec_validator import OpenAPIV31SpecValidator
 from werkzeug.test import TestResponse
 
 from app import create_app
 from app.rest import Access, access_of
 from tests.builders import PASSWORD, Caller, Cast, make_collection, make_record
 from tests.conftest import settings_for
+from tests.valid_openapi import check_valid
 
 VERBS = {"get", "post", "put", "patch", "delete"}
 # Pages and files for people, and the description itself.
@@ -73,7 +73,7 @@ def template(rule: str) -> str:
 
 
 def test_it_is_valid_and_names_the_version(spec: dict[str, Any]) -> None:
-    OpenAPIV31SpecValidator(spec).validate()
+    check_valid(spec)
     assert spec["openapi"] == "3.1.0"
     assert (spec["info"]["title"], spec["info"]["version"]) == ("Atrium", "0.1.0")
     assert spec["info"]["description"]
@@ -125,7 +125,7 @@ def test_every_operation_documents_its_errors(described: Flask, spec: dict[str, 
             expected.add("404")
         assert expected <= documented, name
         assert ("401" in documented) == (access is not Access.PUBLIC) or re.search(
-            "auth/|saml/", name
+            "auth/|saml/|/metrics", name
         )
         assert [s for s in documented if s[0] in "23"], name
         assert not {"default", "500"} & documented, name

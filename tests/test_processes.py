@@ -13,6 +13,8 @@ from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
 
+import requests
+
 from tests import services
 from tests.builders import PASSWORD
 from tests.processes import PROJECT, environment, free_port, procfile, started, wait_for
@@ -32,6 +34,7 @@ def test_release_web_and_worker_do_the_main_job(tmp_path: Path) -> None:
         SERVICE_BASE_URL=address,
         SERVICE_SUPERADMIN_EMAIL="root@system.example",
         SERVICE_SUPERADMIN_PASSWORD=PASSWORD,
+        SERVICE_METRICS_TOKEN=PASSWORD,
     )
     subprocess.run(shlex.split(commands["release"]), cwd=PROJECT, env=env, check=True)
     web, worker = shlex.split(commands["web"]), shlex.split(commands["worker"])
@@ -45,8 +48,19 @@ def test_release_web_and_worker_do_the_main_job(tmp_path: Path) -> None:
         assert refused(port, "x" * 7000) == (401, "unauthorized")
         root = {"account": "system", "email": "root@system.example", "password": PASSWORD}
         assert post(f"{address}/api/v1/auth/login", root)["user"]["role"] == "admin"
+        assert answered(address, 20) >= 20
         serving.terminate()
         assert serving.wait(STOP_WITHIN_SECONDS) == 0
+
+
+def answered(address: str, times: int) -> float:
+    """How often `/health` answered, by all web processes together."""
+    for _ in range(times):
+        requests.get(f"{address}/health", timeout=10)
+    shown = {"Authorization": f"Bearer {PASSWORD}"}
+    text = requests.get(f"{address}/metrics", headers=shown, timeout=10).text
+    sample = 'atrium_requests_total{method="GET",route="/health",status="200"} '
+    return float(text.partition(sample)[2].partition("\n")[0])
 
 
 def refused(port: int, text: str) -> tuple[int, str]:

@@ -106,7 +106,7 @@ def add(account_id: str, group_id: str, user_id: str, *, by: str | None = None) 
         key = {"account_id": group.account_id, "group_id": group.id, "user_id": user.id}
         if session.get(GroupMember, tuple(key.values())) is None:
             session.add(GroupMember(**key))
-            user.version += 1
+            accounts.outdate(user)
             session.flush()
         return group
 
@@ -120,7 +120,7 @@ def remove(account_id: str, group_id: str, user_id: str) -> None:
         if member is None:
             raise NotFound("This user is not in the group.")
         session.delete(member)
-        user.version += 1
+        accounts.outdate(user)
         session.flush()
 
 

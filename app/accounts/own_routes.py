@@ -11,13 +11,21 @@ from app import rest
 from app.accounts import people, roles, sso_settings, tenants
 from app.accounts.models import Account, User
 from app.accounts.schemas import (
+    ALLOW_ADMIN,
+    DOMAINS,
+    FRAGMENT,
     FULL_ACCOUNT,
+    GROUP_ROLES,
+    IGNORED,
     PAGE,
+    PROVISIONING,
     ROLE,
     USER,
     ChangedUser,
     FullAccountView,
+    GroupRole,
     NewMember,
+    OwnAccountBody,
     RolePage,
     TeamArgs,
     UserPage,
@@ -47,25 +55,6 @@ OWN = {
     "sso_ignored_groups": [],
     "sso_tokens_in_fragment": False,
 }
-PROVISIONING = (
-    "Whether people who sign in by a provider for the first time become users. Null: by the"
-    " account's own providers yes, by those of the system no."
-)
-DOMAINS = "The domains whose proved addresses become users; none named: every address may."
-GROUP_ROLES = "The role that members of a provider's group are given at sign-in; the first counts."
-ALLOW_ADMIN = "Whether a sign-in may give the role `admin`."
-IGNORED = (
-    "The groups of `sso_group_roles` that count for nothing at present: their role is `admin` while"
-    " `sso_allow_admin` is off, or there is no such role any more."
-)
-FRAGMENT = "Whether browsers return with the tokens in the fragment, not with a one-time code."
-
-
-class GroupRole(rest.Schema):
-    """A provider's group, and the role that its members are given."""
-
-    group = rest.Text(shortest=1, longest=300, required=True)
-    role = rest.Text(shortest=1, longest=100, required=True)
 
 
 def _sso(name: str, default: Any, text: str) -> dict[str, Any]:
@@ -112,30 +101,6 @@ class OwnAccountView(FullAccountView):
     def tell_ignored(self, shown: dict[str, Any], account: Account, **options: Any) -> Any:
         """What of the mapping counts for nothing."""
         return shown | {"sso_ignored_groups": sso_settings.ignored(account.settings)}
-
-
-class OwnAccountBody(rest.Schema):
-    """What of the own account to change."""
-
-    name = rest.Text(shortest=1, longest=200)
-    allowed_redirect_uris = ma.fields.List(
-        rest.Text(longest=2000), validate=ma.validate.Length(max=50)
-    )
-    default_redirect_uri = rest.Text(longest=2000, allow_none=True)
-    cors_origins = ma.fields.List(rest.Text(longest=300), validate=ma.validate.Length(max=50))
-    sso_provisioning = rest.Flag(allow_none=True, metadata={"description": PROVISIONING})
-    sso_email_domains = ma.fields.List(
-        rest.Text(longest=253),
-        validate=ma.validate.Length(max=50),
-        metadata={"description": DOMAINS},
-    )
-    sso_group_roles = ma.fields.List(
-        ma.fields.Nested(GroupRole),
-        validate=ma.validate.Length(max=200),
-        metadata={"description": GROUP_ROLES},
-    )
-    sso_allow_admin = rest.Flag(metadata={"description": ALLOW_ADMIN})
-    sso_tokens_in_fragment = rest.Flag(metadata={"description": FRAGMENT})
 
 
 @blueprint.route("", methods=["GET"])

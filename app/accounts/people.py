@@ -167,7 +167,7 @@ def locked(session: Session, scope: str | None, user_id: str) -> User:
     """One user, whom nobody else changes before the transaction ends. Raises NotFound."""
     user = get(scope, user_id)
     # The account's row puts those in order who would each take the last admin but one.
-    session.execute(sa.select(Account.id).where(Account.id == user.account_id).with_for_update())
+    accounts.locked(user.account_id)
     session.expire(user)
     return get(scope, user_id)
 
@@ -196,6 +196,6 @@ def _check_may_lose(session: Session, user: User, *, stays_admin: bool, by: str 
 
 
 def _touch(session: Session, user: User) -> None:
-    user.version += 1
+    accounts.outdate(user)
     session.flush()
     session.refresh(user)

@@ -151,3 +151,48 @@ class ChangedRole(rest.Schema):
 
     name = rest.Text(longest=100, shortest=1)
     description = rest.Text(longest=1000, allow_none=True)
+
+
+PROVISIONING = (
+    "Whether people who sign in by a provider for the first time become users. Null: by the"
+    " account's own providers yes, by those of the system no."
+)
+DOMAINS = "The domains whose proved addresses become users; none named: every address may."
+GROUP_ROLES = "The role that members of a provider's group are given at sign-in; the first counts."
+ALLOW_ADMIN = "Whether a sign-in may give the role `admin`."
+IGNORED = (
+    "The groups of `sso_group_roles` that count for nothing at present: their role is `admin` while"
+    " `sso_allow_admin` is off, or there is no such role any more."
+)
+FRAGMENT = "Whether browsers return with the tokens in the fragment, not with a one-time code."
+
+
+class GroupRole(rest.Schema):
+    """A provider's group, and the role that its members are given."""
+
+    group = rest.Text(shortest=1, longest=300, required=True)
+    role = rest.Text(shortest=1, longest=100, required=True)
+
+
+class OwnAccountBody(rest.Schema):
+    """What of the own account to change."""
+
+    name = rest.Text(shortest=1, longest=200)
+    allowed_redirect_uris = ma.fields.List(
+        rest.Text(longest=2000), validate=ma.validate.Length(max=50)
+    )
+    default_redirect_uri = rest.Text(longest=2000, allow_none=True)
+    cors_origins = ma.fields.List(rest.Text(longest=300), validate=ma.validate.Length(max=50))
+    sso_provisioning = rest.Flag(allow_none=True, metadata={"description": PROVISIONING})
+    sso_email_domains = ma.fields.List(
+        rest.Text(longest=253),
+        validate=ma.validate.Length(max=50),
+        metadata={"description": DOMAINS},
+    )
+    sso_group_roles = ma.fields.List(
+        ma.fields.Nested(GroupRole),
+        validate=ma.validate.Length(max=200),
+        metadata={"description": GROUP_ROLES},
+    )
+    sso_allow_admin = rest.Flag(metadata={"description": ALLOW_ADMIN})
+    sso_tokens_in_fragment = rest.Flag(metadata={"description": FRAGMENT})

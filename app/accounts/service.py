@@ -40,6 +40,23 @@ def create_account(name: str, slug: str, *, slug_field: str = "account_slug") ->
         return account
 
 
+def locked(account_id: str) -> Account | None:
+    """An account as it is, kept from other changes until the transaction ends."""
+    # References to the account may still be made: only its key is not to change.
+    locked = sa.select(Account).where(Account.id == account_id.lower())
+    locked = locked.with_for_update(key_share=True)
+    return db.db.session.scalar(locked.execution_options(populate_existing=True))
+
+
+def outdate(user: User) -> None:
+    """Let everybody read a user anew, however many change it at the same moment."""
+    # Of two that count up from the same version one would be lost, and a cache never told.
+    session = db.db.session
+    session.flush()
+    session.refresh(user, ["version"], with_for_update={"of": User, "key_share": True})
+    user.version += 1
+
+
 def create_user(
     account_id: str,
     *,
@@ -78,7 +95,7 @@ def join_group(user: User, name: str) -> None:
         group_id = session.scalars(sa.select(Group.id).where(*mine)).one()
         member = GroupMember(account_id=user.account_id, group_id=group_id, user_id=user.id)
         session.add(member)
-        user.version += 1
+        outdate(user)
         session.flush()
         session.refresh(user, ["groups"])
 
@@ -88,7 +105,7 @@ def prove(user: User) -> None:
     with db.transaction():
         if not user.email_verified:
             events.publish(events.AddressProved(user.account_id, user.id))
-            user.version += 1
+            outdate(user)
         mark_verified(user)
 
 
@@ -123,6 +140,15 @@ def email_key(email: str) -> str:
     except ValueError:  # no address, and no more than text
         email = unicodedata.normalize("NFC", email)
     return email.lower()
+
+
+def domain_key(domain: str) -> str:
+    """The form in which domains are compared: one for all spellings, in ASCII."""
+    domain = domain.strip().lower()
+    try:
+        return str(validate_email(f"x@{domain}", check_deliverability=False).ascii_domain)
+    except ValueError:  # no domain of addresses, and no more than text
+        return domain
 
 
 def email_problem(email: str, field: str = "email") -> dict[str, object] | None:

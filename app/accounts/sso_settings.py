@@ -9,6 +9,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from app import db
+from app.accounts import service as accounts
 from app.accounts.models import ADMIN, Role
 from app.errors import problem
 
@@ -23,12 +24,23 @@ Mapped = Sequence[Mapping[str, str]]
 DOMAIN = re.compile(r"[a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)+")
 
 
+def saved(given: Mapping[str, Any], present: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings with those that are given. An account that never mapped a group maps none."""
+    kept = {name: given[name] for name in NAMES if name in given}
+    if not kept.get("sso_group_roles") and present.get("sso_group_roles") is None:
+        kept.pop("sso_group_roles", None)
+    if "sso_email_domains" in kept:
+        keys = [accounts.domain_key(one) for one in kept["sso_email_domains"]]
+        kept["sso_email_domains"] = list(dict.fromkeys(keys))
+    return {**present, **kept}
+
+
 def problems(body: Mapping[str, Any], present: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Everything that is wrong with these settings of an account."""
     found = [
         problem("sso_email_domains", "pattern_mismatch", f"This is no domain: {one[:100]}")
         for one in body.get("sso_email_domains", ())
-        if not DOMAIN.fullmatch(one)
+        if not DOMAIN.fullmatch(accounts.domain_key(one))
     ]
     settings = {**present, "sso_allow_admin": body.get("sso_allow_admin", _allows(present))}
     return found + mapping_problems(body.get("sso_group_roles", ()), settings)
@@ -44,7 +56,7 @@ def mapping_problems(mapping: Mapped, present: Mapping[str, Any]) -> list[dict[s
     due = [one for one in mapping if one not in kept]
     if not due:
         return []
-    known, allow_admin = _role_names(), _allows(present)
+    known, allow_admin = role_names(), _allows(present)
     found = []
     for one in due:
         if one["role"] not in known:
@@ -58,7 +70,7 @@ def mapping_problems(mapping: Mapped, present: Mapping[str, Any]) -> list[dict[s
 
 def counting(mapping: Mapped, settings: Mapping[str, Any]) -> Mapped:
     """What of a mapping counts: no role that is gone, and `admin` only where that is allowed."""
-    known = _role_names() if mapping else ()
+    known = role_names() if mapping else ()
     allowed = _allows(settings)
     return [one for one in mapping if one["role"] in known and (allowed or one["role"] != ADMIN)]
 
@@ -70,7 +82,8 @@ def ignored(settings: Mapping[str, Any]) -> list[str]:
     return [one["group"] for one in mapping if one not in counts]
 
 
-def _role_names() -> set[str]:
+def role_names() -> set[str]:
+    """The names of all roles."""
     return set(db.db.session.scalars(sa.select(Role.name)))
 
 

@@ -27,7 +27,6 @@ OWN_SETTINGS = (
     "allowed_redirect_uris",
     "default_redirect_uri",
     "cors_origins",
-    *sso_settings.NAMES,
 )
 
 
@@ -51,10 +50,17 @@ def page(asked: Mapping[str, Any]) -> tuple[list[Account], int]:
 
 def get(account_id: str) -> Account:
     """One account. Raises NotFound."""
-    account = db.db.session.get(Account, account_id.lower())
+    return _open(db.db.session.get(Account, account_id.lower()))
+
+
+def _open(account: Account | None) -> Account:
     if account is None or account.closed_at is not None:
         raise NotFound("There is no such account.")
     return account
+
+
+def _locked(account_id: str) -> Account:
+    return _open(accounts.locked(account_id))
 
 
 def create(name: str, slug: str | None) -> Account:
@@ -71,7 +77,7 @@ def change(account_id: str, body: Mapping[str, Any]) -> Account:
     """Rename, suspend or resume an account; suspended, its users and keys are refused at once."""
     _refuse([accounts.name_problem(body.get("name", ""))])
     with db.transaction() as session:
-        account = get(account_id)
+        account = _locked(account_id)
         if account.id == SYSTEM_ACCOUNT_ID and body.get("is_active") is False:
             raise Conflict("The system account cannot be suspended.")
         for name, value in body.items():
@@ -83,15 +89,14 @@ def change(account_id: str, body: Mapping[str, Any]) -> Account:
 
 def change_own(account_id: str, body: Mapping[str, Any]) -> Account:
     """Change an account's name and settings, as its own admins may. Raises InvalidValues."""
-    wrong_uris = [_uri_problem(*uri) for uri in _uris(body)]
-    wrong_sso = sso_settings.problems(body, get(account_id).settings)
-    _refuse([accounts.name_problem(body.get("name", "")), *wrong_uris, *wrong_sso])
+    wrong = [accounts.name_problem(body.get("name", ""))]
+    wrong += [_uri_problem(*uri) for uri in _uris(body)]
     with db.transaction() as session:
-        account = get(account_id)
+        account = _locked(account_id)
+        _refuse([*wrong, *sso_settings.problems(body, account.settings)])
         account.name = body.get("name", account.name)
-        account.settings = account.settings | {
-            name: body[name] for name in OWN_SETTINGS if name in body
-        }
+        own = {name: body[name] for name in OWN_SETTINGS if name in body}
+        account.settings = sso_settings.saved(body, account.settings) | own
         account.version += 1
         if "cors_origins" in body:
             _list_origins(account.id, body["cors_origins"])
@@ -110,7 +115,7 @@ def _list_origins(account_id: str, origins: Sequence[str]) -> None:
 def close(account_id: str) -> None:
     """Close an account at once; a job removes its data piece by piece."""
     with db.transaction() as session:
-        account = get(account_id)
+        account = _locked(account_id)
         if account.id == SYSTEM_ACCOUNT_ID:
             raise Conflict("The system account cannot be deleted.")
         account.is_active, account.closed_at = False, clock.now()

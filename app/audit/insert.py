@@ -195,7 +195,9 @@ class _Lines:
         self, links: Iterable[tuple[int, str, str]], entries: Sequence[Entry]
     ) -> Iterator[str]:
         for entry, (id, previous, self.checksum) in zip(entries, links, strict=True):
-            texts: list[str] = [*map(_copied, entry[:HASHES]), *map(str, entry[HASHES:])]
+            texts: list[Any] = ["\\N" if text is None else text for text in entry]
+            if _SPECIAL.search("".join(filter(None, entry[:HASHES]))):  # few have any
+                texts[:HASHES] = map(_copied, entry[:HASHES])
             texts += (str(id), previous, self.checksum, self._end)
             yield "\t".join(texts)
 

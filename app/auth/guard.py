@@ -59,16 +59,19 @@ def caller_if_any() -> str | None:
 def optimistic(view: View) -> View:
     """Let a view work with cached rights and definitions, which its own statements check.
 
-    Whatever fails, a refusal included, may be due to something out of date: the view is then run
-    again with everything loaded anew. It must therefore do all its writing in one transaction.
+    Whatever fails, a refusal included, may be due to something out of date: unless all that the
+    refusal relied on is still true, the view is then run again with everything loaded anew. It
+    must therefore do all its writing in one transaction.
     """
 
     @wraps(view)
     def run(*args: Any, **options: Any) -> Any:
         try:
-            return view(*args, **options)
+            with stamps.noting() as relied:
+                return view(*args, **options)
         except AppError:
-            pass
+            if stamps.hold([g.principal, *relied]):
+                raise
         except (stamps.Stale, DBAPIError) as error:
             _check_out_of_date(error)
         for _ in range(RERUNS):  # under a row of schema changes even what is new gets old

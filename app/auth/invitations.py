@@ -140,33 +140,48 @@ def accept(token: str, password: str, name: str | None) -> User:
         raise _not_open()
     password_hash = passwords.hash(password)
     with db.transaction() as session:
-        invitation = by_token(token)
-        # One conditional update: of two who accept at once, one wins.
-        taken: Any = session.execute(
-            sa.update(Invitation)
-            .where(
-                Invitation.account_id == invitation.account_id,
-                Invitation.id == invitation.id,
-                Invitation.state == PENDING,
-                Invitation.expires_at > clock.now(),
-            )
-            .values(state=ACCEPTED, accepted_at=clock.now())
-        )
-        if taken.rowcount != 1:
-            raise _not_open()
-        return _join(session, invitation, password_hash, name)
+        return _join(session, by_token(token), name, password_hash=password_hash)
+
+
+def open_for(account_id: str, email: str) -> Invitation | None:
+    """The newest open invitation of an address; none where nobody joins by one."""
+    if config.current().registration == "off":
+        return None
+    mine = (Invitation.account_id == account_id, Invitation.email_key == accounts.email_key(email))
+    chosen = sa.select(Invitation).where(*mine, *_is_open(), Invitation.role_id.is_not(None))
+    newest = (Invitation.created_at.desc(), Invitation.id.desc())
+    return db.db.session.scalar(chosen.order_by(*newest).limit(1))
+
+
+def accept_by_sign_in(invitation: Invitation, name: str | None, provider: str) -> User:
+    """Join the account by a provider that proves the invited address. Raises BadRequest."""
+    with db.transaction() as session:
+        return _join(session, invitation, name, password_hash=None, auth_provider=provider)
+
+
+def _is_open() -> tuple[Any, ...]:
+    return (Invitation.state == PENDING, Invitation.expires_at > clock.now())
 
 
 def _not_open() -> BadRequest:
     return BadRequest("This invitation is not open any more.", error="invalid_token")
 
 
-def _join(session: Session, invitation: Invitation, hash: str, name: str | None) -> User:
+def _join(session: Session, invitation: Invitation, name: str | None, **born: Any) -> User:
+    # One conditional update: of two who accept at once, one wins.
+    mine = (Invitation.account_id == invitation.account_id, Invitation.id == invitation.id)
+    taken: Any = session.execute(
+        sa.update(Invitation)
+        .where(*mine, *_is_open())
+        .values(state=ACCEPTED, accepted_at=clock.now())
+    )
+    if taken.rowcount != 1:
+        raise _not_open()
     role = session.get_one(Role, invitation.role_id)
     user = accounts.create_user(
-        invitation.account_id, email=invitation.email, password_hash=hash, role=role.name, name=name
+        invitation.account_id, email=invitation.email, role=role.name, name=name, **born
     )
-    # The link came by mail to this address: that proves it, and who acts.
+    # The link came by mail to this address, or a provider vouches: that proves it, and who acts.
     actor.identify(user.id, user.email, user.name)
     accounts.mark_verified(user)
     wanted = (Group.account_id == invitation.account_id, Group.id.in_(invitation.groups))

@@ -72,7 +72,7 @@ def verify(token: str, *, by: str | None = None) -> User:
         if used := links.use(token, CHANGE):
             user, email = used
             people.set_email(user, email)
-            user.version += 1
+            accounts.outdate(user)
             _note(user, by)
             return user
     raise links.not_valid()
@@ -102,7 +102,7 @@ def change_profile(caller: Principal, body: Mapping[str, Any], address: str | No
         user = auth.user_of(caller)
         if "name" in body:
             user.name = body["name"]
-            user.version += 1
+            accounts.outdate(user)
         if moves:
             ask_to_change(user, email)
         session.flush()

@@ -10,6 +10,7 @@ from flask import flash, redirect, render_template, request, url_for
 from werkzeug.wrappers import Response as BaseResponse
 
 from app.errors import AppError, InvalidValues, problem
+from app.rest import Schema
 
 Page = tuple[str, int]
 # Refusals that a form can tell of; whatever else goes wrong has a page of its own.
@@ -66,6 +67,22 @@ def sent(*names: str, chosen: str | None = None) -> Form:
         return Form(values)
     several = [one.replace("\0", "") for one in request.form.getlist(chosen)[:MOST_CHOSEN]]
     return Form({**values, chosen: ""}, several)
+
+
+def fitting(schema: Schema, body: dict[str, Any]) -> dict[str, Any]:
+    """A body that the API would take. Raises InvalidValues for what does not fit its schema."""
+    found = [
+        problem(name, "too_long", _first(told)) for name, told in schema.validate(body).items()
+    ]
+    if found:
+        raise InvalidValues(found)
+    return body
+
+
+def _first(told: Any) -> str:
+    while not isinstance(told, str):
+        told = next(iter(told.values() if isinstance(told, Mapping) else told))
+    return told
 
 
 def text(name: str) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from flask import redirect, render_template, request, url_for
 from werkzeug.wrappers import Response as BaseResponse
 
+from app import config
 from app.auth import service as auth
 from app.auth.guard import account_of_host
 from app.console import (
@@ -99,7 +100,9 @@ def submit_sign_in() -> BaseResponse | Page:
 
 
 def _sign_in_page(form: Form) -> Page:
-    _, offered = providers.offered(form["account"])
+    settings = config.current()
+    only = settings.single_tenant_account if settings.single_tenant else None
+    _, offered = providers.offered(form["account"] or only)
     return form.page(guard.SIGN_IN, offered=offered, sso=providers.any_enabled())
 
 

@@ -9,6 +9,7 @@ from werkzeug.wrappers import Response as BaseResponse
 
 from app.accounts import sso_settings, tenants
 from app.accounts.models import SYSTEM_ACCOUNT_ID
+from app.accounts.schemas import OwnAccountBody
 from app.console import forms, guard, lists, places, sso_form
 from app.console.blueprint import blueprint
 from app.console.forms import Form, Page, told
@@ -16,8 +17,8 @@ from app.console.places import Place
 from app.errors import AppError
 from app.rest import public
 from app.sso import codes, providers, refusals, roles, service, sign_in, trials
-from app.sso.answers import cookie_of, leave_for, started
-from app.sso.models import CONSOLE, OAUTH, TEST, ProviderSetting
+from app.sso.answers import begin_in_console, cookie_of, leave_for, to_base
+from app.sso.models import OAUTH, TEST, ProviderSetting
 from app.sso.providers import Provider
 
 OF_ACCOUNT = "/console/sso/<uuid:account_id>"
@@ -49,9 +50,10 @@ def change_sign_in(account_id: str) -> Page | BaseResponse:
     """Say who becomes a user and with which role, or try that."""
     place, form = places.found(account_id), forms.sent(*sso_form.OF_ACCOUNT)
     try:
-        body = sso_form.account_body(form)
+        body = forms.fitting(OwnAccountBody(), sso_form.account_body(form))
         if request.form.get("try"):
-            return _overview(place, form, roles.plan(body["sso_group_roles"], by=place.by))
+            tried = {name: body[name] for name in ("sso_group_roles", "sso_allow_admin")}
+            return _overview(place, form, roles.plan(tried, by=place.by))
         tenants.change_own(place.account.id, body)
     except AppError as error:
         return _overview(place, form.refused(error))
@@ -144,6 +146,8 @@ def test_provider(account_id: str, setting_id: str) -> BaseResponse:
     """Go through a sign-in that signs nobody in, to see what it would come to."""
     place = places.found(account_id)
     row = service.get(setting_id, by=place.by)
+    if away := to_base():
+        return away
     account = service.account_named(place.account.id)
     connection = service.connection(account, row.category, row.provider_name, tried=True)
     url, begun = sign_in.start(connection, TEST, redirect_uri=None, client_state=None)
@@ -155,8 +159,7 @@ def test_provider(account_id: str, setting_id: str) -> BaseResponse:
 @guard.open_to_all
 def start_sso(category: str, provider: str) -> BaseResponse:
     """Sign in to the console by a provider."""
-    args = {"account": request.args.get("account", "")[:200]}
-    return leave_for(*started(category, provider, CONSOLE, args))
+    return begin_in_console(category, provider, request.args.get("account", "")[:200])
 
 
 @blueprint.get("/console/sso/finish")

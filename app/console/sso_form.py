@@ -118,12 +118,14 @@ def of_account(account: Account) -> Form:
 
 def account_body(form: Form) -> dict[str, Any]:
     """What that form asks for. Raises InvalidValues."""
+    if form["sso_provisioning"] not in PROVISIONING:
+        raise InvalidValues([problem("sso_provisioning", "invalid_option", "Choose one of these.")])
     lines = [line.rpartition("=") for line in form["sso_group_roles"].splitlines() if line.strip()]
     if any(not group.strip() or not role.strip() for group, _, role in lines):
         message = "Write one line for each group: its name, an equals sign, the role."
         raise InvalidValues([problem("sso_group_roles", "pattern_mismatch", message)])
     return {
-        "sso_provisioning": PROVISIONING.get(form["sso_provisioning"]),
+        "sso_provisioning": PROVISIONING[form["sso_provisioning"]],
         "sso_email_domains": form["sso_email_domains"].split(),
         "sso_group_roles": [{"group": g.strip(), "role": r.strip()} for g, _, r in lines],
         "sso_allow_admin": bool(form["sso_allow_admin"]),

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
+import secrets
 from typing import Any
-from urllib.parse import urlencode
+from urllib.parse import quote, urlencode, urlsplit
 
 from flask import Flask, Response, jsonify, make_response, redirect, render_template, request
 from werkzeug.wrappers import Response as BaseResponse
@@ -11,8 +13,9 @@ from werkzeug.wrappers import Response as BaseResponse
 from app import config, errors, pages
 from app.accounts.models import Account
 from app.auth import service as auth
+from app.auth import tokens
 from app.auth.answers import answer_sign_in, origin, pair
-from app.auth.guard import account_of_request
+from app.auth.guard import account_of_host, account_of_request
 from app.auth.service import SignIn
 from app.errors import AppError
 from app.sso import codes, flows, service, sign_in
@@ -21,8 +24,10 @@ from app.sso.models import CONSOLE, SAML, TEST, Flow
 from app.sso.service import Connection
 from app.sso.sign_in import Ended
 
-NAMED_BY_STATE = 12
+NAMED_BY_MARK = 12
 CONSOLE_END = "/console/sso/finish"
+# The host name to end at, and the digest of what the browser holds there.
+BACK = re.compile(r"([a-z][a-z0-9-]{2,31})\.([0-9a-f]{64})")
 
 
 def init_app(app: Flask) -> None:
@@ -50,21 +55,57 @@ def started(
     return url, begun, connection
 
 
+def begin(category: str, provider: str, purpose: str, args: dict[str, Any]) -> BaseResponse:
+    """Send a browser to the provider, from the address that providers return it to."""
+    return to_base() or leave_for(*started(category, provider, purpose, args))
+
+
+def to_base(**more: str) -> BaseResponse | None:
+    """Lead a browser from an account's host name to the same path of the service's own.
+
+    Providers return there, and no other host is shown the cookie that the browser is known by.
+    """
+    if account_of_host() is None:
+        return None
+    told = account_of_request()
+    named = request.args.get("account") or told or ""
+    query = {**request.args.to_dict(), "account": named, **more}
+    there = f"{config.current().base_url}{quote(request.path)}?{urlencode(query)}"
+    return _unkept(redirect(there))
+
+
+def begin_in_console(category: str, provider: str, account: str) -> BaseResponse:
+    """Begin a sign-in to the console, which ends at the host name where it was begun."""
+    secret = secrets.token_urlsafe(32)
+    mark = tokens.digest(secret)
+    away = to_base(back=f"{account_of_host()}.{mark}")
+    if away is not None:
+        _give(away, mark, secret, posted=False)
+        return away
+    back = BACK.fullmatch(request.args.get("back", ""))
+    args = {"account": account, "client_state": back[0] if back else None}
+    return leave_for(*started(category, provider, CONSOLE, args))
+
+
 def bind(response: Any, begun: Begun, connection: Connection) -> Any:
     """Give the browser what tells it from others when it comes back."""
     posted = connection.provider.category == SAML or connection.provider.posts_callback
+    _give(response, begun.flow.state_hash, begun.browser, posted=posted)
+    response.headers["Cache-Control"] = "no-store"
+    return response
+
+
+def _give(response: Any, mark: str, secret: str, *, posted: bool) -> None:
     secure = config.current().base_url.startswith("https://")
     response.set_cookie(
-        _cookie_name(begun.flow),
-        begun.browser,
+        _cookie_name(mark),
+        secret,
         max_age=int(LIFETIME.total_seconds()),
         httponly=True,
         secure=secure,
         # Providers that post come from another site; without TLS no browser would take such one.
         samesite="None" if posted and secure else "Lax",
     )
-    response.headers["Cache-Control"] = "no-store"
-    return response
 
 
 def leave_for(url: str, begun: Begun, connection: Connection) -> BaseResponse:
@@ -75,14 +116,16 @@ def leave_for(url: str, begun: Begun, connection: Connection) -> BaseResponse:
 
 def cookie_of(flow: Flow) -> str | None:
     """What this browser was given when it began a flow."""
-    return request.cookies.get(_cookie_name(flow))
+    given = request.cookies.get(_cookie_name(flow.state_hash))
+    return given or request.cookies.get(_cookie_name(flow.browser_hash))
 
 
 def go_on(ended: Ended) -> BaseResponse:
     """Send the browser on to the client application, or to the console."""
     flow = ended.flow
     if flow.purpose in (CONSOLE, TEST):
-        return _unkept(redirect(sign_in.with_query(CONSOLE_END, {"code": ended.code})))
+        target = f"{_host_to_end_at(flow)}{CONSOLE_END}"
+        return _unkept(redirect(sign_in.with_query(target, {"code": ended.code})))
     state = _returned_state(flow)
     target = flow.redirect_uri or ""
     in_fragment = ended.account.settings.get("sso_tokens_in_fragment")
@@ -94,7 +137,7 @@ def go_on(ended: Ended) -> BaseResponse:
         target = sign_in.with_query(target, {"code": ended.code, **state})
     response = redirect(target)
     secure = config.current().base_url.startswith("https://")
-    response.delete_cookie(_cookie_name(flow), httponly=True, secure=secure)
+    response.delete_cookie(_cookie_name(flow.state_hash), httponly=True, secure=secure)
     return _unkept(response)
 
 
@@ -110,9 +153,18 @@ def _returned_state(flow: Flow) -> dict[str, str]:
     return dict.fromkeys(names, flow.client_state)
 
 
-def _cookie_name(flow: Flow) -> str:
+def _host_to_end_at(flow: Flow) -> str:
+    back, settings = BACK.fullmatch(flow.client_state or ""), config.current()
+    if flow.purpose != CONSOLE or not back or not settings.base_domain:
+        return ""
+    base = urlsplit(settings.base_url)
+    port = f":{base.port}" if base.port else ""
+    return f"{base.scheme}://{back[1]}.{settings.base_domain}{port}"
+
+
+def _cookie_name(mark: str) -> str:
     prefix = "__Host-" if config.current().base_url.startswith("https://") else ""
-    return f"{prefix}atrium_sso_{flow.state_hash[:NAMED_BY_STATE]}"
+    return f"{prefix}atrium_sso_{mark[:NAMED_BY_MARK]}"
 
 
 def _unkept(response: BaseResponse) -> BaseResponse:

@@ -179,7 +179,7 @@ def list_refusals(args: dict[str, Any]) -> dict[str, Any]:
 @account_admin
 def plan_group_roles(body: dict[str, Any]) -> dict[str, Any]:
     """Tell whose role a mapping of groups would change at the next sign-in; changes nothing."""
-    changes = roles.plan(body.get("sso_group_roles"), by=principal())
+    changes = roles.plan(body, by=principal())
     return {"changes": changes, "total": len(changes)}
 
 

@@ -197,6 +197,9 @@ class PlanBody(rest.Schema):
     sso_group_roles = ma.fields.List(
         ma.fields.Nested(MappedGroup), validate=ma.validate.Length(max=200)
     )
+    sso_allow_admin = rest.Flag(
+        metadata={"description": "Whether a group may give the role `admin`."}
+    )
 
 
 class PlannedChange(rest.Schema):

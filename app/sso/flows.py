@@ -13,6 +13,7 @@ from datetime import timedelta
 from typing import Any
 
 import sqlalchemy as sa
+from cryptography.fernet import InvalidToken
 from sqlalchemy.orm import Session
 
 from app import clock, crypto, db, jobs
@@ -98,8 +99,16 @@ def use(flow: Flow, category: str, provider: str, browser: str | None) -> None:
 
 
 def verifier_of(flow: Flow) -> str:
-    """The secret of PKCE."""
-    return crypto.decrypt(flow.verifier)
+    """The secret of PKCE. Raises StateRefused where no key reads it any more."""
+    return read(flow.verifier)
+
+
+def read(stored: str) -> str:
+    """What a flow keeps encrypted. Raises StateRefused where no key reads it any more."""
+    try:
+        return crypto.decrypt(stored)
+    except InvalidToken:
+        raise StateRefused("state", "It was begun under a key that is gone.") from None
 
 
 def give_code(
@@ -152,7 +161,6 @@ def _account_of(secret: str) -> Any:
 def purge(payload: Any) -> None:
     """Remove flows, seen assertions and refusals that are over."""
     now = clock.now()
-    with db.transaction() as session:
-        session.execute(sa.delete(Flow).where(Flow.expires_at <= now - KEPT))
-        session.execute(sa.delete(SeenAssertion).where(SeenAssertion.expires_at <= now))
-        session.execute(sa.delete(Refusal).where(Refusal.created_at <= now - REFUSALS_KEPT))
+    db.purge(Flow.__table__, Flow.expires_at <= now - KEPT)
+    db.purge(SeenAssertion.__table__, SeenAssertion.expires_at <= now)
+    db.purge(Refusal.__table__, Refusal.created_at <= now - REFUSALS_KEPT)

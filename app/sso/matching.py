@@ -13,9 +13,12 @@ import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
 from app import clock, db, events
+from app.accounts import people
 from app.accounts import service as accounts
 from app.accounts.models import SYSTEM_ACCOUNT_ID, Role, User
-from app.errors import Conflict
+from app.auth import invitations
+from app.auth.models import Invitation
+from app.errors import BadRequest, Conflict
 from app.sso import roles
 from app.sso.models import Flow, Identity
 from app.sso.refusals import NotInvited, SignInRefused
@@ -40,10 +43,11 @@ class Claimed:
 class Match:
     """What an identity comes to: a present user, or none and a new one is due."""
 
-    how: str  # "identity", "email" or "new"
+    how: str  # "identity", "email", "invitation" or "new"
     user: User | None
     identity: Identity | None
-    role: Role | None  # that the account's mapping gives
+    role: Role | None  # that the account's mapping gives, or the invitation
+    invitation: Invitation | None = None
 
 
 def find(connection: Connection, claimed: Claimed) -> Match:
@@ -58,6 +62,9 @@ def find(connection: Connection, claimed: Claimed) -> Match:
     user = _with_address(connection, claimed)
     if user is not None:
         return Match("email", _active(user), None, role)
+    invitation = _invitation(connection, claimed)
+    if invitation is not None:
+        return Match("invitation", None, None, invitation.role, invitation)
     _check_may_join(connection, claimed)
     return Match("new", None, None, role)
 
@@ -69,14 +76,18 @@ def settle(session: Session, connection: Connection, claimed: Claimed) -> tuple[
     """
     match = find(connection, claimed)
     user = match.user
-    new = given = user is None
-    if user is None:
+    new = user is None
+    given = match.how == "new"
+    if match.invitation is not None:
+        user = _invited(connection, claimed, match.invitation)
+    elif user is None:
         user = _provision(connection, claimed, match.role)
     elif match.how == "email":
+        user = _locked(session, user, claimed)
         given = _trust(user, connection)
     identity = match.identity or _link(session, connection, claimed, user, given=given)
     if not new:
-        roles.settle(user, identity, match.role)
+        roles.settle(user, identity, connection, claimed.groups)
     identity.groups, identity.last_used_at = claimed.groups, clock.now()
     _rename(user, connection, claimed)
     session.flush()
@@ -109,6 +120,21 @@ def _active(user: User) -> User:
     return user
 
 
+def _invitation(connection: Connection, claimed: Claimed) -> Invitation | None:
+    account_id = connection.account.id
+    if account_id == SYSTEM_ACCOUNT_ID or not claimed.email or not claimed.email_verified:
+        return None
+    return invitations.open_for(account_id, claimed.email)
+
+
+def _invited(connection: Connection, claimed: Claimed, invitation: Invitation) -> User:
+    try:
+        name = _clean_name(claimed.name)
+        return invitations.accept_by_sign_in(invitation, name, connection.provider.name)
+    except BadRequest:  # accepted or taken back meanwhile: seen at the next try
+        raise Conflict("This invitation has just been closed.") from None
+
+
 def _check_may_join(connection: Connection, claimed: Claimed) -> None:
     account = connection.account
     if account.id == SYSTEM_ACCOUNT_ID:
@@ -119,7 +145,7 @@ def _check_may_join(connection: Connection, claimed: Claimed) -> None:
     if not claimed.email or not accounts.is_email(claimed.email):
         raise NotInvited("email", "The provider tells no address.")
     domains = account.settings.get("sso_email_domains") or []
-    domain = claimed.email.rpartition("@")[2].lower()
+    domain = accounts.domain_key(claimed.email.rpartition("@")[2])
     if domains and not (claimed.email_verified and domain in domains):
         raise NotInvited("email", "The address is of no domain of the account, or not proved.")
     if _owner(account.id, claimed.email):
@@ -139,6 +165,13 @@ def _provision(connection: Connection, claimed: Claimed, role: Role | None) -> U
         email_verified=claimed.email_verified,
         email_verified_at=clock.now() if claimed.email_verified else None,
     )
+
+
+def _locked(session: Session, user: User, claimed: Claimed) -> User:
+    user = people.locked(session, user.account_id, user.id)
+    if user.email_key != accounts.email_key(claimed.email or ""):
+        raise Conflict("This user has just been given another address.")
+    return user
 
 
 def _trust(user: User, connection: Connection) -> bool:
@@ -185,7 +218,7 @@ def _rename(user: User, connection: Connection, claimed: Claimed) -> None:
     name = _clean_name(claimed.name)
     if name and user.name != name and user.auth_provider == connection.provider.name:
         user.name = name
-        user.version += 1
+        accounts.outdate(user)
 
 
 def _clean_name(name: Any) -> str | None:

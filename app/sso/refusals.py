@@ -42,6 +42,14 @@ class StateRefused(SignInRefused):
     message = "This sign-in cannot be completed. Begin again."
 
 
+class TooLarge(SignInRefused):
+    """A sign-in that is larger than any provider sends one."""
+
+    status = 413
+    error = "payload_too_large"
+    message = "This is larger than any provider's answer."
+
+
 class NotInvited(SignInRefused):
     """Somebody whom the account does not know, and does not let in."""
 

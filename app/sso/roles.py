@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import sqlalchemy as sa
+from sqlalchemy import orm
 
 from app import db, events
 from app.accounts import people, sso_settings
@@ -35,13 +36,18 @@ class Change:
 
 
 def due(connection: Connection, groups: Sequence[str]) -> Role | None:
-    """The role that members of these groups are to have; None where the account maps nothing."""
-    settings = connection.account.settings
-    mapping = settings.get("sso_group_roles") or []
-    if not mapping:
+    """The role that members of these groups are to have; None where the account maps nothing.
+
+    A mapping that was emptied still takes back what it gave.
+    """
+    if connection.account.settings.get("sso_group_roles") is None:
         return None
-    name = _chosen(sso_settings.counting(mapping, settings), groups)
-    return usual(name or _default(connection.config))
+    return usual(_mapped(connection, groups) or _default(connection.config))
+
+
+def _mapped(connection: Connection, groups: Sequence[str]) -> str | None:
+    settings = connection.account.settings
+    return _chosen(sso_settings.counting(settings.get("sso_group_roles") or [], settings), groups)
 
 
 def usual(name: str | None) -> Role:
@@ -56,12 +62,17 @@ def _default(config: Mapping[str, Any]) -> str | None:
     return name if name != ADMIN else None
 
 
-def settle(user: User, identity: Identity, role: Role | None) -> None:
-    """Give a user the mapped role, unless the present one was set by hand."""
-    if role is None or identity.given_role_id != user.role_id:
-        return
-    if people.give_role(user, role):
-        identity.given_role_id = role.id
+def settle(user: User, identity: Identity, connection: Connection, groups: Sequence[str]) -> None:
+    """Give a user the mapped role, unless the present one was set by hand.
+
+    A group counts whichever identity gave the present role; its absence only for that one.
+    """
+    role = due(connection, groups)
+    counts = identity.given_role_id == user.role_id
+    counts = counts or bool(_mapped(connection, groups) and is_given(user))
+    if role is not None and counts:
+        people.give_role(user, role)
+        identity.given_role_id = role.id if user.role_id == role.id else identity.given_role_id
 
 
 def is_given(user: User) -> bool:
@@ -87,33 +98,44 @@ def _defaults(account_id: str) -> dict[str, str | None]:
     return {row.provider_name: _default(row.config) for row in rows}
 
 
-def plan(mapping: GroupRoles | None, *, by: Principal) -> list[Change]:
-    """Who would change by a mapping (None: the present one), going by their last sign-ins.
+def plan(given: Mapping[str, Any], *, by: Principal) -> list[Change]:
+    """Who would change by these settings (the present ones where absent), by their last sign-ins.
 
     Raises InvalidValues for a mapping that could not be saved.
     """
     account = db.db.session.get_one(Account, by.one_account())
-    settings = account.settings
-    mapping = settings.get("sso_group_roles") or [] if mapping is None else mapping
-    found = sso_settings.mapping_problems(mapping, settings)
+    settings = sso_settings.saved(given, account.settings)
+    found = sso_settings.problems(given, account.settings)
     if found:
         raise InvalidValues(found)
-    counts = sso_settings.counting(mapping, settings)
-    defaults = _defaults(account.id)
+    mapping = settings.get("sso_group_roles")
+    counts = sso_settings.counting(mapping or [], settings)
+    known = sso_settings.role_names()
+    defaults = _defaults(account.id).items()
+    usual_roles = {name: role if role in known else VIEWER for name, role in defaults}
     changes = []
-    for identity, user in _given(account.id) if mapping else ():
-        usual_role = defaults.get(identity.provider_name) or VIEWER
-        becomes = _chosen(counts, identity.groups) or usual_role
-        if becomes != user.role_name:
+    for identity, user in _given(account.id, usual_roles) if mapping is not None else ():
+        mapped = _chosen(counts, identity.groups)
+        becomes = mapped or usual_roles[identity.provider_name]
+        concerned = mapped or identity.given_role_id == user.role_id
+        if concerned and becomes != user.role_name:
             changes.append(Change(user, identity.groups, user.role_name, becomes))
     return changes
 
 
-def _given(account_id: str) -> Iterable[tuple[Identity, User]]:
+def _given(account_id: str, names: Iterable[str]) -> Iterable[tuple[Identity, User]]:
+    # Who cannot sign in, or not by this provider, does not change.
+    giver = orm.aliased(Identity)
+    gave = (
+        giver.account_id == User.account_id,
+        giver.user_id == User.id,
+        giver.given_role_id == User.role_id,
+    )
     chosen = (
         sa.select(Identity, User)
         .join(User, sa.and_(User.account_id == Identity.account_id, User.id == Identity.user_id))
-        .where(Identity.account_id == account_id, Identity.given_role_id == User.role_id)
+        .where(Identity.account_id == account_id, Identity.provider_name.in_(names))
+        .where(User.is_active, sa.exists().where(*gave))
         .order_by(User.email_key, Identity.id)
     )
     return [(row[0], row[1]) for row in db.db.session.execute(chosen)]

@@ -7,6 +7,7 @@ from typing import Any
 import marshmallow as ma
 import orjson
 from flask import Response, request
+from werkzeug.exceptions import RequestEntityTooLarge
 from werkzeug.wrappers import Response as BaseResponse
 
 from app import rest
@@ -16,10 +17,10 @@ from app.rest import public
 from app.sso import codes, schemas, service, sign_in
 from app.sso.answers import (
     answer_provider,
+    begin,
     bind,
     cookie_of,
     go_on,
-    leave_for,
     named_account,
     started,
 )
@@ -130,9 +131,9 @@ def begin_saml(args: dict[str, Any]) -> Any:
     """
     as_json = request.accept_mimetypes.best == "application/json"
     as_json = as_json or request.headers.get("Sec-Fetch-Mode") == "cors"
-    url, begun, connection = started(SAML, args["provider"], API if as_json else BROWSER, args)
     if not as_json:
-        return leave_for(url, begun, connection)
+        return begin(SAML, args["provider"], BROWSER, args)
+    url, begun, connection = started(SAML, args["provider"], API, args)
     answer = {"url": url, "state": begun.flow.client_state}
     return bind(rest.respond(answer), begun, connection)
 
@@ -163,7 +164,8 @@ def end_saml_for_client(body: dict[str, Any]) -> Response:
     names = ("relay_state", "relay_state_too", "RelayState")
     relay_state = next((body[name] for name in names if name in body), "")
     told = account_of_request()
-    provider = sign_in.provider_of(relay_state, body.get("provider"))
+    named = body.get("provider")
+    provider = service.named_provider(SAML, named) if named else ""
     account = body.get("account") or told
     posted = Posted(provider, body["SAMLResponse"], relay_state, account)
     ended = sign_in.end_saml(posted, cookie_of, origin())
@@ -177,7 +179,7 @@ def end_saml_for_client(body: dict[str, Any]) -> Response:
 @public
 def begin_oauth(args: dict[str, Any], provider: str) -> BaseResponse:
     """Begin an OAuth sign-in in a browser."""
-    return leave_for(*started(OAUTH, provider, BROWSER, args))
+    return begin(OAUTH, provider, BROWSER, args)
 
 
 @browsers.route("/oauth/<provider>/callback", methods=["GET"])
@@ -208,7 +210,7 @@ def end_oauth_by_form(provider: str) -> BaseResponse:
 @public
 def begin_saml_in_browser(args: dict[str, Any], provider: str) -> BaseResponse:
     """Begin a SAML sign-in in a browser."""
-    return leave_for(*started(SAML, provider, BROWSER, args))
+    return begin(SAML, provider, BROWSER, args)
 
 
 @browsers.route("/saml/<provider>/acs", methods=["POST"])
@@ -221,10 +223,13 @@ def begin_saml_in_browser(args: dict[str, Any], provider: str) -> BaseResponse:
 @public
 def consume_assertion(args: dict[str, Any], provider: str) -> BaseResponse:
     """End a SAML sign-in: where the identity provider posts its response to."""
-    form = _sent(("SAMLResponse", "RelayState"))
     name = service.named_provider(SAML, provider)
     told = account_of_request()
     account = args.get("account") or told
+    try:
+        form = _sent(("SAMLResponse", "RelayState"))
+    except RequestEntityTooLarge:
+        sign_in.refuse_large(name, account, origin())
     posted = Posted(name, form["SAMLResponse"], form["RelayState"], account)
     return go_on(sign_in.end_saml(posted, cookie_of, origin()))
 

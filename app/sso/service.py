@@ -8,6 +8,8 @@ from typing import Any
 
 import orjson
 import sqlalchemy as sa
+import structlog
+from cryptography.fernet import InvalidToken
 
 from app import crypto, db, events
 from app.accounts.models import SYSTEM_ACCOUNT_ID, Account
@@ -18,6 +20,7 @@ from app.sso import providers, values
 from app.sso.models import ProviderSetting
 from app.sso.providers import HIDDEN, Provider
 
+log = structlog.get_logger()
 Body = Mapping[str, Any]
 NO_KEYS = "An API key cannot change how people sign in."
 TAKEN = "This provider is set up already at this level."
@@ -63,10 +66,7 @@ def get(setting_id: str, *, by: Principal) -> ProviderSetting:
         ProviderSetting.account_id == by.one_account(),
         ProviderSetting.id == setting_id.lower(),
     )
-    found = db.db.session.scalar(sa.select(ProviderSetting).where(*mine))
-    if found is None:
-        raise NotFound("There are no such settings.")
-    return found
+    return _found(db.db.session.scalar(sa.select(ProviderSetting).where(*mine)))
 
 
 def create(body: Body, *, by: Principal) -> ProviderSetting:
@@ -79,7 +79,7 @@ def create(body: Body, *, by: Principal) -> ProviderSetting:
         unknown = problem("provider_name", "invalid_option", error.message)
         raise InvalidValues([unknown]) from None
     config, found = values.checked(provider, body["config"])
-    _refuse(found)
+    _refuse([*found, *_problems_of_all(account_id, config)])
     with db.transaction() as session, _one_each():
         row = ProviderSetting(
             account_id=account_id,
@@ -99,18 +99,17 @@ def change(setting_id: str, body: Body, *, by: Principal) -> ProviderSetting:
     """Change settings; of `config` what is named, null takes out. Raises as `create` does."""
     by.refuse_key(NO_KEYS)
     row = get(setting_id, by=by)
-    changed = {name: body[name] for name in ("display_name", "enabled", "priority") if name in body}
-    if "config" in body:
-        provider = provider_of(row)
-        config, found = values.checked(provider, merged(row, body["config"]))
-        _refuse(found)
-        changed |= _split(provider, config)
-    with db.transaction() as session:
-        row = session.get_one(ProviderSetting, (row.account_id, row.id))
-        for name, value in changed.items():
-            setattr(row, name, value)
-        session.flush()
-    return row
+    while True:
+        # Looking names up takes its time, so no lock is held meanwhile; every change of a config
+        # encrypts its secrets anew, which tells whether somebody else was faster.
+        seen, changed = row.secrets, _changed(row, body)
+        with db.transaction() as session:
+            row = _locked(row.account_id, row.id)
+            if "config" not in body or row.secrets == seen:
+                for name, value in changed.items():
+                    setattr(row, name, value)
+                session.flush()
+                return row
 
 
 def delete(setting_id: str, *, by: Principal) -> None:
@@ -118,7 +117,29 @@ def delete(setting_id: str, *, by: Principal) -> None:
     by.refuse_key(NO_KEYS)
     row = get(setting_id, by=by)
     with db.transaction() as session:
-        session.delete(session.get_one(ProviderSetting, (row.account_id, row.id)))
+        session.delete(_locked(row.account_id, row.id))
+
+
+def _changed(row: ProviderSetting, body: Body) -> dict[str, Any]:
+    changed = {name: body[name] for name in ("display_name", "enabled", "priority") if name in body}
+    if "config" not in body:
+        return changed
+    provider = provider_of(row)
+    config, found = values.checked(provider, merged(row, body["config"]), row.config)
+    _refuse([*found, *_problems_of_all(row.account_id, config)])
+    return changed | _split(provider, config)
+
+
+def _locked(account_id: str, setting_id: str) -> ProviderSetting:
+    mine = (ProviderSetting.account_id == account_id, ProviderSetting.id == setting_id)
+    locked = sa.select(ProviderSetting).where(*mine).with_for_update()
+    return _found(db.db.session.scalar(locked.execution_options(populate_existing=True)))
+
+
+def _found(row: ProviderSetting | None) -> ProviderSetting:
+    if row is None:
+        raise NotFound("There are no such settings.")
+    return row
 
 
 def merged(row: ProviderSetting, given: Body) -> dict[str, Any]:
@@ -161,9 +182,10 @@ def connection(
     row = _effective(account.id, provider, tried) if account else None
     if account is None or row is None or not account.is_active:
         raise NotFound("This account has no such sign-in.")
-    return Connection(
-        account, provider, {**row.config, **_secrets(row)}, row.account_id == account.id
-    )
+    secrets = _secrets(row)
+    if not secrets.keys() >= set(provider.secrets):
+        raise NotFound("This sign-in misses its secret. An admin of the account can send it anew.")
+    return Connection(account, provider, {**row.config, **secrets}, row.account_id == account.id)
 
 
 def named_provider(category: str, name: str) -> str:
@@ -233,12 +255,23 @@ def _split(provider: Provider, config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _secrets(row: ProviderSetting) -> dict[str, Any]:
-    found: dict[str, Any] = orjson.loads(crypto.decrypt(row.secrets))
+    try:
+        found: dict[str, Any] = orjson.loads(crypto.decrypt(row.secrets))
+    except InvalidToken:  # encrypted with a key that the settings do not name any more
+        log.error("secrets cannot be read", account=row.account_id, provider=row.provider_name)
+        return {}
     return found
 
 
 def _one_each() -> Any:
     return db.conflict_on("provider_settings", "provider_name", "provider_name", TAKEN)
+
+
+def _problems_of_all(account_id: str, config: Body) -> list[values.Problem]:
+    if account_id != SYSTEM_ACCOUNT_ID or not config.get("allow_idp_initiated"):
+        return []
+    message = "An account allows this for itself, with settings of its own."
+    return [problem("config.allow_idp_initiated", "invalid_option", message)]
 
 
 def _refuse(found: list[values.Problem]) -> None:

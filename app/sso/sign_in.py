@@ -7,7 +7,7 @@ import secrets
 from base64 import b64decode, b64encode
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NoReturn
 from urllib.parse import urlencode, urlsplit, urlunsplit
 
 import orjson
@@ -23,7 +23,7 @@ from app.sso import flows, matching, refusals, service
 from app.sso.flows import Begun
 from app.sso.matching import Claimed
 from app.sso.models import API, BROWSER, CONSOLE, OAUTH, SAML, TEST, Flow, SeenAssertion
-from app.sso.refusals import SignInRefused, StateRefused, SwitchedOff
+from app.sso.refusals import SignInRefused, StateRefused, SwitchedOff, TooLarge
 from app.sso.service import Connection
 
 Cookie = Callable[[Flow], str | None]
@@ -48,7 +48,7 @@ class Returned:
 class Posted:
     """What was posted to an assertion consumer."""
 
-    provider: str
+    provider: str  # empty: that of the sign-in which the relay state names
     response: str
     relay_state: str
     account: str | None = None
@@ -131,13 +131,14 @@ def end_saml(came: Posted, cookie: Cookie, origin: Origin) -> Ended:
     flow = flows.named(_state_in(came.relay_state))
     named = service.account_named(came.account)
     account_id = _account_of(flow) if flow else named.id if named else None
-    with refusals.noted(account_id, SAML, came.provider, origin.ip_address):
+    provider = came.provider or (flow.provider_name if flow else "")
+    with refusals.noted(account_id, SAML, provider, origin.ip_address):
         if flow is None:
             connection, flow = _unasked(named, came)
             request_id = None
         else:
             _, account = _begun(flow, came.account)
-            flows.use(flow, SAML, came.provider, cookie(flow))
+            flows.use(flow, SAML, provider, cookie(flow))
             connection, request_id = _connection(account, flow), flow.request_id
         seen: list[saml.Asserted] = []
 
@@ -151,11 +152,11 @@ def end_saml(came: Posted, cookie: Cookie, origin: Origin) -> Ended:
         return _conclude(connection, flow, cookie(flow), ask, keep)
 
 
-def provider_of(relay_state: str, named: str | None) -> str:
-    """The SAML provider that a response is of: of its flow, else the one that is named."""
-    flow = flows.named(_state_in(relay_state))
-    found = flow.provider_name if flow and flow.category == SAML else named
-    return service.named_provider(SAML, found or "")
+def refuse_large(provider: str, account: str | None, origin: Origin) -> NoReturn:
+    """Refuse a response that is too large to be read. Raises TooLarge."""
+    named = service.account_named(account)
+    with refusals.noted(named.id if named else None, SAML, provider, origin.ip_address):
+        raise TooLarge("size", "The response is larger than any provider sends one.")
 
 
 def with_query(address: str, values: Mapping[str, str]) -> str:
@@ -186,9 +187,11 @@ def _conclude_once(
     with db.transaction() as session:
         keep(session)
         user, new = matching.settle(session, connection, claimed)
-        code = flows.give_code(
-            session, flow, account, needs_state=needs_state, user_id=user.id, is_new_user=new
-        )
+        outcome: dict[str, Any] = {"user_id": user.id, "is_new_user": new}
+        if flow.purpose == CONSOLE and flow.client_state:
+            # It ends at the host name where it was begun, and in the browser that has this there.
+            outcome["browser_hash"] = flow.client_state.rpartition(".")[2]
+        code = flows.give_code(session, flow, account, needs_state=needs_state, **outcome)
     return Ended(flow, account, user, new, code)
 
 
@@ -263,10 +266,19 @@ def _connection(account: Account, flow: Flow) -> Connection:
 
 
 def _unasked(named: Account | None, came: Posted) -> tuple[Connection, Flow]:
-    connection = service.connection(named, SAML, came.provider)
-    if not connection.config.get("allow_idp_initiated"):
+    if not came.provider:
+        raise StateRefused("state", "Nobody began this sign-in here.")
+    try:
+        connection = service.connection(named, SAML, came.provider)
+    except NotFound:
+        raise SwitchedOff("provider", "The account has no such sign-in.") from None
+    # What the system sets up for all would let one response into every account.
+    if not (connection.is_own and connection.config.get("allow_idp_initiated")):
         raise StateRefused("unsolicited", "Nobody began this sign-in here.")
-    target = return_address(connection, None)
+    try:
+        target = return_address(connection, None)
+    except InvalidValues:
+        raise SignInRefused("redirect_uri", "The account has no address to return to.") from None
     begun = flows.start(
         connection, BROWSER, redirect_uri=target, client_state=came.relay_state[:1000] or None
     )

@@ -47,7 +47,7 @@ def run(body: Mapping[str, Any], *, by: Principal) -> list[Step]:
         )
     )
     given = service.merged(kept, body["config"]) if kept else body["config"]
-    config, found = values.checked(provider, given)
+    config, found = values.checked(provider, given, kept.config if kept else {})
     if found:
         raise InvalidValues(found)
     account = db.db.session.get_one(Account, account_id)

@@ -35,14 +35,21 @@ def rules() -> Rules:
     return Rules(settings.private_targets, settings.production, SECONDS)
 
 
-def checked(provider: Provider, given: Mapping[str, Any]) -> tuple[dict[str, Any], list[Problem]]:
-    """The settings as they are kept, and everything that is wrong with them."""
+def checked(
+    provider: Provider, given: Mapping[str, Any], present: Mapping[str, Any] = {}
+) -> tuple[dict[str, Any], list[Problem]]:
+    """The settings as they are kept, and everything that is wrong with them.
+
+    A role that stands in the present ones may stay: it may have been deleted since.
+    """
     known = {one.name: one for one in provider.settings}
     kept: dict[str, Any] = {}
     found: list[Problem] = []
     for name, value in given.items():
         if name not in known:
             found.append(problem(f"config.{name}"[:200], "unknown_field", "No such setting."))
+        elif known[name].kind == providers.ROLE and value and value == present.get(name):
+            kept[name] = value
         elif value is not None and value != "":
             try:
                 kept[name] = _clean(known[name], value)

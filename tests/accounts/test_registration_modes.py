@@ -243,6 +243,7 @@ def test_nobody_joins_a_suspended_account(app: Flask, cast: Cast, set_to: Set) -
     assert users(cast) == 4
 
 
+@pytest.mark.usefixtures("real_hashes")
 def test_the_first_ones_at_once_make_one_account(app: Flask, cast: Cast, house: None) -> None:
     def register(number: int) -> int:
         body = {**ANN, "email": f"user{number}@house.example"}

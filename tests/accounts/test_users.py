@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from threading import Thread
 from typing import Any
 
 import pytest
 from flask import Flask
 
-from app.accounts.models import ADMIN
+from app.accounts import service as accounts
+from app.accounts.models import ADMIN, PII_GROUP, User
+from app.db import db, transaction
 from tests.builders import PASSWORD, Caller, Cast, make_collection, make_user
 from tests.mailbox import body_of, link_in, outbox, run_jobs
 from tests.parallel import at_once
@@ -323,3 +326,17 @@ def test_of_the_last_two_admins_at_once_one_stays(app: Flask, cast: Cast, loss: 
 def test_deleting_one_user_twice_at_once(cast: Cast) -> None:
     statuses = at_once(4, lambda i: cast.root.delete(f"users/{cast.bob.id}").status_code)
     assert sorted(statuses) == [204, 404, 404, 404]
+
+
+def test_of_two_changes_at_once_caches_are_told_both(app: Flask, cast: Cast) -> None:
+    other = Thread(target=cast.alice.patch, args=(f"account/users/{cast.bob.id}", {"name": "Bob"}))
+    with app.app_context(), transaction() as session:
+        bob = session.get_one(User, (cast.bob.account_id, cast.bob.id))
+        before = bob.version
+        other.start()
+        other.join(0.3)  # where the database does not have it wait
+        accounts.join_group(bob, PII_GROUP)
+    other.join()
+    with app.app_context():
+        bob = db.session.get_one(User, (cast.bob.account_id, cast.bob.id))
+        assert (bob.name, bob.version) == ("Bob", before + 2)

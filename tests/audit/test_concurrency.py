@@ -35,8 +35,10 @@ def write(settings: config.Config, number: int, count: int) -> None:
 def run(app: Flask, count: int) -> int:
     """Have all processes write. Returns how many entries there must be."""
     settings = app.extensions["atrium.config"]
-    spawn = multiprocessing.get_context("spawn")
-    workers = [spawn.Process(target=write, args=(settings, n, count)) for n in range(PROCESSES)]
+    # Each a process by itself, but for what all would load alike.
+    forked = multiprocessing.get_context("forkserver")
+    forked.set_forkserver_preload([__name__])
+    workers = [forked.Process(target=write, args=(settings, n, count)) for n in range(PROCESSES)]
     for worker in workers:
         worker.start()
     for worker in workers:

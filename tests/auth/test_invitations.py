@@ -186,6 +186,7 @@ def test_a_weak_password_is_400_and_uses_nothing_up(alice: Caller, anyone: Calle
     assert accept(anyone, token).status_code == 200
 
 
+@pytest.mark.usefixtures("real_hashes")
 def test_of_twenty_who_accept_at_once_one_joins(app: Flask, alice: Caller, anyone: Caller) -> None:
     token = invite(alice)["token"]
     answers = at_once(20, lambda _: accept(anyone, token))

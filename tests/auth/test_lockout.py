@@ -152,6 +152,7 @@ def test_guesses_at_once_are_all_counted(limited: Caller) -> None:
     assert statuses(2, limited, here) == [401, 429]
 
 
+@pytest.mark.usefixtures("real_hashes")
 def test_of_thirty_wrong_guesses_at_once_ten_are_answered(limited: Caller) -> None:
     here = address()
     seen = at_once(30, lambda n: login(limited, here, f"Wrong-horse-{n}").status_code)
@@ -159,6 +160,7 @@ def test_of_thirty_wrong_guesses_at_once_ten_are_answered(limited: Caller) -> No
     assert login(limited, here, PASSWORD).status_code == 429
 
 
+@pytest.mark.usefixtures("real_hashes")
 def test_of_guesses_at_many_users_at_once_as_many_are_answered_as_an_address_has(
     app: Flask, bob: Caller, storage: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -170,6 +172,7 @@ def test_of_guesses_at_many_users_at_once_as_many_are_answered_as_an_address_has
     assert sorted(seen) == [401] * 12 + [429] * 18
 
 
+@pytest.mark.usefixtures("real_hashes")
 def test_right_passwords_at_once_are_not_held_up(limited: Caller) -> None:
     here = address()
     assert statuses(9, limited, here) == [401] * 9
@@ -358,6 +361,7 @@ def test_guesses_at_the_present_password_are_limited(limited: Caller, cast: Cast
     assert change_password(cast.alice, PASSWORD).status_code == 200
 
 
+@pytest.mark.usefixtures("real_hashes")
 def test_of_guesses_at_the_present_password_at_once_ten_are_answered(
     limited: Caller, bob: Caller
 ) -> None:
@@ -401,6 +405,7 @@ class Counting:
                 self.now -= 1
 
 
+@pytest.mark.usefixtures("real_hashes")
 def test_fifty_logins_at_once_take_a_bounded_memory(
     app: Flask, anyone: Caller, alice: Caller, monkeypatch: pytest.MonkeyPatch
 ) -> None:

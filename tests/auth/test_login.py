@@ -132,6 +132,7 @@ def test_a_suspended_accounts_users_fail_alike(app: Flask, anyone: Caller, acme:
     assert (answer.status_code, answer.text) == (401, wrong.text)
 
 
+@pytest.mark.usefixtures("real_hashes")
 def test_failures_take_the_same_work(app: Flask, anyone: Caller, acme: str) -> None:
     cases = list(itertools.islice(FAILURES, 4))
     asked, times = {}, {case: list[float]() for case in cases}
@@ -153,6 +154,7 @@ def test_failures_take_the_same_work(app: Flask, anyone: Caller, acme: str) -> N
     assert spread < 0.05, {case: f"{median(taken):.5f}" for case, taken in times.items()}
 
 
+@pytest.mark.usefixtures("real_hashes")
 def test_an_overlong_password_is_refused_without_hashing(anyone: Caller, acme: str) -> None:
     def best_of_five(password: str) -> float:
         times = []
@@ -215,6 +217,7 @@ def test_the_refresh_token_is_set_as_a_cookie_that_scripts_cannot_read(
     assert answer.headers["Cache-Control"] == "no-store"
 
 
+@pytest.mark.usefixtures("real_hashes")
 def test_many_logins_at_once_all_succeed(anyone: Caller, acme: str) -> None:
     answers = at_once(20, lambda _: anyone.post("auth/login", ANN))
     assert {answer.status_code for answer in answers} == {200}

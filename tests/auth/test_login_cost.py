@@ -10,6 +10,7 @@ import urllib.error
 from pathlib import Path
 from statistics import median
 
+import pytest
 from flask import Flask
 
 from app import db
@@ -25,6 +26,8 @@ AT_ONCE = 50
 # A process hashes in at most four places at once, 19 MiB each; the rest is what else 50 requests
 # take. Without the bound it would be 50 places: 950 MiB.
 PLACES_MIB, REST_MIB = 4 * 19, 44
+
+pytestmark = pytest.mark.usefixtures("real_hashes")
 
 
 def seconds(caller: Caller, email: str) -> float:
@@ -53,6 +56,13 @@ def test_known_and_unknown_users_wait_equally_long(app: Flask, anyone: Caller) -
         gc.enable()
     assert apart < 0.05, (median(known), median(unknown))
     assert median(unknown) > hashing() / 2, "the hash is really computed"
+
+
+def test_a_hash_is_as_dear_as_owasp_asks(app: Flask) -> None:
+    with app.app_context():
+        user = make_user(app, make_account(app, "acme"), "ann@acme.example")
+    for stored in (user.password_hash, passwords._dummy()):
+        assert (stored or "").startswith("$argon2id$v=19$m=19456,t=2,p=1$")
 
 
 def hashing() -> float:

@@ -114,6 +114,7 @@ def test_the_links_host_is_not_the_requests(app: Flask, anyone: Caller, bob: Cal
     assert "evil" not in outbox(app)[0].as_string()
 
 
+@pytest.mark.usefixtures("real_hashes")
 def test_of_many_resets_at_once_one_counts(app: Flask, anyone: Caller, bob: Caller) -> None:
     token = mailed_token(app, anyone)
     answers = at_once(8, lambda number: reset(anyone, token, f"{NEW}{number}").status_code)

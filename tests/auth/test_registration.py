@@ -6,18 +6,16 @@ from typing import Any
 
 import pytest
 import sqlalchemy as sa
-from argon2 import PasswordHasher
 from flask import Flask
 
 from app.accounts import codes
 from app.accounts import service as accounts
 from app.accounts.models import Account, User
-from app.auth import passwords
 from app.auth.models import MailedToken
 from app.db import db
 from app.errors import Conflict
 from app.jobs import Job
-from tests.builders import PASSWORD, Caller, make_account, make_user, password_hash
+from tests.builders import PASSWORD, Caller, make_account, make_user
 from tests.parallel import at_once
 
 BODY = {
@@ -35,14 +33,6 @@ FORMS = {
         "password": PASSWORD,
     },
 }
-
-
-@pytest.fixture(autouse=True)
-def quick_hashes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Hashing that takes no time, so that registrations at once meet in the database."""
-    password_hash()  # the one that all tests share is a real one
-    quick = PasswordHasher(time_cost=1, memory_cost=8, parallelism=1)
-    monkeypatch.setattr(passwords, "_hasher", quick)
 
 
 def count(app: Flask, model: Any) -> int:

@@ -19,7 +19,8 @@ from flask import Flask
 from app import clock
 from app.accounts.models import User
 from app.auth import service as auth
-from app.auth.models import SignInSession
+from app.auth import upkeep
+from app.auth.models import MailedToken, SignInSession
 from app.db import db, transaction
 from tests.audit.chains import entries
 from tests.builders import (
@@ -560,3 +561,23 @@ def test_a_console_session_obeys_at_once(
     assert browser.get("/console", headers=cookie).status_code == 200
     change(app, bob.id, is_active=False)
     assert browser.get("/console", headers=cookie).status_code == 302
+
+
+def test_what_is_over_is_forgotten(app: Flask, signed_in: dict[str, Any]) -> None:
+    """Sign-ins and mailed links that ended more than a day ago; hundreds at once."""
+    late = clock.now() - timedelta(days=1, seconds=1)
+    with app.app_context():
+        account_id = db.session.scalar(sa.select(SignInSession.account_id))
+        user = {"account_id": account_id, "user_id": signed_in["user"]["id"], "expires_at": late}
+        with transaction() as session:
+            old = {**user, "kind": "api", "token_hash": "x"}
+            session.execute(sa.insert(SignInSession), [old] * 1001)
+            mail = {"purpose": "reset", "email": "a@acme.example", "token_hash": "x"}
+            session.execute(sa.insert(MailedToken), [{**user, **mail}])
+        upkeep.purge({})
+        kept = [
+            db.session.scalars(sa.select(model.expires_at)).all()
+            for model in (SignInSession, MailedToken)
+        ]
+    assert kept[0]
+    assert min([*kept[0], *kept[1]]) > clock.now()

@@ -151,15 +151,20 @@ def axe() -> str:
 
 
 @pytest.fixture
-def look(visit: Visit, axe: str, tmp_path: Path) -> Callable[[str], None]:
-    """Pictures the page as it is now and checks it, in every window, light and dark."""
+def look(visit: Visit, axe: str) -> Callable[[str], None]:
+    """Checks the page as it is now, in every window, light and dark.
+
+    TEST_PICTURES names a folder for pictures of what it looks at, where they are wanted.
+    """
+    pictures = os.environ.get("TEST_PICTURES")
 
     def in_every_window(name: str) -> None:
         for scheme in ("light", "dark"):
             for size in (WIDE, NARROW):
                 visit.wear(scheme, size)
-                picture = f"{name.replace('/', '-')}-{scheme}-{size['width']}.png"
-                visit.page.screenshot(path=tmp_path / picture, full_page=True)
+                if pictures:
+                    picture = f"{name.replace('/', '-')}-{scheme}-{size['width']}.png"
+                    visit.page.screenshot(path=Path(pictures, picture), full_page=True)
                 visit.check_fits()
                 if size == NARROW:
                     visit.check_nothing_scrolls_sideways()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Any
 from urllib.parse import urlsplit
@@ -121,6 +122,40 @@ def test_a_mapping_is_tried_before_it_is_saved(stage: Stage, admin: Browser) -> 
     saved = stage.cast.alice.get("account").json
     assert saved["sso_group_roles"] == [{"group": "A = B", "role": "editor"}]
     assert saved["sso_provisioning"] is True
+
+
+def test_a_form_takes_no_more_than_the_api(stage: Stage, admin: Browser) -> None:
+    home = f"sso/{stage.cast.alice.account_id}"
+    for name, text in {
+        "sso_group_roles": "\n".join(f"g{n} = editor" for n in range(201)),
+        "sso_email_domains": " ".join(f"d{n}.example" for n in range(51)),
+        "allowed_redirect_uris": " ".join(f"https://a{n}.example/" for n in range(51)),
+        "default_redirect_uri": f"https://a.example/{'a' * 2000}",
+    }.items():
+        refused = admin.send(home, sso_provisioning="yes", **{name: text})
+        assert (refused.status_code, "onger than" in beside(refused, name)) == (400, True), name
+    long_group = admin.send(home, sso_provisioning="yes", sso_group_roles=f"{'g' * 301} = editor")
+    assert beside(long_group, "sso_group_roles") == "Length must be between 1 and 300."
+    assert beside(admin.send(home, sso_provisioning="zzz"), "sso_provisioning") == (
+        "Choose one of these."
+    )
+
+
+def test_a_mapping_to_admin_is_tried_as_it_would_be_saved(stage: Stage, admin: Browser) -> None:
+    home = f"sso/{stage.cast.alice.account_id}"
+    form = {"sso_provisioning": "yes", "sso_group_roles": "Finance = admin", "try": "true"}
+    assert admin.send(home, **form).status_code == 400
+    shown = admin.send(home, **form, sso_allow_admin="true")
+    assert (shown.status_code, "role would change" in shown.text) == (200, True)
+
+
+def test_the_only_account_need_not_be_named(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    stage.oauth(stage.cast.alice)
+    stage.changed(monkeypatch, single_tenant=True, single_tenant_account="acme")
+    stranger = Browser(stage.app)
+    link = re.search(r'href="(/console/sso/start/[^"]*)"', stranger.get("sign-in").text)
+    assert link
+    assert through(stage, stranger, stranger.client.get(link[1])).status_code == 303
 
 
 def test_whose_pages_these_are(stage: Stage, admin: Browser, superadmin: Browser) -> None:

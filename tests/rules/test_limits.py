@@ -124,19 +124,19 @@ def read(text: str, scope: Scope = SCOPE) -> Node | None:
     return None
 
 
-def seconds(call: Callable[[], Any]) -> float:
-    """The least of three measurements: of what this process does, not of what else runs here."""
-    spent = []
+def is_quick(call: Callable[[], Any]) -> bool:
+    """Whether one of three tries is: others measure what else runs here."""
     for _ in range(3):
         start = time.process_time()
         call()
-        spent.append(time.process_time() - start)
-    return min(spent)
+        if time.process_time() - start < QUICK:
+            return True
+    return False
 
 
 @pytest.mark.parametrize("text", [pytest.param(text, id=name) for name, text in HOSTILE.items()])
 def test_hostile_texts_are_answered_at_once(text: str) -> None:
-    assert seconds(lambda: read(text)) < QUICK
+    assert is_quick(lambda: read(text))
 
 
 def test_the_limits_themselves_are_allowed() -> None:
@@ -154,7 +154,7 @@ def test_the_limits_themselves_are_allowed() -> None:
 @settings(max_examples=300, **QUIET)
 @given(st.text(max_size=60) | st.lists(st.sampled_from(FRAGMENTS), max_size=25).map("".join))
 def test_random_text_is_read_or_refused(text: str) -> None:
-    assert seconds(lambda: read(text)) < QUICK
+    assert is_quick(lambda: read(text))
     read(text, Scope({}, open=True))
 
 
@@ -174,7 +174,7 @@ def test_damaged_expressions_are_read_or_refused(
     dice: Any, cuts: tuple[int, int], put: str
 ) -> None:
     text = mutated(generator.expression(dice), cuts, put)
-    assert seconds(lambda: read(text)) < QUICK
+    assert is_quick(lambda: read(text))
     if node := read(text, Scope({}, open=True)):
         # Where types are known only from the values, any record gives some answer.
         python_value(node, {"t": 1, "n": "x", "b": {"a": [1]}, "at": None, "day": "soon"}, EDITOR)

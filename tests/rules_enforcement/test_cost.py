@@ -62,6 +62,19 @@ def test_a_write_asks_no_more_for_more_records_there_are(app: Flask, posts: Cast
     assert len([text for text in sent if "col_" in text]) <= 4
 
 
+def test_a_refusal_that_relied_on_nothing_outdated_loads_nothing_anew(
+    app: Flask, posts: Cast
+) -> None:
+    posts.root.put("collections/posts/rules", {"delete_rule": "@has_role(admin)"})
+    path = f"records/posts/{posts.bob.get('records/posts').json['items'][0]['id']}"
+    assert posts.bob.delete(path).status_code == 403
+    with statements(app) as sent:
+        assert posts.bob.delete(path).status_code == 403
+    # What is known is found to hold before the rule is asked, and once more when it refuses.
+    asked = ["AS stamp0" in text for text in sent if text.startswith("SELECT")]
+    assert asked == [True, False, False, True]
+
+
 def test_a_rule_is_parsed_and_compiled_once_per_version(
     posts: Cast, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -212,6 +212,9 @@ def test_a_host_name_and_a_header_that_disagree_are_refused(stage: Stage) -> Non
         for path in ("/oauth/google/authorize", "/saml/okta/sso?account=acme"):
             assert browser.get(path, headers=at).status_code == status, path
         begun = browser.get("/saml/okta/sso", headers={"Host": at["Host"]})
+        begun = browser.get(begun.headers["Location"])
+        name, _, cookie = begun.headers["Set-Cookie"].partition(";")[0].partition("=")
+        browser.set_cookie(name, cookie, domain=at["Host"])  # as if it went to all hosts
         request = saml_idp.asked(begun.headers["Location"])
         response = saml_idp.answer(request).encoded()
         posted = stage.post(browser, response, request.relay_state, headers=at)

@@ -268,7 +268,7 @@ def test_what_is_not_set_up_is_not_there(stage: Stage) -> None:
     assert stage.back(browser, address).status_code == 404
     assert stage.last_refusal()[0] == "provider"  # told to the admins like any other
     hosted = stage.browser().get("/oauth/google/authorize", headers={"Host": "acme.atrium.test"})
-    assert hosted.status_code == 404
+    assert stage.browser().get(hosted.headers["Location"]).status_code == 404
 
 
 def test_an_address_that_is_refused_too_often_has_to_wait(

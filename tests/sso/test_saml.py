@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
 from lxml import etree
 
+from app import db
+from app.accounts.models import SYSTEM_ACCOUNT_ID
+from app.sso.models import ProviderSetting
 from tests.builders import PASSWORD, Caller, make_user
 from tests.console.browser import Browser
 from tests.sso import saml_idp
@@ -98,6 +102,46 @@ def test_a_sign_in_may_begin_at_the_identity_provider_where_the_account_allows_i
     assert stage.checks(stage.cast.alice)[:2] == ["InResponseTo", "replay"]
 
 
+def test_the_system_lets_nobody_in_unasked(stage: Stage) -> None:
+    """One response would be good in every account; each allows it with settings of its own."""
+    shared = {"sp_entity_id": "https://sp.example", "assertion_consumer_url": "https://sp.example/"}
+    named = {"category": "saml_providers", "provider_name": "okta"}
+    config = saml_idp.config(**shared, allow_idp_initiated=True)
+    refused = stage.cast.root.post("admin/configuration", {**named, "config": config})
+    assert [one["field"] for one in refused.json["details"]] == ["config.allow_idp_initiated"]
+    made = stage.saml(stage.cast.root, **shared)
+    refused = stage.cast.root.patch(
+        f"admin/configuration/{made['id']}", {"config": {"allow_idp_initiated": True}}
+    )
+    assert refused.status_code == 400
+    with stage.app.app_context(), db.transaction() as session:  # as one that is older may say
+        row = session.get_one(ProviderSetting, (SYSTEM_ACCOUNT_ID, made["id"]))
+        row.config = {**row.config, "allow_idp_initiated": True}
+    stage.cast.alice.patch("account", {"sso_provisioning": True})
+    unasked = saml_idp.Response(*reversed(shared.values()), None)
+    assert stage.post(stage.browser(), unasked.encoded(), "").status_code == 400
+    assert stage.checks(stage.cast.alice) == ["unsolicited"]
+
+
+def test_what_the_account_misses_is_told_to_its_admins(stage: Stage) -> None:
+    alice = stage.cast.alice
+    stage.saml(alice, allow_idp_initiated=True)
+    alice.patch("account", {"allowed_redirect_uris": [], "default_redirect_uri": None})
+    unasked = saml_idp.Response(
+        "http://atrium.test/saml/okta/acs?account=acme",
+        "http://atrium.test/saml/okta?account=acme",
+        None,
+    ).encoded()
+    refused = stage.post(stage.browser(), unasked, "")
+    assert (refused.status_code, refused.json["error"]) == (401, "sign_in_refused")
+    assert stage.post(stage.browser(), unasked, "", "generic").status_code == 404
+    body = {"SAMLResponse": "x", "account": "acme"}
+    for relay_state in ({}, {"relayState": "x"}, {"RelayState": "QUEwMDAxLXg="}):
+        answer = stage.anyone.post("auth/saml/acs", {**body, **relay_state})
+        assert (answer.status_code, answer.json["error"]) == (400, "invalid_state")
+    assert stage.checks(alice) == ["state", "state", "state", "provider", "redirect_uri"]
+
+
 def test_a_user_who_never_verified_loses_the_password(stage: Stage) -> None:
     stage.saml(stage.cast.alice)
     user = make_user(stage.app, stage.cast.alice.account_id, "dora@acme.example", verified=False)
@@ -121,6 +165,41 @@ def test_an_address_that_the_provider_does_not_vouch_for_links_nobody(stage: Sta
     refused = stage.assert_in(subject=stage.cast.bob.email)
     assert (refused.status_code, refused.json["error"]) == (403, "not_invited")
     assert stage.traded(stage.assert_in())["user"]["email_verified"] is False
+
+
+def test_an_invited_person_joins_by_a_sign_in(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    alice = stage.cast.alice
+    path = f"admin/configuration/{stage.saml(alice)['id']}"
+    alice.patch("account", {"sso_provisioning": False})
+    group = alice.post("groups", {"name": "books"}).json["id"]
+    invited = {"email": "Dora@acme.example", "role": "editor", "groups": [group]}
+    assert alice.post("invitations", invited).status_code == 201
+    alice.patch(path, {"config": {"email_verified": False}})
+    assert stage.assert_in().status_code == 403  # nothing proves the address
+    alice.patch(path, {"config": {"email_verified": True}})
+    with monkeypatch.context() as patch:
+        stage.changed(patch, registration="off")
+        assert stage.assert_in().status_code == 403
+    user = stage.traded(stage.assert_in())["user"]
+    assert (user["role"], user["groups"], user["auth_provider"]) == ("editor", ["books"], "okta")
+    assert user["email_verified"]
+    assert alice.get("invitations").json["items"][0]["status"] == "accepted"
+    alice.patch("account", {"sso_group_roles": [{"group": "Finance", "role": "viewer"}]})
+    assert roles_of(stage, ["Finance"]) == "editor"
+
+
+def test_a_domain_is_one_however_it_is_written(stage: Stage) -> None:
+    alice = stage.cast.alice
+    stage.saml(alice)
+    domains = {"sso_email_domains": ["CORP.example", "m\u00fcnchen.example", "corp.example"]}
+    kept = alice.patch("account", domains)
+    assert kept.json["sso_email_domains"] == ["corp.example", "xn--mnchen-3ya.example"]
+    assert alice.patch("account", {"sso_email_domains": ["-x.example"]}).status_code == 400
+    for address in ("a@m\u00fcnchen.example", "b@xn--mnchen-3ya.example", "c@Corp.Example"):
+        assert stage.traded(stage.assert_in(subject=address))["isNewUser"], address
+    assert stage.assert_in(subject="d@corp.example.evil.example").status_code == 403
 
 
 def test_who_is_not_active_is_refused(stage: Stage) -> None:
@@ -202,6 +281,73 @@ def test_a_role_confirmed_by_hand_is_one_set_by_hand(stage: Stage) -> None:
     path = f"account/users/{signed_in['user']['id']}"
     assert alice.patch(path, {"role": "editor"}).status_code == 200
     assert roles_of(stage, []) == "editor"
+
+
+def test_what_an_emptied_mapping_gave_is_taken_back(stage: Stage) -> None:
+    alice = stage.cast.alice
+    stage.saml(alice, default_role="editor")
+    assert roles_of(stage, ["Readers"]) == "editor"
+    alice.patch("account", {"sso_group_roles": []})  # as before: it never mapped any
+    made = alice.get("admin/configuration").json["items"][0]
+    alice.patch(f"admin/configuration/{made['id']}", {"config": {"default_role": None}})
+    assert roles_of(stage, ["Readers"]) == "editor"
+    alice.patch("account", {"sso_group_roles": [{"group": "Finance", "role": "editor"}]})
+    assert roles_of(stage, ["Finance"]) == "editor"
+    (planned,) = alice.post("account/sso/plan", {"sso_group_roles": []}).json["changes"]
+    assert planned["becomes"] == "viewer"
+    alice.patch("account", {"sso_group_roles": []})
+    assert roles_of(stage, ["Finance"]) == "viewer"
+
+
+def test_a_group_counts_whichever_identity_it_comes_with(stage: Stage) -> None:
+    alice = stage.cast.alice
+    stage.saml(alice)
+    stage.saml(alice, "azure_ad")
+    who = {"subject": "dora@acme.example"}
+
+    def role(name: str, groups: list[str]) -> str:
+        answer = stage.assert_in(name, **who, attributes={"groups": groups})
+        found: str = stage.traded(answer)["user"]["role"]
+        return found
+
+    assert role("okta", []) == role("azure_ad", ["Finance"]) == "viewer"
+    mapping = {"sso_group_roles": [{"group": "Finance", "role": "editor"}]}
+    (planned,) = alice.post("account/sso/plan", mapping).json["changes"]
+    assert planned["becomes"] == "editor"
+    alice.patch("account", mapping)
+    assert [role("azure_ad", ["Finance"]), role("okta", [])] == ["editor", "editor"]
+    assert role("azure_ad", []) == "viewer"
+
+
+def test_a_plan_tells_what_a_sign_in_does(stage: Stage) -> None:
+    alice, root = stage.cast.alice, stage.cast.root
+    clerk = root.post("roles", {"name": "clerk"}).json["id"]
+    path = f"admin/configuration/{stage.saml(alice, default_role='clerk')['id']}"
+    user = stage.traded(stage.assert_in(attributes={"groups": ["Bosses"]}))["user"]
+    mapping = {"sso_group_roles": [{"group": "Bosses", "role": "admin"}]}
+    refused = alice.post("account/sso/plan", mapping)
+    assert refused.status_code == 400
+    mapping |= {"sso_allow_admin": True}
+    (planned,) = alice.post("account/sso/plan", mapping).json["changes"]
+    assert (planned["role"], planned["becomes"]) == ("clerk", "admin")
+    alice.patch("account", mapping)
+    assert roles_of(stage, ["Bosses"]) == "admin"
+    # The role of new users is gone: it is the usual one, and stands in nobody's way.
+    assert root.delete(f"roles/{clerk}").status_code == 204
+    others = {"sso_group_roles": [{"group": "Others", "role": "editor"}]}
+    (planned,) = alice.post("account/sso/plan", others).json["changes"]
+    assert planned["becomes"] == "viewer"
+    assert alice.patch(path, {"config": {"email_verified": True}}).status_code == 200
+    assert alice.patch(path, {"config": {"default_role": "nobody"}}).status_code == 400
+    for hindrance in (
+        lambda on: alice.patch(path, {"enabled": on}),
+        lambda on: alice.patch(f"account/users/{user['id']}", {"is_active": on}),
+    ):
+        assert hindrance(False).status_code == 200
+        assert alice.post("account/sso/plan", others).json["changes"] == []
+        assert hindrance(True).status_code == 200
+    alice.patch("account", others)
+    assert roles_of(stage, ["Bosses"]) == "viewer"
 
 
 def test_no_sign_in_makes_an_admin_without_a_second_setting(stage: Stage) -> None:

@@ -289,6 +289,7 @@ def test_what_is_no_response_is_refused(stage: Stage) -> None:
         assert refused.status_code == 400, name
     large = stage.post(stage.browser(), "A" * 20_000_000, "x")
     assert (large.status_code, large.json["error"]) == (413, "payload_too_large")
+    assert stage.checks(stage.cast.alice)[0] == "size"
     assert stage.browser().post("/saml/okta/acs?account=acme").status_code == 400
     assert stage.users() == before
 

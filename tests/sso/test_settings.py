@@ -78,6 +78,12 @@ def test_a_level_has_one_row_of_each_provider(stage: Stage) -> None:
     listed = stage.cast.root.get(f"{PATH}?account_id=globex&category=auth_providers").json
     assert [one["account_id"] for one in listed["items"]] == [stage.cast.charlie.account_id]
     assert stage.cast.alice.get(f"{PATH}?account_id=globex").status_code == 403
+    one = f"{PATH}/{listed['items'][0]['id']}"
+    assert acting.get(one).status_code == 200
+    assert acting.patch(one, {"priority": 7}).json["priority"] == 7
+    for stranger in (stage.cast.alice, stage.cast.root, stage.cast.root.acting_in("acme")):
+        assert stranger.get(one).status_code == stranger.delete(one).status_code == 404
+    assert acting.delete(one).status_code == 204
 
 
 def test_a_key_does_not_change_how_people_sign_in(stage: Stage) -> None:

@@ -1,0 +1,148 @@
+"""`flask doctor`: whether all that an instance needs is there, and what to do where it is not."""
+
+from __future__ import annotations
+
+import smtplib
+from collections.abc import Iterator
+from typing import Literal, NamedTuple
+
+import sqlalchemy as sa
+from sqlalchemy.exc import SQLAlchemyError
+
+from app import clock, config, db, jobs, mail, reencryption
+from app.audit.models import AuditEntry, AuditHead
+from app.collections import revisions
+
+OLDEST_SQLITE, OLDEST_POSTGRES = (3, 37), (15,)
+MOST_SECONDS_APART, MOST_SECONDS_DUE = 2, 60
+
+
+class Finding(NamedTuple):
+    """What is found of one part: `ok`, `warn` where it works but should not stay, or `fail`."""
+
+    part: str
+    state: Literal["ok", "warn", "fail"]
+    told: str
+
+
+def findings() -> Iterator[Finding]:
+    """Look at everything; what needs a database is passed over without one."""
+    yield from _settings()
+    try:
+        yield from _database()
+    except SQLAlchemyError as error:
+        reason = type(error).__name__
+        yield Finding("database", "fail", f"cannot be used ({reason}): see SERVICE_DATABASE_URL")
+    yield _queue()
+    yield _mail()
+
+
+def _settings() -> Iterator[Finding]:
+    settings = config.current()
+    doubts = {
+        "mails are only written to files: set SERVICE_MAIL_URL": settings.mail_url == "console:",
+        "nobody's proxy is trusted, so all callers have its address: set SERVICE_TRUSTED_PROXIES": (
+            not settings.trusted_proxies
+        ),
+        "no checkpoints are made: set SERVICE_AUDIT_CHECKPOINT_KEY": (
+            not settings.audit_checkpoint_key
+        ),
+        "changes are not audited: SERVICE_AUDIT_LOGGING_ENABLED is off": (
+            not settings.audit_logging_enabled
+        ),
+    }
+    found = [text for text, doubtful in doubts.items() if doubtful and settings.production]
+    for text in found:
+        yield Finding("settings", "warn", text)
+    if not found:
+        yield Finding("settings", "ok", settings.env)
+
+
+def _database() -> Iterator[Finding]:
+    dialect = db.connection().dialect
+    version = dialect.server_version_info or ()
+    told = f"{dialect.name} {'.'.join(map(str, version))}"
+    oldest = OLDEST_SQLITE if dialect.name == "sqlite" else OLDEST_POSTGRES
+    if version < oldest:
+        needed = ".".join(map(str, oldest))
+        yield Finding("database", "fail", f"{told} is too old: {needed} or newer is needed")
+    else:
+        yield Finding("database", "ok", told)
+    yield (migrations := _migrations())
+    yield _clock()
+    if migrations.state == "ok":
+        yield _secrets()
+        yield _chains()
+        yield _workers()
+
+
+def _migrations() -> Finding:
+    upgrade = "run flask --app wsgi db upgrade"
+    try:
+        applied, head = revisions.applied_core_revision(), revisions.core_head()
+    except SQLAlchemyError:
+        return Finding("migrations", "fail", f"none is applied: {upgrade}")
+    if applied != head:
+        return Finding("migrations", "fail", f"at {applied} instead of {head}: {upgrade}")
+    return Finding("migrations", "ok", f"at {head}, the newest")
+
+
+def _clock() -> Finding:
+    there = db.connection().scalar(sa.select(sa.type_coerce(db.database_now(), db.Moment)))
+    apart = abs((clock.now() - there).total_seconds()) if there else 0.0
+    if apart > MOST_SECONDS_APART:
+        told = f"{apart:.0f} s from the database's: set both by a time server (NTP)"
+        return Finding("clock", "fail", told)
+    return Finding("clock", "ok", "agrees with the database's")
+
+
+def _secrets() -> Finding:
+    unreadable = reencryption.unreadable()
+    if unreadable:
+        told = f"no key of SERVICE_ENCRYPTION_KEY reads {', '.join(unreadable)}: add the former key"
+        return Finding("secrets", "fail", told)
+    return Finding("secrets", "ok", "stored secrets can be read")
+
+
+def _chains() -> Finding:
+    """Each chain's end only; `flask audit verify` looks at all of it."""
+    its = AuditEntry.account_id == AuditHead.account_id
+    newest = sa.select(sa.func.max(AuditEntry.id)).where(its).scalar_subquery()
+    kept = sa.select(AuditEntry.checksum).where(its, AuditEntry.id == AuditHead.last_id)
+    differs = sa.or_(
+        newest.is_distinct_from(AuditHead.last_id),
+        kept.scalar_subquery().is_distinct_from(AuditHead.checksum),
+    )
+    wrong = db.db.session.scalars(sa.select(AuditHead.account_id).where(differs).limit(5)).all()
+    if wrong:
+        told = f"the chain of {', '.join(wrong)} is broken: run flask --app wsgi audit verify"
+        return Finding("audit", "fail", told)
+    return Finding("audit", "ok", "every chain ends where its head says")
+
+
+def _workers() -> Finding:
+    asked = sa.select(sa.func.min(jobs.TABLE.c.due_at)).where(jobs.QUEUE.due())
+    due = db.connection().scalar(asked)
+    waiting = (clock.now() - due).total_seconds() if due else 0
+    if waiting > MOST_SECONDS_DUE:
+        told = f"a job is due for {waiting:.0f} s: start one with flask --app wsgi worker"
+        return Finding("worker", "fail", told)
+    return Finding("worker", "ok", "no job is late")
+
+
+def _queue() -> Finding:
+    if not config.current().redis_url:
+        return Finding("queue", "ok", "the embedded one, without Redis")
+    if jobs.queue_answers():
+        return Finding("queue", "ok", "Redis answers")
+    told = "Redis does not answer: start it, or correct SERVICE_REDIS_URL; work waits up to seconds"
+    return Finding("queue", "fail", told)
+
+
+def _mail() -> Finding:
+    try:
+        mail.check()
+    except (OSError, smtplib.SMTPException) as error:
+        told = f"cannot be sent ({type(error).__name__}): see SERVICE_MAIL_URL"
+        return Finding("mail", "fail", told)
+    return Finding("mail", "ok", "can be sent")

@@ -1,0 +1,101 @@
+"""`/metrics` for Prometheus: requests by route, and what waits in the queues (contract section 11).
+
+Nothing is counted by account or user. Web processes of one machine share their counts in the files
+of PROMETHEUS_MULTIPROC_DIR (see `deploy/gunicorn.conf.py`); what waits is asked of the database.
+"""
+
+from __future__ import annotations
+
+import hmac
+import time
+from collections.abc import Iterator
+
+import prometheus_client
+import sqlalchemy as sa
+from flask import Flask, Response, g, request
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.multiprocess import MultiProcessCollector
+from prometheus_client.registry import Collector, CollectorRegistry
+from prometheus_client.values import MutexValue, ValueClass
+
+from app import clock, config, db, jobs, rest
+from app.errors import NotFound, Unauthorized
+from app.rest import public
+from app.webhooks import models as webhooks
+from app.workflows import models as workflows
+
+METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
+QUEUES = {"jobs": jobs.QUEUE, "deliveries": webhooks.QUEUE, "workflows": workflows.QUEUE}
+
+blueprint = rest.Blueprint("Metrics", __name__, description="For Prometheus.")
+_own = CollectorRegistry()
+_requests = prometheus_client.Counter(
+    "atrium_requests_total", "Requests by route.", ("method", "route", "status"), registry=_own
+)
+_seconds = prometheus_client.Histogram(
+    "atrium_request_seconds", "Time to the answer.", ("method", "route"), registry=_own
+)
+
+
+def init_app(app: Flask) -> None:
+    """Count every request."""
+    app.after_request(_count)
+
+
+def _count(response: Response) -> Response:
+    # The route's rule, not the path, which anybody can make up; a method can be made up, too.
+    route = request.url_rule.rule if request.url_rule else ""
+    method = request.method if request.method in METHODS else ""
+    _requests.labels(method, route, str(response.status_code)).inc()
+    _seconds.labels(method, route).observe(time.perf_counter() - g.started)
+    return response
+
+
+class _Waiting(Collector):
+    """What waits for workers now."""
+
+    def collect(self) -> Iterator[GaugeMetricFamily]:
+        """For each queue how much is due, and for how long the oldest has been."""
+        due = GaugeMetricFamily("atrium_queue_due", "Due work by queue.", labels=["queue"])
+        age = GaugeMetricFamily(
+            "atrium_queue_oldest_seconds", "How long the oldest is due.", labels=["queue"]
+        )
+        for name, queue in QUEUES.items():
+            oldest = sa.func.min(queue.table.c.due_at)
+            asked = sa.select(sa.func.count(), oldest).where(queue.due())
+            number, since = db.connection().execute(asked).one()
+            due.add_metric([name], number)
+            age.add_metric([name], max(0, (clock.now() - since).total_seconds()) if since else 0)
+        failed = sa.select(sa.func.count()).where(jobs.TABLE.c.status == "failed")
+        yield due
+        yield age
+        yield GaugeMetricFamily(
+            "atrium_jobs_failed", "Jobs that were given up.", db.connection().scalar(failed)
+        )
+
+
+@blueprint.route("/metrics", methods=["GET"])
+@blueprint.response(200, content_type="text/plain", description="The text that Prometheus reads.")
+@blueprint.fails(401, 404)
+@public
+def metrics() -> Response:
+    """Tell counts and queue lengths to who has `SERVICE_METRICS_TOKEN`; without one set, nobody."""
+    token = config.current().metrics_token
+    if not token:
+        raise NotFound
+    if not hmac.compare_digest(f"Bearer {token}".encode(), _shown()):
+        raise Unauthorized("Send the metrics' token as Bearer.")
+    registry = _own
+    if ValueClass is not MutexValue:
+        registry = CollectorRegistry()
+        MultiProcessCollector(registry)
+    text = prometheus_client.generate_latest(registry) + prometheus_client.generate_latest(_waiting)
+    return Response(text, content_type=prometheus_client.CONTENT_TYPE_LATEST)
+
+
+def _shown() -> bytes:
+    return request.headers.get("Authorization", "").encode()
+
+
+_waiting = CollectorRegistry()
+_waiting.register(_Waiting())
