@@ -9,6 +9,7 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -194,10 +195,25 @@ def in_transaction() -> bool:
     return bool(db.session().info.get("in_transaction"))
 
 
+_refusal: ContextVar[Exception | None] = ContextVar("refusal", default=None)
+
+
+@contextmanager
+def refusing(error: Exception) -> Iterator[None]:
+    """Inside, whatever begins a transaction raises the error instead."""
+    token = _refusal.set(error)
+    try:
+        yield
+    finally:
+        _refusal.reset(token)
+
+
 @contextmanager
 def transaction(*, changes_schema: bool = False) -> Iterator[Session]:
     """One unit of work: commits at its end, rolls back on any error; inner ones join the outer."""
-    session = db.session()
+    session, refusal = db.session(), _refusal.get()
+    if refusal is not None:
+        raise refusal
     if session.info.get("in_transaction"):
         yield session
         return

@@ -5,12 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import marshmallow as ma
-import sqlalchemy as sa
 from flask import Response
-from sqlalchemy.exc import SQLAlchemyError
 
-from app import config, db, jobs, rest
-from app.collections import revisions
+from app import readiness, rest
 from app.rest import public, respond
 
 blueprint = rest.Blueprint("Health", __name__, description="For load balancers and monitors.")
@@ -52,23 +49,7 @@ def health() -> dict[str, str]:
 @public
 def ready() -> Response:
     """Tell whether database, migrations and queue are there; 503 names what is missing."""
-    checks = _checks()
+    checks = readiness.checks()
     ok = all(result == "ok" for result in checks.values())
     body: dict[str, Any] = {"status": "ok" if ok else "unavailable", "checks": checks}
     return respond(body, 200 if ok else 503)
-
-
-def _checks() -> dict[str, str]:
-    checks = {}
-    try:
-        db.connection().execute(sa.select(sa.literal(1)))
-        checks["database"] = "ok"
-        at_head = revisions.applied_core_revision() == revisions.core_head()
-        checks["migrations"] = "ok" if at_head else "missing: run flask db upgrade"
-    except SQLAlchemyError:
-        missing = "missing: run flask db upgrade" if "database" in checks else "unknown"
-        checks.setdefault("database", "unreachable")
-        checks.setdefault("migrations", missing)
-    if config.current().redis_url:
-        checks["queue"] = "ok" if jobs.queue_answers() else "unreachable"
-    return checks

@@ -7,6 +7,9 @@ import smtplib
 import ssl
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime
+from email import message_from_bytes
 from email.message import EmailMessage
 from email.policy import SMTP
 from email.utils import make_msgid
@@ -39,6 +42,36 @@ def send(to: str, template: str, *, key: str | None = None, **context: Any) -> N
     else:
         with _connect(url) as smtp:
             smtp.send_message(message)
+
+
+@dataclass(frozen=True)
+class Written:
+    """A mail in a file."""
+
+    name: str
+    to: str
+    subject: str
+    date: datetime | None
+    text: str
+
+
+def writes_files() -> bool:
+    """Whether mails are written to files instead of being sent."""
+    return urlsplit(config.current().mail_url).scheme == "console"
+
+
+def written_names() -> list[str]:
+    """The names of the files that mails were written to, the newest first."""
+    return sorted((path.name for path in _outbox(config.current()).glob("*.eml")), reverse=True)
+
+
+def written(name: str) -> Written:
+    """The mail in a file."""
+    message = message_from_bytes((_outbox(config.current()) / name).read_bytes(), policy=SMTP)
+    part = message.get_body(("plain",))
+    text = part.get_content() if part else ""
+    date = message["Date"].datetime if message["Date"] else None
+    return Written(name, str(message["To"]), str(message["Subject"]), date, text)
 
 
 def check() -> None:

@@ -36,7 +36,7 @@ LAYERS = [
     ("webhooks",),
     ("records",),
     ("workflows",),
-    ("backups", "doctor"),
+    ("backups", "doctor", "readiness"),
     ("apidocs", "cli", "console", "cors", "extensions", "health", "metrics", "routes"),
     ("app",),
 ]

@@ -217,7 +217,8 @@ class NumberField(Field):
         if len(text) > LONGEST_NUMBER or not NUMBER.fullmatch(text):
             raise Refused("invalid_type", "Must be a number.")
         value = float(text) if re.search(r"[.eE]", text) else int(text)
-        if not math.isfinite(value) or (type(value) is int and not SMALLEST <= value <= LARGEST):
+        is_whole = type(value) is int  # one of many digits is none that isfinite takes
+        if not (SMALLEST <= value <= LARGEST if is_whole else math.isfinite(value)):
             raise Refused("number_out_of_range", "The number is out of range.")
         return plain_number(value)
 

@@ -7,7 +7,7 @@ from contextlib import suppress
 from flask import Blueprint, Response, g, make_response, render_template, request
 from flask_wtf.csrf import CSRFError
 
-from app import errors, pages
+from app import config, errors, mail, pages
 from app.console import guard
 from app.errors import AppError, BadRequest, Malformed, NotFound
 
@@ -63,4 +63,5 @@ blueprint.record_once(lambda state: errors.tell_by_pages(state.app, "/console", 
 @blueprint.app_context_processor
 def for_every_page() -> dict[str, object]:
     """What every template may use."""
-    return {"caller": guard.caller()}
+    has_outbox = mail.writes_files() and not config.current().production
+    return {"caller": guard.caller(), "has_outbox": has_outbox}

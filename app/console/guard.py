@@ -18,9 +18,12 @@ from app.accounts.models import User
 from app.auth import service as auth
 from app.auth.principal import Principal
 from app.auth.service import Origin
+from app.console import unsent
+from app.console.forms import Form
 from app.errors import Forbidden, Unauthorized, Unavailable
 
 RERUNS = 10
+SIGN_IN = "console/sign_in.html"
 View = TypeVar("View", bound=Callable[..., Any])
 Step = TypeVar("Step")
 csrf = CSRFProtect()
@@ -91,16 +94,22 @@ def cookie_name() -> str:
     return "__Host-atrium_console" if config.current().production else "atrium_console"
 
 
-def check() -> BaseResponse | None:
+def check() -> Any:
     """Before every page: a valid form token, and somebody signed in."""
     csrf.protect()
     recognise()
     known, view = caller(), current_app.view_functions[request.endpoint or ""]
+    if getattr(view, "open_to_all", False):
+        return None
     if known is not None:
         _check_rank(known, view)
-    elif not getattr(view, "open_to_all", False):
+        return unsent.shown_again()
+    kept = unsent.kept()
+    if kept is None:
         return redirect(url_for("console.sign_in", next=_page_to_return_to()))
-    return None
+    # As an answer to the form, not at an address of its own: none is long enough.
+    form = Form({"next": _page_to_return_to() or "", unsent.FIELD: kept}, status=401)
+    return form.page(SIGN_IN, offered=(), sso=False)
 
 
 def recognise() -> None:
@@ -150,10 +159,10 @@ def origin() -> Origin:
     return Origin(request.remote_addr, request.user_agent.string)
 
 
-def begin_session(user: User, target: str) -> BaseResponse:
+def begin_session(user: User, target: str, status: int = 303) -> BaseResponse:
     """Sign a user in to the console in this browser, and go on to a page."""
     secret = auth.start_console_session(user, origin())
-    response = redirect(target, 303)
+    response = redirect(target, status)
     response.set_cookie(
         cookie_name(),
         secret,

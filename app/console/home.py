@@ -10,6 +10,8 @@ from app.accounts.models import Account, User
 from app.auth.principal import Principal
 from app.collections import service as collections
 from app.collections.models import Collection
+from app.console import dashboard
+from app.console.places import Place
 from app.db import db
 
 
@@ -46,7 +48,10 @@ def _of_account(caller: Principal) -> dict[str, Any]:
         "People": _count(User, User.account_id == caller.account_id),
         "Collections": _count(Collection),
     }
-    return {"figures": figures, "collections": []}
+    told = {"figures": figures, "collections": []}
+    if caller.is_admin and caller.account:
+        told["dashboard"] = dashboard.of(Place(caller.account, caller))
+    return told
 
 
 def _count(model: Any, *where: Any) -> int:

@@ -25,6 +25,8 @@ class Listing:
     filters: dict[str, str] = field(default_factory=dict)
     items: list[Any] = field(default_factory=list)
     total: int = 0
+    more: bool = False
+    """Whether there are more than `total`, which nobody has counted."""
 
     @property
     def asked(self) -> Mapping[str, Any]:
@@ -40,6 +42,16 @@ class Listing:
     def pages(self) -> int:
         """How many parts there are."""
         return -(-self.total // SIZE)
+
+    @property
+    def has_next(self) -> bool:
+        """Whether a part follows."""
+        return self.page < self.pages or (self.more and len(self.items) == SIZE)
+
+    @property
+    def previous(self) -> int:
+        """The number of the part before, or of the last one that there is."""
+        return self.page - 1 if self.more else min(self.page - 1, max(self.pages, 1))
 
     @property
     def home(self) -> str:
@@ -59,6 +71,11 @@ class Listing:
     def holding(self, found: tuple[list[Any], int]) -> Listing:
         """This part with what was found for it."""
         self.items, self.total = found
+        return self
+
+    def counted_to(self, most: int) -> Listing:
+        """This part, whose total was counted up to one beyond `most`."""
+        self.more, self.total = self.total > most, min(self.total, most)
         return self
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import orjson
 from flask import redirect, render_template, request, url_for
+from markupsafe import Markup
 from werkzeug.wrappers import Response as BaseResponse
 
 from app.accounts import tenants
@@ -28,6 +29,7 @@ ACCOUNT = f"{HOME}/<uuid:account_id>"
 COLLECTION = f"{ACCOUNT}/<name>"
 USUAL_COLUMNS = 5
 DEFAULT_SORT = "-created_at"
+MOST_COUNTED = 1_000  # unless all are asked for
 
 
 @dataclass(frozen=True)
@@ -85,9 +87,11 @@ def _listed(shelf: Shelf, access: Access, form: FilterForm) -> dict[str, Any]:
     listing = lists.asked_for("console.show_records", **shelf.at)
     columns, sort = _columns(access), request.args.get("sort", "").replace("\0", "")[:200]
     chosen = columns if "column" in request.args else []
-    listing.filters = {**form.kept, **_said(sort=sort, column=chosen)}
+    listing.filters = {**form.kept, **_said(sort=sort, column=chosen, count=_whole())}
     try:
         listing.holding(_found(shelf, access, form, listing, sort))
+        if not _whole():
+            listing.counted_to(MOST_COUNTED)
     except AppError as error:
         form.refused(error)
     sort = sort or DEFAULT_SORT
@@ -112,9 +116,19 @@ def _found(
 ) -> tuple[list[Any], int]:
     asked = {"filter": [form.build(access)], "sort": [sort]}
     rows, total = service.page(
-        shelf.collection.name, asked, skip=listing.skip, limit=lists.SIZE, count=True, by=shelf.by
+        shelf.collection.name,
+        asked,
+        skip=listing.skip,
+        limit=lists.SIZE,
+        count=True,
+        by=shelf.by,
+        most=None if _whole() else MOST_COUNTED,
     )
     return rows, total or 0
+
+
+def _whole() -> str | None:
+    return "all" if request.args.get("count") == "all" else None
 
 
 def _columns(access: Access) -> list[str]:
@@ -151,7 +165,8 @@ def tell(value: Any, longest: int = 60) -> str:
         return "" if value is None else "yes" if value else "no"
     text = text_of(value)
     if re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z", text, re.ASCII):
-        return f"{text[:10]} {text[11:16]} UTC"
+        moment = f"{text[:10]} {text[11:16]} UTC"
+        return Markup('<time datetime="{}">{}</time>').format(text, moment)
     return text if len(text) <= longest else f"{text[:longest]}…"
 
 

@@ -42,9 +42,14 @@ def search(target: Definition, text: str, by: Principal) -> Found | None:
     names = speaking(access.of(by, target, "list"))
     if UuidPath.accepts(text):
         return _page(target, {"id": [text.lower()]}, by, names)
+    asked = {"filter": [holding(text, names[:MOST_SEARCHED])]} if text and names else {}
+    return _page(target, asked, by, names)
+
+
+def holding(text: str, names: Iterable[str]) -> str:
+    """The expression of the rule language for a text within one of some fields."""
     pattern = quoted(f"%{literally(text)}%")
-    tests = [f"{name} ~ {pattern}" for name in names[:MOST_SEARCHED]]
-    return _page(target, {"filter": [" || ".join(tests)]} if text and tests else {}, by, names)
+    return " || ".join(f"{name} ~ {pattern}" for name in names)
 
 
 def labels(target: Definition, ids: Iterable[str], by: Principal) -> dict[str, str]:

@@ -11,6 +11,7 @@ from app.auth.guard import account_of_host
 from app.console import (
     audit,
     collections,
+    dashboard,
     deliveries,
     explain,
     forms,
@@ -21,6 +22,7 @@ from app.console import (
     instance,
     keys,
     links,
+    operation,
     people,
     profile,
     record_files,
@@ -29,8 +31,11 @@ from app.console import (
     roles,
     rules,
     schemas,
+    search,
+    settings,
     sso,
     team,
+    unsent,
     webhooks,
     work,
     workflow_instances,
@@ -42,11 +47,11 @@ from app.errors import AppError
 from app.rest import public
 from app.sso import service as providers
 
-SIGN_IN = "console/sign_in.html"
 AREAS = (
     *(audit, history, team, groups, keys, people, profile, instance, roles, links, sso),
     *(collections, schemas, rules, explain, records, record_files, record_pages),
     *(webhooks, deliveries, workflows, workflow_instances, work),
+    *(dashboard, search, settings, operation),
 )
 
 
@@ -81,12 +86,15 @@ def sign_in() -> BaseResponse | Page:
 @guard.open_to_all
 def submit_sign_in() -> BaseResponse | Page:
     """Begin a session."""
-    form = forms.sent("account", "email", "password", "next")
+    form = forms.sent("account", "email", "password", "next", unsent.FIELD)
     account = form["account"] or account_of_host()
     try:
         user = auth.check_password(account, form["email"], form["password"], guard.origin())
     except AppError as error:
         return _sign_in_page(form.refused(error))
+    going = unsent.target(form[unsent.FIELD])
+    if going:
+        return guard.begin_session(user, going, 307)
     target = guard.local_target(form["next"]) or url_for("console.show_home")
     return guard.begin_session(user, target)
 
@@ -95,7 +103,7 @@ def _sign_in_page(form: Form) -> Page:
     settings = config.current()
     only = settings.single_tenant_account if settings.single_tenant else None
     _, offered = providers.offered(form["account"] or only)
-    return form.page(SIGN_IN, offered=offered, sso=providers.any_enabled())
+    return form.page(guard.SIGN_IN, offered=offered, sso=providers.any_enabled())
 
 
 @blueprint.post("/console/sign-out")

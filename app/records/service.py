@@ -31,9 +31,19 @@ Parameters = Mapping[str, Sequence[str]]
 
 
 def page(
-    collection: str, parameters: Parameters, *, skip: int, limit: int, count: bool, by: Principal
+    collection: str,
+    parameters: Parameters,
+    *,
+    skip: int,
+    limit: int,
+    count: bool,
+    by: Principal,
+    most: int | None = None,
 ) -> tuple[list[dict[str, Any]], int | None]:
-    """The records that the caller may list, and how many there are in all."""
+    """The records that the caller may list, and how many there are in all.
+
+    Where there are more than `most`, the number is one beyond it.
+    """
     access, asked = _asked(collection, parameters, by)
     definition = access.definition
     rows, total = store.read_page(
@@ -45,6 +55,7 @@ def page(
         count,
         [*by.stamps, *definition.stamps, *asked.stamps],
         {**access.parameters, **asked.conditions.bound},
+        most,
     )
     return _listed(rows, access, asked), total
 

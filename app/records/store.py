@@ -60,12 +60,21 @@ def read_page(
     count: bool,
     checked: Sequence[Stamp],
     parameters: Mapping[str, Any] = NONE,
+    most: int | None = None,
 ) -> tuple[list[Row], int | None]:
-    """A page and the total, in the statement that also checks the stamps. Raises Stale."""
+    """A page and the total, in the statement that also checks the stamps. Raises Stale.
+
+    Where there are more than `most`, no more than one beyond it is counted.
+    """
     total: Any = sa.null()
     if count:
-        counted = sa.select(sa.func.count()).select_from(definition.table).where(*where)
-        total = counted.scalar_subquery()
+        counted: Any = definition.table
+        where_counted: Sequence[Any] = where
+        if most is not None:
+            some = sa.select(sa.literal(1).label("one")).select_from(counted).where(*where)
+            counted, where_counted = some.limit(most + 1).subquery(), ()
+        total = sa.select(sa.func.count()).select_from(counted).where(*where_counted)
+        total = total.scalar_subquery()
     page = _page(definition, where, parts, skip + limit).offset(skip).limit(limit)
     rows, facts = _read(definition, page, checked, parameters, total.label("total"))
     return rows, facts[0]

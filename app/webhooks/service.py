@@ -50,6 +50,14 @@ def page(skip: int, limit: int, *, by: Principal) -> tuple[list[Webhook], int]:
     return list(db.db.session.scalars(chosen)), total or 0
 
 
+def failing(limit: int, *, by: Principal) -> list[Webhook]:
+    """Webhooks of the account whose receivers do not take what is sent, longest failing first."""
+    table = Webhook.failing_since, Webhook.disabled_at
+    chosen = sa.select(Webhook).where(*_visible(by), sa.or_(*(one.is_not(None) for one in table)))
+    ordered = chosen.order_by(Webhook.failing_since, Webhook.id)
+    return list(db.db.session.scalars(ordered.limit(limit)))
+
+
 def get(webhook_id: str, *, by: Principal) -> Webhook:
     """One webhook. Raises NotFound."""
     return _found(db.db.session.scalar(_named(webhook_id, by)))

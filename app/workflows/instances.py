@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import sqlalchemy as sa
@@ -20,6 +20,7 @@ from app.workflows.models import (
     LOGS,
     PENDING,
     SUBSCRIPTIONS,
+    Workflow,
 )
 
 Shown = dict[str, Any]
@@ -39,6 +40,15 @@ def page(
     chosen = sa.select(*LISTED).where(*mine).order_by(INSTANCES.c.id.desc())
     rows = db.connection().execute(chosen.offset(skip).limit(limit)).mappings()
     return [_shown(row, by) for row in rows], total
+
+
+def failed(limit: int, *, by: Principal) -> Sequence[Any]:
+    """The newest instances that failed, with the name of their workflow; without what they hold."""
+    its = (Workflow.account_id == INSTANCES.c.account_id, Workflow.id == INSTANCES.c.workflow_id)
+    told = [INSTANCES.c[name] for name in ("account_id", "id", "kind", "completed_at")]
+    chosen = sa.select(*told, Workflow.name).outerjoin(Workflow, sa.and_(*its))
+    mine = chosen.where(*_visible(by), INSTANCES.c.status == FAILED)
+    return db.connection().execute(mine.order_by(INSTANCES.c.id.desc()).limit(limit)).all()
 
 
 def get(instance_id: str, *, by: Principal) -> Shown:

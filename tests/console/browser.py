@@ -39,6 +39,13 @@ def is_out(client: FlaskClient) -> bool:
     return answer.status_code == 302 and "/console/sign-in" in answer.headers["Location"]
 
 
+def asks_to_sign_in(answer: TestResponse) -> bool:
+    """Whether nothing else was answered than that somebody has to sign in."""
+    if answer.status_code == 302:
+        return "/console/sign-in" in answer.headers["Location"]
+    return answer.status_code == 401 and "<title>Sign in" in answer.text
+
+
 class Browser:
     """A browser in the hands of a caller, at the console."""
 

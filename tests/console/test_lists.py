@@ -16,7 +16,9 @@ from app.auth import principal as principals
 from app.auth import service as auth
 from app.auth.service import Origin
 from app.collections import service as collections
+from app.console import records
 from app.db import db, transaction
+from tests import builders
 from tests.builders import Cast
 from tests.console.browser import Browser
 
@@ -127,3 +129,24 @@ def test_members_beyond_the_first_page_can_be_taken_out(
     assert last.email in page
     admin.done(f"groups/{crowd['group']}/members/{last.id}/remove")
     assert last.email not in admin.get(f"groups/{crowd['group']}?page=2").text.partition("<form")[0]
+
+
+def test_what_is_dear_to_count_is_counted_when_asked(
+    cast: Cast, admin: Browser, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    builders.make_collection(cast.root)
+    batch = [{"title": f"t{n}"} for n in range(60)]
+    assert cast.alice.post("records/posts/batch", {"records": batch}).status_code == 201
+    monkeypatch.setattr(records, "MOST_COUNTED", 30)
+    path = f"records/{cast.alice.account_id}/posts"
+    first = admin.get(path).text
+    assert "More than 30 records" in first
+    assert "Page 1 of more than 2" in first
+    last = admin.get(f"{path}?page=3").text
+    assert (len(ROW.findall(last)), 'rel="next"' in last) == (10, False)
+    assert f'{path}?page=2">Previous' in last
+    (target,) = re.findall(r'<a href="([^"]*)">count them', first)
+    counted = admin.client.get(html.unescape(target)).text
+    assert ("60 records, sorted" in counted, "Page 1 of 3" in counted) == (True, True)
+    assert "count=all" in re.findall(r'rel="next" href="([^"]*)"', counted)[0]
+    assert "30 records, sorted" in admin.get(f"{path}?filter=title+<+'t36'").text

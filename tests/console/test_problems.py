@@ -9,6 +9,7 @@ from flask import Flask
 from sqlalchemy.exc import OperationalError
 from werkzeug.test import TestResponse
 
+from app import crypto
 from app.auth import service as auth
 from app.console import home
 from tests import builders
@@ -116,14 +117,51 @@ def test_a_session_that_ended_leads_to_signing_in_and_back(
     assert back.headers["Location"] == "/console/groups?search=fin&page=2"
 
 
-def test_who_sends_a_form_after_the_session_ended_comes_back_to_its_page(
-    app: Flask, cast: Cast, admin: Browser
+def test_who_presses_a_button_after_the_session_ended_comes_back_to_its_page(
+    app: Flask, cast: Cast, admin: Browser, ids: dict[str, str]
 ) -> None:
-    form = {"csrf_token": token(admin.client), "name": "x"}
+    form = {"csrf_token": token(admin.client)}
     builders.change_user(app, cast.alice.id, is_active=False)
-    headers = {"Referer": "http://localhost/console/groups/new?x=1"}
-    answer = admin.client.post("/console/groups/new", data=form, headers=headers)
-    assert answer.location == "/console/sign-in?next=/console/groups/new?x%3D1"
+    headers = {"Referer": "http://localhost/console/keys?x=1"}
+    path = f"/console/keys/{ids['key']}/revoke"
+    answer = admin.client.post(path, data=form, headers=headers)
+    assert answer.location == "/console/sign-in?next=/console/keys?x%3D1"
     headers["Referer"] = "http://evil.example/console/groups/new"
-    answer = admin.client.post("/console/groups/new", data=form, headers=headers)
+    answer = admin.client.post(path, data=form, headers=headers)
     assert answer.location == "/console/sign-in"
+
+
+def test_a_form_survives_the_end_of_the_session(app: Flask, cast: Cast, admin: Browser) -> None:
+    form = {"csrf_token": token(admin.client), "name": 'fin "ance"', "description": "x" * 900}
+    builders.change_user(app, cast.alice.id, is_active=False)
+    answer = admin.client.post("/console/groups/new", data=form)
+    builders.change_user(app, cast.alice.id, is_active=True)
+    assert (answer.status_code, "What you typed is kept" in answer.text) == (401, True)
+    hidden = dict(re.findall(r'type="hidden" name="(next|unsent)" value="([^"]*)"', answer.text))
+    refused = sign_in(admin.client, cast.alice, **hidden, password="Wrong-horse-1")
+    assert hidden["unsent"] in refused.text
+    again = sign_in(admin.client, cast.alice, **hidden)
+    assert (again.status_code, again.location) == (307, "/console/groups/new")
+    sent = {"csrf_token": token(admin.client), **hidden}
+    page = admin.client.post(again.location, data=sent)
+    assert (page.status_code, "Nothing is done yet" in page.text) == (400, True)
+    assert 'value="fin &#34;ance&#34;"' in page.text
+    assert "x" * 900 in page.text
+    assert cast.alice.get("groups?search=fin").json["total"] == 0
+    answer = admin.client.post(again.location, data={**form, "description": "short"})
+    assert answer.status_code == 303
+    assert cast.alice.get("groups?search=fin").json["total"] == 1
+
+
+def test_what_was_kept_goes_only_where_it_was_going(app: Flask, cast: Cast, admin: Browser) -> None:
+    form = {"csrf_token": token(admin.client), "name": "x", "current_password": "secret"}
+    builders.change_user(app, cast.alice.id, is_active=False)
+    page = admin.client.post("/console/keys/new", data=form).text
+    builders.change_user(app, cast.alice.id, is_active=True)
+    (text,) = re.findall(r'name="unsent" value="([^"]*)"', page)
+    with app.app_context():
+        assert "secret" not in crypto.decrypt(text)
+    sign_in(admin.client, cast.alice)
+    for unsent in (text, "odd"):
+        answer = admin.send("groups/new", name=f"y{len(unsent)}", unsent=unsent)
+        assert answer.status_code == 303

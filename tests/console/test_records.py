@@ -12,7 +12,7 @@ from flask import Flask
 
 from app.records import imports
 from tests.builders import Cast, make_collection, make_record, make_user
-from tests.console.browser import HOSTILE, Browser, alert, beside, token
+from tests.console.browser import HOSTILE, Browser, alert, asks_to_sign_in, beside, token
 from tests.console.test_collections import rows
 from tests.console.test_schemas import inputs
 
@@ -102,7 +102,7 @@ def test_who_gets_at_which_accounts_records(app: Flask, cast: Cast, made: dict[s
     assert charlie.send(f"{own}/delete").status_code == 404
     nobody, admin = Browser(app), Browser(app, cast.alice)
     for rest in sent:
-        assert nobody.send(place(cast, rest), **form).status_code == 302
+        assert asks_to_sign_in(nobody.send(place(cast, rest), **form))
         answer = admin.client.post(f"/console/{place(cast, rest)}", data=form)
         assert (answer.status_code, "out of date" in answer.text) == (400, True)
     found = cast.alice.get("records/posts").json

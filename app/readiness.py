@@ -1,0 +1,26 @@
+"""What a process needs to work, and whether it is there."""
+
+from __future__ import annotations
+
+import sqlalchemy as sa
+from sqlalchemy.exc import SQLAlchemyError
+
+from app import config, db, jobs
+from app.collections import revisions
+
+
+def checks() -> dict[str, str]:
+    """`ok`, or what is missing, of the database, its migrations and the queue."""
+    found = {}
+    try:
+        db.connection().execute(sa.select(sa.literal(1)))
+        found["database"] = "ok"
+        at_head = revisions.applied_core_revision() == revisions.core_head()
+        found["migrations"] = "ok" if at_head else "missing: run flask db upgrade"
+    except SQLAlchemyError:
+        missing = "missing: run flask db upgrade" if "database" in found else "unknown"
+        found.setdefault("database", "unreachable")
+        found.setdefault("migrations", missing)
+    if config.current().redis_url:
+        found["queue"] = "ok" if jobs.queue_answers() else "unreachable"
+    return found

@@ -1,0 +1,28 @@
+"""Times in the zone of whoever looks; in UTC where there is no JavaScript."""
+
+from __future__ import annotations
+
+import pytest
+from playwright.sync_api import Browser
+
+from tests.builders import PASSWORD, Cast
+
+pytestmark = pytest.mark.browser
+
+
+@pytest.mark.parametrize("scripts", [True, False])
+def test_times_are_told_in_the_zone_of_the_browser(
+    browser: Browser, live_server_url: str, live_cast: Cast, scripts: bool
+) -> None:
+    zone = {"timezone_id": "Asia/Kolkata", "java_script_enabled": scripts}
+    page = browser.new_page(base_url=live_server_url, **zone)  # type: ignore[arg-type]
+    page.goto("/console/sign-in")
+    for label, text in (("Account", "acme"), ("Email", live_cast.alice.email)):
+        page.get_by_label(label).fill(text)
+    page.get_by_label("Password").fill(PASSWORD)
+    page.get_by_role("button", name="Sign in").click()
+    time = page.locator("main li time").first
+    shown, moment = time.inner_text(), time.get_attribute("datetime") or ""
+    assert (shown.endswith("UTC"), shown[14:16] == moment[14:16]) == (not scripts, not scripts)
+    assert ("GMT+5:30" in shown) is scripts
+    page.close()

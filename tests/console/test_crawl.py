@@ -1,0 +1,184 @@
+"""Every link followed and every form sent, by each role: nothing breaks, nothing leaks."""
+
+from __future__ import annotations
+
+import re
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from html.parser import HTMLParser
+from urllib.parse import urlsplit
+
+import pytest
+from flask import Flask
+from flask.testing import FlaskClient
+from werkzeug.datastructures import MultiDict
+from werkzeug.test import TestResponse
+
+from tests import builders
+from tests.builders import Caller, Cast
+from tests.console.browser import HOSTILE, Browser
+
+ROLES = ("viewer", "editor", "admin", "superadmin")
+LARGEST = 150 * 1024
+MOST_PAGES = 200
+ODD = (HOSTILE + "' OR 1=1 --", "9" * 400, "\x00\x1f\u202e🧵" + "x" * 3000)
+# What ends the crawl itself.
+LEFT_OUT = re.compile(r"/console/(sign-out|profile/(sessions|password)|.*/(close|suspend)$)|/docs")
+ID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}|[0-9a-f]{32}")
+
+
+@dataclass
+class Sent:
+    """A form, with the names of its fields and what they were shown with."""
+
+    action: str
+    method: str
+    fields: list[tuple[str, str, str]] = field(default_factory=list)
+
+    @property
+    def likeness(self) -> tuple[str, ...]:
+        """What it has in common with others of its kind."""
+        names = tuple(re.sub(r"\d+", "#", name) for name, _, _ in self.fields)
+        return (self.method, alike(self.action), *sorted(set(names)))
+
+
+class Looked(HTMLParser):
+    """The links and forms of a page, and scripts or styles within it."""
+
+    def __init__(self, page: TestResponse, path: str) -> None:
+        super().__init__()
+        self.path, self.inline = path, list[str]()
+        self.links, self.forms, self.loaded = list[str](), list[Sent](), list[str]()
+        self.feed(page.text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        """Take note of what leads on."""
+        values = {name: value or "" for name, value in attrs}
+        if tag == "a":
+            self.links.append(values.get("href", ""))
+        elif tag == "form":
+            action = values.get("action") or self.path
+            self.forms.append(Sent(action, values.get("method", "get").upper()))
+        elif tag in ("input", "select", "textarea", "button") and self.forms:
+            given = (values.get("name", ""), values.get("value", ""), values.get("type", tag))
+            self.forms[-1].fields.append(given)
+        elif tag in ("script", "link"):
+            self.loaded.append(values.get("src") or values.get("href") or "")
+        if tag == "style" or (tag == "script" and not values.get("src")):
+            self.inline.append(tag)
+        self.inline += [n for n in values if n == "style" or n.startswith("on")]
+
+
+def alike(path: str) -> str:
+    """A path without what tells one thing from another, and the names of its parameters."""
+    parts = urlsplit(path)
+    names = sorted({re.sub(r"\d+", "#", one.partition("=")[0]) for one in parts.query.split("&")})
+    return re.sub(r"/\d+(?=/|$)", "/<n>", ID.sub("<id>", parts.path)) + "?" + ",".join(names)
+
+
+class Crawl:
+    """One role's way through the console."""
+
+    def __init__(self, client: FlaskClient, strange: str) -> None:
+        self.client, self.strange = client, strange
+        self.to_visit, self.seen, self.sent = deque(["/console"]), {alike("/console")}, set()
+        self.weights: dict[str, int] = {}
+
+    def run(self) -> int:
+        """Visit all there is; how many pages there were."""
+        pages = 0
+        while self.to_visit and pages < MOST_PAGES:
+            path = self.to_visit.popleft()
+            answer, pages = self.client.get(path, buffered=True), pages + 1
+            if answer.mimetype == "text/html":
+                looked = self.check(answer, path)
+                weight = len(answer.data) + sum(map(self.weight, set(looked.loaded)))
+                assert weight < LARGEST, (weight, path)
+                self.note(looked.links)
+                for form in looked.forms:
+                    self.send(form)
+        return pages
+
+    def note(self, links: list[str]) -> None:
+        """Visit those that are of the console, and of a kind not seen yet."""
+        for link in links:
+            fits = link.startswith("/console") and not LEFT_OUT.search(link)
+            if fits and alike(link) not in self.seen:
+                self.seen.add(alike(link))
+                self.to_visit.append(link)
+
+    def send(self, form: Sent) -> None:
+        """Send a form as it is, empty, and with odd values."""
+        if LEFT_OUT.search(form.action) or form.likeness in self.sent:
+            return
+        self.sent.add(form.likeness)
+        for data in map(MultiDict, self.filled(form)):
+            if form.method == "GET":
+                answer = self.client.get(form.action, query_string=data, buffered=True)
+            else:
+                answer = self.client.post(form.action, data=data, buffered=True)
+            if answer.status_code == 303 and answer.location:
+                self.note([answer.location])
+            if answer.mimetype == "text/html" and answer.status_code != 303:
+                self.check(answer, form.action)
+
+    def filled(self, form: Sent) -> Iterator[list[tuple[str, str]]]:
+        """What the form is sent with, in turn."""
+        token = [(name, value) for name, value, _ in form.fields if name == "csrf_token"]
+        rest = [one for one in form.fields if one[0] and one[0] != "csrf_token"]
+        yield token
+        for odd in ODD[:: 1 if form.method == "POST" else 2]:
+            yield token + [(name, value if kind == "hidden" else odd) for name, value, kind in rest]
+        yield token + [(name, value) for name, value, _ in rest]
+
+    def check(self, answer: TestResponse, path: str) -> Looked:
+        """A page that is whole, safe, light, and of the own account only."""
+        assert answer.status_code < 500, (answer.status_code, path)
+        assert self.strange not in answer.text, path
+        assert "<script>alert(1)" not in answer.text, path
+        policy = answer.headers["Content-Security-Policy"]
+        assert "default-src 'none'" in policy
+        assert "unsafe" not in policy
+        looked = Looked(answer, path)
+        assert looked.inline == [], path
+        return looked
+
+    def weight(self, path: str) -> int:
+        """How much a file takes."""
+        if path not in self.weights:
+            self.weights[path] = len(self.client.get(path, buffered=True).data)
+        return self.weights[path]
+
+
+def furnish(app: Flask, cast: Cast) -> dict[str, Caller]:
+    """Something of everything in acme, and a name in globex that nobody of acme may read."""
+    builders.make_collection(cast.root, schema=[{"name": "title", "type": "text"}])
+    builders.make_collection(cast.root, "closed", list_rule=None)
+    builders.make_record(cast.alice, title=HOSTILE)
+    builders.make_record(cast.charlie, title="strange-thing")
+    hook = {"url": "https://strange-thing.example/", "collection": "posts", "events": ["create"]}
+    cast.charlie.post("webhooks", hook)
+    cast.alice.post("webhooks", {**hook, "url": "https://own.example/"})
+    steps = [{"name": "one", "type": "wait_delay", "duration": "PT1H"}]
+    flow = {"name": "flow", "trigger": {"type": "manual"}, "steps": steps}
+    cast.alice.post("workflows", flow)
+    cast.charlie.post("workflows", {**flow, "name": "strange-thing"})
+    for caller, name in ((cast.alice, "finance"), (cast.charlie, "strange-thing")):
+        caller.post("groups", {"name": name})
+        caller.post("api-keys", {"name": name})
+    editor = builders.make_user(app, cast.alice.account_id, "ed@acme.example", "editor")
+    people = {"viewer": cast.bob, "editor": Caller(app, editor)}
+    return {**people, "admin": cast.alice, "superadmin": cast.root}
+
+
+@pytest.mark.parametrize("database", ["sqlite"])
+@pytest.mark.parametrize("role", ROLES)
+def test_every_link_and_every_form(app: Flask, cast: Cast, role: str, database: str) -> None:
+    people = furnish(app, cast)
+    # Superadmins see all accounts: nothing is strange to them.
+    strange = "strange-thing" if role != "superadmin" else "\0"
+    crawl = Crawl(Browser(app, people[role]).client, strange)
+    pages = crawl.run()
+    least = {"viewer": 5, "editor": 5, "admin": 35, "superadmin": 50}[role]
+    assert (pages >= least, pages < MOST_PAGES) == (True, True), (pages, len(crawl.sent))

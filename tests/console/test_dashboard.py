@@ -1,0 +1,123 @@
+"""The dashboard of an account: counted by day, what fails, what was changed; nobody else's."""
+
+from __future__ import annotations
+
+import re
+from datetime import timedelta
+
+from flask import Flask
+
+from app import clock, db
+from app.console import charts
+from app.webhooks.models import DELIVERIES, Webhook
+from app.workflows.models import INSTANCES
+from tests import builders
+from tests.builders import Cast
+from tests.console.browser import Browser
+
+CLOSED = {"list_rule": None}
+NOW = clock.now()
+
+
+def deliver(account_id: str, webhook_id: str, status: str, days_ago: int) -> None:
+    """A delivery of some days ago, which is over."""
+    row = {"account_id": account_id, "webhook_id": webhook_id, "event": "records.create"}
+    made = {"created_at": NOW - timedelta(days=days_ago), "id": _id(days_ago), "status": status}
+    values = {**row, **made, "payload": "{}", "size": 2, "attempt_number": 1}
+    db.connection().execute(DELIVERIES.insert().values(values))
+
+
+def _id(days_ago: int) -> str:
+    return db.first_id(NOW - timedelta(days=days_ago)) + db.new_id()[13:]
+
+
+def chart_of(page: str, name: str) -> str:
+    """What the table beside a chart tells, without its markup."""
+    (table,) = re.findall(rf'id="{name}-title".*?<tbody>(.*?)</tbody>', page, re.DOTALL)
+    return " ".join(re.sub(r"<[^>]*>", " ", table).split())
+
+
+def test_what_happened_is_counted_by_day(app: Flask, cast: Cast, admin: Browser) -> None:
+    builders.make_collection(cast.root)
+    for title in ("one", "two"):
+        builders.make_record(cast.alice, title=title)
+    builders.make_record(cast.charlie, title="theirs")
+    acme, today = cast.alice.account_id, NOW.date()
+    with app.app_context(), db.transaction():
+        for status, days_ago in (("delivered", 0), ("failed", 3), ("delivered", 3), ("failed", 40)):
+            deliver(acme, db.new_id(), status, days_ago)
+    page = admin.get("").text
+    assert chart_of(page, "records") == f"{today} 2"
+    assert chart_of(page, "deliveries") == f"{today} 1 0 {today - timedelta(days=3)} 1 1"
+    assert chart_of(page, "sign-ins") == f"{today} 0 1"
+    assert page.count("<rect") == 1 + 3 + 1
+    assert "Count all" not in page
+
+
+def test_what_is_dear_to_count_is_counted_on_demand(
+    app: Flask, cast: Cast, admin: Browser, monkeypatch: object
+) -> None:
+    builders.make_collection(cast.root)
+    for title in ("one", "two", "three"):
+        builders.make_record(cast.alice, title=title)
+    monkeypatch.setattr(charts, "MOST_RECORDS", 2)  # type: ignore[attr-defined]
+    page = admin.get("").text
+    assert (chart_of(page, "records")[10:], "at least 2<" in page) == (" 2", True)
+    assert 'href="?count=all"' in page
+    page = admin.get("?count=all").text
+    assert (chart_of(page, "records")[10:], "at least" in page) == (" 3", False)
+
+
+def test_what_fails_is_named_and_leads_to_its_page(
+    app: Flask, cast: Cast, admin: Browser, superadmin: Browser
+) -> None:
+    acme = cast.alice.account_id
+    assert "No webhook and no workflow fails." in admin.get("").text
+    with app.app_context(), db.transaction() as session:
+        for slug, account_id in (("acme", acme), ("globex", cast.charlie.account_id)):
+            hook = {"collection": "posts", "events": ["create"], "secret": "x"}
+            url = f"https://{slug}.example/in"
+            session.add(Webhook(account_id=account_id, url=url, failing_since=NOW, **hook))
+            run = {"workflow_id": db.new_id(), "kind": "workflow", "version": 1, "position": "{}"}
+            told = {"trigger_type": "manual", "status": "failed", "context": "{}"}
+            db.connection().execute(INSTANCES.insert().values(account_id=account_id, **run, **told))
+    own, of_acme = admin.get("").text, superadmin.get(f"accounts/{acme}/dashboard").text
+    for page in (own, of_acme):
+        assert "https://acme.example/in" in page
+        assert "globex" not in page
+        assert page.count(f"/console/workflows/{acme}/instances/") == 1
+    assert "These are figures of <strong>Acme</strong>" in of_acme
+    assert "These are figures" not in own
+
+
+def test_changes_are_told_as_far_as_the_rules_show_records(
+    app: Flask, cast: Cast, admin: Browser
+) -> None:
+    builders.make_collection(cast.root)
+    builders.make_collection(cast.root, "secrets", **CLOSED)
+    builders.make_collection(cast.root, "drafts", list_rule="title = 'x'")
+    record = builders.make_record(cast.alice, title="one")
+    for name in ("secrets", "drafts"):
+        builders.make_record(cast.alice, name, title="hidden")
+    builders.make_record(cast.charlie, title="theirs")
+    admin.done("groups/new", name="finance")
+    page = admin.get("").text
+    told = re.findall(r"<li>(?:<a[^>]*>)?([A-Z][^<]*)(?:</a>)? (made|changed) by ([^,]*),", page)
+    assert ("Record of posts", "made", cast.alice.email) in told
+    assert ("Group", "made", cast.alice.email) in told
+    assert not any("secrets" in what or "drafts" in what for what, _, _ in told)
+    assert f"/posts/{record['id']}" in page
+    assert cast.charlie.email not in page
+    assert "only some of their records: drafts, secrets." in page
+    assert "ask them to open it" in page
+
+
+def test_the_dashboard_of_an_account_is_for_superadmins(
+    app: Flask, cast: Cast, admin: Browser, superadmin: Browser
+) -> None:
+    path = f"accounts/{cast.charlie.account_id}/dashboard"
+    assert admin.get(path).status_code == 403
+    assert superadmin.get(f"accounts/{db.new_id()}/dashboard").status_code == 404
+    viewer = Browser(app, cast.bob).get("").text
+    assert "<svg" not in viewer
+    assert "ask one of them" in viewer

@@ -1,0 +1,94 @@
+"""The search: across what the caller may see, nothing of others, and never over whole tables."""
+
+from __future__ import annotations
+
+import html
+import re
+
+import pytest
+from flask import Flask
+
+from app import db
+from app.console import record_search
+from app.webhooks.models import Webhook
+from app.workflows.models import Workflow
+from tests import builders
+from tests.builders import Cast
+from tests.console.browser import HOSTILE, Browser
+
+HIT = re.compile(r'<li><a href="([^"]*)">([^<]*)</a>')
+
+
+def found(browser: Browser, text: str, **asked: str) -> list[str]:
+    """The names of what is found; every one leads to a page."""
+    answer = browser.client.get("/console/search", query_string={"search": text, **asked})
+    assert answer.status_code == 200
+    hits = HIT.findall(answer.text.partition("<main")[2])
+    for target in {target for target, _ in hits}:
+        assert browser.client.get(html.unescape(target)).status_code == 200, target
+    return [name for _, name in hits]
+
+
+@pytest.fixture
+def things(app: Flask, cast: Cast) -> None:
+    """Of every kind something called "needle", in acme and in globex."""
+    builders.make_collection(cast.root, "needles")
+    builders.make_collection(cast.root, "closed_needles", list_rule=None)
+    for caller in (cast.alice, cast.charlie):
+        builders.make_record(caller, "needles", title=f"a Needle of {caller.slug}, 100%")
+        builders.make_record(caller, "closed_needles", title=f"closed needle of {caller.slug}")
+        caller.post("api-keys", {"name": f"needle key of {caller.slug}"})
+        email = f"needle@{caller.slug}.example"
+        builders.make_user(app, caller.account_id, email)
+        with app.app_context(), db.transaction() as session:
+            mine = {"account_id": caller.account_id}
+            hook = {"collection": "posts", "events": ["create"], "secret": "x"}
+            session.add(Webhook(url=f"https://{caller.slug}.example/needle", **mine, **hook))
+            flow = {"trigger_type": "manual", "trigger": {}, "steps": [], "owner_id": caller.id}
+            name = f"needle flow of {caller.slug}"
+            session.add(Workflow(name=name, owner_home=caller.account_id, **mine, **flow))
+
+
+@pytest.mark.usefixtures("things")
+def test_each_finds_what_they_may_see(
+    app: Flask, cast: Cast, admin: Browser, superadmin: Browser
+) -> None:
+    of_acme = {
+        *("needles", "needle@acme.example", "https://acme.example/needle"),
+        *("needle flow of acme", "needle key of acme", "a Needle of acme, 100%"),
+    }
+    assert set(found(admin, "needle")) == of_acme
+    assert found(Browser(app, cast.bob), "needle") == []
+    everything = found(superadmin, "needle")
+    assert {"needle@globex.example", "needle flow of acme", "closed_needles"} <= set(everything)
+    assert "a Needle of acme, 100%" not in everything
+    in_globex = found(superadmin, "needle", account="globex")
+    assert "closed needle of globex" in in_globex
+    assert not any("acme" in name for name in in_globex)
+    assert found(superadmin, "GLOB")[0] == "Globex"
+
+
+@pytest.mark.usefixtures("things")
+def test_the_text_is_taken_as_it_is(cast: Cast, admin: Browser, superadmin: Browser) -> None:
+    assert found(admin, "100%") == ["a Needle of acme, 100%"]
+    record = builders.make_record(cast.alice, "needles", title="by its id")
+    assert found(admin, record["id"]) == ["by its id"]
+    for odd in ("%", "_e_dle", "'", "\\", "x' || true || '", "🧵" * 90, HOSTILE):
+        names = found(admin, odd)
+        assert not any("globex" in name or "closed" in name for name in names), odd
+        assert "<script>alert" not in admin.client.get("/console/search?search=" + odd[:20]).text
+    assert "no such active account" in superadmin.get("search?search=x&account=nope").text
+
+
+@pytest.mark.usefixtures("things")
+def test_only_the_newest_records_are_looked_at(
+    cast: Cast, admin: Browser, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(record_search, "LOOKED_AT", 2)
+    monkeypatch.setattr(record_search, "LEAST_OF_EACH", 2)
+    for title in ("hay", "hay", "hay"):
+        builders.make_record(cast.alice, "needles", title=title)
+    page = admin.get("search?search=a+Needle").text
+    assert "None of the newest 2 holds it." in page
+    (rest,) = re.findall(r'<a href="([^"]*)">Look through all', page)
+    assert "a Needle of acme" in admin.client.get(html.unescape(rest)).text

@@ -1,0 +1,94 @@
+"""The settings of an account, and what superadmins see of how the service runs."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from urllib.parse import quote
+
+import pytest
+from flask import Flask
+
+from app import mail
+from app.collections import revisions
+from tests import builders
+from tests.builders import Cast
+from tests.console.browser import Browser, beside
+
+GIVEN = {
+    "name": "Acme & Sons",
+    "cors_origins": "https://app.acme.example\n\n https://two.acme.example ",
+    "allowed_redirect_uris": "https://app.acme.example/in",
+    "default_redirect_uri": "https://app.acme.example/in",
+}
+
+
+def test_an_admin_changes_the_settings_of_the_own_account(cast: Cast, admin: Browser) -> None:
+    path = f"settings/{cast.alice.account_id}"
+    assert admin.get("settings").location == f"/console/{path}"
+    page = admin.done(path, **GIVEN)
+    assert "The settings are saved." in page
+    assert "https://two.acme.example" in page
+    kept = cast.alice.get("account").json
+    assert kept["name"] == GIVEN["name"]
+    assert kept["cors_origins"] == ["https://app.acme.example", "https://two.acme.example"]
+    assert kept["default_redirect_uri"] == GIVEN["default_redirect_uri"]
+
+
+def test_all_that_is_wrong_is_told_beside_its_field(cast: Cast, admin: Browser) -> None:
+    path = f"settings/{cast.alice.account_id}"
+    wrong = {"name": "", "cors_origins": "x\n" * 51, "allowed_redirect_uris": "y" * 2001}
+    answer = admin.send(path, **wrong, default_redirect_uri="")
+    assert (answer.status_code, beside(answer, "name")) == (400, "Fill this in.")
+    answer = admin.send(path, **{**GIVEN, **wrong, "name": "x"})
+    assert "At most 50 lines" in beside(answer, "cors_origins")
+    assert "2000 characters" in beside(answer, "allowed_redirect_uris")
+    answer = admin.send(path, **{**GIVEN, "cors_origins": "ftp://x", "default_redirect_uri": "z"})
+    assert "no address" in beside(answer, "cors_origins")
+    assert "no address" in beside(answer, "default_redirect_uri")
+
+
+def test_settings_are_for_admins_of_the_account_and_superadmins(
+    app: Flask, cast: Cast, admin: Browser, superadmin: Browser
+) -> None:
+    theirs = f"settings/{cast.charlie.account_id}"
+    assert admin.get(theirs).status_code == 404
+    assert admin.send(theirs, **GIVEN).status_code == 404
+    assert Browser(app, cast.bob).get("settings").status_code == 403
+    assert "These are settings of <strong>Globex" in superadmin.get(theirs).text
+
+
+def test_the_state_of_the_service_is_for_superadmins(
+    app: Flask, cast: Cast, admin: Browser, superadmin: Browser
+) -> None:
+    for path in ("migrations", "health", "outbox", "outbox/x.eml"):
+        assert admin.get(path).status_code == 403
+    builders.make_collection(cast.root)
+    migrations = superadmin.get("migrations").text
+    with app.app_context():
+        newest = revisions.listing()["revisions"][0]["revision"]
+    assert newest in migrations
+    assert "Page 1 of" not in migrations or 'rel="next"' in migrations
+    health = superadmin.get("health").text
+    assert health.count('class="state good">ok<') == 2
+    assert "written to files" in health
+
+
+def test_the_outbox_shows_the_mails_of_development(
+    app: Flask, cast: Cast, superadmin: Browser, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert "No mail was written yet." in superadmin.get("outbox").text
+    with app.app_context():
+        link = "http://atrium.test/console/reset-password?token=x"
+        context = {"link": link, "account": "<b>Acme</b>", "hours": 1}
+        mail.send("bob@acme.example", "reset", name=None, user=None, url=link, **context)
+        (name,) = mail.written_names()
+    assert "bob@acme.example" in superadmin.get("outbox").text
+    shown = superadmin.get(f"outbox/{name}").text
+    assert f'<a href="{link}">' in shown
+    assert "<b>Acme" not in shown
+    for odd in ("nope.eml", quote("../atrium.db", safe=""), "..%2f..%2fetc%2fpasswd"):
+        assert superadmin.get(f"outbox/{odd}").status_code == 404
+    settings = app.extensions["atrium.config"]
+    monkeypatch.setitem(app.extensions, "atrium.config", replace(settings, mail_url="smtp://x"))
+    assert superadmin.get(f"outbox/{name}").status_code == 404
+    assert "console/outbox" not in superadmin.get("health").text
