@@ -32,6 +32,7 @@ from app.sso import routes as sso
 from app.webhooks import delivery_routes, dispatch
 from app.webhooks import routes as webhooks
 from app.workflows import dispatch as workflow_line
+from app.workflows import erasure as workflow_erasure
 from app.workflows import hook_routes, instance_routes, occurring, upkeep
 from app.workflows import routes as workflows
 
@@ -72,7 +73,7 @@ API_BLUEPRINTS = (
 # Imported for what they subscribe to, and for the work that they do.
 SUBSCRIBERS = (
     *(removal, tracking, audited_records, sign_ins, dispatch, sso_roles),
-    *(workflow_line, occurring, upkeep, token_upkeep),
+    *(workflow_line, occurring, upkeep, workflow_erasure, token_upkeep),
 )
 PAGES = (console.blueprint, apidocs.blueprint)
 

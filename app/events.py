@@ -83,6 +83,23 @@ class RecordChanged:
 
 
 @dataclass(frozen=True)
+class RecordErased:
+    """A record is deleted, and whatever was kept of it is to be forgotten."""
+
+    account_id: str
+    record_id: str
+
+
+@dataclass(frozen=True)
+class UserErased:
+    """A user is deleted, and whatever was kept of the person is to be forgotten."""
+
+    account_id: str
+    user_id: str
+    emails: frozenset[str]
+
+
+@dataclass(frozen=True)
 class CollectionRemoved:
     """A collection is about to be dropped, with the records of all accounts."""
 

@@ -14,7 +14,7 @@ from typing import Any
 import orjson
 import sqlalchemy as sa
 
-from app import db, idempotency, jobs
+from app import db, events, idempotency, jobs
 from app.accounts import people
 from app.accounts import service as accounts
 from app.accounts.models import PII_GROUP, User
@@ -96,6 +96,8 @@ def _rest_of_record(what: Mapping[str, Any]) -> Erased:
     with db.transaction():
         _forget_answers(what["account_id"], what["record_id"])
         told = _forget_record(what["account_id"], what["record_id"])
+        # Before the log, in the order in which steps of workflows lock what they change.
+        events.publish(events.RecordErased(what["account_id"], what["record_id"]))
         erased = erase.values(what["account_id"], what["table_name"], what["record_id"])
     return {"values_erased": erased, "actors_erased": 0, "deliveries_erased": told}
 
@@ -104,6 +106,7 @@ def _rest_of_user(what: Mapping[str, Any]) -> Erased:
     account_id, user_id = what["account_id"], what["user_id"]
     with db.transaction():
         emails = _told(account_id, "users", "email", [CHANGES.c.record_id == user_id])
+        events.publish(events.UserErased(account_id, user_id, frozenset(emails - {""})))
         invited = _rows_with(account_id, "invitations", "email", emails)
         keys = _rows_with(account_id, "api_keys", "created_by", {user_id})
         values = erase.values(account_id, "users", user_id)

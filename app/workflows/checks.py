@@ -31,7 +31,7 @@ MOST_BRANCHES = 10
 MOST_TEMPLATES = 500
 DEEPEST = 5
 LARGEST = 256 * 2**10  # characters of all steps as JSON
-NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,62}")
+NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,62}")
 # What clients keep for themselves.
 UNREAD = ("id", "description", "label", "position_x", "position_y")
 SHARED = ("name", "type", "next")
@@ -122,7 +122,7 @@ class _Check:
 
     def _name(self, name: Any, here: str) -> None:
         if not isinstance(name, str) or not NAME.fullmatch(name):
-            message = "A name has up to 63 letters, digits, _ and -, and begins with a letter or _."
+            message = "A name has up to 63 letters, digits and _, and does not begin with a digit."
             self.add(f"{here}.name", "name_invalid", message)
         elif name in self.known:
             self.add(f"{here}.name", "name_duplicate", f"Another step is called {name}.")

@@ -50,9 +50,13 @@ class Dispatcher:
             found = queue.look(passed_over)
             if not found:
                 return
+            fair = free // len(found)
             for account_id, due in found.items():
-                share = max(1, free // len(found))
+                share = min(max(1, fair), free)
+                if share == 0:
+                    break
                 rows = queue.claim(account_id, due, share)
+                free -= len(rows)
                 for row in rows:
                     self._begin(row)
                 # Nothing to be had: it has as many running as it may.

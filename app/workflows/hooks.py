@@ -35,8 +35,8 @@ def create(body: Body, *, by: Principal) -> Workflow:
 
 def change(hook_id: str, body: Body, *, by: Principal) -> Workflow:
     """Change what is sent, and keep the rest. Raises NotFound, InvalidValues."""
-    before = service.get(hook_id, by=by, kind=HOOK)
-    return service.change(hook_id, _translated(body, before), by=by, kind=HOOK)
+    with service.changing(hook_id, by, HOOK) as before:
+        return service.change(hook_id, _translated(body, before), by=by, kind=HOOK)
 
 
 def executions(hook_id: str, skip: int, limit: int, *, by: Principal) -> tuple[list[Any], int]:

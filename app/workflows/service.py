@@ -73,7 +73,7 @@ def create(body: Body, *, by: Principal, kind: str = WORKFLOW) -> Workflow:
 def change(workflow_id: str, body: Body, *, by: Principal, kind: str = WORKFLOW) -> Workflow:
     """Change what is sent, and keep the rest. Raises NotFound, InvalidValues."""
     home, user_id = by.home_and_user()
-    with _changing(workflow_id, by, kind) as workflow:
+    with changing(workflow_id, by, kind) as workflow:
         values = _checked(body, workflow)
         taken_over = "steps" in values and workflow.owner_id != user_id
         acts_otherwise = taken_over or any(
@@ -95,7 +95,7 @@ def toggle(
     workflow_id: str, enabled: bool | None, *, by: Principal, kind: str = WORKFLOW
 ) -> Workflow:
     """Enable what is disabled, and the reverse; or what `enabled` says."""
-    with _changing(workflow_id, by, kind) as workflow:
+    with changing(workflow_id, by, kind) as workflow:
         workflow.enabled = (not workflow.enabled) if enabled is None else enabled
         _settle(workflow)
     return workflow
@@ -103,7 +103,7 @@ def toggle(
 
 def delete(workflow_id: str, *, by: Principal, kind: str = WORKFLOW) -> None:
     """Remove a workflow at once, and its instances by a job."""
-    with _changing(workflow_id, by, kind) as workflow:
+    with changing(workflow_id, by, kind) as workflow:
         schedules.forget(workflow.account_id, workflow.id)
         db.db.session.delete(workflow)
         removed = {"workflow_id": workflow.id}
@@ -208,7 +208,8 @@ def _keep_version(workflow: Workflow) -> None:
 
 
 @contextmanager
-def _changing(workflow_id: str, by: Principal, kind: str) -> Iterator[Workflow]:
+def changing(workflow_id: str, by: Principal, kind: str) -> Iterator[Workflow]:
+    """A workflow as it is, in a transaction that changes it: others wait. Raises NotFound."""
     account_id = by.one_account()
     with db.transaction() as session:
         workflow = _found(session.scalar(_named(workflow_id, by, kind)), kind)

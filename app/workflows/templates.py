@@ -20,7 +20,7 @@ from app.workflows import expressions
 from app.workflows.expressions import Known
 
 TEMPLATE = re.compile(r"\{\{((?:(?!\{\{|\}\}).)*)\}\}", re.DOTALL)  # in linear time
-PATH = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z0-9_-]+)*")
+PATH = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z0-9_]+)*")
 WORDS = ("true", "false", "null")
 MOST_CHARACTERS = 2**20  # that templates of one step are replaced by
 

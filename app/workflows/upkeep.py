@@ -61,9 +61,13 @@ def _remove_versions(account_id: str) -> None:
 
 def _remove_instances(*which: Any) -> None:
     chosen = sa.select(INSTANCES.c.account_id, INSTANCES.c.id).where(*which).limit(PIECE)
-    while rows := db.connection().execute(chosen).all():
-        account_id, ids = rows[0].account_id, [row.id for row in rows]
+    while True:
         with db.transaction() as session:
+            # Locked: what is resumed by now is not chosen, and what is chosen is not resumed.
+            rows = session.execute(chosen.with_for_update()).all()
+            if not rows:
+                return
+            account_id, ids = rows[0].account_id, [row.id for row in rows]
             for table, column in (
                 (LOGS, LOGS.c.instance_id),
                 (SUBSCRIPTIONS, SUBSCRIPTIONS.c.instance_id),

@@ -96,7 +96,9 @@ def version_of(subscription: Any) -> versions.Version | None:
     )
     chosen = sa.select(INSTANCES.c.workflow_id, INSTANCES.c.version).where(*mine)
     row = db.connection().execute(chosen).first()
-    return row and versions.get(subscription.account_id, row.workflow_id, row.version)
+    if row is None:
+        return None
+    return versions.get(subscription.account_id, row.workflow_id, row.version)
 
 
 def arrive(subscription: Any, event: Mapping[str, Any] | None, personal: bool = False) -> None:

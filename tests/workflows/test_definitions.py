@@ -10,7 +10,7 @@ from typing import Any
 
 from flask import Flask
 
-from app.workflows import cron
+from app.workflows import cron, expressions, templates
 from tests.builders import Caller, Cast
 from tests.workflows.running import MANUAL, action, create, make_workflow
 
@@ -20,6 +20,7 @@ ASK = {"name": "c", "type": "condition", "expression": "true"}
 FAULTS: list[tuple[Any, dict[str, str]]] = [
     ([{"name": "a", "type": "fly"}], {"steps[0].type": "type_invalid"}),
     ([{"name": "a b", "type": "wait_delay", "duration": "1h"}], {"steps[0].name": "name_invalid"}),
+    ([{"name": "a-b", "type": "wait_delay", "duration": "1h"}], {"steps[0].name": "name_invalid"}),
     (
         [{"name": ["x"], "type": {}}],
         {"steps[0].name": "name_invalid", "steps[0].type": "type_invalid"},
@@ -289,3 +290,13 @@ def test_whole_numbers_have_at_most_64_bits(alice: Caller) -> None:
         told = [(one["field"], one["code"]) for one in answer.json["details"]]
         assert told == [(field, "number_out_of_range")]
     assert alice.get("workflow-instances").json["total"] == 0
+
+
+def test_templates_read_a_minus_as_conditions_do() -> None:
+    now = datetime(2026, 1, 1, tzinfo=UTC)
+    names = {"trigger": {"n": 5, "all": [{"n": 7}]}}
+    rendering = templates.Rendering(names, now)
+    for text in ("trigger.n-1", "trigger.n - 1", "trigger.n-trigger.n + 4"):
+        assert rendering.value(f"{{{{ {text} }}}}") == 4, text
+        assert expressions.holds(f"{text} = 4", names, now)
+    assert rendering.value("{{ trigger.all.0.n }}") == 7

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 import pytest
 from flask import Flask
 
 from app import db
-from app.workflows import schedules
+from app.workflows import hooks, schedules
 from tests.builders import Caller, Cast, make_collection, make_record, make_user
 from tests.workflows.running import create, let_pass, make_workflow, work
 
@@ -180,3 +181,25 @@ def test_places_of_what_is_wrong_are_those_of_the_hook(alice: Caller) -> None:
     data = {"data": {"steps[0]": "{{ nothing.here }}"}}
     assert refused({"collection": "posts", **data}) == ["actions[0].config.data.steps[0]"]
     assert refused({"collection": "posts", "data": {"x": "x" * 2**18}}) == ["actions"]
+
+
+def test_changes_at_once_do_not_undo_each_other(
+    app: Flask, alice: Caller, posts: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hook = make_hook(alice, {"type": "manual"}, copy("a"))
+    path, translated = f"hooks/{hook['id']}", hooks._translated
+    other = threading.Thread(target=alice.patch, args=[path, {"actions": [copy("b")]}])
+
+    def meanwhile(body: Any, before: Any) -> Any:
+        if "name" in body:
+            other.start()
+            other.join(0.3)
+        return translated(body, before)
+
+    monkeypatch.setattr(hooks, "_translated", meanwhile)
+    change = {"name": "new", "condition": "trigger.go = true"}
+    assert alice.patch(path, change).status_code == 200
+    other.join()
+    found = alice.get(path).json
+    assert (found["name"], found["condition"]) == ("new", "trigger.go = true")
+    assert found["actions"] == [copy("b")]

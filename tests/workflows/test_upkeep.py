@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
@@ -11,7 +12,7 @@ import sqlalchemy as sa
 from flask import Flask
 
 from app import clock, db, jobs, leases
-from app.workflows import queue, upkeep
+from app.workflows import dispatch, queue, upkeep
 from app.workflows.models import (
     INSTANCES,
     LOGS,
@@ -88,6 +89,25 @@ def test_what_lost_workers_had_holds_nothing_up(
         found = queue.look(set())[account_id]
         assert (found, queue.claim(account_id, found, 10)) == ([(lost, True)], [])
         db.db.session.remove()
+
+
+def test_no_more_are_begun_than_there_are_threads(
+    app: Flask, cast: Cast, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for owner in (cast.alice, cast.charlie):
+        start(owner, make_workflow(owner, []))
+    monkeypatch.setattr(dispatch, "THREADS", 1)
+    begun: list[Any] = []
+
+    def begin(self: Any, row: Any) -> None:
+        self._running += 1
+        begun.append(row)
+
+    monkeypatch.setattr(dispatch.Dispatcher, "_begin", begin)
+    with app.app_context():
+        dispatch.Dispatcher(threading.Event()).turn()
+        db.db.session.remove()
+    assert len(begun) == 1
 
 
 @pytest.mark.parametrize("closes", [False, True])

@@ -1,0 +1,140 @@
+"""What instances keep of a record or a user is erased with them (contract section 7).
+
+Outputs and settings of steps may say in other words what a record said, so an instance that names
+one is emptied as a whole, and ended if it was not over: what it would do next, it would do with the
+record's values. One that has not begun is told of the record's id alone, as webhooks are.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import orjson
+import sqlalchemy as sa
+
+from app import clock, db, events, jobs
+from app.workflows import kept
+from app.workflows.beginning import NOT_BEGUN
+from app.workflows.models import (
+    ACTIVE,
+    CANCELLED,
+    COMPLETED,
+    EVENT,
+    INSTANCES,
+    LOGS,
+    PENDING,
+    RUNNING,
+    SUBSCRIPTIONS,
+)
+
+PIECE = 500
+ERASED = "What it held told of something that was erased."
+INSTEAD = "***"
+KEPT = {
+    INSTANCES: (INSTANCES.c.context, INSTANCES.c.position, INSTANCES.c.error_message),
+    LOGS: (LOGS.c.input, LOGS.c.output, LOGS.c.error_message),
+    SUBSCRIPTIONS: (SUBSCRIPTIONS.c.happened, SUBSCRIPTIONS.c.known),
+}
+
+
+@events.subscribe(events.RecordErased)
+def _forget_record(event: events.RecordErased) -> None:
+    mine = INSTANCES.c.account_id == event.account_id
+    named = INSTANCES.c.id.in_(_naming(event.account_id, event.record_id))
+    chosen = sa.select(INSTANCES).where(mine, named).order_by(INSTANCES.c.id)
+    # Locked, so that no worker takes what has not begun, and none goes on with what has.
+    rows = db.connection().execute(chosen.with_for_update(of=INSTANCES)).all()
+    new = [row for row in rows if _has_not_begun(row)]
+    for row in new:
+        told = _without(kept.loads(row.context), event.record_id)
+        one = (mine, INSTANCES.c.id == row.id)
+        change = sa.update(INSTANCES).where(*one).values(context=kept.dumps(told))
+        db.connection().execute(change)
+    begun = [row for row in rows if row not in new]
+    for at in range(0, len(begun), PIECE):
+        _empty(event.account_id, begun[at : at + PIECE])
+
+
+@events.subscribe(events.UserErased)
+def _forget_user(event: events.UserErased) -> None:
+    """Take the id and the addresses out of all texts, and go on: what is done, others asked for."""
+    for text in sorted({event.user_id, *event.emails, *map(str.lower, event.emails)}):
+        written = orjson.dumps(text).decode()[1:-1]
+        running = (INSTANCES.c.account_id == event.account_id, INSTANCES.c.status == RUNNING)
+        named = INSTANCES.c.id.in_(_naming(event.account_id, written))
+        # A worker would write down again what it remembers: another takes over what is stored.
+        taken = {"claim": INSTANCES.c.claim + 1, "due_at": db.database_now()}
+        again = sa.update(INSTANCES).where(*running, named)
+        db.connection().execute(again.values(**taken))
+        for table, columns in KEPT.items():
+            without = {one.name: sa.func.replace(one, written, INSTEAD) for one in columns}
+            mine = (table.c.account_id == event.account_id, _names(columns, written))
+            db.connection().execute(sa.update(table).where(*mine).values(**without))
+    db.on_commit(jobs.wake)
+
+
+def _naming(account_id: str, text: str) -> Any:
+    ids = {INSTANCES: INSTANCES.c.id, LOGS: LOGS.c.instance_id}
+    ids[SUBSCRIPTIONS] = SUBSCRIPTIONS.c.instance_id
+    return sa.union(
+        *(
+            sa.select(ids[table]).where(table.c.account_id == account_id, _names(columns, text))
+            for table, columns in KEPT.items()
+        )
+    )
+
+
+def _names(columns: Any, text: str) -> Any:
+    return sa.or_(*(column.contains(text, autoescape=True) for column in columns))
+
+
+def _has_not_begun(row: Any) -> bool:
+    is_new = row.status == PENDING and row.position == NOT_BEGUN
+    return bool(is_new and row.trigger_type == EVENT)
+
+
+def _without(value: Any, record_id: str) -> Any:
+    if isinstance(value, list):
+        return [_without(one, record_id) for one in value]
+    if not isinstance(value, dict):
+        return value
+    if value.get("id") == record_id:
+        return {"id": record_id}
+    return {name: _without(one, record_id) for name, one in value.items()}
+
+
+def _empty(account_id: str, rows: list[Any]) -> None:
+    connection, ids = db.connection(), [row.id for row in rows]
+    mine = (INSTANCES.c.account_id == account_id, INSTANCES.c.id == sa.bindparam("_id"))
+    values = ("context", "position", "status", "error_message", "due_at", "completed_at")
+    change = sa.update(INSTANCES).where(*mine)
+    bound = {name: sa.bindparam(f"_{name}", type_=INSTANCES.c[name].type) for name in values}
+    connection.execute(change.values(**bound), [_emptied(row) for row in rows])
+    of_these = (LOGS.c.account_id == account_id, LOGS.c.instance_id.in_(ids))
+    is_open, failed = LOGS.c.status.in_(ACTIVE), LOGS.c.error_message.is_not(None)
+    emptied = {
+        "input": sa.null(),
+        "output": sa.null(),
+        "error_message": sa.case((failed, ERASED), else_=sa.null()),
+        "status": sa.case((is_open, CANCELLED), else_=LOGS.c.status),
+        "completed_at": sa.func.coalesce(LOGS.c.completed_at, db.database_now()),
+    }
+    connection.execute(sa.update(LOGS).where(*of_these).values(**emptied))
+    waits = (SUBSCRIPTIONS.c.account_id == account_id, SUBSCRIPTIONS.c.instance_id.in_(ids))
+    connection.execute(sa.delete(SUBSCRIPTIONS).where(*waits))
+
+
+def _emptied(row: Any) -> dict[str, Any]:
+    # The names of the steps are nobody's data, and tell how far it came.
+    names = kept.loads(row.context).get("steps", ())
+    context = {"trigger": None, "steps": {name: {"output": None} for name in names}}
+    is_done = row.status == COMPLETED
+    return {
+        "_id": row.id,
+        "_context": kept.dumps(context),
+        "_position": NOT_BEGUN,
+        "_status": COMPLETED if is_done else CANCELLED,
+        "_error_message": None if is_done else ERASED,
+        "_due_at": None,
+        "_completed_at": row.completed_at or clock.now(),
+    }

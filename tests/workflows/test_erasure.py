@@ -1,0 +1,117 @@
+"""What is erased is gone from instances, too: of records, of users (contract section 7)."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import pytest
+from flask import Flask
+
+from app import db
+from app.workflows import queue
+from app.workflows.models import SUBSCRIPTIONS
+from app.workflows.run import Run
+from app.workflows.slots import Slots
+from tests.builders import Caller, Cast, make_collection, make_record, make_user
+from tests.workflows.running import (
+    action,
+    create,
+    instance,
+    logs,
+    make_workflow,
+    ran,
+    rows,
+    start,
+    work,
+)
+
+ON_CREATE = {"type": "event", "event": "records.create", "collection": "posts"}
+HER = "Eve Example"
+TITLE = "{{ trigger.record.title }}!"
+
+
+@pytest.fixture
+def posts(root: Caller) -> dict[str, Any]:
+    make_collection(root, "others")
+    return make_collection(root)
+
+
+def kept(app: Flask) -> str:
+    """All that is stored of instances."""
+    return str([rows(app), logs(app), rows(app, SUBSCRIPTIONS)])
+
+
+def test_an_erased_record_leaves_nothing_in_instances(app: Flask, cast: Cast, posts: Any) -> None:
+    root, alice = cast.root.acting_in("acme"), cast.alice
+    copy, end = (
+        action(name, "create_record", collection="others", data={"title": TITLE})
+        for name in ("copy", "x")
+    )
+    wait = {
+        "name": "w",
+        "type": "wait_event",
+        "event": "records.update",
+        "condition": "title = trigger.record.title",
+    }
+    bad = action("bad", "delete_record", collection="others", record_id=TITLE)
+    for last in (end, wait, bad):
+        make_workflow(alice, [copy, last], ON_CREATE)
+    id = make_record(alice, title=HER)["id"]
+    work(app)
+    assert HER in kept(app)
+    assert {row.status for row in rows(app)} == {"completed", "waiting", "failed"}
+    other = ran(app, alice, make_workflow(alice, [end]), {"record": {"title": "kept"}})
+    make_workflow(alice, [], {**ON_CREATE, "event": "records.delete"})
+    answer = root.post(f"records/posts/{id}/erase")
+    assert answer.status_code == 200, answer.json
+    assert HER not in kept(app)
+    found = [instance(alice, row.id) for row in rows(app) if row.id != other["id"]]
+    assert [one["status"] for one in found] == ["completed", "cancelled", "cancelled", "pending"]
+    # How far they came is still told; what begins with the deletion knows the id alone.
+    assert list(found[0]["context"]["steps"]) == ["copy", "x"]
+    assert found[3]["context"]["trigger"]["previous"] == {"id": id}
+    assert instance(alice, other["id"]) == other
+    assert alice.post(f"workflow-instances/{found[2]['id']}/resume").status_code == 409
+    work(app)
+    assert instance(alice, found[3]["id"])["status"] == "completed"
+
+
+def test_an_erased_user_leaves_neither_id_nor_address(app: Flask, cast: Cast, posts: Any) -> None:
+    eve = make_user(app, cast.alice.account_id, "Eve@acme.example", "admin")
+    wait = {"name": "w", "type": "wait_delay", "duration": "1h"}
+    flow = make_workflow(cast.alice, [create("a", "{{ trigger.by }}"), wait])
+    body = {"by": eve.id, "to": "about eve@acme.example", eve.id: ["Eve@acme.example"]}
+    found = ran(app, cast.alice, flow, body)
+    assert cast.root.delete(f"users/{eve.id}").status_code == 204
+    answer = cast.root.post(f"users/{eve.id}/erase")
+    assert answer.status_code == 200, answer.json
+    assert eve.id not in kept(app)
+    assert "eve@acme" not in kept(app).lower()
+    after = instance(cast.alice, found["id"])
+    assert (after["status"], after["context"]["trigger"]["to"]) == ("waiting", "about ***")
+
+
+def test_a_worker_does_not_write_down_again_what_is_erased(
+    app: Flask, cast: Cast, posts: Any
+) -> None:
+    """Neither a user's id nor a record that it knows by heart, being in the middle of its steps."""
+    eve = make_user(app, cast.alice.account_id, "eve@acme.example", "admin")
+    id = make_record(cast.alice, title=HER)["id"]
+    flow = make_workflow(cast.alice, [create("a", "x")])
+    both = [start(cast.alice, flow, {"by": eve.id}), start(cast.alice, flow, {"record": id})]
+    with app.app_context():
+        ((account_id, due),) = queue.look(set()).items()
+        claimed = queue.claim(account_id, due, 2)
+        db.db.session.remove()
+    assert cast.root.acting_in("acme").post(f"records/posts/{id}/erase").status_code == 200
+    assert cast.root.post(f"users/{eve.id}/erase").status_code == 200
+    for row in claimed:
+        run = Run(row, Slots(1))
+        with app.app_context(), pytest.raises(queue.Lost):
+            run.carry_out(threading.Event())
+    assert eve.id not in kept(app)
+    assert id not in kept(app)
+    work(app)
+    assert [instance(cast.alice, one)["status"] for one in both] == ["completed", "cancelled"]
+    assert cast.alice.get("records/posts").json["total"] == 1
