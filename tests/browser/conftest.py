@@ -59,6 +59,10 @@ class Visit:
         # Without motion: colours that are still on their way have no contrast to speak of.
         still = {"color_scheme": scheme, "reduced_motion": "reduce"}
         self.page.emulate_media(**still)  # type: ignore[arg-type]
+        # Until it is painted so: a window that was made smaller is laid out a moment later.
+        self.page.evaluate(
+            "new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))"
+        )
 
     def check_fits(self) -> None:
         """Nothing sticks out at the side of the window."""
