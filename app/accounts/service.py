@@ -43,9 +43,9 @@ def create_account(name: str, slug: str, *, slug_field: str = "account_slug") ->
 def locked(account_id: str) -> Account | None:
     """An account as it is, kept from other changes until the transaction ends."""
     # References to the account may still be made: only its key is not to change.
-    locked = sa.select(Account).where(Account.id == account_id.lower())
-    locked = locked.with_for_update(key_share=True)
-    return db.db.session.scalar(locked.execution_options(populate_existing=True))
+    chosen = sa.select(Account).where(Account.id == account_id.lower())
+    alone = chosen.with_for_update(key_share=True)
+    return db.db.session.scalar(alone.execution_options(populate_existing=True))
 
 
 def outdate(user: User) -> None:

@@ -60,9 +60,17 @@ HASHES = Entry._fields.index("salt")  # from here on nothing needs escaping
 MANY = 50
 PLACE = ("operation", "table_name", "record_id", "extra_metadata")
 _PLACE = itemgetter(*(Entry._fields.index(name) for name in PLACE))
-# What `append_audit_change` calls what an entry says for itself alone.
-_OWN = ("field", "old", "new", "salt", "told", "actor_salt", "actor")
-_own = itemgetter(3, 4, 5, 7, 8, 9, 10)
+# What an entry says for itself alone, by the names that `append_audit_change` has for it.
+_OWN = {
+    "field": "column_name",
+    "old": "old_value",
+    "new": "new_value",
+    "salt": "salt",
+    "told": "values_digest",
+    "actor_salt": "actor_salt",
+    "actor": "actor_digest",
+}
+_own = itemgetter(*(Entry._fields.index(name) for name in _OWN.values()))
 LINE = 800  # about as many characters has a row
 
 _COLUMNS = (*Entry._fields, "id", "previous_hash", "checksum", "account_id", *Told._fields)
