@@ -7,14 +7,12 @@ from collections.abc import Iterator
 from typing import Literal, NamedTuple
 
 import sqlalchemy as sa
-from sqlalchemy.exc import SQLAlchemyError
 
-from app import clock, config, db, jobs, mail, reencryption
+from app import clock, config, db, jobs, leases, mail, readiness, reencryption
 from app.audit.models import AuditEntry, AuditHead
-from app.collections import revisions
 
 OLDEST_SQLITE, OLDEST_POSTGRES = (3, 37), (15,)
-MOST_SECONDS_APART, MOST_SECONDS_DUE = 2, 60
+MOST_SECONDS_APART, MOST_SECONDS_DUE, MOST_NAMED = 2, 60, 5
 
 
 class Finding(NamedTuple):
@@ -28,19 +26,19 @@ class Finding(NamedTuple):
 def findings() -> Iterator[Finding]:
     """Look at everything; what needs a database is passed over without one."""
     yield from _settings()
-    try:
-        yield from _database()
-    except SQLAlchemyError as error:
-        reason = type(error).__name__
-        yield Finding("database", "fail", f"cannot be used ({reason}): see SERVICE_DATABASE_URL")
-    yield _queue()
+    ready = readiness.checks()
+    if ready["database"] == "ok":
+        yield from _database(ready["migrations"])
+    else:
+        yield Finding("database", "fail", "does not answer: see SERVICE_DATABASE_URL")
+    yield _queue(ready.get("queue"))
     yield _mail()
 
 
 def _settings() -> Iterator[Finding]:
     settings = config.current()
     doubts = {
-        "mails are only written to files: set SERVICE_MAIL_URL": settings.mail_url == "console:",
+        "mails are only written to files: set SERVICE_MAIL_URL": mail.writes_files(),
         "nobody's proxy is trusted, so all callers have its address: set SERVICE_TRUSTED_PROXIES": (
             not settings.trusted_proxies
         ),
@@ -58,7 +56,7 @@ def _settings() -> Iterator[Finding]:
         yield Finding("settings", "ok", settings.env)
 
 
-def _database() -> Iterator[Finding]:
+def _database(migrations: str) -> Iterator[Finding]:
     dialect = db.connection().dialect
     version = dialect.server_version_info or ()
     told = f"{dialect.name} {'.'.join(map(str, version))}"
@@ -68,23 +66,14 @@ def _database() -> Iterator[Finding]:
         yield Finding("database", "fail", f"{told} is too old: {needed} or newer is needed")
     else:
         yield Finding("database", "ok", told)
-    yield (migrations := _migrations())
     yield _clock()
-    if migrations.state == "ok":
-        yield _secrets()
-        yield _chains()
-        yield _workers()
-
-
-def _migrations() -> Finding:
-    upgrade = "run flask --app wsgi db upgrade"
-    try:
-        applied, head = revisions.applied_core_revision(), revisions.core_head()
-    except SQLAlchemyError:
-        return Finding("migrations", "fail", f"none is applied: {upgrade}")
-    if applied != head:
-        return Finding("migrations", "fail", f"at {applied} instead of {head}: {upgrade}")
-    return Finding("migrations", "ok", f"at {head}, the newest")
+    if migrations != "ok":
+        yield Finding("migrations", "fail", migrations)
+        return
+    yield Finding("migrations", "ok", "all are applied")
+    yield _secrets()
+    yield _chains()
+    yield _workers()
 
 
 def _clock() -> Finding:
@@ -99,7 +88,10 @@ def _clock() -> Finding:
 def _secrets() -> Finding:
     unreadable = reencryption.unreadable()
     if unreadable:
-        told = f"no key of SERVICE_ENCRYPTION_KEY reads {', '.join(unreadable)}: add the former key"
+        some = ", ".join(unreadable[:MOST_NAMED])
+        told = (
+            f"no key of SERVICE_ENCRYPTION_KEY reads {len(unreadable)}, as {some}: add the former"
+        )
         return Finding("secrets", "fail", told)
     return Finding("secrets", "ok", "stored secrets can be read")
 
@@ -113,7 +105,9 @@ def _chains() -> Finding:
         newest.is_distinct_from(AuditHead.last_id),
         kept.scalar_subquery().is_distinct_from(AuditHead.checksum),
     )
-    wrong = db.db.session.scalars(sa.select(AuditHead.account_id).where(differs).limit(5)).all()
+    wrong = db.db.session.scalars(
+        sa.select(AuditHead.account_id).where(differs).limit(MOST_NAMED)
+    ).all()
     if wrong:
         told = f"the chain of {', '.join(wrong)} is broken: run flask --app wsgi audit verify"
         return Finding("audit", "fail", told)
@@ -121,19 +115,17 @@ def _chains() -> Finding:
 
 
 def _workers() -> Finding:
-    asked = sa.select(sa.func.min(jobs.TABLE.c.due_at)).where(jobs.QUEUE.due())
-    due = db.connection().scalar(asked)
-    waiting = (clock.now() - due).total_seconds() if due else 0
+    _, waiting = leases.backlog(jobs.QUEUE)
     if waiting > MOST_SECONDS_DUE:
         told = f"a job is due for {waiting:.0f} s: start one with flask --app wsgi worker"
         return Finding("worker", "fail", told)
     return Finding("worker", "ok", "no job is late")
 
 
-def _queue() -> Finding:
-    if not config.current().redis_url:
+def _queue(answers: str | None) -> Finding:
+    if answers is None:
         return Finding("queue", "ok", "the embedded one, without Redis")
-    if jobs.queue_answers():
+    if answers == "ok":
         return Finding("queue", "ok", "Redis answers")
     told = "Redis does not answer: start it, or correct SERVICE_REDIS_URL; work waits up to seconds"
     return Finding("queue", "fail", told)

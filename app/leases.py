@@ -15,7 +15,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from app import db
+from app import clock, db
 
 
 @dataclass(frozen=True)
@@ -47,6 +47,13 @@ def look_statement(queue: Queue, limit: int, *columns: Any, where: Any = None) -
     seen = sa.select(table.c.account_id, table.c.id, *columns).where(queue.due())
     seen = seen if where is None else seen.where(where)
     return seen.order_by(table.c.due_at).limit(limit)
+
+
+def backlog(queue: Queue) -> tuple[int, float]:
+    """How much is due, and for how many seconds the oldest has been."""
+    asked = sa.select(sa.func.count(), sa.func.min(queue.table.c.due_at)).where(queue.due())
+    number, oldest = db.connection().execute(asked).one()
+    return number, max(0.0, (clock.now() - oldest).total_seconds()) if oldest else 0.0
 
 
 def claim(

@@ -18,7 +18,7 @@ from prometheus_client.multiprocess import MultiProcessCollector
 from prometheus_client.registry import Collector, CollectorRegistry
 from prometheus_client.values import MutexValue, ValueClass
 
-from app import clock, config, db, jobs, rest
+from app import config, db, jobs, leases, rest
 from app.errors import NotFound, Unauthorized
 from app.rest import public
 from app.webhooks import models as webhooks
@@ -61,11 +61,9 @@ class _Waiting(Collector):
             "atrium_queue_oldest_seconds", "How long the oldest is due.", labels=["queue"]
         )
         for name, queue in QUEUES.items():
-            oldest = sa.func.min(queue.table.c.due_at)
-            asked = sa.select(sa.func.count(), oldest).where(queue.due())
-            number, since = db.connection().execute(asked).one()
+            number, seconds = leases.backlog(queue)
             due.add_metric([name], number)
-            age.add_metric([name], max(0, (clock.now() - since).total_seconds()) if since else 0)
+            age.add_metric([name], seconds)
         failed = sa.select(sa.func.count()).where(jobs.TABLE.c.status == "failed")
         yield due
         yield age

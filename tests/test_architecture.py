@@ -36,7 +36,8 @@ LAYERS = [
     ("webhooks",),
     ("records",),
     ("workflows",),
-    ("backups", "doctor", "readiness"),
+    ("readiness",),
+    ("backups", "doctor"),
     ("apidocs", "cli", "console", "cors", "extensions", "health", "metrics", "routes"),
     ("app",),
 ]

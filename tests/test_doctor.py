@@ -82,7 +82,7 @@ def test_a_whole_instance_is_well(used: Flask) -> None:
         ("migrations", bring_a_revision, "db upgrade"),
         ("audit", run("UPDATE audit_heads SET last_id = last_id + 1"), "audit verify"),
         ("audit", run("UPDATE audit_heads SET checksum = 'x'"), "audit verify"),
-        ("secrets", settings(encryption_key=(Fernet.generate_key().decode(),)), "former key"),
+        ("secrets", settings(encryption_key=(Fernet.generate_key().decode(),)), "add the former"),
         ("queue", settings(redis_url="redis://127.0.0.1:1/0"), "Redis does not answer"),
         ("mail", settings(mail_url=f"smtp://127.0.0.1:{free_port()}"), "SERVICE_MAIL_URL"),
         ("worker", let_a_job_wait, "flask --app wsgi worker"),
