@@ -14,7 +14,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from app import clock, db, stamps
+from app import db, stamps
 from app.collections import table
 from app.collections.columns import TableColumns
 from app.collections.fields import RETURN_TYPES, SYSTEM_FIELDS, TYPES, ComputedField, Field
@@ -218,12 +218,6 @@ def of_row(row: Collection) -> Definition:
         version=row.version,
         options=row.options or {},
     )
-
-
-def of_specs(name: str, specs: Sequence[Mapping[str, Any]]) -> Definition:
-    """What a collection would be, to check its rules before it is one."""
-    now = clock.now()
-    return Definition("", name, table.name_of(name), tuple(specs), {}, now, now, 0)
 
 
 def named(name: str) -> Definition:
