@@ -164,13 +164,15 @@ def _prepare_sqlite(engine: sa.Engine) -> None:
         mode = connection.get_execution_options().get("atrium_mode")
         # Tables are rebuilt to alter them; only outside a transaction can the checks be turned off.
         if mode == "schema":
+            connection.info["unchecked"] = True
             connection.exec_driver_sql("PRAGMA foreign_keys = OFF")
         if mode:
             connection.exec_driver_sql(BEGIN_WRITE)
 
     @sa.event.listens_for(engine, "checkin")
     def restore_foreign_keys(connection: sqlite3.Connection | None, record: Any) -> None:
-        if connection is not None:
+        # Never without need: the pragma has SQLite prepare every kept statement anew.
+        if connection is not None and record.info.pop("unchecked", False):
             connection.execute("PRAGMA foreign_keys = ON")
 
 

@@ -1,7 +1,7 @@
 """Writing prepared entries: the heads locked, each entry linked to the one before (contract 7).
 
 Chains come in the order of their accounts, so that two transactions never wait for each other in a
-circle. On PostgreSQL one statement does it all (`append_audit_change` of migration 0015), or for
+circle. On PostgreSQL one statement does it all (`append_audit_change` of migration 0018), or for
 many entries a COPY; on SQLite, where a writer is alone anyway, four for each account. Lists find
 entries by their changes, which are written with them.
 """
@@ -60,17 +60,8 @@ HASHES = Entry._fields.index("salt")  # from here on nothing needs escaping
 MANY = 50
 PLACE = ("operation", "table_name", "record_id", "extra_metadata")
 _PLACE = itemgetter(*(Entry._fields.index(name) for name in PLACE))
-# What an entry says for itself alone, by the names that `append_audit_change` has for it.
-_OWN = {
-    "field": "column_name",
-    "old": "old_value",
-    "new": "new_value",
-    "salt": "salt",
-    "told": "values_digest",
-    "actor_salt": "actor_salt",
-    "actor": "actor_digest",
-}
-_own = itemgetter(*(Entry._fields.index(name) for name in _OWN.values()))
+# What an entry says for itself alone, in the order that `append_audit_change` takes it.
+_VALUES = itemgetter(*(Entry._fields.index(n) for n in ("column_name", "old_value", "new_value")))
 LINE = 800  # about as many characters has a row
 
 _COLUMNS = (*Entry._fields, "id", "previous_hash", "checksum", "account_id", *Told._fields)
@@ -91,7 +82,7 @@ _MOVE = (
     " listed_id = ?2, checksum = ?3, changed_at = ?4"
 )
 
-_APPEND = "SELECT append_audit_change(%s, %s, %s, %s)"
+_APPEND = f"SELECT append_audit_change({', '.join(['%s'] * 10)})"
 _LOCK = "SELECT lock_audit_head(%s, %s)"
 _IDS = "SELECT array_agg(nextval('audit_log_ids')) FROM generate_series(1, %s)"
 _COPY = f"COPY {_INTO} FROM STDIN"
@@ -155,15 +146,26 @@ def _links(
 
 
 def _insert_few(cursor: Any, chains: Sequence[Chain], told: Told) -> None:
-    parameters, same = [], told._asdict()
+    calls, parameters, same = [], list[str](), told._asdict()
     for account_id, entries in chains:
-        for place, group in groupby(entries, _PLACE):
-            change = list(group)
+        for place, change in groupby(entries, _PLACE):
             shared = orjson.dumps(same | dict(zip(PLACE, place, strict=True))).decode()
-            digests = "{" + ",".join([entry.entry_digest for entry in change]) + "}"
-            own = [dict(zip(_OWN, _own(entry), strict=True)) for entry in change]
-            parameters += [account_id, shared, digests, orjson.dumps(own).decode()]
-    cursor.execute("; ".join([_APPEND] * (len(parameters) // 4)), parameters)
+            columns = list(zip(*change, strict=True))
+            *hashes, digests = (f"{{{','.join(column)}}}" for column in columns[HASHES:])
+            parameters += (account_id, shared, digests, *map(_array, _VALUES(columns)), *hashes)
+            calls.append(_APPEND)
+    cursor.execute("; ".join(calls), parameters)
+
+
+def _array(values: Iterable[str | None]) -> str:
+    # Lists of the driver become one expression for each element, which cost more than their text.
+    return f"{{{','.join(['NULL' if text is None else _quoted(text) for text in values])}}}"
+
+
+def _quoted(text: str) -> str:
+    if '"' in text or "\\" in text:
+        text = text.replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{text}"'
 
 
 def _copy(cursor: Any, account_id: str, entries: Sequence[Entry], told: Told) -> None:
