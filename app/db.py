@@ -126,8 +126,8 @@ def init_app(app: Flask, settings: config.Config) -> None:
     db.init_app(app)
     with app.app_context():
         db.session.session_factory.configure(expire_on_commit=False)
-        if db.engine.dialect.name == "sqlite":
-            _prepare_sqlite(db.engine)
+        prepare = _prepare_sqlite if db.engine.dialect.name == "sqlite" else _prepare_postgres
+        prepare(db.engine)
 
 
 def _engine_options(url: str) -> dict[str, Any]:
@@ -174,6 +174,20 @@ def _prepare_sqlite(engine: sa.Engine) -> None:
         # Never without need: the pragma has SQLite prepare every kept statement anew.
         if connection is not None and record.info.pop("unchecked", False):
             connection.execute("PRAGMA foreign_keys = ON")
+
+
+def _prepare_postgres(engine: sa.Engine) -> None:
+    # As an isolation level of SQLAlchemy's, each transaction would cost a round trip to set it.
+    @sa.event.listens_for(engine, "begin")
+    def begin(connection: Connection) -> None:
+        if connection.get_execution_options().get("atrium_mode"):
+            driver: Any = connection.connection.driver_connection
+            driver.autocommit = False
+
+    @sa.event.listens_for(engine, "checkin")
+    def restore_autocommit(connection: Any, record: Any) -> None:
+        if connection is not None and not connection.closed:
+            connection.autocommit = True
 
 
 def connection() -> Connection:
@@ -337,11 +351,8 @@ def notes() -> dict[str, Any]:
 
 def _begin(session: Session, changes_schema: bool) -> None:
     mode = "schema" if changes_schema else "write"
-    if db.engine.dialect.name == "sqlite":
-        session.connection(execution_options={"atrium_mode": mode})
-        return
-    session.connection(execution_options={"isolation_level": "READ COMMITTED"})
-    if changes_schema:
+    session.connection(execution_options={"atrium_mode": mode})
+    if changes_schema and db.engine.dialect.name == "postgresql":
         # One change of the schema at a time; and as a waiting ALTER TABLE blocks every reader
         # behind it, it gives way soon, to be tried again.
         session.execute(sa.text("SELECT pg_advisory_xact_lock(:key)"), {"key": SCHEMA_LOCK})
