@@ -35,7 +35,6 @@ class Told(NamedTuple):
     es_username: str | None
     es_reason: str | None
     es_timestamp: str | None
-    occurred_at: str
 
 
 class Entry(NamedTuple):
@@ -48,6 +47,7 @@ class Entry(NamedTuple):
     old_value: str | None
     new_value: str | None
     extra_metadata: str | None
+    occurred_at: str
     salt: str
     values_digest: str
     actor_salt: str
@@ -58,7 +58,7 @@ class Entry(NamedTuple):
 Chain = tuple[str, Sequence[Entry]]  # account, its new entries
 HASHES = Entry._fields.index("salt")  # from here on nothing needs escaping
 MANY = 50
-PLACE = ("operation", "table_name", "record_id", "extra_metadata")
+PLACE = ("operation", "table_name", "record_id", "extra_metadata", "occurred_at")
 _PLACE = itemgetter(*(Entry._fields.index(name) for name in PLACE))
 # What an entry says for itself alone, in the order that `append_audit_change` takes it.
 _VALUES = itemgetter(*(Entry._fields.index(n) for n in ("column_name", "old_value", "new_value")))
@@ -123,17 +123,17 @@ def _insert_alone(
         _INSERT, [entry + link + end for entry, link in zip(entries, links, strict=True)]
     )
     driver.executemany(_CHANGE, _changes(account_id, ids, entries, told))
-    driver.execute(_MOVE, (account_id, ids[-1], links[-1][-1], told.occurred_at))
+    driver.execute(_MOVE, (account_id, ids[-1], links[-1][-1], entries[-1].occurred_at))
 
 
 def _changes(
     account_id: str, ids: Sequence[int], entries: Sequence[Entry], told: Told
 ) -> Iterator[tuple[Any, ...]]:
     at = 0
-    for (*place, _), group in groupby(entries, _PLACE):
+    for (*place, _, occurred_at), group in groupby(entries, _PLACE):
         first, count = ids[at], sum(1 for _ in group)
         at += count
-        yield account_id, first, ids[at - 1], count, *place, told.user_id, told.occurred_at
+        yield account_id, first, ids[at - 1], count, *place, told.user_id, occurred_at
 
 
 def _links(
@@ -170,7 +170,7 @@ def _quoted(text: str) -> str:
 
 def _copy(cursor: Any, account_id: str, entries: Sequence[Entry], told: Told) -> None:
     """What `append_audit_change` does, for half of the database's work where entries are many."""
-    cursor.execute(_LOCK, (account_id, told.occurred_at))
+    cursor.execute(_LOCK, (account_id, entries[-1].occurred_at))
     (previous,) = cursor.fetchone()
     # Only now, as ids ascend along every chain.
     cursor.execute(_IDS, (len(entries),))
@@ -179,7 +179,7 @@ def _copy(cursor: Any, account_id: str, entries: Sequence[Entry], told: Told) ->
     cursor.copy_expert(_COPY, lines)
     changes = _changes(account_id, ids, entries, told)
     cursor.copy_expert(_COPY_CHANGES, StringIO("".join(map(_line, changes))))
-    moved = (ids[-1], ids[-1], lines.checksum, told.occurred_at, account_id)
+    moved = (ids[-1], ids[-1], lines.checksum, entries[-1].occurred_at, account_id)
     cursor.execute(_MOVE_TO, moved)
 
 
