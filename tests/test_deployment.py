@@ -1,0 +1,396 @@
+"""What `deploy/` holds, started for real: two web processes behind nginx, two workers, and what
+they share, restarted one after the other while work goes on.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, field
+from http.client import HTTPResponse
+from pathlib import Path
+from ssl import create_default_context
+from typing import Any
+
+import psycopg2
+import pytest
+import requests
+
+from app.config import Config
+from tests import services
+from tests.builders import OPEN, PASSWORD
+from tests.processes import PROJECT, procfile, unit
+from tests.site import ALICE, BOB, ROOT, Client, Site, running
+
+STOP_WITHIN_SECONDS = 25
+UNITS = PROJECT / "deploy" / "systemd"
+WRONG = {"account": "acme", "email": ALICE, "password": "Wrong-horse-1"}
+SOME_TITLE = [{"name": "title", "type": "text", "required": True}]
+
+
+@pytest.fixture
+def installed() -> None:
+    """nginx, which is not everywhere."""
+    if not services.nginx():
+        reason = "nginx missing: the deployment is NOT tested"
+        if os.environ.get("CI"):
+            pytest.fail(reason)
+        pytest.skip(f"{reason}; `python -m tests.services install` installs it")
+
+
+@dataclass
+class Cast:
+    """Who uses the site, and all that nobody else may get to know."""
+
+    root: Client
+    alice: Client
+    bob: Client
+    secrets: set[str] = field(default_factory=set)
+
+
+def settle(site: Site) -> Cast:
+    """Fill an empty site: Alice registers and invites Bob, root defines a collection."""
+    cast = Cast(site.client(), site.client(), site.client())
+    account = {"account_name": "Acme", "email": ALICE, "password": PASSWORD}
+    assert cast.alice("POST", "auth/register", account).status_code == 201
+    verification = site.mailed(ALICE, "/auth/verify-email")
+    assert cast.alice("GET", f"/auth/verify-email?token={verification}").status_code == 200
+    renewals = {cast.root.sign_in("system", ROOT), cast.alice.sign_in("acme", ALICE)}
+    invitation = cast.alice("POST", "invitations", {"email": BOB}).json()["token"]
+    joined = cast.bob("POST", f"invitations/{invitation}/accept", {"password": PASSWORD})
+    renewals |= {joined.json()["refresh_token"], cast.bob.sign_in("acme", BOB)}
+    made = cast.root("POST", "collections", {"name": "tasks", "schema": SOME_TITLE, **OPEN})
+    assert made.status_code == 201, made.text
+    tokens = {one.token for one in (cast.root, cast.alice, cast.bob)}
+    keys = {value for name, value in site.env.items() if name.endswith(("_KEY", "_TOKEN"))}
+    cast.secrets = {PASSWORD, verification, invitation, *tokens, *renewals, *keys}
+    return cast
+
+
+# --- What happens to it -------------------------------------------------------
+
+
+def each_obeys_what_the_other_changed(site: Site, cast: Cast) -> None:
+    """What is changed at one process binds the next request of the other."""
+    here, there = site.web
+    root = site.client(cast.root.token, port=here)
+    alice, bob = (site.client(one.token, port=there) for one in (cast.alice, cast.bob))
+    tasks = "records/tasks"
+    assert bob("GET", tasks).status_code == 200
+    root("PUT", "collections/tasks/rules", {"list_rule": None})
+    assert bob("GET", tasks).json()["error"] == "rule_denied"
+    root("PUT", "collections/tasks/rules", {"list_rule": "@owns_record()"})
+    assert bob("GET", tasks).status_code == 200
+    root("PUT", "collections/tasks/rules", {"list_rule": "true"})
+
+    assert alice("POST", tasks, {"title": "a", "more": 1}).json()["details"][0]["field"] == "more"
+    schema = [*SOME_TITLE, {"name": "more", "type": "number"}]
+    collection = root("GET", "collections/tasks").json()["id"]
+    assert root("PATCH", f"collections/{collection}", {"schema": schema}).status_code == 200
+    assert alice("POST", tasks, {"title": "a", "more": 1}).json()["more"] == 1
+
+    own = site.client(cast.bob.token, port=here)
+    key = own("POST", "api-keys", {"name": "nightly"}).json()
+    cast.secrets.add(key["key"])
+    keyed = site.client(key["key"], port=there)
+    assert keyed("GET", tasks).status_code == 200
+    assert own("POST", f"api-keys/{key['id']}/revoke").status_code == 200
+    assert keyed("GET", tasks).status_code == 401
+
+    me = bob("GET", "auth/me").json()["id"]
+    assert root("PATCH", f"users/{me}", {"is_active": False}).status_code == 200
+    assert bob("GET", tasks).status_code == 401
+
+
+def callers_are_told_apart(site: Site, cast: Cast) -> None:
+    """The address is that of whoever connects to nginx, whatever a header claims."""
+    near = site.client(cast.alice.token, address="127.0.0.2")
+    made = near("POST", "records/tasks", {"title": "from"}, **{"X-Forwarded-For": "203.0.113.9"})
+    entries = cast.root("GET", f"audit-logs?record_id={made.json()['id']}").json()["items"]
+    assert {one["ip_address"] for one in entries} == {"127.0.0.2"}
+
+    guesser, other = (site.client(address=f"127.0.0.{n}") for n in (4, 5))
+    told = [
+        guesser("POST", "auth/login", WRONG, **{"X-Forwarded-For": f"203.0.113.{n}"}).status_code
+        for n in range(5)
+    ]
+    assert told == [401, 401, 401, 429, 429]
+    assert other("POST", "auth/login", WRONG).status_code == 401
+
+
+def nginx_refuses_as_the_application_does(site: Site) -> None:
+    """What does not get as far as the application has the shape of its errors, too."""
+    limit = Config.from_env({}).max_body_bytes
+    list_, host = "GET /api/v1/records/tasks", "HTTP/1.1\r\nHost: a\r\n"
+    for sent, status, error in (
+        (
+            f"POST /api/v1/auth/login {host}Content-Length: {limit + 1}\r\n\r\n",
+            413,
+            "payload_too_large",
+        ),
+        (f"{list_}?{'x' * 20_000} {host}\r\n", 414, "uri_too_long"),
+        (f"{list_} {host}X: {'x' * 20_000}\r\n\r\n", 431, "headers_too_large"),
+        ("NONSENSE\r\n\r\n", 400, "bad_request"),
+        (
+            f"GET /api/v1/records/tasks?{'x' * 9000} HTTP/1.1\r\nHost: a\r\n\r\n",
+            414,
+            "uri_too_long",
+        ),
+    ):
+        answer, body = raw(site, sent)
+        assert (answer.status, json.loads(body)["error"]) == (status, error)
+        assert json.loads(body)["message"]
+        assert answer.headers["X-Correlation-ID"]
+
+
+def raw(site: Site, sent: str) -> tuple[HTTPResponse, bytes]:
+    """What comes of bytes that no client would send."""
+    port = int(site.nginx.url.rpartition(":")[2])
+    context = create_default_context(cafile=str(site.certificate))
+    with (
+        socket.create_connection(("127.0.0.1", port), timeout=10) as plain,
+        context.wrap_socket(plain, server_hostname="127.0.0.1") as connection,
+    ):
+        connection.sendall(sent.encode())
+        answer = HTTPResponse(connection)
+        answer.begin()
+        with closing(answer):
+            return answer, answer.read()
+
+
+def each_counts_what_it_answered(site: Site) -> None:
+    """The counts of a process are those of all its children."""
+    port = next(iter(site.web))
+    client = site.client(site.env["SERVICE_METRICS_TOKEN"], port=port)
+    for _ in range(20):
+        client("GET", "/health")
+    sample = 'atrium_requests_total{method="GET",route="/health",status="200"} 20.0\n'
+    assert sample in client("GET", "/metrics").text
+
+
+Answer = tuple[str, int, str]
+
+
+@contextmanager
+def work_going_on(site: Site, token: str, *, people: int = 3) -> Iterator[list[Answer]]:
+    """People who write and read through nginx, all the time; each answer they get."""
+    answers: list[Answer] = []
+    stop = threading.Event()
+
+    def ask(client: Client, method: str, path: str, body: Any = None) -> Any:
+        try:
+            answer = client(method, path, body)
+        except requests.RequestException as error:
+            answers.append((method, 0, str(error)))
+            return {}
+        answers.append((method, answer.status_code, answer.text))
+        return answer.json() if answer.status_code < 300 else {}
+
+    def be_busy(number: int) -> None:
+        client = site.client(token)
+        while not stop.is_set():
+            made = ask(client, "POST", "records/tasks", {"title": f"of {number}"})
+            if "id" in made:
+                path = f"records/tasks/{made['id']}"
+                ask(client, "PATCH", path, {"title": "changed"})
+                ask(client, "PUT", path, {"title": "replaced"})
+            ask(client, "GET", "records/tasks?limit=5")
+            stop.wait(0.1)
+
+    with ThreadPoolExecutor(people) as pool:
+        running_on = [pool.submit(be_busy, number) for number in range(people)]
+        try:
+            yield answers
+        finally:
+            stop.set()
+    for one in running_on:
+        one.result()
+
+
+def count(answers: list[Answer], method: str, status: int) -> int:
+    """How many requests of a method were answered so."""
+    return sum(one[:2] == (method, status) for one in answers)
+
+
+def total(cast: Cast) -> int:
+    """How many tasks there are."""
+    return int(cast.alice("GET", "records/tasks?limit=1").json()["total"])
+
+
+def nobody_notices_a_rolling_restart(site: Site, cast: Cast, *, rounds: int, slow: float) -> None:
+    """Each process is stopped with requests under way and started anew, and no request fails."""
+    before = total(cast)
+    with work_going_on(site, cast.alice.token) as answers:
+        for port in list(site.web) * rounds:
+            with held_up(site, "col_tasks"):
+                stopping = site.web[port]
+                stopping.terminate()
+                time.sleep(slow)
+                assert stopping.poll() is None  # it has somebody to answer
+            assert stopping.wait(STOP_WITHIN_SECONDS) == 0
+            site.start_web(port)
+    wrong = [one for one in answers if one[1] not in (200, 201)]
+    assert wrong == []
+    assert total(cast) - before == count(answers, "POST", 201) > 10
+
+
+@contextmanager
+def held_up(site: Site, table: str) -> Iterator[None]:
+    """Whoever needs a table waits, and somebody does, until the block ends."""
+    url = site.env["DATABASE_URL"]
+    with closing(psycopg2.connect(url)) as holder, holder.cursor() as cursor:
+        cursor.execute(f"LOCK TABLE {table} IN ACCESS EXCLUSIVE MODE")
+        deadline = time.monotonic() + 20
+        while time.monotonic() < deadline:
+            cursor.execute("SELECT count(*) FROM pg_locks WHERE NOT granted")
+            if cursor.fetchone() != (0,):
+                break
+            time.sleep(0.02)
+        else:
+            raise AssertionError(f"nobody needs {table}")
+        yield
+
+
+def a_worker_ends_what_it_has_begun(site: Site, cast: Cast) -> None:
+    """A worker that is told to stop in the middle of a job does that job, and it alone."""
+    first, second = site.workers.values()
+    second.terminate()
+    assert second.wait(STOP_WITHIN_SECONDS) == 0
+    forgotten(cast)
+    with held_up(site, "mailed_tokens"):
+        first.terminate()
+        time.sleep(1)
+        assert first.poll() is None
+    assert first.wait(STOP_WITHIN_SECONDS) == 0
+    cast.secrets.add(site.mailed(ALICE, "/reset-password", within=1))
+
+
+def forgotten(cast: Cast) -> None:
+    """Alice asks for a link."""
+    body = {"account": "acme", "email": ALICE}
+    assert cast.alice("POST", "auth/forgot-password", body).status_code == 200
+
+
+def all_is_well_once_the_servers_are_back(site: Site, cast: Cast) -> None:
+    """PostgreSQL, then Redis crash and come back: 503 at worst, and what was asked for is done."""
+    outbox = site.folder / "instance" / "outbox"
+    seen = len(list(outbox.iterdir()))
+    for worker in site.workers.values():
+        worker.send_signal(signal.SIGSTOP)
+    forgotten(cast)
+    with work_going_on(site, cast.alice.token) as answers:
+        site.postgres.kill()
+        time.sleep(1)
+        site.postgres.start()
+        for worker in site.workers.values():
+            worker.send_signal(signal.SIGCONT)
+        until(lambda: len(list(outbox.iterdir())) > seen)
+        site.redis.kill()
+        forgotten(cast)
+        until(lambda: len(list(outbox.iterdir())) > seen + 1)
+        site.redis.start()
+        until(lambda: cast.alice("GET", "/ready").status_code == 200)
+    bad = [one for one in answers if one[1] not in (200, 201, 503)]
+    assert bad == []
+    refusals = {text for _, status, text in answers if status == 503}
+    assert {json.loads(text)["error"] for text in refusals} == {"unavailable"}
+    assert cast.alice("GET", "records/tasks").status_code == 200
+    assert all(one.poll() is None for one in (*site.web.values(), *site.workers.values()))
+
+
+def until(happens: Any, seconds: float = 40) -> None:
+    """Wait for something."""
+    deadline = time.monotonic() + seconds
+    while not happens():
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+
+
+def with_nobody_behind_it_nginx_says_so(site: Site, cast: Cast) -> None:
+    """No web process at all is a 502 in the shape of errors."""
+    for process in site.web.values():
+        process.terminate()
+    assert [one.wait(STOP_WITHIN_SECONDS) for one in site.web.values()] == [0, 0]
+    answer = cast.alice("GET", "records/tasks?filter=secret-of-a-query")
+    assert (answer.status_code, answer.json()["error"]) == (502, "unavailable")
+
+
+def no_log_tells_a_secret(site: Site, cast: Cast) -> None:
+    """Neither nginx nor gunicorn nor the application writes down what opens a door."""
+    logs = site.logs
+    assert '"path":"/auth/verify-email","status":200' in logs["atrium.log"]
+    assert '"path":"/api/v1/invitations","status":200' in logs["atrium.log"]
+    assert " POST 201 " in logs[f"{next(iter(site.web))}.log"]
+    for name, text in logs.items():
+        assert [secret for secret in cast.secrets if secret in text] == [], name
+    assert not any("secret-of-a-query" in text for text in logs.values())
+    assert "?" not in logs["atrium.log"]
+
+
+# --- The tests ----------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("installed")
+def test_a_site_behind_nginx_is_one_service_that_can_be_restarted(tmp_path: Path) -> None:
+    with running(tmp_path, SERVICE_LOGIN_TRIES="3") as site:
+        cast = settle(site)
+        each_obeys_what_the_other_changed(site, cast)
+        callers_are_told_apart(site, cast)
+        nginx_refuses_as_the_application_does(site)
+        each_counts_what_it_answered(site)
+        nobody_notices_a_rolling_restart(site, cast, rounds=1, slow=0.5)
+        all_is_well_once_the_servers_are_back(site, cast)
+        a_worker_ends_what_it_has_begun(site, cast)
+        with_nobody_behind_it_nginx_says_so(site, cast)
+        no_log_tells_a_secret(site, cast)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("installed")
+def test_a_site_under_load_survives_many_restarts(tmp_path: Path) -> None:
+    with running(tmp_path) as site:
+        cast = settle(site)
+        nobody_notices_a_rolling_restart(site, cast, rounds=5, slow=10)
+        for _ in range(3):
+            all_is_well_once_the_servers_are_back(site, cast)
+        nobody_notices_a_rolling_restart(site, cast, rounds=5, slow=0)
+        no_log_tells_a_secret(site, cast)
+
+
+def test_units_do_what_the_procfile_says_and_give_it_time() -> None:
+    commands = {name: command.split() for name, command in procfile().items()}
+    web, worker = unit("atrium-web@.service", "8001"), unit("atrium-worker@.service", "1")
+    for command in (web, worker):
+        command[0] = Path(command[0]).name
+    assert (commands["web"], ["--bind", "127.0.0.1:8001"]) == ([*web[:3], web[5]], web[3:5])
+    assert worker == commands["worker"]
+    for name in ("atrium-web@.service", "atrium-worker@.service"):
+        text = (UNITS / name).read_text()
+        assert "KillMode=mixed" in text  # TERM is for gunicorn's master alone
+        assert f"TimeoutStopSec={STOP_WITHIN_SECONDS + 5}" in text
+
+
+def test_units_are_ones_that_systemd_takes(tmp_path: Path) -> None:
+    for file in UNITS.iterdir():
+        text = file.read_text().replace("/opt/atrium", str(PROJECT))
+        (tmp_path / file.name).write_text(text)
+    if not shutil.which("systemd-analyze"):
+        return
+    names = "atrium.target", "atrium-web@8001.service", "atrium-worker@1.service"
+    files = [str(tmp_path / name) for name in (*names, "atrium-release.service")]
+    done = subprocess.run(
+        ["systemd-analyze", "verify", "--man=no", *files],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
