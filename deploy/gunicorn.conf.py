@@ -92,6 +92,11 @@ class Worker(ThreadWorker):
             for listener in self.sockets:
                 listener.close()
 
+    def is_parent_alive(self):
+        """Whether the master is there: that it was killed is as if it had said to stop."""
+        self.alive = self.alive and super().is_parent_alive()
+        return self.alive
+
 
 worker_class = Worker
 

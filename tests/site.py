@@ -120,6 +120,11 @@ class Site:
         raise AssertionError(f"no mail to {to} came")
 
     @property
+    def database(self) -> str:
+        """The address of the database."""
+        return self.env["DATABASE_URL"]
+
+    @property
     def logs(self) -> dict[str, str]:
         """All that anything of the site has written down, by file."""
         own = {file.name: file.read_text() for file in self.folder.glob("*.log")}

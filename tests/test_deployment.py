@@ -8,26 +8,18 @@ import json
 import os
 import shutil
 import signal
-import socket
 import subprocess
-import threading
 import time
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
-from http.client import HTTPResponse
+from functools import partial
 from pathlib import Path
-from ssl import create_default_context
-from typing import Any
 
-import psycopg2
 import pytest
-import requests
 
 from app.config import Config
 from tests import services
 from tests.builders import OPEN, PASSWORD
+from tests.goings_on import count, held_up, raw, until, work_going_on
 from tests.processes import PROJECT, procfile, unit
 from tests.site import ALICE, BOB, ROOT, Client, Site, running
 
@@ -68,8 +60,9 @@ def settle(site: Site) -> Cast:
     invitation = cast.alice("POST", "invitations", {"email": BOB}).json()["token"]
     joined = cast.bob("POST", f"invitations/{invitation}/accept", {"password": PASSWORD})
     renewals |= {joined.json()["refresh_token"], cast.bob.sign_in("acme", BOB)}
-    made = cast.root("POST", "collections", {"name": "tasks", "schema": SOME_TITLE, **OPEN})
-    assert made.status_code == 201, made.text
+    for name in ("tasks", "reports"):
+        made = cast.root("POST", "collections", {"name": name, "schema": SOME_TITLE, **OPEN})
+        assert made.status_code == 201, made.text
     tokens = {one.token for one in (cast.root, cast.alice, cast.bob)}
     keys = {value for name, value in site.env.items() if name.endswith(("_KEY", "_TOKEN"))}
     cast.secrets = {PASSWORD, verification, invitation, *tokens, *renewals, *keys}
@@ -140,6 +133,7 @@ def nginx_refuses_as_the_application_does(site: Site) -> None:
         (f"{list_}?{'x' * 20_000} {host}\r\n", 414, "uri_too_long"),
         (f"{list_} {host}X: {'x' * 20_000}\r\n\r\n", 431, "headers_too_large"),
         ("NONSENSE\r\n\r\n", 400, "bad_request"),
+        (f"TRACE / {host}\r\n", 405, "method_not_allowed"),
         (
             f"GET /api/v1/records/tasks?{'x' * 9000} HTTP/1.1\r\nHost: a\r\n\r\n",
             414,
@@ -152,21 +146,6 @@ def nginx_refuses_as_the_application_does(site: Site) -> None:
         assert answer.headers["X-Correlation-ID"]
 
 
-def raw(site: Site, sent: str) -> tuple[HTTPResponse, bytes]:
-    """What comes of bytes that no client would send."""
-    port = int(site.nginx.url.rpartition(":")[2])
-    context = create_default_context(cafile=str(site.certificate))
-    with (
-        socket.create_connection(("127.0.0.1", port), timeout=10) as plain,
-        context.wrap_socket(plain, server_hostname="127.0.0.1") as connection,
-    ):
-        connection.sendall(sent.encode())
-        answer = HTTPResponse(connection)
-        answer.begin()
-        with closing(answer):
-            return answer, answer.read()
-
-
 def each_counts_what_it_answered(site: Site) -> None:
     """The counts of a process are those of all its children."""
     port = next(iter(site.web))
@@ -177,87 +156,27 @@ def each_counts_what_it_answered(site: Site) -> None:
     assert sample in client("GET", "/metrics").text
 
 
-Answer = tuple[str, int, str]
-
-
-@contextmanager
-def work_going_on(site: Site, token: str, *, people: int = 3) -> Iterator[list[Answer]]:
-    """People who write and read through nginx, all the time; each answer they get."""
-    answers: list[Answer] = []
-    stop = threading.Event()
-
-    def ask(client: Client, method: str, path: str, body: Any = None) -> Any:
-        try:
-            answer = client(method, path, body)
-        except requests.RequestException as error:
-            answers.append((method, 0, str(error)))
-            return {}
-        answers.append((method, answer.status_code, answer.text))
-        return answer.json() if answer.status_code < 300 else {}
-
-    def be_busy(number: int) -> None:
-        client = site.client(token)
-        while not stop.is_set():
-            made = ask(client, "POST", "records/tasks", {"title": f"of {number}"})
-            if "id" in made:
-                path = f"records/tasks/{made['id']}"
-                ask(client, "PATCH", path, {"title": "changed"})
-                ask(client, "PUT", path, {"title": "replaced"})
-            ask(client, "GET", "records/tasks?limit=5")
-            stop.wait(0.1)
-
-    with ThreadPoolExecutor(people) as pool:
-        running_on = [pool.submit(be_busy, number) for number in range(people)]
-        try:
-            yield answers
-        finally:
-            stop.set()
-    for one in running_on:
-        one.result()
-
-
-def count(answers: list[Answer], method: str, status: int) -> int:
-    """How many requests of a method were answered so."""
-    return sum(one[:2] == (method, status) for one in answers)
-
-
 def total(cast: Cast) -> int:
     """How many tasks there are."""
     return int(cast.alice("GET", "records/tasks?limit=1").json()["total"])
 
 
 def nobody_notices_a_rolling_restart(site: Site, cast: Cast, *, rounds: int, slow: float) -> None:
-    """Each process is stopped with requests under way and started anew, and no request fails."""
+    """Each process is stopped with a slow request under way and started anew; none fails."""
     before = total(cast)
     with work_going_on(site, cast.alice.token) as answers:
         for port in list(site.web) * rounds:
-            with held_up(site, "col_tasks"):
-                stopping = site.web[port]
+            stopping = site.web[port]
+            slowly = partial(site.client(cast.alice.token, port=port), "GET", "records/reports")
+            with held_up(site, "col_reports", slowly) as asked:
                 stopping.terminate()
                 time.sleep(slow)
-                assert stopping.poll() is None  # it has somebody to answer
+                assert stopping.poll() is None
+            assert asked.result().status_code == 200
             assert stopping.wait(STOP_WITHIN_SECONDS) == 0
             site.start_web(port)
-    wrong = [one for one in answers if one[1] not in (200, 201)]
-    assert wrong == []
+    assert [one for one in answers if one[1] not in (200, 201)] == []
     assert total(cast) - before == count(answers, "POST", 201) > 10
-
-
-@contextmanager
-def held_up(site: Site, table: str) -> Iterator[None]:
-    """Whoever needs a table waits, and somebody does, until the block ends."""
-    url = site.env["DATABASE_URL"]
-    with closing(psycopg2.connect(url)) as holder, holder.cursor() as cursor:
-        cursor.execute(f"LOCK TABLE {table} IN ACCESS EXCLUSIVE MODE")
-        deadline = time.monotonic() + 20
-        while time.monotonic() < deadline:
-            cursor.execute("SELECT count(*) FROM pg_locks WHERE NOT granted")
-            if cursor.fetchone() != (0,):
-                break
-            time.sleep(0.02)
-        else:
-            raise AssertionError(f"nobody needs {table}")
-        yield
 
 
 def a_worker_ends_what_it_has_begun(site: Site, cast: Cast) -> None:
@@ -265,8 +184,7 @@ def a_worker_ends_what_it_has_begun(site: Site, cast: Cast) -> None:
     first, second = site.workers.values()
     second.terminate()
     assert second.wait(STOP_WITHIN_SECONDS) == 0
-    forgotten(cast)
-    with held_up(site, "mailed_tokens"):
+    with held_up(site, "mailed_tokens", lambda: forgotten(cast)):
         first.terminate()
         time.sleep(1)
         assert first.poll() is None
@@ -307,12 +225,11 @@ def all_is_well_once_the_servers_are_back(site: Site, cast: Cast) -> None:
     assert all(one.poll() is None for one in (*site.web.values(), *site.workers.values()))
 
 
-def until(happens: Any, seconds: float = 40) -> None:
-    """Wait for something."""
-    deadline = time.monotonic() + seconds
-    while not happens():
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
+def a_killed_process_is_replaced(site: Site, port: int) -> None:
+    """A master that is killed leaves its port to the next, as soon as its children see it."""
+    site.web[port].kill()
+    site.web[port].wait()
+    site.start_web(port)
 
 
 def with_nobody_behind_it_nginx_says_so(site: Site, cast: Cast) -> None:
@@ -362,6 +279,8 @@ def test_a_site_under_load_survives_many_restarts(tmp_path: Path) -> None:
         nobody_notices_a_rolling_restart(site, cast, rounds=5, slow=10)
         for _ in range(3):
             all_is_well_once_the_servers_are_back(site, cast)
+        for port in site.web:
+            a_killed_process_is_replaced(site, port)
         nobody_notices_a_rolling_restart(site, cast, rounds=5, slow=0)
         no_log_tells_a_secret(site, cast)
 
