@@ -81,6 +81,12 @@ def until(happens: Callable[[], Any], seconds: float = 40) -> None:
         time.sleep(0.1)
 
 
+def listens(port: int) -> bool:
+    """Whether somebody takes connections."""
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
 def raw(site: Site, sent: str) -> tuple[HTTPResponse, bytes]:
     """What comes of bytes that no client would send."""
     port = int(site.nginx.url.rpartition(":")[2])
