@@ -213,6 +213,7 @@ def all_is_well_once_the_servers_are_back(site: Site, cast: Cast) -> None:
         for worker in site.workers.values():
             worker.send_signal(signal.SIGCONT)
         until(lambda: len(list(outbox.iterdir())) > seen)
+        assert {cast.alice("GET", "records/tasks").status_code for _ in range(20)} == {200}
         site.redis.kill()
         forgotten(cast)
         until(lambda: len(list(outbox.iterdir())) > seen + 1)
@@ -222,7 +223,6 @@ def all_is_well_once_the_servers_are_back(site: Site, cast: Cast) -> None:
     assert bad == []
     refusals = {text for _, status, text in answers if status == 503}
     assert {json.loads(text)["error"] for text in refusals} == {"unavailable"}
-    assert cast.alice("GET", "records/tasks").status_code == 200
     assert all(one.poll() is None for one in (*site.web.values(), *site.workers.values()))
 
 
