@@ -112,8 +112,7 @@ class Past:
 def past_of(definition: Definition, record_id: str, by: Principal, read: Reader) -> Past:
     """What there is to tell of a record, by the entries that `read` reads."""
     account_id = by.one_account()
-    scoped = store.scope(definition, account_id)
-    present = store.read_one(definition, scoped, record_id, [*definition.stamps])
+    present = store.read_one(definition, account_id, record_id, [*definition.stamps])
     alive = present is not None and read is last_entries
     entries = [] if alive else read(definition, account_id, record_id)
     return Past(definition, record_id, account_id, present, entries)

@@ -48,14 +48,16 @@ def page(
     definition = access.definition
     rows, total = store.read_page(
         definition,
-        [*store.scope(definition, by.account_id, access.where), *asked.conditions.where],
-        cursor.whole(asked.keys),
+        by.account_id,
+        [*access.narrowing, *asked.conditions.where],
+        cursor.Whole(tuple(asked.keys)),
         skip,
         limit,
         count,
         [*by.stamps, *definition.stamps, *asked.stamps],
         {**access.parameters, **asked.conditions.bound},
         most,
+        kept=asked.kept,
     )
     return _listed(rows, access, asked), total
 
@@ -104,9 +106,9 @@ def get(
     names, tree = query.shape_of(access, fields, expanded, found)
     if found:
         raise InvalidValues(found)
-    scoped = store.scope(definition, by.account_id, access.where)
     checked = [*by.stamps, *definition.stamps, *set(expand.stamps_of(tree))]
-    row = store.read_one(definition, scoped, record_id, checked, access.parameters)
+    asked = (by.account_id, record_id, checked, access.where, access.parameters)
+    row = store.read_one(definition, *asked)
     if row is None:
         raise changes.missing(access)
     shown = views.whole(row, access).only(names)
