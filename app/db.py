@@ -126,9 +126,9 @@ def init_app(app: Flask, settings: config.Config) -> None:
     db.init_app(app)
     with app.app_context():
         db.session.session_factory.configure(expire_on_commit=False)
-        if db.engine.dialect.name == "sqlite":
-            _prepare_sqlite(db.engine)
-        elif settings.row_security_enabled:
+        prepare = _prepare_sqlite if db.engine.dialect.name == "sqlite" else _prepare_postgres
+        prepare(db.engine)
+        if db.engine.dialect.name == "postgresql" and settings.row_security_enabled:
             row_security.enforce(db.engine)
 
 
@@ -167,14 +167,30 @@ def _prepare_sqlite(engine: sa.Engine) -> None:
         mode = connection.get_execution_options().get("atrium_mode")
         # Tables are rebuilt to alter them; only outside a transaction can the checks be turned off.
         if mode == "schema":
+            connection.info["unchecked"] = True
             connection.exec_driver_sql("PRAGMA foreign_keys = OFF")
         if mode:
             connection.exec_driver_sql(BEGIN_WRITE)
 
     @sa.event.listens_for(engine, "checkin")
     def restore_foreign_keys(connection: sqlite3.Connection | None, record: Any) -> None:
-        if connection is not None:
+        # Never without need: the pragma has SQLite prepare every kept statement anew.
+        if connection is not None and record.info.pop("unchecked", False):
             connection.execute("PRAGMA foreign_keys = ON")
+
+
+def _prepare_postgres(engine: sa.Engine) -> None:
+    # As an isolation level of SQLAlchemy's, each transaction would cost a round trip to set it.
+    @sa.event.listens_for(engine, "begin")
+    def begin(connection: Connection) -> None:
+        if connection.get_execution_options().get("atrium_mode"):
+            driver: Any = connection.connection.driver_connection
+            driver.autocommit = False
+
+    @sa.event.listens_for(engine, "checkin")
+    def restore_autocommit(connection: Any, record: Any) -> None:
+        if connection is not None and not connection.closed:
+            connection.autocommit = True
 
 
 def connection() -> Connection:
@@ -341,11 +357,8 @@ def notes() -> dict[str, Any]:
 
 def _begin(session: Session, changes_schema: bool) -> None:
     mode = "schema" if changes_schema else "write"
-    if db.engine.dialect.name == "sqlite":
-        session.connection(execution_options={"atrium_mode": mode})
-        return
-    session.connection(execution_options={"isolation_level": "READ COMMITTED"})
-    if changes_schema:
+    session.connection(execution_options={"atrium_mode": mode})
+    if changes_schema and db.engine.dialect.name == "postgresql":
         # One change of the schema at a time; and as a waiting ALTER TABLE blocks every reader
         # behind it, it gives way soon, to be tried again.
         session.execute(sa.text("SELECT pg_advisory_xact_lock(:key)"), {"key": SCHEMA_LOCK})

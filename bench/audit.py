@@ -9,6 +9,7 @@ counts, as whatever else runs there only adds.
 
 from __future__ import annotations
 
+import gc
 import os
 import statistics
 import sys
@@ -58,6 +59,7 @@ def measure(database: str, count: int) -> dict[str, float]:
         caller = principals.of_user(cast.alice.account_id, cast.alice.id)
         if caller is None:
             raise LookupError("alice")
+        gc.freeze()  # as the web processes do
         block(app, caller, 50, True)
         found: dict[bool, list[float]] = {True: [], False: []}
         for i in range(2 * BLOCKS):

@@ -31,6 +31,7 @@ class Change(NamedTuple):
     place: tuple[str, str, str]  # operation, table_name, record_id
     values: Sequence[Value]
     extra_metadata: Mapping[str, str | int] | None
+    at: datetime | None  # None: when the transaction ends
 
 
 def enabled() -> bool:
@@ -45,10 +46,15 @@ def note(
     record_id: str,
     values: Iterable[Value],
     extra_metadata: Mapping[str, str | int] | None = None,
+    *,
+    at: datetime | None = None,
 ) -> None:
-    """Have the open transaction audit what happened to the columns of a row, if anything did."""
+    """Have the open transaction audit what happened to the columns of a row, if anything did.
+
+    `at` is when, where the row itself says so, too.
+    """
     if enabled() and (told := list(values)):
-        change = Change(account_id, (operation, table_name, record_id), told, extra_metadata)
+        change = Change(account_id, (operation, table_name, record_id), told, extra_metadata, at)
         # Last of all, as the heads of the chains are locked from then on.
         db.before_commit(_append, change, last=True)
 
@@ -65,25 +71,27 @@ def text(value: Any) -> str | None:
 
 
 def _append(changes: list[Change]) -> None:
-    told = _told(actor.current(), clock.now())
+    told, now = _told(actor.current()), clock.now()
     account_of = attrgetter("account_id")
     changes.sort(key=account_of)  # stable: within an account as it happened
-    chains = [(id, _entries(group, told)) for id, group in groupby(changes, account_of)]
+    chains = [(id, _entries(group, told, now)) for id, group in groupby(changes, account_of)]
     insert.all_of(chains, told)
 
 
-def _told(who: actor.Actor, moment: datetime) -> insert.Told:
+def _told(who: actor.Actor) -> insert.Told:
     same: dict[str, Any] = who._asdict()
     same["es_timestamp"] = clock.iso(who.es_timestamp) if who.es_timestamp else None
-    return insert.Told(**same, occurred_at=clock.iso(moment))
+    return insert.Told(**same)
 
 
-def _entries(changes: Iterable[Change], told: insert.Told) -> list[insert.Entry]:
+def _entries(changes: Iterable[Change], told: insert.Told, now: datetime) -> list[insert.Entry]:
     same = told._asdict()
     actor_text = digest.canonical([same[name] for name in digest.ACTOR_COLUMNS])
     entries: list[insert.Entry] = []
-    for account_id, place, values, extra in changes:
-        shared = {**same, **dict(zip(PLACE, place, strict=True)), "extra_metadata": extra}
+    for account_id, place, values, extra, at in changes:
+        occurred_at = clock.iso(at or now)
+        shared = {**same, **dict(zip(PLACE, place, strict=True))}
+        shared |= {"extra_metadata": extra, "occurred_at": occurred_at}
         stencil = digest.Stencil(account_id, shared)
         metadata = digest.canonical(extra).decode() if extra else None
         salts = _salts(2 * len(values))
@@ -93,7 +101,7 @@ def _entries(changes: Iterable[Change], told: insert.Told) -> list[insert.Entry]
             actor_digest = digest.salted_text(actor_salt, actor_text)
             entry_digest = stencil.entry_digest(value[0], values_digest, actor_digest)
             hashes = (salt, values_digest, actor_salt, actor_digest, entry_digest)
-            entries.append(insert.Entry(*place, *value, metadata, *hashes))
+            entries.append(insert.Entry(*place, *value, metadata, occurred_at, *hashes))
     return entries
 
 

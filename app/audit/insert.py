@@ -1,7 +1,7 @@
 """Writing prepared entries: the heads locked, each entry linked to the one before (contract 7).
 
 Chains come in the order of their accounts, so that two transactions never wait for each other in a
-circle. On PostgreSQL one statement does it all (`append_audit_change` of migration 0015), or for
+circle. On PostgreSQL one statement does it all (`append_audit_change` of migration 0018), or for
 many entries a COPY; on SQLite, where a writer is alone anyway, four for each account. Lists find
 entries by their changes, which are written with them.
 """
@@ -35,7 +35,6 @@ class Told(NamedTuple):
     es_username: str | None
     es_reason: str | None
     es_timestamp: str | None
-    occurred_at: str
 
 
 class Entry(NamedTuple):
@@ -48,6 +47,7 @@ class Entry(NamedTuple):
     old_value: str | None
     new_value: str | None
     extra_metadata: str | None
+    occurred_at: str
     salt: str
     values_digest: str
     actor_salt: str
@@ -58,19 +58,10 @@ class Entry(NamedTuple):
 Chain = tuple[str, Sequence[Entry]]  # account, its new entries
 HASHES = Entry._fields.index("salt")  # from here on nothing needs escaping
 MANY = 50
-PLACE = ("operation", "table_name", "record_id", "extra_metadata")
+PLACE = ("operation", "table_name", "record_id", "extra_metadata", "occurred_at")
 _PLACE = itemgetter(*(Entry._fields.index(name) for name in PLACE))
-# What an entry says for itself alone, by the names that `append_audit_change` has for it.
-_OWN = {
-    "field": "column_name",
-    "old": "old_value",
-    "new": "new_value",
-    "salt": "salt",
-    "told": "values_digest",
-    "actor_salt": "actor_salt",
-    "actor": "actor_digest",
-}
-_own = itemgetter(*(Entry._fields.index(name) for name in _OWN.values()))
+# What an entry says for itself alone, in the order that `append_audit_change` takes it.
+_VALUES = itemgetter(*(Entry._fields.index(n) for n in ("column_name", "old_value", "new_value")))
 LINE = 800  # about as many characters has a row
 
 _COLUMNS = (*Entry._fields, "id", "previous_hash", "checksum", "account_id", *Told._fields)
@@ -91,7 +82,7 @@ _MOVE = (
     " listed_id = ?2, checksum = ?3, changed_at = ?4"
 )
 
-_APPEND = "SELECT append_audit_change(%s, %s, %s, %s)"
+_APPEND = f"SELECT append_audit_change({', '.join(['%s'] * 10)})"
 _LOCK = "SELECT lock_audit_head(%s, %s)"
 _IDS = "SELECT array_agg(nextval('audit_log_ids')) FROM generate_series(1, %s)"
 _COPY = f"COPY {_INTO} FROM STDIN"
@@ -134,17 +125,17 @@ def _insert_alone(
         _INSERT, [entry + link + end for entry, link in zip(entries, links, strict=True)]
     )
     driver.executemany(_CHANGE, _changes(account_id, ids, entries, told))
-    driver.execute(_MOVE, (account_id, ids[-1], links[-1][-1], told.occurred_at))
+    driver.execute(_MOVE, (account_id, ids[-1], links[-1][-1], entries[-1].occurred_at))
 
 
 def _changes(
     account_id: str, ids: Sequence[int], entries: Sequence[Entry], told: Told
 ) -> Iterator[tuple[Any, ...]]:
     at = 0
-    for (*place, _), group in groupby(entries, _PLACE):
+    for (*place, _, occurred_at), group in groupby(entries, _PLACE):
         first, count = ids[at], sum(1 for _ in group)
         at += count
-        yield account_id, first, ids[at - 1], count, *place, told.user_id, told.occurred_at
+        yield account_id, first, ids[at - 1], count, *place, told.user_id, occurred_at
 
 
 def _links(
@@ -157,20 +148,31 @@ def _links(
 
 
 def _insert_few(cursor: Any, chains: Sequence[Chain], told: Told) -> None:
-    parameters, same = [], told._asdict()
+    calls, parameters, same = [], list[str](), told._asdict()
     for account_id, entries in chains:
-        for place, group in groupby(entries, _PLACE):
-            change = list(group)
+        for place, change in groupby(entries, _PLACE):
             shared = orjson.dumps(same | dict(zip(PLACE, place, strict=True))).decode()
-            digests = "{" + ",".join([entry.entry_digest for entry in change]) + "}"
-            own = [dict(zip(_OWN, _own(entry), strict=True)) for entry in change]
-            parameters += [account_id, shared, digests, orjson.dumps(own).decode()]
-    cursor.execute("; ".join([_APPEND] * (len(parameters) // 4)), parameters)
+            columns = list(zip(*change, strict=True))
+            *hashes, digests = (f"{{{','.join(column)}}}" for column in columns[HASHES:])
+            parameters += (account_id, shared, digests, *map(_array, _VALUES(columns)), *hashes)
+            calls.append(_APPEND)
+    cursor.execute("; ".join(calls), parameters)
+
+
+def _array(values: Iterable[str | None]) -> str:
+    # Lists of the driver become one expression for each element, which cost more than their text.
+    return f"{{{','.join(['NULL' if text is None else _quoted(text) for text in values])}}}"
+
+
+def _quoted(text: str) -> str:
+    if '"' in text or "\\" in text:
+        text = text.replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{text}"'
 
 
 def _copy(cursor: Any, account_id: str, entries: Sequence[Entry], told: Told) -> None:
     """What `append_audit_change` does, for half of the database's work where entries are many."""
-    cursor.execute(_LOCK, (account_id, told.occurred_at))
+    cursor.execute(_LOCK, (account_id, entries[-1].occurred_at))
     (previous,) = cursor.fetchone()
     # Only now, as ids ascend along every chain.
     cursor.execute(_IDS, (len(entries),))
@@ -179,7 +181,7 @@ def _copy(cursor: Any, account_id: str, entries: Sequence[Entry], told: Told) ->
     cursor.copy_expert(_COPY, lines)
     changes = _changes(account_id, ids, entries, told)
     cursor.copy_expert(_COPY_CHANGES, StringIO("".join(map(_line, changes))))
-    moved = (ids[-1], ids[-1], lines.checksum, told.occurred_at, account_id)
+    moved = (ids[-1], ids[-1], lines.checksum, entries[-1].occurred_at, account_id)
     cursor.execute(_MOVE_TO, moved)
 
 

@@ -27,8 +27,8 @@ def note(event: events.RecordChanged) -> None:
     old, new = event.previous or {}, event.record or {}
     values = _values(event.definition.fields, old, new)
     record_id = (new or old)["id"]
-    operation = OPERATIONS[event.operation]
-    append.note(event.account_id, operation, event.definition.table_name, record_id, values)
+    place = (OPERATIONS[event.operation], event.definition.table_name, record_id)
+    append.note(event.account_id, *place, values, at=new.get("updated_at"))
 
 
 def _values(fields: Mapping[str, Any], old: Row, new: Row) -> Iterator[Value]:

@@ -22,8 +22,10 @@ def note(event: events.RecordChanged) -> None:
     name, collection = f"records.{event.operation}", event.definition.name.lower()
     told = _Told(event, name)
     for listener in found.of(name, collection):
-        seen, personal = told.to(listener.account_id, listener.owner_home, listener.owner_id)
-        if all(told.holds(one, seen, {}) for one in listener.conditions):
+        owner = (listener.account_id, listener.owner_home, listener.owner_id)
+        seen, personal = told.to(*owner)
+        # Where nobody may look, nothing can be compared: the instance begins, to fail and say why.
+        if not told.acting(*owner) or all(told.holds(c, seen, {}) for c in listener.conditions):
             row = beginning.row(listener, seen, EVENT, holds_pii=personal)
             db.before_commit(beginning.write, row)
     if found.may_await(name, collection):
@@ -68,19 +70,20 @@ class _Told:
     def owner_of(self, one: Any) -> tuple[str, str] | None:
         """Whose rights what waits has now, as its steps have; None where nobody may act."""
         first = (one.owner_home, one.owner_id)
-        if self._acting(one.account_id, *first):
+        if self.acting(one.account_id, *first):
             return first
         version = waiting.version_of(one)
         heir = version.latest_owner() if version else first
-        return heir if self._acting(one.account_id, *heir) else None
+        return heir if self.acting(one.account_id, *heir) else None
 
-    def _acting(self, *owner: str) -> Principal | None:
+    def acting(self, *owner: str) -> Principal | None:
+        """The user with those ids, acting in the account; None where that is not possible."""
         if owner not in self._able:
             self._able[owner] = _acting(*owner)  # type: ignore[index]
         return self._able[owner]  # type: ignore[index]
 
     def _shown(self, *owner: str) -> tuple[dict[str, Any], bool]:
-        definition, told, by = self.event.definition, {}, self._acting(*owner)
+        definition, told, by = self.event.definition, {}, self.acting(*owner)
         for part in ("record", "previous"):
             row = getattr(self.event, part)
             told[part] = None if row is None else _seen(definition, row, by)

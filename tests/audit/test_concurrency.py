@@ -83,7 +83,8 @@ def test_lists_tell_what_a_process_of_the_former_version_writes(
 
     def as_before(cursor: Any, chains: Sequence[insert.Chain], told: insert.Told) -> None:
         for account_id, entries in chains:
-            given = [json.dumps(one) for one in (told._asdict(), [e._asdict() for e in entries])]
+            same = told._asdict() | {"occurred_at": entries[0].occurred_at}
+            given = [json.dumps(one) for one in (same, [e._asdict() for e in entries])]
             digests = [entry.entry_digest for entry in entries]
             cursor.execute(
                 "SELECT append_audit(%s, %s, %s, %s)", (account_id, given[0], digests, given[1])

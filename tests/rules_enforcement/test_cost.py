@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import sqlite3
 import statistics
 import time
 from collections.abc import Callable
 from typing import Any
 
 import pytest
+import sqlalchemy as sa
 from flask import Flask
 
+from app.db import db
 from app.rules import check, sql
 from tests.builders import Caller, Cast, make_collection, make_record
 from tests.sql import statements
@@ -60,6 +63,32 @@ def test_a_write_asks_no_more_for_more_records_there_are(app: Flask, posts: Cast
     with statements(app) as sent:
         assert posts.alice.post("records/posts", {"title": "y", "views": 1}).status_code == 201
     assert len([text for text in sent if "col_" in text]) <= 4
+
+
+def test_sqlite_keeps_the_statements_that_it_has_prepared(app: Flask, posts: Cast) -> None:
+    """A pragma expires them all; only a change of the schema, which lets go of keys, needs one."""
+    said: list[str] = []
+
+    def listen(connection: Any, *rest: Any) -> None:
+        if isinstance(connection, sqlite3.Connection):
+            connection.set_trace_callback(said.append)
+
+    with app.app_context():
+        engine = db.engine
+    sa.event.listen(engine, "checkout", listen)
+    try:
+        made = make_record(posts.alice, title="x", views=1)
+        assert posts.alice.get(f"records/posts/{made['id']}").status_code == 200
+        place = f"collections/{posts.root.get('collections/posts').json['id']}"
+        more = {"schema": [*POSTS, {"name": "more", "type": "text"}]}
+        assert posts.root.put(place, more).status_code == 200
+        lost = posts.alice.post("records/posts", {"title": "y", "views": 1, "team": made["id"]})
+    finally:
+        sa.event.remove(engine, "checkout", listen)
+    before, changed, after = "\n".join(said).partition("PRAGMA foreign_keys = OFF")
+    assert "PRAGMA foreign_keys" not in before
+    assert engine.dialect.name != "sqlite" or (changed and "PRAGMA foreign_keys = ON" in after)
+    assert lost.status_code == 400, lost.json
 
 
 def test_a_refusal_that_relied_on_nothing_outdated_loads_nothing_anew(

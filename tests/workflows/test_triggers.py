@@ -212,6 +212,20 @@ def test_an_event_is_awaited_with_the_rights_that_steps_have(
     assert rows(app, SUBSCRIPTIONS) == []
 
 
+def test_an_event_tells_that_nobody_may_act(app: Flask, cast: Cast, posts: Any) -> None:
+    """Whatever its condition, which nobody can ask: else nothing would happen, and nobody know."""
+    trigger = {"type": "event", "event": "records.create", "condition": "title = 'yes'"}
+    workflow = make_workflow(cast.alice, [create("one")], trigger)
+    own = cast.root.acting_in("acme")
+    make_record(own, title="no")
+    change_user(app, cast.alice.id, is_active=False)
+    make_record(own, title="yes")
+    work(app)
+    (found,) = own.get(f"workflows/{workflow['id']}/instances").json["items"]
+    assert found["status"] == "failed"
+    assert "may not act any more" in found["error_message"]
+
+
 def test_a_condition_takes_no_record_for_one_that_is_none(
     app: Flask, alice: Caller, posts: Any
 ) -> None:
