@@ -83,9 +83,10 @@ def _restore_postgres(path: Path) -> None:
         options = ("--no-owner", "--single-transaction", "--exit-on-error")
         contents = (f"--use-list={wanted.name}", f"--dbname={_address()}", str(path))
         _run("pg_restore", *options, *contents)
-    with tenancy.as_owner(), db.transaction():
-        row_security.install(db.connection())
-    db.db.engine.dispose()
+    if config.current().row_security_enabled:
+        with tenancy.as_owner(), db.transaction():
+            row_security.install(db.connection())
+        db.db.engine.dispose()
 
 
 def _on_sqlite() -> bool:

@@ -48,13 +48,14 @@ EXCEPTION WHEN insufficient_privilege THEN
   NULL;  -- then whoever may has to make them
 END $$
 """
-# Nobody may sign in as one, and no right of its own leads past a policy.
+# Nobody may sign in as one, and no right of its own leads past a policy. A "%" would mean something
+# else with parameters than without.
 FIND_ROLES = f"""
 SELECT one.rolname, every.rolname
 FROM pg_roles AS owner
 JOIN pg_roles AS one ON one.rolname = owner.rolname || '_account'
 JOIN pg_roles AS every ON every.rolname = owner.rolname || '_all'
-WHERE owner.rolname = {{owner}}
+WHERE owner.rolname = {{owner}} AND strpos(owner.rolname, '%') = 0
   AND pg_has_role(one.oid, {MAY_TAKE}) AND pg_has_role(every.oid, {MAY_TAKE})
   AND NOT (one.rolcanlogin OR one.rolsuper OR one.rolbypassrls)
   AND NOT (every.rolcanlogin OR every.rolsuper OR every.rolbypassrls)
@@ -165,13 +166,12 @@ def _words(roles: Roles, scope: tenancy.Scope) -> str:
         return "SET LOCAL ROLE NONE; "
     if scope == tenancy.ACROSS:
         return f"SET LOCAL ROLE {_quoted(roles.every)}; "
-    if scope != tenancy.NOBODY and not UUID.fullmatch(scope):
-        raise ValueError("no id of an account")
-    return f"SET LOCAL ROLE {_quoted(roles.one)}; SET LOCAL app.account_id = '{scope}'; "
+    account_id = scope if UUID.fullmatch(scope) else ""  # which no account has
+    return f"SET LOCAL ROLE {_quoted(roles.one)}; SET LOCAL app.account_id = '{account_id}'; "
 
 
 def _quoted(name: str) -> str:
-    return '"' + name.replace('"', '""').replace("%", "%%") + '"'
+    return '"' + name.replace('"', '""') + '"'
 
 
 def install(connection: sa.Connection) -> None:

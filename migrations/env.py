@@ -3,7 +3,7 @@
 from alembic import context
 from flask import current_app
 
-from app import row_security, tenancy
+from app import config, row_security, tenancy
 from app.db import Moment, Text
 
 engine = current_app.extensions["migrate"].db.engine
@@ -41,7 +41,7 @@ def run() -> None:
         )
         with context.begin_transaction():
             context.run_migrations()
-        if postgres:
+        if postgres and config.current().row_security_enabled:
             row_security.install(connection)
     if postgres:
         engine.dispose()  # who is connected already does not go by roles made now
