@@ -88,12 +88,19 @@ class Roles(NamedTuple):
     every: str
 
 
+class Words(NamedTuple):
+    """What tells a server whose rows come next: as a transaction begins, and later within it."""
+
+    first: str
+    later: str
+
+
 class Driver(extensions.connection):
     """The driver's connection, which knows what its server was told last."""
 
     roles: Roles | None = None
     """By whom its statements are run; None where there is no lock."""
-    told = ""
+    told: Words | None = None
 
 
 def enforce(engine: Engine) -> None:
@@ -128,7 +135,7 @@ def _execute(cursor: Any, statement: str, parameters: Any, context: Any) -> bool
     if driver.roles is None:
         return False
     if statement.startswith("ROLLBACK TO"):  # which takes back what was told since
-        driver.told = ""
+        driver.told = None
         return False
     if cursor.name:  # the driver makes a cursor of the whole text
         tell(driver)
@@ -154,20 +161,24 @@ def _untold(driver: Driver) -> str:
     status, wanted = driver.get_transaction_status(), _words(driver.roles, tenancy.current())
     if status == extensions.TRANSACTION_STATUS_INERROR:  # which takes nothing but its end
         return ""
-    if status != extensions.TRANSACTION_STATUS_IDLE and driver.told == wanted:
+    if status == extensions.TRANSACTION_STATUS_IDLE:
+        driver.told = wanted
+        return wanted.first
+    if driver.told == wanted:
         return ""
     driver.told = wanted
-    return wanted
+    return wanted.later
 
 
 @lru_cache(10_000)
-def _words(roles: Roles, scope: tenancy.Scope) -> str:
-    if scope == tenancy.OWNER:
-        return "SET LOCAL ROLE NONE; "
-    if scope == tenancy.ACROSS:
-        return f"SET LOCAL ROLE {_quoted(roles.every)}; "
+def _words(roles: Roles, scope: tenancy.Scope) -> Words:
+    if scope in (tenancy.OWNER, tenancy.ACROSS):
+        role = "NONE" if scope == tenancy.OWNER else _quoted(roles.every)
+        return Words(*[f"SET LOCAL ROLE {role}; "] * 2)
     account_id = scope if UUID.fullmatch(scope) else ""  # which no account has
-    return f"SET LOCAL ROLE {_quoted(roles.one)}; SET LOCAL app.account_id = '{account_id}'; "
+    setting = f"SET LOCAL app.account_id = '{account_id}'; "
+    # The connection has this role already, and to set it again costs more than the setting.
+    return Words(setting, f"SET LOCAL ROLE {_quoted(roles.one)}; {setting}")
 
 
 def _quoted(name: str) -> str:
