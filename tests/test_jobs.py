@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -290,6 +291,34 @@ def test_the_embedded_worker_does_what_becomes_due_until_stopped(
     stop.set()
     worker.join(5)
     assert not worker.is_alive()
+
+
+def test_workers_that_start_at_once_plan_what_is_periodic_once(app: Flask) -> None:
+    def plan(number: int) -> None:
+        with app.app_context():
+            jobs.plan()
+            db.db.session.remove()
+
+    at_once(4, plan)
+    assert sorted(row.kind for row, _ in rows(app)) == sorted(jobs._periods)
+
+
+def test_a_worker_waits_for_all_its_lines_together_as_long_as_for_one(
+    app: Flask, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waited = [0.0]
+
+    def join(thread: threading.Thread, timeout: float = 0) -> None:
+        waited.append(timeout)
+
+    monkeypatch.setattr(jobs, "_lines", dict.fromkeys("abc", lambda stop, woken: None))
+    monkeypatch.setattr(jobs, "time", SimpleNamespace(monotonic=lambda: sum(waited)))
+    monkeypatch.setattr(threading.Thread, "join", join)
+    stop = threading.Event()
+    stop.set()
+    with app.app_context():
+        jobs.serve(stop)
+    assert waited == [0, jobs.STOP_SECONDS, 0, 0]
 
 
 @contextmanager

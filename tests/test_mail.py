@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import ipaddress
 import socket
 import ssl
 from contextlib import closing
@@ -20,15 +19,12 @@ import pytest
 import sqlalchemy as sa
 from aiosmtpd.controller import Controller
 from aiosmtpd.smtp import AuthResult, LoginPassword
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import NameOID
 from flask import Flask
 from jinja2 import DictLoader
 
-from app import clock, db, mail
+from app import db, mail
 from app.jobs import Job
+from tests import certificates
 from tests.builders import PASSWORD, Caller
 from tests.mailbox import body_of, link_in, outbox, run_jobs, token_in
 
@@ -90,25 +86,7 @@ def send(app: Flask, to: str = "ann@acme.example", **context: Any) -> None:
 @pytest.fixture(scope="session")
 def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, ssl.SSLContext]:
     """A self-made certificate for 127.0.0.1, and a server's context with it."""
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "127.0.0.1")])
-    address = x509.IPAddress(ipaddress.ip_address("127.0.0.1"))
-    now = clock.now()
-    made = (
-        x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number())
-        .not_valid_before(now - timedelta(days=1))
-        .not_valid_after(now + timedelta(days=1))
-        .add_extension(x509.SubjectAlternativeName([address]), critical=False)
-        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
-        .sign(key, hashes.SHA256())
-    )
-    path = tmp_path_factory.mktemp("tls") / "both.pem"
-    private = key.private_bytes(
-        serialization.Encoding.PEM,
-        serialization.PrivateFormat.PKCS8,
-        serialization.NoEncryption(),
-    )
-    path.write_bytes(private + made.public_bytes(serialization.Encoding.PEM))
+    path = certificates.make(tmp_path_factory.mktemp("tls"))
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(path)
     return path, context

@@ -17,8 +17,16 @@ import pytest
 
 from tests.builders import PASSWORD
 from tests.mailbox import link_in
-from tests.processes import PROJECT, environment, free_port, procfile, started, wait_for
-from tests.test_processes import post, wait_for_mail
+from tests.processes import (
+    PROJECT,
+    environment,
+    free_port,
+    post,
+    procfile,
+    started,
+    wait_for,
+    wait_for_mail,
+)
 
 CLIENT = PROJECT / "tests" / "sdk"
 ROOT, ALICE = "root@system.example", "alice@acme.example"

@@ -18,8 +18,7 @@ from app.auth import passwords
 from tests.builders import PASSWORD, Caller, make_account, make_user
 from tests.conftest import make_app, settings_for
 from tests.parallel import at_once
-from tests.processes import environment, free_port, procfile, started, wait_for
-from tests.test_processes import post
+from tests.processes import environment, free_port, post, procfile, started, wait_for
 
 ROUNDS, PAIRS = 8, 20
 AT_ONCE = 50
