@@ -84,9 +84,7 @@ def _restore_postgres(path: Path) -> None:
         contents = (f"--use-list={wanted.name}", f"--dbname={_address()}", str(path))
         _run("pg_restore", *options, *contents)
     if config.current().row_security_enabled:
-        with tenancy.as_owner(), db.transaction():
-            row_security.install(db.connection())
-        db.db.engine.dispose()
+        row_security.install(db.db.engine)
 
 
 def _on_sqlite() -> bool:

@@ -21,6 +21,7 @@ from sqlalchemy.engine import Engine
 from app import tenancy
 
 UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+INSTALLING = 0x4174726962
 RIGHTS = "SELECT, INSERT, UPDATE, DELETE"
 COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge", "cmp")
 
@@ -73,7 +74,8 @@ WHERE t.relnamespace = current_schema()::regnamespace AND t.relkind IN ('r', 'p'
   AND NOT (t.relrowsecurity AND (
     SELECT count(*) FROM pg_policy AS p WHERE p.polrelid = t.oid AND p.polroles[1] IN (
       SELECT oid FROM pg_roles WHERE rolname IN (:one, :every))) = 2)
-ORDER BY t.relname
+-- Connections go by `users`: by then there are all others.
+ORDER BY t.relname = 'users', t.relname
 """
 UNMARKED = sa.text(
     "SELECT oid::regprocedure::text FROM pg_proc"
@@ -185,8 +187,21 @@ def _quoted(name: str) -> str:
     return '"' + name.replace('"', '""') + '"'
 
 
-def install(connection: sa.Connection) -> None:
-    """See to roles, rights and policies, as the owner; without the roles there is no lock."""
+def install(engine: Engine) -> None:
+    """See to roles, rights and policies; without the roles there is no lock.
+
+    Each table has a transaction of its own: what runs meanwhile waits for one at a time.
+    """
+    with tenancy.as_owner(), engine.connect() as connection:
+        _run(connection, f"SELECT pg_advisory_lock({INSTALLING})")
+        try:
+            _install(connection)
+        finally:
+            _run(connection, f"SELECT pg_advisory_unlock({INSTALLING})")
+    engine.dispose()  # who is connected already does not go by roles made now
+
+
+def _install(connection: sa.Connection) -> None:
     roles = make_roles(connection)
     if roles is None:
         return
@@ -200,9 +215,9 @@ def install(connection: sa.Connection) -> None:
         # For tables that a process of a former release makes while it still runs.
         f"ALTER DEFAULT PRIVILEGES IN SCHEMA {schema} GRANT {RIGHTS} ON TABLES {to}",
     )
+    _mark_numbers(connection)
     for table in uncovered(connection, roles):
         _cover(connection, roles, table)
-    _mark_numbers(connection)
 
 
 def make_roles(connection: sa.Connection) -> Roles | None:

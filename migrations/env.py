@@ -41,10 +41,8 @@ def run() -> None:
         )
         with context.begin_transaction():
             context.run_migrations()
-        if postgres and config.current().row_security_enabled:
-            row_security.install(connection)
-    if postgres:
-        engine.dispose()  # who is connected already does not go by roles made now
+    if postgres and config.current().row_security_enabled:
+        row_security.install(engine)
 
 
 run()
