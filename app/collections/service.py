@@ -68,8 +68,9 @@ def create(name: str, specs: Sequence[schema.Spec], given: Mapping[str, Any]) ->
     ):
         session.add(row)
         session.flush()
-    statements = table.creation(definition.of_row(row).table)
-    table.run(statements)
+    made = definition.of_row(row).table
+    statements = table.creation(made)
+    table.make(made, statements)
     revisions.record(row.id, f"create collection {name}", statements)
     return row
 

@@ -21,6 +21,7 @@ from app.auth.service import Origin
 from app.console import unsent
 from app.console.forms import Form
 from app.errors import Forbidden, Unauthorized, Unavailable
+from app.rest import of_any_account
 
 RERUNS = 10
 SIGN_IN = "console/sign_in.html"
@@ -34,7 +35,7 @@ CONSOLE_PATH = re.compile(r"/console(/[\w./~-]*)?(\?[\w.~&=%+/-]*)?", re.ASCII)
 def open_to_all(view: View) -> View:
     """Mark a page that needs nobody to be signed in."""
     view.open_to_all = True  # type: ignore[attr-defined]
-    return view
+    return of_any_account(view)
 
 
 def for_admins(view: View) -> View:

@@ -11,7 +11,7 @@ import pytest
 import sqlalchemy as sa
 from flask import Flask
 
-from app import clock, db
+from app import clock, db, tenancy
 from app.accounts import service as accounts
 from app.accounts.models import PII_GROUP, User
 from app.audit import append, checkpoints, service, transfer
@@ -291,7 +291,11 @@ def test_the_database_refuses_changes(app: Flask, cast: Cast) -> None:
         else:
             statements.append("INSERT OR REPLACE INTO audit_log SELECT * FROM audit_log LIMIT 1")
         for statement in statements:
-            with pytest.raises(sa.exc.DBAPIError, match="append-only"), db.transaction() as session:
+            with (
+                pytest.raises(sa.exc.DBAPIError, match="append-only"),
+                tenancy.as_owner(),
+                db.transaction() as session,
+            ):
                 session.execute(sa.text(statement))
     assert verified(cast.root)["valid"]
 
