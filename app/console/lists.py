@@ -5,12 +5,18 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any
 
 from flask import request, url_for
 
+from app import clock
+
 SIZE = 25
-LONGEST_SEARCH = 100
+LONGEST = 100  # of what is searched or filtered by
+NO_MOMENT = "{} is no date and time, such as 2026-01-31T10:00."
+TIMES = {"from_date": "From, in UTC", "to_date": "Until, in UTC"}
+Choices = Mapping[str, Sequence[str] | Mapping[str, str]]
 
 
 @dataclass
@@ -19,7 +25,9 @@ class Listing:
 
     endpoint: str
     at: Mapping[str, Any]
-    choices: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    choices: Choices = field(default_factory=dict)
+    texts: Mapping[str, str] = field(default_factory=dict)
+    moments: Mapping[str, str] = field(default_factory=dict)
     page: int = 1
     search: str = ""
     filters: dict[str, str] = field(default_factory=dict)
@@ -27,6 +35,20 @@ class Listing:
     total: int = 0
     more: bool = False
     """Whether there are more than `total`, which nobody has counted."""
+    parsed: dict[str, datetime] = field(default_factory=dict)
+    errors: dict[str, list[str]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for name in self.moments.keys() & self.filters.keys():
+            try:
+                self.parsed[name] = clock.parse(self.filters[name])
+            except ValueError:
+                self.errors[name] = [NO_MOMENT.format(self.filters[name])]
+
+    @property
+    def wanted(self) -> Mapping[str, Any]:
+        """The filters as the services take them, where none is wrong."""
+        return {**self.filters, **self.parsed}
 
     @property
     def asked(self) -> Mapping[str, Any]:
@@ -80,15 +102,25 @@ class Listing:
 
 
 def asked_for(
-    endpoint: str, choices: Mapping[str, Sequence[str]] | None = None, **at: Any
+    endpoint: str,
+    choices: Choices | None = None,
+    texts: Mapping[str, str] | None = None,
+    moments: Mapping[str, str] | None = None,
+    **at: Any,
 ) -> Listing:
     """The part that `?page=`, `?search=` and the filters name; the first where they name none.
 
-    The list stands on the page of `endpoint`; `choices` has the values of each filter.
+    The list stands on the page of `endpoint`; `choices` has the values of each filter (or what
+    to call them), `texts` and `moments` what the filters are called where anything may be typed.
     """
-    page, choices = request.args.get("page", ""), choices or {}
+    choices, texts, moments = choices or {}, texts or {}, moments or {}
+    page = request.args.get("page", "")
     number = int(page) if re.fullmatch(r"[1-9][0-9]{0,6}", page, re.ASCII) else 1
-    search = request.args.get("search", "").strip()[:LONGEST_SEARCH]
-    wanted = {name: request.args.get(name, "") for name in choices}
-    filters = {name: value for name, value in wanted.items() if value in choices[name]}
-    return Listing(endpoint, at, choices, number, search, filters)
+    chosen = {name: _typed(name) for name in choices}
+    filters = {name: value for name, value in chosen.items() if value in choices[name]}
+    filters |= {name: text for name in (*texts, *moments) if (text := _typed(name))}
+    return Listing(endpoint, at, choices, texts, moments, number, _typed("search"), filters)
+
+
+def _typed(name: str) -> str:
+    return request.args.get(name, "").replace("\0", "").strip()[:LONGEST]

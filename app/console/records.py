@@ -172,5 +172,6 @@ def tell(value: Any, longest: int = 60) -> str:
 
 def text_of(value: Any) -> str:
     """A value in its JSON form as a text."""
-    # JSON of a record is passed through unread.
-    return orjson.dumps(value).decode() if isinstance(value, orjson.Fragment) else str(value)
+    # JSON of a record is passed through unread; that of its history has been read.
+    is_json = isinstance(value, orjson.Fragment | dict | list)
+    return orjson.dumps(value).decode() if is_json else str(value)

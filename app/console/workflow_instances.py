@@ -33,7 +33,7 @@ def show_instances(account_id: str) -> str:
     place = places.found(account_id)
     known = service.page({}, 0, MOST, by=place.by)[0]
     known += service.page({}, 0, MOST, by=place.by, kind=HOOK)[0]
-    choices = {"workflow": [one.id for one in known], "status": STATES}
+    choices: lists.Choices = {"workflow": {one.id: one.name for one in known}, "status": STATES}
     listing = lists.asked_for("console.show_instances", choices, **place.at)
     chosen = listing.filters
     wanted = {"workflow_id": chosen.get("workflow"), "status": chosen.get("status")}

@@ -17,28 +17,6 @@ from tests.mailbox import link_in, outbox, run_jobs
 pytestmark = pytest.mark.browser
 
 KEY = re.compile(r"svc_sk_AA0001_[A-Za-z0-9]{32}")
-OF_ADMINS = (
-    "",
-    "team",
-    "team/invitations",
-    "team/invite",
-    "groups",
-    "groups/new",
-    "keys",
-    "keys/new",
-    "profile",
-    "nope",
-)
-OF_SUPERADMINS = (
-    "",
-    "accounts",
-    "accounts/new",
-    "users",
-    "users/new",
-    "roles",
-    "roles/new",
-    "roles/1",
-)
 
 
 def fill(visit: Visit, **values: str) -> None:
@@ -87,7 +65,7 @@ def test_an_admin_invites_makes_a_key_and_keeps_the_profile(
     visit.check_quiet_and_at_home()
 
 
-def test_every_page_suits_everybody_in_every_window(
+def test_what_forms_answer_suits_everybody_in_every_window(
     visit: Visit, live_cast: Cast, look: Callable[[str], None]
 ) -> None:
     page = visit.page
@@ -96,15 +74,12 @@ def test_every_page_suits_everybody_in_every_window(
         page.goto(f"/console/{path}")
         look(path)
 
-    visit_and_look("sign-in")
     visit_and_look("nope-without-session")
-    visit_and_look("forgot-password")
     page.goto("/console/reset-password?token=old")
     look("reset")
     sign_in(visit, live_cast.alice)
-    for path in OF_ADMINS:
-        visit_and_look(path)
-    visit_and_look(f"team/users/{live_cast.bob.id}")
+    visit_and_look("nope")
+    page.goto(f"/console/team/users/{live_cast.bob.id}")
     page.get_by_text("Deactivate…").click()
     look("member-confirm")
     page.goto("/console/groups")
@@ -122,14 +97,11 @@ def test_every_page_suits_everybody_in_every_window(
     look("keys-confirm")
     press(visit, "Sign out")
     sign_in(visit, live_cast.root)
-    for path in OF_SUPERADMINS:
-        visit_and_look(path)
-    visit_and_look(f"accounts/{live_cast.alice.account_id}")
+    page.goto(f"/console/accounts/{live_cast.alice.account_id}")
     fill(visit, slug="globex")
     press(visit, "Close the account")
     expect(page.locator("[name=slug]")).to_have_attribute("aria-invalid", "true")
     look("account-refused")
-    visit_and_look(f"users/{live_cast.charlie.id}")
     visit_and_look(f"accounts/{live_cast.bob.id}")
 
 

@@ -49,7 +49,7 @@ def furnish(app: Flask, cast: Cast) -> dict[str, str]:
     at_work = _outside(app, alice)
     for other in (alice, charlie):
         name = "finance" if other is alice else STRANGE
-        other.post("api-keys", {"name": name})
+        key = other.post("api-keys", {"name": name}).json["id"]
         made = other.post("groups", {"name": name}).json
         other.post("invitations", {"email": f"new@{name}.example"})
     delivering.make_webhook(charlie, f"https://{STRANGE}.example/")
@@ -58,7 +58,9 @@ def furnish(app: Flask, cast: Cast) -> dict[str, str]:
     assert made["name"] == STRANGE
     setting = alice.post("admin/configuration", PROVIDER).json["id"]
     alice.patch(f"records/books/{record}", {"title": f"{LONG}!"})
+    alice.post("auth/forgot-password", {"account": alice.slug, "email": alice.email})
     mailbox.run_jobs(app)
+    links = {mail["To"]: mailbox.link_in(mail) for mail in mailbox.outbox(app)}
     return {
         **at_work,
         "account_id": alice.account_id,
@@ -71,6 +73,10 @@ def furnish(app: Flask, cast: Cast) -> dict[str, str]:
         "setting_id": setting,
         "category": "saml_providers",
         "provider": "okta",
+        "key_id": key,
+        "format": "csv",
+        "token": links["new@finance.example"].rpartition("/")[2],
+        "reset_token": links[alice.email].rpartition("=")[2],
         "entry_id": str(cast.root.get("audit-logs?limit=1").json["items"][0]["id"]),
     }
 
@@ -107,8 +113,9 @@ def addresses(app: Flask, known: Mapping[str, str]) -> dict[str, str]:
     for rule in app.url_map.iter_rules():
         if rule.endpoint.startswith("console.") and "GET" in (rule.methods or ()):
             values = of_mails if rule.endpoint == "console.show_mail" else known
-            needed = {name: values.get(name, "none") for name in rule.arguments}
+            needed = {name: values[name] for name in rule.arguments}
             found[rule.endpoint] = urls.build(rule.endpoint, needed)
+    found["console.show_reset_password"] += f"?token={known['reset_token']}"
     return found
 
 
