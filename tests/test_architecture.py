@@ -25,7 +25,7 @@ LAYERS = [
     ("slugs", "targets"),
     ("actor", "clock", "config", "errors", "events", "outgoing", "rules", "wakeups"),
     ("crypto", "db", "json_gate", "logs"),
-    ("chain", "leases", "reencryption"),
+    ("chain", "counting", "leases", "reencryption"),
     ("jobs", "mail", "pages", "rest", "stamps"),
     ("idempotency", "limits"),
     ("accounts",),

@@ -39,7 +39,8 @@ def show_audit_log() -> str:
     """The entries that match, the newest first."""
     listing, asked = _asked()
     if not listing.errors:
-        items, total = service.page({**ORDER, **asked, **listing.asked}, by=guard.known_caller())
+        whole, by = {**ORDER, **asked, **listing.asked}, guard.known_caller()
+        items, total = service.page(whole, by=by, most=listing.most)
         listing.holding((items, total or 0))
     return render_template(
         "console/audit/list.html", listing=listing, formats=FORMATS, enabled=append.enabled()

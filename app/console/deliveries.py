@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import orjson
-from flask import render_template, request
+from flask import render_template
 from werkzeug.wrappers import Response as BaseResponse
 
 from app import clock
+from app.auth.principal import Principal
 from app.console import forms, guard, lists, places, webhooks
 from app.console.blueprint import blueprint
 from app.console.forms import Page, told
@@ -34,15 +35,21 @@ def show_deliveries(account_id: str) -> str:
     named = {one.id: f"{one.collection}: {one.url}" for one in hooks}
     choices: lists.Choices = {"webhook": named, "status": STATES, "event": payload.EVENTS}
     listing = lists.asked_for("console.show_deliveries", choices, None, lists.TIMES, **place.at)
-    wanted = {**listing.wanted, "webhook_id": listing.filters.get("webhook")}
     if not listing.errors:
-        listing.holding(log.page(wanted, listing.skip, lists.SIZE, by=place.by))
+        listing.holding(_found(listing, place.by))
     return render_template(
         "console/webhooks/deliveries.html",
         place=place,
         listing=listing,
         hooks={one.id: one for one in hooks},
     )
+
+
+def _found(listing: lists.Listing, by: Principal) -> tuple[list[Any], int]:
+    wanted = {**listing.wanted, "webhook_id": listing.filters.get("webhook")}
+    if wanted.keys() & {"status", "event"}:  # which no index finds
+        wanted["after"] = listing.from_newest(lambda newer: log.place(newer, by=by))
+    return log.page(wanted, listing.skip, lists.SIZE, by=by, most=listing.most)
 
 
 @blueprint.get(DELIVERY)

@@ -107,5 +107,5 @@ def _group_page(group_id: str, form: Form) -> Page:
     listing = lists.asked_for("console.show_group", group_id=group.id)
     listing.holding(groups.member_page(group, listing.skip, lists.SIZE))
     asked = {"skip": 0, "limit": MOST_OFFERED, "sort_by": "email", "sort_order": "asc"}
-    users, _ = people.page(group.account_id, asked)
+    users, _ = people.page(group.account_id, asked, most=0)
     return form.page("console/groups/one.html", group=group, listing=listing, users=users)

@@ -37,7 +37,9 @@ def show_instances(account_id: str) -> str:
     listing = lists.asked_for("console.show_instances", choices, **place.at)
     chosen = listing.filters
     wanted = {"workflow_id": chosen.get("workflow"), "status": chosen.get("status")}
-    listing.holding(instances.page(wanted, listing.skip, lists.SIZE, by=place.by))
+    listing.holding(
+        instances.page(wanted, listing.skip, lists.SIZE, by=place.by, most=listing.most)
+    )
     return render_template(
         "console/workflows/instances.html",
         place=place,
