@@ -26,7 +26,7 @@ from app.console.places import Shelf
 from app.console.record_filter import FilterForm
 from app.errors import AppError
 from app.records import service
-from app.rest import public
+from app.rest import UuidPath, public
 
 HOME = "/console/records"
 ACCOUNT = f"{HOME}/<uuid:account_id>"
@@ -83,6 +83,8 @@ def show_records(account_id: str, name: str) -> tuple[str, int]:
     if access is not None:
         context |= _listed(shelf, access, form)
     opened = shelf.opened(shelf.collection)
+    deleted = request.args.get("deleted", "") if "create" in opened else ""
+    context["deleted"] = deleted if UuidPath.accepts(deleted) else None
     return form.page("console/records/list.html", shelf=shelf, opened=opened, **context)
 
 
