@@ -10,7 +10,7 @@ from werkzeug.wrappers import Response as BaseResponse
 
 from app import clock
 from app.auth.principal import Principal
-from app.console import forms, guard, lists, places, webhooks
+from app.console import forms, guard, lists, places, unsent, webhooks
 from app.console.blueprint import blueprint
 from app.console.forms import Page, told
 from app.console.webhooks import ACCOUNT, ONE
@@ -88,6 +88,7 @@ def redeliver(account_id: str, webhook_id: str, delivery_id: str) -> Page | Base
 @blueprint.post(f"{ONE}/redeliver")
 @public
 @guard.for_admins
+@unsent.shows_form
 def redeliver_failed(account_id: str, webhook_id: str) -> Page | BaseResponse:
     """Make all deliveries again that failed since a time."""
     place, form = places.found(account_id), forms.sent("since")

@@ -7,7 +7,7 @@ from werkzeug.wrappers import Response as BaseResponse
 
 from app.accounts import groups, people
 from app.auth import service as auth
-from app.console import forms, guard, lists
+from app.console import forms, guard, lists, unsent
 from app.console.blueprint import blueprint
 from app.console.forms import Form, Page, told
 from app.db import db
@@ -61,6 +61,7 @@ def show_group(group_id: str) -> Page:
 @blueprint.post(f"{ONE_GROUP}/members")
 @public
 @guard.for_admins
+@unsent.shows_form
 def add_member(group_id: str) -> Page | BaseResponse:
     """Put a user into the group."""
     form = forms.sent("email")

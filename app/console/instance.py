@@ -12,7 +12,7 @@ from app.accounts import tenants
 from app.accounts.models import SYSTEM_ACCOUNT_ID
 from app.auth import enrolment
 from app.auth import principal as principals
-from app.console import forms, guard, lists, people
+from app.console import forms, guard, lists, people, unsent
 from app.console.blueprint import blueprint
 from app.console.forms import Form, Page, told
 from app.errors import AppError, InvalidValues, problem
@@ -78,6 +78,7 @@ def suspend_or_resume_account(account_id: str, action: str) -> Page | BaseRespon
 @blueprint.post(f"{ONE_ACCOUNT}/close")
 @public
 @guard.for_superadmins
+@unsent.shows_form
 def close_account(account_id: str) -> Page | BaseResponse:
     """Close an account whose slug was typed."""
     account, form = tenants.get(account_id), forms.sent("slug")
