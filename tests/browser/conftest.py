@@ -193,10 +193,19 @@ def look(visit: Visit, axe: str) -> Callable[[str], None]:
     return in_every_window
 
 
+# Marks a journey that has to lead to its end without scripts, too.
+WITHOUT_SCRIPTS_TOO = pytest.mark.parametrize(
+    "visit", [True, False], ids=["scripts", "no-scripts"], indirect=True
+)
+
+
 @pytest.fixture
-def visit(browser: Browser, live_server_url: str) -> Iterator[Visit]:
+def visit(
+    browser: Browser, live_server_url: str, request: pytest.FixtureRequest
+) -> Iterator[Visit]:
     """A new page in a browser without cookies."""
-    with visiting(browser, live_server_url) as visit:
+    scripts = getattr(request, "param", True)
+    with visiting(browser, live_server_url, java_script_enabled=scripts) as visit:
         yield visit
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 import pytest
 from playwright.sync_api import expect
 
-from tests.browser.conftest import Visit
+from tests.browser.conftest import WITHOUT_SCRIPTS_TOO, Visit
 from tests.browser.test_console import sign_in
 from tests.browser.test_people import fill, press
 from tests.builders import OPEN, Cast, make_collection, make_record
@@ -34,6 +34,7 @@ def books(live_cast: Cast) -> Iterator[dict[str, str]]:
     assert live_cast.root.delete(f"collections/{made['id']}").status_code == 200
 
 
+@WITHOUT_SCRIPTS_TOO
 def test_from_a_new_collection_to_a_record_and_back(visit: Visit, live_cast: Cast) -> None:
     page = visit.page
     sign_in(visit, live_cast.root)
