@@ -20,7 +20,7 @@ from app.webhooks.models import DELIVERED, DELIVERIES, FAILED
 
 DAYS = 30
 # No page counts more rows than these, the newest ones, unless it is asked for all.
-MOST_RECORDS, MOST_OTHERS = 20_000, 3_000
+MOST_RECORDS, MOST_OTHERS = 10_000, 2_000
 TOGETHER = 100  # collections or accounts in one statement
 MADE = "made"
 KINDS = {append.CREATE: MADE, append.UPDATE: "changed", append.DELETE: "deleted"}
