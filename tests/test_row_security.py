@@ -226,6 +226,7 @@ def test_a_forgotten_filter_leaks_nothing(
     theirs = charlie.get("records/posts").json["items"][0]["id"]
     monkeypatch.setattr(store, "scope", lambda of, account_id, where=None: [])
     monkeypatch.setattr(api_keys, "_visible", lambda by: [])
+    app.extensions["atrium.caches"].clear()  # and the statements that were made before
 
     def leaks() -> set[str]:
         one = f"records/posts/{theirs}"

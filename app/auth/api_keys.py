@@ -12,7 +12,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from app import clock, db, events, stamps, tenancy
+from app import clock, counting, db, events, stamps, tenancy
 from app.accounts import service as accounts
 from app.accounts.models import Account
 from app.auth import principal as principals
@@ -67,13 +67,17 @@ def create(body: Mapping[str, Any], *, by: Principal) -> tuple[ApiKey, str]:
     return key, text
 
 
-def page(skip: int, limit: int, *, by: Principal) -> tuple[list[ApiKey], int]:
-    """The caller's keys, an admin's the account's, newest first; and how many there are."""
+def page(
+    skip: int, limit: int, *, by: Principal, most: int | None = None
+) -> tuple[list[ApiKey], int]:
+    """The caller's keys, an admin's the account's, newest first; and how many there are.
+
+    Where there are more than `most`, the number is one beyond it.
+    """
     visible = _visible(by)
-    counted = sa.select(sa.func.count()).select_from(ApiKey).where(*visible)
-    chosen = sa.select(ApiKey).where(*visible).order_by(ApiKey.created_at.desc(), ApiKey.id)
+    chosen = sa.select(ApiKey).where(*visible).order_by(ApiKey.id.desc())
     found = db.db.session.scalars(chosen.offset(skip).limit(limit))
-    return list(found), db.db.session.scalar(counted) or 0
+    return list(found), counting.count(ApiKey, visible, most)
 
 
 def get(key_id: str, *, by: Principal) -> ApiKey:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import wraps
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
@@ -22,6 +22,7 @@ from app.console import unsent
 from app.console.forms import Form
 from app.errors import Forbidden, Unauthorized, Unavailable
 from app.rest import of_any_account
+from app.sso import service as providers
 
 RERUNS = 10
 SIGN_IN = "console/sign_in.html"
@@ -110,7 +111,13 @@ def check() -> Any:
         return redirect(url_for("console.sign_in", next=_page_to_return_to()))
     # As an answer to the form, not at an address of its own: none is long enough.
     form = Form({"next": _page_to_return_to() or "", unsent.FIELD: kept}, status=401)
-    return form.page(SIGN_IN, offered=(), sso=False)
+    return sign_in_page(form, offered=())
+
+
+def sign_in_page(form: Form, offered: Sequence[Any]) -> tuple[str, int]:
+    """The page to sign in, with the providers of the account that is named."""
+    lacks_file, sso = unsent.lacks_file(form[unsent.FIELD]), providers.any_enabled()
+    return form.page(SIGN_IN, offered=offered, sso=sso, lacks_file=lacks_file)
 
 
 def recognise() -> None:

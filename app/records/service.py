@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from datetime import datetime
 from typing import Any
 
 from sqlalchemy.exc import DBAPIError
@@ -39,17 +40,19 @@ def page(
     count: bool,
     by: Principal,
     most: int | None = None,
+    since: datetime | None = None,
 ) -> tuple[list[dict[str, Any]], int | None]:
     """The records that the caller may list, and how many there are in all.
 
-    Where there are more than `most`, the number is one beyond it.
+    Where there are more than `most`, the number is one beyond it. `since` leaves older ones out.
     """
     access, asked = _asked(collection, parameters, by)
     definition = access.definition
+    recent = [] if since is None else [definition.table.c.created_at >= since]
     rows, total = store.read_page(
         definition,
         by.account_id,
-        [*access.narrowing, *asked.conditions.where],
+        [*access.narrowing, *asked.conditions.where, *recent],
         cursor.Whole(tuple(asked.keys)),
         skip,
         limit,
@@ -57,7 +60,7 @@ def page(
         [*by.stamps, *definition.stamps, *asked.stamps],
         {**access.parameters, **asked.conditions.bound},
         most,
-        kept=asked.kept,
+        kept=asked.kept and not recent,
     )
     return _listed(rows, access, asked), total
 
