@@ -119,3 +119,29 @@ def test_a_worker_does_not_write_down_again_what_is_erased(
     work(app)
     assert [instance(cast.alice, one)["status"] for one in both] == ["completed", "cancelled"]
     assert cast.alice.get("records/posts").json["total"] == 1
+
+
+def test_answers_of_resumed_instances_do_not_tell_of_an_erased_record(
+    app: Flask, cast: Cast, posts: Any
+) -> None:
+    id = make_record(cast.alice, title=HER)["id"]
+    change = action(
+        *("a", "update_record"),
+        collection="posts",
+        record_id="{{ trigger.rid }}",
+        data={"nothing": "{{ trigger.title }}"},
+    )
+    flow = make_workflow(cast.alice, [change])
+    found = ran(app, cast.alice, flow, {"rid": id, "title": HER})
+    assert found["status"] == "failed"
+    path, once = f"workflow-instances/{found['id']}/resume", {"Idempotency-Key": "once"}
+    for caller in (cast.alice, cast.root.acting_in("acme")):
+        answer = caller.post(path, headers=once)
+        assert HER in answer.text
+        assert caller.post(path, headers=once).text == answer.text
+        work(app)
+    assert cast.alice.post(f"records/posts/{id}/erase").status_code == 200
+    for caller in (cast.alice, cast.root.acting_in("acme")):
+        answer = caller.post(path, headers=once)
+        assert answer.status_code == 409
+        assert HER not in answer.text
