@@ -8,13 +8,13 @@ erase in the log alone, and where nothing is left, it does nothing.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import orjson
 import sqlalchemy as sa
 
-from app import db, events, idempotency, jobs
+from app import db, events, idempotency, jobs, tenancy
 from app.accounts import people
 from app.accounts import service as accounts
 from app.accounts.models import PII_GROUP, User
@@ -30,6 +30,7 @@ from app.records import service as records
 from app.webhooks.models import ATTEMPTS, DELIVERIES
 
 PIECE = 200
+RECORD_GONE, USER_GONE = "The record is erased.", "The user is erased."
 Erased = dict[str, Any]
 
 
@@ -51,7 +52,7 @@ def record(collection: str, record_id: str, *, by: Principal) -> Erased:
         _enqueue("records.erase", what)
         if present:
             records.delete(collection, record_id, by=by)
-    return {"message": "The record is erased.", **what, **_rest_of_record(what)}
+    return {"message": RECORD_GONE, **what, **_rest_of_record(what)}
 
 
 @jobs.job("records.erase")
@@ -79,7 +80,7 @@ def user(user_id: str, *, by: Principal) -> Erased:
             ):
                 session.delete(one)
             people.delete(None, user_id, by=by.user_id)
-    return {"message": "The user is erased.", **what, **_rest_of_user(what)}
+    return {"message": USER_GONE, **what, **_rest_of_user(what)}
 
 
 @jobs.job("users.erase")
@@ -93,8 +94,9 @@ def _enqueue(kind: str, what: Mapping[str, Any]) -> None:
 
 
 def _rest_of_record(what: Mapping[str, Any]) -> Erased:
+    in_account = idempotency.TABLE.c.account_id == what["account_id"]
     with db.transaction():
-        _forget_answers(what["account_id"], what["record_id"])
+        _forget_answers([what["record_id"]], in_account)
         told = _forget_record(what["account_id"], what["record_id"])
         # Before the log, in the order in which steps of workflows lock what they change.
         events.publish(events.RecordErased(what["account_id"], what["record_id"]))
@@ -104,17 +106,21 @@ def _rest_of_record(what: Mapping[str, Any]) -> Erased:
 
 def _rest_of_user(what: Mapping[str, Any]) -> Erased:
     account_id, user_id = what["account_id"], what["user_id"]
-    with db.transaction():
-        emails = _told(account_id, "users", "email", [CHANGES.c.record_id == user_id])
-        events.publish(events.UserErased(account_id, user_id, frozenset(emails - {""})))
+    # Superadmins act in all accounts, and what they are answered of a user is kept where they act.
+    with tenancy.across_accounts(), db.transaction():
+        emails = _told(account_id, "users", "email", [CHANGES.c.record_id == user_id]) - {""}
+        places = sorted(_acted_in(user_id) | {account_id})
+        for place in places:
+            events.publish(events.UserErased(place, user_id, frozenset(emails)))
         invited = _rows_with(account_id, "invitations", "email", emails)
         keys = _rows_with(account_id, "api_keys", "created_by", {user_id})
         values = erase.values(account_id, "users", user_id)
         values += sum(erase.values(account_id, "invitations", id) for id in sorted(invited))
         values += sum(erase.values(account_id, "api_keys", id) for id in sorted(keys))
         actors = sum(erase.actors(account_id, user_id, email) for email in sorted(emails | {""}))
-        _forget_answers(account_id, user_id)
-        told = _forget_actor(account_id, user_id)
+        # In quotes: to forget what tells of a longer address would let a request be done twice.
+        _forget_answers([user_id, *(f'"{email}"' for email in emails)])
+        told = sum(_forget_actor(place, user_id) for place in places)
         for definition in definitions.everything():
             _disown(definition, user_id)
     return {"values_erased": values, "actors_erased": actors, "deliveries_erased": told}
@@ -126,6 +132,11 @@ def _account_of(user_id: str) -> str:
     if found is None:
         raise NotFound("There is no such user.")
     return str(found)
+
+
+def _acted_in(user_id: str) -> set[str]:
+    chosen = sa.select(CHANGES.c.account_id).where(CHANGES.c.user_id == user_id)
+    return set(db.connection().scalars(chosen.distinct()))
 
 
 def _told(account_id: str, table: str, column: str, which: list[Any]) -> set[str]:
@@ -153,14 +164,19 @@ def _disown(definition: Definition, user_id: str) -> None:
         )
 
 
-def _forget_answers(account_id: str, id: str) -> None:
+def _forget_answers(texts: Iterable[str], *where: Any) -> None:
     # Kept for a day, to be given again to whoever repeats a request.
-    table = idempotency.TABLE
-    answered = table.c.answer.contains(f'"id":"{id}"')
-    about = sa.or_(answered, table.c.caller.contains(id))
-    db.connection().execute(
-        sa.delete(table).where(table.c.account_id == account_id, about, table.c.status.is_not(None))
-    )
+    table = idempotency.TABLE.c
+    erasures = (table.answer.startswith(f'{{"message":"{one}"') for one in (RECORD_GONE, USER_GONE))
+    told = sa.or_(*(_names(one, text) for one in (table.answer, table.caller) for text in texts))
+    # What erasures answer names nobody but by the id, and is wanted by who repeats one.
+    is_other = sa.or_(table.answer.is_(None), sa.not_(sa.or_(*erasures)))
+    done = (told, is_other, table.status.is_not(None))
+    db.connection().execute(sa.delete(idempotency.TABLE).where(*where, *done))
+
+
+def _names(column: Any, text: str) -> Any:
+    return sa.func.lower(column).contains(text.lower(), autoescape=True)
 
 
 def _forget_actor(account_id: str, user_id: str) -> int:

@@ -7,6 +7,8 @@ record's values. One that has not begun is told of the record's id alone, as web
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import orjson
@@ -27,7 +29,7 @@ from app.workflows.models import (
     SUBSCRIPTIONS,
 )
 
-PIECE = 500
+PIECE = 100
 ERASED = "What it held told of something that was erased."
 INSTEAD = "***"
 KEPT = {
@@ -58,34 +60,60 @@ def _forget_record(event: events.RecordErased) -> None:
 @events.subscribe(events.UserErased)
 def _forget_user(event: events.UserErased) -> None:
     """Take the id and the addresses out of all texts, and go on: what is done, others asked for."""
-    for text in sorted({event.user_id, *event.emails, *map(str.lower, event.emails)}):
-        written = orjson.dumps(text).decode()[1:-1]
-        running = (INSTANCES.c.account_id == event.account_id, INSTANCES.c.status == RUNNING)
-        named = INSTANCES.c.id.in_(_naming(event.account_id, written))
-        # A worker would write down again what it remembers: another takes over what is stored.
-        taken = {"claim": INSTANCES.c.claim + 1, "due_at": db.database_now()}
-        again = sa.update(INSTANCES).where(*running, named)
-        db.connection().execute(again.values(**taken))
-        for table, columns in KEPT.items():
-            without = {one.name: sa.func.replace(one, written, INSTEAD) for one in columns}
-            mine = (table.c.account_id == event.account_id, _names(columns, written))
-            db.connection().execute(sa.update(table).where(*mine).values(**without))
+    written = [orjson.dumps(text).decode()[1:-1] for text in (event.user_id, *event.emails)]
+    parts = sorted(map(_searched, written))
+    # Addresses are the same in all their spellings; the longest first, where one holds another.
+    told = re.compile("|".join(map(re.escape, sorted(written, key=len, reverse=True))), re.I)
+    mine = INSTANCES.c.account_id == event.account_id
+    named = INSTANCES.c.id.in_(_naming(event.account_id, *parts))
+    chosen = sa.select(INSTANCES.c.id).where(mine, named).order_by(INSTANCES.c.id)
+    if not db.connection().execute(chosen.with_for_update()).all():
+        return
+    # A worker would write down again what it remembers: another takes over what is stored.
+    again = sa.update(INSTANCES).where(mine, named, INSTANCES.c.status == RUNNING)
+    taken = {"claim": INSTANCES.c.claim + 1, "due_at": db.database_now()}
+    db.connection().execute(again.values(**taken))
+    for table in KEPT:
+        _rewrite(table, event.account_id, parts, told)
     db.on_commit(jobs.wake)
 
 
-def _naming(account_id: str, text: str) -> Any:
+def _searched(text: str) -> str:
+    # Databases know upper and lower case of ASCII alone.
+    return max(re.findall(r"[\x00-\x7f]+", text), key=len, default=text)
+
+
+def _rewrite(table: Any, account_id: str, parts: Sequence[str], told: re.Pattern[str]) -> None:
+    mine, columns = table.c.account_id == account_id, KEPT[table]
+    chosen = sa.select(table.c.id, *columns).where(mine, _names(columns, *parts))
+    chosen = chosen.order_by(table.c.id).limit(PIECE).with_for_update()
+    new = {one.name: sa.bindparam(f"_{one.name}", type_=one.type) for one in columns}
+    change = sa.update(table).where(mine, table.c.id == sa.bindparam("_id")).values(**new)
+    last = ""
+    while rows := db.connection().execute(chosen.where(table.c.id > last)).mappings().all():
+        db.connection().execute(change, [_without_words(row, told) for row in rows])
+        last = rows[-1]["id"]
+
+
+def _without_words(row: Mapping[Any, Any], told: re.Pattern[str]) -> dict[str, Any]:
+    texts = {f"_{name}": text and told.sub(INSTEAD, text) for name, text in row.items()}
+    return {**texts, "_id": row["id"]}
+
+
+def _naming(account_id: str, *texts: str) -> Any:
     ids = {INSTANCES: INSTANCES.c.id, LOGS: LOGS.c.instance_id}
     ids[SUBSCRIPTIONS] = SUBSCRIPTIONS.c.instance_id
     return sa.union(
         *(
-            sa.select(ids[table]).where(table.c.account_id == account_id, _names(columns, text))
+            sa.select(ids[table]).where(table.c.account_id == account_id, _names(columns, *texts))
             for table, columns in KEPT.items()
         )
     )
 
 
-def _names(columns: Any, text: str) -> Any:
-    return sa.or_(*(column.contains(text, autoescape=True) for column in columns))
+def _names(columns: Any, *texts: str) -> Any:
+    told = ((sa.func.lower(column), text.lower()) for column in columns for text in texts)
+    return sa.or_(*(column.contains(text, autoescape=True) for column, text in told))
 
 
 def _has_not_begun(row: Any) -> bool:

@@ -11,12 +11,13 @@ from flask import Flask
 
 from app import db, jobs
 from app.accounts import people
-from app.accounts.models import User
+from app.accounts.models import ADMIN, SYSTEM_ACCOUNT_ID, User
 from app.audit.models import AuditEntry
 from app.records import erasure
 from tests.audit.chains import entries, stand_alone, verified
-from tests.builders import PASSWORD, Caller, Cast, make_collection, make_record
+from tests.builders import PASSWORD, Caller, Cast, make_collection, make_record, make_user
 from tests.webhooks.delivering import deliver, make_webhook
+from tests.workflows.running import make_workflow, rows
 
 SCHEMA = [
     {"name": "title", "type": "text", "required": True},
@@ -177,3 +178,54 @@ def test_answers_kept_for_repeated_requests_are_erased_too(app: Flask, cast: Cas
     assert ADA not in everything(app)
     assert cast.alice.post(path, headers={"Idempotency-Key": "erase"}).json == erased.json
     assert verified(cast.root)["valid"]
+
+
+def test_an_erased_superadmin_is_nowhere_in_accounts_they_looked_after(
+    app: Flask, cast: Cast
+) -> None:
+    make_collection(cast.root, schema=SCHEMA)
+    hook = make_webhook(cast.alice, "http://127.0.0.1:9/")
+    make_workflow(
+        cast.alice, [], {"type": "event", "event": "records.create", "collection": "posts"}
+    )
+    sue = Caller(app, make_user(app, SYSTEM_ACCOUNT_ID, "sue@system.example", ADMIN))
+    record = make_record(sue.acting_in("acme"), title="by her")
+    path = f"webhooks/{hook['id']}/deliveries"
+    assert sue.id in cast.alice.get(path).text
+    assert sue.id in rows(app)[0].context
+    assert cast.root.post(f"users/{sue.id}/erase").json["deliveries_erased"] == 1
+    told = cast.alice.get(path)
+    assert record["id"] in told.text
+    assert sue.id not in told.text
+    assert sue.id not in rows(app)[0].context
+    history = cast.alice.get(f"{ONE.format(record['id'])}/history").json["items"]
+    assert [one["user_email"] for one in history] == [None]
+    assert "sue@system" not in everything(app)
+    assert verified(cast.root)["valid"]
+
+
+def test_answers_that_tell_of_an_erased_user_are_not_given_again(
+    app: Flask, cast: Cast, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Wherever whoever asked acted, and also where a worker erases for the user's account."""
+    once = {"Idempotency-Key": "once"}
+    body = {"account_id": cast.alice.account_id, "email": "dora@acme.example", "name": "Dora Dot"}
+    made = cast.root.post("users", body, headers=once)
+    assert made.status_code == 201, made.text
+    path = f"users/{made.json['id']}"
+    elsewhere = cast.root.acting_in("globex")
+    assert "Dora Dot" in elsewhere.post(f"{path}/verify", headers=once).text
+    monkeypatch.setattr(erasure, "_rest_of_user", lambda what: 1 / 0)
+    assert cast.root.post(f"{path}/erase").status_code == 500
+    monkeypatch.undo()
+    with app.app_context():
+        jobs.run_due()
+    assert "Dora Dot" not in everything(app)
+    erased = cast.root.post(f"{path}/erase", headers={"Idempotency-Key": "erase"})
+    assert erased.status_code == 200, erased.text
+    with app.app_context():
+        jobs.run_due()
+    assert elsewhere.post(f"{path}/verify", headers=once).status_code == 404
+    assert "Idempotent-Replayed" not in cast.root.post("users", body, headers=once).headers
+    again = cast.root.post(f"{path}/erase", headers={"Idempotency-Key": "erase"})
+    assert again.json == erased.json

@@ -78,18 +78,22 @@ def test_an_erased_record_leaves_nothing_in_instances(app: Flask, cast: Cast, po
 
 
 def test_an_erased_user_leaves_neither_id_nor_address(app: Flask, cast: Cast, posts: Any) -> None:
-    eve = make_user(app, cast.alice.account_id, "Eve@acme.example", "admin")
+    eve = make_user(app, cast.alice.account_id, "Zoë@acme.example", "admin")
     wait = {"name": "w", "type": "wait_delay", "duration": "1h"}
     flow = make_workflow(cast.alice, [create("a", "{{ trigger.by }}"), wait])
-    body = {"by": eve.id, "to": "about eve@acme.example", eve.id: ["Eve@acme.example"]}
+    body = {"by": eve.id, "to": "about zoë@acme.example", eve.id: ["Zoë@acme.example"]}
+    body |= {"cc": "Zora@acme.example, ZOË@Acme.Example"}
     found = ran(app, cast.alice, flow, body)
+    other = ran(app, cast.alice, flow, {"to": "Zora@acme.example"})
     assert cast.root.delete(f"users/{eve.id}").status_code == 204
     answer = cast.root.post(f"users/{eve.id}/erase")
     assert answer.status_code == 200, answer.json
     assert eve.id not in kept(app)
-    assert "eve@acme" not in kept(app).lower()
+    assert "zoë@acme" not in kept(app).lower()
     after = instance(cast.alice, found["id"])
     assert (after["status"], after["context"]["trigger"]["to"]) == ("waiting", "about ***")
+    assert after["context"]["trigger"]["cc"] == "Zora@acme.example, ***"
+    assert instance(cast.alice, other["id"]) == other
 
 
 def test_a_worker_does_not_write_down_again_what_is_erased(
@@ -115,3 +119,29 @@ def test_a_worker_does_not_write_down_again_what_is_erased(
     work(app)
     assert [instance(cast.alice, one)["status"] for one in both] == ["completed", "cancelled"]
     assert cast.alice.get("records/posts").json["total"] == 1
+
+
+def test_answers_of_resumed_instances_do_not_tell_of_an_erased_record(
+    app: Flask, cast: Cast, posts: Any
+) -> None:
+    id = make_record(cast.alice, title=HER)["id"]
+    change = action(
+        *("a", "update_record"),
+        collection="posts",
+        record_id="{{ trigger.rid }}",
+        data={"nothing": "{{ trigger.title }}"},
+    )
+    flow = make_workflow(cast.alice, [change])
+    found = ran(app, cast.alice, flow, {"rid": id, "title": HER})
+    assert found["status"] == "failed"
+    path, once = f"workflow-instances/{found['id']}/resume", {"Idempotency-Key": "once"}
+    for caller in (cast.alice, cast.root.acting_in("acme")):
+        answer = caller.post(path, headers=once)
+        assert HER in answer.text
+        assert caller.post(path, headers=once).text == answer.text
+        work(app)
+    assert cast.alice.post(f"records/posts/{id}/erase").status_code == 200
+    for caller in (cast.alice, cast.root.acting_in("acme")):
+        answer = caller.post(path, headers=once)
+        assert answer.status_code == 409
+        assert HER not in answer.text
