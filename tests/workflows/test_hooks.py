@@ -70,7 +70,12 @@ def test_by_hand_and_by_the_clock(app: Flask, alice: Caller, posts: Any) -> None
     work(app)
     assert sorted(executions(alice, hook)) == [("success", 0), ("success", 1), ("success", 1)]
     assert alice.get(path).json["last_run_at"] is not None
-    assert alice.patch(f"{path}/toggle").json["next_run_at"] is None
+    ran = alice.get(path).json["last_run_at"]
+    off = alice.patch(f"{path}/toggle").json
+    assert (off["last_run_at"], off["next_run_at"]) == (ran, None)
+    on = alice.patch(f"{path}/toggle").json
+    assert (on["last_run_at"], on["next_run_at"]) == (ran, hook["next_run_at"])
+    assert alice.patch(f"{path}/toggle").json["enabled"] is False
     assert alice.post(f"{path}/trigger").json["error"] == "disabled"
     assert alice.delete(path).status_code == 204
     assert alice.get(path).status_code == 404
