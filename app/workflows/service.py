@@ -114,7 +114,7 @@ def trigger(workflow_id: str, body: Body, *, by: Principal, kind: str = WORKFLOW
     """Begin an instance by hand; returns its id. Raises NotFound, Conflict."""
     by.one_account()
     with db.transaction() as session:
-        workflow = _found(session.scalar(_named(workflow_id, by, kind)), kind)
+        workflow = _found(session.scalar(_staying(_named(workflow_id, by, kind))), kind)
         if not workflow.enabled:
             raise Conflict(f"The {kind} is disabled.", error="disabled")
         return _begun(workflow, body, MANUAL)
@@ -126,7 +126,7 @@ def trigger_by_token(token: str, body: Body) -> str:
         code = token.partition("-")[0] if token.isprintable() else ""
         mine = sa.select(Account.id).where(Account.account_code == code).scalar_subquery()
         named = (Workflow.account_id == mine, Workflow.token_key == _digest(token))
-        workflow = session.scalar(sa.select(Workflow).where(*named, Workflow.enabled))
+        workflow = session.scalar(_staying(sa.select(Workflow).where(*named, Workflow.enabled)))
         if workflow is None or not _is_open(workflow.account_id):
             raise NotFound("There is no such workflow.")
         return _begun(workflow, body, WEBHOOK)
@@ -240,6 +240,11 @@ def _visible(by: Principal) -> list[Any]:
 def _named(workflow_id: str, by: Principal, kind: str) -> sa.Select[Workflow]:
     which = (Workflow.id == workflow_id.lower(), Workflow.kind == kind)
     return sa.select(Workflow).where(*which, *_visible(by))
+
+
+def _staying(chosen: sa.Select[Workflow]) -> sa.Select[Workflow]:
+    """The same, and until the end of the transaction nobody deletes it: what it begins is found."""
+    return chosen.with_for_update(read=True, key_share=True)
 
 
 def _found(workflow: Workflow | None, kind: str) -> Workflow:
