@@ -1,7 +1,7 @@
 """Workflows as their account's admins keep them, hooks too (contract section 9).
 
-Steps act with the rights of whoever saved them last: who takes over a workflow gets no rights
-of the one before.
+Steps act with the rights of whoever sent them last: who takes over a workflow gets no rights of
+the one before, and who changes only what starts it lends it none.
 """
 
 from __future__ import annotations
@@ -21,10 +21,11 @@ from app.auth import tokens
 from app.auth.principal import Principal
 from app.errors import Conflict, InvalidValues, NotFound, problem
 from app.webhooks import versions as listeners
-from app.workflows import beginning, checks, definition, schedules, triggers
+from app.workflows import beginning, checks, definition, schedules, triggers, versions
 from app.workflows.models import MANUAL, WEBHOOK, WORKFLOW, Workflow, WorkflowVersion
 
 Body = Mapping[str, Any]
+STARTING = ("trigger", "condition")  # what says when the steps are done
 
 
 def page(
@@ -70,21 +71,33 @@ def create(body: Body, *, by: Principal, kind: str = WORKFLOW) -> Workflow:
     return workflow
 
 
-def change(workflow_id: str, body: Body, *, by: Principal, kind: str = WORKFLOW) -> Workflow:
-    """Change what is sent, and keep the rest. Raises NotFound, InvalidValues."""
+def change(
+    workflow_id: str,
+    body: Body,
+    *,
+    by: Principal,
+    kind: str = WORKFLOW,
+    takes_over: bool | None = None,
+) -> Workflow:
+    """Change what is sent, and keep the rest. Raises NotFound, InvalidValues, Forbidden.
+
+    Whoever sends the steps takes them over, unless `takes_over` says otherwise.
+    """
     home, user_id = by.home_and_user()
+    takes_over = "steps" in body if takes_over is None else takes_over
     with changing(workflow_id, by, kind) as workflow:
         values = _checked(body, workflow)
-        taken_over = "steps" in values and workflow.owner_id != user_id
-        acts_otherwise = taken_over or any(
-            name in values and values[name] != getattr(workflow, name)
-            for name in ("steps", "trigger", "condition")
-        )
+        acting = {name: values[name] for name in (*STARTING, "steps") if name in values}
+        changed = {name for name, value in acting.items() if value != getattr(workflow, name)}
+        if not takes_over and changed & set(STARTING):
+            versions.check_sight(workflow, values.get("trigger", workflow.trigger), by)
+        new_owner = takes_over and workflow.owner_id != user_id
         for name, value in values.items():
             setattr(workflow, name, value)
         _settle_token(workflow)
-        if acts_otherwise:
+        if new_owner:
             workflow.owner_id, workflow.owner_home = user_id, home.id
+        if new_owner or changed:
             workflow.version += 1
             _keep_version(workflow)
         _settle(workflow)
