@@ -222,7 +222,12 @@ def test_cancelled_is_cancelled(app: Flask, alice: Caller, posts: dict[str, Any]
     found = ran(app, alice, make_workflow(alice, steps))
     assert (found["status"], found["current_step"]) == ("waiting", "rest")
     path = f"workflow-instances/{found['id']}"
-    gone = alice.post(f"{path}/cancel").json
+    for what in ("cancel", "resume"):
+        wrong = alice.post(f"{path}/{what}", {"x": 1})
+        assert (wrong.status_code, wrong.json["detail"][0]["loc"]) == (422, ["body", "x"])
+        assert alice.post(f"{path}/{what}", []).status_code == 422
+    assert instance(alice, found["id"])["status"] == "waiting"
+    gone = alice.post(f"{path}/cancel", {}).json
     assert (gone["status"], statuses(gone)) == ("cancelled", [("rest", "cancelled")])
     assert alice.post(f"{path}/cancel").status_code == 409
     assert alice.post(f"{path}/resume").json["error"] == "not_failed"
