@@ -14,7 +14,7 @@ from flask import Flask
 from werkzeug.routing import Map, RequestRedirect, Rule
 from werkzeug.test import TestResponse
 
-from app import db
+from app import db, tenancy
 from app.records import service as records
 from tests import builders, services
 from tests.builders import Caller, make_collection, make_record
@@ -272,7 +272,7 @@ def test_without_its_database_the_service_says_503_and_comes_back_by_itself(
     server, alice = lost
     kept = make_record(alice, title="kept")
     # The tests' PostgreSQL does not wait for the disk: what it shall remember must be there.
-    with alice.app.app_context():
+    with alice.app.app_context(), tenancy.as_owner():
         db.connection().execute(sa.text("CHECKPOINT"))
     server.kill()
     started = time.monotonic()

@@ -41,7 +41,8 @@ def delete(config: Config, by: Principal) -> Any:
 def query(config: Config, by: Principal) -> Any:
     """The records that the owner may list, up to a limit."""
     asked = {name: [_text(config, name)] for name in ("filter", "sort") if config.get(name)}
-    limit = config.get("limit") or DEFAULT_LIMIT
+    limit = config.get("limit")
+    limit = DEFAULT_LIMIT if limit is None else limit
     if not isinstance(limit, int) or isinstance(limit, bool) or not 1 <= limit <= DEFAULT_LIMIT:
         message = f"A number from 1 to {DEFAULT_LIMIT} is needed."
         raise InvalidValues([problem("limit", "number_out_of_range", message)])

@@ -162,7 +162,7 @@ def create_hook(body: dict[str, Any]) -> dict[str, Any]:
     """Create a hook.
 
     Its actions are carried out as steps of a workflow are: in order, with templates, with the
-    rights of whoever last saved them, each in full or not at all. Of an event the condition knows
+    rights of whoever last sent them, each in full or not at all. Of an event the condition knows
     `trigger.record`, `record`, `previous` and the record's fields by their names. An account has at
     most 50 hooks (409 `limit_reached`).
     """
@@ -183,7 +183,12 @@ def get_hook(hook_id: str) -> dict[str, Any]:
 @blueprint.fails(400)
 @account_admin
 def change_hook(body: dict[str, Any], hook_id: str) -> dict[str, Any]:
-    """Change what is sent of a hook, and keep the rest."""
+    """Change what is sent of a hook, and keep the rest.
+
+    Whoever sends `actions` takes them over (`owner_id`), and nobody else. An event is shown to the
+    actions as their owner sees it: whoever sees less changes nothing of when they are set off
+    without them (403).
+    """
     return _shown(hooks.change(hook_id, body, by=principal()))
 
 

@@ -34,9 +34,14 @@ def create(body: Body, *, by: Principal) -> Workflow:
 
 
 def change(hook_id: str, body: Body, *, by: Principal) -> Workflow:
-    """Change what is sent, and keep the rest. Raises NotFound, InvalidValues."""
+    """Change what is sent, and keep the rest. Raises NotFound, InvalidValues, Forbidden.
+
+    Who sends no actions takes none over: a condition is no action, though it may be a step.
+    """
+    sent = "actions" in body
     with service.changing(hook_id, by, HOOK) as before:
-        return service.change(hook_id, _translated(body, before), by=by, kind=HOOK)
+        values = _translated(body, before)
+        return service.change(hook_id, values, by=by, kind=HOOK, takes_over=sent)
 
 
 def executions(hook_id: str, skip: int, limit: int, *, by: Principal) -> tuple[list[Any], int]:
@@ -80,9 +85,7 @@ def _translated(body: Body, before: Workflow | None) -> dict[str, Any]:
     if found + wrong:
         raise InvalidValues(found + wrong)
     values["condition"] = condition
-    # Who sends no actions takes none over: nobody lends their rights to what they have not saved.
-    same = before is not None and "actions" not in body and steps == before.steps
-    return values if same else {**values, "steps": steps}
+    return {**values, "steps": steps}
 
 
 def _steps(actions: Sequence[Any], condition: str | None) -> tuple[list[Any], list[Any]]:

@@ -162,6 +162,10 @@ class ResumeFilter(rest.Schema):
     to_ = _moment("to", "Only what began before then.")
 
 
+class NoBody(rest.Schema):
+    """There is nothing to say."""
+
+
 class ResumedCount(rest.Message):
     """How many instances go on."""
 
@@ -200,12 +204,13 @@ def get_instance(instance_id: str) -> dict[str, Any]:
 
 
 @all_instances.route("/<uuid:instance_id>/cancel", methods=["POST"])
+@all_instances.arguments(NoBody, example={}, required=False)
 @all_instances.response(
     200, InstanceWithLogs, example={**INSTANCE, "status": "cancelled", "step_logs": []}
 )
 @all_instances.fails(409)
 @account_admin
-def cancel_instance(instance_id: str) -> dict[str, Any]:
+def cancel_instance(body: dict[str, Any], instance_id: str) -> dict[str, Any]:
     """End an instance that is pending, running or waiting.
 
     The step that is being done is undone, unless it reaches outside. One that is over: 409.
@@ -214,6 +219,7 @@ def cancel_instance(instance_id: str) -> dict[str, Any]:
 
 
 @all_instances.route("/<uuid:instance_id>/resume", methods=["POST"])
+@all_instances.arguments(NoBody, example={}, required=False)
 @all_instances.response(
     200,
     ResumedInstance,
@@ -226,7 +232,7 @@ def cancel_instance(instance_id: str) -> dict[str, Any]:
 )
 @all_instances.fails(409)
 @account_admin
-def resume_instance(instance_id: str) -> dict[str, Any]:
+def resume_instance(body: dict[str, Any], instance_id: str) -> dict[str, Any]:
     """Have a failed instance go on at the step that failed.
 
     What was done before is not done again. Unless it has failed: 409 `not_failed`; of several who

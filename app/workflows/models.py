@@ -61,12 +61,12 @@ class WorkflowVersion(Base):
     version: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
     steps: Mapped[list[dict[str, Any]]] = mapped_column(sa.JSON)
     awaits: Mapped[list[str]] = mapped_column(sa.JSON)  # "event collection" of its wait_events
-    owner_id: Mapped[str] = mapped_column(Id)  # whose rights the steps have: who saved them
+    owner_id: Mapped[str] = mapped_column(Id)  # whose rights the steps have: who sent them
     owner_home: Mapped[str] = mapped_column(Id)  # the owner's account
 
 
 class WorkflowSchedule(Base):
-    """When an enabled workflow is due next; who moves it on has fired it."""
+    """When a workflow is due next, or never, and was last; who moves it on has fired it."""
 
     __tablename__ = "workflow_schedules"
     __table_args__ = (sa.Index("ix_workflow_schedules_next_at", "next_at"),)

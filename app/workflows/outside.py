@@ -16,6 +16,7 @@ from email_validator import EmailNotValidError, validate_email
 from app import chain, config, json_gate, mail, outgoing
 from app.errors import AppError
 from app.webhooks import delivery
+from app.workflows import templates
 
 USER_AGENT = "Atrium-Workflows/1"
 MOST_ADDRESSES = 20
@@ -81,7 +82,7 @@ def _body(given: Any) -> tuple[str | None, bytes | None]:
 def _headers(given: Any) -> dict[str, str]:
     found = {}
     for name, value in (given or {}).items():
-        text = value if isinstance(value, str) else str(value)
+        text = templates.written(value)
         if not outgoing.HEADER_VALUE.fullmatch(text):
             raise Failed(f"The value of {name} has characters that no header can have.")
         found[name] = text
@@ -104,9 +105,8 @@ def _mailed(given: Mapping[str, Any], key: str) -> dict[str, Any]:
         raise Failed("The template gave no e-mail address.")
     if not 1 <= len(addresses) <= MOST_ADDRESSES:
         raise Failed(f"A mail goes to 1 to {MOST_ADDRESSES} addresses.")
-    subject = " ".join(str(given.get("subject") or "").split())[:LONGEST_SUBJECT]
-    body = given.get("body")
-    text = body if isinstance(body, str) else orjson.dumps(body).decode()
+    subject = " ".join(templates.written(given.get("subject")).split())[:LONGEST_SUBJECT]
+    text = templates.written(given.get("body"))
     try:
         for one in filter(None, addresses):
             mail.send(one, "workflow", key=f"{key}.{one}", subject=subject, body=text)

@@ -71,7 +71,7 @@ class DefinitionView(rest.Schema):
     enabled = ma.fields.Boolean(required=True)
     owner_id = ma.fields.String(
         required=True,
-        metadata={"description": "Whose rights the steps have: who last saved what they do."},
+        metadata={"description": "Whose rights the steps have: who last sent them."},
     )
     created_at = rest.Timestamp(required=True)
     updated_at = rest.Timestamp(required=True)
@@ -204,7 +204,7 @@ def create_workflow(body: dict[str, Any]) -> dict[str, Any]:
     expression of the rule language over these names. One that is the whole value keeps its type.
     In a `filter` it stands for a literal.
 
-    The steps act with the rights of whoever last saved what they do. Steps on records are done
+    The steps act with the rights of whoever last sent them. Steps on records are done
     exactly once; requests and mails at least once, requests under the same `Idempotency-Key`. A
     chain of workflows that start each other stops at depth 8. An account has at most 50 workflows
     (409 `limit_reached`).
@@ -228,6 +228,8 @@ def get_workflow(workflow_id: str) -> dict[str, Any]:
 def change_workflow(body: dict[str, Any], workflow_id: str) -> dict[str, Any]:
     """Change what is sent of a workflow, and keep the rest.
 
+    Whoever sends `steps` takes them over (`owner_id`), and nobody else. An event is shown to the
+    steps as their owner sees it: whoever sees less changes no such trigger without them (403).
     Instances that have begun keep the steps that they began with.
     """
     return shown(service.change(workflow_id, body, by=principal()))

@@ -6,7 +6,7 @@ has fired it, in the same transaction; what was missed in between is passed over
 
 from __future__ import annotations
 
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import sqlalchemy as sa
@@ -21,6 +21,7 @@ from app.workflows.models import SCHEDULE, SCHEDULES, Workflow
 log = structlog.get_logger()
 
 LARGEST_LOOK = 100
+NEVER = datetime(9999, 12, 31, tzinfo=UTC)  # of what is not due any more, or not for now
 RESPITE = timedelta(hours=1)  # for a row that cannot be fired, which must not be in the way
 
 
@@ -36,16 +37,21 @@ def plan(workflow: Workflow) -> None:
     What is planned already stays, or a due time that is just to be fired would be lost.
     """
     is_due = workflow.enabled and workflow.trigger_type == SCHEDULE
-    text = workflow.trigger["cron"] if is_due else None
+    text = workflow.trigger["cron"] if is_due else ""
     planned = times(workflow.account_id, [workflow.id]).get(workflow.id)
     if planned and planned.cron == text:
         return
-    forget(workflow.account_id, workflow.id)
-    if text:
-        following = cron.following(text, database_time())
-        key = {"account_id": workflow.account_id, "workflow_id": workflow.id}
-        new = sa.insert(SCHEDULES).values(**key, cron=text, next_at=following)
-        db.connection().execute(new)
+    key = {"account_id": workflow.account_id, "workflow_id": workflow.id}
+    values = {"cron": text, "next_at": _following(text)}
+    if planned:  # the row stays, which says when it was due last
+        mine = [SCHEDULES.c[name] == value for name, value in key.items()]
+        db.connection().execute(sa.update(SCHEDULES).where(*mine).values(**values))
+    elif text:
+        db.connection().execute(sa.insert(SCHEDULES).values(**key, **values))
+
+
+def _following(text: str) -> datetime:
+    return cron.following(text, database_time()) if text else NEVER
 
 
 def forget(account_id: str, workflow_id: str | None = None) -> None:
@@ -59,7 +65,9 @@ def forget(account_id: str, workflow_id: str | None = None) -> None:
 def times(account_id: str, workflow_ids: list[str]) -> dict[str, Any]:
     """When workflows are due next, and were last, by id."""
     mine = (SCHEDULES.c.account_id == account_id, SCHEDULES.c.workflow_id.in_(workflow_ids))
-    rows = db.connection().execute(sa.select(SCHEDULES).where(*mine))
+    due = sa.func.nullif(SCHEDULES.c.next_at, sa.literal(NEVER, db.Moment()), type_=db.Moment())
+    columns = (*(one for one in SCHEDULES.c if one.name != "next_at"), due.label("next_at"))
+    rows = db.connection().execute(sa.select(*columns).where(*mine))
     return {row.workflow_id: row for row in rows}
 
 

@@ -1,7 +1,7 @@
 """Workflows as their account's admins keep them, hooks too (contract section 9).
 
-Steps act with the rights of whoever saved them last: who takes over a workflow gets no rights
-of the one before.
+Steps act with the rights of whoever sent them last: who takes over a workflow gets no rights of
+the one before, and who changes only what starts it lends it none.
 """
 
 from __future__ import annotations
@@ -21,10 +21,11 @@ from app.auth import tokens
 from app.auth.principal import Principal
 from app.errors import Conflict, InvalidValues, NotFound, problem
 from app.webhooks import versions as listeners
-from app.workflows import beginning, checks, definition, schedules, triggers
+from app.workflows import beginning, checks, definition, schedules, triggers, versions
 from app.workflows.models import MANUAL, WEBHOOK, WORKFLOW, Workflow, WorkflowVersion
 
 Body = Mapping[str, Any]
+STARTING = ("trigger", "condition")  # what says when the steps are done
 
 
 def page(
@@ -70,21 +71,33 @@ def create(body: Body, *, by: Principal, kind: str = WORKFLOW) -> Workflow:
     return workflow
 
 
-def change(workflow_id: str, body: Body, *, by: Principal, kind: str = WORKFLOW) -> Workflow:
-    """Change what is sent, and keep the rest. Raises NotFound, InvalidValues."""
+def change(
+    workflow_id: str,
+    body: Body,
+    *,
+    by: Principal,
+    kind: str = WORKFLOW,
+    takes_over: bool | None = None,
+) -> Workflow:
+    """Change what is sent, and keep the rest. Raises NotFound, InvalidValues, Forbidden.
+
+    Whoever sends the steps takes them over, unless `takes_over` says otherwise.
+    """
     home, user_id = by.home_and_user()
+    takes_over = "steps" in body if takes_over is None else takes_over
     with changing(workflow_id, by, kind) as workflow:
         values = _checked(body, workflow)
-        taken_over = "steps" in values and workflow.owner_id != user_id
-        acts_otherwise = taken_over or any(
-            name in values and values[name] != getattr(workflow, name)
-            for name in ("steps", "trigger", "condition")
-        )
+        acting = {name: values[name] for name in (*STARTING, "steps") if name in values}
+        changed = {name for name, value in acting.items() if value != getattr(workflow, name)}
+        if not takes_over and changed & set(STARTING):
+            versions.check_sight(workflow, values.get("trigger", workflow.trigger), by)
+        new_owner = takes_over and workflow.owner_id != user_id
         for name, value in values.items():
             setattr(workflow, name, value)
         _settle_token(workflow)
-        if acts_otherwise:
+        if new_owner:
             workflow.owner_id, workflow.owner_home = user_id, home.id
+        if new_owner or changed:
             workflow.version += 1
             _keep_version(workflow)
         _settle(workflow)
@@ -114,7 +127,7 @@ def trigger(workflow_id: str, body: Body, *, by: Principal, kind: str = WORKFLOW
     """Begin an instance by hand; returns its id. Raises NotFound, Conflict."""
     by.one_account()
     with db.transaction() as session:
-        workflow = _found(session.scalar(_named(workflow_id, by, kind)), kind)
+        workflow = _found(session.scalar(_staying(_named(workflow_id, by, kind))), kind)
         if not workflow.enabled:
             raise Conflict(f"The {kind} is disabled.", error="disabled")
         return _begun(workflow, body, MANUAL)
@@ -126,7 +139,7 @@ def trigger_by_token(token: str, body: Body) -> str:
         code = token.partition("-")[0] if token.isprintable() else ""
         mine = sa.select(Account.id).where(Account.account_code == code).scalar_subquery()
         named = (Workflow.account_id == mine, Workflow.token_key == _digest(token))
-        workflow = session.scalar(sa.select(Workflow).where(*named, Workflow.enabled))
+        workflow = session.scalar(_staying(sa.select(Workflow).where(*named, Workflow.enabled)))
         if workflow is None or not _is_open(workflow.account_id):
             raise NotFound("There is no such workflow.")
         return _begun(workflow, body, WEBHOOK)
@@ -240,6 +253,11 @@ def _visible(by: Principal) -> list[Any]:
 def _named(workflow_id: str, by: Principal, kind: str) -> sa.Select[Workflow]:
     which = (Workflow.id == workflow_id.lower(), Workflow.kind == kind)
     return sa.select(Workflow).where(*which, *_visible(by))
+
+
+def _staying(chosen: sa.Select[Workflow]) -> sa.Select[Workflow]:
+    """The same, and until the end of the transaction nobody deletes it: what it begins is found."""
+    return chosen.with_for_update(read=True, key_share=True)
 
 
 def _found(workflow: Workflow | None, kind: str) -> Workflow:

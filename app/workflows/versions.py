@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import sqlalchemy as sa
 
 from app import db, stamps, tenancy
 from app.auth import principal as principals
 from app.auth.principal import Principal
-from app.errors import Forbidden
+from app.collections import definition as definitions
+from app.collections import masking
+from app.errors import Forbidden, NotFound
 from app.workflows import definition
 from app.workflows.definition import Series
-from app.workflows.models import Workflow, WorkflowVersion
+from app.workflows.models import EVENT, Workflow, WorkflowVersion
 
-OWNER_GONE = "The owner of this workflow may not act any more: an admin has to save it anew."
+OWNER_GONE = "The owner of this workflow may not act any more: an admin has to send its steps anew."
+SEES_LESS = (
+    "The owner sees more than you of the records that start this: send what it does, too, and it"
+    " has your rights."
+)
 NOT_ADMIN = "The owner of this workflow is no admin any more, who alone may send anything out."
 
 
@@ -31,7 +39,7 @@ class Version:
     def owner(self) -> Principal:
         """Whose rights the steps have, as they are now. Raises Forbidden where there are none.
 
-        Where that user may not act any more, those of whoever has saved these very steps since:
+        Where that user may not act any more, those of whoever has sent these very steps since:
         nobody lends their rights to steps that they have not seen.
         """
         try:
@@ -40,7 +48,7 @@ class Version:
             return owner(self.account_id, *self.latest_owner())
 
     def latest_owner(self) -> tuple[str, str]:
-        """Account and id of whoever has saved these very steps last."""
+        """Account and id of whoever has sent these very steps last."""
         chosen = sa.select(Workflow.owner_home, Workflow.owner_id, Workflow.steps).where(
             Workflow.account_id == self.account_id, Workflow.id == self.workflow_id
         )
@@ -68,6 +76,29 @@ def current_owner(account_id: str, home: str, user_id: str) -> Principal:
         with stamps.reloading():
             return owner(account_id, home, user_id)
     return found
+
+
+def check_sight(workflow: Workflow, trigger: Mapping[str, Any], by: Principal) -> None:
+    """May somebody say what starts a workflow with its owner's rights? Raises Forbidden.
+
+    What an event shows is what its owner sees: conditions would tell of it those who see less.
+    """
+    if trigger.get("type") != EVENT or by.is_superadmin:
+        return
+    try:
+        acting = current_owner(workflow.account_id, workflow.owner_home, workflow.owner_id)
+    except Forbidden:
+        return
+    sees_more = masking.masks_for(by) and not masking.masks_for(acting)
+    if acting.is_superadmin or (sees_more and _may_be_personal(trigger.get("collection"))):
+        raise Forbidden(SEES_LESS)
+
+
+def _may_be_personal(collection: str | None) -> bool:
+    try:
+        return not collection or bool(definitions.named(collection).personal)
+    except NotFound:
+        return True  # nobody knows what it will hold
 
 
 def get(account_id: str, workflow_id: str, version: int) -> Version | None:

@@ -11,7 +11,7 @@ from flask import Flask
 from app import db
 from app.workflows import hooks, schedules
 from tests.builders import Caller, Cast, make_collection, make_record, make_user
-from tests.workflows.running import create, let_pass, make_workflow, work
+from tests.workflows.running import action, create, let_pass, make_workflow, work
 
 FIELDS = [{"name": "title", "type": "text"}, {"name": "n", "type": "number"}]
 ON_CREATE = {"type": "event", "event": "records.create", "collection": "posts"}
@@ -70,7 +70,12 @@ def test_by_hand_and_by_the_clock(app: Flask, alice: Caller, posts: Any) -> None
     work(app)
     assert sorted(executions(alice, hook)) == [("success", 0), ("success", 1), ("success", 1)]
     assert alice.get(path).json["last_run_at"] is not None
-    assert alice.patch(f"{path}/toggle").json["next_run_at"] is None
+    ran = alice.get(path).json["last_run_at"]
+    off = alice.patch(f"{path}/toggle").json
+    assert (off["last_run_at"], off["next_run_at"]) == (ran, None)
+    on = alice.patch(f"{path}/toggle").json
+    assert (on["last_run_at"], on["next_run_at"]) == (ran, hook["next_run_at"])
+    assert alice.patch(f"{path}/toggle").json["enabled"] is False
     assert alice.post(f"{path}/trigger").json["error"] == "disabled"
     assert alice.delete(path).status_code == 204
     assert alice.get(path).status_code == 404
@@ -111,6 +116,54 @@ def test_who_changes_something_else_takes_no_actions_over(
         assert changed["next_run_at"] < fired["next_run_at"]
     assert other.patch(path, {"actions": [copy("a")]}).json["owner_id"] == other.id
     assert other.patch(path, {"trigger": {"type": "manual"}}).json["next_run_at"] is None
+
+
+def test_who_changes_only_when_it_acts_lends_it_no_rights(app: Flask, cast: Cast) -> None:
+    make_collection(cast.root, "others", FIELDS, create_rule=None)
+    hook = make_hook(cast.alice, {"type": "manual"}, copy("a"))
+    flow = make_workflow(
+        cast.alice, [action("a", "create_record", collection="others", data={"title": "a"})]
+    )
+    admin = cast.root.acting_in("acme")
+    yearly = {"trigger": {"type": "schedule", "cron": "0 0 1 1 *"}}
+    paths = f"hooks/{hook['id']}", f"workflows/{flow['id']}"
+    asked = {"condition": "trigger.go = true"}
+    for path, change in ((paths[0], yearly), (paths[0], asked), (paths[1], yearly)):
+        assert admin.put(path, change).json["owner_id"] == cast.alice.id
+    assert admin.get(paths[1]).json["version"] == 2
+    for path in paths:
+        assert cast.alice.post(f"{path}/trigger", {"go": True}).status_code == 202
+    work(app)
+    assert executions(cast.alice, hook) == [("failed", 0)]
+    assert cast.alice.get("workflow-instances?status=failed").json["total"] == 1
+    assert admin.get("records/others").json["total"] == 0
+
+
+def test_who_changes_only_the_condition_lends_no_sight_and_borrows_none(
+    app: Flask, cast: Cast
+) -> None:
+    make_collection(cast.root, "posts", [{"name": "mail", "type": "email", "pii": True}])
+    make_collection(cast.root, "others", FIELDS)
+    dora = Caller(app, make_user(app, cast.alice.account_id, "dora@acme.example", "admin"))
+    mine = make_hook(dora, ON_CREATE, copy("{{ trigger.record.mail }}"))
+    path, asked = f"hooks/{mine['id']}", {"condition": "mail != null"}
+    assert cast.alice.patch(path, asked).json["owner_id"] == dora.id
+    make_record(cast.alice, mail="eve@x.example")
+    work(app)
+    assert [one["title"] for one in dora.get("records/others").json["items"]] == ["*" * 8]
+    # By a condition whoever sees less would ask what the owner sees.
+    hers = make_hook(cast.alice, {"type": "manual"}, copy("a"))
+    path = f"hooks/{hers['id']}"
+    assert dora.patch(path, {**asked, "trigger": ON_CREATE}).status_code == 403
+    elsewhere = {"trigger": {**ON_CREATE, "collection": "others"}}
+    assert dora.patch(path, elsewhere).json["owner_id"] == cast.alice.id
+    roots = make_hook(cast.root.acting_in("acme"), elsewhere["trigger"], copy("a"))
+    path = f"hooks/{roots['id']}"
+    refused = cast.alice.patch(path, {"trigger": ON_CREATE})
+    assert (refused.status_code, refused.json["error"]) == (403, "forbidden")
+    assert cast.alice.patch(path, {"name": "other"}).json["owner_id"] == cast.root.id
+    sent = {"trigger": ON_CREATE, "actions": roots["actions"]}
+    assert cast.alice.patch(path, sent).json["owner_id"] == cast.alice.id
 
 
 def test_what_is_withheld_counts_all_the_same(app: Flask, cast: Cast) -> None:

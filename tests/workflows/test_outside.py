@@ -51,6 +51,25 @@ def test_a_request_carries_its_templates_and_its_answer_comes_back(
     assert SECRET not in str(found)
 
 
+def test_whatever_a_template_gives_a_text_is_written_as_within_one(
+    app: Flask, alice: Caller, receiver: Receiver
+) -> None:
+    values = {"b": True, "n": 5.0, "o": {"a": 1}, "none": None}
+    named = {name: f"{{{{ trigger.{name} }}}}" for name in values}
+    headers = {f"X-{name}": text for name, text in named.items()}
+    steps = [send(receiver, headers=headers)]
+    for name, text in named.items():
+        steps.append(action(name, "send_email", to="a@x.example", subject=text, body=text))
+    found = ran(app, alice, make_workflow(alice, steps), values)
+    assert found["status"] == "completed", found["error_message"]
+    (request,) = receiver.requests
+    written = {"b": "true", "n": "5", "o": '{"a":1}', "none": ""}
+    assert {name: request.headers[f"x-{name}"] for name in values} == written
+    mails = outbox(app)
+    assert {one["Subject"] or "" for one in mails} == set(written.values())
+    assert not [one for one in mails if "null" in str(one) or "True" in str(one)]
+
+
 def test_an_answer_that_cannot_be_kept_as_json_is_kept_as_text(
     app: Flask, alice: Caller, receiver: Receiver
 ) -> None:

@@ -93,6 +93,16 @@ def test_a_value_in_a_filter_cannot_change_what_it_asks(
     assert [one["total"] for one in outputs(found).values()] == [0, 0, 0, 2], found
 
 
+def test_a_limit_that_is_none_is_told(app: Flask, alice: Caller, posts: dict[str, Any]) -> None:
+    step = action("all", "query_records", collection="posts", limit="{{ trigger.n }}")
+    workflow = make_workflow(alice, [step])
+    for n in (0, False, "", 101):
+        found = ran(app, alice, workflow, {"n": n})
+        assert found["status"] == "failed", n
+        assert "from 1 to 100" in found["error_message"]
+    assert ran(app, alice, workflow)["status"] == "completed"
+
+
 def test_conditions_lead_to_steps_or_to_the_end(
     app: Flask, alice: Caller, posts: dict[str, Any]
 ) -> None:
@@ -212,7 +222,12 @@ def test_cancelled_is_cancelled(app: Flask, alice: Caller, posts: dict[str, Any]
     found = ran(app, alice, make_workflow(alice, steps))
     assert (found["status"], found["current_step"]) == ("waiting", "rest")
     path = f"workflow-instances/{found['id']}"
-    gone = alice.post(f"{path}/cancel").json
+    for what in ("cancel", "resume"):
+        wrong = alice.post(f"{path}/{what}", {"x": 1})
+        assert (wrong.status_code, wrong.json["detail"][0]["loc"]) == (422, ["body", "x"])
+        assert alice.post(f"{path}/{what}", []).status_code == 422
+    assert instance(alice, found["id"])["status"] == "waiting"
+    gone = alice.post(f"{path}/cancel", {}).json
     assert (gone["status"], statuses(gone)) == ("cancelled", [("rest", "cancelled")])
     assert alice.post(f"{path}/cancel").status_code == 409
     assert alice.post(f"{path}/resume").json["error"] == "not_failed"

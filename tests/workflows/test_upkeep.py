@@ -12,7 +12,7 @@ import sqlalchemy as sa
 from flask import Flask
 
 from app import clock, db, jobs, leases, tenancy
-from app.workflows import dispatch, queue, upkeep
+from app.workflows import dispatch, queue, service, upkeep
 from app.workflows.models import (
     INSTANCES,
     LOGS,
@@ -175,3 +175,25 @@ def test_what_is_due_is_found_by_an_index_that_holds_nothing_else(
         plan = str(session.execute(sa.text(f"{explain} {text}")).all())
     assert "ix_workflow_instances_due" in plan
     assert "Sort" not in plan.replace("Sort Key", "")
+
+
+def test_what_is_started_while_its_workflow_is_deleted_goes_with_it(
+    app: Flask, alice: Caller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made, begun = make_workflow(alice, [], {"type": "webhook"}), service._begun
+
+    def gone() -> None:
+        assert alice.delete(f"workflows/{made['id']}").status_code == 204
+        with app.app_context():
+            upkeep._remove({"account_id": alice.account_id, "workflow_id": made["id"]})
+
+    def meanwhile(*given: Any) -> str:
+        other.start()
+        other.join(0.3)
+        return begun(*given)
+
+    other = threading.Thread(target=gone)
+    monkeypatch.setattr(service, "_begun", meanwhile)
+    assert Caller(app).post(f"workflow-webhooks/{made['trigger']['token']}").status_code == 202
+    other.join()
+    assert counts(app) == [0] * len(TABLES)
