@@ -109,10 +109,10 @@ class Book:
         return cls(app, described(), definitions.everything())
 
     def routes(self, only: str = "") -> Iterator[tuple[str, Rule]]:
-        """Every route and method below a path."""
+        """Every route and method whose path begins as a pattern says."""
         for rule in sorted(self.app.url_map.iter_rules(), key=lambda one: one.rule):
             for method in sorted((rule.methods or set()) - {"HEAD", "OPTIONS"}):
-                if rule.rule.startswith(only) and (method, rule.rule) not in EXEMPT:
+                if re.match(only, rule.rule) and (method, rule.rule) not in EXEMPT:
                     yield method, rule
 
     def calls(self, method: str, rule: Rule, of: Tenant, own: Tenant) -> Iterator[Call]:
@@ -152,12 +152,17 @@ class Book:
     ) -> Iterator[tuple[str, Definition | None]]:
         names = PART.findall(rule.rule)
         in_collections = bool(OF_A_COLLECTION & set(names)) or _names_collection(rule, names)
-        choices = {n: sorted(c.items) for n, c in rule._converters.items() if isinstance(c, AnyConverter)}
-        for one in (self.collections or [None]) if in_collections else [None]:
+        choices = {
+            n: sorted(c.items) for n, c in rule._converters.items() if isinstance(c, AnyConverter)
+        }
+        for one in (self.collections if in_collections else ()) or (None,):
             for chosen in product(*choices.values()):
                 picked = dict(zip(choices, chosen, strict=True))
-                parts = {n: picked.get(n) or _part(rule, n, instead.get(n, of), one, picked) for n in names}
-                yield PART.sub(lambda found: parts[found[1]], rule.rule), one
+                parts = {
+                    n: picked.get(n) or _part(rule, n, instead.get(n, of), one, picked)
+                    for n in names
+                }
+                yield _path(rule, parts), one
 
     def _operation(self, rule: Rule, method: str) -> Mapping[str, Any]:
         path = PART.sub(r"{\1}", rule.rule)
@@ -169,9 +174,7 @@ class Book:
         given = [*shared, *self._operation(rule, "GET").get("parameters", ())]
         return [one["name"] for one in given if one.get("in") == "query"]
 
-    def _bodies(
-        self, method: str, rule: Rule, path: str, of: Tenant, own: Tenant
-    ) -> Iterator[Any]:
+    def _bodies(self, method: str, rule: Rule, path: str, of: Tenant, own: Tenant) -> Iterator[Any]:
         if rule.rule.startswith(f"{PREFIX}/records/"):
             one = next((d for d in self.collections if f"/{d.name}" in path), None)
             yield from _record_bodies(method, rule.rule, one, of, own)
@@ -184,6 +187,10 @@ class Book:
     def _headers(self, rule: Rule, of: Tenant) -> dict[str, str]:
         used = rule.rule == f"{PREFIX}/groups"
         return {"Idempotency-Key": f"{of.mark}-idempotency_keys-key"} if used else {}
+
+
+def _path(rule: Rule, parts: Mapping[str, str]) -> str:
+    return PART.sub(lambda found: parts[found[1]], rule.rule)
 
 
 def _names_collection(rule: Rule, names: list[str]) -> bool:
@@ -302,7 +309,9 @@ def _record_bodies(
 
 def _sendable(one: Definition, row: Mapping[str, Any]) -> dict[str, Any]:
     """The stored fields of a record as JSON; what must be one of a few is the first of them."""
-    chosen = {n: spec.options["choices"][0] for n, spec in one.fields.items() if "choices" in spec.options}
+    chosen = {
+        n: spec.options["choices"][0] for n, spec in one.fields.items() if "choices" in spec.options
+    }
     plain = {name: row[name] for name in one.fields}
     return {n: v.isoformat() if isinstance(v, date) else v for n, v in (plain | chosen).items()}
 

@@ -13,7 +13,7 @@ def init_app(app: Flask) -> None:
 
 
 @click.command("isolation-check")
-@click.option("--only", default="", metavar="PATH", help="Try only routes below this path.")
+@click.option("--only", default="", metavar="PATTERN", help="Try only routes that begin so.")
 @with_appcontext
 def isolation_check(only: str) -> None:
     """Try every route as another account, and fail on one byte that leaks."""

@@ -62,7 +62,7 @@ class Report:
 
 
 def prove(app: Flask, only: str = "") -> Report:
-    """Try every route below a path with two throw-away accounts, which are removed again."""
+    """Try the routes that begin as a pattern says, with two accounts that are removed again."""
     victim, stranger = Tenant("victim"), Tenant("stranger")
     with _quietly(app):
         try:
@@ -189,7 +189,9 @@ class Proof:
                 if caller is not self._admin(call) and (call.reads or "viewer" not in caller.name):
                     self._search(call, caller, self._send(caller, call))
         if method == "GET":
-            asked = zip(self._queries(rule, self.victim), self._queries(rule, self.nobody), strict=True)
+            asked = zip(
+                self._queries(rule, self.victim), self._queries(rule, self.nobody), strict=True
+            )
             for call, twin in asked:
                 self._twice(self._admin(call), call, twin)
 

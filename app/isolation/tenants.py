@@ -270,7 +270,9 @@ def _row(tenant: Tenant, table: sa.Table) -> dict[str, Any]:
 
 
 def _value(tenant: Tenant, table: sa.Table, column: sa.Column[Any]) -> Any:
-    default = column.default.arg if column.default is not None and column.default.is_scalar else None
+    default = getattr(column.default, "arg", None)
+    default = None if callable(default) else default
+
     if column.name in ("account_id", "owner_home"):
         return tenant.account_id
     if column.name == "id" and isinstance(column.type, sa.Text):
@@ -278,7 +280,11 @@ def _value(tenant: Tenant, table: sa.Table, column: sa.Column[Any]) -> Any:
     if column.name in REFERS:
         return tenant.ids[REFERS[column.name]]
     if isinstance(column.type, db.Moment):
-        return None if column.nullable else clock.now() + (LATER if "expires" in column.name else 0 * LATER)
+        return (
+            None
+            if column.nullable
+            else clock.now() + (LATER if "expires" in column.name else 0 * LATER)
+        )
     if isinstance(column.type, sa.Boolean):
         return bool(default)
     if isinstance(column.type, sa.Integer):
@@ -338,7 +344,9 @@ def imagine(tenant: Tenant) -> list[Definition]:
 def state(tenant: Tenant) -> dict[str, str]:
     """A digest of the account's rows in each table."""
     tables = [*owned(), *(one.table for one in definitions.everything())]
-    found = {table.name: _digest(table, table.c.account_id == tenant.account_id) for table in tables}
+    found = {
+        table.name: _digest(table, table.c.account_id == tenant.account_id) for table in tables
+    }
     # Checkpoints are made of all chains, at any moment.
     del found["audit_checkpoints"], found["audit_heads"]
     account: Any = Account.__table__
@@ -356,7 +364,9 @@ def remove(tenants: Iterable[Tenant]) -> None:
     collections = [one.table for one in definitions.everything()]
     with db.transaction() as session:
         if collections:
-            store.delete_at_once([sa.delete(one).where(one.c.account_id.in_(ids)) for one in collections])
+            store.delete_at_once(
+                [sa.delete(one).where(one.c.account_id.in_(ids)) for one in collections]
+            )
         for table in reversed(owned()):
             if table.name not in AUDIT:
                 db.connection().execute(sa.delete(table).where(table.c.account_id.in_(ids)))
