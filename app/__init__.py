@@ -7,7 +7,20 @@ from typing import Any
 from flask import Flask
 from werkzeug.middleware.proxy_fix import ProxyFix
 
-from app import apidocs, cli, config, connections, cors, db, errors, health, logs, metrics, rest
+from app import (
+    apidocs,
+    cli,
+    config,
+    connections,
+    cors,
+    db,
+    errors,
+    health,
+    logs,
+    metrics,
+    rest,
+    tenancy,
+)
 from app.accounts import account_routes, group_routes, own_routes, role_routes, user_routes
 from app.audit import records as audited_records
 from app.audit import routes as audit
@@ -107,7 +120,9 @@ def create_app(settings: Config | None = None) -> Flask:
 
 
 def _with_collections(description: dict[str, Any]) -> dict[str, Any]:
-    return typed_spec.added(description, by=guard.signed_in_caller())
+    caller = guard.signed_in_caller()
+    with tenancy.about(caller.tenancy):
+        return typed_spec.added(description, by=caller)
 
 
 def _configure(app: Flask, settings: Config) -> None:

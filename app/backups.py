@@ -6,19 +6,23 @@ service. Keys are not in the file: what `SERVICE_ENCRYPTION_KEY` encrypts is wor
 
 from __future__ import annotations
 
+import re
 import shutil
 import sqlite3
 import subprocess
+import tempfile
 from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 
 import sqlalchemy as sa
 
-from app import config, db
+from app import config, db, row_security, tenancy
 
 PAGES_AT_ONCE = 1000
 EMPTIED = "DROP SCHEMA public CASCADE; CREATE SCHEMA public"
+# What names roles, which another server may not have; `row_security` makes it anew.
+OF_ROLES = re.compile(r"\d+; \d+ \d+ (ACL|DEFAULT ACL|POLICY|ROW SECURITY) ")
 LOCK_TIMEOUT = "SET LOCAL lock_timeout = '30s'"
 
 
@@ -68,13 +72,19 @@ def _restore_sqlite(path: Path) -> None:
 
 
 def _restore_postgres(path: Path) -> None:
-    _run("pg_restore", "--list", str(path))  # before anything is dropped
-    with db.transaction() as session:
+    listed = _run("pg_restore", "--list", str(path))  # before anything is dropped
+    with tenancy.as_owner(), db.transaction() as session:
         session.execute(sa.text(LOCK_TIMEOUT))
         session.execute(sa.text(EMPTIED))
     db.db.engine.dispose()
-    options = ("--no-owner", "--single-transaction", "--exit-on-error")
-    _run("pg_restore", *options, f"--dbname={_address()}", str(path))
+    with tempfile.NamedTemporaryFile("w", suffix=".list") as wanted:
+        wanted.write("\n".join(line for line in listed.splitlines() if not OF_ROLES.match(line)))
+        wanted.flush()
+        options = ("--no-owner", "--single-transaction", "--exit-on-error")
+        contents = (f"--use-list={wanted.name}", f"--dbname={_address()}", str(path))
+        _run("pg_restore", *options, *contents)
+    if config.current().row_security_enabled:
+        row_security.install(db.db.engine)
 
 
 def _on_sqlite() -> bool:
@@ -90,7 +100,7 @@ def _address() -> str:
     return url.render_as_string(hide_password=False)
 
 
-def _run(program: str, *arguments: str) -> None:
+def _run(program: str, *arguments: str) -> str:
     found = shutil.which(program)
     if found is None:
         raise BackupError(f"{program} is missing: install PostgreSQL's client programs")
@@ -99,6 +109,7 @@ def _run(program: str, *arguments: str) -> None:
     done = subprocess.run([found, *arguments], env=env, capture_output=True, text=True)  # noqa: S603
     if done.returncode:
         raise BackupError(f"{program} failed: {_last(done.stderr.splitlines())}")
+    return done.stdout
 
 
 def _last(lines: Sequence[str]) -> str:

@@ -255,6 +255,9 @@ class Config:
     )
     mail_from: str = _setting(_sender, "Atrium <atrium@localhost>", "sender of mails")
     audit_logging_enabled: bool = _setting(_boolean, True, "whether changes are audited")
+    row_security_enabled: bool = _setting(
+        _boolean, True, "whether PostgreSQL itself keeps accounts apart, too"
+    )
     audit_checkpoint_key: tuple[str, ...] = _setting(
         _list_of(), (), "keys that sign audit checkpoints, newest first", secret=True
     )

@@ -24,7 +24,7 @@ from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.orm import DeclarativeBase, Session
 from uuid_utils import uuid7
 
-from app import clock, config
+from app import clock, config, row_security, tenancy
 from app.errors import Conflict
 from app.rules import sqlite as rules_on_sqlite
 
@@ -121,20 +121,23 @@ def first_id(moment: datetime) -> str:
 def init_app(app: Flask, settings: config.Config) -> None:
     """Bind the database that the settings name."""
     app.config["SQLALCHEMY_DATABASE_URI"] = settings.database_url
-    app.config["SQLALCHEMY_ENGINE_OPTIONS"] = _engine_options(settings.database_url)
+    app.config["SQLALCHEMY_ENGINE_OPTIONS"] = _engine_options(settings)
     # What was read stays readable after the commit; the next transaction() expires it.
     db.init_app(app)
     with app.app_context():
         db.session.session_factory.configure(expire_on_commit=False)
         prepare = _prepare_sqlite if db.engine.dialect.name == "sqlite" else _prepare_postgres
         prepare(db.engine)
+        if db.engine.dialect.name == "postgresql" and settings.row_security_enabled:
+            row_security.enforce(db.engine)
 
 
-def _engine_options(url: str) -> dict[str, Any]:
+def _engine_options(settings: config.Config) -> dict[str, Any]:
     options: dict[str, Any] = {"isolation_level": "AUTOCOMMIT", "hide_parameters": True}
-    if url.startswith("sqlite"):
+    if settings.database_url.startswith("sqlite"):
         return options | {"connect_args": {"timeout": SQLITE_BUSY_SECONDS}}
-    connect = {"connect_timeout": 5, "options": POSTGRES_OPTIONS, "application_name": "atrium"}
+    connect: dict[str, Any] = {"connect_timeout": 5, "options": POSTGRES_OPTIONS}
+    connect |= {"application_name": "atrium", "connection_factory": row_security.Driver}
     return options | {
         "connect_args": connect,
         "pool_size": 8,
@@ -201,7 +204,10 @@ def driver() -> Iterator[Any]:
     through = connection()
     base: Any = through.dialect.loaded_dbapi.Error
     try:
-        yield through.connection.driver_connection
+        found = through.connection.driver_connection
+        if isinstance(found, row_security.Driver):
+            row_security.tell(found)
+        yield found
     except base as error:
         raise DBAPIError.instance(None, None, error, base, dialect=through.dialect) from error
 
@@ -266,7 +272,7 @@ def purge(table: Any, *which: Any) -> None:
             mine = [row[1:] for row in rows if row[0] == account_id]
             # Asked again: what was changed meanwhile stays.
             chosen = (account == account_id, sa.tuple_(*key).in_(mine), *which)
-            with transaction() as session:
+            with tenancy.in_account(account_id), transaction() as session:
                 session.execute(sa.delete(table).where(*chosen))
 
 

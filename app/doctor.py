@@ -7,8 +7,19 @@ from collections.abc import Iterator
 from typing import Literal, NamedTuple
 
 import sqlalchemy as sa
+from sqlalchemy.engine import Connection
 
-from app import clock, config, db, jobs, leases, mail, readiness, reencryption
+from app import (
+    clock,
+    config,
+    db,
+    jobs,
+    leases,
+    mail,
+    readiness,
+    reencryption,
+    row_security,
+)
 from app.audit.models import AuditEntry, AuditHead
 
 OLDEST_SQLITE, OLDEST_POSTGRES = (3, 37), (15,)
@@ -67,6 +78,7 @@ def _database(migrations: str) -> Iterator[Finding]:
     else:
         yield Finding("database", "ok", told)
     yield _clock()
+    yield _accounts_apart()
     if migrations != "ok":
         yield Finding("migrations", "fail", migrations)
         return
@@ -74,6 +86,30 @@ def _database(migrations: str) -> Iterator[Finding]:
     yield _secrets()
     yield _chains()
     yield _workers()
+
+
+def _accounts_apart() -> Finding:
+    """Whether the database keeps accounts apart by itself, too (docs/scaling.md)."""
+    through = db.connection()
+    if through.dialect.name != "postgresql":
+        return Finding("accounts", "ok", "are kept apart by the application; PostgreSQL does, too")
+    if not config.current().row_security_enabled:
+        told = "are kept apart by the application alone: SERVICE_ROW_SECURITY_ENABLED is off"
+        return Finding("accounts", "warn", told)
+    roles = row_security.in_force(through)
+    if roles is None:
+        return Finding("accounts", "warn", row_security.advice(through))
+    bare = row_security.uncovered(through, roles)
+    if bare:
+        told = f"are not kept apart by the database in {', '.join(bare[:MOST_NAMED])}"
+        return Finding("accounts", "warn", f"{told}: run flask --app wsgi db upgrade")
+    return Finding("accounts", "ok", f"are kept apart by the database, too; {_numbers(through)}")
+
+
+def _numbers(through: Connection) -> str:
+    if row_security.numbers_are_marked(through):
+        return "numbers are found by index"
+    return "numbers are compared without index (docs/scaling.md says what a superuser can do)"
 
 
 def _clock() -> Finding:

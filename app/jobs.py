@@ -24,7 +24,7 @@ from flask import current_app
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.orm import Mapped, mapped_column
 
-from app import clock, config, db, leases, wakeups
+from app import clock, config, db, leases, tenancy, wakeups
 from app.errors import NotFound
 
 log = structlog.get_logger()
@@ -134,7 +134,8 @@ def enqueue(kind: str, payload: Mapping[str, Any], *, account_id: str) -> None:
     new = sa.insert(Job).values(
         account_id=account_id, kind=kind, payload=dict(payload), due_at=db.database_now()
     )
-    db.connection().execute(new)
+    with tenancy.in_account(account_id):
+        db.connection().execute(new)
     db.on_commit(wake)
 
 
@@ -186,8 +187,11 @@ def _run(row: sa.Row[Any]) -> None:
     if row.attempts > attempts and row.kind not in _periods:  # nobody who tried it lived to tell
         _finish(row, _given_up("WorkerLost"))
         return
+    # What is the whole instance's looks over all accounts.
+    whose = tenancy.ACROSS if row.account_id == INSTANCE else row.account_id
     try:
-        handler({"account_id": row.account_id, **row.payload})
+        with tenancy.about(whose):
+            handler({"account_id": row.account_id, **row.payload})
     except Exception as error:  # noqa: BLE001 - whatever a job fails of is recorded
         log.warning("job failed", kind=row.kind, job=row.id, error=type(error).__name__)
         tried = min(row.attempts, 4) if row.kind in _periods else row.attempts

@@ -15,7 +15,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from app import clock, db
+from app import clock, db, tenancy
 
 
 @dataclass(frozen=True)
@@ -71,5 +71,5 @@ def claim(
         .values(dict(queue.once_taken))
         .returning(table.c.account_id, table.c.id, queue.claims, *columns)
     )
-    with db.transaction() as session:
+    with tenancy.in_account(account_id), db.transaction() as session:
         return session.execute(taken).all()

@@ -20,7 +20,7 @@ from prometheus_client.values import MutexValue, ValueClass
 
 from app import config, db, jobs, leases, rest
 from app.errors import NotFound, Unauthorized
-from app.rest import public
+from app.rest import of_any_account, public
 from app.webhooks import models as webhooks
 from app.workflows import models as workflows
 
@@ -76,6 +76,7 @@ class _Waiting(Collector):
 @blueprint.response(200, content_type="text/plain", description="The text that Prometheus reads.")
 @blueprint.fails(401, 404)
 @public
+@of_any_account
 def metrics() -> Response:
     """Tell counts and queue lengths to who has `SERVICE_METRICS_TOKEN`; without one set, nobody."""
     token = config.current().metrics_token

@@ -61,6 +61,12 @@ account_admin = allow(Access.ACCOUNT_ADMIN)
 superadmin = allow(Access.SUPERADMIN)
 
 
+def of_any_account(view: View) -> View:
+    """Mark a view that has to look across accounts: what is sent tells whose it is about."""
+    view.of_any_account = True  # type: ignore[attr-defined]
+    return view
+
+
 def shows_secret(
     view: View, where: Callable[[Mapping[str, Any]], bool] = lambda answer: True
 ) -> View:

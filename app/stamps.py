@@ -10,7 +10,7 @@ all it relied on is still true.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Iterable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import lru_cache
@@ -37,15 +37,25 @@ class Stale(Exception):
     """Something cached is out of date."""
 
 
-def columns(stamps: Iterable[Stamp]) -> list[Any]:
-    """Columns that read the present version of each stamp's row."""
-    return [
-        sa.select(_version(stamp.table))
-        .where(*_matches(stamp))
-        .scalar_subquery()
-        .label(f"stamp{i}")
-        for i, stamp in enumerate(stamps)
-    ]
+def columns(stamps: Iterable[Stamp]) -> Sequence[Any]:
+    """Columns that read the present version of each stamp's row; they run with `parameters`."""
+    return columns_of(tuple(stamp.table for stamp in stamps))
+
+
+@lru_cache
+def columns_of(tables: tuple[str, ...]) -> Sequence[Any]:
+    """The same, of stamps of these tables in this order."""
+    # Made once: nearly every statement has them.
+    found = []
+    for i, table in enumerate(tables):
+        key = (column == sa.bindparam(f"k{i}_{j}") for j, column in enumerate(_keys(table)))
+        found.append(sa.select(_version(table)).where(*key).scalar_subquery().label(f"stamp{i}"))
+    return found
+
+
+def parameters(stamps: Iterable[Stamp]) -> dict[str, str]:
+    """What a statement with the `columns` of these stamps is to be run with."""
+    return {f"k{i}_{j}": part for i, stamp in enumerate(stamps) for j, part in enumerate(stamp.key)}
 
 
 def check(versions: Iterable[Any], stamps: Iterable[Stamp]) -> None:
@@ -57,11 +67,8 @@ def check(versions: Iterable[Any], stamps: Iterable[Stamp]) -> None:
 def verify(stamps: Iterable[Stamp]) -> None:
     """Compare by a statement of its own. Raises Stale."""
     stamps = list(stamps)
-    parts = {
-        f"k{i}_{j}": part for i, stamp in enumerate(stamps) for j, part in enumerate(stamp.key)
-    }
     asked = _versions(tuple(stamp.table for stamp in stamps))
-    check(connection().execute(asked, parts).one(), stamps)
+    check(connection().execute(asked, parameters(stamps)).one(), stamps)
 
 
 def hold(relied: Iterable[Any]) -> bool:
@@ -83,12 +90,7 @@ def hold(relied: Iterable[Any]) -> bool:
 
 @lru_cache
 def _versions(tables: tuple[str, ...]) -> sa.Select[Any]:
-    # Made once: it is run at the beginning of every write.
-    found = []
-    for i, table in enumerate(tables):
-        key = (column == sa.bindparam(f"k{i}_{j}") for j, column in enumerate(_keys(table)))
-        found.append(sa.select(_version(table)).where(*key).scalar_subquery().label(f"stamp{i}"))
-    return sa.select(*found)
+    return sa.select(*columns_of(tables))
 
 
 @lru_cache
@@ -98,10 +100,6 @@ def _keys(table: str) -> tuple[Any, ...]:
 
 def _version(table: str) -> Any:
     return Base.metadata.tables[table].c.version
-
-
-def _matches(stamp: Stamp) -> list[Any]:
-    return [column == part for column, part in zip(_keys(stamp.table), stamp.key, strict=True)]
 
 
 class Cache:

@@ -24,7 +24,7 @@ from typing import Any
 
 from flask import Flask
 
-from app import db
+from app import db, tenancy
 from app.config import Config
 from bench import load
 from tests import builders, conftest, services
@@ -83,7 +83,8 @@ def filled(app: Flask, cast: builders.Cast, count: int) -> list[str]:
             f" SELECT substr(id, 1, 28) || {number}, {moved}, i, {columns} FROM col_posts, n",
             execution_options={"no_parameters": True},
         )
-        db.connection().exec_driver_sql("ANALYZE col_posts")
+        with tenancy.as_owner():
+            db.connection().exec_driver_sql("ANALYZE col_posts")
         rows = db.connection().exec_driver_sql("SELECT id FROM col_posts LIMIT 500")
         return [row[0] for row in rows]
 

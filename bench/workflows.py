@@ -18,7 +18,7 @@ from pathlib import Path
 import sqlalchemy as sa
 from flask import Flask
 
-from app import db, leases
+from app import db, leases, tenancy
 from app.workflows.dispatch import Dispatcher
 from app.workflows.models import INSTANCES, QUEUE
 from tests import builders, conftest, services
@@ -92,7 +92,8 @@ def explain(app: Flask) -> list[str]:
     """How the database finds what is due."""
     due = leases.look_statement(QUEUE, 100, INSTANCES.c.status)
     with app.app_context(), db.transaction() as session:
-        session.execute(sa.text("ANALYZE workflow_instances"))
+        with tenancy.as_owner():
+            session.execute(sa.text("ANALYZE workflow_instances"))
         text = str(due.compile(db.db.engine, compile_kwargs={"literal_binds": True}))
         return [row[0] for row in session.execute(sa.text(f"EXPLAIN (ANALYZE) {text}"))]
 

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 """Verify an export of Atrium's audit log: one file, Python 3.9 or newer, nothing else needed.
 
-    python3 verify_audit.py EXPORT [--checkpoints FILE] [--key PUBLIC_KEY]
+    python3 verify_audit.py EXPORT [--checkpoints FILE] [--key PUBLIC_KEY] [--account ID]
 
 EXPORT is what `GET /api/v1/audit-logs/export` gave (.jsonl, .json or .csv), filtered by account at
-most. FILE holds checkpoints, one in each line, signed by the key where one is given.
+most: by ID, if FILE tells of more. It holds checkpoints, one in each line, signed by a given key.
 docs/audit.md says in words what is done here. The exit status is 1 where anything is wrong.
 """
 
@@ -171,16 +171,16 @@ def signed(checkpoint):
     return s < Q and all((left[i] * right[2] - right[i] * left[2]) % P == 0 for i in (0, 1))
 
 
-def verify(entries, checkpoints=(), key=None):
+def verify(entries, checkpoints=(), key=None, account=None):
     """The chains by account, each with its fault, if any."""
     chains = {}
-    for one in checkpoints:
+    for one in (c for c in checkpoints if account in (None, c["account_id"])):
         chain = chains.setdefault(one["account_id"], Chain(one["account_id"]))
         if not signed(one) or key not in (None, one["public_key"]):
             chain.fault = "the signature of a checkpoint is wrong"
         if chain.checkpoints.setdefault(one["entry_id"], one["checksum"]) != one["checksum"]:
             chain.fault = "checkpoints contradict each other"
-    for entry in entries:
+    for entry in (e for e in entries if account in (None, e["account_id"])):
         chains.setdefault(entry["account_id"], Chain(entry["account_id"])).take(entry)
     for chain in chains.values():
         chain.close()
@@ -189,11 +189,11 @@ def verify(entries, checkpoints=(), key=None):
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description="Verify an export of Atrium's audit log.")
-    for name in ("export", "--checkpoints", "--key"):
+    for name in ("export", "--checkpoints", "--key", "--account"):
         parser.add_argument(name)
     given = parser.parse_args()
     kept = list(read(given.checkpoints)) if given.checkpoints else ()
-    chains = verify(read(given.export), kept, given.key)
+    chains = verify(read(given.export), kept, given.key, given.account)
     for chain in chains.values():
         print(f"{chain.account_id}: {chain.checked} checked, {chain.masked} masked,", end=" ")
         print(f"{chain.erased} erased;", chain.fault or f"valid up to entry {chain.last_id}")

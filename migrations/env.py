@@ -3,6 +3,7 @@
 from alembic import context
 from flask import current_app
 
+from app import config, row_security, tenancy
 from app.db import Moment, Text
 
 engine = current_app.extensions["migrate"].db.engine
@@ -25,7 +26,11 @@ def run() -> None:
     """Apply the revisions. Two processes that start at once take turns."""
     postgres = engine.dialect.name == "postgresql"
     options = {"isolation_level": "READ COMMITTED"} if postgres else {"atrium_mode": "write"}
-    with engine.connect().execution_options(**options) as connection, connection.begin():
+    with (
+        tenancy.as_owner(),
+        engine.connect().execution_options(**options) as connection,
+        connection.begin(),
+    ):
         if postgres:
             connection.exec_driver_sql("SELECT pg_advisory_xact_lock(4711)")
         context.configure(
@@ -36,6 +41,8 @@ def run() -> None:
         )
         with context.begin_transaction():
             context.run_migrations()
+    if postgres and config.current().row_security_enabled:
+        row_security.install(engine)
 
 
 run()

@@ -6,8 +6,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import sqlalchemy as sa
+from sqlalchemy.engine import Connection
 
-from app import db
+from app import db, tenancy
 
 GUARDED = ("audit_log", "audit_changes")
 
@@ -15,7 +16,11 @@ GUARDED = ("audit_log", "audit_changes")
 @contextmanager
 def unguarded() -> Iterator[None]:
     """Within an open transaction: the audit log without its triggers."""
-    connection = db.connection()
+    with tenancy.as_owner():
+        yield from _without_triggers(db.connection())
+
+
+def _without_triggers(connection: Connection) -> Iterator[None]:
     if connection.dialect.name == "postgresql":
         # A worker of the test before may still be about to let go of the table.
         connection.execute(sa.text("SET LOCAL lock_timeout = '30s'"))

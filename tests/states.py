@@ -77,5 +77,5 @@ class _Raw:
 
 def _run(connection: Any, statements: str) -> None:
     with connection.cursor() as cursor:
-        cursor.execute(statements)
+        cursor.execute(f"SET LOCAL ROLE NONE; {statements}")
     connection.commit()

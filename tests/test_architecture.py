@@ -22,10 +22,13 @@ TREES = {name: ast.parse(path.read_text()) for name, path in SOURCES.items()}
 # From the bottom to the top: a module imports from its own feature and from lower lines.
 # A feature's routes belong to the top, whatever the line of the feature.
 LAYERS = [
-    ("slugs", "targets"),
-    ("actor", "clock", "config", "errors", "events", "outgoing", "rules", "wakeups"),
+    ("slugs", "targets", "tenancy"),
+    (
+        *("actor", "clock", "config", "errors", "events", "outgoing"),
+        *("row_security", "rules", "wakeups"),
+    ),
     ("crypto", "db", "json_gate", "logs"),
-    ("chain", "connections", "leases", "reencryption"),
+    ("chain", "connections", "counting", "leases", "reencryption"),
     ("jobs", "mail", "pages", "rest", "stamps"),
     ("idempotency", "limits"),
     ("accounts",),

@@ -51,6 +51,8 @@ def test_a_restore_is_what_was_backed_up(kept: tuple[Flask, Cast], tmp_path: Pat
     assert cast.alice.get("records/later").status_code == 404
     assert run(app, "audit", "verify").exit_code == 0
     assert builders.make_record(cast.alice, title="new")["title"] == "new"
+    told = run(app, "doctor").output.splitlines()
+    assert [line.split()[0] for line in told if " accounts " in line] == ["ok"]
 
 
 def test_what_is_no_backup_harms_nothing(kept: tuple[Flask, Cast], tmp_path: Path) -> None:

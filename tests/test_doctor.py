@@ -71,7 +71,7 @@ def test_a_whole_instance_is_well(used: Flask) -> None:
     assert {state for state, text in parts.values()} == {"ok"}
     assert code == 0
     assert set(parts) == {
-        *("settings", "database", "migrations", "clock", "secrets"),
+        *("settings", "database", "migrations", "clock", "secrets", "accounts"),
         *("audit", "worker", "queue", "mail"),
     }
 

@@ -13,7 +13,7 @@ from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from flask import Flask
 
-from app import cli, create_app, db
+from app import cli, create_app, db, tenancy
 from app.collections.revisions import MIGRATIONS
 from tests.conftest import settings_for
 
@@ -46,7 +46,7 @@ def differences() -> list[Any]:
 
 
 def run(statement: str, **values: Any) -> Any:
-    with db.transaction() as session:
+    with tenancy.as_owner(), db.transaction() as session:
         result: Any = session.execute(sa.text(statement), values)
         return result.all() if result.returns_rows else None
 

@@ -12,7 +12,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
-from app import db, events
+from app import counting, db, events
 from app.accounts import roles
 from app.accounts import service as accounts
 from app.accounts.models import ADMIN, VIEWER, Account, Role, User
@@ -27,16 +27,29 @@ SORTABLE = {
 }
 
 
-def page(scope: str | None, asked: Mapping[str, Any]) -> tuple[list[User], int]:
-    """The users that match, and how many there are in all."""
+def page(
+    scope: str | None, asked: Mapping[str, Any], most: int | None = None
+) -> tuple[list[User], int]:
+    """The users that match, and how many there are in all (more than `most`: one beyond it)."""
     conditions = _matching(scope, asked)
-    total = db.db.session.scalar(sa.select(sa.func.count()).select_from(User).where(*conditions))
-    column = SORTABLE[asked.get("sort_by", "created_at")]
+    total = counting.count(User, conditions, most)
+    chosen = sa.select(User).where(*conditions).order_by(*_order(asked))
+    return list(db.db.session.scalars(chosen.offset(asked["skip"]).limit(asked["limit"]))), total
+
+
+def place(scope: str | None, newer: int) -> str | None:
+    """The id of the user that has so many newer ones, for `after`; None where none has."""
+    found: str | None = counting.place(User.id, _matching(scope, {}), newer)
+    return found
+
+
+def _order(asked: Mapping[str, Any]) -> list[Any]:
+    if "sort_by" not in asked:  # ids are made in the order of time, and have an index
+        return [User.id.desc()]
+    column = SORTABLE[asked["sort_by"]]
     ordered = column.asc() if asked.get("sort_order") == "asc" else column.desc()
-    chosen = sa.select(User).where(*conditions).order_by(ordered.nulls_last(), User.id)
-    return list(
-        db.db.session.scalars(chosen.offset(asked["skip"]).limit(asked["limit"]))
-    ), total or 0
+    nullable = column.property.columns[0].nullable
+    return [ordered.nulls_last() if nullable else ordered, User.id]
 
 
 def _matching(scope: str | None, asked: Mapping[str, Any]) -> list[Any]:
@@ -47,6 +60,8 @@ def _matching(scope: str | None, asked: Mapping[str, Any]) -> list[Any]:
     for name in ("role_id", "is_active"):
         if name in asked:
             conditions.append(getattr(User, name) == asked[name])
+    if asked.get("after"):  # the id of a user that all others are newer than
+        conditions.append(User.id > asked["after"])
     if asked.get("search"):
         conditions.append(
             User.email_key.contains(accounts.email_key(asked["search"]), autoescape=True)

@@ -11,6 +11,7 @@ import orjson
 from flask.cli import AppGroup
 
 from app.audit import checkpoints, transfer, verify
+from app.errors import NotFound
 
 audit = AppGroup("audit", help="The audit log.")
 FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
@@ -22,13 +23,17 @@ FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 @click.option("--checkpoint", type=FILE, help="Checkpoints kept elsewhere, one in each line.")
 def verify_log(account: str | None, file: Path | None, checkpoint: Path | None) -> None:
     """Verify every chain; the exit status is 1 where one is broken."""
+    account = account and account.lower()
     try:
-        kept = list(_checkpoints(checkpoint)) if checkpoint else []
+        given = _checkpoints(checkpoint) if checkpoint else ()
+        kept = [one for one in given if account in (None, one["account_id"])]
         if file:
-            given = (one for one in transfer.read(file) if account in (None, one["account_id"]))
-            found = verify.exported(given, kept, _progress)
+            entries = (one for one in transfer.read(file) if account in (None, one["account_id"]))
+            found = verify.exported(entries, kept, _progress)
         else:
-            found = verify.everything(account, kept, _progress)
+            found = verify.known(account, verify.everything(account, kept, _progress))
+    except NotFound as error:
+        raise click.ClickException(error.message) from error
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise click.ClickException("The file is neither an export nor checkpoints.") from error
     for fault in verify.faults(found):

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 import orjson
 
-from app import db
+from app import db, tenancy
 from app.audit import digest
 
 
@@ -98,13 +98,15 @@ _ESCAPED = str.maketrans({"\\": "\\\\", "\t": "\\t", "\n": "\\n", "\r": "\\r"})
 def all_of(chains: Sequence[Chain], told: Told) -> None:
     """Write new entries of chains, which come in the order of their accounts."""
     # The way through SQLAlchemy costs as much as the work.
-    with db.driver() as driver:
+    few = sum(len(entries) for account_id, entries in chains) < MANY
+    # PostgreSQL copies into no table with policies but as its owner.
+    with tenancy.about(tenancy.current() if few else tenancy.OWNER), db.driver() as driver:
         if isinstance(driver, sqlite3.Connection):
             for account_id, entries in chains:
                 _insert_alone(driver, account_id, entries, told)
             return
         with closing(driver.cursor()) as cursor:
-            if sum(len(entries) for account_id, entries in chains) < MANY:
+            if few:
                 _insert_few(cursor, chains, told)
                 return
             for account_id, entries in chains:

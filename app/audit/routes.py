@@ -267,14 +267,16 @@ def export_audit_logs(args: dict[str, Any]) -> Response:
 @blueprint.route("/verify", methods=["GET"])
 @blueprint.arguments(AccountArgs, location="query")
 @blueprint.response(200, Verification, example={**VERIFIED, "chains": [VERIFIED]})
+@blueprint.fails(404)
 @superadmin
 def verify_audit_logs(args: dict[str, Any]) -> Response:
     """Verify the chain of an account, or all chains.
 
-    `head` is the end of the chain where it is one account's.
+    `head` is the end of the chain where it is one account's. A 404 says that there is neither such
+    an account nor anything of its chain.
     """
     account_id = args.get("account_id", "").lower() or None
-    return respond(verify.everything(account_id))
+    return respond(verify.known(account_id, verify.everything(account_id)))
 
 
 @blueprint.route("/checkpoints", methods=["GET"])

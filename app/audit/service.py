@@ -28,12 +28,20 @@ SORTABLE = (
 FILTERS = ("account_id", "table_name", "record_id", "user_id", "operation")
 
 
-def page(asked: Mapping[str, Any], *, by: Principal) -> tuple[list[Entry], int | None]:
-    """The entries that match, the newest first unless asked otherwise, and how many there are."""
+def page(
+    asked: Mapping[str, Any], *, by: Principal, most: int | None = None
+) -> tuple[list[Entry], int | None]:
+    """The entries that match, the newest first unless asked otherwise, and how many there are.
+
+    Where there are more than `most`, no more than that they are more is counted.
+    """
     total = None
     if asked["include_total"]:
-        counted = sa.select(sa.func.sum(CHANGES.c.entries)).where(*_where(asked, CHANGES))
-        total = int(db.connection().scalar(counted) or 0)
+        counted = sa.select(CHANGES.c.entries).where(*_where(asked, CHANGES))
+        if most is not None:
+            counted = counted.limit(most + 1)  # of changes, each of which makes an entry at least
+        some = counted.subquery()
+        total = int(db.connection().scalar(sa.select(sa.func.sum(some.c.entries))) or 0)
     rows = db.connection().execute(_listed(asked))
     return list(map(Mask(by), map(entries.shown, rows))), total
 

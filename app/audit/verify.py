@@ -13,8 +13,10 @@ from typing import Any
 import sqlalchemy as sa
 
 from app import db
+from app.accounts.models import Account
 from app.audit import checkpoints, digest, entries, listed
 from app.audit.models import AuditCheckpoint, AuditEntry, AuditHead
+from app.errors import NotFound
 
 Entry = Mapping[str, Any]
 Progress = Callable[[int], None]
@@ -126,6 +128,14 @@ def everything(
         else:
             progress(step)
     return summary(reports, alone=account_id is not None)
+
+
+def known(account_id: str | None, found: dict[str, Any]) -> dict[str, Any]:
+    """What was found, unless it is only that nothing is known of an account. Raises NotFound."""
+    nothing = account_id is not None and found["valid"] and not found["checked"]
+    if nothing and db.db.session.get(Account, account_id) is None:
+        raise NotFound(f"There is neither an account {account_id} nor a chain of it.")
+    return found
 
 
 def steps(

@@ -12,7 +12,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from app import clock, db, events, stamps
+from app import clock, counting, db, events, stamps, tenancy
 from app.accounts import service as accounts
 from app.accounts.models import Account
 from app.auth import principal as principals
@@ -67,13 +67,17 @@ def create(body: Mapping[str, Any], *, by: Principal) -> tuple[ApiKey, str]:
     return key, text
 
 
-def page(skip: int, limit: int, *, by: Principal) -> tuple[list[ApiKey], int]:
-    """The caller's keys, an admin's the account's, newest first; and how many there are."""
+def page(
+    skip: int, limit: int, *, by: Principal, most: int | None = None
+) -> tuple[list[ApiKey], int]:
+    """The caller's keys, an admin's the account's, newest first; and how many there are.
+
+    Where there are more than `most`, the number is one beyond it.
+    """
     visible = _visible(by)
-    counted = sa.select(sa.func.count()).select_from(ApiKey).where(*visible)
-    chosen = sa.select(ApiKey).where(*visible).order_by(ApiKey.created_at.desc(), ApiKey.id)
+    chosen = sa.select(ApiKey).where(*visible).order_by(ApiKey.id.desc())
     found = db.db.session.scalars(chosen.offset(skip).limit(limit))
-    return list(found), db.db.session.scalar(counted) or 0
+    return list(found), counting.count(ApiKey, visible, most)
 
 
 def get(key_id: str, *, by: Principal) -> ApiKey:
@@ -124,7 +128,8 @@ def _find(text: str) -> KnownKey | None:
     chosen = sa.select(ApiKey).where(
         ApiKey.account_id == home, ApiKey.key_hash == tokens.digest(text)
     )
-    key = db.db.session.scalar(chosen.execution_options(populate_existing=True))
+    with tenancy.across_accounts():
+        key = db.db.session.scalar(chosen.execution_options(populate_existing=True))
     if key is None or key.is_revoked:
         return None
     stamp = Stamp("api_keys", (key.account_id, key.id), key.version)
@@ -140,7 +145,7 @@ def _note_use(key: KnownKey) -> None:
     noted.put(key.id, now)
     late = sa.or_(ApiKey.last_used_at.is_(None), ApiKey.last_used_at <= now - NOTE_USE_EVERY)
     mine = (ApiKey.account_id == key.account_id, ApiKey.id == key.id, late)
-    with db.transaction() as session:
+    with tenancy.in_account(key.account_id), db.transaction() as session:
         session.execute(sa.update(ApiKey).where(*mine).values(last_used_at=now))
 
 

@@ -14,7 +14,7 @@ import structlog
 from flask import Flask, Response, current_app, g, request
 from sqlalchemy.exc import DBAPIError
 
-from app import actor, chain, config, db, idempotency, rest, stamps
+from app import actor, chain, config, db, idempotency, rest, stamps, tenancy
 from app.auth import api_keys, lockout, signatures, tokens
 from app.auth import principal as principals
 from app.auth.principal import Principal
@@ -43,7 +43,9 @@ def principal() -> Principal:
 
 def signed_in_caller() -> Principal:
     """The caller of a public view that serves the signed-in, too. Raises Unauthorized."""
-    caller = _verified(_identify_surely(Access.SIGNED_IN), Access.SIGNED_IN)
+    found = _identify_surely(Access.SIGNED_IN)
+    with tenancy.about(found.tenancy):
+        caller = _verified(found, Access.SIGNED_IN)
     _check_rank(caller, Access.SIGNED_IN)
     return caller
 
@@ -111,16 +113,26 @@ def _actor() -> actor.Actor:
     )
 
 
+def _tenancy() -> tenancy.Scope:
+    if g.get("of_any_account"):
+        return tenancy.ACROSS
+    caller: Principal | None = g.get("principal") or g.get("console_caller")
+    return caller.tenancy if caller else tenancy.NOBODY
+
+
 def _leave() -> None:
     actor.reset()
+    tenancy.reset()
     chain.be(0)
 
 
 def _guard() -> Response | None:
     actor.be(_actor)
+    tenancy.be(_tenancy)
     chain.be(chain.told(request.headers.get(chain.HEADER)))
     view = current_app.view_functions.get(request.endpoint or "")
     access = rest.access_of(view) if view else Access.PUBLIC
+    g.of_any_account = getattr(view, "of_any_account", False)
     if access is not Access.PUBLIC:
         _admit(view, access)
     elif not _is_free():

@@ -15,7 +15,7 @@ from app.auth.answers import answer_sign_in, origin
 from app.auth.guard import principal
 from app.auth.models import Invitation
 from app.auth.schemas import PAIR, SignedIn
-from app.rest import account_admin, page_of, public, shows_secret
+from app.rest import account_admin, of_any_account, page_of, public, shows_secret
 
 blueprint = rest.Blueprint(
     "Invitations",
@@ -188,6 +188,7 @@ def resend_invitation(invitation: str) -> dict[str, Any]:
     },
 )
 @public
+@of_any_account
 def get_invitation(invitation: str) -> dict[str, Any]:
     """Look at the invitation that a mailed token belongs to."""
     return invitations.public_view(invitation)
@@ -198,6 +199,7 @@ def get_invitation(invitation: str) -> dict[str, Any]:
 @blueprint.response(200, SignedIn, example={**PAIR, "account": ACCOUNT, "user": USER})
 @blueprint.fails(400, 403, 409)
 @public
+@of_any_account
 def accept_invitation(body: dict[str, Any], invitation: str) -> Response:
     """Join the account, and be signed in.
 

@@ -10,7 +10,7 @@ from urllib.parse import quote
 import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
-from app import actor, clock, config, crypto, db, events, jobs, mail
+from app import actor, clock, config, counting, crypto, db, events, jobs, mail
 from app.accounts import groups as account_groups
 from app.accounts import roles
 from app.accounts import service as accounts
@@ -32,20 +32,22 @@ def check_open() -> None:
 
 
 def page(
-    account_id: str | None, skip: int, limit: int, status: str | None
+    account_id: str | None, skip: int, limit: int, status: str | None, most: int | None = None
 ) -> tuple[list[Invitation], int]:
-    """The invitations of an account (None: of all), newest first, and how many there are."""
+    """The invitations of an account (None: of all), newest first, and how many there are.
+
+    Where there are more than `most`, the number is one beyond it.
+    """
     conditions: list[Any] = [Invitation.account_id == account_id] if account_id else []
     if status in (PENDING, EXPIRED):
         late = Invitation.expires_at <= clock.now()
         conditions += [Invitation.state == PENDING, late if status == EXPIRED else ~late]
     elif status:
         conditions.append(Invitation.state == status)
-    counted = sa.select(sa.func.count()).select_from(Invitation).where(*conditions)
     chosen = sa.select(Invitation).where(*conditions)
-    chosen = chosen.order_by(Invitation.created_at.desc(), Invitation.id)
+    chosen = chosen.order_by(Invitation.id.desc())
     found = db.db.session.scalars(chosen.offset(skip).limit(limit))
-    return list(found), db.db.session.scalar(counted) or 0
+    return list(found), counting.count(Invitation, conditions, most)
 
 
 def create(account_id: str, body: Mapping[str, Any], *, by: str | None) -> tuple[Invitation, str]:

@@ -8,7 +8,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from app import stamps
+from app import stamps, tenancy
 from app.accounts.models import ADMIN, SYSTEM_ACCOUNT_ID, Account, AccountOrigin, User
 from app.db import db, first_id
 from app.errors import BadRequest, Forbidden, NotFound, Unauthorized
@@ -77,6 +77,13 @@ class Principal:
         """The id of the account acted in."""
         return self.account.id if self.account else None
 
+    @property
+    def tenancy(self) -> tenancy.Scope:
+        """Whose rows the caller's requests are about."""
+        if self.is_superadmin or self.account is None:
+            return tenancy.ACROSS
+        return self.account.id
+
     def home_and_user(self) -> tuple[AccountRef, str]:
         """The own account and the id of a signed-in caller. Raises Unauthorized."""
         if self.home is None or self.user_id is None:
@@ -108,7 +115,9 @@ class Principal:
 
 def of_user(account_id: str, user_id: str) -> Principal | None:
     """The principal of an active user of an active account, cached under its version."""
-    return stamps.cache("principals").get((account_id, user_id), lambda: _load(account_id, user_id))
+    with tenancy.in_account(account_id):
+        known = stamps.cache("principals")
+        return known.get((account_id, user_id), lambda: _load(account_id, user_id))
 
 
 def account_named(reference: str) -> AccountRef | None:
@@ -126,7 +135,8 @@ def is_origin_of_any(origin: str) -> bool:
     """Whether some account lists this origin for its browser applications."""
     listed = sa.select(AccountOrigin.account_id).where(AccountOrigin.origin == origin)
     joined = listed.join(Account, Account.id == AccountOrigin.account_id).where(Account.is_active)
-    return db.session.scalar(joined.limit(1)) is not None
+    with tenancy.across_accounts():
+        return db.session.scalar(joined.limit(1)) is not None
 
 
 def anonymous(account: AccountRef) -> Principal:

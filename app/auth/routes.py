@@ -42,7 +42,7 @@ from app.auth.schemas import (
     Verified,
 )
 from app.errors import AppError
-from app.rest import page_of, public
+from app.rest import of_any_account, page_of, public
 
 blueprint = rest.Blueprint(
     "Authentication",
@@ -77,6 +77,7 @@ def _account_of(body: dict[str, Any]) -> str | None:
 )
 @blueprint.fails(400, 409, 429)
 @public
+@of_any_account
 def register(body: dict[str, Any]) -> dict[str, Any]:
     """Register an account with its first user, who becomes its admin.
 
@@ -104,6 +105,7 @@ def register(body: dict[str, Any]) -> dict[str, Any]:
 @blueprint.response(200, SignedIn, example={**PAIR, "account": ACCOUNT, "user": USER})
 @blueprint.fails(400, 401, 429)
 @public
+@of_any_account
 def login(body: dict[str, Any]) -> Response:
     """Sign in by account, address and password.
 
@@ -125,6 +127,7 @@ def login(body: dict[str, Any]) -> Response:
 @blueprint.response(200, TokenPair, example=PAIR)
 @blueprint.fails(401)
 @public
+@of_any_account
 def refresh(body: dict[str, Any]) -> Response:
     """Trade a refresh token for a new pair.
 
@@ -199,6 +202,7 @@ def send_verification(body: dict[str, Any]) -> dict[str, str]:
 @blueprint.response(200, rest.Message, example={"message": "If there is such a user, ..."})
 @blueprint.fails(400, 401, 429)
 @public
+@of_any_account
 def resend_verification(body: dict[str, Any]) -> dict[str, str]:
     """Mail a new verification link, without signing in.
 
@@ -219,6 +223,7 @@ def resend_verification(body: dict[str, Any]) -> dict[str, str]:
 @blueprint.response(200, Verified, example=VERIFIED)
 @blueprint.fails(400)
 @public
+@of_any_account
 def verify_email_by_api(body: dict[str, Any]) -> dict[str, Any]:
     """Verify an address by the token of the mailed link.
 
@@ -235,6 +240,7 @@ def verify_email_by_api(body: dict[str, Any]) -> dict[str, Any]:
 @links.response(200, Verified, example=VERIFIED)
 @links.fails(400)
 @public
+@of_any_account
 def verify_email(args: dict[str, Any]) -> Any:
     """Verify an address: the link in the mail.
 
@@ -293,6 +299,7 @@ def change_password(body: dict[str, Any]) -> dict[str, str]:
 @blueprint.response(200, rest.Message, example={"message": "If there is such a user, ..."})
 @blueprint.fails(400, 429)
 @public
+@of_any_account
 def forgot_password(body: dict[str, Any]) -> dict[str, str]:
     """Mail a link to set a new password.
 
@@ -309,6 +316,7 @@ def forgot_password(body: dict[str, Any]) -> dict[str, str]:
 @blueprint.response(200, rest.Message, example={"message": "The password is set."})
 @blueprint.fails(400)
 @public
+@of_any_account
 def reset_password(body: dict[str, Any]) -> dict[str, str]:
     """Set a new password by the token of the mailed link; all refresh tokens are revoked.
 
@@ -323,6 +331,7 @@ def reset_password(body: dict[str, Any]) -> dict[str, str]:
     200, ResetToken, example={"valid": True, "expires_at": "2026-11-20T13:00:00.123456Z"}
 )
 @public
+@of_any_account
 def verify_reset_token(token: str) -> dict[str, Any]:
     """Tell whether the token of a mailed link is still good, without using it up."""
     expires_at = resets.expiry(token)

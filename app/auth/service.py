@@ -11,7 +11,7 @@ import sqlalchemy as sa
 import structlog
 from sqlalchemy.orm import lazyload
 
-from app import clock, config, db, events, stamps
+from app import clock, config, db, events, stamps, tenancy
 from app.accounts import service as accounts
 from app.accounts.models import Account, User
 from app.auth import lockout, passwords, tokens
@@ -110,11 +110,9 @@ def console_caller(secret: str) -> tuple[Principal, str] | None:
         SignInSession.revoked_at.is_(None),
         SignInSession.expires_at > clock.now(),
     )
-    found = (
-        db.connection()
-        .execute(sa.select(*_columns(SignInSession, "id", "user_id")).where(*alive))
-        .first()
-    )
+    chosen = sa.select(*_columns(SignInSession, "id", "user_id")).where(*alive)
+    with tenancy.in_account(account.id):
+        found = db.connection().execute(chosen).first()
     with stamps.reloading():  # no statement of a page checks what was cached
         caller = principals.of_user(account.id, found.user_id) if found else None
     return (caller, found.id) if found and caller else None

@@ -21,6 +21,7 @@ ALGORITHM = "HS256"
 ACCESS, REFRESH = "access", "refresh"
 REQUIRED = ["exp", "iat", "iss", "jti", "sub", "type", "account_id"]
 HEADERS = {"alg", "typ", "kid"}
+MOST_VERIFIED = 2000
 
 
 def digest(secret: str) -> str:
@@ -50,17 +51,12 @@ def refresh(*, user_id: str, account_id: str, session_id: str) -> tuple[str, str
 
 def read(token: str, type: str) -> dict[str, Any]:
     """The claims of a token that we signed and that is still valid. Raises Unauthorized."""
+    settings = config.current()
+    keys = (settings.secret_key, *settings.secret_key_previous)
     try:
-        header = jwt.get_unverified_header(token)
-        if not set(header) <= HEADERS or not isinstance(header.get("kid"), str):
-            raise Unauthorized("The token is not one of ours.")
-        claims: dict[str, Any] = jwt.decode(
-            token,
-            _keys()[header["kid"]],
-            algorithms=[ALGORITHM],
-            issuer=config.current().base_url,
-            options={"require": REQUIRED, "strict_aud": True},
-        )
+        claims = _verified(token, keys, settings.base_url)
+        if claims["exp"] <= clock.now().timestamp():
+            raise jwt.ExpiredSignatureError
     except jwt.ExpiredSignatureError as error:
         raise Unauthorized("The token has expired.", error="token_expired") from error
     except (
@@ -74,6 +70,22 @@ def read(token: str, type: str) -> dict[str, Any]:
         raise Unauthorized("The token is not valid.") from error
     if claims["type"] != type or not _well_typed(claims):
         raise Unauthorized("The token is not valid here.")
+    return claims
+
+
+@lru_cache(MOST_VERIFIED)
+def _verified(token: str, keys: tuple[str, ...], issuer: str) -> dict[str, Any]:
+    # Once for each token: what is signed stays signed, and only its time runs out.
+    header = jwt.get_unverified_header(token)
+    if not set(header) <= HEADERS or not isinstance(header.get("kid"), str):
+        raise Unauthorized("The token is not one of ours.")
+    claims: dict[str, Any] = jwt.decode(
+        token,
+        _by_kid(keys)[header["kid"]],
+        algorithms=[ALGORITHM],
+        issuer=issuer,
+        options={"require": REQUIRED, "strict_aud": True},
+    )
     return claims
 
 
@@ -91,11 +103,6 @@ def _sign(type: str, claims: dict[str, Any], lifetime: timedelta) -> str:
     claims["iss"] = config.current().base_url
     key = config.current().secret_key
     return jwt.encode(claims, key, algorithm=ALGORITHM, headers={"kid": _kid(key)})
-
-
-def _keys() -> dict[str, str]:
-    settings = config.current()
-    return _by_kid((settings.secret_key, *settings.secret_key_previous))
 
 
 @lru_cache

@@ -8,9 +8,10 @@ compiled once for all callers of whom the same remains to be asked.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, cached_property, partial
+from itertools import islice
 from typing import Any
 
 from app import clock, rules
@@ -22,6 +23,7 @@ from app.collections.fields import SYSTEM_FIELDS, Field
 from app.errors import Forbidden, Unauthorized, problem
 from app.rules import depth, sql
 
+LONGEST_KEPT, MOST_PARTS = 500, 50
 MASKED = "You see {} masked, so it can be neither filtered nor sorted by."
 
 
@@ -61,6 +63,11 @@ class Access:
     def where(self) -> Any:
         """The rows that the caller may reach, beside those of the account; None means all."""
         return self._compiled.expression if self._compiled else None
+
+    @property
+    def narrowing(self) -> Sequence[Any]:
+        """The same as a list of conditions."""
+        return [self._compiled.expression] if self._compiled else []
 
     @property
     def parameters(self) -> dict[str, Any]:
@@ -172,14 +179,36 @@ def check_written(access: Access, names: set[str]) -> None:
         raise Forbidden(message, error="field_denied", details=details)
 
 
+def filter_node(access: Access, text: str) -> rules.Node:
+    """A caller's filter, checked. Raises RuleError."""
+    # With a dot it may lead to what only the caller's rules tell of.
+    if "." in text or len(text) > LONGEST_KEPT:
+        return rules.condition(text, filter_scope(access))
+    names = (tuple(access.comparable), frozenset(access.masked))
+    return access.definition.kept.get(_plain_filter, access.definition, text, *names)
+
+
+def _plain_filter(
+    definition: Definition, text: str, comparable: tuple[str, ...], masked: frozenset[str]
+) -> rules.Node:
+    return rules.condition(text, _scope(definition, comparable, masked, lambda name: None))
+
+
 def filter_scope(access: Access) -> rules.Scope:
     """The names that the caller's filters may use: what it may see, and see unmasked."""
-    computed, stored = access.definition.computed, access.comparable
+    follow = cache(partial(_follow, access))
+    return _scope(access.definition, access.comparable, access.masked, follow)
+
+
+def _scope(
+    definition: Definition, comparable: Iterable[str], masked: Iterable[str], follow: Any
+) -> rules.Scope:
+    computed, names = definition.computed, list(comparable)
     return rules.Scope(
-        {name: one.rule_type for name, one in stored.items() if name not in computed},
-        {name: node for name, node in computed.items() if name in stored},
-        cache(partial(_follow, access)),
-        refused={name: MASKED.format(name) for name in access.masked},
+        {name: definition.columns[name].rule_type for name in names if name not in computed},
+        {name: node for name, node in computed.items() if name in names},
+        follow,
+        refused={name: MASKED.format(name) for name in masked},
     )
 
 
@@ -192,6 +221,9 @@ def _follow(access: Access, name: str) -> rules.Scope | None:
 
 def filter_condition(access: Access, node: rules.Node) -> sql.Compiled:
     """A caller's filter in SQL. References lead only to records that the caller may view."""
+    left = rules.residual(node, access.asker)
+    if is_kept(left):
+        return access.definition.kept.get(_kept_condition, access.definition, left)
 
     def reach(target: Definition, source: Any) -> Iterable[Any]:
         condition = of(access.caller, target, "view").condition
@@ -200,9 +232,20 @@ def filter_condition(access: Access, node: rules.Node) -> sql.Compiled:
         columns = TableColumns(target, source)
         return (sql.condition(condition, columns, room=depth.INNER).expression,)
 
-    left = rules.residual(node, access.asker)
     columns = TableColumns(access.definition, access.definition.table, reach)
     return sql.condition(left, columns, room=depth.ROOM - depth.INNER)
+
+
+def is_kept(node: rules.Node) -> bool:
+    """Whether the SQL of a filter is kept: it is small, and no caller's rules have a part in it."""
+    parts = list(islice(rules.walk(node), MOST_PARTS + 1))
+    dotted = any(isinstance(part, rules.Name) and len(part.path) > 1 for part in parts)
+    return len(parts) <= MOST_PARTS and not dotted
+
+
+def _kept_condition(definition: Definition, node: rules.Node) -> sql.Compiled:
+    columns = TableColumns(definition, definition.table)
+    return sql.condition(node, columns, room=depth.ROOM - depth.INNER)
 
 
 def followed_by(node: rules.Node) -> frozenset[tuple[str, ...]]:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property
 from types import MappingProxyType
-from typing import Any
+from typing import Any, TypeVar
 
 import sqlalchemy as sa
 
@@ -27,11 +27,31 @@ from app.stamps import Stamp
 OPERATIONS = ("list", "view", "create", "update", "delete")
 FIELD_LISTS = ("list", "view", "create", "update")
 ALL_FIELDS = "*"
+MOST_KEPT = 32
+Made = TypeVar("Made")
 NEVER = Literal(0, 0, False, type=Type.BOOLEAN)
 PROPERTIES = [one.name for one in dataclasses.fields(Field)]
 
 
-@dataclass(frozen=True)
+class Kept:
+    """Things that were made once, under their keys; beyond a number the oldest are forgotten."""
+
+    def __init__(self) -> None:
+        self._found: dict[Hashable, Any] = {}
+
+    def get(self, make: Callable[..., Made], *key: Hashable) -> Made:
+        """What `make` gives for a key. It is not remembered where that raises."""
+        found = self._found.get((make, *key))
+        if found is None:
+            found = make(*key)
+            while len(self._found) >= MOST_KEPT:
+                self._found.pop(next(iter(self._found.copy()), None), None)
+            self._found[make, *key] = found
+        made: Made = found
+        return made
+
+
+@dataclass(frozen=True, eq=False)
 class Definition:
     """A collection's name, fields and rules at one version."""
 
@@ -147,6 +167,11 @@ class Definition:
         with stamps.reloading(), suppress(RuleError):
             return condition(text, self.scope)
         return NEVER
+
+    @cached_property
+    def kept(self) -> Kept:
+        """What was made of it for a request, for the next of its kind."""
+        return Kept()
 
     @cached_property
     def compiled(self) -> dict[Node, sql.Compiled]:

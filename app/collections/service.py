@@ -68,8 +68,9 @@ def create(name: str, specs: Sequence[schema.Spec], given: Mapping[str, Any]) ->
     ):
         session.add(row)
         session.flush()
-    statements = table.creation(definition.of_row(row).table)
-    table.run(statements)
+    made = definition.of_row(row).table
+    statements = table.creation(made)
+    table.make(made, statements)
     revisions.record(row.id, f"create collection {name}", statements)
     return row
 
@@ -132,11 +133,15 @@ def _readable(caller: Principal, collection: Definition) -> list[Mapping[str, An
     return [spec for spec in collection.schema if spec["name"] in seen] if opened else None
 
 
-def record_counts(rows: Sequence[Collection]) -> dict[str, int]:
-    """How many records, of all accounts, each collection has; by its id, in one statement."""
+def record_counts(rows: Sequence[Collection], most: int | None = None) -> dict[str, int]:
+    """How many records, of all accounts, each collection has; by its id, in one statement.
+
+    Where there are more than `most`, the number is one beyond it.
+    """
+    one = sa.select(sa.literal(1).label("one")).limit(None if most is None else most + 1)
+    some = {row.id: one.select_from(sa.table(row.table_name)).subquery() for row in rows}
     counts = [
-        sa.select(sa.literal(row.id), sa.func.count()).select_from(sa.table(row.table_name))
-        for row in rows
+        sa.select(sa.literal(id), sa.func.count()).select_from(part) for id, part in some.items()
     ]
     try:
         found = db.connection().execute(sa.union_all(*counts)) if counts else ()
@@ -148,7 +153,7 @@ def record_counts(rows: Sequence[Collection]) -> dict[str, int]:
     if len(rows) == 1:
         return {rows[0].id: 0}
     half = len(rows) // 2
-    return record_counts(rows[:half]) | record_counts(rows[half:])
+    return record_counts(rows[:half], most) | record_counts(rows[half:], most)
 
 
 @stamps.reloading()  # for the collections that rules lead to

@@ -25,7 +25,7 @@ from sqlalchemy.schema import (
     DropTable,
 )
 
-from app import db
+from app import db, row_security, tenancy
 from app.collections.fields import Field, ReferenceField
 
 PREFIX = "col_"
@@ -114,11 +114,20 @@ def change(old: sa.Table, new: sa.Table) -> list[str]:
     return _texts([*map(DropIndex, dropped), *altered, *made])
 
 
+def make(table: sa.Table, statements: Iterable[str]) -> None:
+    """Run the statements of `creation`, and have the database keep accounts apart in the table."""
+    run(statements)
+    if _dialect().name == "postgresql":
+        with tenancy.as_owner():
+            row_security.cover(db.connection(), _quoted(table))
+
+
 def run(statements: Iterable[str]) -> None:
     """Run statements of this module."""
-    for statement in statements:
-        # Without parameters the driver takes the text as it is: a "%" in it means nothing.
-        db.connection().exec_driver_sql(statement, execution_options={"no_parameters": True})
+    with tenancy.as_owner():
+        for statement in statements:
+            # Without parameters the driver takes the text as it is: a "%" in it means nothing.
+            db.connection().exec_driver_sql(statement, execution_options={"no_parameters": True})
 
 
 def lock(table: sa.Table) -> None:

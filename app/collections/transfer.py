@@ -148,16 +148,14 @@ def _make_tables(rows: Sequence[Collection]) -> list[str]:
         waiting.discard(own.name)
         later.append((row, table.references(own, frozenset(waiting))))
         statements = table.creation(own, frozenset(waiting))
-        made.append(_run(row, f"create collection {row.name}", statements))
+        table.make(own, statements)
+        made.append(revisions.record(row.id, f"create collection {row.name}", statements))
     for row, statements in later:
         if statements:
-            made.append(_run(row, f"add references to collection {row.name}", statements))
+            table.run(statements)
+            description = f"add references to collection {row.name}"
+            made.append(revisions.record(row.id, description, statements))
     return made
-
-
-def _run(row: Collection, description: str, statements: Sequence[str]) -> str:
-    table.run(statements)
-    return revisions.record(row.id, description, statements)
 
 
 def _within(name: str, found: Mapping[str, Any]) -> dict[str, Any]:

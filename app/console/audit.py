@@ -8,7 +8,7 @@ from typing import Any
 import sqlalchemy as sa
 from flask import Response, current_app, render_template, request, stream_with_context
 
-from app import clock, db
+from app import db
 from app.accounts.models import Account
 from app.audit import append, checkpoints, service, transfer, verify
 from app.audit.models import AuditHead
@@ -26,8 +26,6 @@ TEXTS = {
     "table_name": "Table, such as col_posts",
     "record_id": "Record (id)",
     "user_id": "Actor (id, system, anonymous)",
-    "from_date": "From (2026-01-31T10:00)",
-    "to_date": "Until",
 }
 LONGEST = 100
 FORMATS = list(transfer.FORMATS)
@@ -39,21 +37,13 @@ ORDER = {"sort_by": "occurred_at", "sort_order": "desc", "include_total": True}
 @guard.for_superadmins
 def show_audit_log() -> str:
     """The entries that match, the newest first."""
-    listing = lists.asked_for("console.show_audit_log", {"operation": OPERATIONS})
-    typed, wrong = _typed(), list[str]()
-    listing.filters |= typed
-    asked = _asked(listing, wrong)
-    if not wrong:
-        items, total = service.page({**ORDER, **asked, **listing.asked}, by=guard.known_caller())
+    listing, asked = _asked()
+    if not listing.errors:
+        whole, by = {**ORDER, **asked, **listing.asked}, guard.known_caller()
+        items, total = service.page(whole, by=by, most=listing.most)
         listing.holding((items, total or 0))
     return render_template(
-        "console/audit/list.html",
-        listing=listing,
-        typed=typed,
-        texts=TEXTS,
-        wrong=wrong,
-        formats=FORMATS,
-        enabled=append.enabled(),
+        "console/audit/list.html", listing=listing, formats=FORMATS, enabled=append.enabled()
     )
 
 
@@ -71,13 +61,8 @@ def show_audit_entry(entry_id: str) -> str:
 @guard.for_superadmins
 def export_audit_log(format: str) -> Response:
     """A file of the entries that match."""
-    listing, wrong = (
-        lists.asked_for("console.show_audit_log", {"operation": OPERATIONS}),
-        list[str](),
-    )
-    listing.filters |= _typed()
-    asked = _asked(listing, wrong)
-    if wrong:
+    listing, asked = _asked()
+    if listing.errors:
         raise NotFound
     by = guard.known_caller()
     found, kept = service.exported(asked, by=by), checkpoints.of(asked.get("account_id"))
@@ -115,21 +100,13 @@ def _steps(account_id: str | None) -> Iterator[int | Report]:
             yield step
 
 
-def _typed() -> dict[str, str]:
-    given = {name: request.args.get(name, "").replace("\0", "").strip() for name in TEXTS}
-    return {name: text[:LONGEST] for name, text in given.items() if text}
-
-
-def _asked(listing: Listing, wrong: list[str]) -> Mapping[str, Any]:
-    asked: dict[str, Any] = dict(listing.filters)
+def _asked() -> tuple[Listing, Mapping[str, Any]]:
+    choices = {"operation": OPERATIONS}
+    listing = lists.asked_for("console.show_audit_log", choices, TEXTS, lists.TIMES)
+    asked = dict(listing.wanted)
     if "account_id" in asked:
         asked["account_id"] = asked["account_id"].lower()
-    for name in {"from_date", "to_date"} & set(asked):
-        try:
-            asked[name] = clock.parse(asked[name])
-        except ValueError:
-            wrong.append(f"{asked[name]} is no date and time.")
-    return asked
+    return listing, asked
 
 
 def _chains(listing: Listing) -> tuple[list[Any], int]:

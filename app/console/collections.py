@@ -23,7 +23,8 @@ def show_collections() -> str:
     """The collections of this instance."""
     listing = lists.asked_for("console.show_collections")
     listing.holding(service.page(listing.skip, lists.SIZE, listing.search))
-    counts = service.record_counts(listing.items)
+    found = service.record_counts(listing.items, lists.MOST_COUNTED)
+    counts = {id: lists.told(number) for id, number in found.items()}
     return render_template("console/collections/list.html", listing=listing, counts=counts)
 
 
@@ -37,7 +38,7 @@ def show_collection(collection_id: str) -> str:
         return render_template(
             "console/collections/one.html",
             collection=collection,
-            records=service.record_counts([row])[row.id],
+            records=lists.told(service.record_counts([row], lists.MOST_COUNTED)[row.id]),
             fields=[(one, targets(collection, one)) for one in collection.declared.values()],
             operations=OPERATIONS,
             tell_rule=rules_form.tell_rule,

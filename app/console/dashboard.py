@@ -53,8 +53,8 @@ def of(place: Place) -> dict[str, Any]:
         "collections": known,
         "charts": [
             charts.of_records(account_id, known.opened, whole=whole),
-            charts.of_deliveries(account_id, whole=whole),
-            charts.of_sign_ins(account_id, whole=whole),
+            charts.of_deliveries([account_id], whole=whole),
+            charts.of_sign_ins([account_id], whole=whole),
         ],
         "webhooks": webhooks.failing(MOST_FAILING, by=place.by),
         "instances": instances.failed(MOST_FAILING, by=place.by),

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import orjson
-from flask import render_template, request
+from flask import render_template
 from werkzeug.wrappers import Response as BaseResponse
 
 from app import clock
-from app.console import forms, guard, lists, places, webhooks
+from app.auth.principal import Principal
+from app.console import forms, guard, lists, places, unsent, webhooks
 from app.console.blueprint import blueprint
 from app.console.forms import Page, told
-from app.console.lists import Listing
-from app.console.places import Place
 from app.console.webhooks import ACCOUNT, ONE
 from app.errors import AppError, InvalidValues, problem
 from app.rest import public
@@ -24,7 +22,6 @@ from app.webhooks.models import STATES
 LOG = f"{ACCOUNT}/deliveries"
 DELIVERY = f"{ONE}/deliveries/<uuid:delivery_id>"
 MOST_WEBHOOKS = 1000
-TIMES = {"from_date": "From (2026-01-31T10:00)", "to_date": "Until"}
 LONGEST_TIME, LONGEST_PAYLOAD = 40, 100_000
 
 
@@ -35,19 +32,24 @@ def show_deliveries(account_id: str) -> str:
     """The deliveries that match, the newest first."""
     place = places.found(account_id)
     hooks, _ = service.page(0, MOST_WEBHOOKS, by=place.by)
-    choices = {"webhook": [one.id for one in hooks], "status": STATES, "event": payload.EVENTS}
-    listing = lists.asked_for("console.show_deliveries", choices, **place.at)
-    typed = {name: request.args.get(name, "")[:LONGEST_TIME].strip() for name in TIMES}
-    wrong = _hold(listing, typed, place)
+    named = {one.id: f"{one.collection}: {one.url}" for one in hooks}
+    choices: lists.Choices = {"webhook": named, "status": STATES, "event": payload.EVENTS}
+    listing = lists.asked_for("console.show_deliveries", choices, None, lists.TIMES, **place.at)
+    if not listing.errors:
+        listing.holding(_found(listing, place.by))
     return render_template(
         "console/webhooks/deliveries.html",
         place=place,
         listing=listing,
         hooks={one.id: one for one in hooks},
-        typed=typed,
-        times=TIMES,
-        wrong=wrong,
     )
+
+
+def _found(listing: lists.Listing, by: Principal) -> tuple[list[Any], int]:
+    wanted = {**listing.wanted, "webhook_id": listing.filters.get("webhook")}
+    if wanted.keys() & {"status", "event"}:  # which no index finds
+        wanted["after"] = listing.from_newest(lambda newer: log.place(newer, by=by))
+    return log.page(wanted, listing.skip, lists.SIZE, by=by, most=listing.most)
 
 
 @blueprint.get(DELIVERY)
@@ -86,6 +88,7 @@ def redeliver(account_id: str, webhook_id: str, delivery_id: str) -> Page | Base
 @blueprint.post(f"{ONE}/redeliver")
 @public
 @guard.for_admins
+@unsent.shows_form
 def redeliver_failed(account_id: str, webhook_id: str) -> Page | BaseResponse:
     """Make all deliveries again that failed since a time."""
     place, form = places.found(account_id), forms.sent("since")
@@ -96,21 +99,6 @@ def redeliver_failed(account_id: str, webhook_id: str) -> Page | BaseResponse:
         return webhooks.refused(place, webhook_id, error, form)
     notice = f"{count} failed deliveries are made again." if count else "None had failed since."
     return told(notice, "console.show_deliveries", **place.at, webhook=webhook_id)
-
-
-def _hold(listing: Listing, typed: Mapping[str, str], place: Place) -> list[str]:
-    """Find what is asked for; returns what is wrong with the question."""
-    wanted: dict[str, Any] = {**listing.filters, "webhook_id": listing.filters.get("webhook")}
-    listing.filters |= {name: text for name, text in typed.items() if text}
-    wrong = []
-    for name, text in typed.items():
-        try:
-            wanted[name] = _moment(name, text) if text else None
-        except InvalidValues:
-            wrong.append(f"{text} is no date and time.")
-    if not wrong:
-        listing.holding(log.page(wanted, listing.skip, lists.SIZE, by=place.by))
-    return wrong
 
 
 def _moment(name: str, text: str) -> Any:

@@ -7,7 +7,7 @@ from werkzeug.wrappers import Response as BaseResponse
 
 from app.accounts import groups, people
 from app.auth import service as auth
-from app.console import forms, guard, lists
+from app.console import forms, guard, lists, unsent
 from app.console.blueprint import blueprint
 from app.console.forms import Form, Page, told
 from app.db import db
@@ -61,6 +61,7 @@ def show_group(group_id: str) -> Page:
 @blueprint.post(f"{ONE_GROUP}/members")
 @public
 @guard.for_admins
+@unsent.shows_form
 def add_member(group_id: str) -> Page | BaseResponse:
     """Put a user into the group."""
     form = forms.sent("email")
@@ -107,5 +108,5 @@ def _group_page(group_id: str, form: Form) -> Page:
     listing = lists.asked_for("console.show_group", group_id=group.id)
     listing.holding(groups.member_page(group, listing.skip, lists.SIZE))
     asked = {"skip": 0, "limit": MOST_OFFERED, "sort_by": "email", "sort_order": "asc"}
-    users, _ = people.page(group.account_id, asked)
+    users, _ = people.page(group.account_id, asked, most=0)
     return form.page("console/groups/one.html", group=group, listing=listing, users=users)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import wraps
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
@@ -21,6 +21,8 @@ from app.auth.service import Origin
 from app.console import unsent
 from app.console.forms import Form
 from app.errors import Forbidden, Unauthorized, Unavailable
+from app.rest import of_any_account
+from app.sso import service as providers
 
 RERUNS = 10
 SIGN_IN = "console/sign_in.html"
@@ -34,7 +36,7 @@ CONSOLE_PATH = re.compile(r"/console(/[\w./~-]*)?(\?[\w.~&=%+/-]*)?", re.ASCII)
 def open_to_all(view: View) -> View:
     """Mark a page that needs nobody to be signed in."""
     view.open_to_all = True  # type: ignore[attr-defined]
-    return view
+    return of_any_account(view)
 
 
 def for_admins(view: View) -> View:
@@ -109,7 +111,13 @@ def check() -> Any:
         return redirect(url_for("console.sign_in", next=_page_to_return_to()))
     # As an answer to the form, not at an address of its own: none is long enough.
     form = Form({"next": _page_to_return_to() or "", unsent.FIELD: kept}, status=401)
-    return form.page(SIGN_IN, offered=(), sso=False)
+    return sign_in_page(form, offered=())
+
+
+def sign_in_page(form: Form, offered: Sequence[Any]) -> tuple[str, int]:
+    """The page to sign in, with the providers of the account that is named."""
+    lacks_file, sso = unsent.lacks_file(form[unsent.FIELD]), providers.any_enabled()
+    return form.page(SIGN_IN, offered=offered, sso=sso, lacks_file=lacks_file)
 
 
 def recognise() -> None:

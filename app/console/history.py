@@ -5,6 +5,7 @@ from __future__ import annotations
 from flask import request
 from werkzeug.wrappers import Response as BaseResponse
 
+from app.audit.append import DELETE
 from app.console import guard, lists, places, signing
 from app.console.blueprint import blueprint
 from app.console.forms import Form, Page, told
@@ -54,4 +55,6 @@ def _page(account_id: str, name: str, record_id: str, form: Form) -> Page:
         shelf.collection.name, at["record_id"], listing.skip, lists.SIZE, by=shelf.by
     )
     listing.holding(found)
-    return form.page("console/audit/history.html", shelf=shelf, at=at, listing=listing, tell=tell)
+    deleted = listing.page == 1 and any(one["operation"] == DELETE for one in listing.items[:1])
+    context = {"shelf": shelf, "at": at, "listing": listing, "deleted": deleted}
+    return form.page("console/audit/history.html", tell=tell, **context)

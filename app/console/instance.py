@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from flask import render_template, request
 from werkzeug.wrappers import Response as BaseResponse
 
@@ -10,7 +12,7 @@ from app.accounts import tenants
 from app.accounts.models import SYSTEM_ACCOUNT_ID
 from app.auth import enrolment
 from app.auth import principal as principals
-from app.console import forms, guard, lists, people
+from app.console import forms, guard, lists, people, unsent
 from app.console.blueprint import blueprint
 from app.console.forms import Form, Page, told
 from app.errors import AppError, InvalidValues, problem
@@ -76,6 +78,7 @@ def suspend_or_resume_account(account_id: str, action: str) -> Page | BaseRespon
 @blueprint.post(f"{ONE_ACCOUNT}/close")
 @public
 @guard.for_superadmins
+@unsent.shows_form
 def close_account(account_id: str) -> Page | BaseResponse:
     """Close an account whose slug was typed."""
     account, form = tenants.get(account_id), forms.sent("slug")
@@ -93,7 +96,7 @@ def close_account(account_id: str) -> Page | BaseResponse:
 def _account_page(account_id: str, form: Form) -> Page:
     account = tenants.get(account_id)
     listing = lists.asked_for("console.show_account", account_id=account.id)
-    listing.holding(users.page(account.id, listing.asked))
+    listing.searched(partial(users.page, account.id), partial(users.place, account.id))
     is_system = account.id == SYSTEM_ACCOUNT_ID
     return form.page(
         "console/accounts/one.html", account=account, listing=listing, is_system=is_system
@@ -106,7 +109,7 @@ def _account_page(account_id: str, form: Form) -> Page:
 def show_users() -> str:
     """The users of all accounts."""
     listing = lists.asked_for("console.show_users")
-    listing.holding(users.page(None, listing.asked))
+    listing.searched(partial(users.page, None), partial(users.place, None))
     return render_template("console/users/list.html", listing=listing)
 
 

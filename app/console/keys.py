@@ -25,7 +25,7 @@ LOST = "If you did not copy it, revoke it and make another."
 def show_keys() -> str:
     """The keys that the caller may see."""
     caller, listing = guard.known_caller(), lists.asked_for("console.show_keys")
-    listing.holding(api_keys.page(listing.skip, lists.SIZE, by=caller))
+    listing.holding(api_keys.page(listing.skip, lists.SIZE, by=caller, most=listing.most))
     makers = {key.created_by for key in listing.items}
     emails = {one: people.get(caller.one_account(), one).email for one in makers}
     return render_template("console/keys/list.html", listing=listing, emails=emails)

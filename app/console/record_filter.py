@@ -90,6 +90,17 @@ def offered(access: Access) -> Mapping[str, Field]:
     return {name: one for name, one in access.comparable.items() if one.filterable}
 
 
+def is_quick(form: FilterForm, access: Access) -> bool:
+    """Whether an index finds what the form asks for, or nothing is asked."""
+    rows = [(form[f"field_{n}"], form[f"op_{n}"]) for n in range(form.rows)]
+    by_index = any(
+        name == "id" or ((field := access.definition.declared.get(name)) and field.indexed)
+        for name, operator in rows
+        if operator == "="
+    )
+    return by_index or not form.built
+
+
 def asked() -> FilterForm:
     """The filter that the page's address names."""
     values = {"filter": _text("filter")}

@@ -13,12 +13,13 @@ from app.console.places import Shelf
 from app.console.record_form import RecordForm
 from app.console.records import COLLECTION, tell, text_of
 from app.errors import AppError, Conflict, Forbidden, PreconditionFailed
-from app.records import service
+from app.records import history, service
 from app.records.views import Shown
 from app.rest import public
 
 NEW = f"{COLLECTION}/new"
 RECORD = f"{COLLECTION}/<uuid:record_id>"
+DELETED = "The record is deleted."
 CHANGED = (
     "Somebody else has changed this record meanwhile. Below is what you typed;"
     " save again to write it over."
@@ -114,7 +115,20 @@ def delete_record(account_id: str, name: str, record_id: str) -> Page | BaseResp
         form.values |= refused.values
         form.problem, form.status = refused.problem, refused.status
         return _one(shelf, record_id, record, form)
-    return told("The record is deleted.", "console.show_records", **shelf.at)
+    return told(DELETED, "console.show_records", **shelf.at, deleted=record_id)
+
+
+@blueprint.post(f"{RECORD}/revive")
+@public
+@guard.for_admins
+@guard.steady
+def revive_record(account_id: str, name: str, record_id: str) -> BaseResponse:
+    """Undo a deletion, by making the record anew."""
+    shelf, form = places.shelf(account_id, name), Form()
+    signing.sign(shelf, form)
+    made = history.revive(shelf.collection.name, record_id.lower(), by=shelf.by)
+    at = {**shelf.at, "record_id": made["id"]}
+    return told("The record is there again, under a new id.", "console.show_record", **at)
 
 
 def _record(shelf: Shelf, record_id: str) -> Shown | None:

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from functools import partial
 
-import sqlalchemy as sa
 from flask import url_for
 
-from app import clock, db
 from app.collections import access, definition
 from app.collections.definition import Definition
-from app.console import references
+from app.console import records, references
 from app.console.places import Place
 from app.errors import AppError
 from app.records import service
@@ -20,7 +18,7 @@ from app.rest import UuidPath
 
 MOST_FOUND = 6
 MOST_COLLECTIONS = 40
-LOOKED_AT, LEAST_OF_EACH = 8_000, 200  # records of all collections, and of one
+LOOKED_AT, LEAST_OF_EACH = 5_000, 200  # records of all collections, and of one
 
 
 @dataclass(frozen=True)
@@ -48,25 +46,15 @@ def _of(one: Definition, names: Sequence[str], text: str, place: Place, most: in
     oldest, expression = None, references.holding(text, names)
     asked: dict[str, list[str]] = {"id": [text.lower()]}
     if not UuidPath.accepts(text):
-        oldest = _moment_of(one, place.account.id, most)
-        bound = f" && created_at >= '{clock.iso(oldest)}'" if oldest else ""
-        asked = {"filter": [f"({expression}){bound}"]}
+        oldest, asked = records.moment_of(one, place.account.id, most), {"filter": [expression]}
+    search = partial(service.page, skip=0, limit=MOST_FOUND, count=False, by=place.by)
     try:
-        rows, _ = service.page(one.name, asked, skip=0, limit=MOST_FOUND, count=False, by=place.by)
+        rows, _ = search(one.name, asked, since=oldest)
     except AppError:  # too long a text for an expression; a rule that was closed meanwhile
         rows = []
     hits = [
         (references.label(row, names), url_for("console.show_record", record_id=row["id"], **at))
         for row in rows
     ]
-    rest = url_for("console.show_records", filter=expression, **at)
+    rest = url_for("console.show_records", filter=expression, look="all", **at)
     return Some(one.name, hits, rest, most if oldest else None)
-
-
-def _moment_of(one: Definition, account_id: str, place: int) -> datetime | None:
-    """When the record was made that has so many newer ones; None where there are fewer."""
-    table = one.table.c
-    made = sa.select(table.created_at).where(table.account_id == account_id)
-    newest = made.order_by(table.created_at.desc(), table.id.asc())
-    found: datetime | None = db.connection().scalar(newest.offset(place).limit(1))
-    return found

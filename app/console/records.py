@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
+from functools import partial
 from typing import Any
 
 import orjson
@@ -12,9 +14,11 @@ from flask import redirect, render_template, request, url_for
 from markupsafe import Markup
 from werkzeug.wrappers import Response as BaseResponse
 
+from app import counting
 from app.accounts import tenants
 from app.collections import definition
 from app.collections.access import Access
+from app.collections.definition import Definition
 from app.console import guard, lists, places, record_filter, references
 from app.console.blueprint import blueprint
 from app.console.lists import Listing
@@ -22,14 +26,13 @@ from app.console.places import Shelf
 from app.console.record_filter import FilterForm
 from app.errors import AppError
 from app.records import service
-from app.rest import public
+from app.rest import UuidPath, public
 
 HOME = "/console/records"
 ACCOUNT = f"{HOME}/<uuid:account_id>"
 COLLECTION = f"{ACCOUNT}/<name>"
 USUAL_COLUMNS = 5
 DEFAULT_SORT = "-created_at"
-MOST_COUNTED = 1_000  # unless all are asked for
 
 
 @dataclass(frozen=True)
@@ -80,6 +83,8 @@ def show_records(account_id: str, name: str) -> tuple[str, int]:
     if access is not None:
         context |= _listed(shelf, access, form)
     opened = shelf.opened(shelf.collection)
+    deleted = request.args.get("deleted", "") if "create" in opened else ""
+    context["deleted"] = deleted if UuidPath.accepts(deleted) else None
     return form.page("console/records/list.html", shelf=shelf, opened=opened, **context)
 
 
@@ -87,11 +92,9 @@ def _listed(shelf: Shelf, access: Access, form: FilterForm) -> dict[str, Any]:
     listing = lists.asked_for("console.show_records", **shelf.at)
     columns, sort = _columns(access), request.args.get("sort", "").replace("\0", "")[:200]
     chosen = columns if "column" in request.args else []
-    listing.filters = {**form.kept, **_said(sort=sort, column=chosen, count=_whole())}
+    listing.filters = {**form.kept, **_said(sort=sort, column=chosen)}
     try:
         listing.holding(_found(shelf, access, form, listing, sort))
-        if not _whole():
-            listing.counted_to(MOST_COUNTED)
     except AppError as error:
         form.refused(error)
     sort = sort or DEFAULT_SORT
@@ -114,7 +117,9 @@ def _said(**values: Any) -> dict[str, Any]:
 def _found(
     shelf: Shelf, access: Access, form: FilterForm, listing: Listing, sort: str
 ) -> tuple[list[Any], int]:
-    asked = {"filter": [form.build(access)], "sort": [sort]}
+    asked, since = {"filter": [form.build(access)], "sort": [sort]}, None
+    if not (record_filter.is_quick(form, access) and _is_sorted_by_index(access, sort)):
+        since = listing.from_newest(partial(moment_of, shelf.collection, shelf.account.id))
     rows, total = service.page(
         shelf.collection.name,
         asked,
@@ -122,13 +127,25 @@ def _found(
         limit=lists.SIZE,
         count=True,
         by=shelf.by,
-        most=None if _whole() else MOST_COUNTED,
+        most=listing.most,
+        since=since,
     )
     return rows, total or 0
 
 
-def _whole() -> str | None:
-    return "all" if request.args.get("count") == "all" else None
+def _is_sorted_by_index(access: Access, sort: str) -> bool:
+    name = (sort or DEFAULT_SORT).removeprefix("-")
+    field = access.definition.declared.get(name)
+    return name in ("id", "created_at") or bool(field and field.indexed)
+
+
+def moment_of(collection: Definition, account_id: str, newer: int) -> datetime | None:
+    """When the record was made that has so many newer ones; None where there are fewer."""
+    table = collection.table.c
+    found: datetime | None = counting.place(
+        table.created_at, [table.account_id == account_id], newer
+    )
+    return found
 
 
 def _columns(access: Access) -> list[str]:
@@ -172,5 +189,6 @@ def tell(value: Any, longest: int = 60) -> str:
 
 def text_of(value: Any) -> str:
     """A value in its JSON form as a text."""
-    # JSON of a record is passed through unread.
-    return orjson.dumps(value).decode() if isinstance(value, orjson.Fragment) else str(value)
+    # JSON of a record is passed through unread; that of its history has been read.
+    is_json = isinstance(value, orjson.Fragment | dict | list)
+    return orjson.dumps(value).decode() if is_json else str(value)

@@ -43,7 +43,7 @@ from app.console import (
 )
 from app.console.blueprint import blueprint
 from app.console.forms import Form, Page
-from app.errors import AppError
+from app.errors import AppError, Unauthorized
 from app.rest import public
 from app.sso import service as providers
 
@@ -53,6 +53,9 @@ AREAS = (
     *(webhooks, deliveries, workflows, workflow_instances, work),
     *(dashboard, search, settings, operation),
 )
+
+
+NOT_SIGNED_IN = "You are not signed in yet. Do so in the other tab first."
 
 
 @blueprint.get("/")
@@ -87,12 +90,16 @@ def sign_in() -> BaseResponse | Page:
 def submit_sign_in() -> BaseResponse | Page:
     """Begin a session."""
     form = forms.sent("account", "email", "password", "next", unsent.FIELD)
+    going = unsent.target(form[unsent.FIELD])
+    if "signed_in" in request.form:  # by a provider, in another tab
+        if going and guard.caller():
+            return redirect(going, 307)
+        return _sign_in_page(form.refused(Unauthorized(NOT_SIGNED_IN)))
     account = form["account"] or account_of_host()
     try:
         user = auth.check_password(account, form["email"], form["password"], guard.origin())
     except AppError as error:
         return _sign_in_page(form.refused(error))
-    going = unsent.target(form[unsent.FIELD])
     if going:
         return guard.begin_session(user, going, 307)
     target = guard.local_target(form["next"]) or url_for("console.show_home")
@@ -103,7 +110,7 @@ def _sign_in_page(form: Form) -> Page:
     settings = config.current()
     only = settings.single_tenant_account if settings.single_tenant else None
     _, offered = providers.offered(form["account"] or only)
-    return form.page(guard.SIGN_IN, offered=offered, sso=providers.any_enabled())
+    return guard.sign_in_page(form, offered)
 
 
 @blueprint.post("/console/sign-out")

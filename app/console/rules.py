@@ -13,7 +13,7 @@ from app import stamps
 from app.collections import population, service, trials
 from app.collections.definition import FIELD_LISTS, OPERATIONS, Definition
 from app.collections.models import Collection
-from app.console import guard, rule_help, rules_form
+from app.console import guard, rule_help, rules_form, unsent
 from app.console.blueprint import blueprint
 from app.console.collections import ONE_COLLECTION, found
 from app.console.excerpts import excerpt
@@ -45,6 +45,7 @@ def show_rules(collection_id: str) -> Page:
 @blueprint.post(f"{RULES}/preview")
 @public
 @guard.for_superadmins
+@unsent.shows_form
 def preview_rules(collection_id: str) -> Page:
     """The editor with what its rules would change."""
     row, form = service.find(collection_id), rules_form.sent()

@@ -7,22 +7,23 @@ from dataclasses import dataclass
 from typing import Any
 
 import sqlalchemy as sa
-from flask import render_template, request, url_for
+from flask import render_template, url_for
 
 from app import db
 from app.accounts.models import Account, User
 from app.auth import principal as principals
 from app.auth.models import ApiKey
 from app.collections import access, definition
-from app.console import guard, record_search
+from app.console import guard, lists, record_search
 from app.console.blueprint import blueprint
-from app.console.lists import LONGEST_SEARCH
+from app.console.lists import Listing
 from app.console.places import Place
 from app.rest import public
 from app.webhooks.models import Webhook
 from app.workflows.models import Workflow
 
 SHOWN = 5
+OF_SUPERADMINS = {"account": "Account, for its records"}
 LOOKED_AT = 2_000  # rows of each kind, the newest; records have a bound of their own
 
 
@@ -52,31 +53,28 @@ class Found:
 @guard.steady
 def show_search() -> str:
     """What is found of a text."""
-    text = _typed("search")[:LONGEST_SEARCH]
-    place, unknown = _place()
-    found = list(_found(text, place)) if text and not unknown else []
+    superadmin = guard.known_caller().is_superadmin
+    listing = lists.asked_for("console.show_search", texts=OF_SUPERADMINS if superadmin else None)
+    text, place = listing.search, _place(listing)
+    found = list(_found(text, place)) if text and not listing.errors else []
     return render_template(
         "console/search.html",
+        listing=listing,
         search=text,
         place=place,
-        account=_typed("account"),
-        unknown=unknown,
         found=[one for one in found if one.hits or one.looked_at],
     )
 
 
-def _typed(name: str) -> str:
-    return request.args.get(name, "").replace("\0", "").strip()[:200]
-
-
-def _place() -> tuple[Place | None, bool]:
-    """The account to search in, None for all; and whether one was named that is not there."""
-    caller, named = guard.known_caller(), _typed("account")
+def _place(listing: Listing) -> Place | None:
+    """The account to search in, None for all."""
+    caller, named = guard.known_caller(), listing.filters.get("account")
     if not caller.is_superadmin:
-        return (Place(caller.account, caller) if caller.account else None), False
+        return Place(caller.account, caller) if caller.account else None
     account = principals.account_named(named) if named else None
-    place = Place(account, caller.acting_in(account)) if account else None
-    return place, bool(named) and account is None
+    if named and account is None:
+        listing.errors["account"] = ["There is no such active account."]
+    return Place(account, caller.acting_in(account)) if account else None
 
 
 def _found(text: str, place: Place | None) -> Iterator[Found]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from flask import render_template
 from werkzeug.wrappers import Response as BaseResponse
 
@@ -24,7 +26,8 @@ ONE_INVITATION = "/console/team/invitations/<uuid:invitation_id>"
 def show_team() -> str:
     """The users of the account."""
     listing = lists.asked_for("console.show_team")
-    listing.holding(users.page(guard.own_account(), listing.asked))
+    mine = guard.own_account()
+    listing.searched(partial(users.page, mine), partial(users.place, mine))
     return render_template("console/team/list.html", listing=listing)
 
 
@@ -35,7 +38,8 @@ def show_invitations() -> str:
     """Whom the account has invited."""
     listing = lists.asked_for("console.show_invitations", {"status": invitations.STATES})
     status = listing.filters.get("status")
-    listing.holding(invitations.page(guard.own_account(), listing.skip, lists.SIZE, status))
+    place = (guard.own_account(), listing.skip, lists.SIZE)
+    listing.holding(invitations.page(*place, status, listing.most))
     return render_template("console/team/invitations.html", listing=listing)
 
 

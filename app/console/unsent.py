@@ -2,12 +2,14 @@
 
 What was typed goes with the page to sign in, encrypted. The browser then sends it on to where it
 was going (307), where its page is shown filled in, with all writing refused: nothing happens
-before its sender has seen it again.
+before its sender has seen it again. Who signs in by a provider does so in another tab, and comes
+back to send it on.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 import orjson
 from cryptography.fernet import InvalidToken
@@ -22,18 +24,25 @@ FIELD = "unsent"
 LONGEST = 200_000
 NOT_YET = "You were signed out meanwhile. Nothing is done yet: look through the form and send it."
 UNKEPT = ("csrf_token", FIELD)
+View = TypeVar("View", bound=Callable[..., Any])
+
+
+def shows_form(view: View) -> View:
+    """Mark what takes a form of another page, and shows it again when it is refused."""
+    view.shows_form = True  # type: ignore[attr-defined]
+    return view
 
 
 def kept() -> str | None:
     """What was just sent, for the page to sign in; None where no page can show it again."""
-    if request.method != "POST" or request.files or not _has_page():
+    if request.method != "POST" or not (_shows_form() or _has_page()):
         return None
     values = [
         (name, value)
         for name, value in request.form.items(multi=True)
         if name not in UNKEPT and "password" not in name
     ]
-    told = orjson.dumps([FIELD, request.full_path.rstrip("?"), values])
+    told = orjson.dumps([FIELD, request.full_path.rstrip("?"), values, bool(request.files)])
     return crypto.encrypt(told.decode()) if len(told) <= LONGEST else None
 
 
@@ -41,6 +50,12 @@ def target(text: str) -> str | None:
     """The address that what was kept was going to."""
     found = _read(text)
     return found[0] if found else None
+
+
+def lacks_file(text: str) -> bool:
+    """Whether a file was sent along, which no page can keep."""
+    found = _read(text)
+    return found is not None and found[2]
 
 
 def shown_again() -> Any:
@@ -54,6 +69,11 @@ def shown_again() -> Any:
         return current_app.ensure_sync(view)(**(request.view_args or {}))
 
 
+def _shows_form() -> bool:
+    view = current_app.view_functions[request.endpoint or ""]
+    return getattr(view, "shows_form", False)
+
+
 def _has_page() -> bool:
     # A button's address has none, and what it does might be more than writing.
     try:
@@ -63,9 +83,9 @@ def _has_page() -> bool:
     return True
 
 
-def _read(text: str) -> tuple[str, list[tuple[str, str]]] | None:
+def _read(text: str) -> tuple[str, list[tuple[str, str]], bool] | None:
     try:
-        kind, path, values = orjson.loads(crypto.decrypt(text))
+        kind, path, values, with_file = orjson.loads(crypto.decrypt(text))
     except (InvalidToken, ValueError):
         return None
-    return (path, values) if kind == FIELD else None
+    return (path, values, with_file) if kind == FIELD else None

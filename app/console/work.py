@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import sqlalchemy as sa
 from flask import render_template
 from werkzeug.wrappers import Response as BaseResponse
 
-from app import config, db, jobs
+from app import config, counting, db, jobs
 from app.accounts.models import Account
 from app.console import guard, lists
 from app.console.blueprint import blueprint
@@ -19,6 +20,7 @@ from app.rest import public
 from app.webhooks.models import DELIVERIES
 
 JOBS = "/console/jobs"
+PENDING, FAILED, DONE = STORED = ("pending", "failed", "done")
 STATES = ("waiting", "running", "failed", "done")
 
 
@@ -57,37 +59,61 @@ def _state() -> Any:
 
 
 def _jobs(listing: Listing) -> tuple[list[Any], int]:
-    where = []
-    if listing.filters.get("status"):
-        where.append(_state() == listing.filters["status"])
-    if listing.filters.get("kind"):
-        where.append(TABLE.c.kind == listing.filters["kind"])
-    counted = sa.select(sa.func.count()).select_from(TABLE).where(*where)
-    chosen = sa.select(TABLE, _state().label("state"), Account.name).outerjoin(
-        Account, Account.id == TABLE.c.account_id
+    status, kind = listing.filters.get("status"), listing.filters.get("kind")
+    stored = [status] if status in (FAILED, DONE) else [PENDING] if status else STORED
+    where = [_state() == status] if status and stored == [PENDING] else []
+    where += [TABLE.c.kind == kind] if kind else []
+    if not where:
+        return _page(_newest(stored, listing.skip + lists.SIZE), listing), _number(stored, listing)
+    listing.from_newest(lambda newer: _place(stored, newer))
+    found = _newest(stored, listing.looked_at).where(*where)
+    return _page(found, listing), counting.count(found.subquery(), (), listing.most)
+
+
+def _newest(stored: Sequence[str], most: int | None) -> sa.Select[Any]:
+    """Of each status the jobs that its index finds first."""
+    keys = (TABLE.c.account_id, TABLE.c.id)
+    each = (
+        sa.select(*keys).where(TABLE.c.status == one).order_by(TABLE.c.due_at.desc()).limit(most)
+        for one in stored
     )
-    page = chosen.where(*where).order_by(TABLE.c.due_at.desc(), TABLE.c.id)
-    found = db.connection().execute(page.offset(listing.skip).limit(lists.SIZE)).all()
-    return list(found), db.connection().scalar(counted) or 0
+    some = sa.union_all(*(sa.select(one.subquery()) for one in each)).subquery()
+    its = sa.and_(TABLE.c.account_id == some.c.account_id, TABLE.c.id == some.c.id)
+    chosen = sa.select(TABLE, _state().label("state"), Account.name).join_from(some, TABLE, its)
+    return chosen.outerjoin(Account, Account.id == TABLE.c.account_id)
 
 
-def _figures() -> dict[str, int]:
-    state, number = _state(), sa.func.count()
-    counted = sa.select(state.label("state"), number).group_by("state")
+def _page(found: sa.Select[Any], listing: Listing) -> list[Any]:
+    page = found.order_by(TABLE.c.due_at.desc(), TABLE.c.id)
+    return list(db.connection().execute(page.offset(listing.skip).limit(lists.SIZE)))
+
+
+def _number(stored: Sequence[str], listing: Listing) -> int:
+    return sum(counting.count(TABLE, [TABLE.c.status == one], listing.most) for one in stored)
+
+
+def _place(stored: Sequence[str], newer: int) -> Any:
+    places = (counting.place(TABLE.c.due_at, [TABLE.c.status == one], newer) for one in stored)
+    return next((place for place in places if place is not None), None)
+
+
+def _figures() -> dict[str, str]:
+    pending = sa.select(_state().label("state")).where(TABLE.c.status == PENDING)
+    some = pending.limit(lists.MOST_COUNTED + 1).subquery()
+    counted = sa.select(some.c.state, sa.func.count()).group_by(some.c.state)
     of_jobs = {row[0]: row[1] for row in db.connection().execute(counted)}
     now, table = db.database_now(), DELIVERIES.c
-    begun = table.claim > sa.func.coalesce(table.last_claim, 0)
-    due = sa.select(
-        number.filter(table.due_at <= now),
-        number.filter(table.due_at > now, begun),
-        number.filter(table.due_at > now, ~begun),
-    ).where(table.due_at.is_not(None))
-    waiting, running, retrying = db.connection().execute(due).one()
-    return {
+    due, begun = table.due_at <= now, table.claim > sa.func.coalesce(table.last_claim, 0)
+    found = {
         "Jobs waiting": of_jobs.get("waiting", 0),
         "Jobs running": of_jobs.get("running", 0),
-        "Jobs failed": of_jobs.get("failed", 0),
-        "Deliveries due": waiting,
-        "Deliveries with a worker": running,
-        "Deliveries to be retried": retrying,
+        "Jobs failed": _bounded(TABLE, TABLE.c.status == FAILED),
+        "Deliveries due": _bounded(DELIVERIES, due),
+        "Deliveries with a worker": _bounded(DELIVERIES, table.due_at > now, begun),
+        "Deliveries to be retried": _bounded(DELIVERIES, table.due_at > now, ~begun),
     }
+    return {name: lists.told(number) for name, number in found.items()}
+
+
+def _bounded(table: Any, *where: Any) -> int:
+    return counting.count(table, where, lists.MOST_COUNTED)

@@ -10,15 +10,16 @@ from flask import render_template
 from werkzeug.wrappers import Response as BaseResponse
 
 from app import clock
-from app.console import guard, lists, places, workflow_form
+from app.console import forms, guard, lists, places, workflow_form
 from app.console.blueprint import blueprint
 from app.console.forms import told
+from app.console.lists import Listing
 from app.console.places import Place
 from app.console.workflows import ACCOUNT
 from app.errors import Conflict, NotFound
 from app.rest import public
 from app.workflows import instances, service
-from app.workflows.models import HOOK, STATES
+from app.workflows.models import FAILED, HOOK, STATES
 
 INSTANCES = f"{ACCOUNT}/instances"
 INSTANCE = f"{INSTANCES}/<uuid:instance_id>"
@@ -33,17 +34,39 @@ def show_instances(account_id: str) -> str:
     place = places.found(account_id)
     known = service.page({}, 0, MOST, by=place.by)[0]
     known += service.page({}, 0, MOST, by=place.by, kind=HOOK)[0]
-    choices = {"workflow": [one.id for one in known], "status": STATES}
+    choices: lists.Choices = {"workflow": {one.id: one.name for one in known}, "status": STATES}
     listing = lists.asked_for("console.show_instances", choices, **place.at)
     chosen = listing.filters
     wanted = {"workflow_id": chosen.get("workflow"), "status": chosen.get("status")}
-    listing.holding(instances.page(wanted, listing.skip, lists.SIZE, by=place.by))
+    listing.holding(
+        instances.page(wanted, listing.skip, lists.SIZE, by=place.by, most=listing.most)
+    )
     return render_template(
         "console/workflows/instances.html",
         place=place,
         listing=listing,
+        failed=_failed(listing, place),
         known={one.id: one for one in known},
     )
+
+
+def _failed(listing: Listing, place: Place) -> Listing:
+    """How many have failed, of the workflow that is chosen or of all."""
+    wanted = {"workflow_id": listing.filters.get("workflow"), "status": FAILED}
+    found = instances.page(wanted, 0, 1, by=place.by, most=lists.MOST_COUNTED)
+    return Listing(listing.endpoint, listing.at).holding(found)
+
+
+@blueprint.post(f"{INSTANCES}/resume")
+@public
+@guard.for_admins
+def resume_instances(account_id: str) -> BaseResponse:
+    """Have all instances go on that failed: of one workflow, or of all."""
+    place, workflow = places.found(account_id), forms.text("workflow")[: lists.LONGEST]
+    count = instances.resume_all({"workflow_id": workflow.lower() or None}, by=place.by)
+    notice = f"{count} instances go on where they failed. Load this page again to see how far."
+    at = {**place.at, "workflow": workflow or None}
+    return told(notice if count else "None had failed.", "console.show_instances", **at)
 
 
 @blueprint.get(INSTANCE)

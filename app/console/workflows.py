@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 from flask import redirect, render_template, url_for
 from werkzeug.wrappers import Response as BaseResponse
 
 from app import config
-from app.accounts import tenants
+from app.accounts import people, tenants
 from app.console import guard, lists, places, workflow_form
 from app.console.blueprint import blueprint
 from app.console.forms import Form, Page, told
 from app.console.places import Place
-from app.errors import AppError
+from app.errors import AppError, NotFound
 from app.rest import public
 from app.workflows import hooks, service
 from app.workflows.models import HOOK, Workflow
@@ -102,8 +105,7 @@ def change_workflow(account_id: str, kind: str, workflow_id: str) -> Page | Base
         change(workflow_id, workflow_form.body(form, kind), by=place.by)
     except AppError as error:
         faults = workflow_form.faults(error, form)
-        wrong = workflow_form.refused(form, error)
-        return wrong.page(ONE_PAGE, place=place, workflow=workflow, kind=kind, faults=faults)
+        return _page(place, workflow, workflow_form.refused(form, error), faults)
     return _told(f"The {kind} is saved.", place, kind, workflow_id)
 
 
@@ -146,5 +148,13 @@ def _told(notice: str, place: Place, kind: str, workflow_id: str) -> BaseRespons
     return told(notice, "console.show_workflow", **at)
 
 
-def _page(place: Place, workflow: Workflow, form: Form) -> Page:
-    return form.page(ONE_PAGE, place=place, workflow=workflow, kind=workflow.kind, faults=[])
+def _page(place: Place, workflow: Workflow, form: Form, faults: Sequence[Any] = ()) -> Page:
+    about = {"place": place, "workflow": workflow, "kind": workflow.kind, "faults": faults}
+    return form.page(ONE_PAGE, owner=_owner(workflow), **about)
+
+
+def _owner(workflow: Workflow) -> str | None:
+    try:
+        return people.get(workflow.owner_home, workflow.owner_id).email
+    except NotFound:
+        return None

@@ -77,7 +77,7 @@ def of(
     checked = [*by.stamps, *definition.stamps, *asked.conditions.stamps]
     where = [*store.scope(definition, by.account_id, access.where), *asked.conditions.where]
     statement = _statement(definition, where, asked, skip, limit)
-    bound = {**access.parameters, **asked.conditions.bound}
+    bound = {**access.parameters, **asked.conditions.bound, **stamps.parameters(checked)}
     chosen = statement.add_columns(*stamps.columns(checked))
     rows = db.connection().execute(chosen, bound).all()
     width = len(asked.results) + 2

@@ -102,13 +102,19 @@ def parts(keys: Sequence[Key], walk: Walk) -> list[Part]:
     return found
 
 
-def whole(keys: Sequence[Key]) -> list[Part]:
-    """A list that is read from its start, as ranges."""
-    first = keys[0]
-    if first.indexed and first.nullable and first.descending:
-        # An index holds nulls behind all values; read backwards it would begin with them.
-        return list(_from_end(keys, False))
-    return [Part([], [key.ordered() for key in keys])]
+@dataclass(frozen=True)
+class Whole:
+    """A list that is read from its start."""
+
+    keys: tuple[Key, ...]
+
+    def __call__(self) -> list[Part]:
+        """It as ranges."""
+        first = self.keys[0]
+        if first.indexed and first.nullable and first.descending:
+            # An index holds nulls behind all values; read backwards it would begin with them.
+            return list(_from_end(self.keys, False))
+        return [Part([], [key.ordered() for key in self.keys])]
 
 
 def answer(

@@ -99,8 +99,7 @@ def _by_expression(
 def _stored(collection: Definition, asked: Question) -> Row | None:
     if asked.record_id is None:
         return None
-    scoped = store.scope(collection, asked.account_id)
-    row = store.read_one(collection, scoped, asked.record_id, ())
+    row = store.read_one(collection, asked.account_id, asked.record_id, ())
     if row is None:
         raise NotFound(changes.NO_RECORD)
     return row

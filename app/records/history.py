@@ -2,7 +2,7 @@
 
 All of it comes from the audit log, read backwards from the record as it stands: so what was changed
 while nothing was audited cannot be told, but spoils nothing else. A deleted record keeps its
-history; it is not restored, as its id and whatever referred to it are gone for good.
+history; it can be made anew under another id, as its own and whatever referred to it are gone.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from app.collections import masking
 from app.collections.access import Access
 from app.collections.definition import Definition
 from app.collections.fields import SYSTEM_FIELDS, Field
-from app.errors import InvalidValues, NotFound
+from app.errors import Conflict, InvalidValues, NotFound
 from app.records import past as pasts
 from app.records import query, store
 from app.records import service as records
@@ -104,6 +104,24 @@ def restore(
     # Once more through JSON, as stored texts of JSON are shown without being parsed.
     body = orjson.loads(orjson.dumps(body))
     return records.patch(collection, record_id, body, if_match=if_match, by=by)
+
+
+def revive(collection: str, record_id: str, *, by: Principal) -> records.Shown:
+    """Make a deleted record anew, with its last values and an id of its own.
+
+    For whoever could delete it. Raises Conflict where it is there, and what making one raises.
+    """
+    definition = _checked(collection, by)
+    past, _ = _within_reach(definition, record_id, "delete", by, pasts.last_entries)
+    if past.present is not None:
+        raise Conflict("This record is not deleted.")
+    state = past.last() or {}
+    body: State = {
+        name: field.shown(state[name])
+        for name, field in definition.fields.items()
+        if state.get(name) is not None
+    }
+    return records.create(collection, orjson.loads(orjson.dumps(body)), by=by)
 
 
 def deletable(collection: str, record_id: str, *, by: Principal) -> tuple[Definition, bool]:

@@ -25,7 +25,8 @@ DEFAULT_SORT = "-created_at"
 MOST_SORT_KEYS = 8
 MOST_VALUES = 100
 PAGING = {"skip", "limit", "page", "page_size", "include_total", "include_count", "sort", "fields"}
-OWN = PAGING | {"filter", "expand", *cursor.DIRECTIONS}
+DIRECTIONS = frozenset(cursor.DIRECTIONS)
+OWN = PAGING | {"filter", "expand"} | DIRECTIONS
 
 
 @dataclass(frozen=True)
@@ -37,6 +38,8 @@ class Conditions:
     """What the conditions are to be run with."""
     stamps: Collection[Stamp]
     """What must be unchanged for the conditions to be still allowed."""
+    kept: bool
+    """Whether the same request finds the very same conditions again."""
 
 
 @dataclass(frozen=True)
@@ -48,6 +51,11 @@ class Query:
     names: Sequence[str]
     expanded: Mapping[str, Branch]
     walk: Walk | None
+
+    @property
+    def kept(self) -> bool:
+        """Whether the same request finds the very same conditions and order again."""
+        return self.conditions.kept and all(isinstance(k.expression, sa.Column) for k in self.keys)
 
     @property
     def order_by(self) -> Sequence[Any]:
@@ -67,13 +75,25 @@ def parse(access: Access, parameters: Mapping[str, Sequence[str]]) -> Query:
     one = {name: texts[-1] for name, texts in parameters.items() if texts}
     keys = _sort(access, one.get("sort"), found)
     names, expanded = shape_of(access, one.get("fields"), one.get("expand"), found)
-    asked = sorted((name, sorted(texts)) for name, texts in parameters.items() if name not in OWN)
-    asked_too = [asked, one.get("filter", "").strip()]
-    binding = cursor.binding(access.definition, access.caller.account_id, keys, asked_too)
-    walk = cursor.read(one, keys, binding, found) if keys else None
+    walk = (
+        _walk(access, parameters, keys, found) if keys and not DIRECTIONS.isdisjoint(one) else None
+    )
     if found:
         raise InvalidValues(found)
     return Query(conditions, keys, names, expanded, walk)
+
+
+def _walk(
+    access: Access,
+    parameters: Mapping[str, Sequence[str]],
+    keys: Sequence[Key],
+    found: list[dict[str, Any]],
+) -> Walk | None:
+    one = {name: texts[-1] for name, texts in parameters.items() if texts}
+    asked = sorted((name, sorted(texts)) for name, texts in parameters.items() if name not in OWN)
+    asked_too = [asked, one.get("filter", "").strip()]
+    binding = cursor.binding(access.definition, access.caller.account_id, keys, asked_too)
+    return cursor.read(one, keys, binding, found)
 
 
 def shape_of(
@@ -98,19 +118,20 @@ def conditions_of(
     text = _one(parameters, "filter") or ""
     node = _filter(access, text, found)
     if node is None:
-        return Conditions(where, {}, ())
+        return Conditions(where, {}, (), not where)
     compiled = accesses.filter_condition(access, node)
     bound = compiled.parameters(access.asker)
     led_to = definitions.led_to(access.definition, text)
     stamps = {stamp for one in led_to for stamp in one.stamps}
-    return Conditions([*where, compiled.expression], bound, stamps)
+    kept = not where and accesses.is_kept(node)
+    return Conditions([*where, compiled.expression], bound, stamps, kept)
 
 
 def _filter(access: Access, text: str, found: list[dict[str, Any]]) -> rules.Node | None:
     if not text.strip():
         return None
     try:
-        return rules.condition(text, accesses.filter_scope(access))
+        return accesses.filter_node(access, text)
     except rules.RuleError as error:
         found.append(problem("filter", "filter_invalid", str(error), position=error.position))
         return None

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from datetime import datetime
 from typing import Any
 
 from sqlalchemy.exc import DBAPIError
@@ -39,23 +40,27 @@ def page(
     count: bool,
     by: Principal,
     most: int | None = None,
+    since: datetime | None = None,
 ) -> tuple[list[dict[str, Any]], int | None]:
     """The records that the caller may list, and how many there are in all.
 
-    Where there are more than `most`, the number is one beyond it.
+    Where there are more than `most`, the number is one beyond it. `since` leaves older ones out.
     """
     access, asked = _asked(collection, parameters, by)
     definition = access.definition
+    recent = [] if since is None else [definition.table.c.created_at >= since]
     rows, total = store.read_page(
         definition,
-        [*store.scope(definition, by.account_id, access.where), *asked.conditions.where],
-        cursor.whole(asked.keys),
+        by.account_id,
+        [*access.narrowing, *asked.conditions.where, *recent],
+        cursor.Whole(tuple(asked.keys)),
         skip,
         limit,
         count,
         [*by.stamps, *definition.stamps, *asked.stamps],
         {**access.parameters, **asked.conditions.bound},
         most,
+        kept=asked.kept and not recent,
     )
     return _listed(rows, access, asked), total
 
@@ -104,9 +109,9 @@ def get(
     names, tree = query.shape_of(access, fields, expanded, found)
     if found:
         raise InvalidValues(found)
-    scoped = store.scope(definition, by.account_id, access.where)
     checked = [*by.stamps, *definition.stamps, *set(expand.stamps_of(tree))]
-    row = store.read_one(definition, scoped, record_id, checked, access.parameters)
+    asked = (by.account_id, record_id, checked, access.where, access.parameters)
+    row = store.read_one(definition, *asked)
     if row is None:
         raise changes.missing(access)
     shown = views.whole(row, access).only(names)

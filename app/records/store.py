@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import orjson
@@ -16,6 +16,7 @@ from app.stamps import Stamp
 
 Row = Mapping[str, Any]
 NONE: Mapping[str, Any] = {}
+ACCOUNT: Any = sa.bindparam("_account")
 
 
 class Part(NamedTuple):
@@ -25,7 +26,7 @@ class Part(NamedTuple):
     order_by: Sequence[Any]
 
 
-def scope(definition: Definition, account_id: str | None, where: Any = None) -> list[Any]:
+def scope(definition: Definition, account_id: Any, where: Any = None) -> list[Any]:
     """The rows that a caller may reach: those of one account (None: of all), narrowed by access."""
     table = definition.table
     inside = [table.c.account_id == account_id] if account_id is not None else []
@@ -34,16 +35,17 @@ def scope(definition: Definition, account_id: str | None, where: Any = None) -> 
 
 def read_one(
     definition: Definition,
-    scoped: Sequence[Any],
+    account_id: str | None,
     record_id: str,
     checked: Sequence[Stamp],
+    where: Any = None,
     parameters: Mapping[str, Any] = NONE,
 ) -> Row | None:
     """One record, in the statement that also checks the stamps. Raises Stale."""
-    table = definition.table
-    statement = sa.select(*definition.selected, *stamps.columns(checked))
-    chosen = statement.where(*scoped, table.c.id == record_id)
-    row = db.connection().execute(chosen, parameters).first()
+    tables = tuple(stamp.table for stamp in checked)
+    statement = definition.kept.get(_one, definition, account_id is None, where, tables)
+    bound = {"_account": account_id, "_id": record_id, **parameters, **stamps.parameters(checked)}
+    row = db.connection().execute(statement, bound).first()
     if row is None:
         return None
     width = len(definition.selected)
@@ -51,21 +53,52 @@ def read_one(
     return dict(zip(definition.columns, row[:width], strict=True))
 
 
+def _one(
+    definition: Definition, anywhere: bool, where: Any, tables: tuple[str, ...]
+) -> sa.Select[Any]:
+    statement = sa.select(*definition.selected, *stamps.columns_of(tables))
+    scoped = scope(definition, None if anywhere else ACCOUNT, where)
+    return statement.where(*scoped, definition.table.c.id == sa.bindparam("_id"))
+
+
 def read_page(
     definition: Definition,
+    account_id: str | None,
     where: Sequence[Any],
-    parts: Sequence[Part],
+    parts: Callable[[], Sequence[Part]],
     skip: int,
     limit: int,
     count: bool,
     checked: Sequence[Stamp],
     parameters: Mapping[str, Any] = NONE,
     most: int | None = None,
+    *,
+    kept: bool = False,
 ) -> tuple[list[Row], int | None]:
     """A page and the total, in the statement that also checks the stamps. Raises Stale.
 
-    Where there are more than `most`, no more than one beyond it is counted.
+    Where there are more than `most`, no more than one beyond it is counted. What is `kept` comes
+    with the very same conditions and parts again, so its statement is.
     """
+    tables = tuple(stamp.table for stamp in checked)
+    asked = (definition, account_id is None, tuple(where), parts, count, most, tables)
+    statement = definition.kept.get(_paged, *asked) if kept else _paged(*asked)
+    place = {"_account": account_id, "_skip": skip, "_limit": limit, "_most": skip + limit}
+    bound = {**place, **parameters, **stamps.parameters(checked)}
+    rows, facts = _found(definition, statement, checked, bound, 1)
+    return rows, facts[0]
+
+
+def _paged(
+    definition: Definition,
+    anywhere: bool,
+    narrowed: tuple[Any, ...],
+    parts: Callable[[], Sequence[Part]],
+    count: bool,
+    most: int | None,
+    tables: tuple[str, ...],
+) -> sa.Select[Any]:
+    where = [*scope(definition, None if anywhere else ACCOUNT), *narrowed]
     total: Any = sa.null()
     if count:
         counted: Any = definition.table
@@ -75,9 +108,9 @@ def read_page(
             counted, where_counted = some.limit(most + 1).subquery(), ()
         total = sa.select(sa.func.count()).select_from(counted).where(*where_counted)
         total = total.scalar_subquery()
-    page = _page(definition, where, parts, skip + limit).offset(skip).limit(limit)
-    rows, facts = _read(definition, page, checked, parameters, total.label("total"))
-    return rows, facts[0]
+    skip, limit, reached = (sa.bindparam(n, type_=sa.Integer) for n in ("_skip", "_limit", "_most"))
+    page = _page(definition, where, parts(), reached).offset(skip).limit(limit)
+    return _beside(page, [total.label("total"), *stamps.columns_of(tables)])
 
 
 def read_parts(
@@ -90,11 +123,11 @@ def read_parts(
 ) -> list[Row]:
     """The first rows of a list, in the statement that also checks the stamps. Raises Stale."""
     page = _page(definition, where, parts, limit).limit(limit)
-    return _read(definition, page, checked, parameters)[0]
+    return _read(definition, page, checked, parameters)
 
 
 def _page(
-    definition: Definition, where: Sequence[Any], parts: Sequence[Part], most: int
+    definition: Definition, where: Sequence[Any], parts: Sequence[Part], most: Any
 ) -> sa.Select[Any]:
     """The rows of parts of a list, which follow each other; of each no more than `most`."""
     rows = sa.select(*definition.selected)
@@ -119,7 +152,7 @@ def read_among(
     """
     reached = (*scoped, _among(definition.table.c.id, record_ids))
     chosen = sa.select(*definition.selected).where(*reached)
-    return _read(definition, chosen, checked, parameters)[0]
+    return _read(definition, chosen, checked, parameters)
 
 
 def _read(
@@ -127,19 +160,33 @@ def _read(
     chosen: sa.Select[Any],
     checked: Sequence[Stamp],
     parameters: Mapping[str, Any],
-    *facts: Any,
-) -> tuple[list[Row], Sequence[Any]]:
+) -> list[Row]:
+    """What was chosen, in a statement that tells of the stamps also where nothing is found."""
+    statement = _beside(chosen, stamps.columns(checked))
+    bound = {**parameters, **stamps.parameters(checked)}
+    return _found(definition, statement, checked, bound, 0)[0]
+
+
+def _beside(chosen: sa.Select[Any], facts: Sequence[Any]) -> sa.Select[Any]:
     """What was chosen, and facts that stand beside it: also where nothing is found."""
     once, page = sa.select(sa.literal(1).label("one")).subquery(), chosen.subquery()
-    beside = [*facts, *stamps.columns(checked)]
-    joined = once.outerjoin(page, sa.true())
-    statement = sa.select(*page.c, *beside).select_from(joined)
+    return sa.select(*page.c, *facts).select_from(once.outerjoin(page, sa.true()))
+
+
+def _found(
+    definition: Definition,
+    statement: sa.Select[Any],
+    checked: Sequence[Stamp],
+    parameters: Mapping[str, Any],
+    facts: int,
+) -> tuple[list[Row], Sequence[Any]]:
+    """The rows of a statement of `_beside`, and its facts but for the stamps. Raises Stale."""
     rows = db.connection().execute(statement, parameters).all()
     width = len(definition.columns)
-    stamps.check(rows[0][width + len(facts) :], checked)
+    stamps.check(rows[0][width + facts :], checked)
     id = list(definition.columns).index("id")
     found = [row[:width] for row in rows] if rows[0][id] is not None else []
-    return _rows(definition, found), rows[0][width : width + len(facts)]
+    return _rows(definition, found), rows[0][width : width + facts]
 
 
 def lock(

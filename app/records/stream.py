@@ -64,7 +64,8 @@ def opened(
     connection = _connected()
     with ExitStack() as failed:
         failed.callback(connection.close)
-        stream = Stream(connection, connection.execute(statement, parameters), names)
+        bound = {**parameters, **stamps.parameters(checked)}
+        stream = Stream(connection, connection.execute(statement, bound), names)
         stream.start(checked)
         failed.pop_all()
     return stream

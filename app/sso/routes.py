@@ -13,7 +13,7 @@ from werkzeug.wrappers import Response as BaseResponse
 from app import rest
 from app.auth.answers import origin
 from app.auth.guard import account_of_request
-from app.rest import public
+from app.rest import of_any_account, public
 from app.sso import codes, schemas, service, sign_in
 from app.sso.answers import (
     answer_provider,
@@ -63,6 +63,7 @@ def _form(properties: dict[str, Any], example: dict[str, str]) -> dict[str, Any]
 @blueprint.response(200, schemas.Started, example=schemas.STARTED)
 @blueprint.fails(400)
 @public
+@of_any_account
 def authorize_for_client(body: dict[str, Any], provider_name: str) -> Any:
     """Begin an OAuth sign-in for a client application.
 
@@ -88,6 +89,7 @@ def authorize_for_client(body: dict[str, Any], provider_name: str) -> Any:
 @blueprint.response(200, schemas.ProviderSignedIn, example=schemas.SIGNED_IN)
 @blueprint.fails(400, 401, 403, 429)
 @public
+@of_any_account
 def end_for_client(body: dict[str, Any], provider_name: str) -> Response:
     """End an OAuth sign-in without a browser's redirect.
 
@@ -109,6 +111,7 @@ def end_for_client(body: dict[str, Any], provider_name: str) -> Response:
 @blueprint.response(200, schemas.ProviderSignedIn, example=schemas.SIGNED_IN)
 @blueprint.fails(400, 429)
 @public
+@of_any_account
 def exchange(body: dict[str, Any]) -> Response:
     """Trade the one-time code of a sign-in for tokens, within 60 seconds, once."""
     return answer_provider(
@@ -124,6 +127,7 @@ def exchange(body: dict[str, Any]) -> Response:
 @blueprint.alt_response(302, description=TO_PROVIDER)
 @blueprint.fails(400, 404)
 @public
+@of_any_account
 def begin_saml(args: dict[str, Any]) -> Any:
     """Begin a SAML sign-in: a redirect, or its address to who accepts JSON only.
 
@@ -143,6 +147,7 @@ def begin_saml(args: dict[str, Any]) -> Any:
 @blueprint.response(200, content_type="application/samlmetadata+xml", description="XML.")
 @blueprint.fails(400, 404)
 @public
+@of_any_account
 def get_saml_metadata(args: dict[str, Any]) -> Response:
     """Get our metadata as a service provider, for the identity provider of an account."""
     from app.sso import saml  # large: where it is used only
@@ -159,6 +164,7 @@ def get_saml_metadata(args: dict[str, Any]) -> Response:
 @blueprint.response(200, schemas.ProviderSignedIn, example=schemas.SIGNED_IN)
 @blueprint.fails(400, 401, 403, 404, 429)
 @public
+@of_any_account
 def end_saml_for_client(body: dict[str, Any]) -> Response:
     """End a SAML sign-in with a response that the client application was posted."""
     names = ("relay_state", "relay_state_too", "RelayState")
@@ -177,6 +183,7 @@ def end_saml_for_client(body: dict[str, Any]) -> Response:
 @browsers.response(302, description=TO_PROVIDER)
 @browsers.fails(400)
 @public
+@of_any_account
 def begin_oauth(args: dict[str, Any], provider: str) -> BaseResponse:
     """Begin an OAuth sign-in in a browser."""
     return begin(OAUTH, provider, BROWSER, args)
@@ -187,6 +194,7 @@ def begin_oauth(args: dict[str, Any], provider: str) -> BaseResponse:
 @browsers.response(302, description=TO_CLIENT)
 @browsers.fails(400, 401, 403, 429)
 @public
+@of_any_account
 def end_oauth(args: dict[str, Any], provider: str) -> BaseResponse:
     """End an OAuth sign-in: where the provider returns the browser to."""
     return go_on(sign_in.end_oauth(_returned(provider, args), cookie_of, origin()))
@@ -197,6 +205,7 @@ def end_oauth(args: dict[str, Any], provider: str) -> BaseResponse:
 @browsers.response(302, description=TO_CLIENT)
 @browsers.fails(400, 401, 403, 413, 415, 422, 429)
 @public
+@of_any_account
 def end_oauth_by_form(provider: str) -> BaseResponse:
     """End an OAuth sign-in whose provider posts a form, as Apple does."""
     form = _sent(("code", "state", "error", "iss", "user"))
@@ -208,6 +217,7 @@ def end_oauth_by_form(provider: str) -> BaseResponse:
 @browsers.response(302, description=TO_PROVIDER)
 @browsers.fails(400)
 @public
+@of_any_account
 def begin_saml_in_browser(args: dict[str, Any], provider: str) -> BaseResponse:
     """Begin a SAML sign-in in a browser."""
     return begin(SAML, provider, BROWSER, args)
@@ -221,6 +231,7 @@ def begin_saml_in_browser(args: dict[str, Any], provider: str) -> BaseResponse:
 @browsers.response(302, description=TO_CLIENT)
 @browsers.fails(400, 401, 403, 413, 415, 429)
 @public
+@of_any_account
 def consume_assertion(args: dict[str, Any], provider: str) -> BaseResponse:
     """End a SAML sign-in: where the identity provider posts its response to."""
     name = service.named_provider(SAML, provider)

@@ -11,7 +11,7 @@ import sqlalchemy as sa
 import structlog
 from cryptography.fernet import InvalidToken
 
-from app import crypto, db, events
+from app import crypto, db, events, tenancy
 from app.accounts.models import SYSTEM_ACCOUNT_ID, Account
 from app.auth import principal as principals
 from app.auth.principal import Principal
@@ -201,7 +201,8 @@ def offered(reference: str | None) -> tuple[Account | None, list[ProviderSetting
     levels = [account.id, SYSTEM_ACCOUNT_ID]
     order = (ProviderSetting.priority.desc(), ProviderSetting.id)
     chosen = sa.select(ProviderSetting).where(ProviderSetting.account_id.in_(levels))
-    rows = list(db.db.session.scalars(chosen.where(ProviderSetting.enabled).order_by(*order)))
+    with tenancy.across_accounts():
+        rows = list(db.db.session.scalars(chosen.where(ProviderSetting.enabled).order_by(*order)))
     rows.sort(key=lambda row: row.account_id != account.id)
     kept = {(row.category, row.provider_name): row for row in reversed(rows)}
     return account, sorted(kept.values(), key=lambda row: (-row.priority, row.id))
@@ -210,7 +211,8 @@ def offered(reference: str | None) -> tuple[Account | None, list[ProviderSetting
 def any_enabled() -> bool:
     """Whether anybody at all may sign in by a provider."""
     enabled = sa.select(ProviderSetting.id).where(ProviderSetting.enabled).limit(1)
-    return db.db.session.scalar(enabled) is not None
+    with tenancy.across_accounts():
+        return db.db.session.scalar(enabled) is not None
 
 
 def account_named(reference: str | None) -> Account | None:
@@ -245,7 +247,8 @@ def _effective(account_id: str, provider: Provider, tried: bool) -> ProviderSett
             sa.and_(sa.literal(tried), ProviderSetting.account_id == account_id),
         ),
     )
-    return db.db.session.scalar(chosen.order_by(own_first).limit(1))
+    with tenancy.across_accounts():
+        return db.db.session.scalar(chosen.order_by(own_first).limit(1))
 
 
 def _split(provider: Provider, config: Mapping[str, Any]) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from typing import Any
 import orjson
 import sqlalchemy as sa
 
-from app import clock, db, jobs
+from app import clock, counting, db, jobs
 from app.accounts.models import PII_GROUP
 from app.auth.principal import Principal
 from app.errors import Conflict, NotFound
@@ -30,17 +30,24 @@ Row = Mapping[Any, Any]
 
 
 def page(
-    wanted: Mapping[str, Any], skip: int, limit: int, *, by: Principal
+    wanted: Mapping[str, Any], skip: int, limit: int, *, by: Principal, most: int | None = None
 ) -> tuple[list[Shown], int]:
-    """Deliveries, newest first, and how many there are.
+    """Deliveries, newest first, and how many there are (more than `most` are one beyond it).
 
-    `wanted` may name account_id, webhook_id, status, event, from_date and to_date.
+    `wanted` may name account_id, webhook_id, status, event, from_date, to_date, and with `after`
+    the id of a delivery that all others are newer than.
     """
     mine = [*_visible(by), *_wanted(wanted)]
-    total = db.connection().scalar(sa.select(sa.func.count()).select_from(DELIVERIES).where(*mine))
+    total = counting.count(DELIVERIES, mine, most)
     chosen = _with_last_attempt().where(*mine).order_by(DELIVERIES.c.id.desc())
     found = db.connection().execute(chosen.offset(skip).limit(limit)).mappings()
-    return [_shown(row, by) for row in found], total or 0
+    return [_shown(row, by) for row in found], total
+
+
+def place(newer: int, *, by: Principal) -> str | None:
+    """The id of the delivery that has so many newer ones, for `after`; None where none has."""
+    found: str | None = counting.place(DELIVERIES.c.id, _visible(by), newer)
+    return found
 
 
 def _visible(by: Principal) -> list[Any]:
@@ -57,6 +64,8 @@ def _wanted(wanted: Mapping[str, Any]) -> Iterator[Any]:
         yield table.id >= db.first_id(wanted["from_date"])
     if wanted.get("to_date"):
         yield table.id < db.first_id(wanted["to_date"])
+    if wanted.get("after"):
+        yield table.id > wanted["after"]
 
 
 def get(webhook: Webhook, delivery_id: str, *, by: Principal) -> Shown:

@@ -11,7 +11,7 @@ import sqlalchemy as sa
 from cryptography.fernet import InvalidToken
 from sqlalchemy.dialects import postgresql, sqlite
 
-from app import chain, clock, config, crypto, db, jobs, leases
+from app import chain, clock, config, crypto, db, jobs, leases, tenancy
 from app.webhooks.models import (
     ATTEMPTS,
     DELIVERED,
@@ -184,7 +184,7 @@ def record(account_id: str, results: Sequence[Result]) -> None:
     groups: dict[Outcome, list[Work]] = {}
     for result in results:
         groups.setdefault(outcome(result), []).append(result.work)
-    with db.transaction() as session:
+    with tenancy.in_account(account_id), db.transaction() as session:
         session.execute(_new_attempts(), [attempt_row(result) for result in results])
         for found, group in groups.items():
             for held in _held(account_id, group):

@@ -14,7 +14,7 @@ import structlog
 from flask import current_app
 from sqlalchemy.exc import DBAPIError
 
-from app import actor, chain, db, jobs
+from app import actor, chain, db, jobs, tenancy
 from app.workflows import queue, schedules
 from app.workflows.run import Run
 from app.workflows.slots import Slots
@@ -78,7 +78,7 @@ class Dispatcher:
         threading.Thread(target=self._serve, args=[row], daemon=True).start()
 
     def _serve(self, row: Any) -> None:
-        with self._app.app_context():
+        with self._app.app_context(), tenancy.in_account(row.account_id):
             try:
                 Run(row, self._slots).carry_out(self._stop)
             except (queue.Lost, DBAPIError) as error:

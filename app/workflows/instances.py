@@ -7,7 +7,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from app import db, jobs
+from app import counting, db, jobs
 from app.auth.principal import Principal
 from app.collections import masking
 from app.errors import Conflict, NotFound
@@ -28,15 +28,14 @@ LISTED = [one for one in INSTANCES.c if one.name != "position"]
 
 
 def page(
-    wanted: Mapping[str, Any], skip: int, limit: int, *, by: Principal
+    wanted: Mapping[str, Any], skip: int, limit: int, *, by: Principal, most: int | None = None
 ) -> tuple[list[Shown], int]:
-    """Instances, newest first, and how many there are.
+    """Instances, newest first, and how many there are (more than `most` are one beyond it).
 
     `wanted` may name kind, workflow_id, status, from_date and to_date.
     """
     mine = [*_visible(by), *_wanted(wanted)]
-    counted = sa.select(sa.func.count()).select_from(INSTANCES).where(*mine)
-    total = db.connection().scalar(counted) or 0
+    total = counting.count(INSTANCES, mine, most)
     chosen = sa.select(*LISTED).where(*mine).order_by(INSTANCES.c.id.desc())
     rows = db.connection().execute(chosen.offset(skip).limit(limit)).mappings()
     return [_shown(row, by) for row in rows], total
@@ -49,6 +48,24 @@ def failed(limit: int, *, by: Principal) -> Sequence[Any]:
     chosen = sa.select(*told, Workflow.name).outerjoin(Workflow, sa.and_(*its))
     mine = chosen.where(*_visible(by), INSTANCES.c.status == FAILED)
     return db.connection().execute(mine.order_by(INSTANCES.c.id.desc()).limit(limit)).all()
+
+
+def failed_of(accounts: Sequence[str], limit: int) -> Sequence[Any]:
+    """The newest instances that failed in some accounts, those of each found by its index."""
+    table = INSTANCES.c
+    each = [
+        sa.select(table.account_id, table.id, table.workflow_id, table.completed_at)
+        .where(table.account_id == account_id, table.status == FAILED)
+        .order_by(table.id.desc())
+        .limit(limit)
+        for account_id in accounts
+    ]
+    if not each:
+        return ()
+    rows = sa.union_all(*(sa.select(one.subquery()) for one in each)).subquery()
+    its = (Workflow.account_id == rows.c.account_id, Workflow.id == rows.c.workflow_id)
+    chosen = sa.select(rows, Workflow.name).outerjoin(Workflow, sa.and_(*its))
+    return db.connection().execute(chosen.order_by(rows.c.id.desc()).limit(limit)).all()
 
 
 def get(instance_id: str, *, by: Principal) -> Shown:

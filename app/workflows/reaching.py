@@ -14,7 +14,7 @@ from typing import Any
 
 from flask import current_app
 
-from app import config, db, stamps
+from app import config, db, stamps, tenancy
 from app.errors import AppError, Forbidden
 from app.workflows import kept, outside, queue, versions
 from app.workflows.control import Failed, Outcome
@@ -100,8 +100,10 @@ def _together(calls: Sequence[Callable[[], Any]]) -> list[Any]:
     results: list[Any] = ["The service failed."] * len(calls)
     app = current_app._get_current_object()  # type: ignore[attr-defined]
 
+    whose = tenancy.current()
+
     def carry_out(index: int) -> None:
-        with app.app_context():
+        with app.app_context(), tenancy.about(whose):
             try:
                 results[index] = calls[index]()
             except outside.Failed as error:

@@ -11,7 +11,7 @@ from flask import Response
 from app import rest
 from app.accounts.schemas import ACCOUNT, USER
 from app.auth.guard import principal
-from app.rest import account_admin, page_of, public
+from app.rest import account_admin, of_any_account, page_of, public
 from app.workflows import service
 from app.workflows.models import TRIGGERS, Workflow
 
@@ -273,6 +273,7 @@ def trigger_workflow(body: dict[str, Any], workflow_id: str) -> dict[str, Any]:
 @callers.response(202, StartedInstance, example=STARTED)
 @callers.fails(400)
 @public
+@of_any_account
 def trigger_by_webhook(body: dict[str, Any], token: str) -> dict[str, Any]:
     """Start the workflow of a token, which is the credential.
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from sqlalchemy.exc import DBAPIError
 
-from app import actor, chain, clock, config, db, stamps
+from app import actor, chain, clock, config, db, stamps, tenancy
 from app.auth.principal import Principal
 from app.errors import UNAVAILABLE, AppError
 from app.workflows import control, kept, outside, queue, reaching, versions, waiting
@@ -132,6 +132,7 @@ class Run:
         id, email = found.user_id or "", found.email
         who = actor.Actor(id, email, found.name or email, request_id=self.id)
         actor.be(lambda: who)
+        tenancy.be(lambda: found.tenancy)
         return found
 
     def rendering(self, place: Place) -> Rendering:

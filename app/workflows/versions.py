@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import sqlalchemy as sa
 
-from app import db, stamps
+from app import db, stamps, tenancy
 from app.auth import principal as principals
 from app.auth.principal import Principal
 from app.errors import Forbidden
@@ -62,7 +62,8 @@ def current_owner(account_id: str, home: str, user_id: str) -> Principal:
     """The same as known for certain at this moment. Raises Forbidden."""
     try:
         found = owner(account_id, home, user_id)
-        stamps.verify(found.stamps)
+        with tenancy.about(found.tenancy):
+            stamps.verify(found.stamps)
     except (Forbidden, stamps.Stale):
         with stamps.reloading():
             return owner(account_id, home, user_id)

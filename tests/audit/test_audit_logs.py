@@ -11,7 +11,7 @@ import pytest
 import sqlalchemy as sa
 from flask import Flask
 
-from app import clock, db
+from app import clock, db, tenancy
 from app.accounts import service as accounts
 from app.accounts.models import PII_GROUP, User
 from app.audit import append, checkpoints, service, transfer
@@ -189,6 +189,15 @@ def test_an_export_verifies_without_the_service(
     options = ["--file", str(file), "--checkpoint", str(lines)]
     found = app.test_cli_runner().invoke(args=["audit", "verify", *options])
     assert found.exit_code == 0, found.output
+    one = cast.alice.account_id
+    answer_of_one = cast.root.get(f"audit-logs/export?format={format}&account_id={one}")
+    file.write_bytes(answer_of_one.data)
+    assert {c.fault for c in alone.verify(alone.read(str(file)), kept, None, one).values()} == {
+        None
+    }
+    for name in (one, one.upper()):  # of all the checkpoints, those of others say nothing of it
+        mine = ["audit", "verify", *options, "--account", name]
+        assert app.test_cli_runner().invoke(args=mine).exit_code == 0
     file.write_bytes(answer.data.replace(b"col_posts", b"col_ports", 1))
     found = app.test_cli_runner().invoke(args=["audit", "verify", *options])
     assert found.exit_code == 1
@@ -209,6 +218,9 @@ def test_the_command_verifies_the_database(app: Flask, cast: Cast) -> None:
     found = app.test_cli_runner().invoke(args=["audit", "verify"])
     assert found.exit_code == 0
     assert found.output.count("valid: ") == 3
+    found = app.test_cli_runner().invoke(args=["audit", "verify", "--account", "nobody"])
+    assert (found.exit_code, "neither an account nobody" in found.output) == (1, True)
+    assert cast.root.get("audit-logs/verify?account_id=nobody").status_code == 404
     assert "3 checkpoints" in app.test_cli_runner().invoke(args=["audit", "checkpoint"]).output
     assert "0 checkpoints" in app.test_cli_runner().invoke(args=["audit", "checkpoint"]).output
     assert cast.root.get("audit-logs/checkpoints").json["total"] == 3
@@ -291,7 +303,11 @@ def test_the_database_refuses_changes(app: Flask, cast: Cast) -> None:
         else:
             statements.append("INSERT OR REPLACE INTO audit_log SELECT * FROM audit_log LIMIT 1")
         for statement in statements:
-            with pytest.raises(sa.exc.DBAPIError, match="append-only"), db.transaction() as session:
+            with (
+                pytest.raises(sa.exc.DBAPIError, match="append-only"),
+                tenancy.as_owner(),
+                db.transaction() as session,
+            ):
                 session.execute(sa.text(statement))
     assert verified(cast.root)["valid"]
 

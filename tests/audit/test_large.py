@@ -5,18 +5,20 @@ from __future__ import annotations
 import multiprocessing
 import resource
 import time
+from contextlib import closing
 from functools import partial
 from multiprocessing.connection import Connection
 from typing import Any
 
+import psycopg2
 import pytest
-import sqlalchemy as sa
 from flask import Flask
 
 from app import actor, clock, config, create_app, db
 from app.audit import append, entries, service
 from app.auth.principal import Principal
 from bench.audit import server_seconds
+from tests.sql import statements
 
 ACCOUNTS = [f"019a9f00-0000-7000-8000-00000000000{i}" for i in range(3)]
 USERS = [f"019a9f00-0000-7000-8000-0000000000f{i}" for i in range(4)]
@@ -49,7 +51,10 @@ def fill(first: int, last: int) -> None:
                 append.note(ACCOUNTS[n % 3], *place, [("title", None, f"number {n} {i}")])
     actor.reset()
     if db.db.engine.dialect.name == "postgresql":
-        db.connection().exec_driver_sql("VACUUM ANALYZE audit_log")
+        url = db.db.engine.url.set(drivername="postgresql")
+        with closing(psycopg2.connect(url.render_as_string(hide_password=False))) as owner:
+            owner.autocommit = True
+            owner.cursor().execute("VACUUM ANALYZE audit_log")
 
 
 def first_page(asked: dict[str, Any]) -> int:
@@ -71,14 +76,11 @@ def fastest(asked: dict[str, Any]) -> float:
 
 def plan_of(app: Flask, asked: dict[str, Any]) -> str:
     """How the database reads a first page."""
-    sent: list[Any] = []
-    told = (db.db.engine, "before_cursor_execute", lambda *args: sent.append(args[2:4]))
-    sa.event.listen(*told)
-    first_page(asked)
-    sa.event.remove(*told)
-    ((statement, parameters),) = [one for one in sent if "audit_log" in one[0]]
+    with statements(app) as sent:
+        first_page(asked)
+    (statement,) = [one for one in sent if "audit_log" in one]
     explain = "EXPLAIN" if db.db.engine.dialect.name == "postgresql" else "EXPLAIN QUERY PLAN"
-    rows = db.connection().exec_driver_sql(f"{explain} {statement}", parameters)
+    rows = db.connection().exec_driver_sql(f"{explain} {statement}", statement.parameters)
     return "\n".join(str(row) for row in rows)
 
 

@@ -7,8 +7,10 @@ import shutil
 import subprocess
 import threading
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
@@ -64,6 +66,17 @@ class Visit:
             "new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))"
         )
 
+    @property
+    def wants_pictures(self) -> bool:
+        """Whether somebody wants to look, too: TEST_PICTURES names a folder for pictures."""
+        return "TEST_PICTURES" in os.environ
+
+    def picture(self, name: str) -> None:
+        """Take a picture of the whole page, where pictures are wanted."""
+        if folder := os.environ.get("TEST_PICTURES"):
+            path = Path(folder, f"{name.replace('/', '-')}.png")
+            self.page.screenshot(path=path, full_page=True)
+
     def check_fits(self) -> None:
         """Nothing sticks out at the side of the window."""
         out = self.page.evaluate("document.documentElement.scrollWidth - window.innerWidth")
@@ -82,7 +95,8 @@ class Visit:
         """Nobody is kept from using the page, as far as axe-core can tell."""
         if self.page.evaluate("typeof axe") == "undefined":
             self.page.evaluate(f"{axe};null")
-        run = f"axe.run({options}).then(found => found.violations)"
+        told = f'{{resultTypes: ["violations"], ...{options}}}'
+        run = f"axe.run({told}).then(found => found.violations)"
         violations = self.page.evaluate(run)
         found = [(one["id"], node["html"]) for one in violations for node in one["nodes"]]
         assert found == [], self.page.url
@@ -118,13 +132,20 @@ def live_cast(live_app: Flask) -> Cast:
 @pytest.fixture(scope="session")
 def live_server_url(live_app: Flask, live_cast: Cast) -> Iterator[str]:
     """The address of a server of the application."""
-    url: str = live_app.extensions["atrium.config"].base_url
-    server = make_server("127.0.0.1", urlsplit(url).port or 0, live_app, threaded=True)
-    serving = threading.Thread(target=server.serve_forever, daemon=True)
-    serving.start()
+    with serving(live_app) as url:
+        yield url
+
+
+@contextmanager
+def serving(app: Flask) -> Iterator[str]:
+    """A server of an application at the address that it knows."""
+    url: str = app.extensions["atrium.config"].base_url
+    server = make_server("127.0.0.1", urlsplit(url).port or 0, app, threaded=True)
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
     yield url
     server.shutdown()
-    serving.join()
+    thread.join()
     server.server_close()
 
 
@@ -156,19 +177,13 @@ def axe() -> str:
 
 @pytest.fixture
 def look(visit: Visit, axe: str) -> Callable[[str], None]:
-    """Checks the page as it is now, in every window, light and dark.
-
-    TEST_PICTURES names a folder for pictures of what it looks at, where they are wanted.
-    """
-    pictures = os.environ.get("TEST_PICTURES")
+    """Checks the page as it is now, in every window, light and dark."""
 
     def in_every_window(name: str) -> None:
         for scheme in ("light", "dark"):
             for size in (WIDE, NARROW):
                 visit.wear(scheme, size)
-                if pictures:
-                    picture = f"{name.replace('/', '-')}-{scheme}-{size['width']}.png"
-                    visit.page.screenshot(path=Path(pictures, picture), full_page=True)
+                visit.picture(f"{name}-{scheme}-{size['width']}")
                 visit.check_fits()
                 if size == NARROW:
                     visit.check_nothing_scrolls_sideways()
@@ -178,10 +193,26 @@ def look(visit: Visit, axe: str) -> Callable[[str], None]:
     return in_every_window
 
 
+# Marks a journey that has to lead to its end without scripts, too.
+WITHOUT_SCRIPTS_TOO = pytest.mark.parametrize(
+    "visit", [True, False], ids=["scripts", "no-scripts"], indirect=True
+)
+
+
 @pytest.fixture
-def visit(browser: Browser, live_server_url: str) -> Iterator[Visit]:
+def visit(
+    browser: Browser, live_server_url: str, request: pytest.FixtureRequest
+) -> Iterator[Visit]:
     """A new page in a browser without cookies."""
-    page = browser.new_page(base_url=live_server_url)
+    scripts = getattr(request, "param", True)
+    with visiting(browser, live_server_url, java_script_enabled=scripts) as visit:
+        yield visit
+
+
+@contextmanager
+def visiting(browser: Browser, url: str, **options: Any) -> Iterator[Visit]:
+    """A visit to a server, with a page that it is about to open."""
+    page = browser.new_page(base_url=url, **options)
     visit = Visit(page)
     page.add_init_script(TELL_VIOLATIONS)
     page.on("request", lambda r: visit.requested.append(r.url))

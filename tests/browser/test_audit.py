@@ -21,14 +21,9 @@ def pages(live_cast: Cast) -> Iterator[dict[str, str]]:
     root.patch(f"collections/{articles}", {"options": {"require_signature": True}})
     post = alice.get("records/posts").json["items"][0]["id"]
     alice.patch(f"records/posts/{post}", {"title": "another " * 20})
-    newest = root.get("audit-logs?limit=1").json["items"][0]["id"]
     records = f"/console/records/{alice.account_id}"
     yield {
-        "log": "/console/audit",
         "filtered": f"/console/audit?table_name=col_posts&record_id={post}",
-        "entry": f"/console/audit/{newest}",
-        "chains": "/console/audit/chains",
-        "history": f"{records}/posts/{post}/history",
         "signed": f"{records}/articles/new",
         "schema": f"/console/collections/{articles}/schema",
     }
@@ -43,7 +38,7 @@ def test_the_pages_fit_and_are_accessible(
     for name, address in pages.items():
         page.goto(address)
         look(name)
-    page.goto(pages["chains"])
+    page.goto("/console/audit/chains")
     page.get_by_role("button", name="Verify all").click()
     page.get_by_text("as they were written").wait_for()
     look("verified")

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 
 import pytest
 from playwright.sync_api import expect
 
-from tests.browser.conftest import NARROW, WIDE, Visit
+from tests.browser.conftest import NARROW, WIDE, WITHOUT_SCRIPTS_TOO, Visit
 from tests.builders import PASSWORD, Caller, Cast
 
 pytestmark = pytest.mark.browser
@@ -46,11 +47,33 @@ def test_sign_in_look_around_sign_out(visit: Visit, live_cast: Cast) -> None:
     visit.check_quiet_and_at_home()
 
 
+@WITHOUT_SCRIPTS_TOO
 def test_a_superadmin_sees_the_instance(visit: Visit, live_cast: Cast) -> None:
     sign_in(visit, live_cast.root)
     expect(visit.page.get_by_role("heading", level=1)).to_have_text("System")
     assert [figure(visit, name) for name in ("Accounts", "Users", "Records")] == ["2", "4", "3"]
-    assert visit.page.locator("tbody tr").all_inner_texts() == ["articles\t1\t0", "posts\t1\t3"]
+    rows = visit.page.get_by_role("region", name="Collections").locator("tbody tr")
+    assert rows.all_inner_texts() == ["articles\t1\t0", "posts\t1\t3"]
+    visit.check_quiet_and_at_home()
+
+
+@WITHOUT_SCRIPTS_TOO
+def test_a_viewer_makes_a_key_and_is_told_whom_to_ask(visit: Visit, live_cast: Cast) -> None:
+    page = visit.page
+    sign_in(visit, live_cast.bob)
+    expect(page.get_by_text("ask one of them for what you need")).to_be_visible()
+    page.get_by_role("link", name="API keys").click()
+    page.get_by_role("button", name="New key").click()
+    page.get_by_label("Name").fill("of bob")
+    page.get_by_role("button", name="Make the key").click()
+    expect(page.get_by_label("of bob")).to_have_value(re.compile("svc_sk_"))
+    page.get_by_role("link", name="Search").click()
+    page.get_by_role("searchbox").fill("of bob")
+    page.get_by_role("button", name="Search").click()
+    expect(page.get_by_role("region", name="API keys").get_by_role("link").first).to_be_visible()
+    page.goto("/console/team")
+    expect(page.get_by_text("This page is for admins")).to_be_visible()
+    visit.faults.clear()  # the refusal was meant
     visit.check_quiet_and_at_home()
 
 

@@ -7,10 +7,11 @@ from collections.abc import Callable, Iterator
 import pytest
 from playwright.sync_api import expect
 
-from tests.browser.conftest import Visit
+from tests.browser.conftest import WITHOUT_SCRIPTS_TOO, Visit
 from tests.browser.test_console import sign_in
 from tests.browser.test_people import fill, press
 from tests.builders import OPEN, Cast, make_collection, make_record
+from tests.console.furnished import BOOKS, LONG
 
 pytestmark = pytest.mark.browser
 
@@ -19,20 +20,6 @@ FILE = {
     "mimeType": "text/csv",
     "buffer": b"title,pages,lent\n" + b"The Dispossessed,387,true\n" * 600,
 }
-BOOKS = [
-    {"name": "title", "type": "text", "required": True},
-    {"name": "kind", "type": "text", "options": {"choices": ["novel", "poem"]}},
-    {"name": "pages", "type": "number", "options": {"integer": True}},
-    {"name": "lent", "type": "boolean"},
-    {"name": "bought", "type": "datetime"},
-    {"name": "printed", "type": "date"},
-    {"name": "contact", "type": "email", "pii": True},
-    {"name": "site", "type": "url"},
-    {"name": "more", "type": "json"},
-    {"name": "before", "type": "reference", "collection": "books"},
-    {"name": "loud", "type": "computed", "return_type": "text", "expression": "upper(title)"},
-]
-LONG = "a_very_long_word_without_any_place_to_break_it" * 4
 
 
 @pytest.fixture
@@ -47,6 +34,7 @@ def books(live_cast: Cast) -> Iterator[dict[str, str]]:
     assert live_cast.root.delete(f"collections/{made['id']}").status_code == 200
 
 
+@WITHOUT_SCRIPTS_TOO
 def test_from_a_new_collection_to_a_record_and_back(visit: Visit, live_cast: Cast) -> None:
     page = visit.page
     sign_in(visit, live_cast.root)
@@ -116,15 +104,10 @@ def test_new_pages_fit_and_keep_nobody_out(
     one, records = f"/console/collections/{books['id']}", f"/console/records/{books['acme']}"
     columns = "&".join(f"column={one['name']}" for one in BOOKS)
     paths = {
-        "new-collection": "/console/collections/new",
         "schema": f"{one}/schema",
-        "delete": f"{one}/delete",
-        "accounts": "/console/records",
-        "shelves": records,
         "list": f"{records}/books?{columns}&sort=pages",
         "filter": f"{records}/books?field_0=title&op_0=starts&value_0=F&field_1=pages&value_1=x",
         "import": f"{records}/books/import",
-        "new-record": f"{records}/books/new",
         "record": f"{records}/books/{books['second']}",
     }
     for name, path in paths.items():

@@ -9,7 +9,7 @@ import pytest
 from flask import Flask
 from playwright.sync_api import expect
 
-from tests.browser.conftest import WIDE, Visit
+from tests.browser.conftest import WIDE, WITHOUT_SCRIPTS_TOO, Visit
 from tests.browser.test_console import sign_in
 from tests.browser.test_people import fill, press
 from tests.builders import Cast, make_record
@@ -46,6 +46,7 @@ def check_in_a_common_window(visit: Visit) -> None:
     visit.wear("light", WIDE)
 
 
+@WITHOUT_SCRIPTS_TOO
 def test_an_admin_makes_a_webhook_and_follows_its_deliveries(
     visit: Visit, live_app: Flask, live_cast: Cast, receiver: Receiver
 ) -> None:
@@ -112,7 +113,7 @@ def test_every_page_of_webhooks_suits_everybody(
     press(visit, "Sign out")
     sign_in(visit, live_cast.root)
     run_jobs(live_app)
-    page.get_by_role("link", name="Jobs").click()
+    page.get_by_role("link", name="Jobs", exact=True).click()
     look("jobs")
     check_in_a_common_window(visit)
     page.get_by_role("link", name="Webhooks", exact=True).click()

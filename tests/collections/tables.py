@@ -7,7 +7,7 @@ from typing import Any
 import sqlalchemy as sa
 from flask import Flask
 
-from app import db
+from app import db, tenancy
 from app.collections import definition
 from app.collections.models import Collection, Revision
 
@@ -43,7 +43,7 @@ def agrees(table: sa.Table) -> list[str]:
 
 def wipe(app: Flask) -> None:
     """Forget every collection."""
-    with app.app_context(), db.transaction(changes_schema=True) as session:
+    with app.app_context(), tenancy.as_owner(), db.transaction(changes_schema=True) as session:
         for one in definition.everything():
             cascade = "" if db.db.engine.dialect.name == "sqlite" else " CASCADE"
             session.execute(sa.text(f'DROP TABLE "{one.table_name}"{cascade}'))

@@ -13,7 +13,7 @@ import sqlalchemy as sa
 from flask import Flask
 from werkzeug.test import TestResponse
 
-from app import db
+from app import db, tenancy
 from app.collections.models import Collection, Revision
 from tests.builders import Caller, Cast, make_collection, make_record
 from tests.collections.tables import inspected
@@ -41,7 +41,7 @@ def extend(root: Caller, made: dict[str, Any], *fields: dict[str, Any]) -> TestR
 
 
 def execute(app: Flask, statement: str) -> None:
-    with app.app_context(), db.transaction():
+    with app.app_context(), tenancy.as_owner(), db.transaction():
         db.connection().exec_driver_sql(statement)
 
 

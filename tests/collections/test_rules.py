@@ -552,11 +552,11 @@ def test_every_further_try_of_a_request_loads_anew(
     assert alice.get("records/posts").status_code == 200
     tries, read = [], store.read_page
 
-    def stale(*args: Any) -> Any:
+    def stale(*args: Any, **options: Any) -> Any:
         tries.append(args[0])
         if len(tries) < 4:
             raise stamps.Stale
-        return read(*args)
+        return read(*args, **options)
 
     monkeypatch.setattr(store, "read_page", stale)
     with statements(app) as sent:

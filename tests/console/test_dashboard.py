@@ -13,6 +13,7 @@ from app.webhooks.models import DELIVERIES, Webhook
 from app.workflows.models import INSTANCES
 from tests import builders
 from tests.builders import Cast
+from tests.console import furnished
 from tests.console.browser import Browser
 
 CLOSED = {"list_rule": None}
@@ -121,3 +122,18 @@ def test_the_dashboard_of_an_account_is_for_superadmins(
     viewer = Browser(app, cast.bob).get("").text
     assert "<svg" not in viewer
     assert "ask one of them" in viewer
+
+
+def test_superadmins_see_what_happens_and_fails_in_all_accounts(
+    app: Flask, cast: Cast, superadmin: Browser
+) -> None:
+    assert "No webhook and no workflow fails." in superadmin.get("").text
+    furnished.furnish(app, cast)
+    page = superadmin.get("").text
+    told = page.partition("What fails")[2].partition("Collections")[0]
+    assert re.search(r">failing<.*127\.0\.0\.1:9/.*of Acme since", told)
+    assert re.search(r">failed<.*Welcome whoever is new</a> of Acme", told)
+    assert f"/console/accounts/{cast.charlie.account_id}/dashboard" in told
+    made = int(re.findall(r'class="key made">(\d+) made', page)[0])
+    assert made >= 10
+    assert "at least" not in page

@@ -16,7 +16,7 @@ from app.auth import principal as principals
 from app.auth import service as auth
 from app.auth.service import Origin
 from app.collections import service as collections
-from app.console import records
+from app.console import lists
 from app.db import db, transaction
 from tests import builders
 from tests.builders import Cast
@@ -137,7 +137,7 @@ def test_what_is_dear_to_count_is_counted_when_asked(
     builders.make_collection(cast.root)
     batch = [{"title": f"t{n}"} for n in range(60)]
     assert cast.alice.post("records/posts/batch", {"records": batch}).status_code == 201
-    monkeypatch.setattr(records, "MOST_COUNTED", 30)
+    monkeypatch.setattr(lists, "MOST_COUNTED", 30)
     path = f"records/{cast.alice.account_id}/posts"
     first = admin.get(path).text
     assert "More than 30 records" in first
@@ -145,8 +145,41 @@ def test_what_is_dear_to_count_is_counted_when_asked(
     last = admin.get(f"{path}?page=3").text
     assert (len(ROW.findall(last)), 'rel="next"' in last) == (10, False)
     assert f'{path}?page=2">Previous' in last
-    (target,) = re.findall(r'<a href="([^"]*)">count them', first)
+    (target,) = re.findall(r'<a href="([^"]*)">Count them', first)
     counted = admin.client.get(html.unescape(target)).text
     assert ("60 records, sorted" in counted, "Page 1 of 3" in counted) == (True, True)
     assert "count=all" in re.findall(r'rel="next" href="([^"]*)"', counted)[0]
     assert "30 records, sorted" in admin.get(f"{path}?filter=title+<+'t36'").text
+
+
+def test_what_no_index_answers_is_looked_for_among_the_newest(
+    cast: Cast, admin: Browser, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    schema = [{"name": "title", "type": "text"}, {"name": "quick", "type": "text", "unique": True}]
+    builders.make_collection(cast.root, schema=schema)
+    batch = [{"title": f"t{n:02}", "quick": f"q{n:02}"} for n in range(40)]
+    for some in (batch[:10], batch[10:]):
+        assert cast.alice.post("records/posts/batch", {"records": some}).status_code == 201
+    monkeypatch.setattr(lists, "LOOKED_AT", 29)
+    path = f"records/{cast.alice.account_id}/posts"
+    for quick in ("", "?sort=quick", "?field_0=quick&op_0=%3D&value_0=q00", "?sort=id"):
+        assert "were looked at" not in admin.get(path + quick).text, quick
+    for dear in ("sort=title", "field_0=title&op_0=starts&value_0=t0"):
+        first = admin.get(f"{path}?{dear}").text
+        assert "only the newest 29 were looked at" in first
+        assert ">t00<" not in first
+        (target,) = re.findall(r'<a href="([^"]*)">Look at all', first)
+        whole = admin.client.get(html.unescape(target)).text
+        assert (">t00<" in whole, "were looked at" in whole) == (True, False)
+
+
+def test_users_are_searched_among_the_newest(
+    app: Flask, cast: Cast, admin: Browser, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for n in range(5):
+        builders.make_user(app, cast.alice.account_id, f"new{n}@acme.example")
+    monkeypatch.setattr(lists, "LOOKED_AT", 5)
+    found = admin.get("team?search=alice").text
+    assert ("Nothing here matches" in found, "were looked at" in found) == (True, True)
+    assert len(ROW.findall(admin.get("team?search=alice&look=all").text)) == 1
+    assert len(ROW.findall(admin.get("team?search=new").text)) == 5

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import io
 import re
+from typing import Any
 
 import pytest
 from flask import Flask
+from flask.testing import FlaskClient
 from sqlalchemy.exc import OperationalError
 from werkzeug.test import TestResponse
 
@@ -13,8 +16,9 @@ from app import crypto
 from app.auth import service as auth
 from app.console import home
 from tests import builders
-from tests.builders import Cast
+from tests.builders import Caller, Cast
 from tests.console.browser import Browser, alert, sign_in, token
+from tests.console.furnished import PROVIDER
 
 GIVEN = {"X-Correlation-ID": "quote-me.1"}
 
@@ -165,3 +169,49 @@ def test_what_was_kept_goes_only_where_it_was_going(app: Flask, cast: Cast, admi
     for unsent in (text, "odd"):
         answer = admin.send("groups/new", name=f"y{len(unsent)}", unsent=unsent)
         assert answer.status_code == 303
+
+
+def ended(app: Flask, caller: Caller, client: FlaskClient, path: str, form: Any) -> str:
+    """Send a form when its session has ended; the page that keeps it."""
+    builders.change_user(app, caller.id, is_active=False)
+    answer = client.post(f"/console/{path}", data=form)
+    builders.change_user(app, caller.id, is_active=True)
+    assert (answer.status_code, "What you typed is kept" in answer.text) == (401, True)
+    return answer.text
+
+
+def test_forms_within_other_pages_and_with_files_survive_too(
+    app: Flask, cast: Cast, admin: Browser, ids: dict[str, str]
+) -> None:
+    builders.make_collection(cast.root)
+    upload = {"file": (io.BytesIO(b"title\nx\n"), "posts.csv"), "do": "import"}
+    shelf = f"records/{cast.alice.account_id}/posts/import"
+    for path, form, told in (
+        (f"groups/{ids['group']}/members", {"email": "bob@acme.example"}, "bob@acme.example"),
+        (shelf, upload, "Choose a file whose name ends"),
+    ):
+        page = ended(
+            app, cast.alice, admin.client, path, {"csrf_token": token(admin.client), **form}
+        )
+        assert ("you will have to choose it again" in page) == ("file" in form)
+        (text,) = set(re.findall(r'name="unsent" value="([^"]*)"', page))
+        again = sign_in(admin.client, cast.alice, unsent=text)
+        assert (again.status_code, again.location) == (307, f"/console/{path}")
+        shown = admin.send(path, unsent=text).text
+        assert told in shown
+    assert cast.alice.get("records/posts").json["total"] == 0
+
+
+def test_a_form_waits_for_a_sign_in_in_another_tab(app: Flask, cast: Cast, admin: Browser) -> None:
+    cast.alice.post("admin/configuration", PROVIDER)
+    form = {"csrf_token": token(admin.client), "name": "kept"}
+    page = ended(app, cast.alice, admin.client, "groups/new", form)
+    assert page.count('target="_blank"') == 1
+    (text,) = set(re.findall(r'name="unsent" value="([^"]*)"', page))
+    waiting = {"unsent": text, "signed_in": "true"}
+    early = Browser(app).send("sign-in", **waiting)
+    assert (early.status_code, "not signed in yet" in early.text) == (401, True)
+    sign_in(admin.client, cast.alice)
+    answer = admin.send("sign-in", **waiting)
+    assert (answer.status_code, answer.location) == (307, "/console/groups/new")
+    assert 'value="kept"' in admin.send("groups/new", unsent=text).text

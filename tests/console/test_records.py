@@ -325,6 +325,7 @@ def test_a_record_is_deleted(cast: Cast, admin: Browser, made: dict[str, str]) -
     record = make_record(cast.alice, title="gone")["id"]
     page = admin.done(place(cast, f"/posts/{record}/delete"))
     assert "The record is deleted." in page
+    assert f"/posts/{record}/revive" in page
     assert cast.alice.get(f"records/posts/{record}").status_code == 404
 
 
@@ -411,3 +412,20 @@ def test_a_long_import_that_nobody_waits_for_is_undone(
     answer.close()
     assert b"records are imported" not in text
     assert cast.alice.get("records/posts").json["total"] == 0
+
+
+def test_a_deletion_is_undone_by_who_could_delete(
+    app: Flask, cast: Cast, admin: Browser, made: dict[str, str]
+) -> None:
+    record = make_record(cast.alice, title="kept", more={"a": [1]})["id"]
+    one = place(cast, f"/posts/{record}")
+    assert admin.send(f"{one}/revive").status_code == 409
+    admin.done(f"{one}/delete")
+    assert "Make it anew" in admin.get(f"{one}/history").text
+    assert Browser(app, cast.charlie).send(f"{one}/revive").status_code == 404
+    assert "there again, under a new id" in admin.done(f"{one}/revive")
+    (again,) = cast.alice.get("records/posts").json["items"]
+    assert (again["title"], again["more"], again["id"] != record) == ("kept", {"a": [1]}, True)
+    closed_rules(cast, create_rule=None)
+    admin.done(place(cast, f"/posts/{again['id']}/delete"))
+    assert admin.send(place(cast, f"/posts/{again['id']}/revive")).status_code == 403

@@ -93,6 +93,22 @@ def test_an_instance_is_resumed_and_cancelled(app: Flask, cast: Cast) -> None:
     assert Browser(app, cast.root).get(f"{home}/{id}").status_code == 200
 
 
+def test_all_instances_that_failed_are_resumed_at_once(app: Flask, cast: Cast) -> None:
+    admin, home = Browser(app, cast.alice), f"workflows/{cast.alice.account_id}/instances"
+    one, other = (make_workflow(cast.alice, [create("make")], name=n) for n in ("one", "other"))
+    failed = [ran(app, cast.alice, flow)["id"] for flow in (one, one, other)]
+    assert "3 instances go on" in admin.get(home).text
+    assert "1 instance goes on" in admin.get(f"{home}?workflow={other['id']}").text
+    assert Browser(app, cast.charlie).send(f"{home}/resume").status_code == 404
+    make_collection(cast.root)
+    assert "2 instances go on" in admin.done(f"{home}/resume", workflow=one["id"])
+    work(app)
+    states = [instance(cast.alice, id)["status"] for id in failed]
+    assert states == ["completed", "completed", "failed"]
+    admin.done(f"{home}/resume", workflow="")
+    assert "None had failed" in admin.done(f"{home}/resume", workflow="")
+
+
 def test_personal_data_is_withheld_from_pages_too(app: Flask, cast: Cast) -> None:
     make_collection(cast.root, schema=[{"name": "title", "type": "text", "pii": True}])
     found = ran(app, cast.alice, make_workflow(cast.alice, [create("make", "her secret")]))

@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from werkzeug.test import TestResponse
 
-from app import db
+from app import db, tenancy
 from tests.builders import Caller, make_collection, make_record
 from tests.sql import statements
 
@@ -559,4 +559,5 @@ def fill(database: str) -> None:
         f" SELECT account_id, id || i, {moved}, updated_at FROM col_posts, {numbers}",
         execution_options={"no_parameters": True},
     )
-    db.connection().exec_driver_sql("ANALYZE col_posts")
+    with tenancy.as_owner():
+        db.connection().exec_driver_sql("ANALYZE col_posts")

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from flask import Flask
 
-from app import crypto, db
+from app import crypto, db, tenancy
 from tests.builders import Caller, make_collection, make_record
 from tests.sql import statements
 
@@ -29,7 +29,7 @@ def plan_of(caller: Caller, path: str, **query: Any) -> tuple[str, dict[str, Any
         answer = caller.get(path, query_string=query)
     assert answer.status_code == 200, answer.json
     statement = seen[-1]
-    with caller.app.app_context():
+    with caller.app.app_context(), tenancy.in_account(caller.account_id):
         on_sqlite = db.db.engine.dialect.name == "sqlite"
         explain = "EXPLAIN QUERY PLAN" if on_sqlite else "EXPLAIN (ANALYZE, TIMING OFF)"
         rows = db.connection().exec_driver_sql(f"{explain} {statement}", statement.parameters)
@@ -54,7 +54,7 @@ def fill(app: Flask, database: str, count: int) -> None:
             f" FROM col_posts, {numbers}",
             execution_options={"no_parameters": True},
         )
-    with app.app_context(), db.transaction():
+    with app.app_context(), db.transaction(), tenancy.as_owner():
         db.connection().exec_driver_sql("ANALYZE col_posts")
 
 

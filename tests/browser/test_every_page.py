@@ -1,0 +1,102 @@
+"""Every page of the console that an address leads to: nothing sticks out, nobody is kept out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pytest
+from flask import Flask
+from playwright.sync_api import Browser
+
+from tests import builders
+from tests.browser.conftest import NARROW, WIDE, Visit, serving, visiting
+from tests.browser.test_console import sign_in
+from tests.builders import Cast
+from tests.conftest import make_app, settings_for
+from tests.console import furnished
+from tests.processes import free_port
+
+pytestmark = pytest.mark.browser
+
+RANKS = ("viewer", "admin", "superadmin")
+LAPTOPS = ({"width": 1200, "height": 800}, {"width": 1024, "height": 800})
+NO_PAGES = {"start", "export_audit_log", "export_records", "start_sso", "finish_sso"}
+# These lead on, or show something once: journeys look at them.
+SHOWN_ONCE = {"show_made_key", "show_webhook_secret", "test_provider"}
+SIGNED_OUT = {"sign_in", "show_forgot_password", "show_reset_password", "show_invitation"}
+
+OF_ACME = {"show_group", "show_member"}  # superadmins have their own account's
+
+
+@dataclass
+class House:
+    """A furnished application, and where its pages are."""
+
+    app: Flask
+    cast: Cast
+    url: str
+    pages: dict[str, str]
+
+
+@pytest.fixture(scope="module")
+def house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
+    """A furnished application that is served."""
+    folder = tmp_path_factory.mktemp("house")
+    app = make_app(settings_for("sqlite", folder, base_url=f"http://127.0.0.1:{free_port()}"))
+    cast = builders.make_cast(app)
+    pages = furnished.addresses(app, furnished.furnish(app, cast))
+    with serving(app) as url:
+        yield House(app, cast, url, pages)
+
+
+def rank(house: House, name: str) -> int:
+    """The place in RANKS from which on a page is for somebody."""
+    view = house.app.view_functions[f"console.{name}"]
+    marks = ("for_admins", "for_superadmins")
+    return max(n for n, mark in enumerate(("", *marks)) if not mark or getattr(view, mark, False))
+
+
+def pages_of(house: House, role: str) -> dict[str, str]:
+    """The pages that are for a role, by name."""
+    left_out = NO_PAGES | SHOWN_ONCE | SIGNED_OUT | (OF_ACME if role == "superadmin" else set())
+    named = {endpoint.removeprefix("console."): path for endpoint, path in house.pages.items()}
+    mine = (name for name in named if rank(house, name) <= RANKS.index(role))
+    return {name: named[name] for name in mine if name not in left_out}
+
+
+@pytest.mark.parametrize("role", ["nobody", *RANKS])
+def test_every_page_suits_everybody(browser: Browser, axe: str, house: House, role: str) -> None:
+    people = {"viewer": house.cast.bob, "admin": house.cast.alice, "superadmin": house.cast.root}
+    with visiting(browser, house.url) as visit:
+        if role == "nobody":
+            pages = {name: house.pages[f"console.{name}"] for name in SIGNED_OUT}
+        else:
+            sign_in(visit, people[role])
+            pages = pages_of(house, role)
+        for name, path in pages.items():
+            answer = visit.page.goto(path)
+            assert answer is not None
+            assert answer.ok, path
+            # What superadmins share with admins looks the same but for its head.
+            quickly = role == "superadmin" and rank(house, name) < RANKS.index(role)
+            look(visit, axe, f"{role}-{name}", quickly=quickly)
+        visit.check_quiet_and_at_home()
+
+
+def look(visit: Visit, axe: str, name: str, *, quickly: bool) -> None:
+    """Look at the page in windows of every kind."""
+    looks = [("light", WIDE), ("dark", NARROW)]
+    if visit.wants_pictures:
+        looks += [("light", NARROW), ("dark", WIDE), *(("light", size) for size in LAPTOPS)]
+    for scheme, size in looks:
+        visit.wear(scheme, size)
+        visit.picture(f"{name}-{scheme}-{size['width']}")
+        visit.check_fits()
+        if size == NARROW:
+            visit.check_nothing_scrolls_sideways()
+        if size == WIDE or not quickly:
+            visit.check_accessible(axe)
+    for size in LAPTOPS:
+        visit.page.set_viewport_size(size)
+        visit.check_fits()

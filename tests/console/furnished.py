@@ -1,0 +1,124 @@
+"""Something of everything: what the console's pages show where an account has been at work."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from flask import Flask
+
+from app import mail
+from tests import builders, mailbox
+from tests.builders import Caller, Cast
+from tests.console.browser import HOSTILE
+from tests.webhooks import delivering
+from tests.workflows import running
+
+STRANGE = "strange-thing"
+LONG = "a_very_long_word_without_any_place_to_break_it" * 4
+REFUSING = "http://127.0.0.1:9/with/a/long-long-long-long-long-long-long-long-path"
+BOOKS = [
+    {"name": "title", "type": "text", "required": True, "options": {"index": True}},
+    {"name": "kind", "type": "text", "options": {"choices": ["novel", "poem"]}},
+    {"name": "pages", "type": "number", "options": {"integer": True}},
+    {"name": "lent", "type": "boolean"},
+    {"name": "bought", "type": "datetime"},
+    {"name": "printed", "type": "date"},
+    {"name": "contact", "type": "email", "pii": True},
+    {"name": "site", "type": "url"},
+    {"name": "more", "type": "json"},
+    {"name": "before", "type": "reference", "collection": "books"},
+    {"name": "loud", "type": "computed", "return_type": "text", "expression": "upper(title)"},
+]
+PROVIDER = {
+    "category": "auth_providers",
+    "provider_name": "google",
+    "config": {"client_id": "one", "client_secret": "very secret"},
+}
+
+
+def furnish(app: Flask, cast: Cast) -> dict[str, str]:
+    """Furnish acme, and name in globex what nobody of acme may read; what addresses are made of."""
+    alice, charlie = cast.alice, cast.charlie
+    builders.make_collection(cast.root)
+    builders.make_collection(cast.root, "closed", list_rule=None)
+    books = builders.make_collection(cast.root, "books", BOOKS)["id"]
+    first = builders.make_record(alice, "books", title=HOSTILE)
+    second = {"title": LONG, "before": first["id"], "more": {"a": LONG}, "pages": 7}
+    record = builders.make_record(alice, "books", contact="x@books.example", **second)["id"]
+    builders.make_record(charlie, title=STRANGE)
+    at_work = _outside(app, alice)
+    for other in (alice, charlie):
+        name = "finance" if other is alice else STRANGE
+        key = other.post("api-keys", {"name": name}).json["id"]
+        made = other.post("groups", {"name": name}).json
+        other.post("invitations", {"email": f"new@{name}.example"})
+    delivering.make_webhook(charlie, f"https://{STRANGE}.example/")
+    running.make_workflow(charlie, [running.create("one")], name=STRANGE)
+    group = next(g for g in alice.get("groups").json["items"] if g["name"] == "finance")["id"]
+    assert made["name"] == STRANGE
+    setting = alice.post("admin/configuration", PROVIDER).json["id"]
+    alice.patch(f"records/books/{record}", {"title": f"{LONG}!"})
+    alice.post("auth/forgot-password", {"account": alice.slug, "email": alice.email})
+    mailbox.run_jobs(app)
+    links = {mail["To"]: mailbox.link_in(mail) for mail in mailbox.outbox(app)}
+    return {
+        **at_work,
+        "account_id": alice.account_id,
+        "collection_id": books,
+        "name": "books",
+        "record_id": record,
+        "group_id": group,
+        "user_id": cast.bob.id,
+        "role_id": "1",
+        "setting_id": setting,
+        "category": "saml_providers",
+        "provider": "okta",
+        "key_id": key,
+        "format": "csv",
+        "token": links["new@finance.example"].rpartition("/")[2],
+        "reset_token": links[alice.email].rpartition("=")[2],
+        "entry_id": str(cast.root.get("audit-logs?limit=1").json["items"][0]["id"]),
+    }
+
+
+def _outside(app: Flask, owner: Caller) -> dict[str, str]:
+    """A webhook whose receiver refuses, and a workflow that fails; both have been at work."""
+    webhook = delivering.make_webhook(owner, REFUSING, collection="posts")["id"]
+    builders.make_record(owner, title="told")
+    delivering.deliver(app)
+    failing = running.action("fail", "create_record", collection="missing", data={"title": LONG})
+    each = {"name": "each", "type": "loop", "items": ["a", "b"]}
+    steps = [{**each, "steps": [running.create("write", "{{item}}")]}, failing]
+    flow = running.make_workflow(owner, steps, name="Welcome whoever is new")
+    instance = running.start(owner, flow)
+    running.work(app)
+    actions = [{"type": "create_record", "config": {"collection": "posts", "data": {"title": "x"}}}]
+    hook = {"name": "Nightly", "trigger": {"type": "schedule", "cron": "0 4 * * *"}}
+    assert owner.post("hooks", {**hook, "actions": actions}).status_code == 201
+    delivery = owner.get(f"webhooks/{webhook}/deliveries").json["items"][0]["id"]
+    return {
+        "webhook_id": webhook,
+        "delivery_id": delivery,
+        "workflow_id": flow["id"],
+        "instance_id": instance,
+        "kind": "workflow",
+    }
+
+
+def addresses(app: Flask, known: Mapping[str, str]) -> dict[str, str]:
+    """Where each page of the console is, by the name of its view."""
+    with app.app_context():
+        of_mails = {"name": mail.written_names()[0]}
+    urls, found = app.url_map.bind("atrium.test"), {}
+    for rule in app.url_map.iter_rules():
+        if rule.endpoint.startswith("console.") and "GET" in (rule.methods or ()):
+            values = of_mails if rule.endpoint == "console.show_mail" else known
+            needed = {name: values[name] for name in rule.arguments}
+            found[rule.endpoint] = urls.build(rule.endpoint, needed)
+    found["console.show_reset_password"] += f"?token={known['reset_token']}"
+    return found
+
+
+def editor(app: Flask, cast: Cast) -> Caller:
+    """An editor of acme."""
+    return Caller(app, builders.make_user(app, cast.alice.account_id, "ed@acme.example", "editor"))
