@@ -35,6 +35,7 @@ from app.config import Config
 from app.console import routes as console
 from app.console.guard import csrf
 from app.extensions import api
+from app.isolation import commands as isolation
 from app.records import aggregate_routes, batch_routes, history_routes, removal
 from app.records import routes as records
 from app.records import transfer_routes as record_transfer
@@ -103,7 +104,7 @@ def create_app(settings: Config | None = None) -> Flask:
     )
     app.extensions["atrium.config"] = settings
     _configure(app, settings)
-    for extension in (logs, metrics, cors, guard, errors, cli, sso_answers):
+    for extension in (logs, metrics, cors, guard, errors, cli, isolation, sso_answers):
         extension.init_app(app)
     db.init_app(app, settings)
     connections.init_app(app)

@@ -11,7 +11,9 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from datetime import datetime
 from typing import Any
 from uuid import NAMESPACE_URL, uuid5
@@ -110,10 +112,25 @@ def kinds() -> list[str]:
     return sorted(_handlers)
 
 
+_dropping: ContextVar[bool] = ContextVar("dropping", default=False)
+
+
+@contextmanager
+def dropping() -> Iterator[None]:
+    """Inside, no work is asked for: for what is removed again, with nobody told of it."""
+    token = _dropping.set(True)
+    try:
+        yield
+    finally:
+        _dropping.reset(token)
+
+
 def enqueue(kind: str, payload: Mapping[str, Any], *, account_id: str) -> None:
     """Ask for work, as part of the open transaction."""
     if kind not in _handlers:
         raise LookupError(f"no job of kind {kind}")
+    if _dropping.get():
+        return
     new = sa.insert(Job).values(
         account_id=account_id, kind=kind, payload=dict(payload), due_at=db.database_now()
     )

@@ -42,6 +42,7 @@ LAYERS = [
     ("readiness",),
     ("backups", "doctor"),
     ("apidocs", "cli", "console", "cors", "extensions", "health", "metrics", "routes"),
+    ("isolation",),
     ("app",),
 ]
 HEIGHT = {name: height for height, layer in enumerate(LAYERS) for name in layer}

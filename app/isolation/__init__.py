@@ -1,0 +1,1 @@
+"""`flask isolation-check`: two throw-away accounts, one of which tries to reach the other."""

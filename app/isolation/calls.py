@@ -1,0 +1,349 @@
+"""How each route is called with what belongs to an account: path, query and body.
+
+Bodies and query parameters come from the API description, so a new operation is called as its
+example says. What a parameter of a path stands for is told here, and a route with another is not
+covered: the check says so, and fails.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import date
+from itertools import count, product
+from typing import Any
+from urllib.parse import urlencode
+
+from flask import Flask
+from werkzeug.routing import AnyConverter, Rule
+
+from app.collections import definition as definitions
+from app.collections.definition import Definition
+from app.extensions import api
+from app.isolation.tenants import MAIL_DOMAIN, Tenant
+from app.rest import PREFIX
+
+PART = re.compile(r"<(?:[^<>]*:)?(\w+)>")
+READING = ("GET",)
+# What the ids in paths, queries and bodies are of.
+THINGS = {
+    "account_id": "accounts",
+    "user_id": "users",
+    "group_id": "groups",
+    "key_id": "api_keys",
+    "session_id": "sessions",
+    "webhook_id": "webhooks",
+    "delivery_id": "webhook_deliveries",
+    "workflow_id": "workflows",
+    "hook_id": "hooks",
+    "instance_id": "workflow_instances",
+    "configuration_id": "provider_settings",
+    "setting_id": "provider_settings",
+    "invitation": "invitations",
+    "invitation_id": "invitations",
+    "job_id": "jobs",
+}
+OF_A_COLLECTION = {"collection", "collection_id", "collection_name", "record_id"}
+SHARED = {
+    "category": "auth_providers",
+    "provider": "google",
+    "provider_name": "google",
+    "role_id": "1",
+    "entry_id": "1",
+    "filename": "x",
+    "token": "x",
+}
+# Not called, each with the reason.
+EXEMPT = {
+    ("POST", f"{PREFIX}/auth/register"): "founds an account of its own",
+    ("POST", f"{PREFIX}/admin/configuration/test-connection"): "asks a provider; reads no account",
+    ("POST", f"{PREFIX}/auth/logout"): "ends what the check is signed in by",
+    ("POST", "/console/sign-out"): "ends what the check is signed in by",
+}
+_numbers = count(1)
+
+
+@dataclass(frozen=True)
+class Call:
+    """A request, and the route that it is of."""
+
+    method: str
+    route: str
+    path: str
+    body: Any = None
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def reads(self) -> bool:
+        """Whether it changes nothing by its method."""
+        return self.method in READING
+
+    @property
+    def of_api(self) -> bool:
+        """Whether it takes tokens, and not the console's cookie."""
+        return not self.route.startswith("/console")
+
+
+class Unknown(Exception):
+    """A route that nobody says how to call."""
+
+
+def described() -> Mapping[str, Any]:
+    """The paths of the API description."""
+    paths: Mapping[str, Any] = api.spec.to_dict()["paths"]
+    return paths
+
+
+@dataclass
+class Book:
+    """How the routes of an application are called."""
+
+    app: Flask
+    paths: Mapping[str, Any]
+    collections: list[Definition]
+
+    @classmethod
+    def of(cls, app: Flask) -> Book:
+        """The routes as they are now."""
+        return cls(app, described(), definitions.everything())
+
+    def routes(self, only: str = "") -> Iterator[tuple[str, Rule]]:
+        """Every route and method whose path begins as a pattern says."""
+        for rule in sorted(self.app.url_map.iter_rules(), key=lambda one: one.rule):
+            for method in sorted((rule.methods or set()) - {"HEAD", "OPTIONS"}):
+                if re.match(only, rule.rule) and (method, rule.rule) not in EXEMPT:
+                    yield method, rule
+
+    def calls(self, method: str, rule: Rule, of: Tenant, own: Tenant) -> Iterator[Call]:
+        """The route with what belongs to `of`: alone, and within what is the caller's own."""
+        for path in self._paths(rule, of, own, method):
+            if method in READING:
+                counted = "?functions=count()" if rule.rule.endswith("/aggregate") else ""
+                yield Call(method, rule.rule, path + counted)
+            else:
+                for body in self._bodies(method, rule, path, of, own):
+                    yield Call(method, rule.rule, path, body, self._headers(rule, of))
+
+    def queries(self, rule: Rule, of: Tenant, own: Tenant) -> Iterator[Call]:
+        """A list of the caller's own, asked with what belongs to `of`."""
+        for path, one in self._filled(rule, own):
+            named = self._declared(rule)
+            asked = [{name: value} for name in named if (value := _queried(name, of)) is not None]
+            if one and rule.rule.startswith(f"{PREFIX}/records/"):
+                asked += list(_record_queries(rule.rule, one, of))
+            for query in asked:
+                yield Call("GET", rule.rule, f"{path}?{urlencode(query)}")
+
+    def _paths(self, rule: Rule, of: Tenant, own: Tenant, method: str) -> Iterator[str]:
+        names = [name for name in PART.findall(rule.rule) if name in {*THINGS, "record_id"}]
+        yield from (path for path, _ in self._filled(rule, of))
+        if len(names) > 1 and of is not own:
+            yield from (path for path, _ in self._filled(rule, of, {names[0]: own}))
+        elif names and method not in READING and self._refers(rule, method):
+            yield from (path for path, _ in self._filled(rule, own))
+
+    def _refers(self, rule: Rule, method: str) -> bool:
+        example = self._operation(rule, method).get("requestBody", {})
+        return any(f"'{name}'" in repr(example) for name in THINGS if name != "account_id")
+
+    def _filled(
+        self, rule: Rule, of: Tenant, instead: Mapping[str, Tenant] = {}
+    ) -> Iterator[tuple[str, Definition | None]]:
+        names = PART.findall(rule.rule)
+        in_collections = bool(OF_A_COLLECTION & set(names)) or _names_collection(rule, names)
+        choices = {
+            n: sorted(c.items) for n, c in rule._converters.items() if isinstance(c, AnyConverter)
+        }
+        for one in (self.collections if in_collections else ()) or (None,):
+            for chosen in product(*choices.values()):
+                picked = dict(zip(choices, chosen, strict=True))
+                parts = {
+                    n: picked.get(n) or _part(rule, n, instead.get(n, of), one, picked)
+                    for n in names
+                }
+                yield _path(rule, parts), one
+
+    def _operation(self, rule: Rule, method: str) -> Mapping[str, Any]:
+        path = PART.sub(r"{\1}", rule.rule)
+        found: Mapping[str, Any] = self.paths.get(path, {}).get(method.lower(), {})
+        return found
+
+    def _declared(self, rule: Rule) -> list[str]:
+        shared = self.paths.get(PART.sub(r"{\1}", rule.rule), {}).get("parameters", ())
+        given = [*shared, *self._operation(rule, "GET").get("parameters", ())]
+        return [one["name"] for one in given if one.get("in") == "query"]
+
+    def _bodies(self, method: str, rule: Rule, path: str, of: Tenant, own: Tenant) -> Iterator[Any]:
+        if rule.rule.startswith(f"{PREFIX}/records/"):
+            one = next((d for d in self.collections if f"/{d.name}" in path), None)
+            yield from _record_bodies(method, rule.rule, one, of, own)
+            return
+        given = BODIES.get((method, rule.rule.removeprefix(PREFIX)))
+        content = self._operation(rule, method).get("requestBody", {}).get("content", {})
+        example = content.get("application/json", {}).get("example")
+        yield given(of) if given else _adapted(example, of)
+
+    def _headers(self, rule: Rule, of: Tenant) -> dict[str, str]:
+        used = rule.rule == f"{PREFIX}/groups"
+        return {"Idempotency-Key": f"{of.mark}-idempotency_keys-key"} if used else {}
+
+
+def _path(rule: Rule, parts: Mapping[str, str]) -> str:
+    return PART.sub(lambda found: parts[found[1]], rule.rule)
+
+
+def _names_collection(rule: Rule, names: list[str]) -> bool:
+    return "name" in names and "/records/" in rule.rule
+
+
+def _part(
+    rule: Rule, name: str, of: Tenant, one: Definition | None, picked: Mapping[str, str]
+) -> str:
+    if name in OF_A_COLLECTION or (name == "name" and _names_collection(rule, [name])):
+        return _of_collection(name, of, one)
+    if name == "workflow_id" and picked.get("kind") == "hook":
+        return of.id_of("hooks")
+    if name in THINGS:
+        return of.id_of(THINGS[name])
+    if name == "name" and rule.rule.startswith("/console/outbox"):
+        return "x"
+    if name not in SHARED:
+        raise Unknown(f"nothing is known of <{name}>")
+    return SHARED[name]
+
+
+def _of_collection(name: str, of: Tenant, one: Definition | None) -> str:
+    if name == "record_id":
+        return of.id_of(one.table_name if one else "records")
+    if one is None:
+        return of.id_of("collections") if name == "collection_id" else "none"
+    return one.id if name == "collection_id" else one.name
+
+
+def unique() -> str:
+    """A word that no other request has."""
+    return f"unique{next(_numbers):07d}"
+
+
+def _adapted(example: Any, of: Tenant, name: str = "") -> Any:
+    """An example of a body, with the ids of what belongs to an account, and names of its own."""
+    if isinstance(example, dict):
+        return {key: _adapted(value, of, key) for key, value in example.items()}
+    if isinstance(example, list):
+        return [_adapted(value, of, name) for value in example]
+    if name in THINGS:
+        return of.id_of(THINGS[name])
+    if name == "email":
+        return f"{unique()}@{MAIL_DOMAIN}"
+    if name == "account":
+        return unique()
+    return unique() if name == "name" else example
+
+
+def _queried(name: str, of: Tenant) -> str | None:
+    if name in THINGS:
+        return of.id_of(THINGS[name])
+    if name == "limit":
+        return "100"
+    return of.mark if name in ("search", "table_name", "record_id") else None
+
+
+def _record_queries(route: str, one: Definition, of: Tenant) -> Iterator[dict[str, str]]:
+    if route.endswith("<record_id>"):
+        yield from ({"expand": name} for name in _references(one))
+        return
+    if not route.endswith(("<collection>", "/export", "/aggregate")):
+        return
+    summed = {"functions": "count()"} if route.endswith("/aggregate") else {}
+    for name, text in _known(one, of).items():
+        yield {**summed, name: text}
+    yield {**summed, "filter": f'id == "{of.id_of(one.table_name)}"'}
+    yield from ({**summed, **way} for way in _ways(route, one))
+
+
+def _ways(route: str, one: Definition) -> Iterator[dict[str, str]]:
+    named = [name for name, spec in one.fields.items() if spec.filterable]
+    if route.endswith("/aggregate"):
+        yield {}
+        yield from ({"group_by": name} for name in named)
+        numbers = [name for name in named if one.fields[name].type == "number"]
+        yield from ({"functions": f"sum({n}),min({n}),max({n}),avg({n})"} for n in numbers)
+        return
+    yield from ({"sort": f"-{name}"} for name in named)
+    if route.endswith("/export"):
+        yield from ({"format": kind} for kind in ("json", "jsonl", "csv"))
+    else:
+        yield {"cursor": "", "limit": "1"}
+        yield from ({"expand": name} for name in _references(one))
+
+
+def _references(one: Definition) -> list[str]:
+    return [name for name, spec in one.fields.items() if spec.collection]
+
+
+def _known(one: Definition, of: Tenant) -> dict[str, str]:
+    row = of.records[one.name]
+    kinds = ("text", "email", "url", "number", "reference")
+    own = (name for name, spec in one.fields.items() if spec.type in kinds)
+    return {name: str(row[name] or of.mark) for name in ("id", "account_id", "created_by", *own)}
+
+
+def _record_bodies(
+    method: str, route: str, one: Definition | None, of: Tenant, own: Tenant
+) -> Iterator[Any]:
+    if one is None or route.endswith("/restore"):
+        yield {"audit_id": 1} if one else {}
+        return
+    row, id = _sendable(one, of.records[one.name]), of.id_of(one.table_name)
+    references = _references(one)
+    kept = _sendable(one, own.records[one.name])
+    # A value may be anybody's, a reference only lead to what is one's own.
+    for sent in [row, row | {name: kept[name] for name in references}][: 2 if references else 1]:
+        if route.endswith("/batch"):
+            some = {"POST": {"records": [sent]}, "PATCH": {"records": [{"id": id, "data": sent}]}}
+            yield some.get(method, {"ids": [id]})
+        else:
+            yield [sent] if route.endswith("/import") else sent
+
+
+def _sendable(one: Definition, row: Mapping[str, Any]) -> dict[str, Any]:
+    """The stored fields of a record as JSON; what must be one of a few is the first of them."""
+    chosen = {
+        n: spec.options["choices"][0] for n, spec in one.fields.items() if "choices" in spec.options
+    }
+    plain = {name: row[name] for name in one.fields}
+    return {n: v.isoformat() if isinstance(v, date) else v for n, v in (plain | chosen).items()}
+
+
+def _a_webhook(of: Tenant) -> Any:
+    address = f"https://{MAIL_DOMAIN}/"
+    return {"url": address, "collection": "none", "events": ["create"], "enabled": False}
+
+
+def _a_flow(of: Tenant) -> Any:
+    steps = [{"name": "rest", "type": "wait_delay", "duration": "1h"}]
+    return {"name": unique(), "trigger": {"type": "manual"}, "steps": steps}
+
+
+def _a_hook(of: Tenant) -> Any:
+    config = {"collection": "none", "record_id": of.id_of("users")}
+    action = {"type": "delete_record", "config": config}
+    return {"name": unique(), "trigger": {"type": "manual"}, "actions": [action]}
+
+
+# Bodies that must not be as the description's examples are: nothing is to be sent, and names lead
+# to what is the account's.
+BODIES: dict[tuple[str, str], Callable[[Tenant], Any]] = {
+    ("POST", "/webhooks"): _a_webhook,
+    ("POST", "/workflows"): _a_flow,
+    ("POST", "/hooks"): _a_hook,
+    ("POST", "/invitations"): lambda of: {
+        "email": f"{unique()}@{MAIL_DOMAIN}",
+        "groups": [f"{of.mark}-groups-name"],
+    },
+    ("POST", "/auth/change-password"): lambda of: {
+        "current_password": of.mark,
+        "new_password": "Correct-horse-1",
+    },
+}

@@ -1,0 +1,184 @@
+"""`flask isolation-check` passes on an instance as it is, and finds what is made to leak."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+from flask import Flask
+
+from app import db, tenancy
+from app.accounts import groups
+from app.accounts.models import Account, Group
+from app.auth import api_keys
+from app.auth import guard as api_guard
+from app.auth import principal as principals
+from app.collections import definition as definitions
+from app.collections.definition import everything
+from app.console import guard, places
+from app.errors import NotFound
+from app.isolation import calls, tenants
+from app.records import expand, store
+from app.rest import Access
+from app.webhooks import service as webhooks
+from app.workflows import instances
+from tests.builders import Cast, make_collection
+
+EVERY_TYPE = [
+    {"name": "title", "type": "text", "required": True, "unique": True},
+    {"name": "code", "type": "text", "options": {"pattern": "^[a-z]{3}-[0-9]{4}$"}},
+    {"name": "kind", "type": "text", "options": {"choices": ["one", "other"]}},
+    {"name": "price", "type": "number", "required": True},
+    {"name": "open", "type": "boolean"},
+    {"name": "at", "type": "datetime"},
+    {"name": "day", "type": "date"},
+    {"name": "mail", "type": "email", "pii": True, "mask_type": "email"},
+    {"name": "link", "type": "url"},
+    {"name": "more", "type": "json"},
+    {"name": "twice", "type": "computed", "expression": "price * 2", "return_type": "number"},
+]
+
+
+@pytest.fixture
+def furnished(app: Flask, cast: Cast) -> Flask:
+    """An instance with collections of every type of field, that refer to each other."""
+    make_collection(cast.root, "posts", EVERY_TYPE)
+    referring = [
+        {"name": "post", "type": "reference", "collection": "posts", "required": True},
+        {"name": "body", "type": "text"},
+    ]
+    make_collection(cast.root, "comments", referring)
+    return app
+
+
+def test_nothing_leaks_and_nothing_is_left(furnished: Flask) -> None:
+    kept = remaining(furnished)
+    result = furnished.test_cli_runner().invoke(args=["isolation-check"])
+    last = result.output.splitlines()[-1]
+    assert result.exit_code == 0, result.output
+    assert last.endswith("2 collections: 0 leaks, 0 not covered")
+    assert int(last.split()[0]) > 300
+    assert remaining(furnished) == kept
+
+
+def remaining(app: Flask) -> dict[str, int]:
+    """How many rows each table has, but for those of the audit log."""
+    with app.app_context():
+        tables = [*tenants.owned(), Account.__table__, *(d.table for d in everything())]
+        counted = {t.name: sa.select(sa.func.count()).select_from(t) for t in tables}
+        kept = counted.keys() - tenants.AUDIT
+        return {name: db.connection().scalar(counted[name]) for name in kept}
+
+
+def nothing(*given: Any, **named: Any) -> list[Any]:
+    return []
+
+
+def list_all(patch: pytest.MonkeyPatch, app: Flask) -> None:
+    real = store.read_page
+
+    def page(one: Any, account_id: str | None, where: Any, *rest: Any, kept: bool) -> Any:
+        return real(one, None, (), *rest)
+
+    patch.setattr(store, "read_page", page)
+
+
+def count_all(patch: pytest.MonkeyPatch, app: Flask) -> None:
+    real = store.read_page
+
+    def page(one: Any, *rest: Any, **options: Any) -> Any:
+        every = sa.select(sa.func.count()).select_from(one.table)
+        return real(one, *rest, **options)[0], db.connection().scalar(every)
+
+    patch.setattr(store, "read_page", page)
+
+
+def expand_all(patch: pytest.MonkeyPatch, app: Flask) -> None:
+    real = expand.add
+
+    def add(tree: Any, rows: Any, items: Any, *rest: Any) -> None:
+        real(tree, rows, items, *rest)
+        for name in tree:
+            table = definitions.named("posts").table
+            items[0][name] = db.connection().scalars(sa.select(table.c.title)).all()
+
+    patch.setattr(expand, "add", add)
+
+
+def open_the_audit_log(patch: pytest.MonkeyPatch, app: Flask) -> None:
+    rule = next(one for one in app.url_map.iter_rules() if one.rule == "/api/v1/audit-logs")
+    patch.setattr(app.view_functions[rule.endpoint], "access", Access.SIGNED_IN)
+
+
+def tell_what_is_anothers(patch: pytest.MonkeyPatch, app: Flask) -> None:
+    real = groups.get
+
+    def get(account_id: str, group_id: str) -> Any:
+        try:
+            return real(account_id, group_id)
+        except NotFound as error:
+            chosen = sa.select(Group.id).where(Group.id == group_id)
+            if db.connection().scalar(chosen):
+                raise NotFound("This group is another account's.") from error
+            raise
+
+    patch.setattr(groups, "get", get)
+
+
+def any_place(patch: pytest.MonkeyPatch, app: Flask) -> None:
+    def found(account_id: str) -> Any:
+        account = principals.account_named(account_id)
+        if account is None:
+            raise NotFound
+        return places.Place(account, replace(guard.known_caller(), account=account))
+
+    patch.setattr(places, "found", found)
+
+
+def without(module: Any, name: str) -> Any:
+    """What makes the conditions of a module let everything through."""
+    return lambda patch, app: patch.setattr(module, name, nothing)
+
+
+RECORDS = "/api/v1/records/<collection>"
+PLANTED = {
+    "a record": (without(store, "scope"), f"{RECORDS}/<record_id>$", "tells"),
+    "a list": (list_all, f"{RECORDS}$", "tells"),
+    "a total": (count_all, f"{RECORDS}$", "changes as"),
+    "a sum": (without(store, "scope"), f"{RECORDS}/aggregate", "tells"),
+    "an export": (without(store, "scope"), f"{RECORDS}/export", "tells"),
+    "an expanded reference": (expand_all, f"{RECORDS}$", "tells"),
+    "the audit log": (open_the_audit_log, "/api/v1/audit-logs$", "tells"),
+    "webhooks": (without(webhooks, "_visible"), "/api/v1/webhooks$", "tells"),
+    "an instance": (without(instances, "_visible"), "/api/v1/workflow-instances/<", "tells"),
+    "a page": (any_place, "/console/webhooks/<uuid:account_id>$", "tells"),
+    "another 404": (tell_what_is_anothers, "/api/v1/groups/<uuid:group_id>$", "otherwise than"),
+    "a write": (without(api_keys, "_visible"), "/api/v1/api-keys/.*/revoke", "api_keys changed"),
+}
+
+
+@pytest.mark.parametrize("leak", PLANTED)
+def test_what_is_made_to_leak_is_found(
+    furnished: Flask, monkeypatch: pytest.MonkeyPatch, leak: str
+) -> None:
+    plant, only, told = PLANTED[leak]
+    # PostgreSQL's own lock would hide what the application lets through.
+    monkeypatch.setattr(api_guard, "_tenancy", lambda: tenancy.ACROSS)
+    plant(monkeypatch, furnished)
+    result = furnished.test_cli_runner().invoke(args=["isolation-check", "--only", only])
+    leaks = [line for line in result.output.splitlines() if line.startswith("leak ")]
+    assert result.exit_code == 1, result.output
+    assert any(told in line for line in leaks), result.output
+
+
+def test_a_route_that_nobody_says_how_to_call_is_not_covered(
+    furnished: Flask, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    only = ["isolation-check", "--only", "/api/v1/groups/<uuid:group_id>$"]
+    assert furnished.test_cli_runner().invoke(args=only).exit_code == 0
+    monkeypatch.delitem(calls.THINGS, "group_id")
+    result = furnished.test_cli_runner().invoke(args=only)
+    assert result.exit_code == 1
+    assert "nothing is known of <group_id>" in result.output
