@@ -35,7 +35,8 @@ def test_a_database_that_was_restarted_fails_no_request(
     alice: Caller, apart: sa.Connection
 ) -> None:
     assert alice.get("auth/me").status_code == 200
-    assert apart.scalar(sa.text(f"SELECT count(*) {OTHERS}")) == 1
+    # One waits in the pool; a thread of an earlier test may not have let go of another yet.
+    assert apart.scalar(sa.text(f"SELECT count(*) {OTHERS}")) >= 1
     apart.execute(sa.text(f"SELECT pg_terminate_backend(pid, 5000) {OTHERS}"))
     assert apart.scalar(sa.text(f"SELECT count(*) {OTHERS}")) == 0
     assert alice.get("auth/me").status_code == 200
