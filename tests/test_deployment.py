@@ -144,6 +144,14 @@ def nginx_refuses_as_the_application_does(site: Site) -> None:
         assert answer.headers["X-Correlation-ID"]
 
 
+def gunicorn_refuses_as_the_application_does(site: Site) -> None:
+    """The same where no proxy stands before it."""
+    client = site.client(port=next(iter(site.web)))
+    answer = client("GET", f"records/tasks?filter={'x' * 8190}")
+    assert (answer.status_code, answer.json()["error"]) == (414, "uri_too_long")
+    assert answer.headers["X-Correlation-ID"]
+
+
 def each_counts_what_it_answered(site: Site) -> None:
     """The counts of a process are those of all its children."""
     port = next(iter(site.web))
@@ -281,6 +289,7 @@ def test_a_site_behind_nginx_is_one_service_that_can_be_restarted(tmp_path: Path
         each_obeys_what_the_other_changed(site, cast)
         callers_are_told_apart(site, cast)
         nginx_refuses_as_the_application_does(site)
+        gunicorn_refuses_as_the_application_does(site)
         each_counts_what_it_answered(site)
         nobody_notices_a_rolling_restart(site, cast, rounds=1, slow=0.5)
         all_is_well_once_the_servers_are_back(site, cast)
