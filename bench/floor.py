@@ -2,8 +2,8 @@
 
 It is served by the same server under the same settings as the product. Each view runs the one
 necessary statement through the bare driver and answers the same JSON. It knows no callers, rules,
-definitions or errors. Writes make the same audit entries (`bench/floor.py` takes their digests and
-their one statement from the product), unless FLOOR_AUDITED is 0.
+definitions or errors. Writes make the same audit entries, by the product's own digests and
+statement, unless FLOOR_AUDITED is 0.
 """
 
 from __future__ import annotations

@@ -79,8 +79,8 @@ def nothing(*given: Any, **named: Any) -> list[Any]:
 def list_all(patch: pytest.MonkeyPatch, app: Flask) -> None:
     real = store.read_page
 
-    def page(one: Any, account_id: str | None, where: Any, *rest: Any, kept: bool) -> Any:
-        return real(one, None, (), *rest)
+    def page(one: Any, account_id: Any, where: Any, conditions: Any, *rest: Any, kept: bool) -> Any:
+        return real(one, None, None, (), *rest)
 
     patch.setattr(store, "read_page", page)
 

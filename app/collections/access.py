@@ -8,7 +8,7 @@ compiled once for all callers of whom the same remains to be asked.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cache, cached_property, partial
 from itertools import islice
@@ -63,11 +63,6 @@ class Access:
     def where(self) -> Any:
         """The rows that the caller may reach, beside those of the account; None means all."""
         return self._compiled.expression if self._compiled else None
-
-    @property
-    def narrowing(self) -> Sequence[Any]:
-        """The same as a list of conditions."""
-        return [self._compiled.expression] if self._compiled else []
 
     @property
     def parameters(self) -> dict[str, Any]:

@@ -52,7 +52,8 @@ def page(
     rows, total = store.read_page(
         definition,
         by.account_id,
-        [*access.narrowing, *asked.conditions.where, *recent],
+        access.where,
+        [*asked.conditions.where, *recent],
         cursor.Whole(tuple(asked.keys)),
         skip,
         limit,

@@ -64,7 +64,8 @@ def _one(
 def read_page(
     definition: Definition,
     account_id: str | None,
-    where: Sequence[Any],
+    where: Any,
+    conditions: Sequence[Any],
     parts: Callable[[], Sequence[Part]],
     skip: int,
     limit: int,
@@ -81,7 +82,7 @@ def read_page(
     with the very same conditions and parts again, so its statement is.
     """
     tables = tuple(stamp.table for stamp in checked)
-    asked = (definition, account_id is None, tuple(where), parts, count, most, tables)
+    asked = (definition, account_id is None, where, tuple(conditions), parts, count, most, tables)
     statement = definition.kept.get(_paged, *asked) if kept else _paged(*asked)
     place = {"_account": account_id, "_skip": skip, "_limit": limit, "_most": skip + limit}
     bound = {**place, **parameters, **stamps.parameters(checked)}
@@ -92,13 +93,14 @@ def read_page(
 def _paged(
     definition: Definition,
     anywhere: bool,
-    narrowed: tuple[Any, ...],
+    narrowed: Any,
+    conditions: tuple[Any, ...],
     parts: Callable[[], Sequence[Part]],
     count: bool,
     most: int | None,
     tables: tuple[str, ...],
 ) -> sa.Select[Any]:
-    where = [*scope(definition, None if anywhere else ACCOUNT), *narrowed]
+    where = [*scope(definition, None if anywhere else ACCOUNT, narrowed), *conditions]
     total: Any = sa.null()
     if count:
         counted: Any = definition.table
