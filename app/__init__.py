@@ -14,6 +14,7 @@ from app import (
     connections,
     cors,
     db,
+    description,
     errors,
     health,
     logs,
@@ -139,7 +140,7 @@ def _configure(app: Flask, settings: Config) -> None:
         OPENAPI_VERSION="3.1.0",
         OPENAPI_URL_PREFIX="/",
         OPENAPI_JSON_PATH="openapi.json",
-        API_SPEC_OPTIONS=rest.spec_options(settings.base_url),
+        API_SPEC_OPTIONS=description.options(settings.base_url),
     )
     app.json = rest.Json(app)
     app.url_map.strict_slashes = False

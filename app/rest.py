@@ -25,8 +25,8 @@ from webargs.flaskparser import FlaskParser
 from werkzeug.exceptions import HTTPException
 from werkzeug.routing import BaseConverter
 
-from app import clock, errors, json_gate
-from app.errors import AppError, Malformed
+from app import clock, description, errors, json_gate
+from app.errors import Malformed
 
 View = TypeVar("View", bound=Callable[..., Any])
 
@@ -34,6 +34,8 @@ PREFIX = "/api/v1"
 VERSION = "0.1.0"
 LARGEST_SKIP = 2**31 - 1
 LARGEST_ROLE_ID = 2**31 - 1
+# What watches over the service asks as often as it likes.
+UNLIMITED = {"Health"}
 
 
 class Access(Enum):
@@ -351,59 +353,6 @@ def check_query(request: Request, view: Callable[..., Any]) -> None:
             raise Malformed.at("query", name, msg="Must not contain the NUL character.")
 
 
-def spec_options(base_url: str) -> dict[str, Any]:
-    """What the API description says of the whole."""
-    description = (
-        "A multi-tenant backend service: accounts with their own users, collections with typed"
-        " fields, and a REST API over their records. Every path answers with and without a"
-        " trailing slash. Every answer carries `X-Correlation-ID`. Where requests are limited, any"
-        " operation may answer 429 `rate_limited` with `Retry-After`, the seconds to wait. A write"
-        " may be signed electronically: `X-ES-Username` (the address of a user of the account),"
-        " `X-ES-Password`, `X-ES-Reason`; the audit log keeps who and why.\n\nA POST of somebody"
-        " signed in, but for those under `/auth/`, may carry an `Idempotency-Key` of up to 255"
-        " characters. For 24 hours the same request under the same key then gets the same status"
-        " and body again (with `Idempotent-Replayed: true`), and is carried out once. Another"
-        " request under the same key is a 422; one that is still running a 409 `in_progress`. An"
-        " answer that shows a secret is not kept: its repeat is a 409 `already_done` with the `id`"
-        " of what was made. What failed may be tried again under its key."
-    )
-    return {
-        "info": {"description": description, "license": {"name": "MIT", "identifier": "MIT"}},
-        "servers": [{"url": base_url}],
-        "components": {
-            "securitySchemes": SECURITY_SCHEMES,
-            "parameters": {"account": ACTING_ACCOUNT},
-        },
-    }
-
-
-SECURITY_SCHEMES = {
-    "bearer": {
-        "type": "http",
-        "scheme": "bearer",
-        "description": "An access token or an API key.",
-    },
-    "key": {
-        "type": "apiKey",
-        "in": "header",
-        "name": "X-API-Key",
-        "description": "An API key; a bearer token counts before it.",
-    },
-}
-ACTING_ACCOUNT = {
-    "in": "header",
-    "name": "X-Account-ID",
-    "required": False,
-    "schema": {"type": "string"},
-    "description": (
-        "The account to act in, by slug, code or id, where the host name does not tell it: for"
-        " callers not signed in, and for superadmins. Without it these act in the system account,"
-        " with `*` they read across all. Others have their own account."
-    ),
-    "example": "acme",
-}
-
-
 LOCATIONS = {"json": "body", "query": "query", "path": "path", "headers": "header"}
 
 
@@ -500,40 +449,14 @@ class Api(flask_smorest.Api):
 
     @public
     def _openapi_json(self) -> Response:
-        description = self.spec.to_dict()
+        told = self.spec.to_dict()
         # flask-smorest describes its own paging, which no operation here uses.
-        description["components"]["schemas"].pop("PaginationMetadata", None)
+        told["components"]["schemas"].pop("PaginationMetadata", None)
         if request.args.get("collections", "0") not in ("1", "true"):
-            return respond(description)
-        response = respond(self.with_collections(deepcopy(description)))
+            return respond(told)
+        response = respond(self.with_collections(deepcopy(told)))
         response.headers["Cache-Control"] = "private, no-cache"
         return response
-
-
-ERROR_EXAMPLES: dict[int, AppError] = {
-    400: errors.InvalidValues([errors.problem("email", "invalid_email", "Is not an address.")]),
-    401: errors.Unauthorized(),
-    403: errors.Forbidden(),
-    404: errors.NotFound(),
-    409: errors.Conflict(field="name"),
-    412: errors.PreconditionFailed(),
-    413: AppError("The body is larger than this service takes.", error="payload_too_large"),
-    415: errors.UnsupportedMediaType(),
-    429: errors.TooManyRequests(60),
-    422: Malformed.at("body", "name", msg="Missing data for required field.", type="missing"),
-}
-ERROR_MEANINGS = {
-    400: "A value breaks a domain rule; `details` lists all of them.",
-    401: "No valid credential.",
-    403: "The caller may not do this.",
-    404: "No such thing in this account.",
-    409: "A clash with what is stored.",
-    412: "The record is not any more as If-Match says.",
-    413: "The body is too large.",
-    415: "The body is in a form that is not read here.",
-    429: "Too many tries; `Retry-After` says how many seconds to wait.",
-    422: "The request does not have the documented shape; `detail` lists every place.",
-}
 
 
 class Blueprint(flask_smorest.Blueprint):
@@ -544,6 +467,7 @@ class Blueprint(flask_smorest.Blueprint):
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
         self._in_an_account: set[str] = set()
+        self._prepare_doc_cbks.append(_with_headers)
 
     def arguments(self, schema: Any, *, location: str = "json", **options: Any) -> Any:
         """Declare a body or query; with `required=False` an absent body counts as an empty one."""
@@ -579,35 +503,47 @@ class Blueprint(flask_smorest.Blueprint):
             self._in_an_account.add(path)
         if path in self._in_an_account:
             kw["parameters"] = ["account", *(kw.get("parameters") or ())]
-        super().add_url_rule(rule, endpoint, _with_errors(view_func, rule), *args, **kw)
+        whole, methods = f"{self.url_prefix or ''}{rule}", kw.get("methods") or ["GET"]
+        codes = _codes(view_func, whole, methods) | ({429} if self.name not in UNLIMITED else set())
+        super().add_url_rule(rule, endpoint, _described(view_func, whole, codes), *args, **kw)
 
 
-def _with_errors(view: Any, rule: str) -> Any:
+def _codes(view: Any, rule: str, methods: Sequence[str]) -> set[int]:
+    # Any query may be one that is not understood, and any credential or account a wrong one.
+    codes = {422, *getattr(view, "error_codes", ())} | ({404} if "<" in rule else set())
+    if access_of(view) is Access.PUBLIC:
+        return codes
+    return codes | {400, 401, 403, 404} | ({409} if _repeatable(rule, methods) else set())
+
+
+def _repeatable(rule: str, methods: Sequence[str]) -> bool:
+    of_api = rule.startswith(f"{PREFIX}/") and not rule.startswith(f"{PREFIX}/auth/")
+    return of_api and "POST" in methods
+
+
+def _described(view: Any, rule: str, codes: set[int]) -> Any:
     view.takes_query = getattr(view, "takes_query", False)
-    codes = set(getattr(view, "error_codes", ()))
-    access = access_of(view)
-    if access is not Access.PUBLIC:
-        codes.add(401)
-    if access in (Access.SUPERADMIN, Access.ACCOUNT_ADMIN):
-        codes.add(403)
-    if "<" in rule:
-        codes |= {404} | ({422} if re.search("<(uuid|integer|large):", rule) else set())
+    access, signed_in = access_of(view), access_of(view) is not Access.PUBLIC
     view._apidoc = deepcopy(getattr(view, "_apidoc", {}))
     responses = view._apidoc.setdefault("response", {}).setdefault("responses", {})
-    for code in sorted(codes):
-        responses[code] = [
-            {
-                "schema": Error,
-                "description": ERROR_MEANINGS[code],
-                "example": ERROR_EXAMPLES[code].body(),
-                "content_type": None,
-            }
-        ]
+    responses.update({code: [description.error(code, Error)] for code in sorted(codes)})
     # flask-smorest adds an undescribed 422 of its own to everything with arguments.
     view._apidoc.get("arguments", {}).pop("responses", None)
-    schemes = () if access is Access.PUBLIC else SECURITY_SCHEMES
+    schemes = description.SECURITY_SCHEMES if signed_in else ()
     security: list[dict[str, Any]] = [{name: []} for name in schemes]
     view._apidoc.setdefault("manual_doc", {})["security"] = (
         [{}, *security] if access is Access.ANONYMOUS else security
     )
+    view._apidoc["signed_in"] = signed_in
+    view._apidoc["repeatable"] = signed_in and _repeatable(rule, ["POST"])
     return view
+
+
+def _with_headers(doc: Any, told: Any, *, method: str, **known: Any) -> Any:
+    """Parameters told of by hand, and headers for all, stand beside those of the arguments."""
+    more = [
+        *told["manual_doc"].pop("parameters", ()),
+        *(description.SIGNATURE if told["signed_in"] and method in description.WRITING else ()),
+        *(["repeating"] if told["repeatable"] and method == "post" else ()),
+    ]
+    return {**doc, "parameters": [*doc.get("parameters", ()), *more]} if more else doc

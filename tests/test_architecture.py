@@ -28,7 +28,7 @@ LAYERS = [
         *("row_security", "rules", "wakeups"),
     ),
     ("crypto", "db", "json_gate", "logs"),
-    ("chain", "connections", "counting", "leases", "reencryption"),
+    ("chain", "connections", "counting", "description", "leases", "reencryption"),
     ("jobs", "mail", "pages", "rest", "stamps"),
     ("idempotency", "limits"),
     ("accounts",),

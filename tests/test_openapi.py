@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -165,10 +166,38 @@ def test_what_happens_in_an_account_takes_its_name(described: Flask, spec: dict[
 
 def test_every_parameter_is_described(spec: dict[str, Any]) -> None:
     for name, operation in operations(spec):
-        for parameter in operation.get("parameters", ()):
+        for parameter in map(partial(resolved, spec), operation.get("parameters", ())):
             assert parameter["schema"].get("type"), (name, parameter)
             if parameter["in"] == "query" and parameter["name"] != "token":
                 assert parameter.get("description"), (name, parameter)
+
+
+def resolved(spec: Mapping[str, Any], told: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A parameter, by its name or in full."""
+    name = told.get("$ref", "").rpartition("/")[2]
+    found: Mapping[str, Any] = spec["components"]["parameters"][name] if name else told
+    return found
+
+
+def test_headers_that_go_with_every_write_are_named(spec: dict[str, Any]) -> None:
+    signing = {"X-ES-Username", "X-ES-Password", "X-ES-Reason"}
+    for name, operation in operations(spec):
+        taken = {resolved(spec, one)["name"] for one in operation.get("parameters", ())}
+        writes = bool(operation["security"]) and not name.startswith("GET ")
+        assert (signing <= taken) == writes, name
+        repeats = writes and name.startswith("POST /api/v1/") and "/api/v1/auth/" not in name
+        assert ("Idempotency-Key" in taken) == repeats, name
+    one = spec["paths"]["/api/v1/records/{collection}/{record_id}"]
+    names = {resolved(spec, parameter)["name"] for parameter in one["get"]["parameters"]}
+    assert names == {"If-None-Match", "expand", "fields", "as_of"}
+
+
+def test_a_write_of_records_may_ask_for_a_signature(spec: dict[str, Any]) -> None:
+    asking = {name for name, operation in operations(spec) if "428" in operation["responses"]}
+    assert len(asking) == 10
+    assert {name.partition(" ")[2].rpartition("{collection}")[0] for name in asking} == {
+        "/api/v1/records/"
+    }
 
 
 def test_every_json_body_has_an_example_that_fits_its_schema(spec: dict[str, Any]) -> None:

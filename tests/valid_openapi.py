@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from typing import Any
 
 from attrs import evolve
 from openapi_spec_validator import OpenAPIV31SpecValidator
+
+# Else it takes whichever library there is, with other messages.
+os.environ["OPENAPI_SPEC_VALIDATOR_SCHEMA_VALIDATOR_BACKEND"] = "jsonschema"
 
 
 def check_valid(spec: Mapping[str, Any]) -> None:

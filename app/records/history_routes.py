@@ -136,7 +136,7 @@ def list_changes(args: dict[str, Any], collection: str, record_id: str) -> Respo
 @blueprint.doc(parameters=[IF_MATCH])
 @blueprint.arguments(RestoreBody, example={"audit_id": 41})
 @blueprint.response(200, Record, example=RECORD)
-@blueprint.fails(400, 403, 409, 412)
+@blueprint.fails(400, 403, 409, 412, 428)
 @optimistic
 @allow(Access.ANONYMOUS)
 def restore_record(body: dict[str, Any], collection: str, record_id: str) -> Response:
@@ -152,7 +152,7 @@ def restore_record(body: dict[str, Any], collection: str, record_id: str) -> Res
 
 @blueprint.route(f"{ONE}/erase", methods=["POST"])
 @blueprint.response(200, Erasure, example=ERASED)
-@blueprint.fails(403, 409)
+@blueprint.fails(403, 409, 428)
 @optimistic
 @allow(Access.ANONYMOUS)
 def erase_record(collection: str, record_id: str) -> Response:

@@ -203,7 +203,7 @@ def list_records(args: dict[str, Any], collection: str) -> Response:
 @blueprint.route("/<collection>", methods=["POST"])
 @blueprint.arguments(RecordBody, example={"title": "Hello"})
 @blueprint.response(201, Record, example=EXAMPLE)
-@blueprint.fails(400, 403, 409)
+@blueprint.fails(400, 403, 409, 428)
 @optimistic
 @allow(Access.ANONYMOUS)
 def create_record(body: dict[str, Any], collection: str) -> Response:
@@ -245,7 +245,7 @@ def get_record(args: dict[str, Any], collection: str, record_id: str) -> Respons
 @blueprint.doc(parameters=[IF_MATCH])
 @blueprint.arguments(RecordBody, example={"title": "Hello again"})
 @blueprint.response(200, Record, example=EXAMPLE)
-@blueprint.fails(400, 403, 409, 412)
+@blueprint.fails(400, 403, 409, 412, 428)
 @optimistic
 @allow(Access.ANONYMOUS)
 def replace_record(body: dict[str, Any], collection: str, record_id: str) -> Response:
@@ -262,7 +262,7 @@ def replace_record(body: dict[str, Any], collection: str, record_id: str) -> Res
 @blueprint.doc(parameters=[IF_MATCH])
 @blueprint.arguments(RecordBody, example={"title": "Hello again"})
 @blueprint.response(200, Record, example=EXAMPLE)
-@blueprint.fails(400, 403, 409, 412)
+@blueprint.fails(400, 403, 409, 412, 428)
 @optimistic
 @allow(Access.ANONYMOUS)
 def patch_record(body: dict[str, Any], collection: str, record_id: str) -> Response:
@@ -278,7 +278,7 @@ def patch_record(body: dict[str, Any], collection: str, record_id: str) -> Respo
 @blueprint.route("/<collection>/<record_id>", methods=["DELETE"])
 @blueprint.doc(parameters=[IF_MATCH])
 @blueprint.response(204)
-@blueprint.fails(403, 409, 412, 422)
+@blueprint.fails(403, 409, 412, 422, 428)
 @optimistic
 @allow(Access.ANONYMOUS)
 def delete_record(collection: str, record_id: str) -> Response:

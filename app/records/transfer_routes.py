@@ -138,7 +138,7 @@ def export_records(args: dict[str, Any], collection: str) -> Response:
 @blueprint.route("/<collection>/import", methods=["POST"])
 @blueprint.arguments(ImportArgs, location="query")
 @blueprint.response(200, RecordImport, example={"imported": 2, "count": 2, "dry_run": False})
-@blueprint.fails(400, 403, 409, 413, 415, 422)
+@blueprint.fails(400, 403, 409, 413, 415, 422, 428)
 @blueprint.doc(requestBody={"required": True, "content": FILES})
 @optimistic
 @allow(Access.ANONYMOUS)

@@ -1,0 +1,136 @@
+"""What the API description says of all operations alike: errors, credentials, headers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from app import errors
+from app.errors import AppError, Malformed
+
+WRITING = ("post", "put", "patch", "delete")
+
+SECURITY_SCHEMES = {
+    "bearer": {
+        "type": "http",
+        "scheme": "bearer",
+        "description": "An access token or an API key.",
+    },
+    "key": {
+        "type": "apiKey",
+        "in": "header",
+        "name": "X-API-Key",
+        "description": "An API key; a bearer token counts before it.",
+    },
+}
+
+
+def _header(name: str, description: str, example: str, longest: int | None = None) -> Any:
+    length = {"minLength": 1, "maxLength": longest} if longest else {}
+    return {
+        "in": "header",
+        "name": name,
+        "required": False,
+        "schema": {"type": "string", **length},
+        "description": description,
+        "example": example,
+    }
+
+
+ACTING_ACCOUNT = _header(
+    "X-Account-ID",
+    "The account to act in, by slug, code or id, where the host name does not tell it: for"
+    " callers not signed in, and for superadmins. Without it these act in the system account,"
+    " with `*` they read across all. Others have their own account.",
+    "acme",
+)
+IDEMPOTENCY_KEY = _header(
+    "Idempotency-Key",
+    "For 24 hours the same request of the same caller under the same key gets the same answer, and"
+    " is carried out once.",
+    "3f0a6b1e-order-17",
+    255,
+)
+# The three of an electronic signature: all of them, or none.
+SIGNATURE = {
+    "signer": _header(
+        "X-ES-Username",
+        "Signs this write electronically, with the other two: the address of a user of the account"
+        " written in.",
+        "alice@acme.example",
+        1000,
+    ),
+    "signers_password": _header(
+        "X-ES-Password", "The password of who signs.", "Correct-horse-1", 1000
+    ),
+    "signing_reason": _header(
+        "X-ES-Reason", "Why: the audit log keeps it.", "Approved at the weekly review", 1000
+    ),
+}
+
+ERROR_EXAMPLES: dict[int, AppError] = {
+    400: errors.InvalidValues([errors.problem("email", "invalid_email", "Is not an address.")]),
+    401: errors.Unauthorized(),
+    403: errors.Forbidden(),
+    404: errors.NotFound(),
+    409: errors.Conflict(field="name"),
+    412: errors.PreconditionFailed(),
+    413: AppError("The body is larger than this service takes.", error="payload_too_large"),
+    415: errors.UnsupportedMediaType(),
+    422: Malformed.at("body", "name", msg="Missing data for required field.", type="missing"),
+    428: errors.SignatureRequired(),
+    429: errors.TooManyRequests(60),
+}
+ERROR_MEANINGS = {
+    400: "A value breaks a domain rule; `details` lists all of them.",
+    401: "No valid credential.",
+    403: "The caller may not do this.",
+    404: "No such thing in this account.",
+    409: "A clash with what is stored.",
+    412: "The record is not any more as If-Match says.",
+    413: "The body is too large.",
+    415: "The body is in a form that is not read here.",
+    422: "The request does not have the documented shape; `detail` lists every place.",
+    428: "The collection demands that writes are signed electronically, and this one is not.",
+    429: "Too many tries; `Retry-After` says how many seconds to wait.",
+}
+WAIT = {
+    "Retry-After": {
+        "description": "The seconds to wait.",
+        "schema": {"type": "integer", "minimum": 1},
+    }
+}
+
+
+def error(code: int, schema: Any) -> dict[str, Any]:
+    """The answer of an operation that fails so."""
+    told = {
+        "schema": schema,
+        "description": ERROR_MEANINGS[code],
+        "example": ERROR_EXAMPLES[code].body(),
+        "content_type": None,
+    }
+    return told | ({"headers": WAIT} if code == 429 else {})
+
+
+def options(base_url: str) -> dict[str, Any]:
+    """What the API description says of the whole."""
+    description = (
+        "A multi-tenant backend service: accounts with their own users, collections with typed"
+        " fields, and a REST API over their records. Every path answers with and without a"
+        " trailing slash. Every answer carries `X-Correlation-ID`. Where requests are limited, any"
+        " operation may answer 429 `rate_limited` with `Retry-After`, the seconds to wait. A write"
+        " may be signed electronically: `X-ES-Username` (the address of a user of the account),"
+        " `X-ES-Password`, `X-ES-Reason`; the audit log keeps who and why.\n\nA POST of somebody"
+        " signed in, but for those under `/auth/`, may carry an `Idempotency-Key` of up to 255"
+        " characters. For 24 hours the same request under the same key then gets the same status"
+        " and body again (with `Idempotent-Replayed: true`), and is carried out once. Another"
+        " request under the same key is a 422; one that is still running a 409 `in_progress`. An"
+        " answer that shows a secret is not kept: its repeat is a 409 `already_done` with the `id`"
+        " of what was made. What failed may be tried again under its key."
+    )
+    parameters = {"account": ACTING_ACCOUNT, "repeating": IDEMPOTENCY_KEY, **SIGNATURE}
+    return {
+        "info": {"description": description, "license": {"name": "MIT", "identifier": "MIT"}},
+        "servers": [{"url": base_url}],
+        "components": {"securitySchemes": SECURITY_SCHEMES, "parameters": parameters},
+    }
