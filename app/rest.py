@@ -34,6 +34,7 @@ PREFIX = "/api/v1"
 VERSION = "0.1.0"
 LARGEST_SKIP = 2**31 - 1
 LARGEST_ROLE_ID = 2**31 - 1
+TEXT = {"type": "string"}
 # What watches over the service asks as often as it likes.
 UNLIMITED = {"Health"}
 

@@ -9,6 +9,15 @@ import sqlalchemy as sa
 from flask import Flask
 
 from app.db import Base, db
+from tests import services
+
+TABLES = "SELECT tablename FROM pg_tables WHERE schemaname = 'public'"
+SHAPE = """
+    SELECT relname, attname, atttypid, attnum, relhasindex
+    FROM pg_class JOIN pg_attribute ON attrelid = pg_class.oid
+    WHERE relnamespace = 'public'::regnamespace AND relname LIKE 'col%' AND attnum > 0
+    ORDER BY relname, attnum
+"""
 
 
 class State:
@@ -38,9 +47,12 @@ class State:
     def _connection(self) -> Any:
         return _Raw(self._engine)
 
+    def _tables(self) -> list[str]:
+        return list(Base.metadata.tables)
+
     def _taking(self) -> str:
         """PostgreSQL keeps the rows in a schema, beside the function that brings them back."""
-        tables = list(Base.metadata.tables)
+        tables = self._tables()
         copies = [f"CREATE TABLE {self._name}.{table} AS TABLE {table};" for table in tables]
         emptied = [f"DELETE FROM {table};" for table in tables]  # noqa: S608 - constants
         filled = [f"INSERT INTO {table} TABLE {self._name}.{table};" for table in tables]
@@ -54,12 +66,54 @@ class State:
                 -- Neither the guard of the audit log nor foreign keys.
                 SET LOCAL session_replication_role = replica;
                 FOR made IN SELECT tablename FROM pg_tables
-                        WHERE schemaname = 'public' AND tablename LIKE 'col\\_%' LOOP
+                        WHERE schemaname = 'public' AND tablename LIKE 'col\\_%'
+                        AND tablename <> ALL ('{{{",".join(tables)}}}') LOOP
                     EXECUTE format('DROP TABLE %I CASCADE', made);
                 END LOOP;
                 {" ".join(emptied + filled)}
             END $$;
         """  # noqa: S608 - constants
+
+
+class Furnished(State):
+    """The same with collections, whose tables may change from one moment to the other."""
+
+    def __init__(self, app: Flask, name: str) -> None:
+        self._server = services.Postgres()
+        super().__init__(app, name)
+        self._database = str(self._engine.url.database)
+        self._shape = self._present_shape()
+        if not self._on_sqlite:
+            self._copy(self._database, f"{self._database}_{name}")
+
+    def restore(self) -> None:
+        """Make the database what it was; as a whole only where tables are others: that is slow."""
+        with self._app.app_context():
+            db.session.remove()
+        if self._on_sqlite or self._present_shape() == self._shape:
+            super().restore()
+            return
+        self._copy(f"{self._database}_{self._name}", self._database)
+        self._app.extensions.pop("atrium.caches", None)
+
+    def _tables(self) -> list[str]:
+        return [name for (name,) in self._read(TABLES)]
+
+    def _taking(self) -> str:
+        return f"DROP SCHEMA IF EXISTS {self._name} CASCADE; {super()._taking()}"
+
+    def _present_shape(self) -> list[Any]:
+        return [] if self._on_sqlite else self._read(SHAPE)
+
+    def _read(self, query: str) -> list[Any]:
+        with self._connection() as connection, connection, connection.cursor() as cursor:
+            cursor.execute(query)
+            return list(cursor.fetchall())
+
+    def _copy(self, name: str, other: str) -> None:
+        self._engine.dispose()
+        self._server.drop_database(other)
+        self._server.create_database(other, template=name)
 
 
 class _Raw:

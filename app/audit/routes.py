@@ -129,6 +129,16 @@ class CheckpointPage(rest.page_schema(Checkpoint)):  # type: ignore[misc]
     """A page of checkpoints, the newest first."""
 
 
+class ExportedLog(rest.Schema):
+    """An export as one JSON document."""
+
+    items = ma.fields.List(ma.fields.Nested(Entry), required=True)
+    checkpoints = ma.fields.List(ma.fields.Nested(Checkpoint), required=True)
+    exported = ma.fields.Integer(required=True)
+    values_masked = ma.fields.Integer(required=True)
+    values_erased = ma.fields.Integer(required=True)
+
+
 class Head(rest.Schema):
     """The last entry of a chain."""
 
@@ -217,6 +227,8 @@ class CheckpointArgs(AccountArgs, rest.PageArgs):
     """Whose checkpoints."""
 
 
+EXPORTED = {"items": [EXAMPLE], "checkpoints": [], "exported": 1}
+EXPORTED |= {"values_masked": 0, "values_erased": 0}
 PAGE = page_of([EXAMPLE], 1, {"skip": 0, "limit": 50})
 
 
@@ -245,6 +257,10 @@ def get_audit_log(entry_id: str) -> Response:
 @blueprint.route("/export", methods=["GET"])
 @blueprint.arguments(ExportArgs, location="query")
 @blueprint.response(200, Entry, example=EXAMPLE, content_type="application/x-ndjson")
+@blueprint.alt_response(200, schema=ExportedLog, example=EXPORTED, description="The entries.")
+@blueprint.alt_response(
+    200, schema=rest.TEXT, content_type="text/csv", example="id,...", description="The entries."
+)
 @superadmin
 def export_audit_logs(args: dict[str, Any]) -> Response:
     """Export audit entries, chain by chain, each in its order.

@@ -200,7 +200,7 @@ def send_verification(body: dict[str, Any]) -> dict[str, str]:
     ResendBody, required=False, example={"account": "acme", "email": "alice@acme.example"}
 )
 @blueprint.response(200, rest.Message, example={"message": "If there is such a user, ..."})
-@blueprint.fails(400, 401, 429)
+@blueprint.fails(400, 401, 403, 429)
 @public
 @of_any_account
 def resend_verification(body: dict[str, Any]) -> dict[str, str]:

@@ -109,6 +109,12 @@ class RecordImport(rest.Schema):
 @blueprint.route("/<collection>/export", methods=["GET"])
 @blueprint.arguments(ExportArgs, location="query", unknown=ma.EXCLUDE)
 @blueprint.response(200, Record, example=EXAMPLE, content_type="application/x-ndjson")
+@blueprint.alt_response(
+    200, schema=Record(many=True), example=[EXAMPLE], description="The records."
+)
+@blueprint.alt_response(
+    200, schema=rest.TEXT, content_type="text/csv", example="id,...", description="The records."
+)
 @blueprint.fails(400, 403)
 @optimistic
 @allow(Access.ANONYMOUS)
