@@ -88,15 +88,13 @@ class Run:
     def operation(self, label: str, requests: Sequence[Request], times: int, kept: State) -> None:
         """Send the requests of an operation, to what was there at the beginning."""
         callers = self.random.sample(sorted(self.callers), len(self.callers))
-        changed = False
         for turn in range(times):
-            if changed and turn % len(callers) == 0:
+            # What is refused may be noted, too.
+            if turn and turn % len(callers) == 0 and not label.startswith("GET "):
                 kept.restore()
-            caller = callers[turn % len(callers)]
             request = requests[(turn + turn // len(callers)) % len(requests)]
-            worked = self._send(label, caller, request)
-            changed = changed or (worked and not label.startswith("GET "))
-        if changed:
+            self._send(label, callers[turn % len(callers)], request)
+        if not label.startswith("GET "):
             kept.restore()
 
     def share_done(self) -> float:
@@ -104,13 +102,12 @@ class Run:
         fitting = {first: self.answered[True, first] for first in range(1, 6)}
         return (fitting[2] + fitting[3]) / sum(fitting.values())
 
-    def _send(self, label: str, caller: str, request: Request) -> bool:
+    def _send(self, label: str, caller: str, request: Request) -> None:
         case = self._aimed(request)
         response = case.call(app=self.app, headers=self.callers[caller])
-        worked: bool = response.status_code < 400
         self.sent[label, caller] += 1
         self.answered[request.fits, response.status_code // 100] += 1
-        if worked:
+        if response.status_code < 400:
             self.done.add(label)
         try:
             case.validate_response(response, checks=CHECKS)
@@ -118,7 +115,6 @@ class Run:
             for fault in group.exceptions:
                 name = f"{label} as {caller}: {response.status_code} {type(fault).__name__}"
                 self.faults.setdefault(name, f"{fault}\n{case!r}\n{response.text}")
-        return worked
 
     def _aimed(self, request: Request) -> Any:
         """The request, often at what there is, and seldom with headers that may fail it alone."""

@@ -13,10 +13,13 @@ from tests import services
 
 TABLES = "SELECT tablename FROM pg_tables WHERE schemaname = 'public'"
 SHAPE = """
-    SELECT relname, attname, atttypid, attnum, relhasindex
-    FROM pg_class JOIN pg_attribute ON attrelid = pg_class.oid
+    SELECT attrelid::regclass::text, attname, format_type(atttypid, atttypmod), attnotnull
+    FROM pg_attribute JOIN pg_class ON attrelid = pg_class.oid
     WHERE relnamespace = 'public'::regnamespace AND relname LIKE 'col%' AND attnum > 0
-    ORDER BY relname, attnum
+    UNION SELECT conrelid::regclass::text, conname, pg_get_constraintdef(oid), true
+    FROM pg_constraint WHERE connamespace = 'public'::regnamespace
+    UNION SELECT tablename, indexname, indexdef, true FROM pg_indexes WHERE schemaname = 'public'
+    ORDER BY 1, 2, 3
 """
 
 

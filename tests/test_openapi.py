@@ -14,6 +14,7 @@ from jsonschema import Draft202012Validator
 from werkzeug.test import TestResponse
 
 from app import create_app
+from app.records.formats import FORMATS
 from app.rest import Access, access_of
 from tests.builders import PASSWORD, Caller, Cast, make_collection, make_record
 from tests.conftest import settings_for
@@ -197,6 +198,12 @@ def test_a_write_of_records_may_ask_for_a_signature(spec: dict[str, Any]) -> Non
     assert {name.partition(" ")[2].rpartition("{collection}")[0] for name in asking} == {
         "/api/v1/records/"
     }
+
+
+def test_an_export_has_every_format(spec: dict[str, Any]) -> None:
+    for path in ("/api/v1/records/{collection}/export", "/api/v1/audit-logs/export"):
+        told = spec["paths"][path]["get"]["responses"]["200"]["content"]
+        assert set(told) == set(FORMATS.values()), path
 
 
 def test_every_json_body_has_an_example_that_fits_its_schema(spec: dict[str, Any]) -> None:
