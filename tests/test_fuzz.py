@@ -13,11 +13,15 @@ import pytest
 from flask import Flask
 
 from app import targets
+from app.rest import dumps, public
 from tests import fuzzed, fuzzing, states
 from tests.builders import Caller, Cast
-from tests.test_openapi import operations
+from tests.test_openapi import described, operations
 
 SEED = 7
+JSON = {"Content-Type": "application/json"}
+ERROR = '{"error": "rate_limited", "message": "Wait."}'
+__all__ = ["described"]
 
 
 @pytest.fixture
@@ -48,6 +52,29 @@ def tried(app: Flask, cast: Cast, made: int, times: int, seed: int) -> fuzzing.R
     named = [name for name, _ in operations(answer.json)]
     assert Counter(label for label, _ in run.sent.elements()) == dict.fromkeys(named, times)
     return run
+
+
+@pytest.mark.parametrize(
+    ("path", "answer", "fault"),
+    [
+        ("/live", ("{}", 500, JSON), "ServerError"),
+        ("/live", ("{}", 418, JSON), "UndefinedStatusCode"),
+        ("/live", ("ok", 200, {"Content-Type": "text/plain"}), "UndefinedContentType"),
+        ("/live", ('{"status": 1}', 200, JSON), "JsonSchemaError"),
+        ("/metrics", (ERROR, 429, JSON | {"Retry-After": "soon"}), "JsonSchemaError"),
+    ],
+)
+def test_an_answer_that_is_not_described_is_found(
+    described: Flask, monkeypatch: pytest.MonkeyPatch, path: str, answer: Any, fault: str
+) -> None:
+    description = described.test_client().get("/openapi.json").json
+    description["paths"] = {path: description["paths"][path]}
+    rule = next(one for one in described.url_map.iter_rules() if one.rule == path)
+    monkeypatch.setitem(described.view_functions, rule.endpoint, public(lambda: answer))
+    ((label, requests),) = fuzzing.made_up(dumps(description).decode(), 1, SEED).items()
+    run = fuzzing.Run(described, {"nobody": {}}, {}, Random(SEED))
+    run.operation(label, requests, 1, None)
+    assert fault in " ".join(run.faults)
 
 
 def test_a_few_requests_to_every_operation(app: Flask, cast: Cast, alone: None) -> None:
