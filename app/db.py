@@ -78,6 +78,16 @@ class Moment(sa.types.TypeDecorator[datetime]):
         return _moment if dialect.name == "sqlite" else None
 
 
+class StoredMoment(Moment):
+    """A moment that is read as the database keeps it, on SQLite in the form that answers have."""
+
+    cache_ok = True
+
+    def result_processor(self, dialect: Dialect, coltype: object) -> Any:
+        """None: nothing is made of it."""
+        return None
+
+
 def _moment(text: str | None) -> datetime | None:
     return clock.parse(text) if text is not None else None
 
