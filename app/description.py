@@ -24,8 +24,7 @@ SECURITY_SCHEMES = {
 }
 
 
-def _header(name: str, description: str, example: str, longest: int | None = None) -> Any:
-    length = {"minLength": 1, "maxLength": longest} if longest else {}
+def _header(name: str, description: str, example: str, **length: int) -> Any:
     return {
         "in": "header",
         "name": name,
@@ -48,7 +47,8 @@ IDEMPOTENCY_KEY = _header(
     "For 24 hours the same request of the same caller under the same key gets the same answer, and"
     " is carried out once.",
     "3f0a6b1e-order-17",
-    255,
+    minLength=1,
+    maxLength=255,
 )
 # The three of an electronic signature: all of them, or none.
 SIGNATURE = {
@@ -57,13 +57,16 @@ SIGNATURE = {
         "Signs this write electronically, with the other two: the address of a user of the account"
         " written in.",
         "alice@acme.example",
-        1000,
+        maxLength=1000,
     ),
     "signers_password": _header(
-        "X-ES-Password", "The password of who signs.", "Correct-horse-1", 1000
+        "X-ES-Password", "The password of who signs.", "Correct-horse-1", maxLength=1000
     ),
     "signing_reason": _header(
-        "X-ES-Reason", "Why: the audit log keeps it.", "Approved at the weekly review", 1000
+        "X-ES-Reason",
+        "Why: the audit log keeps it.",
+        "Approved at the weekly review",
+        maxLength=1000,
     ),
 }
 
