@@ -171,7 +171,7 @@ def measure(database: str, records: int, seconds: float) -> None:
     url = f"sqlite:///{folder / 'atrium.db'}"
     if database == "postgresql":
         url = services.Postgres().create_database(f"bench_{secrets.token_hex(4)}")
-    settings = {"SERVICE_DATABASE_URL": url, "SERVICE_LOG_LEVEL": "warning"}
+    settings = {"SERVICE_DATABASE_URL": url}
     app = conftest.make_app(Config.from_env(environment(folder, **settings)))
     cast = builders.make_cast(app)
     ids = filled(app, cast, records)
