@@ -219,6 +219,11 @@ class Error(Schema):
     detail = ma.fields.List(ma.fields.Nested(ValidationDetail))
     details = ma.fields.List(ma.fields.Nested(Problem))
     field = ma.fields.String()
+    id = ma.fields.String(
+        metadata={
+            "description": "Of what was `already_done` under an Idempotency-Key: what was made."
+        }
+    )
     count = ma.fields.Integer(
         metadata={"description": "Of an import: how many problems there are in all."}
     )

@@ -258,7 +258,7 @@ def test_real_answers_fit_their_schemas(cast: Cast, spec: dict[str, Any]) -> Non
     made = make_collection(cast.root)
     record = make_record(cast.alice, title="a")
     one, rules = "/api/v1/records/{collection}/{record_id}", "collections/posts/rules"
-    nobody = Caller(cast.root.app)
+    nobody, once = Caller(cast.root.app), {"Idempotency-Key": "once"}
     signing_in = {"account": "acme", "email": cast.alice.email, "password": PASSWORD}
     new = {"account_name": "New Co", "email": "a@new.example", "password": PASSWORD}
     for path, answer in (
@@ -278,6 +278,8 @@ def test_real_answers_fit_their_schemas(cast: Cast, spec: dict[str, Any]) -> Non
         (one, cast.alice.get(f"records/posts/{record['id']}")),
         (one, cast.alice.patch(f"records/posts/{record['id']}", {"title": None})),
         (one, cast.charlie.get(f"records/posts/{record['id']}")),
+        ("/api/v1/api-keys", cast.alice.post("api-keys", {"name": "k"}, headers=once)),
+        ("/api/v1/api-keys", cast.alice.post("api-keys", {"name": "k"}, headers=once)),
         ("/api/v1/collections", cast.root.get("collections")),
         ("/api/v1/collections", cast.alice.get("collections")),
         ("/api/v1/collections/names", cast.root.get("collections/names")),
