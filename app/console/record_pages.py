@@ -20,6 +20,7 @@ from app.rest import public
 NEW = f"{COLLECTION}/new"
 RECORD = f"{COLLECTION}/<uuid:record_id>"
 DELETED = "The record is deleted."
+BACK, BACK_ALREADY = "The record is there again.", "The record is there already."
 CHANGED = (
     "Somebody else has changed this record meanwhile. Below is what you typed;"
     " save again to write it over."
@@ -123,12 +124,17 @@ def delete_record(account_id: str, name: str, record_id: str) -> Page | BaseResp
 @guard.for_admins
 @guard.steady
 def revive_record(account_id: str, name: str, record_id: str) -> BaseResponse:
-    """Undo a deletion, by making the record anew."""
-    shelf, form = places.shelf(account_id, name), Form()
+    """Undo a deletion, by making the record anew; once, however often it is asked for."""
+    shelf, form, notice = places.shelf(account_id, name), Form(), BACK
     signing.sign(shelf, form)
-    made = history.revive(shelf.collection.name, record_id.lower(), by=shelf.by)
-    at = {**shelf.at, "record_id": made["id"]}
-    return told("The record is there again, under a new id.", "console.show_record", **at)
+    collection, id = shelf.collection.name, record_id.lower()
+    try:
+        history.revive(collection, id, by=shelf.by)
+    except Conflict:
+        if not history.deletable(collection, id, by=shelf.by)[1]:
+            raise
+        notice = BACK_ALREADY
+    return told(notice, "console.show_record", **shelf.at, record_id=id)
 
 
 def _record(shelf: Shelf, record_id: str) -> Shown | None:

@@ -15,6 +15,7 @@ from tests.builders import Cast, make_collection, make_record, make_user
 from tests.console.browser import HOSTILE, Browser, alert, asks_to_sign_in, beside, token
 from tests.console.test_collections import rows
 from tests.console.test_schemas import inputs
+from tests.parallel import at_once
 
 NONE = "019a9f00-0000-7000-8000-00000000dead"
 PEOPLE = [{"name": "name", "type": "text", "options": {"max_length": 50}}]
@@ -419,13 +420,20 @@ def test_a_deletion_is_undone_by_who_could_delete(
 ) -> None:
     record = make_record(cast.alice, title="kept", more={"a": [1]})["id"]
     one = place(cast, f"/posts/{record}")
-    assert admin.send(f"{one}/revive").status_code == 409
+    undo = f"{one}/revive"
+    assert "The record is there already." in admin.done(undo)
     admin.done(f"{one}/delete")
     assert "Make it anew" in admin.get(f"{one}/history").text
-    assert Browser(app, cast.charlie).send(f"{one}/revive").status_code == 404
-    assert "there again, under a new id" in admin.done(f"{one}/revive")
+    assert Browser(app, cast.charlie).send(undo).status_code == 404
+    assert "The record is there again." in admin.done(undo)
+    assert "The record is there already." in admin.done(undo)
     (again,) = cast.alice.get("records/posts").json["items"]
-    assert (again["title"], again["more"], again["id"] != record) == ("kept", {"a": [1]}, True)
+    assert (again["title"], again["more"], again["id"]) == ("kept", {"a": [1]}, record)
+    admin.done(f"{one}/delete")
+    # As a button pressed twice: both find it deleted.
+    others = [Browser(app, cast.alice) for _ in range(2)]
+    assert [a.status_code for a in at_once(2, lambda n: others[n].send(undo))] == [303, 303]
+    assert cast.alice.get("records/posts").json["total"] == 1
     closed_rules(cast, create_rule=None)
-    admin.done(place(cast, f"/posts/{again['id']}/delete"))
-    assert admin.send(place(cast, f"/posts/{again['id']}/revive")).status_code == 403
+    admin.done(f"{one}/delete")
+    assert admin.send(undo).status_code == 403
