@@ -6,7 +6,9 @@ from collections.abc import Mapping
 
 from flask import Flask
 
-from app import mail
+from app import clock, mail
+from app.auth import principal as principals
+from app.workflows import instances
 from tests import builders, mailbox
 from tests.builders import Caller, Cast
 from tests.console.browser import HOSTILE
@@ -92,6 +94,12 @@ def _outside(app: Flask, owner: Caller) -> dict[str, str]:
     flow = running.make_workflow(owner, steps, name="Welcome whoever is new")
     instance = running.start(owner, flow)
     running.work(app)
+    moment = clock.now()
+    with app.app_context():
+        by = principals.of_user(owner.account_id, owner.id)
+        assert by is not None
+        assert instances.resume_all({}, by=by, at=moment) == 1
+    running.work(app)
     actions = [{"type": "create_record", "config": {"collection": "posts", "data": {"title": "x"}}}]
     hook = {"name": "Nightly", "trigger": {"type": "schedule", "cron": "0 4 * * *"}}
     assert owner.post("hooks", {**hook, "actions": actions}).status_code == 201
@@ -101,6 +109,7 @@ def _outside(app: Flask, owner: Caller) -> dict[str, str]:
         "delivery_id": delivery,
         "workflow_id": flow["id"],
         "instance_id": instance,
+        "moment": clock.iso(moment),
         "kind": "workflow",
     }
 
