@@ -61,7 +61,7 @@ def _failed(listing: Listing, place: Place) -> Listing:
 @public
 @guard.for_admins
 def resume_instances(account_id: str) -> BaseResponse:
-    """Have all instances go on that failed, of one workflow or of all; and show how far they are."""
+    """Let all that failed go on, of one workflow or of all, and show how far they are."""
     place, workflow = places.found(account_id), forms.text("workflow")[: lists.LONGEST]
     wanted, moment = {"workflow_id": workflow.lower() or None}, clock.now()
     if instances.resume_all(wanted, by=place.by, at=moment):

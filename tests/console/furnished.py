@@ -115,7 +115,7 @@ def _outside(app: Flask, owner: Caller) -> dict[str, str]:
 
 
 def addresses(app: Flask, known: Mapping[str, str]) -> dict[str, str]:
-    """Where each page of the console is, by the name of its view."""
+    """Where each page of the console is, by the name of its view; that which names an account."""
     with app.app_context():
         of_mails = {"name": mail.written_names()[0]}
     urls, found = app.url_map.bind("atrium.test"), {}
@@ -123,7 +123,9 @@ def addresses(app: Flask, known: Mapping[str, str]) -> dict[str, str]:
         if rule.endpoint.startswith("console.") and "GET" in (rule.methods or ()):
             values = of_mails if rule.endpoint == "console.show_mail" else known
             needed = {name: values[name] for name in rule.arguments}
-            found[rule.endpoint] = urls.build(rule.endpoint, needed)
+            built = urls.build(rule.endpoint, needed)
+            if len(built) > len(found.get(rule.endpoint, "")):
+                found[rule.endpoint] = built
     found["console.show_reset_password"] += f"?token={known['reset_token']}"
     return found
 
