@@ -321,13 +321,35 @@ def test_closed_rules_are_explained_and_field_lists_respected(
     assert "posts" not in admin.get(place(cast, "")).text.partition("<main")[2]
 
 
-def test_a_record_is_deleted(cast: Cast, admin: Browser, made: dict[str, str]) -> None:
+def test_a_record_is_deleted(app: Flask, cast: Cast, admin: Browser, made: dict[str, str]) -> None:
     assert "There is no record yet." in admin.get(place(cast)).text
     record = make_record(cast.alice, title="gone")["id"]
-    page = admin.done(place(cast, f"/posts/{record}/delete"))
-    assert "The record is deleted." in page
-    assert f"/posts/{record}/revive" in page
+    for _ in range(2):  # as a button pressed twice: the undo is offered all the same
+        page = admin.done(place(cast, f"/posts/{record}/delete"))
+        assert "The record is deleted." in page
+        assert f"/posts/{record}/revive" in page
     assert cast.alice.get(f"records/posts/{record}").status_code == 404
+    assert (
+        Browser(app, cast.charlie).send(place(cast, f"/posts/{record}/delete")).status_code == 404
+    )
+    assert admin.send(place(cast, f"/posts/{NONE}/delete")).status_code == 404
+
+
+def test_a_form_that_is_sent_twice_makes_one_record(
+    app: Flask, cast: Cast, admin: Browser, made: dict[str, str]
+) -> None:
+    new = place(cast, "/posts/new")
+    (drawn,) = re.findall(r'name="as" value="([^"]*)"', admin.get(new).text)
+    sent = {"as": drawn, "f_title": "once", "f_views": "7", "do": "save"}
+    others = [Browser(app, cast.alice) for _ in range(2)]
+    answers = at_once(2, lambda n: others[n].send(new, **sent))
+    assert [one.status_code for one in answers] == [303, 303]
+    (record,) = cast.alice.get("records/posts").json["items"]
+    assert {one.headers["Location"].rpartition("/")[2] for one in answers} == {record["id"]}
+    # Another form clashes; an id of somebody's own making is none.
+    assert admin.send(new, **sent | {"as": NONE}).status_code == 409
+    admin.done(new, **sent | {"as": NONE, "f_views": ""})
+    assert NONE not in {one["id"] for one in cast.alice.get("records/posts").json["items"]}
 
 
 def test_hostile_values_are_inert(cast: Cast, admin: Browser, made: dict[str, str]) -> None:
