@@ -20,6 +20,7 @@ from app.webhooks.models import (
     DELIVERIES,
     FAILED,
     PENDING,
+    STATES,
     Webhook,
 )
 from app.webhooks.queue import Result
@@ -96,10 +97,13 @@ def redeliver(webhook: Webhook, delivery_id: str, *, by: Principal) -> Shown:
     return get(webhook, again[0]["id"], by=by)
 
 
-def redeliver_failed(webhook: Webhook, since: datetime) -> int:
-    """Send everything again that failed since then and was not sent again; returns how many."""
+def redeliver_failed(webhook: Webhook, since: datetime, until: datetime | None = None) -> int:
+    """Send everything again that failed since then and was not sent again; returns how many.
+
+    What becomes of it can be asked for by the moment `until`, which is now (`sent_again`).
+    """
     _check_enabled(webhook)
-    until = clock.now()
+    until = until or clock.now()
     counted = sa.select(sa.func.count()).select_from(DELIVERIES)
     failed = _failed_since(webhook, since, until)
     with db.transaction() as session:
@@ -107,6 +111,17 @@ def redeliver_failed(webhook: Webhook, since: datetime) -> int:
         asked = {"since": clock.iso(since), "until": clock.iso(until), "webhook_id": webhook.id}
         jobs.enqueue("webhooks.redeliver", asked, account_id=webhook.account_id)
     return number
+
+
+def sent_again(webhook: Webhook, since: datetime, until: datetime) -> dict[str, int]:
+    """How many are still to be sent again, and how many that were are in which state."""
+    to_go = sa.select(sa.func.count()).where(*_failed_since(webhook, since, until))
+    table = DELIVERIES.c
+    again = (*_of(webhook), table.replay_of.is_not(None), table.id >= db.first_id(until))
+    counted = sa.select(table.status, sa.func.count()).where(*again).group_by(table.status)
+    found = {row[0]: row[1] for row in db.connection().execute(counted)}
+    found[PENDING] = found.get(PENDING, 0) + (db.connection().scalar(to_go) or 0)
+    return {state: found.get(state, 0) for state in STATES}
 
 
 @jobs.job("webhooks.redeliver")
