@@ -22,6 +22,7 @@ from app import (
     tenancy,
 )
 from app.accounts import account_routes, group_routes, own_routes, role_routes, user_routes
+from app.application import Application
 from app.audit import records as audited_records
 from app.audit import routes as audit
 from app.audit import sign_ins, tracking
@@ -95,7 +96,7 @@ PAGES = (console.blueprint, apidocs.blueprint)
 def create_app(settings: Config | None = None) -> Flask:
     """The WSGI application. Raises ConfigError when the settings are malformed."""
     settings = settings or Config.from_env()
-    app = Flask(
+    app = Application(
         __name__,
         root_path=str(config.PROJECT),
         instance_path=str(settings.instance_dir.resolve()),

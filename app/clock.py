@@ -2,6 +2,8 @@
 
 from datetime import UTC, datetime
 
+OFFSET = len("+00:00")
+
 
 def now() -> datetime:
     """The present moment, in UTC."""
@@ -10,12 +12,16 @@ def now() -> datetime:
 
 def iso(moment: datetime) -> str:
     """RFC 3339 in UTC with microseconds: `2026-11-20T12:00:00.123456Z`."""
-    return moment.astimezone(UTC).replace(tzinfo=None).isoformat(timespec="microseconds") + "Z"
+    if moment.tzinfo is not UTC:
+        moment = moment.astimezone(UTC)
+    return moment.isoformat(timespec="microseconds")[:-OFFSET] + "Z"
 
 
 def parse(text: str) -> datetime:
     """The moment an ISO 8601 text names; without an offset it is UTC. Raises ValueError."""
     moment = datetime.fromisoformat(text)
+    if moment.tzinfo is UTC:
+        return moment
     try:
         return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
     except OverflowError as error:

@@ -36,7 +36,7 @@ def _answer_preflight() -> Response | None:
 def _allow(response: Response) -> Response:
     if not request.path.startswith(rest.PREFIX):
         return response
-    response.vary.add("Origin")
+    response.headers.add("Vary", "Origin")
     origin = request.headers.get("Origin", "")
     preflight = request.method == "OPTIONS"
     if origin and (origin in config.current().cors_origins or _account_allows(origin, preflight)):

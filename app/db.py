@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+import psycopg2
 import sqlalchemy as sa
 from flask import Flask
 from flask_sqlalchemy import SQLAlchemy
@@ -24,7 +25,7 @@ from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.orm import DeclarativeBase, Session
 from uuid_utils import uuid7
 
-from app import clock, config, row_security, tenancy
+from app import clock, config, postgres, row_security, tenancy
 from app.errors import Conflict
 from app.rules import sqlite as rules_on_sqlite
 
@@ -72,9 +73,23 @@ class Moment(sa.types.TypeDecorator[datetime]):
         """A moment on its way in."""
         return clock.iso(value) if value and dialect.name == "sqlite" else value
 
-    def process_result_value(self, value: Any, dialect: Dialect) -> datetime | None:
-        """A moment on its way out."""
-        return clock.parse(value) if isinstance(value, str) else value
+    def result_processor(self, dialect: Dialect, coltype: object) -> Any:
+        """What makes a moment of a stored value; None where the driver does."""
+        return _moment if dialect.name == "sqlite" else None
+
+
+class StoredMoment(Moment):
+    """A moment that is read as the database keeps it, on SQLite in the form that answers have."""
+
+    cache_ok = True
+
+    def result_processor(self, dialect: Dialect, coltype: object) -> Any:
+        """None: nothing is made of it."""
+        return None
+
+
+def _moment(text: str | None) -> datetime | None:
+    return clock.parse(text) if text is not None else None
 
 
 def as_created(context: Any) -> datetime:
@@ -137,7 +152,8 @@ def _engine_options(settings: config.Config) -> dict[str, Any]:
     if settings.database_url.startswith("sqlite"):
         return options | {"connect_args": {"timeout": SQLITE_BUSY_SECONDS}}
     connect: dict[str, Any] = {"connect_timeout": 5, "options": POSTGRES_OPTIONS}
-    connect |= {"application_name": "atrium", "connection_factory": row_security.Driver}
+    connect |= {"application_name": "atrium"}
+    connect |= {"connection_factory": postgres.Driver, "cursor_factory": postgres.Cursor}
     return options | {
         "connect_args": connect,
         "pool_size": 8,
@@ -170,7 +186,11 @@ def _prepare_sqlite(engine: sa.Engine) -> None:
             connection.info["unchecked"] = True
             connection.exec_driver_sql("PRAGMA foreign_keys = OFF")
         if mode:
-            connection.exec_driver_sql(BEGIN_WRITE)
+            driver: Any = connection.connection.dbapi_connection
+            try:
+                driver.execute(BEGIN_WRITE)
+            except sqlite3.Error as error:
+                raise _as_of_sqlalchemy(error, connection, driver) from error
 
     @sa.event.listens_for(engine, "checkin")
     def restore_foreign_keys(connection: sqlite3.Connection | None, record: Any) -> None:
@@ -180,17 +200,11 @@ def _prepare_sqlite(engine: sa.Engine) -> None:
 
 
 def _prepare_postgres(engine: sa.Engine) -> None:
-    # As an isolation level of SQLAlchemy's, each transaction would cost a round trip to set it.
     @sa.event.listens_for(engine, "begin")
     def begin(connection: Connection) -> None:
         if connection.get_execution_options().get("atrium_mode"):
             driver: Any = connection.connection.driver_connection
-            driver.autocommit = False
-
-    @sa.event.listens_for(engine, "checkin")
-    def restore_autocommit(connection: Any, record: Any) -> None:
-        if connection is not None and not connection.closed:
-            connection.autocommit = True
+            driver.begin()
 
 
 def connection() -> Connection:
@@ -200,21 +214,45 @@ def connection() -> Connection:
 
 @contextmanager
 def driver() -> Iterator[Any]:
-    """The driver's own connection of the open transaction; its errors come as SQLAlchemy's."""
-    through = connection()
-    base: Any = through.dialect.loaded_dbapi.Error
+    """The driver's own connection, of the open transaction or for one statement.
+
+    Its errors come as SQLAlchemy's.
+    """
+    held = _used()
+    pooled: Any = held.connection if held else db.engine.raw_connection()
     try:
-        found = through.connection.driver_connection
-        if isinstance(found, row_security.Driver):
-            row_security.tell(found)
-        yield found
-    except base as error:
-        raise DBAPIError.instance(None, None, error, base, dialect=through.dialect) from error
+        yield pooled.dbapi_connection
+    except (sqlite3.Error, psycopg2.Error) as error:
+        raise _as_of_sqlalchemy(error, held or pooled, pooled.dbapi_connection) from error
+    finally:
+        if held is None:
+            pooled.close()
+
+
+def _used() -> Connection | None:
+    """The connection that this context has in use already."""
+    if not db.session.registry.has():
+        return None
+    session = db.session()
+    found: Connection | None = session.info.get("connection")
+    return found or (session.connection() if session.in_transaction() else None)
+
+
+def _as_of_sqlalchemy(error: Any, connection: Any, driver: Any) -> DBAPIError:
+    dialect = db.engine.dialect
+    base: Any = dialect.loaded_dbapi.Error
+    lost = dialect.is_disconnect(error, driver, None)
+    if lost:
+        connection.invalidate(error)
+    told: Any = DBAPIError.instance(
+        None, None, error, base, connection_invalidated=lost, dialect=dialect
+    )
+    return told
 
 
 def in_transaction() -> bool:
     """Whether a `transaction()` is open in this context."""
-    return bool(db.session().info.get("in_transaction"))
+    return db.session.registry.has() and bool(db.session().info.get("in_transaction"))
 
 
 _refusal: ContextVar[Exception | None] = ContextVar("refusal", default=None)
@@ -259,6 +297,7 @@ def transaction(*, changes_schema: bool = False) -> Iterator[Session]:
         raise
     finally:
         session.info["in_transaction"] = False
+        session.info["connection"] = None
     if not session.info.get("holds_commits"):
         _commit_held(session)
 
@@ -357,7 +396,8 @@ def notes() -> dict[str, Any]:
 
 def _begin(session: Session, changes_schema: bool) -> None:
     mode = "schema" if changes_schema else "write"
-    session.connection(execution_options={"atrium_mode": mode})
+    options = {"atrium_mode": mode}
+    session.info["connection"] = session.connection(execution_options=options)
     if changes_schema and db.engine.dialect.name == "postgresql":
         # One change of the schema at a time; and as a waiting ALTER TABLE blocks every reader
         # behind it, it gives way soon, to be tried again.

@@ -5,10 +5,10 @@ from __future__ import annotations
 import logging
 import re
 import time
-import uuid
 
 import structlog
 from flask import Flask, Response, g, request
+from uuid_utils import uuid4
 
 CORRELATION_ID = re.compile(r"[A-Za-z0-9._-]{1,128}")
 
@@ -33,7 +33,7 @@ def init_app(app: Flask) -> None:
 
 def _start() -> None:
     given = request.headers.get("X-Correlation-ID", "")
-    g.correlation_id = given if CORRELATION_ID.fullmatch(given) else str(uuid.uuid4())
+    g.correlation_id = given if CORRELATION_ID.fullmatch(given) else str(uuid4())
     g.started = time.perf_counter()
     structlog.contextvars.clear_contextvars()
     structlog.contextvars.bind_contextvars(request_id=g.correlation_id)

@@ -9,6 +9,8 @@ from __future__ import annotations
 import hmac
 import time
 from collections.abc import Iterator
+from functools import lru_cache
+from typing import Any
 
 import prometheus_client
 import sqlalchemy as sa
@@ -25,6 +27,7 @@ from app.webhooks import models as webhooks
 from app.workflows import models as workflows
 
 METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
+MOST_KINDS = 4096
 QUEUES = {"jobs": jobs.QUEUE, "deliveries": webhooks.QUEUE, "workflows": workflows.QUEUE}
 
 blueprint = rest.Blueprint("Metrics", __name__, description="For Prometheus.")
@@ -46,9 +49,15 @@ def _count(response: Response) -> Response:
     # The route's rule, not the path, which anybody can make up; a method can be made up, too.
     route = request.url_rule.rule if request.url_rule else ""
     method = request.method if request.method in METHODS else ""
-    _requests.labels(method, route, str(response.status_code)).inc()
-    _seconds.labels(method, route).observe(time.perf_counter() - g.started)
+    count, seconds = _of(method, route, response.status_code)
+    count.inc()
+    seconds.observe(time.perf_counter() - g.started)
     return response
+
+
+@lru_cache(MOST_KINDS)
+def _of(method: str, route: str, status: int) -> tuple[Any, Any]:
+    return _requests.labels(method, route, str(status)), _seconds.labels(method, route)
 
 
 class _Waiting(Collector):

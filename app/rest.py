@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from datetime import datetime
 from enum import Enum
+from functools import lru_cache
 from typing import Any, TypeVar
 from urllib.parse import unquote_to_bytes
 
@@ -34,6 +35,7 @@ PREFIX = "/api/v1"
 VERSION = "0.1.0"
 LARGEST_SKIP = 2**31 - 1
 LARGEST_ROLE_ID = 2**31 - 1
+LONGEST_KEPT_QUERY = 200
 
 
 class Access(Enum):
@@ -334,6 +336,8 @@ def check_query(request: Request, view: Callable[..., Any]) -> None:
 
     Pages ignore the parameters that they do not know, as browsers and links add some.
     """
+    if not request.query_string:
+        return
     try:
         unquote_to_bytes(request.query_string).decode()
     except UnicodeDecodeError:
@@ -425,6 +429,20 @@ class Parser(FlaskParser):
             raise Malformed.at("body", msg="Must be a JSON object.", type="type")
         return value
 
+    def parse(self, argmap: Any, req: Any = None, **options: Any) -> Any:
+        """What a request sends, as a schema makes it; of a short query not twice."""
+        if options["location"] == "json" and argmap.unknown == ma.INCLUDE and not argmap.fields:
+            return self.load_json(request, argmap)  # somebody else knows what it must be
+        text = request.query_string
+        if options["location"] != "query" or len(text) > LONGEST_KEPT_QUERY:
+            return super().parse(argmap, req, **options)
+        return dict(_parsed_query(self, argmap, options["unknown"], text))
+
+    def parsed(self, schema: Any, unknown: Any) -> dict[str, Any]:
+        """What the query of this request sends."""
+        found: dict[str, Any] = super().parse(schema, location="query", unknown=unknown)
+        return found
+
     def handle_error(self, error: Any, req: Any, schema: Any, **options: Any) -> Any:
         """Turn marshmallow's messages into the contract's 422."""
         detail = [
@@ -433,6 +451,11 @@ class Parser(FlaskParser):
             for loc, msg in _flat(messages)
         ]
         raise Malformed(detail)
+
+
+@lru_cache
+def _parsed_query(parser: Parser, schema: Any, unknown: Any, text: bytes) -> dict[str, Any]:
+    return parser.parsed(schema, unknown)
 
 
 def _detail(loc: Sequence[Any], msg: str, kind: str) -> dict[str, Any]:

@@ -3,24 +3,20 @@
 Below the login that owns the tables stand two roles, named after it. `<owner>_account` sees, of
 each table of accounts, the rows of the one account that the setting `app.account_id` names;
 `<owner>_all` sees those of all. A connection begins as the former, with nothing set: it sees
-nothing. The first statement of a transaction carries, in the same message, role and account as
-`app.tenancy` has them.
+nothing. Its statements tell role and account along (`app.postgres`).
 """
 
 from __future__ import annotations
 
-import re
 from contextlib import closing
-from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any
 
 import sqlalchemy as sa
-from psycopg2 import extensions
 from sqlalchemy.engine import Engine
 
 from app import tenancy
+from app.postgres import Driver, Roles, quoted
 
-UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 INSTALLING = 0x4174726962
 RIGHTS = "SELECT, INSERT, UPDATE, DELETE"
 COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge", "cmp")
@@ -83,43 +79,9 @@ UNMARKED = sa.text(
 ).bindparams(sa.bindparam("names", [f"numeric_{one}" for one in COMPARISONS], expanding=True))
 
 
-class Roles(NamedTuple):
-    """The roles of one database: which sees one account's rows, and which sees everybody's."""
-
-    one: str
-    every: str
-
-
-class Words(NamedTuple):
-    """What tells a server whose rows come next: as a transaction begins, and later within it."""
-
-    first: str
-    later: str
-
-
-class Driver(extensions.connection):
-    """The driver's connection, which knows what its server was told last."""
-
-    roles: Roles | None = None
-    """By whom its statements are run; None where there is no lock."""
-    told: Words | None = None
-
-
 def enforce(engine: Engine) -> None:
     """Have every statement of an engine, whose driver's connections are ours, seen by policies."""
     sa.event.listen(engine, "connect", _enter)
-    # Events of the dialect: those of the engine cost more than all that is done here.
-    sa.event.listen(engine, "do_execute", _execute)
-    sa.event.listen(engine, "do_execute_no_params", _execute_as_it_is)
-    sa.event.listen(engine, "do_executemany", _tell_before_many)
-
-
-def tell(driver: Driver) -> None:
-    """Say whose rows come next, for statements that go past SQLAlchemy."""
-    untold = _untold(driver)
-    if untold:
-        with closing(driver.cursor()) as cursor:
-            cursor.execute(untold)
 
 
 def _enter(driver: Driver, record: Any) -> None:
@@ -129,62 +91,6 @@ def _enter(driver: Driver, record: Any) -> None:
         found = cursor.fetchone()
     driver.autocommit = autocommit
     driver.roles = Roles(*found[:2]) if found else None
-
-
-def _execute(cursor: Any, statement: str, parameters: Any, context: Any) -> bool:
-    """Whether the statement is executed already, in one message with what goes before it."""
-    driver: Driver = cursor.connection
-    if driver.roles is None:
-        return False
-    if statement.startswith("ROLLBACK TO"):  # which takes back what was told since
-        driver.told = None
-        return False
-    if cursor.name:  # the driver makes a cursor of the whole text
-        tell(driver)
-        return False
-    untold = _untold(driver)
-    if untold:
-        cursor.execute(untold + statement, parameters)
-    return bool(untold)
-
-
-def _execute_as_it_is(cursor: Any, statement: str, context: Any) -> bool:
-    return _execute(cursor, statement, None, context)
-
-
-# Many go one by one: outside of a transaction the first would be all that it holds for.
-def _tell_before_many(cursor: Any, statement: str, parameters: Any, context: Any) -> None:
-    tell(cursor.connection)
-
-
-def _untold(driver: Driver) -> str:
-    if driver.roles is None:
-        return ""
-    status, wanted = driver.get_transaction_status(), _words(driver.roles, tenancy.current())
-    if status == extensions.TRANSACTION_STATUS_INERROR:  # which takes nothing but its end
-        return ""
-    if status == extensions.TRANSACTION_STATUS_IDLE:
-        driver.told = wanted
-        return wanted.first
-    if driver.told == wanted:
-        return ""
-    driver.told = wanted
-    return wanted.later
-
-
-@lru_cache(10_000)
-def _words(roles: Roles, scope: tenancy.Scope) -> Words:
-    if scope in (tenancy.OWNER, tenancy.ACROSS):
-        role = "NONE" if scope == tenancy.OWNER else _quoted(roles.every)
-        return Words(*[f"SET LOCAL ROLE {role}; "] * 2)
-    account_id = scope if UUID.fullmatch(scope) else ""  # which no account has
-    setting = f"SET LOCAL app.account_id = '{account_id}'; "
-    # The connection has this role already, and to set it again costs more than the setting.
-    return Words(setting, f"SET LOCAL ROLE {_quoted(roles.one)}; {setting}")
-
-
-def _quoted(name: str) -> str:
-    return '"' + name.replace('"', '""') + '"'
 
 
 def install(engine: Engine) -> None:
@@ -206,7 +112,7 @@ def _install(connection: sa.Connection) -> None:
     if roles is None:
         return
     schema = connection.scalar(sa.text("SELECT quote_ident(current_schema())"))
-    to = f"TO {_quoted(roles.one)}, {_quoted(roles.every)}"
+    to = f"TO {quoted(roles.one)}, {quoted(roles.every)}"
     _run(
         connection,
         f"GRANT USAGE ON SCHEMA {schema} {to}",
@@ -247,11 +153,11 @@ def in_force(connection: sa.Connection) -> Roles | None:
 def advice(connection: sa.Connection) -> str:
     """What to do where there is no lock."""
     owner = connection.scalar(sa.text("SELECT current_user"))
-    one, every = _quoted(f"{owner}_account"), _quoted(f"{owner}_all")
+    one, every = quoted(f"{owner}_account"), quoted(f"{owner}_all")
     return (
         "are kept apart by the application alone. Run flask --app wsgi db upgrade; where its login"
         f" may not make roles, have somebody run before: CREATE ROLE {one}; CREATE ROLE {every};"
-        f" GRANT {one}, {every} TO {_quoted(owner)}"
+        f" GRANT {one}, {every} TO {quoted(owner)}"
     )
 
 
@@ -266,7 +172,7 @@ def _find(connection: sa.Connection) -> Roles | None:
 
 
 def _cover(connection: sa.Connection, roles: Roles, table: str) -> None:
-    one, every = map(_quoted, roles)
+    one, every = map(quoted, roles)
     mine = "account_id = current_setting('app.account_id', true)"
     _run(
         connection,

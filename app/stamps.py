@@ -19,7 +19,8 @@ from typing import Any, NamedTuple, TypeVar
 import sqlalchemy as sa
 from flask import current_app
 
-from app.db import Base, connection
+from app.db import Base, db
+from app.statements import Prepared
 
 Value = TypeVar("Value")
 MOST = 20
@@ -67,8 +68,8 @@ def check(versions: Iterable[Any], stamps: Iterable[Stamp]) -> None:
 def verify(stamps: Iterable[Stamp]) -> None:
     """Compare by a statement of its own. Raises Stale."""
     stamps = list(stamps)
-    asked = _versions(tuple(stamp.table for stamp in stamps))
-    check(connection().execute(asked, parameters(stamps)).one(), stamps)
+    asked = _versions(tuple(stamp.table for stamp in stamps), db.engine.dialect.name)
+    check(asked.all(parameters(stamps))[0], stamps)
 
 
 def hold(relied: Iterable[Any]) -> bool:
@@ -89,8 +90,8 @@ def hold(relied: Iterable[Any]) -> bool:
 
 
 @lru_cache
-def _versions(tables: tuple[str, ...]) -> sa.Select[Any]:
-    return sa.select(*columns_of(tables))
+def _versions(tables: tuple[str, ...], dialect: str) -> Prepared:
+    return Prepared(sa.select(*columns_of(tables)))
 
 
 @lru_cache

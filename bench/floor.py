@@ -101,7 +101,7 @@ def audit(through: Any, changes: Sequence[append.Change], moment: datetime) -> N
     if ON_SQLITE:
         insert._insert_alone(through, ACCOUNT, entries, TOLD)
     elif len(entries) < insert.MANY:
-        insert._insert_few(through, [(ACCOUNT, entries)], TOLD)
+        through.execute(*insert.calls([(ACCOUNT, entries)], TOLD))
     else:
         insert._copy(through, ACCOUNT, entries, TOLD)
 

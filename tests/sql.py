@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
+from unittest.mock import patch
 
 import sqlalchemy as sa
 from flask import Flask
 
+from app import statements as prepared
 from app.db import db
 
 
@@ -28,10 +30,15 @@ def statements(app: Flask) -> Iterator[list[Statement]]:
         statement.parameters = parameters
         sent.append(statement)
 
+    def note_prepared(cursor: Any, text: str, parameters: Any) -> None:
+        note(None, cursor, text, parameters)
+        cursor.execute(text, parameters)
+
     with app.app_context():
         engine = db.engine
     sa.event.listen(engine, "before_cursor_execute", note)
     try:
-        yield sent
+        with patch.object(prepared, "send", note_prepared):
+            yield sent
     finally:
         sa.event.remove(engine, "before_cursor_execute", note)

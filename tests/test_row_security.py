@@ -14,7 +14,7 @@ import psycopg2
 import pytest
 import sqlalchemy as sa
 from flask import Flask
-from psycopg2 import sql
+from psycopg2 import extensions, sql
 from psycopg2.errors import InsufficientPrivilege
 
 from app import db, row_security, tenancy
@@ -48,6 +48,11 @@ def driver_of(app: Flask) -> Any:
     """A connection as the pool hands it out, past everything that the application does to it."""
     with app.app_context():
         return closing(db.db.engine.raw_connection())
+
+
+def bare_cursor(connection: Any) -> Any:
+    """The driver's own kind of cursor, which says nothing by itself."""
+    return connection.cursor(cursor_factory=extensions.cursor)
 
 
 def seen_in(cursor: Any, table: str) -> set[str]:
@@ -106,7 +111,7 @@ def test_every_new_collection_is_covered_however_it_comes(app: Flask, root: Call
 
 
 def test_without_the_setting_a_statement_meets_nothing(app: Flask, filled: Cast) -> None:
-    with driver_of(app) as connection, closing(connection.cursor()) as cursor:
+    with driver_of(app) as connection, closing(bare_cursor(connection)) as cursor:
         for table in [*TABLES, "col_posts"]:
             assert seen_in(cursor, table) == set(), table
         for change in ("UPDATE col_posts SET title = 'x'", "DELETE FROM col_posts"):
@@ -126,7 +131,7 @@ def test_without_the_setting_a_statement_meets_nothing(app: Flask, filled: Cast)
 
 def test_with_one_account_set_a_statement_meets_nothing_of_others(app: Flask, filled: Cast) -> None:
     mine, theirs = filled.alice.account_id, filled.charlie.account_id
-    with driver_of(app) as connection, closing(connection.cursor()) as cursor:
+    with driver_of(app) as connection, closing(bare_cursor(connection)) as cursor:
         cursor.execute(f"SET app.account_id = '{mine}'")
         for table in TABLES:
             assert seen_in(cursor, table) <= {mine}, table
@@ -199,7 +204,7 @@ def test_nothing_stays_with_a_pooled_connection(app: Flask, filled: Cast) -> Non
                     fail()
             db.db.session.remove()
             for _ in range(db.db.engine.pool.checkedin()):  # type: ignore[attr-defined]
-                with driver_of(app) as connection, closing(connection.cursor()) as cursor:
+                with driver_of(app) as connection, closing(bare_cursor(connection)) as cursor:
                     assert seen_in(cursor, "col_posts") == set()
 
 
@@ -326,7 +331,7 @@ def test_a_login_that_makes_roles_locks_its_database(login: str, tmp_path: Path)
         db.db.session.remove()
     assert roles == (f"{login}_account", f"{login}_all")
     does_its_work(app)
-    with driver_of(app) as connection, closing(connection.cursor()) as cursor:
+    with driver_of(app) as connection, closing(bare_cursor(connection)) as cursor:
         assert seen_in(cursor, "users") == seen_in(cursor, "col_posts") == set()
     said = told(app)
     assert said.startswith("ok")

@@ -148,6 +148,12 @@ def _links(
 
 
 def _insert_few(cursor: Any, chains: Sequence[Chain], told: Told) -> None:
+    # Nothing of the answer is needed, so it goes with the commit.
+    cursor.connection.put_off(cursor.mogrify(*calls(chains, told)))
+
+
+def calls(chains: Sequence[Chain], told: Told) -> tuple[str, Sequence[str]]:
+    """A statement of PostgreSQL that writes entries, and its parameters."""
     calls, parameters, same = [], list[str](), told._asdict()
     for account_id, entries in chains:
         for place, change in groupby(entries, _PLACE):
@@ -156,7 +162,7 @@ def _insert_few(cursor: Any, chains: Sequence[Chain], told: Told) -> None:
             *hashes, digests = (f"{{{','.join(column)}}}" for column in columns[HASHES:])
             parameters += (account_id, shared, digests, *map(_array, _VALUES(columns)), *hashes)
             calls.append(_APPEND)
-    cursor.execute("; ".join(calls), parameters)
+    return "; ".join(calls), parameters
 
 
 def _array(values: Iterable[str | None]) -> str:

@@ -6,7 +6,7 @@ Deny by default: a view that is not marked takes only signed-in callers.
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import wraps
+from functools import lru_cache, wraps
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
@@ -279,8 +279,13 @@ def _signed_in(credential: str) -> Principal:
 def account_of_host() -> str | None:
     """The account slug that the request's host name carries."""
     settings = config.current()
-    domain, host = settings.base_domain, request.host.partition(":")[0].lower().rstrip(".")
-    if host == urlsplit(settings.base_url).hostname:
+    return _slug_of(request.host, settings.base_domain, settings.base_url)
+
+
+@lru_cache
+def _slug_of(host: str, domain: str, base_url: str) -> str | None:
+    host = host.partition(":")[0].lower().rstrip(".")
+    if host == urlsplit(base_url).hostname:
         return None  # where the service itself lives below its domain, as api.example.com
     slug = host.removesuffix(f".{domain}") if domain and host.endswith(f".{domain}") else ""
     return slug if slug and "." not in slug else None

@@ -115,9 +115,8 @@ class Principal:
 
 def of_user(account_id: str, user_id: str) -> Principal | None:
     """The principal of an active user of an active account, cached under its version."""
-    with tenancy.in_account(account_id):
-        known = stamps.cache("principals")
-        return known.get((account_id, user_id), lambda: _load(account_id, user_id))
+    known = stamps.cache("principals")
+    return known.get((account_id, user_id), lambda: _load(account_id, user_id))
 
 
 def account_named(reference: str) -> AccountRef | None:
@@ -159,7 +158,12 @@ def choose_account(caller: Principal, reference: str | None) -> Principal:
 
 
 def _load(account_id: str, user_id: str) -> Principal | None:
-    user = db.session.get(User, (account_id, user_id), populate_existing=True)
+    with tenancy.in_account(account_id):
+        user = db.session.get(User, (account_id, user_id), populate_existing=True)
+        return _principal_of(account_id, user)
+
+
+def _principal_of(account_id: str, user: User | None) -> Principal | None:
     if user is None or not user.is_active or not user.account.is_active:
         return None
     home = _ref(user.account)
@@ -172,7 +176,7 @@ def _load(account_id: str, user_id: str) -> Principal | None:
         name=user.name,
         role=user.role.name,
         groups=frozenset(group.name for group in user.groups),
-        user_stamp=Stamp("users", (account_id, user_id), user.version),
+        user_stamp=Stamp("users", (account_id, user.id), user.version),
         first_token=first_id(begin) if begin else "",
     )
 

@@ -34,19 +34,19 @@ PROPERTIES = [one.name for one in dataclasses.fields(Field)]
 
 
 class Kept:
-    """Things that were made once, under their keys; beyond a number the oldest are forgotten."""
+    """Things made once, under their keys; beyond a number those unused for longest are dropped."""
 
     def __init__(self) -> None:
         self._found: dict[Hashable, Any] = {}
 
     def get(self, make: Callable[..., Made], *key: Hashable) -> Made:
         """What `make` gives for a key. It is not remembered where that raises."""
-        found = self._found.get((make, *key))
+        found = self._found.pop((make, *key), None)
         if found is None:
             found = make(*key)
             while len(self._found) >= MOST_KEPT:
                 self._found.pop(next(iter(self._found.copy()), None), None)
-            self._found[make, *key] = found
+        self._found[make, *key] = found
         made: Made = found
         return made
 
@@ -122,6 +122,17 @@ class Definition:
         Under names of no meaning: SQLite takes even a quoted "true" of a subquery for the value.
         """
         return [one.label(f"c{i}") for i, one in enumerate(self.expressions.values())]
+
+    @cached_property
+    def listed(self) -> Sequence[sa.ColumnElement[Any]]:
+        """The same for what is only shown: moments as they are stored."""
+        stored = {n for n, one in self.columns.items() if isinstance(one.column_type, db.Moment)}
+        return [
+            sa.type_coerce(one, db.StoredMoment()).label(f"c{i}") if name in stored else label
+            for i, (label, (name, one)) in enumerate(
+                zip(self.selected, self.expressions.items(), strict=True)
+            )
+        ]
 
     @cached_property
     def scope(self) -> Scope:

@@ -76,6 +76,11 @@ class Field:
         """The JSON form of a stored value that is not null."""
         return value
 
+    @property
+    def is_plain(self) -> bool:
+        """Whether JSON has stored values as they are."""
+        return type(self).shown is Field.shown
+
     def definition_problems(self) -> Iterator[str]:
         """Why the field's options make no sense."""
         yield from ()
@@ -275,9 +280,9 @@ class DatetimeField(Field):
             message = "Must be an ISO 8601 date and time such as 2026-11-20T12:00:00Z."
             raise Refused("invalid_datetime", message) from None
 
-    def shown(self, value: datetime) -> str:
-        """The one format."""
-        return clock.iso(value)
+    def shown(self, value: datetime | str) -> str:
+        """The one format, in which SQLite keeps it, too."""
+        return value if isinstance(value, str) else clock.iso(value)
 
 
 class DateField(Field):

@@ -126,13 +126,22 @@ def within_reach(
     """Records that the caller may change, locked. Raises NotFound where one is out of sight."""
     definition, by = access.definition, access.caller
     by.one_account()
-    locked = store.lock(definition, store.scope(definition, by.account_id), record_ids)
+    locked = _locked(definition, by, record_ids)
     gone = [index for index, id in enumerate(record_ids) if id not in locked]
     if gone:
         raise _told(missing(access), gone, "not_found", NO_RECORD, problems)
     rows = [locked[id] for id in record_ids]
     check_may(access, rows, values.sent_to(access, bodies), problems)
     return rows
+
+
+def _locked(
+    definition: Definition, by: Principal, record_ids: Sequence[str]
+) -> Mapping[str, store.Row]:
+    if len(record_ids) > 1:
+        return store.lock(definition, store.scope(definition, by.account_id), record_ids)
+    row = store.lock_one(definition, by.account_id, record_ids[0])
+    return {} if row is None else {record_ids[0]: row}
 
 
 def check_may(

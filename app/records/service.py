@@ -91,7 +91,7 @@ def _asked(collection: str, parameters: Parameters, by: Principal) -> tuple[Acce
 
 
 def _listed(rows: Sequence[store.Row], access: Access, asked: query.Query) -> list[dict[str, Any]]:
-    items = [views.shown(row, asked.names, access) for row in rows]
+    items = views.all_shown(rows, asked.names, access)
     expand.add(asked.expanded, rows, items, access.caller, views.shown)
     return items
 

@@ -13,6 +13,7 @@ from app import db, stamps
 from app.collections.columns import TableColumns
 from app.collections.definition import Definition
 from app.stamps import Stamp
+from app.statements import Prepared
 
 Row = Mapping[str, Any]
 NONE: Mapping[str, Any] = {}
@@ -45,15 +46,19 @@ def read_one(
     tables = tuple(stamp.table for stamp in checked)
     statement = definition.kept.get(_one, definition, account_id is None, where, tables)
     bound = {"_account": account_id, "_id": record_id, **parameters, **stamps.parameters(checked)}
-    row = db.connection().execute(statement, bound).first()
-    if row is None:
+    rows = statement.all(bound)
+    if not rows:
         return None
-    width = len(definition.selected)
+    width, row = len(definition.selected), rows[0]
     stamps.check(row[width:], checked)
     return dict(zip(definition.columns, row[:width], strict=True))
 
 
-def _one(
+def _one(*asked: Any) -> Prepared:
+    return Prepared(_of_id(*asked))
+
+
+def _of_id(
     definition: Definition, anywhere: bool, where: Any, tables: tuple[str, ...]
 ) -> sa.Select[Any]:
     statement = sa.select(*definition.selected, *stamps.columns_of(tables))
@@ -83,11 +88,15 @@ def read_page(
     """
     tables = tuple(stamp.table for stamp in checked)
     asked = (definition, account_id is None, where, tuple(conditions), parts, count, most, tables)
-    statement = definition.kept.get(_paged, *asked) if kept else _paged(*asked)
+    statement = definition.kept.get(_prepared_page, *asked) if kept else _paged(*asked)
     place = {"_account": account_id, "_skip": skip, "_limit": limit, "_most": skip + limit}
     bound = {**place, **parameters, **stamps.parameters(checked)}
     rows, facts = _found(definition, statement, checked, bound, 1)
     return rows, facts[0]
+
+
+def _prepared_page(*asked: Any) -> Prepared:
+    return Prepared(_paged(*asked))
 
 
 def _paged(
@@ -132,7 +141,7 @@ def _page(
     definition: Definition, where: Sequence[Any], parts: Sequence[Part], most: Any
 ) -> sa.Select[Any]:
     """The rows of parts of a list, which follow each other; of each no more than `most`."""
-    rows = sa.select(*definition.selected)
+    rows = sa.select(*definition.listed)
     chosen = [rows.where(*where, *own).order_by(*order) for own, order in parts]
     if len(chosen) == 1:
         return chosen[0]
@@ -177,13 +186,16 @@ def _beside(chosen: sa.Select[Any], facts: Sequence[Any]) -> sa.Select[Any]:
 
 def _found(
     definition: Definition,
-    statement: sa.Select[Any],
+    statement: sa.Select[Any] | Prepared,
     checked: Sequence[Stamp],
     parameters: Mapping[str, Any],
     facts: int,
 ) -> tuple[list[Row], Sequence[Any]]:
     """The rows of a statement of `_beside`, and its facts but for the stamps. Raises Stale."""
-    rows = db.connection().execute(statement, parameters).all()
+    if isinstance(statement, Prepared):
+        rows: Sequence[Any] = statement.all(parameters)
+    else:
+        rows = db.connection().execute(statement, parameters).all()
     width = len(definition.columns)
     stamps.check(rows[0][width + facts :], checked)
     id = list(definition.columns).index("id")
@@ -202,6 +214,17 @@ def lock(
     return {row["id"]: row for row in _rows(definition, rows)}
 
 
+def lock_one(definition: Definition, account_id: str | None, record_id: str) -> Row | None:
+    """The same of one record of an account, or of any."""
+    statement = definition.kept.get(_locked, definition, account_id is None)
+    rows = _rows(definition, statement.all({"_account": account_id, "_id": record_id}))
+    return rows[0] if rows else None
+
+
+def _locked(definition: Definition, anywhere: bool) -> Prepared:
+    return Prepared(_of_id(definition, anywhere, None, ()).with_for_update())
+
+
 def lock_having(
     definition: Definition, account_id: str, name: str, values: Sequence[Any]
 ) -> list[Row]:
@@ -216,20 +239,31 @@ def lock_having(
 
 def insert(definition: Definition, rows: Sequence[Row]) -> list[Row]:
     """Store new records, which all name the same fields, and return them as stored."""
-    table = definition.table
-    bound = {name: _parameter(table, name) for name in rows[0]}
-    statement = sa.insert(table).values(bound).returning(*definition.selected)
     given = [{_PREFIX + name: value for name, value in row.items()} for row in rows]
-    return _in_order(definition, rows, db.connection().execute(statement, given))
+    if len(given) == 1:
+        statement = definition.kept.get(_inserted, definition, tuple(rows[0]))
+        return _rows(definition, statement.all(given[0]))
+    many = _insertion(definition, rows[0])
+    return _in_order(definition, rows, db.connection().execute(many, given))
+
+
+def _inserted(definition: Definition, names: tuple[str, ...]) -> Prepared:
+    return Prepared(_insertion(definition, names))
+
+
+def _insertion(definition: Definition, names: Iterable[str]) -> Any:
+    change = sa.insert(definition.table).values(_parameters(definition.table, names))
+    return change.returning(*definition.selected)
 
 
 def update(definition: Definition, records: Sequence[Row], values: Sequence[Row]) -> list[Row]:
     """Change records of one account and return them as stored."""
     table = definition.table
     if len(records) == 1:
-        statement = sa.update(table).where(*_exactly(definition, records[0]))
-        change = statement.values(_bound(table, values[0])).returning(*definition.selected)
-        return _in_order(definition, records, db.connection().execute(change))
+        statement = definition.kept.get(_updated, definition, tuple(values[0]))
+        given = {_PREFIX + name: value for name, value in values[0].items()}
+        known = {"_account": records[0]["account_id"], "_id": records[0]["id"]}
+        return _rows(definition, statement.all(given | known))
     names = [c.name for c in table.c if any(c.name in row for row in values)]
     width = max(1, _MOST_PARAMETERS // (len(names) + 1))
     stored: list[Row] = []
@@ -237,6 +271,13 @@ def update(definition: Definition, records: Sequence[Row], values: Sequence[Row]
         some = slice(first, first + width)
         stored += _update_some(definition, records[some], values[some], names)
     return stored
+
+
+def _updated(definition: Definition, names: tuple[str, ...]) -> Prepared:
+    table = definition.table
+    mine = (table.c.account_id == ACCOUNT, table.c.id == sa.bindparam("_id"))
+    change = sa.update(table).where(*mine).values(_parameters(table, names))
+    return Prepared(change.returning(*definition.selected))
 
 
 def _update_some(
@@ -409,10 +450,6 @@ _PREFIX = "_value_"
 _MOST_PARAMETERS = 30_000  # SQLite takes 32,766
 
 
-def _parameter(table: sa.Table, name: str) -> Any:
-    return sa.bindparam(_PREFIX + name, type_=table.c[name].type)
-
-
 def _rows(definition: Definition, found: Iterable[Any]) -> list[Row]:
     names = tuple(definition.columns)
     return [dict(zip(names, row, strict=True)) for row in found]
@@ -423,13 +460,10 @@ def _in_order(definition: Definition, records: Sequence[Row], found: Iterable[An
     return [by_id[record["id"]] for record in records]
 
 
-def _bound(table: sa.Table, values: Row) -> dict[str, Any]:
+def _parameters(table: sa.Table, names: Iterable[str]) -> dict[str, Any]:
     # Left to itself the toolkit names parameters after columns: those of expressions are named
     # "param_1" and the like, and a field may have such a name.
-    return {
-        name: sa.bindparam(f"_value_{name}", value, type_=table.c[name].type)
-        for name, value in values.items()
-    }
+    return {name: sa.bindparam(_PREFIX + name, type_=table.c[name].type) for name in names}
 
 
 def _referring(
@@ -446,10 +480,3 @@ def _among(column: sa.Column[Any], values: Sequence[str]) -> Any:
         return column == sa.any_(sa.literal(list(values), postgresql.ARRAY(db.Text)))
     listed = sa.func.json_each(orjson.dumps(list(values)).decode()).table_valued("value")
     return column.in_(sa.select(listed.c.value))
-
-
-def _exactly(definition: Definition, record: Row) -> tuple[Any, ...]:
-    table = definition.table
-    # Names that no field can have: beside the values, "id_1" may be the parameter of a field.
-    account_id: Any = sa.bindparam("_account_id", record["account_id"])
-    return (table.c.account_id == account_id, table.c.id == sa.bindparam("_id", record["id"]))

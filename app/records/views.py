@@ -82,11 +82,23 @@ def whole(row: store.Row, access: Access | None) -> Shown:
 
 def shown(row: store.Row, names: Sequence[str], access: Access | None) -> dict[str, Any]:
     """Some fields of a record, as JSON has them, masked where the access says so."""
+    return all_shown([row], names, access)[0]
+
+
+def all_shown(
+    rows: Sequence[store.Row], names: Sequence[str], access: Access | None
+) -> list[dict[str, Any]]:
+    """The same of several records."""
     fields = access.definition.columns if access else SYSTEM_COLUMNS
-    found = {
-        name: None if (value := row[name]) is None else fields[name].shown(value) for name in names
-    }
-    for name in access.masked if access else ():
-        if name in found:
-            found[name] = masking.masked(fields[name], found[name])
+    ways = {name: fields[name].shown for name in names if not fields[name].is_plain}
+    hidden = access.masked.intersection(names) if access else ()
+    found = []
+    for row in rows:
+        one = {name: row[name] for name in names}
+        for name, way in ways.items():
+            if one[name] is not None:
+                one[name] = way(one[name])
+        for name in hidden:
+            one[name] = masking.masked(fields[name], one[name])
+        found.append(one)
     return found

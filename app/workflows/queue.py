@@ -15,6 +15,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from app import clock, config, db, leases
+from app.statements import Prepared
 from app.workflows.models import FAILED, INSTANCES, LOGS, QUEUE, RUNNING, WAITING
 
 LARGEST_LOOK = 100
@@ -107,31 +108,35 @@ def write(
 
     `new` are rows of the log, `old` what has become of earlier ones by id. Raises Lost.
     """
-    connection = db.connection()
-    mine = {"_account": work.account_id, "_id": work.id, "_claim": work.claim}
-    given = {f"_{name}": value for name, value in values.items()}
-    if len(new) == 1 and connection.dialect.name == "postgresql":
-        told = {f"log_{name}": value for name, value in new[0].items()}
-        done = connection.execute(_change_and_log(tuple(values)), {**given, **mine, **told})
+    dialect = db.db.engine.dialect.name
+    given = {"_account": work.account_id, "_id": work.id, "_claim": work.claim}
+    given |= {f"_{name}": value for name, value in values.items()}
+    logs = len(new) == 1 and dialect == "postgresql"
+    if logs:
+        given |= {f"log_{name}": value for name, value in new[0].items()}
         new = ()
-    else:
-        done = connection.execute(_change(tuple(values)), {**given, **mine})
-    if done.rowcount != 1:
+    if not _writing(tuple(values), logs, dialect).all(given):
         raise Lost
     if new:
         # A list of one would take the slower way of many.
-        connection.execute(_NEW_LOG, list(new) if len(new) > 1 else new[0])
+        db.connection().execute(_NEW_LOG, list(new) if len(new) > 1 else new[0])
     for id, result in old.items():
         one = (LOGS.c.account_id == work.account_id, LOGS.c.id == id)
-        connection.execute(sa.update(LOGS).where(*one).values(**result))
+        db.connection().execute(sa.update(LOGS).where(*one).values(**result))
 
 
 _NEW_LOG = sa.insert(LOGS)
 
 
 @lru_cache
+def _writing(names: tuple[str, ...], logs: bool, dialect: str) -> Prepared:
+    """Made once, as it is run with every step; it gives a row if there was a change."""
+    change = _change(names).returning(INSTANCES.c.id)
+    return Prepared(_with_log(change) if logs else change)
+
+
 def _change(names: tuple[str, ...]) -> sa.Update:
-    """The statement that changes these columns, made once: it is run with every step.
+    """The statement that changes these columns.
 
     `look_again` is no column: it is when to look again at what waits, or at once where an event
     has come since `nudges` was read.
@@ -151,12 +156,11 @@ def _change(names: tuple[str, ...]) -> sa.Update:
 _WAIT = ("look_again", "seen")
 
 
-@lru_cache
-def _change_and_log(names: tuple[str, ...]) -> sa.Insert:
+def _with_log(change: Any) -> Any:
     """The same together with a new row of the log, which is only written if there is a change."""
-    changed = _change(names).returning(INSTANCES.c.id).cte("changed")
     row = [sa.bindparam(f"log_{column.name}", type_=column.type) for column in LOGS.c]
-    return sa.insert(LOGS).from_select(list(LOGS.c), sa.select(*row).select_from(changed))
+    told = sa.select(*row).select_from(change.cte("changed"))
+    return sa.insert(LOGS).from_select(list(LOGS.c), told).returning(LOGS.c.id)
 
 
 def _mine(account_id: Any, id: Any, claim: Any) -> tuple[Any, ...]:

@@ -6,12 +6,15 @@ import sqlite3
 import statistics
 import time
 from collections.abc import Callable
+from datetime import timedelta
 from typing import Any
 
 import pytest
 import sqlalchemy as sa
+import time_machine
 from flask import Flask
 
+from app import clock
 from app.db import db
 from app.rules import check, sql
 from tests.builders import Caller, Cast, make_collection, make_record
@@ -195,3 +198,16 @@ def test_a_list_with_an_expression_costs_at_most_twice_one_with_true(
         times[rule] = seconds(posts.bob, 40)
     record_property("milliseconds", {rule: round(1000 * t, 2) for rule, t in times.items()})
     assert times[RULE] < 2 * times["true"], times
+
+
+def test_a_kept_statement_asks_for_the_caller_and_the_time_anew(cast: Cast) -> None:
+    schema = [{"name": "until", "type": "datetime"}]
+    rule = "until > now() || @owns_record()"
+    make_collection(cast.root, schema=schema, list_rule=rule, view_rule=rule)
+    until = clock.now() + timedelta(seconds=60)
+    path = f"records/posts/{make_record(cast.alice, until=clock.iso(until))['id']}"
+    for moment, seen in ((until - timedelta(seconds=50), 200), (until, 404)):
+        with time_machine.travel(moment, tick=False):
+            for caller, status in ((cast.bob, seen), (cast.alice, 200)) * 3:
+                assert caller.get(path).status_code == status
+                assert caller.get("records/posts").json["total"] == (status == 200)

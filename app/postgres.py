@@ -1,0 +1,155 @@
+"""The driver's connection to PostgreSQL: what needs no answer travels with the next message.
+
+A transaction begins in the message of its first statement, which also tells whose rows come next
+(`app.tenancy`), and what is put off to its end goes with the commit: each saves a round trip.
+"""
+
+from __future__ import annotations
+
+import re
+from contextlib import closing
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+from psycopg2 import extensions
+
+from app import tenancy
+
+UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+IDLE, FAILED, BROKEN = (
+    extensions.TRANSACTION_STATUS_IDLE,
+    extensions.TRANSACTION_STATUS_INERROR,
+    extensions.TRANSACTION_STATUS_UNKNOWN,
+)
+
+
+class Roles(NamedTuple):
+    """The roles of one database: which sees one account's rows, and which sees everybody's."""
+
+    one: str
+    every: str
+
+
+class Words(NamedTuple):
+    """What tells a server whose rows come next: as a transaction begins, and later within it."""
+
+    first: bytes
+    later: bytes
+
+
+class Driver(extensions.connection):
+    """A connection that knows what its server has still to be told.
+
+    It stays in autocommit, and begins and ends transactions itself. Where it is taken out of
+    autocommit, for a cursor of the server's, the driver does.
+    """
+
+    roles: Roles | None = None
+    """By whom its statements are run; None where there is no lock between accounts."""
+    _told: Words | None = None
+    _opening = False
+    _waiting = b""
+
+    def begin(self) -> None:
+        """Begin a transaction, along with its first statement."""
+        self._opening = True
+
+    def put_off(self, statement: bytes) -> None:
+        """Run a statement, of whose answer nothing is needed, along with whatever comes next."""
+        self._waiting = self.take_untold() + statement + b"; "
+
+    def commit(self) -> None:
+        """End the transaction, with what was put off."""
+        if not self.autocommit:
+            super().commit()
+        elif self._waiting or self.get_transaction_status() != IDLE:
+            waiting, self._waiting = self._waiting, b""
+            self._say(waiting + b"COMMIT")
+        self._opening = False
+
+    def rollback(self) -> None:
+        """Take the transaction back."""
+        self._opening, self._waiting = False, b""
+        if not self.autocommit:
+            super().rollback()
+        elif self.get_transaction_status() not in (IDLE, BROKEN):
+            self._say(b"ROLLBACK")
+
+    def tell(self) -> None:
+        """Say at once what has to come before the next statement."""
+        untold = self.take_untold()
+        if untold:
+            self._say(untold)
+
+    def take_untold(self) -> bytes:
+        """What has to come before the next statement, which then takes it along."""
+        status = self.get_transaction_status()
+        if status == FAILED:  # it takes nothing but its end
+            return b""
+        begins = status == IDLE and not self._waiting
+        untold, self._waiting = self._waiting, b""
+        if self._opening:
+            self._opening, untold = False, b"BEGIN; "
+        return untold + self._whose(begins) if self.roles else untold
+
+    def _whose(self, begins: bool) -> bytes:
+        wanted = _words(self.roles, tenancy.current())
+        told, self._told = self._told, wanted
+        if begins:
+            return wanted.first
+        return b"" if told == wanted else wanted.later
+
+    def doubt(self) -> None:
+        """Take nothing as told: part of it was taken back."""
+        self._told = None
+
+    def _say(self, text: bytes) -> None:
+        with closing(self.cursor(cursor_factory=extensions.cursor)) as cursor:
+            cursor.execute(text)
+
+
+class Cursor(extensions.cursor):
+    """A cursor whose statements go with what their connection has still to tell."""
+
+    connection: Driver
+
+    def execute(self, query: Any, vars: Any = None) -> None:
+        """Run a statement."""
+        if self.name:  # the driver makes a cursor of the whole text
+            self.connection.tell()
+            super().execute(query, vars)
+            return
+        untold = self.connection.take_untold()
+        if untold:
+            super().execute(untold + self.mogrify(query, vars))
+        else:
+            super().execute(query, vars)
+        if str(query).startswith("ROLLBACK TO"):
+            self.connection.doubt()
+
+    def executemany(self, query: Any, vars_list: Any) -> None:
+        """Run a statement many times, each in a message of its own."""
+        self.connection.tell()
+        super().executemany(query, vars_list)
+
+    def copy_expert(self, sql: Any, file: Any, size: int = 8192) -> None:
+        """Copy from or to a file."""
+        self.connection.tell()
+        super().copy_expert(sql, file, size)
+
+
+@lru_cache(10_000)
+def _words(roles: Roles, scope: tenancy.Scope) -> Words:
+    if scope in (tenancy.OWNER, tenancy.ACROSS):
+        role = "NONE" if scope == tenancy.OWNER else quoted(roles.every)
+        return Words(*[f"SET LOCAL ROLE {role}; ".encode()] * 2)
+    account_id = scope if UUID.fullmatch(scope) else ""  # which no account has
+    setting = f"SET LOCAL app.account_id = '{account_id}'; "
+    # The connection has this role already, and to set it again costs more than the setting.
+    later = f"SET LOCAL ROLE {quoted(roles.one)}; {setting}"
+    return Words(setting.encode(), later.encode())
+
+
+def quoted(name: str) -> str:
+    """A name as SQL has it."""
+    return '"' + name.replace('"', '""') + '"'

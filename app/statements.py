@@ -1,0 +1,96 @@
+"""Statements that are compiled once, and go straight to the driver.
+
+SQLAlchemy's way there costs more than a keyed look-up does. What is run again and again is prepared
+here; all else goes by `db.connection()`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
+from typing import Any
+
+from app import db
+
+Row = tuple[Any, ...]
+Process = Callable[[Any], Any]
+
+
+class Prepared:
+    """A statement that gives rows; from its second use on compiled for the database in use.
+
+    The first goes by SQLAlchemy, which knows statements that differ in their constants only.
+    """
+
+    def __init__(self, statement: Any) -> None:
+        self._statement = statement
+        self._compiled: _Compiled | None = None
+        self._is_used = False
+
+    def all(self, parameters: Mapping[str, Any]) -> Sequence[Any]:
+        """The rows that it gives with these parameters."""
+        if not self._is_used:
+            self._is_used = True
+            return db.connection().execute(self._statement, parameters).all()
+        if self._compiled is None:
+            self._compiled = _Compiled(self._statement)
+        return self._compiled.all(parameters)
+
+
+class _Compiled:
+    def __init__(self, statement: Any) -> None:
+        self._dialect = db.db.engine.dialect
+        compiled: Any = statement.compile(dialect=self._dialect)
+        if compiled.post_compile_params:
+            raise ValueError("a list of any length is no single parameter")
+        self._text = str(compiled)
+        self._types = [column.type for column in compiled._result_columns]
+        self._order: Sequence[str] | None = compiled.positiontup
+        self._constant: dict[str, Any] = {}
+        self._given: list[tuple[str, Any, Process | None]] = []
+        for parameter, name in compiled.bind_names.items():
+            self._take(parameter, name, compiled._bind_processors.get(name))
+        self._outgoing: list[tuple[int, Process]] | None = None
+
+    def _take(self, parameter: Any, name: str, process: Process | None) -> None:
+        if not parameter.unique:  # it has a name by which it can be given
+            self._given.append((name, parameter, process))
+            return
+        value = parameter.effective_value
+        self._constant[name] = process(value) if process else value
+
+    def all(self, parameters: Mapping[str, Any]) -> list[Row]:
+        bound = self._bound(parameters)
+        with db.driver() as driver, closing(driver.cursor()) as cursor:
+            send(cursor, self._text, bound)
+            if self._outgoing is None:
+                self._outgoing = self._processors(cursor.description)
+            found: list[Row] = cursor.fetchall()
+        return [self._read(row) for row in found] if self._outgoing else found
+
+    def _bound(self, parameters: Mapping[str, Any]) -> Any:
+        bound = self._constant.copy()
+        for name, parameter, process in self._given:
+            key = parameter.key
+            given = key in parameters or parameter.required
+            value = parameters[key] if given else parameter.effective_value
+            bound[name] = process(value) if process else value
+        return bound if self._order is None else tuple(bound[name] for name in self._order)
+
+    def _processors(self, described: Sequence[Any]) -> list[tuple[int, Process]]:
+        both = enumerate(zip(self._types, described, strict=True))
+        found = (
+            (i, type._cached_result_processor(self._dialect, one[1])) for i, (type, one) in both
+        )
+        return [(i, process) for i, process in found if process is not None]
+
+    def _read(self, row: Row) -> Row:
+        values = list(row)
+        for i, process in self._outgoing or ():
+            values[i] = process(values[i])
+        return tuple(values)
+
+
+def send(cursor: Any, text: str, parameters: Any) -> None:
+    """Have a cursor of the driver run a statement."""
+    cursor.execute(text, parameters)

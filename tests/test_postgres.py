@@ -1,0 +1,144 @@
+"""What travels together to PostgreSQL."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+from flask import Flask
+from psycopg2 import extensions
+from sqlalchemy.exc import DBAPIError
+
+from app import db, postgres, tenancy
+from tests.builders import Caller, Cast, make_collection, make_record
+
+pytestmark = pytest.mark.parametrize("database", ["postgresql"])
+MARK = "INSERT INTO rate_limits (key, count, expires_at) VALUES ('mark', 1, {})"
+MARKED = "SELECT count FROM rate_limits WHERE key = 'mark'"
+
+
+@pytest.fixture
+def within(app: Flask) -> Iterator[None]:
+    with app.app_context():
+        yield
+
+
+@pytest.fixture
+def messages(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
+    """What is sent meanwhile, one message each."""
+    sent: list[bytes] = []
+    execute, say = postgres.Cursor.execute, postgres.Driver._say
+
+    def note_executed(self: Any, query: Any, vars: Any = None) -> None:
+        execute(self, query, vars)
+        sent.append(self.query)
+
+    def note_said(self: Any, text: bytes) -> None:
+        sent.append(text)
+        say(self, text)
+
+    monkeypatch.setattr(postgres.Cursor, "execute", note_executed)
+    monkeypatch.setattr(postgres.Driver, "_say", note_said)
+    return sent
+
+
+def put_off(statement: str) -> None:
+    with db.driver() as driver:
+        driver.put_off(statement.encode())
+
+
+def marked() -> Any:
+    return db.connection().scalar(sa.text(MARKED))
+
+
+def test_a_write_takes_three_messages(cast: Cast, alice: Caller, messages: list[bytes]) -> None:
+    make_collection(cast.root)
+    for _ in range(2):
+        make_record(alice, title="kept")
+    messages.clear()
+    make_record(alice, title="one more")
+    begun, stored, audited = messages
+    assert begun.startswith(b"BEGIN; SET LOCAL app.account_id = ")
+    assert stored.startswith(b"INSERT INTO col_posts")
+    assert audited.startswith(b"SELECT append_audit_change(")
+    assert audited.endswith(b"; COMMIT")
+
+
+@pytest.mark.usefixtures("within")
+def test_a_transaction_without_statements_sends_none(messages: list[bytes]) -> None:
+    with db.transaction():
+        pass
+    assert messages == []
+
+
+@pytest.mark.usefixtures("within")
+def test_what_is_put_off_comes_before_the_next_statement() -> None:
+    with db.transaction():
+        put_off(MARK.format("extract(epoch FROM now())"))
+        assert marked() == 1
+    assert marked() == 1
+
+
+@pytest.mark.usefixtures("within")
+@pytest.mark.parametrize("first", [True, False])
+def test_what_is_put_off_and_fails_takes_the_transaction_back(first: bool) -> None:
+    def divide() -> None:
+        with db.transaction() as session:
+            if not first:
+                session.execute(sa.text(MARK.format(0)))
+            put_off("SELECT 1 / 0")
+
+    with pytest.raises(DBAPIError):
+        divide()
+    assert marked() is None
+    with db.transaction() as session:  # and the connection is of use
+        session.execute(sa.text(MARK.format(0)))
+    assert marked() == 1
+
+
+@pytest.mark.usefixtures("within")
+def test_what_is_put_off_is_forgotten_where_something_else_fails() -> None:
+    def give_up() -> None:
+        with db.transaction():
+            put_off(MARK.format(0))
+            raise LookupError
+
+    with pytest.raises(LookupError):
+        give_up()
+    assert marked() is None
+
+
+@pytest.mark.usefixtures("within")
+def test_a_part_that_is_taken_back_leaves_the_account_as_it_was(cast: Cast) -> None:
+    mine, theirs = cast.alice.account_id, cast.charlie.account_id
+    seen = sa.text("SELECT DISTINCT account_id FROM users")
+
+    def look_and_give_up() -> None:
+        with db.savepoint():
+            with tenancy.in_account(theirs):
+                assert set(session.scalars(seen)) == {theirs}
+            raise LookupError
+
+    with tenancy.in_account(mine), db.transaction() as session:
+        assert set(session.scalars(seen)) == {mine}
+        with pytest.raises(LookupError):
+            look_and_give_up()
+        assert set(session.scalars(seen)) == {mine}
+        with tenancy.in_account(theirs):
+            put_off("SELECT 1")
+        assert set(session.scalars(seen)) == {mine}
+
+
+@pytest.mark.usefixtures("within")
+def test_a_connection_that_was_left_within_a_transaction_is_returned_without_it() -> None:
+    pooled = db.db.engine.raw_connection()
+    driver: Any = pooled.driver_connection
+    driver.begin()
+    with driver.cursor() as cursor:
+        cursor.execute(MARK.format(0))
+    assert driver.get_transaction_status() == extensions.TRANSACTION_STATUS_INTRANS
+    pooled.close()
+    assert driver.get_transaction_status() == extensions.TRANSACTION_STATUS_IDLE
+    assert marked() is None
