@@ -144,7 +144,10 @@ def test_a_test_and_what_failed_are_sent_from_the_page(app: Flask, cast: Cast) -
         deliver(app)
         told = admin.client.get(html.unescape(path)).text
         assert ("1 of 1 is over" in told, "data-live" in told) == (True, False)
-        assert admin.get(f"{home}/{made['id']}/sent-again?until=x").status_code == 404
+        page = f"{home}/{made['id']}/sent-again"
+        assert admin.get(f"{page}?until=x").status_code == 404
+        longest = "since=0001-01-01T00:00:00Z&until=9999-12-31T23:59:59Z"
+        assert admin.get(f"{page}?{longest}").status_code == 200
         assert "None had failed" in admin.done(f"{home}/{made['id']}/redeliver", since="2020-01-01")
     assert len(receiver.requests) == 2
     assert "It failed" in admin.done(f"{home}/{made['id']}/test")
