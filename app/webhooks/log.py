@@ -119,12 +119,12 @@ def sent_again(webhook: Webhook, since: datetime, until: datetime) -> dict[str, 
     """How many are still to be sent again, and how many that were are in which state."""
     table = DELIVERIES.c
     # Ids begin with their time, so a key finds what was made then, give or take a while.
-    begin, end = max(since, EARLIEST) - A_WHILE, min(until, clock.now()) + A_WHILE
-    around = (db.first_id(begin), db.first_id(end))
-    to_go = sa.select(sa.func.count()).where(
-        table.id.between(*around), *_failed_since(webhook, since, until)
+    first, begun, last = (
+        db.first_id(one) for one in (max(since, EARLIEST) - A_WHILE, until, clock.now() + A_WHILE)
     )
-    again = (*_of(webhook), table.replay_of.is_not(None), table.id >= db.first_id(until))
+    failed = (table.id.between(first, last), *_failed_since(webhook, since, until))
+    to_go = sa.select(sa.func.count()).where(*failed)
+    again = (*_of(webhook), table.replay_of.is_not(None), table.id.between(begun, last))
     counted = sa.select(table.status, sa.func.count()).where(*again).group_by(table.status)
     found = {row[0]: row[1] for row in db.connection().execute(counted)}
     found[PENDING] = found.get(PENDING, 0) + (db.connection().scalar(to_go) or 0)
