@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import re
 import time
+from typing import Any
 
+import orjson
 import structlog
 from flask import Flask, Response, g, request
 from uuid_utils import uuid4
@@ -22,13 +25,22 @@ def init_app(app: Flask) -> None:
             structlog.contextvars.merge_contextvars,
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso", utc=True),
-            structlog.processors.JSONRenderer(),
+            structlog.processors.JSONRenderer(serializer=_json),
         ],
         wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
         cache_logger_on_first_use=True,
     )
     app.before_request(_start)
     app.after_request(_finish)
+
+
+def _json(line: Any, **options: Any) -> str:
+    try:
+        text = orjson.dumps(line).decode()
+    except TypeError:
+        text = ""
+    # What is in ASCII can be written whatever the locale; the library's own way takes all else.
+    return text if text and text.isascii() else json.dumps(line, **options)
 
 
 def _start() -> None:

@@ -12,12 +12,13 @@ from app.auth.service import Origin, SignIn
 
 REFRESH_COOKIE = "service_refresh"
 REFRESH_PATH = f"{rest.PREFIX}/auth"
+SIGNED_IN = SignedIn()
 
 
 def answer_sign_in(signed_in: SignIn, **more: Any) -> Response:
     """The answer to every sign-in: the tokens, the account, the user, and the cookie."""
     extra = {"account": signed_in.user.account, "user": signed_in.user}
-    return _with_cookie(SignedIn().dump(pair(signed_in) | extra) | more, signed_in.refresh_token)
+    return _with_cookie(SIGNED_IN.dump(pair(signed_in) | extra) | more, signed_in.refresh_token)
 
 
 def answer_pair(signed_in: SignIn) -> Response:

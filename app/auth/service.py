@@ -83,18 +83,14 @@ def start_session(user: User, origin: Origin) -> str:
     """Begin a token family of a user. Returns its first refresh token."""
     session_id = db.new_id()
     token, jti = tokens.refresh(user_id=user.id, account_id=user.account_id, session_id=session_id)
-    with db.transaction() as session:
-        session.add(_session(user, session_id, "api", jti, origin))
-        _note_login(user)
+    _begin(user, session_id, "api", jti, origin)
     return token
 
 
 def start_console_session(user: User, origin: Origin) -> str:
     """Begin a console session. Returns the secret that its cookie carries."""
     secret = tokens.random_token(user.account.account_code)
-    with db.transaction() as session:
-        session.add(_session(user, db.new_id(), "console", secret, origin))
-        _note_login(user)
+    _begin(user, db.new_id(), "console", secret, origin)
     return secret
 
 
@@ -249,24 +245,32 @@ def require_account(account: str | None) -> str:
     return account
 
 
-def _session(user: User, id: str, kind: str, secret: str, origin: Origin) -> SignInSession:
-    lifetime = timedelta(days=config.current().refresh_token_expire_days)
-    return SignInSession(
-        account_id=user.account_id,
-        id=id,
-        user_id=user.id,
-        kind=kind,
-        token_hash=tokens.digest(secret),
-        ip_address=origin.ip_address,
-        user_agent=(origin.user_agent or "")[:LONGEST_AGENT] or None,
-        expires_at=clock.now() + lifetime,
-    )
+def _begin(user: User, id: str, kind: str, secret: str, origin: Origin) -> None:
+    now = clock.now()
+    begun = {
+        "account_id": user.account_id,
+        "id": id,
+        "user_id": user.id,
+        "kind": kind,
+        "token_hash": tokens.digest(secret),
+        "ip_address": origin.ip_address,
+        "user_agent": (origin.user_agent or "")[:LONGEST_AGENT] or None,
+        "created_at": now,
+        "expires_at": now + timedelta(days=config.current().refresh_token_expire_days),
+    }
+    seen = {"_account": user.account_id, "_id": user.id, "_now": now}
+    with db.transaction():
+        db.connection().execute(_NEW_SESSION, begun)
+        db.connection().execute(_NOTE_LOGIN, seen)
 
 
-def _note_login(user: User) -> None:
-    mine = (User.account_id == user.account_id, User.id == user.id)
-    note = sa.update(User).where(*mine).values(last_login=clock.now(), updated_at=User.updated_at)
-    db.db.session.execute(note)
+_NEW_SESSION = sa.insert(SignInSession)
+_USERS: Any = User.__table__
+_NOTE_LOGIN = (
+    sa.update(_USERS)
+    .where(_USERS.c.account_id == sa.bindparam("_account"), _USERS.c.id == sa.bindparam("_id"))
+    .values(last_login=sa.bindparam("_now"), updated_at=_USERS.c.updated_at)
+)
 
 
 def _access_token(user: User) -> str:

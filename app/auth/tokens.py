@@ -68,7 +68,7 @@ def read(token: str, type: str) -> dict[str, Any]:
         RecursionError,
     ) as error:
         raise Unauthorized("The token is not valid.") from error
-    if claims["type"] != type or not _well_typed(claims):
+    if claims["type"] != type:
         raise Unauthorized("The token is not valid here.")
     return claims
 
@@ -86,6 +86,8 @@ def _verified(token: str, keys: tuple[str, ...], issuer: str) -> dict[str, Any]:
         issuer=issuer,
         options={"require": REQUIRED, "strict_aud": True},
     )
+    if not _well_typed(claims):
+        raise Unauthorized("The token is not valid here.")
     return claims
 
 
