@@ -24,6 +24,7 @@ from flask import Flask
 from app import db
 from app.auth import principal as principals
 from app.records import service as records
+from bench.product import application
 from tests import builders, conftest, services
 
 FIELDS = ("title", "body", "author", "state", "email", "link", "place", "note")
@@ -52,7 +53,7 @@ def block(app: Flask, caller: principals.Principal, count: int, audited: bool) -
 
 def measure(database: str, count: int) -> dict[str, float]:
     """Lower quartiles with and without auditing."""
-    app = conftest.make_app(conftest.settings_for(database, Path(tempfile.mkdtemp())))
+    app = application(conftest.settings_for(database, Path(tempfile.mkdtemp())))
     cast = builders.make_cast(app)
     builders.make_collection(cast.root, "notes", [{"name": n, "type": "text"} for n in FIELDS])
     with app.app_context():

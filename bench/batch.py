@@ -27,6 +27,7 @@ from pathlib import Path
 import requests
 from flask import Flask
 
+from bench.product import application
 from tests import builders, conftest, services
 from tests.processes import PROJECT, environment, free_port, procfile, started, wait_for
 
@@ -69,7 +70,7 @@ def rate(app: Flask, caller: builders.Caller, *, audited: bool) -> float:
 def within(count: int) -> None:
     """Print both rates of one process."""
     folder = Path(tempfile.mkdtemp())
-    app = conftest.make_app(conftest.settings_for("postgresql", folder))
+    app = application(conftest.settings_for("postgresql", folder))
     cast = builders.make_cast(app)
     builders.make_collection(cast.root, "posts", SCHEMA)
     rate(app, cast.alice, audited=True)

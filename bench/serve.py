@@ -27,6 +27,7 @@ from flask import Flask
 from app import db, tenancy
 from app.config import Config
 from bench import load
+from bench.product import application
 from tests import builders, conftest, services
 from tests.processes import PROGRAMS, environment, free_port, started, wait_for
 
@@ -172,7 +173,7 @@ def measure(database: str, records: int, seconds: float) -> None:
     if database == "postgresql":
         url = services.Postgres().create_database(f"bench_{secrets.token_hex(4)}")
     settings = {"SERVICE_DATABASE_URL": url}
-    app = conftest.make_app(Config.from_env(environment(folder, **settings)))
+    app = application(Config.from_env(environment(folder, **settings)))
     cast = builders.make_cast(app)
     ids = filled(app, cast, records)
     bearer = cast.alice.headers["Authorization"]

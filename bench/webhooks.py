@@ -26,9 +26,10 @@ from flask import Flask
 from app import clock, crypto, db
 from app.webhooks import outbox
 from app.webhooks.models import ATTEMPTS, DELIVERIES, Webhook
+from bench.product import application
 from tests import services
 from tests.builders import Cast, make_cast, make_collection
-from tests.conftest import make_app, settings_for
+from tests.conftest import settings_for
 from tests.processes import environment, free_port, started
 
 BATCH = 1000
@@ -211,7 +212,7 @@ def main() -> None:
         if database == "postgresql":
             url = server.create_database(f"bench_{secrets.token_hex(4)}")
             settings = settings_for("sqlite", folder, database_url=_driver(url))
-        app = make_app(settings)
+        app = application(settings)
         cast = make_cast(app)
         make_collection(cast.root)
         {"drain": drain, "hang": hang, "create": create}[what](app, cast, folder, number)

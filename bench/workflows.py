@@ -21,6 +21,7 @@ from flask import Flask
 from app import db, leases, tenancy
 from app.workflows.dispatch import Dispatcher
 from app.workflows.models import INSTANCES, QUEUE
+from bench.product import application
 from tests import builders, conftest, services
 from tests.workflows.running import action, create, make_workflow, start
 
@@ -108,7 +109,7 @@ def main() -> None:
     try:
         with tempfile.TemporaryDirectory() as folder:
             settings = conftest.settings_for("postgresql", Path(folder))
-            app = conftest.make_app(replace(settings, secret_key=secrets.token_hex(32)))
+            app = application(replace(settings, secret_key=secrets.token_hex(32)))
             cast = builders.make_cast(app)
             builders.make_collection(cast.root, schema=FIELDS)
             begun(app, cast.alice, number)

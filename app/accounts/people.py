@@ -6,7 +6,7 @@ named by `by`, as nobody may lock themself out.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import sqlalchemy as sa
@@ -76,6 +76,13 @@ def get(scope: str | None, user_id: str) -> User:
     if user is None:
         raise NotFound("There is no such user.")
     return user
+
+
+def emails(account_id: str, user_ids: Collection[str]) -> dict[str, str]:
+    """The addresses of users of an account, by id."""
+    theirs = (User.account_id == account_id, User.id.in_(user_ids))
+    rows = db.connection().execute(sa.select(User.id, User.email).where(*theirs))
+    return {row.id: row.email for row in rows}
 
 
 def problems(account_id: str, body: Mapping[str, Any]) -> list[dict[str, Any]]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import suppress
+from typing import Any, TypeVar
 
 from flask import Blueprint, Response, g, make_response, render_template, request
 from flask_wtf.csrf import CSRFError
@@ -14,6 +16,9 @@ from app.errors import AppError, BadRequest, Malformed, NotFound
 blueprint = Blueprint("console", __name__)
 blueprint.before_request(guard.check)
 blueprint.after_request(pages.harden)
+
+View = TypeVar("View", bound=Callable[..., Any])
+ACCOUNT = "/console/accounts/<uuid:account_id>"
 
 TITLES = {
     403: "Not for you",
@@ -27,6 +32,17 @@ MESSAGES = {
     405: "This address only takes what its form sends. Open the page with the form again.",
     500: "Something went wrong on our side. Should it go on, tell the operator of this service.",
 }
+
+
+def of_account(method: str, path: str) -> Callable[[View], View]:
+    """A page of the caller's own account; and the same of the one that the address names."""
+
+    def add(view: View) -> View:
+        for home in ("/console", ACCOUNT):
+            blueprint.add_url_rule(f"{home}{path}", view_func=view, methods=[method])
+        return view
+
+    return add
 
 
 @blueprint.errorhandler(CSRFError)

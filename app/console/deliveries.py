@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import orjson
-from flask import render_template
+from flask import redirect, render_template, request, url_for
 from werkzeug.wrappers import Response as BaseResponse
 
 from app import clock
@@ -14,14 +14,15 @@ from app.console import forms, guard, lists, places, unsent, webhooks
 from app.console.blueprint import blueprint
 from app.console.forms import Page, told
 from app.console.webhooks import ACCOUNT, ONE
-from app.errors import AppError, InvalidValues, problem
+from app.errors import AppError, InvalidValues, NotFound, problem
 from app.rest import public
 from app.webhooks import log, payload, service
-from app.webhooks.models import STATES
+from app.webhooks.models import PENDING, RETRYING, STATES
 
 LOG = f"{ACCOUNT}/deliveries"
 DELIVERY = f"{ONE}/deliveries/<uuid:delivery_id>"
 MOST_WEBHOOKS = 1000
+DELIVERIES = "console.show_deliveries"
 LONGEST_TIME, LONGEST_PAYLOAD = 40, 100_000
 
 
@@ -94,11 +95,32 @@ def redeliver_failed(account_id: str, webhook_id: str) -> Page | BaseResponse:
     place, form = places.found(account_id), forms.sent("since")
     try:
         since = form.checked(("since",), since=LONGEST_TIME)["since"]
-        count = log.redeliver_failed(service.get(webhook_id, by=place.by), _moment("since", since))
+        begin, now = _moment("since", since), clock.now()
+        count = log.redeliver_failed(service.get(webhook_id, by=place.by), begin, now)
     except AppError as error:
         return webhooks.refused(place, webhook_id, error, form)
-    notice = f"{count} failed deliveries are made again." if count else "None had failed since."
-    return told(notice, "console.show_deliveries", **place.at, webhook=webhook_id)
+    if not count:
+        return told("None had failed since.", DELIVERIES, **place.at, webhook=webhook_id)
+    asked = {"since": clock.iso(begin), "until": clock.iso(now)}
+    at = {**place.at, "webhook_id": webhook_id, **asked}
+    return redirect(url_for("console.show_sent_again", **at), 303)
+
+
+@blueprint.get(f"{ONE}/sent-again")
+@public
+@guard.for_admins
+def show_sent_again(account_id: str, webhook_id: str) -> str:
+    """How far the deliveries are that are made again."""
+    place, times = places.found(account_id), (request.args.get(n, "") for n in ("since", "until"))
+    webhook = service.get(webhook_id, by=place.by)
+    try:
+        since, until = (clock.parse(one) if one else clock.now() for one in times)
+    except ValueError:
+        raise NotFound from None
+    states = log.sent_again(webhook, since, until)
+    shown = {"place": place, "webhook": webhook, "until": until, "states": states}
+    going = states[PENDING] + states[RETRYING]
+    return render_template("console/webhooks/sent_again.html", **shown, going=going)
 
 
 def _moment(name: str, text: str) -> Any:

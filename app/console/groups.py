@@ -1,4 +1,4 @@
-"""The groups of the account, and who is in them."""
+"""The groups of an account, and who is in them."""
 
 from __future__ import annotations
 
@@ -7,106 +7,114 @@ from werkzeug.wrappers import Response as BaseResponse
 
 from app.accounts import groups, people
 from app.auth import service as auth
-from app.console import forms, guard, lists, unsent
-from app.console.blueprint import blueprint
+from app.console import forms, guard, lists, places, unsent
+from app.console.blueprint import of_account
 from app.console.forms import Form, Page, told
+from app.console.places import Place
 from app.db import db
 from app.errors import AppError, InvalidValues, problem
 from app.rest import public
 
 MOST_OFFERED = 100
-ONE_GROUP = "/console/groups/<uuid:group_id>"
+ONE_GROUP = "/groups/<uuid:group_id>"
 
 
-@blueprint.get("/console/groups")
+@of_account("GET", "/groups")
 @public
 @guard.for_admins
-def show_groups() -> str:
+def show_groups(account_id: str | None = None) -> str:
     """The groups of the account."""
-    listing = lists.asked_for("console.show_groups")
-    found = groups.page(guard.own_account(), listing.skip, lists.SIZE, listing.search)
-    return render_template("console/groups/list.html", listing=listing.holding(found))
+    place = places.of(account_id)
+    listing = lists.asked_for("console.show_groups", **place.at)
+    found = groups.page(place.account.id, listing.skip, lists.SIZE, listing.search)
+    return render_template("console/groups/list.html", place=place, listing=listing.holding(found))
 
 
-@blueprint.get("/console/groups/new")
+@of_account("GET", "/groups/new")
 @public
 @guard.for_admins
-def show_new_group() -> Page:
+def show_new_group(account_id: str | None = None) -> Page:
     """The form for a new group."""
-    return Form().page("console/groups/new.html")
+    return Form().page("console/groups/new.html", place=places.of(account_id))
 
 
-@blueprint.post("/console/groups/new")
+@of_account("POST", "/groups/new")
 @public
 @guard.for_admins
-def create_group() -> Page | BaseResponse:
+def create_group(account_id: str | None = None) -> Page | BaseResponse:
     """Make a group."""
-    form = forms.sent("name", "description")
+    place, form = places.of(account_id), forms.sent("name", "description")
     try:
         body = form.checked(("name",), name=100, description=1000)
-        group = groups.create(guard.own_account(), body["name"], body["description"] or None)
+        group = groups.create(place.account.id, body["name"], body["description"] or None)
     except AppError as error:
-        return form.refused(error).page("console/groups/new.html")
-    return told(f"The group {group.name} is made.", "console.show_group", group_id=group.id)
+        return form.refused(error).page("console/groups/new.html", place=place)
+    return _told(f"The group {group.name} is made.", place, group.id)
 
 
-@blueprint.get(ONE_GROUP)
+@of_account("GET", ONE_GROUP)
 @public
 @guard.for_admins
-def show_group(group_id: str) -> Page:
+def show_group(group_id: str, account_id: str | None = None) -> Page:
     """One group with its members."""
-    return _group_page(group_id, Form())
+    return _group_page(places.of(account_id), group_id, Form())
 
 
-@blueprint.post(f"{ONE_GROUP}/members")
+@of_account("POST", f"{ONE_GROUP}/members")
 @public
 @guard.for_admins
 @unsent.shows_form
-def add_member(group_id: str) -> Page | BaseResponse:
+def add_member(group_id: str, account_id: str | None = None) -> Page | BaseResponse:
     """Put a user into the group."""
-    form = forms.sent("email")
+    place, form = places.of(account_id), forms.sent("email")
     try:
-        user_id = _user_with(form.checked(("email",), email=320)["email"])
-        by = guard.known_caller().user_id
-        groups.add(guard.own_account(), group_id, user_id, by=by)
+        user_id = _user_with(place, form.checked(("email",), email=320)["email"])
+        groups.add(place.account.id, group_id, user_id, by=place.by.user_id)
     except AppError as error:
-        return _group_page(group_id, form.refused(error))
-    return told(f"{form['email']} is in the group.", "console.show_group", group_id=group_id)
+        return _group_page(place, group_id, form.refused(error))
+    return _told(f"{form['email']} is in the group.", place, group_id)
 
 
-@blueprint.post(f"{ONE_GROUP}/members/<uuid:user_id>/remove")
+@of_account("POST", f"{ONE_GROUP}/members/<uuid:user_id>/remove")
 @public
 @guard.for_admins
-def remove_member(group_id: str, user_id: str) -> BaseResponse:
+def remove_member(group_id: str, user_id: str, account_id: str | None = None) -> BaseResponse:
     """Take a user out of the group."""
-    groups.remove(guard.own_account(), group_id, user_id)
-    return told("The user is out of the group.", "console.show_group", group_id=group_id)
+    place = places.of(account_id)
+    groups.remove(place.account.id, group_id, user_id)
+    return _told("The user is out of the group.", place, group_id)
 
 
-@blueprint.post(f"{ONE_GROUP}/delete")
+@of_account("POST", f"{ONE_GROUP}/delete")
 @public
 @guard.for_admins
-def delete_group(group_id: str) -> Page | BaseResponse:
+def delete_group(group_id: str, account_id: str | None = None) -> Page | BaseResponse:
     """Delete a group."""
+    place = places.of(account_id)
     try:
-        groups.delete(guard.own_account(), group_id)
+        groups.delete(place.account.id, group_id)
     except AppError as error:
-        return _group_page(group_id, Form().refused(error))
-    return told("The group is deleted.", "console.show_groups")
+        return _group_page(place, group_id, Form().refused(error))
+    return told("The group is deleted.", "console.show_groups", **place.at)
 
 
-def _user_with(email: str) -> str:
-    user = db.session.scalar(auth.user_named(guard.own_account(), email))
+def _told(notice: str, place: Place, group_id: str) -> BaseResponse:
+    return told(notice, "console.show_group", **place.at, group_id=group_id)
+
+
+def _user_with(place: Place, email: str) -> str:
+    user = db.session.scalar(auth.user_named(place.account.id, email))
     if user is None:
         message = "No user of the account has this address. Invite them first."
         raise InvalidValues([problem("email", "invalid_reference", message)])
     return user.id
 
 
-def _group_page(group_id: str, form: Form) -> Page:
-    group = groups.get(guard.own_account(), group_id)
-    listing = lists.asked_for("console.show_group", group_id=group.id)
+def _group_page(place: Place, group_id: str, form: Form) -> Page:
+    group = groups.get(place.account.id, group_id)
+    listing = lists.asked_for("console.show_group", **place.at, group_id=group.id)
     listing.holding(groups.member_page(group, listing.skip, lists.SIZE))
     asked = {"skip": 0, "limit": MOST_OFFERED, "sort_by": "email", "sort_order": "asc"}
     users, _ = people.page(group.account_id, asked, most=0)
-    return form.page("console/groups/one.html", group=group, listing=listing, users=users)
+    shown = {"place": place, "group": group, "listing": listing, "users": users}
+    return form.page("console/groups/one.html", **shown)

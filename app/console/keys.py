@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from datetime import datetime, timedelta
 
 from flask import redirect, render_template, url_for
@@ -10,25 +11,27 @@ from werkzeug.wrappers import Response as BaseResponse
 from app import clock
 from app.accounts import people
 from app.auth import api_keys
-from app.console import forms, guard, handover, lists
-from app.console.blueprint import blueprint
+from app.console import forms, guard, handover, lists, places
+from app.console.blueprint import blueprint, of_account
 from app.console.forms import Form, Page, told
-from app.errors import AppError, InvalidValues, problem
+from app.errors import AppError, Conflict, InvalidValues, problem
 from app.rest import public
 
 FORM = "console/keys/new.html"
 LOST = "If you did not copy it, revoke it and make another."
 
 
-@blueprint.get("/console/keys")
+@of_account("GET", "/keys")
 @public
-def show_keys() -> str:
+def show_keys(account_id: str | None = None) -> str:
     """The keys that the caller may see."""
-    caller, listing = guard.known_caller(), lists.asked_for("console.show_keys")
-    listing.holding(api_keys.page(listing.skip, lists.SIZE, by=caller, most=listing.most))
-    makers = {key.created_by for key in listing.items}
-    emails = {one: people.get(caller.one_account(), one).email for one in makers}
-    return render_template("console/keys/list.html", listing=listing, emails=emails)
+    place = places.of(account_id)
+    listing = lists.asked_for("console.show_keys", **place.at)
+    listing.holding(api_keys.page(listing.skip, lists.SIZE, by=place.by, most=listing.most))
+    emails = people.emails(place.account.id, {key.created_by for key in listing.items})
+    at_home = place.account == place.by.home
+    shown = {"place": place, "listing": listing, "emails": emails, "at_home": at_home}
+    return render_template("console/keys/list.html", **shown)
 
 
 @blueprint.get("/console/keys/new")
@@ -68,12 +71,15 @@ def show_made_key(key_id: str) -> str | BaseResponse:
     return render_template("console/keys/made.html", key=key, text=text)
 
 
-@blueprint.post("/console/keys/<uuid:key_id>/revoke")
+@of_account("POST", "/keys/<uuid:key_id>/revoke")
 @public
-def revoke_key(key_id: str) -> BaseResponse:
-    """Revoke a key."""
-    key = api_keys.revoke(key_id, by=guard.known_caller())
-    return told(f"The key {key.name} is revoked.", "console.show_keys")
+def revoke_key(key_id: str, account_id: str | None = None) -> BaseResponse:
+    """Revoke a key; asked for again, say that it is."""
+    place = places.of(account_id)
+    with suppress(Conflict):
+        api_keys.revoke(key_id, by=place.by)
+    key = api_keys.get(key_id, by=place.by)
+    return told(f"The key {key.name} is revoked.", "console.show_keys", **place.at)
 
 
 def _end_of(day: str) -> datetime | None:

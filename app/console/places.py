@@ -41,6 +41,16 @@ class Place:
 
 
 @dataclass(frozen=True)
+class Home(Place):
+    """The caller's own account, which addresses need not name."""
+
+    @property
+    def at(self) -> dict[str, Any]:
+        """Nothing."""
+        return {}
+
+
+@dataclass(frozen=True)
 class Shelf(Place):
     """A collection within an account."""
 
@@ -72,6 +82,15 @@ def found(account_id: str) -> Place:
     if account is None:
         raise NotFound("There is no such active account.")
     return Place(account, caller.acting_in(account))
+
+
+def of(account_id: str | None) -> Place:
+    """The account that an address names, the caller's own where it names none. Raises NotFound."""
+    if account_id is not None:
+        return found(account_id)
+    caller = guard.known_caller()
+    home, _ = caller.home_and_user()
+    return Home(home, caller)
 
 
 def shelf(account_id: str, name: str) -> Shelf:

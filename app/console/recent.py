@@ -30,7 +30,7 @@ LISTS = {
     "provider_settings": ("provider of sign-in", "console.show_sso"),
     "identities": ("identity of a user", None),
 }
-OF_PLACES = ("webhooks", "workflows")
+NOT_OF_PLACES = ("provider_settings",)
 
 
 @dataclass(frozen=True)
@@ -68,6 +68,6 @@ def _of_record(place: Place, collection: Definition, row: Any) -> tuple[str, str
 def _of_other(place: Place, row: Any) -> tuple[str, str | None]:
     table: str = row.table_name
     what, endpoint = LISTS.get(table, (table.replace("_", " "), None))
-    if endpoint is None or (table not in OF_PLACES and place.by.is_superadmin):
+    if endpoint is None or (table in NOT_OF_PLACES and place.by.is_superadmin):
         return what, None
-    return what, url_for(endpoint, **(place.at if table in OF_PLACES else {}))
+    return what, url_for(endpoint, **({} if table in NOT_OF_PLACES else place.at))

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from flask import request
+from itsdangerous import BadSignature
 from werkzeug.wrappers import Response as BaseResponse
 
+from app import crypto, db
 from app.collections.access import Access
 from app.console import guard, places, record_form, references, signing
 from app.console.blueprint import blueprint
@@ -12,14 +14,16 @@ from app.console.forms import Form, Page, told
 from app.console.places import Shelf
 from app.console.record_form import RecordForm
 from app.console.records import COLLECTION, tell, text_of
-from app.errors import AppError, Conflict, Forbidden, PreconditionFailed
+from app.errors import AppError, Conflict, Forbidden, NotFound, PreconditionFailed
 from app.records import history, service
 from app.records.views import Shown
 from app.rest import public
 
 NEW = f"{COLLECTION}/new"
 RECORD = f"{COLLECTION}/<uuid:record_id>"
+NEW_ID = "the id of a new record"
 DELETED = "The record is deleted."
+BACK, BACK_ALREADY = "The record is there again.", "The record is there already."
 CHANGED = (
     "Somebody else has changed this record meanwhile. Below is what you typed;"
     " save again to write it over."
@@ -50,13 +54,29 @@ def create_record(account_id: str, name: str) -> Page | BaseResponse:
     form = record_form.take_sent(record_form.of_new(access))
     if _pick(shelf, form):
         return _new(shelf, form, access)
+    id = _drawn(request.form.get("as", ""))
     try:
         signing.sign(shelf, form)
-        made = service.create(shelf.collection.name, form.body(new=True), by=shelf.by)
+        service.create(shelf.collection.name, form.body(new=True), by=shelf.by, again=id)
     except AppError as error:
-        return _new(shelf, form.refused(error), access)
-    at = {**shelf.at, "record_id": made["id"]}
-    return told("The record is stored.", "console.show_record", **at)
+        if not isinstance(error, Conflict) or not _is_there(shelf, id):
+            return _new(shelf, form.refused(error), access)
+    return told("The record is stored.", "console.show_record", **shelf.at, record_id=id)
+
+
+def _drawn(signed: str) -> str:
+    # The form carries the id, so that one that is sent twice makes one record.
+    try:
+        return str(crypto.signed(signed, NEW_ID))
+    except BadSignature:
+        return db.new_id()
+
+
+def _is_there(shelf: Shelf, record_id: str) -> bool:
+    try:
+        return _record(shelf, record_id) is not None
+    except NotFound:
+        return False
 
 
 @blueprint.get(RECORD)
@@ -108,6 +128,10 @@ def delete_record(account_id: str, name: str, record_id: str) -> Page | BaseResp
     try:
         signing.sign(shelf, refused)
         service.delete(shelf.collection.name, record_id, by=shelf.by)
+    except NotFound:
+        # Asked for once more, as by a button pressed twice, it is done all the same.
+        if history.deletable(shelf.collection.name, record_id.lower(), by=shelf.by)[1]:
+            raise
     except AppError as error:
         refused = refused.refused(error)
         record = _record(shelf, record_id)
@@ -123,12 +147,17 @@ def delete_record(account_id: str, name: str, record_id: str) -> Page | BaseResp
 @guard.for_admins
 @guard.steady
 def revive_record(account_id: str, name: str, record_id: str) -> BaseResponse:
-    """Undo a deletion, by making the record anew."""
-    shelf, form = places.shelf(account_id, name), Form()
+    """Undo a deletion, by making the record anew; once, however often it is asked for."""
+    shelf, form, notice = places.shelf(account_id, name), Form(), BACK
     signing.sign(shelf, form)
-    made = history.revive(shelf.collection.name, record_id.lower(), by=shelf.by)
-    at = {**shelf.at, "record_id": made["id"]}
-    return told("The record is there again, under a new id.", "console.show_record", **at)
+    collection, id = shelf.collection.name, record_id.lower()
+    try:
+        history.revive(collection, id, by=shelf.by)
+    except Conflict:
+        if not history.deletable(collection, id, by=shelf.by)[1]:
+            raise
+        notice = BACK_ALREADY
+    return told(notice, "console.show_record", **shelf.at, record_id=id)
 
 
 def _record(shelf: Shelf, record_id: str) -> Shown | None:
@@ -182,10 +211,9 @@ def _name_targets(shelf: Shelf, form: RecordForm) -> None:
 
 def _new(shelf: Shelf, form: RecordForm, access: Access | None) -> Page:
     _name_targets(shelf, form)
-    may = access is not None
-    return form.page(
-        "console/records/new.html", shelf=shelf, may=may, access=access, ask=places.WHOM_TO_ASK
-    )
+    shown = {"shelf": shelf, "may": access is not None, "access": access}
+    drawn = request.form.get("as") or crypto.sign(db.new_id(), NEW_ID)
+    return form.page("console/records/new.html", **shown, drawn=drawn, ask=places.WHOM_TO_ASK)
 
 
 def _one(shelf: Shelf, record_id: str, record: Shown | None, form: RecordForm) -> Page:

@@ -10,7 +10,7 @@ import sqlalchemy as sa
 from flask import render_template, url_for
 
 from app import db
-from app.accounts.models import Account, User
+from app.accounts.models import Account, Group, User
 from app.auth import principal as principals
 from app.auth.models import ApiKey
 from app.collections import access, definition
@@ -86,7 +86,8 @@ def _found(text: str, place: Place | None) -> Iterator[Found]:
         yield _users(text, account_id)
         yield _webhooks(text, account_id)
         yield _workflows(text, account_id)
-    yield _keys(text)
+        yield _groups(text, account_id or guard.own_account())
+    yield _keys(text, account_id or guard.own_account())
     if caller.is_admin and place is not None:
         for one in record_search.search(text, place):
             hits = [Hit(name, "", target) for name, target in one.hits]
@@ -161,11 +162,26 @@ def _workflows(text: str, account_id: str | None) -> Found:
     return _told("Workflows and hooks", hits)
 
 
-def _keys(text: str) -> Found:
-    caller = guard.known_caller()
-    mine = [ApiKey.account_id == guard.own_account()]
+def _groups(text: str, account_id: str) -> Found:
+    # Of one account, as no index has those of all by their age.
+    rows = _rows(text, Group, ("name", "description"), *_mine(Group, account_id))
+    page = "console.show_group"
+    hits = [
+        Hit(row.name, row.description or "", url_for(page, group_id=row.id, **_at(row)))
+        for row in rows
+    ]
+    return _told("Groups", hits)
+
+
+def _keys(text: str, account_id: str) -> Found:
+    caller, mine = guard.known_caller(), _mine(ApiKey, account_id)
     if not caller.is_admin:
         mine.append(ApiKey.created_by == caller.user_id)
-    rows, listed = _rows(text, ApiKey, ("name", "description"), *mine), url_for("console.show_keys")
-    hits = [Hit(row.name, row.description or "", listed) for row in rows]
-    return _told("API keys", hits, listed)
+    rows = _rows(text, ApiKey, ("name", "description"), *mine)
+    page = "console.show_keys"
+    hits = [Hit(row.name, row.description or "", url_for(page, **_at(row))) for row in rows]
+    return _told("API keys", hits, None if caller.is_superadmin else url_for(page))
+
+
+def _at(row: Any) -> dict[str, Any]:
+    return {"account_id": row.account_id} if guard.known_caller().is_superadmin else {}

@@ -1,4 +1,4 @@
-"""The team of the account: its users, and whom it has invited."""
+"""The team of an account: its users, and whom it has invited."""
 
 from __future__ import annotations
 
@@ -10,89 +10,93 @@ from werkzeug.wrappers import Response as BaseResponse
 from app.accounts import groups
 from app.accounts import people as users
 from app.auth import invitations
-from app.console import forms, guard, lists, people
-from app.console.blueprint import blueprint
+from app.console import forms, guard, lists, people, places
+from app.console.blueprint import of_account
 from app.console.forms import Form, Page, told
+from app.console.places import Place
 from app.errors import AppError
 from app.rest import public
 
 MOST_SHOWN = 100
-ONE_INVITATION = "/console/team/invitations/<uuid:invitation_id>"
+ONE_INVITATION = "/team/invitations/<uuid:invitation_id>"
 
 
-@blueprint.get("/console/team")
+@of_account("GET", "/team")
 @public
 @guard.for_admins
-def show_team() -> str:
+def show_team(account_id: str | None = None) -> str:
     """The users of the account."""
-    listing = lists.asked_for("console.show_team")
-    mine = guard.own_account()
-    listing.searched(partial(users.page, mine), partial(users.place, mine))
-    return render_template("console/team/list.html", listing=listing)
+    place = places.of(account_id)
+    listing, whose = lists.asked_for("console.show_team", **place.at), place.account.id
+    listing.searched(partial(users.page, whose), partial(users.place, whose))
+    return render_template("console/team/list.html", place=place, listing=listing)
 
 
-@blueprint.get("/console/team/invitations")
+@of_account("GET", "/team/invitations")
 @public
 @guard.for_admins
-def show_invitations() -> str:
+def show_invitations(account_id: str | None = None) -> str:
     """Whom the account has invited."""
-    listing = lists.asked_for("console.show_invitations", {"status": invitations.STATES})
-    status = listing.filters.get("status")
-    place = (guard.own_account(), listing.skip, lists.SIZE)
-    listing.holding(invitations.page(*place, status, listing.most))
-    return render_template("console/team/invitations.html", listing=listing)
+    place, choices = places.of(account_id), {"status": invitations.STATES}
+    listing = lists.asked_for("console.show_invitations", choices, **place.at)
+    part = (place.account.id, listing.skip, lists.SIZE)
+    listing.holding(invitations.page(*part, listing.filters.get("status"), listing.most))
+    return render_template("console/team/invitations.html", place=place, listing=listing)
 
 
-@blueprint.get("/console/team/invite")
+@of_account("GET", "/team/invite")
 @public
 @guard.for_admins
-def show_invite() -> Page:
+def show_invite(account_id: str | None = None) -> Page:
     """The form to invite somebody with."""
-    form = Form({"role": "viewer"})
+    place, form = places.of(account_id), Form({"role": "viewer"})
     try:
         invitations.check_open()
     except AppError as error:
         form.refused(error)
-    return _invite_page(form)
+    return _invite_page(place, form)
 
 
-@blueprint.post("/console/team/invite")
+@of_account("POST", "/team/invite")
 @public
 @guard.for_admins
-def invite() -> Page | BaseResponse:
+def invite(account_id: str | None = None) -> Page | BaseResponse:
     """Invite somebody to the account."""
-    form = forms.sent("email", "role", chosen="groups")
+    place, form = places.of(account_id), forms.sent("email", "role", chosen="groups")
     try:
         body = form.checked(("email",), email=320)
-        invitations.create(
-            guard.own_account(),
-            {**body, "groups": form.chosen},
-            by=guard.known_caller().user_id,
-        )
+        wanted = {**body, "groups": form.chosen}
+        invitations.create(place.account.id, wanted, by=place.by.user_id)
     except AppError as error:
-        return _invite_page(form.refused(error))
-    return told(f"An invitation is on its way to {form['email']}.", "console.show_invitations")
+        return _invite_page(place, form.refused(error))
+    return _told(f"An invitation is on its way to {form['email']}.", place)
 
 
-def _invite_page(form: Form) -> Page:
-    known, _ = groups.page(guard.own_account(), 0, MOST_SHOWN, None)
-    return form.page("console/team/invite.html", roles=people.choices(), groups=known)
+def _invite_page(place: Place, form: Form) -> Page:
+    known, _ = groups.page(place.account.id, 0, MOST_SHOWN, None)
+    shown = {"place": place, "roles": people.choices(), "groups": known}
+    return form.page("console/team/invite.html", **shown)
 
 
-@blueprint.post(f"{ONE_INVITATION}/resend")
+def _told(notice: str, place: Place) -> BaseResponse:
+    return told(notice, "console.show_invitations", **place.at)
+
+
+@of_account("POST", f"{ONE_INVITATION}/resend")
 @public
 @guard.for_admins
-def resend_invitation(invitation_id: str) -> BaseResponse:
+def resend_invitation(invitation_id: str, account_id: str | None = None) -> BaseResponse:
     """Mail a new link."""
-    invitation, _ = invitations.resend(guard.own_account(), invitation_id, by=guard.known_caller())
-    notice = f"A new link is on its way to {invitation.email}; the old one is void."
-    return told(notice, "console.show_invitations")
+    place = places.of(account_id)
+    invitation, _ = invitations.resend(place.account.id, invitation_id, by=place.by)
+    return _told(f"A new link is on its way to {invitation.email}; the old one is void.", place)
 
 
-@blueprint.post(f"{ONE_INVITATION}/cancel")
+@of_account("POST", f"{ONE_INVITATION}/cancel")
 @public
 @guard.for_admins
-def cancel_invitation(invitation_id: str) -> BaseResponse:
+def cancel_invitation(invitation_id: str, account_id: str | None = None) -> BaseResponse:
     """Take an invitation back."""
-    invitations.cancel(guard.own_account(), invitation_id)
-    return told("The invitation is cancelled; its link is void.", "console.show_invitations")
+    place = places.of(account_id)
+    invitations.cancel(place.account.id, invitation_id)
+    return _told("The invitation is cancelled; its link is void.", place)

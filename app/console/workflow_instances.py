@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
 
-from flask import render_template
+from flask import redirect, render_template, url_for
 from werkzeug.wrappers import Response as BaseResponse
 
 from app import clock
@@ -19,7 +19,7 @@ from app.console.workflows import ACCOUNT
 from app.errors import Conflict, NotFound
 from app.rest import public
 from app.workflows import instances, service
-from app.workflows.models import FAILED, HOOK, STATES
+from app.workflows.models import ACTIVE, FAILED, HOOK, STATES
 
 INSTANCES = f"{ACCOUNT}/instances"
 INSTANCE = f"{INSTANCES}/<uuid:instance_id>"
@@ -61,12 +61,31 @@ def _failed(listing: Listing, place: Place) -> Listing:
 @public
 @guard.for_admins
 def resume_instances(account_id: str) -> BaseResponse:
-    """Have all instances go on that failed: of one workflow, or of all."""
+    """Let all that failed go on, of one workflow or of all, and show how far they are."""
     place, workflow = places.found(account_id), forms.text("workflow")[: lists.LONGEST]
-    count = instances.resume_all({"workflow_id": workflow.lower() or None}, by=place.by)
-    notice = f"{count} instances go on where they failed. Load this page again to see how far."
+    wanted, moment = {"workflow_id": workflow.lower() or None}, clock.now()
+    if instances.resume_all(wanted, by=place.by, at=moment):
+        at = {**place.at, "moment": clock.iso(moment)}
+        return redirect(url_for("console.show_resumed", **at), 303)
     at = {**place.at, "workflow": workflow or None}
-    return told(notice if count else "None had failed.", "console.show_instances", **at)
+    return told("None had failed.", "console.show_instances", **at)
+
+
+@blueprint.get(f"{INSTANCES}/resumed/<moment>")
+@public
+@guard.for_admins
+def show_resumed(account_id: str, moment: str) -> str:
+    """How far the instances are that were resumed together."""
+    place = places.found(account_id)
+    try:
+        at = clock.parse(moment)
+    except ValueError:
+        raise NotFound from None
+    states = instances.after_resuming(at, by=place.by)
+    going = sum(states[one] for one in ACTIVE)
+    return render_template(
+        "console/workflows/resumed.html", place=place, at=at, states=states, going=going
+    )
 
 
 @blueprint.get(INSTANCE)

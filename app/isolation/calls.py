@@ -21,7 +21,7 @@ from werkzeug.routing import AnyConverter, Rule
 from app.collections import definition as definitions
 from app.collections.definition import Definition
 from app.extensions import api
-from app.isolation.tenants import MAIL_DOMAIN, Tenant
+from app.isolation.tenants import MAIL_DOMAIN, RESUMED, Tenant
 from app.rest import PREFIX
 
 PART = re.compile(r"<(?:[^<>]*:)?(\w+)>")
@@ -51,6 +51,7 @@ SHARED = {
     "provider_name": "google",
     "role_id": "1",
     "entry_id": "1",
+    "moment": RESUMED,
     "filename": "x",
     "token": "x",
 }

@@ -27,7 +27,8 @@ from app.isolation.tenants import Tenant
 
 # What differs from one answer to the next, whoever asks for whatever.
 PASSING = re.compile(
-    rb'(?<=name="csrf_token" value=")[^"]+|unique\d{7}|(state|nonce|code_challenge)=[^&"]+'
+    rb'(?<=name="csrf_token" value=")[^"]+|(?<=name="as" value=")[^"]+'
+    rb'|unique\d{7}|(state|nonce|code_challenge)=[^&"]+'
     rb"|\d\d:\d\d(:\d\d(\.\d+)?)?|\d+ (second|minute)s? ago"
 )
 OWN_HEADERS = {"X-Correlation-ID", "Date", "Set-Cookie", "Content-Length", "ETag"}

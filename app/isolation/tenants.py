@@ -31,6 +31,7 @@ MAIL_DOMAIN = "isolation.example"
 LATER = timedelta(days=3650)
 # Kept for ever, or changed by what goes on in the whole instance.
 AUDIT = frozenset({"audit_log", "audit_changes", "audit_heads", "audit_checkpoints"})
+RESUMED = "2026-01-31T10:00:00.000000Z"
 STEPS = [{"name": "rest", "type": "wait_delay", "duration": "1h"}]
 # What columns of these names refer to.
 REFERS = {
@@ -180,6 +181,7 @@ GIVEN: dict[str, dict[str, Given]] = {
         "status": _failed,
         "started_at": _now,
         "completed_at": _now,
+        "resumed_at": _always(clock.parse(RESUMED)),
         "position": _always("{}"),
         "context": lambda t: orjson.dumps({"trigger": {"value": t.mark}}).decode(),
     },

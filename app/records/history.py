@@ -2,7 +2,7 @@
 
 All of it comes from the audit log, read backwards from the record as it stands: so what was changed
 while nothing was audited cannot be told, but spoils nothing else. A deleted record keeps its
-history; it can be made anew under another id, as its own and whatever referred to it are gone.
+history, and can be made anew under its id; whatever referred to it stays as it was left.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ TOLD = (
     *("operation", "occurred_at", "user_id", "user_email", "user_name"),
     *("es_username", "es_reason", "es_timestamp", "request_id"),
 )
+NOT_DELETED = "This record is not deleted."
 Shown = dict[str, Any]
 State = dict[str, Any]
 
@@ -95,7 +96,8 @@ def restore(
     if past.present is None:
         raise NotFound("This record is deleted.")
     then = past.after(audit_id)
-    assert then is not None  # noqa: S101 - its entry says that it was there
+    if then is None:
+        raise NotFound("The record was deleted then.")
     body: State = {
         name: None if then[name] is None else field.shown(then[name])
         for name, field in definition.fields.items()
@@ -107,21 +109,22 @@ def restore(
 
 
 def revive(collection: str, record_id: str, *, by: Principal) -> records.Shown:
-    """Make a deleted record anew, with its last values and an id of its own.
+    """Make a deleted record anew, with its last values and its id.
 
     For whoever could delete it. Raises Conflict where it is there, and what making one raises.
     """
     definition = _checked(collection, by)
     past, _ = _within_reach(definition, record_id, "delete", by, pasts.last_entries)
     if past.present is not None:
-        raise Conflict("This record is not deleted.")
+        raise Conflict(NOT_DELETED, error="not_deleted")
     state = past.last() or {}
     body: State = {
         name: field.shown(state[name])
         for name, field in definition.fields.items()
         if state.get(name) is not None
     }
-    return records.create(collection, orjson.loads(orjson.dumps(body)), by=by)
+    # Of two who undo it at once the second clashes with the first by the id.
+    return records.create(collection, orjson.loads(orjson.dumps(body)), again=record_id, by=by)
 
 
 def deletable(collection: str, record_id: str, *, by: Principal) -> tuple[Definition, bool]:

@@ -51,7 +51,7 @@ class Past:
             return None
         if entry.operation == DELETE and state is None:
             state = dict.fromkeys(self.definition.table.c.keys())
-            state |= self._system_values()
+            state |= self._system_values(place)
         if state is not None and entry.column_name in self.definition.fields:
             field = self.definition.fields[entry.column_name]
             state[field.name] = stored(field, entry.old_value)
@@ -70,8 +70,10 @@ class Past:
             state[field.name] = None
         return state
 
-    def _system_values(self) -> State:
-        first = self.entries[0]
+    def _system_values(self, place: int) -> State:
+        # A record whose deletion was undone was made more than once.
+        before = [e for e in self.entries[:place] if e.record_id == self.record_id]
+        first = next((e for e in reversed(before) if e.operation == CREATE), self.entries[0])
         made = first.operation == CREATE
         return {
             "id": self.record_id,
@@ -96,7 +98,8 @@ class Past:
         if self.present is not None:
             return dict(self.present)
         gone = [n for n, e in enumerate(self.entries) if e.operation == DELETE]
-        return self._settled(gone[0]) if gone else None
+        last = [n for n in gone if _is_same_change(self.entries[n], self.entries[gone[-1]])]
+        return self._settled(last[0]) if last else None
 
     def _settled(self, first: int) -> State | None:
         state = self.before(first)
@@ -180,6 +183,10 @@ def _computed(definition: Definition, state: State) -> State:
     return state | {
         name: rules.evaluate(node, context) for name, node in definition.computed.items()
     }
+
+
+def _is_same_change(one: Any, other: Any) -> bool:
+    return all(getattr(one, name) == getattr(other, name) for name in CHANGE)
 
 
 def _user(entry: Any) -> str | None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace as replace_in
 from datetime import datetime
 from typing import Any
 
@@ -120,11 +121,16 @@ def get(
     return shown
 
 
-def create(collection: str, body: Body, *, by: Principal) -> Shown:
-    """Store a new record. Raises InvalidValues, Forbidden or Conflict."""
+def create(collection: str, body: Body, *, by: Principal, again: str | None = None) -> Shown:
+    """Store a new record, `again` under the id that it had before it was deleted.
+
+    Raises InvalidValues, Forbidden or Conflict.
+    """
     with writing(collection, by) as definition:
         change = changes.prepare_new(definition, [body], problems := Problems(), by)
         problems.check()
+        if again is not None:
+            change = replace_in(change, values=[{**change.values[0], "id": again}])
         return changes.store_all(change)[0]
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import orjson
@@ -20,11 +20,14 @@ from app.webhooks.models import (
     DELIVERIES,
     FAILED,
     PENDING,
+    STATES,
     Webhook,
 )
 from app.webhooks.queue import Result
 
 PIECE = 500
+A_WHILE = timedelta(minutes=10)
+EARLIEST = datetime(2000, 1, 1, tzinfo=UTC)
 Shown = dict[str, Any]
 Row = Mapping[Any, Any]
 
@@ -96,10 +99,13 @@ def redeliver(webhook: Webhook, delivery_id: str, *, by: Principal) -> Shown:
     return get(webhook, again[0]["id"], by=by)
 
 
-def redeliver_failed(webhook: Webhook, since: datetime) -> int:
-    """Send everything again that failed since then and was not sent again; returns how many."""
+def redeliver_failed(webhook: Webhook, since: datetime, until: datetime | None = None) -> int:
+    """Send everything again that failed since then and was not sent again; returns how many.
+
+    What becomes of it can be asked for by the moment `until`, which is now (`sent_again`).
+    """
     _check_enabled(webhook)
-    until = clock.now()
+    until = until or clock.now()
     counted = sa.select(sa.func.count()).select_from(DELIVERIES)
     failed = _failed_since(webhook, since, until)
     with db.transaction() as session:
@@ -107,6 +113,22 @@ def redeliver_failed(webhook: Webhook, since: datetime) -> int:
         asked = {"since": clock.iso(since), "until": clock.iso(until), "webhook_id": webhook.id}
         jobs.enqueue("webhooks.redeliver", asked, account_id=webhook.account_id)
     return number
+
+
+def sent_again(webhook: Webhook, since: datetime, until: datetime) -> dict[str, int]:
+    """How many are still to be sent again, and how many that were are in which state."""
+    table = DELIVERIES.c
+    # Ids begin with their time, so a key finds what was made then, give or take a while.
+    first, begun, last = (
+        db.first_id(one) for one in (max(since, EARLIEST) - A_WHILE, until, clock.now() + A_WHILE)
+    )
+    failed = (table.id.between(first, last), *_failed_since(webhook, since, until))
+    to_go = sa.select(sa.func.count()).where(*failed)
+    again = (*_of(webhook), table.replay_of.is_not(None), table.id.between(begun, last))
+    counted = sa.select(table.status, sa.func.count()).where(*again).group_by(table.status)
+    found = {row[0]: row[1] for row in db.connection().execute(counted)}
+    found[PENDING] = found.get(PENDING, 0) + (db.connection().scalar(to_go) or 0)
+    return {state: found.get(state, 0) for state in STATES}
 
 
 @jobs.job("webhooks.redeliver")

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime
 from typing import Any
 
 import sqlalchemy as sa
 
-from app import counting, db, jobs
+from app import clock, counting, db, jobs
 from app.auth.principal import Principal
 from app.collections import masking
 from app.errors import Conflict, NotFound
@@ -19,12 +20,13 @@ from app.workflows.models import (
     INSTANCES,
     LOGS,
     PENDING,
+    STATES,
     SUBSCRIPTIONS,
     Workflow,
 )
 
 Shown = dict[str, Any]
-LISTED = [one for one in INSTANCES.c if one.name != "position"]
+LISTED = [one for one in INSTANCES.c if one.name not in ("position", "resumed_at")]
 
 
 def page(
@@ -114,16 +116,30 @@ def resume(instance_id: str, *, by: Principal) -> Shown:
     return get(instance_id, by=by)
 
 
-def resume_all(wanted: Mapping[str, Any], *, by: Principal) -> int:
-    """Have every failed instance that matches go on; returns how many there were."""
+def resume_all(wanted: Mapping[str, Any], *, by: Principal, at: datetime | None = None) -> int:
+    """Have every failed instance that matches go on; returns how many there were.
+
+    What becomes of them can be asked for by the moment `at` (`after_resuming`).
+    """
     by.one_account()
+    mine = (*_visible(by), *_wanted({**wanted, "status": FAILED}))
     with db.transaction():
-        return _resumed(*_visible(by), *_wanted({**wanted, "status": FAILED}))
+        return _resumed(*mine, resumed_at=at or clock.now())
 
 
-def _resumed(*which: Any) -> int:
+def after_resuming(at: datetime, *, by: Principal) -> dict[str, int]:
+    """How many of those that were resumed together are in which state. Raises NotFound."""
+    mine = (*_visible(by), INSTANCES.c.resumed_at == at)
+    counted = sa.select(INSTANCES.c.status, sa.func.count()).where(*mine)
+    found = {row[0]: row[1] for row in db.connection().execute(counted.group_by("status"))}
+    if not found:
+        raise NotFound("No instances were resumed then, or none is kept any more.")
+    return {state: found.get(state, 0) for state in STATES}
+
+
+def _resumed(*which: Any, **noted: Any) -> int:
     # Whoever changes the status first has resumed it; the others find nothing that failed.
-    again = {"status": PENDING, "due_at": db.database_now(), "error_message": None}
+    again = {"status": PENDING, "due_at": db.database_now(), "error_message": None, **noted}
     change = sa.update(INSTANCES).where(*which, INSTANCES.c.status == FAILED)
     done = db.connection().execute(change.values(**again, completed_at=None))
     db.on_commit(jobs.wake)

@@ -95,6 +95,14 @@ class WorkflowInstance(Base):
         ),
         sa.Index("ix_workflow_instances_status", "account_id", "status", "id"),
         sa.Index("ix_workflow_instances_log", "account_id", "workflow_id", "id"),
+        sa.Index(
+            "ix_workflow_instances_resumed",
+            "account_id",
+            "resumed_at",
+            "status",
+            postgresql_where=sa.text("resumed_at IS NOT NULL"),
+            sqlite_where=sa.text("resumed_at IS NOT NULL"),
+        ),
     )
 
     account_id: Mapped[str] = mapped_column(Id, primary_key=True)
@@ -113,6 +121,7 @@ class WorkflowInstance(Base):
     due_at: Mapped[datetime | None] = mapped_column(Moment)  # or the end of a worker's lease
     claim: Mapped[int] = mapped_column(default=0)  # how often a worker took it
     nudges: Mapped[int] = mapped_column(default=0)  # how many awaited events came
+    resumed_at: Mapped[datetime | None] = mapped_column(Moment)  # with others, the last time
     started_at: Mapped[datetime | None] = mapped_column(Moment)
     completed_at: Mapped[datetime | None] = mapped_column(Moment)
     created_at: Mapped[datetime] = mapped_column(Moment, default=clock.now)

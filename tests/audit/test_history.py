@@ -9,6 +9,7 @@ from flask import Flask
 from app import clock
 from tests.audit.chains import verified
 from tests.builders import Caller, Cast, make_collection, make_record
+from tests.console.browser import Browser
 from tests.sql import statements
 
 SCHEMA: list[dict[str, Any]] = [
@@ -124,6 +125,34 @@ def test_a_state_is_written_anew(cast: Cast) -> None:
     cast.alice.delete(ONE.format(id))
     gone = cast.alice.post(f"{ONE.format(id)}/restore", {"audit_id": create["audit_id"]})
     assert gone.status_code == 404
+
+
+def test_a_record_has_all_its_lives_in_one_history(app: Flask, cast: Cast) -> None:
+    make_collection(cast.root, schema=SCHEMA)
+    made = make_record(cast.alice, **FIRST)
+    id, path = made["id"], ONE.format(made["id"])
+    admin, undo = Browser(app, cast.alice), f"records/{cast.alice.account_id}/posts/{id}/revive"
+    changed = cast.bob.patch(path, SECOND).json
+    cast.alice.delete(path)
+    between = clock.iso(clock.now())
+    admin.done(undo)
+    again = cast.alice.get(path).json
+    assert {n: again[n] for n in SECOND} == SECOND
+    cast.alice.patch(path, {"views": 5})
+    cast.alice.delete(path)
+    _, last, _, deleted, _, first = history(cast.alice, id)
+    assert as_of(cast.alice, id, made["updated_at"]).json == made
+    assert as_of(cast.bob, id, changed["updated_at"]).json == changed
+    assert as_of(cast.alice, id, between).status_code == 404
+    then = as_of(cast.alice, id, last["occurred_at"]).json
+    assert (then["views"], then["created_at"]) == (5, again["created_at"])
+    admin.done(undo)
+    assert cast.alice.get(path).json["views"] == 5
+    gone = cast.alice.post(f"{path}/restore", {"audit_id": deleted["audit_id"]})
+    assert gone.status_code == 404
+    restored = cast.alice.post(f"{path}/restore", {"audit_id": first["audit_id"]}).json
+    assert {name: restored[name] for name in FIRST} == FIRST
+    assert verified(cast.root)["valid"]
 
 
 def test_the_update_rule_decides_and_the_view_limits_what_is_seen(cast: Cast) -> None:

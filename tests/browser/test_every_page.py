@@ -26,7 +26,7 @@ NO_PAGES = {"start", "export_audit_log", "export_records", "start_sso", "finish_
 SHOWN_ONCE = {"show_made_key", "show_webhook_secret", "test_provider"}
 SIGNED_OUT = {"sign_in", "show_forgot_password", "show_reset_password", "show_invitation"}
 
-OF_ACME = {"show_group", "show_member"}  # superadmins have their own account's
+OF_ACME = {"show_member"}  # superadmins have their own account's, and all among the users
 
 
 @dataclass

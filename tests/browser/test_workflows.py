@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import pytest
 from flask import Flask
+from playwright.sync_api import expect
 
 from tests.browser.conftest import Visit
 from tests.browser.test_console import sign_in
@@ -51,6 +52,12 @@ def test_every_page_of_workflows_suits_everybody(
     look("failed")
     page.get_by_role("link", name="Instances", exact=False).first.click()
     look("instances")
+    page.get_by_text("Resume all that failed…").click()
+    press(visit, "Resume them")
+    look("resumed")
+    work(live_app)
+    expect(page.get_by_text("1 failed again.")).to_be_visible()  # without being loaded again
+    look("over")
     page.get_by_role("link", name="Workflows", exact=True).click()
     press(visit, "New hook")
     fill(visit, name="Nightly", steps='[{"type": "fly"}]')

@@ -6,7 +6,9 @@ from collections.abc import Mapping
 
 from flask import Flask
 
-from app import mail
+from app import clock, mail
+from app.auth import principal as principals
+from app.workflows import instances
 from tests import builders, mailbox
 from tests.builders import Caller, Cast
 from tests.console.browser import HOSTILE
@@ -92,6 +94,12 @@ def _outside(app: Flask, owner: Caller) -> dict[str, str]:
     flow = running.make_workflow(owner, steps, name="Welcome whoever is new")
     instance = running.start(owner, flow)
     running.work(app)
+    moment = clock.now()
+    with app.app_context():
+        by = principals.of_user(owner.account_id, owner.id)
+        assert by is not None
+        assert instances.resume_all({}, by=by, at=moment) == 1
+    running.work(app)
     actions = [{"type": "create_record", "config": {"collection": "posts", "data": {"title": "x"}}}]
     hook = {"name": "Nightly", "trigger": {"type": "schedule", "cron": "0 4 * * *"}}
     assert owner.post("hooks", {**hook, "actions": actions}).status_code == 201
@@ -101,12 +109,13 @@ def _outside(app: Flask, owner: Caller) -> dict[str, str]:
         "delivery_id": delivery,
         "workflow_id": flow["id"],
         "instance_id": instance,
+        "moment": clock.iso(moment),
         "kind": "workflow",
     }
 
 
 def addresses(app: Flask, known: Mapping[str, str]) -> dict[str, str]:
-    """Where each page of the console is, by the name of its view."""
+    """Where each page of the console is, by the name of its view; that which names an account."""
     with app.app_context():
         of_mails = {"name": mail.written_names()[0]}
     urls, found = app.url_map.bind("atrium.test"), {}
@@ -114,7 +123,9 @@ def addresses(app: Flask, known: Mapping[str, str]) -> dict[str, str]:
         if rule.endpoint.startswith("console.") and "GET" in (rule.methods or ()):
             values = of_mails if rule.endpoint == "console.show_mail" else known
             needed = {name: values[name] for name in rule.arguments}
-            found[rule.endpoint] = urls.build(rule.endpoint, needed)
+            built = urls.build(rule.endpoint, needed)
+            if len(built) > len(found.get(rule.endpoint, "")):
+                found[rule.endpoint] = built
     found["console.show_reset_password"] += f"?token={known['reset_token']}"
     return found
 

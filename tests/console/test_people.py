@@ -283,6 +283,33 @@ def test_a_superadmin_keeps_the_accounts(app: Flask, cast: Cast, superadmin: Bro
     assert (system.status_code, "system account" in alert(system)) == (409, True)
 
 
+def test_a_superadmin_keeps_the_team_groups_and_keys_of_any_account(
+    app: Flask, cast: Cast, admin: Browser, superadmin: Browser
+) -> None:
+    key = cast.alice.post("api-keys", {"name": "nightly"}).json["id"]
+    pii = next(one for one in cast.alice.get("groups").json["items"] if one["is_system"])["id"]
+    home = f"accounts/{cast.alice.account_id}"
+    parts = ("team", "team/invitations", "team/invite", "groups", f"groups/{pii}", "keys")
+    for rest in parts:
+        page = superadmin.get(f"{home}/{rest}").text
+        assert "of <strong>Acme</strong>" in page, rest
+        assert Browser(app, cast.bob).get(f"{home}/{rest}").status_code in (200, 403)
+        assert Browser(app, cast.charlie).get(f"{home}/{rest}").status_code == 404
+        assert superadmin.get(f"accounts/{cast.root.id}/{rest}").status_code == 404
+    # The last member of pii_access may be gone: who else would let one in?
+    page = superadmin.done(f"{home}/groups/{pii}/members", email=cast.bob.email)
+    assert f"{cast.bob.email} is in the group" in page
+    superadmin.done(f"{home}/groups/{pii}/members/{cast.bob.id}/remove")
+    superadmin.done(f"{home}/groups/new", name="finance")
+    assert "finance" in admin.get("groups").text
+    superadmin.done(f"{home}/team/invite", email="new@acme.example", role="viewer")
+    assert "new@acme.example" in admin.get("team/invitations").text
+    assert "new@acme.example" not in superadmin.get("team/invitations").text
+    assert Browser(app, cast.charlie).send(f"{home}/keys/{key}/revoke").status_code == 404
+    superadmin.done(f"{home}/keys/{key}/revoke")
+    assert cast.alice.get(f"api-keys/{key}").json["is_revoked"] is True
+
+
 def test_a_superadmin_keeps_all_users(app: Flask, cast: Cast, superadmin: Browser) -> None:
     new = builders.make_user(app, cast.alice.account_id, "new@acme.example", verified=False)
     assert cast.bob.email not in superadmin.get("users?search=charlie").text

@@ -15,6 +15,7 @@ from tests.builders import Cast, make_collection, make_record, make_user
 from tests.console.browser import HOSTILE, Browser, alert, asks_to_sign_in, beside, token
 from tests.console.test_collections import rows
 from tests.console.test_schemas import inputs
+from tests.parallel import at_once
 
 NONE = "019a9f00-0000-7000-8000-00000000dead"
 PEOPLE = [{"name": "name", "type": "text", "options": {"max_length": 50}}]
@@ -320,13 +321,35 @@ def test_closed_rules_are_explained_and_field_lists_respected(
     assert "posts" not in admin.get(place(cast, "")).text.partition("<main")[2]
 
 
-def test_a_record_is_deleted(cast: Cast, admin: Browser, made: dict[str, str]) -> None:
+def test_a_record_is_deleted(app: Flask, cast: Cast, admin: Browser, made: dict[str, str]) -> None:
     assert "There is no record yet." in admin.get(place(cast)).text
     record = make_record(cast.alice, title="gone")["id"]
-    page = admin.done(place(cast, f"/posts/{record}/delete"))
-    assert "The record is deleted." in page
-    assert f"/posts/{record}/revive" in page
+    for _ in range(2):  # as a button pressed twice: the undo is offered all the same
+        page = admin.done(place(cast, f"/posts/{record}/delete"))
+        assert "The record is deleted." in page
+        assert f"/posts/{record}/revive" in page
     assert cast.alice.get(f"records/posts/{record}").status_code == 404
+    assert (
+        Browser(app, cast.charlie).send(place(cast, f"/posts/{record}/delete")).status_code == 404
+    )
+    assert admin.send(place(cast, f"/posts/{NONE}/delete")).status_code == 404
+
+
+def test_a_form_that_is_sent_twice_makes_one_record(
+    app: Flask, cast: Cast, admin: Browser, made: dict[str, str]
+) -> None:
+    new = place(cast, "/posts/new")
+    (drawn,) = re.findall(r'name="as" value="([^"]*)"', admin.get(new).text)
+    sent = {"as": drawn, "f_title": "once", "f_views": "7", "do": "save"}
+    others = [Browser(app, cast.alice) for _ in range(2)]
+    answers = at_once(2, lambda n: others[n].send(new, **sent))
+    assert [one.status_code for one in answers] == [303, 303]
+    (record,) = cast.alice.get("records/posts").json["items"]
+    assert {one.headers["Location"].rpartition("/")[2] for one in answers} == {record["id"]}
+    # Another form clashes; an id of somebody's own making is none.
+    assert admin.send(new, **sent | {"as": NONE}).status_code == 409
+    admin.done(new, **sent | {"as": NONE, "f_views": ""})
+    assert NONE not in {one["id"] for one in cast.alice.get("records/posts").json["items"]}
 
 
 def test_hostile_values_are_inert(cast: Cast, admin: Browser, made: dict[str, str]) -> None:
@@ -419,13 +442,20 @@ def test_a_deletion_is_undone_by_who_could_delete(
 ) -> None:
     record = make_record(cast.alice, title="kept", more={"a": [1]})["id"]
     one = place(cast, f"/posts/{record}")
-    assert admin.send(f"{one}/revive").status_code == 409
+    undo = f"{one}/revive"
+    assert "The record is there already." in admin.done(undo)
     admin.done(f"{one}/delete")
     assert "Make it anew" in admin.get(f"{one}/history").text
-    assert Browser(app, cast.charlie).send(f"{one}/revive").status_code == 404
-    assert "there again, under a new id" in admin.done(f"{one}/revive")
+    assert Browser(app, cast.charlie).send(undo).status_code == 404
+    assert "The record is there again." in admin.done(undo)
+    assert "The record is there already." in admin.done(undo)
     (again,) = cast.alice.get("records/posts").json["items"]
-    assert (again["title"], again["more"], again["id"] != record) == ("kept", {"a": [1]}, True)
+    assert (again["title"], again["more"], again["id"]) == ("kept", {"a": [1]}, record)
+    admin.done(f"{one}/delete")
+    # As a button pressed twice: both find it deleted.
+    others = [Browser(app, cast.alice) for _ in range(2)]
+    assert [a.status_code for a in at_once(2, lambda n: others[n].send(undo))] == [303, 303]
+    assert cast.alice.get("records/posts").json["total"] == 1
     closed_rules(cast, create_rule=None)
-    admin.done(place(cast, f"/posts/{again['id']}/delete"))
-    assert admin.send(place(cast, f"/posts/{again['id']}/revive")).status_code == 403
+    admin.done(f"{one}/delete")
+    assert admin.send(undo).status_code == 403

@@ -38,6 +38,7 @@ def things(app: Flask, cast: Cast) -> None:
         builders.make_record(caller, "needles", title=f"a Needle of {caller.slug}, 100%")
         builders.make_record(caller, "closed_needles", title=f"closed needle of {caller.slug}")
         caller.post("api-keys", {"name": f"needle key of {caller.slug}"})
+        caller.post("groups", {"name": f"needle group of {caller.slug}"})
         email = f"needle@{caller.slug}.example"
         builders.make_user(app, caller.account_id, email)
         with app.app_context(), db.transaction() as session:
@@ -56,6 +57,7 @@ def test_each_finds_what_they_may_see(
     of_acme = {
         *("needles", "needle@acme.example", "https://acme.example/needle"),
         *("needle flow of acme", "needle key of acme", "a Needle of acme, 100%"),
+        "needle group of acme",
     }
     assert set(found(admin, "needle")) == of_acme
     assert found(Browser(app, cast.bob), "needle") == []
@@ -63,7 +65,7 @@ def test_each_finds_what_they_may_see(
     assert {"needle@globex.example", "needle flow of acme", "closed_needles"} <= set(everything)
     assert "a Needle of acme, 100%" not in everything
     in_globex = found(superadmin, "needle", account="globex")
-    assert "closed needle of globex" in in_globex
+    assert {"closed needle of globex", "needle key of globex"} <= set(in_globex)
     assert not any("acme" in name for name in in_globex)
     assert found(superadmin, "GLOB")[0] == "Globex"
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import re
 from typing import Any
 
@@ -136,9 +137,18 @@ def test_a_test_and_what_failed_are_sent_from_the_page(app: Flask, cast: Cast) -
         with app.app_context(), db.transaction() as session:
             session.execute(sa.text("UPDATE webhook_deliveries SET status = 'failed'"))
         told = admin.done(f"{home}/{made['id']}/redeliver", since="2020-01-01")
-        assert "1 failed deliveries are made again." in told
+        assert ("0 of 1 is over" in told, "data-live" in told) == (True, True)
+        path = re.findall(r'<a href="(/console/[^"]*sent-again[^"]*)"', told)[0]
         run_jobs(app)
+        assert "0 of 1 is over" in admin.client.get(html.unescape(path)).text
         deliver(app)
+        told = admin.client.get(html.unescape(path)).text
+        assert ("1 of 1 is over" in told, "data-live" in told) == (True, False)
+        page = f"{home}/{made['id']}/sent-again"
+        assert admin.get(f"{page}?until=x").status_code == 404
+        longest = "since=0001-01-01T00:00:00Z&until=9999-12-31T23:59:59Z"
+        assert admin.get(f"{page}?{longest}").status_code == 200
+        assert "None had failed" in admin.done(f"{home}/{made['id']}/redeliver", since="2020-01-01")
     assert len(receiver.requests) == 2
     assert "It failed" in admin.done(f"{home}/{made['id']}/test")
 

@@ -101,11 +101,18 @@ def test_all_instances_that_failed_are_resumed_at_once(app: Flask, cast: Cast) -
     assert "1 instance goes on" in admin.get(f"{home}?workflow={other['id']}").text
     assert Browser(app, cast.charlie).send(f"{home}/resume").status_code == 404
     make_collection(cast.root)
-    assert "2 instances go on" in admin.done(f"{home}/resume", workflow=one["id"])
+    progress = admin.send(f"{home}/resume", workflow=one["id"]).headers["Location"]
+    page = admin.client.get(progress).text
+    assert ("0 of 2 are over" in page, "data-live" in page) == (True, True)
     work(app)
     states = [instance(cast.alice, id)["status"] for id in failed]
     assert states == ["completed", "completed", "failed"]
-    admin.done(f"{home}/resume", workflow="")
+    page = admin.client.get(progress).text
+    assert ("2 of 2 are over" in page, "data-live" in page) == (True, False)
+    for rest in ("x", "2020-01-01T00:00:00.000000Z", "9" * 400):
+        assert admin.get(f"{home}/resumed/{rest}").status_code == 404
+    assert Browser(app, cast.charlie).client.get(progress).status_code == 404
+    assert "1 of 1 is over" not in admin.done(f"{home}/resume", workflow="")
     assert "None had failed" in admin.done(f"{home}/resume", workflow="")
 
 

@@ -1,0 +1,23 @@
+// Tells anew how far work is, until it is over; without this the page has a link to load it again.
+"use strict";
+const PAUSE = 1500; // milliseconds
+
+async function renew(part) {
+  let shown = part;
+  try {
+    const answer = await fetch(location.href);
+    if (answer.redirected) return; // signed out meanwhile
+    const page = new DOMParser().parseFromString(await answer.text(), "text/html");
+    shown = page.getElementById(part.id) ?? part;
+    if (shown !== part) part.replaceWith(shown);
+  } catch {
+    // Not just now: the next time.
+  }
+  watch(shown);
+}
+
+function watch(part) {
+  if (part.dataset.live !== undefined) setTimeout(renew, PAUSE, part);
+}
+
+document.querySelectorAll("[data-live]").forEach(watch);
