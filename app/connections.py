@@ -22,13 +22,21 @@ def init_app(app: Flask) -> None:
     with app.app_context():
         engine = db.db.engine
         if engine.dialect.name == "postgresql":
+            sa.event.listen(engine, "connect", _note_new)
             sa.event.listen(engine, "checkout", _replace_broken)
 
 
+def _note_new(connection: Any, record: Any) -> None:
+    record.info["is new"] = True
+
+
 def _replace_broken(connection: Any, record: Any, fairy: Any) -> None:
+    is_new = record.info.pop("is new", False)
     # Whoever is not asked anything says nothing, but where it ends. So the look costs no round
     # trip; only what was said needs one, as it may have been of no account.
     if connection.closed or (_has_news(connection) and not _answers(connection)):
+        if is_new:  # the server is not back yet
+            raise psycopg2.OperationalError("The new connection broke, too.")
         raise DisconnectionError  # the pool then takes a new one
 
 

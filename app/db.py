@@ -18,9 +18,10 @@ import psycopg2
 import sqlalchemy as sa
 from flask import Flask
 from flask_sqlalchemy import SQLAlchemy
+from psycopg2.errors import ReadOnlySqlTransaction
 from sqlalchemy.dialects import postgresql
 from sqlalchemy.engine import Connection, Dialect
-from sqlalchemy.exc import DBAPIError, IntegrityError
+from sqlalchemy.exc import DBAPIError, IntegrityError, OperationalError
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.orm import DeclarativeBase, Session
 from uuid_utils import uuid7
@@ -206,6 +207,11 @@ def _prepare_postgres(engine: sa.Engine) -> None:
             driver: Any = connection.connection.driver_connection
             driver.begin()
 
+    @sa.event.listens_for(engine, "handle_error", retval=True)
+    def handle(context: Any) -> Exception | None:
+        original = context.original_exception
+        return _as_unavailable(original) if isinstance(original, ReadOnlySqlTransaction) else None
+
 
 def connection() -> Connection:
     """The connection for Core statements: the transaction's while one is open."""
@@ -239,6 +245,8 @@ def _used() -> Connection | None:
 
 
 def _as_of_sqlalchemy(error: Any, connection: Any, driver: Any) -> DBAPIError:
+    if isinstance(error, ReadOnlySqlTransaction):
+        return _as_unavailable(error)
     dialect = db.engine.dialect
     base: Any = dialect.loaded_dbapi.Error
     lost = dialect.is_disconnect(error, driver, None)
@@ -248,6 +256,11 @@ def _as_of_sqlalchemy(error: Any, connection: Any, driver: Any) -> DBAPIError:
         None, None, error, base, connection_invalidated=lost, dialect=dialect
     )
     return told
+
+
+def _as_unavailable(error: ReadOnlySqlTransaction) -> DBAPIError:
+    # A server that only reads for now: to the driver it is a fault of ours.
+    return OperationalError(None, None, error)
 
 
 def in_transaction() -> bool:
@@ -290,6 +303,8 @@ def transaction(*, changes_schema: bool = False) -> Iterator[Session]:
                 work(items)
         if changes_schema:
             _check_foreign_keys(session)
+        if session.info.get("holds_commits"):
+            _catch_up()
         session.info["held"] = True
     except BaseException:
         session.rollback()
@@ -313,6 +328,13 @@ def purge(table: Any, *which: Any) -> None:
             chosen = (account == account_id, sa.tuple_(*key).in_(mine), *which)
             with tenancy.in_account(account_id), transaction() as session:
                 session.execute(sa.delete(table).where(*chosen))
+
+
+def _catch_up() -> None:
+    """Have what was put off fail here, where it can be tried again, and not at the commit."""
+    with driver() as found:
+        if isinstance(found, postgres.Driver):
+            found.catch_up()
 
 
 def _commit_held(session: Session) -> None:

@@ -228,8 +228,16 @@ def answer_http(error: HTTPException) -> Response:
 
 
 def _answer_unavailable(error: Exception) -> Response:
-    log.warning("database unavailable", reason=str(getattr(error, "orig", "") or error))
+    log.warning("database unavailable", reason=_reason(error))
     return answer(Unavailable())
+
+
+def _reason(error: Exception) -> str:
+    original = getattr(error, "orig", None) or error
+    told = getattr(original, "diag", None)
+    if told and told.message_primary:
+        return f"{told.message_primary} ({told.sqlstate})"
+    return str(original).partition("\n")[0]  # what follows may quote what was written
 
 
 def _answer_unexpected(error: Exception) -> Response:

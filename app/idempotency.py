@@ -163,8 +163,9 @@ def give_up(claim: Claim, *, keep_changes: bool) -> None:
     db.hold_commits(hold=False)
     if not keep_changes:
         db.drop_held()
+    unanswered = TABLE.c.status.is_(None)
     with db.transaction():
-        db.connection().execute(sa.delete(TABLE).where(*claim.mine))
+        db.connection().execute(sa.delete(TABLE).where(*claim.mine, unanswered))
 
 
 @jobs.every(3600, "idempotency.purge")

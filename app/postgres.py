@@ -58,6 +58,11 @@ class Driver(extensions.connection):
         """Run a statement, of whose answer nothing is needed, along with whatever comes next."""
         self._waiting = self.take_untold() + statement + b"; "
 
+    def catch_up(self) -> None:
+        """Run at once what was put off."""
+        if self._waiting:
+            self._say(self.take_untold())
+
     def commit(self) -> None:
         """End the transaction, with what was put off."""
         if not self.autocommit:
@@ -119,11 +124,8 @@ class Cursor(extensions.cursor):
             self.connection.tell()
             super().execute(query, vars)
             return
-        untold = self.connection.take_untold()
-        if untold:
-            super().execute(untold + self.mogrify(query, vars))
-        else:
-            super().execute(query, vars)
+        text = self.mogrify(query, vars)  # where that fails, nothing is taken for told
+        super().execute(self.connection.take_untold() + text)
         if str(query).startswith("ROLLBACK TO"):
             self.connection.doubt()
 

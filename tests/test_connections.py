@@ -9,8 +9,8 @@ import pytest
 import sqlalchemy as sa
 from flask import Flask
 
-from app import db
-from tests.builders import Caller
+from app import connections, db
+from tests.builders import Caller, make_collection
 
 OF_PID = "FROM pg_stat_activity WHERE pid = :pid"
 
@@ -53,3 +53,34 @@ def test_what_a_server_says_by_the_way_costs_no_connection(
         with db.db.engine.connect() as connection:
             assert connection.connection.driver_connection is driver
             connection.exec_driver_sql("UNLISTEN gossip")
+
+
+def test_a_new_connection_that_breaks_at_once_is_no_fault_of_ours(
+    app: Flask, alice: Caller, apart: sa.Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patched:
+        patched.setattr(connections, "_has_news", lambda connection: True)
+        patched.setattr(connections, "_answers", lambda connection: False)
+        assert alice.get("auth/me").status_code == 503
+    assert alice.get("auth/me").status_code == 200
+
+
+def test_a_database_that_only_reads_is_unavailable_for_writing(
+    app: Flask, alice: Caller, root: Caller, apart: sa.Connection
+) -> None:
+    make_collection(root)
+    assert alice.post("records/posts", {"title": "a"}).status_code == 201
+    name = apart.scalar(sa.text("SELECT quote_ident(current_database())"))
+    apart.exec_driver_sql(f"ALTER DATABASE {name} SET default_transaction_read_only = on")
+    try:
+        with app.app_context():
+            db.db.engine.dispose()
+        assert alice.get("records/posts").json["total"] == 1
+        for path, body in (("records/posts", {"title": "b"}), ("groups", {"name": "g"})):
+            assert alice.post(path, body).status_code == 503, path
+    finally:
+        apart.exec_driver_sql(f"ALTER DATABASE {name} RESET default_transaction_read_only")
+        with app.app_context():
+            db.db.session.remove()
+            db.db.engine.dispose()
+    assert alice.post("records/posts", {"title": "b"}).status_code == 201

@@ -6,6 +6,7 @@ Deny by default: a view that is not marked takes only signed-in callers.
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from functools import lru_cache, wraps
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
@@ -190,6 +191,8 @@ def _settle(answer: Response) -> Response:
         text = None if secret else answer.get_data(as_text=True)
         idempotency.finish(claim, answer.status_code, text, answer.headers.get("ETag"), made)
     except (AppError, DBAPIError) as error:
+        with suppress(DBAPIError):  # where the commit got through after all, the answer stays
+            idempotency.give_up(claim, keep_changes=False)
         answer = current_app.make_response(current_app.handle_user_exception(error))
     return answer
 

@@ -34,7 +34,7 @@ def check(
     headers: Headers | Mapping[str, str], caller: Principal, address: str | None
 ) -> Signature | None:
     """The signature that a request carries, if any. Raises Malformed, Unauthorized."""
-    given = {name: headers.get(name, "").strip() for name in (USERNAME, PASSWORD, REASON)}
+    given = {name: _text(headers.get(name, "")) for name in (USERNAME, PASSWORD, REASON)}
     if not any(given.values()):
         return None
     for name, value in given.items():
@@ -49,6 +49,14 @@ def check(
             message = "The electronic signature is not valid."
             raise Unauthorized(message, error="authentication_failed")
     return Signature(known.email if known else "", given[REASON], clock.now())
+
+
+def _text(header: str) -> str:
+    """A header in UTF-8, else in Latin-1, as which the server takes all of them."""
+    try:
+        return header.encode("latin-1").decode().strip()
+    except UnicodeError:
+        return header.strip()
 
 
 def require() -> None:

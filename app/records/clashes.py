@@ -52,8 +52,21 @@ def refusable(
         raise Clash(access, rows, sent, problems) from error
 
 
-def explained(clash: Clash) -> Exception:
-    """What the caller is told. Asked after the rollback: before it PostgreSQL answers nothing."""
+@contextmanager
+def explaining() -> Iterator[None]:
+    """Around a transaction that writes records: tells, after its end, why some were refused.
+
+    Within another transaction Clash goes on to whoever stands around that one.
+    """
+    try:
+        yield
+    except Clash as clash:
+        if db.in_transaction():  # before its end PostgreSQL answers nothing
+            raise
+        raise _explained(clash) from clash
+
+
+def _explained(clash: Clash) -> Exception:
     if clash.kind == "foreign_key":
         names = [name for name, field in clash.access.definition.fields.items() if field.collection]
         return InvalidValues([problem(name, "invalid_reference", GONE) for name in names])

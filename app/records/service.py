@@ -23,7 +23,6 @@ from app.collections.access import Access
 from app.collections.definition import Definition
 from app.errors import InvalidValues
 from app.records import cascade, changes, clashes, cursor, expand, query, store, views
-from app.records.clashes import Clash
 from app.records.values import Problems
 from app.records.views import Shown
 from app.webhooks import outbox as webhooks
@@ -165,12 +164,10 @@ def delete(collection: str, record_id: str, *, if_match: str | None = None, by: 
 def writing(collection: str, by: Principal) -> Iterator[Definition]:
     """The transaction of a change of records. Raises Stale where it has to be done again."""
     try:
-        with db.transaction():
+        with clashes.explaining(), db.transaction():
             definition = definitions.named(collection)
             stamps.verify([*by.stamps, *definition.stamps, *webhooks.stamps_of(by.account_id)])
             yield definition
-    except Clash as clash:
-        raise clashes.explained(clash) from clash
     except DBAPIError as error:
         if not db.gave_way(error):
             raise

@@ -18,6 +18,7 @@ from sqlalchemy.exc import DBAPIError
 from app import actor, chain, clock, config, db, stamps, tenancy
 from app.auth.principal import Principal
 from app.errors import UNAVAILABLE, AppError
+from app.records import clashes
 from app.workflows import control, kept, outside, queue, reaching, versions, waiting
 from app.workflows.beginning import LARGEST_CONTEXT
 from app.workflows.control import Failed, Outcome
@@ -106,7 +107,8 @@ class Run:
         """Do one step in a transaction; again with all loaded anew where something was stale."""
         for reruns in range(RERUNS):
             try:
-                with stamps.reloading() if reruns else nullcontext(), db.transaction():
+                anew = stamps.reloading() if reruns else nullcontext()
+                with anew, clashes.explaining(), db.transaction():
                     place = self.place_at(path)
                     self.given, self.step_began = None, self.now
                     self.apply(place, control.done(self, place))

@@ -73,3 +73,12 @@ def test_the_option_is_kept_changed_and_moved(cast: Cast) -> None:
     assert cast.alice.post("records/posts", {"title": "b"}).status_code == 201
     told = entries(cast.root, table_name="collections", operation="UPDATE")
     assert "options" in {entry["column_name"] for entry in told}
+
+
+def test_a_signature_is_read_as_utf_8_or_else_latin_1(cast: Cast) -> None:
+    make_collection(cast.root, schema=TITLE)
+    for text in ("Prüfung, 検査".encode().decode("latin-1"), "Pr\xfcfung"):
+        headers = {**SIGNED, "X-ES-Reason": text}
+        assert cast.alice.post("records/posts", {"title": "a"}, headers=headers).status_code == 201
+    told = {one["es_reason"] for one in entries(cast.root, table_name="col_posts")}
+    assert told == {"Prüfung, 検査", "Prüfung"}

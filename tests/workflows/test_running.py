@@ -262,6 +262,16 @@ def test_what_the_database_refuses_fails_the_step_and_sticks_nowhere(
     assert (broken["status"], broken["error_message"]) == ("failed", "The service failed.")
 
 
+def test_a_step_says_which_value_another_record_has(
+    app: Flask, alice: Caller, root: Caller
+) -> None:
+    make_collection(root, schema=[{"name": "title", "type": "text", "unique": True}])
+    make_record(alice, title="taken")
+    found = ran(app, alice, make_workflow(alice, [create("a", "taken")]))
+    assert (found["status"], found["current_step"]) == ("failed", "a")
+    assert found["error_message"].startswith("Another record has this value already. title:")
+
+
 def test_what_templates_stand_for_is_no_deeper_than_a_body(
     app: Flask, alice: Caller, root: Caller
 ) -> None:
