@@ -24,6 +24,7 @@ from flask import Flask
 from app import db
 from app.auth import principal as principals
 from app.records import service as records
+from bench import machine
 from bench.product import application
 from tests import builders, conftest, services
 
@@ -80,6 +81,7 @@ def main() -> None:
             costs = measure(database, count)
             told = ", ".join(f"{name} {ms:.2f} ms" for name, ms in costs.items())
             print(database, told)  # noqa: T201 - what it is for
+        machine.say(server.url)
     finally:
         server.stop()
 

@@ -21,11 +21,13 @@ from flask import Flask
 from app import db, leases, tenancy
 from app.workflows.dispatch import Dispatcher
 from app.workflows.models import INSTANCES, QUEUE
+from bench import machine
 from bench.product import application
 from tests import builders, conftest, services
 from tests.workflows.running import action, create, make_workflow, start
 
 FIELDS = [{"name": "title", "type": "text"}, {"name": "n", "type": "number"}]
+WARMING = 40  # a worker makes its statements once
 
 
 def say(text: str) -> None:
@@ -112,6 +114,8 @@ def main() -> None:
             app = application(replace(settings, secret_key=secrets.token_hex(32)))
             cast = builders.make_cast(app)
             builders.make_collection(cast.root, schema=FIELDS)
+            begun(app, cast.alice, WARMING)
+            carried_out(app, cast.alice.account_id)
             begun(app, cast.alice, number)
             report(app, cast.alice, number, "")
             store(app, stored)
@@ -124,6 +128,7 @@ def main() -> None:
             report(app, cast.alice, number, f" beside {stored:,} stored ones")
             for line in explain(app):
                 say(f"  {line}")
+            machine.say(server.url)
     finally:
         server.stop()
 
