@@ -401,6 +401,13 @@ class Postgres(Server):
         statement = sql.SQL("DROP DATABASE IF EXISTS {} WITH (FORCE)")
         self._execute(statement.format(sql.Identifier(name)))
 
+    def disconnect(self, name: str) -> None:
+        """End whatever sessions a database has, such as those that wait in pools."""
+        statement = sql.SQL(
+            "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE datname = {}"
+        )
+        self._execute(statement.format(sql.Literal(name)))
+
     def stop(self) -> None:
         """End the server; one given by the environment only loses the databases made here."""
         if self._given_url is not None:

@@ -116,6 +116,7 @@ class Furnished(State):
     def _copy(self, name: str, other: str) -> None:
         self._engine.dispose()
         self._server.drop_database(other)
+        self._server.disconnect(name)  # a database that is in use cannot be copied
         self._server.create_database(other, template=name)
 
 
