@@ -53,7 +53,8 @@ def begun(app: Flask, owner: builders.Caller, number: int) -> None:
     """So many instances that are due."""
     start(owner, five_steps(owner))
     with app.app_context(), db.transaction():
-        row = db.connection().execute(sa.select(INSTANCES)).mappings().one()
+        due = sa.select(INSTANCES).where(INSTANCES.c.due_at.is_not(None))
+        row = db.connection().execute(due).mappings().one()
         copies = [{**row, "id": db.new_id()} for _ in range(number - 1)]
         db.connection().execute(sa.insert(INSTANCES), copies)
 
