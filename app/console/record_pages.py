@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
+from collections.abc import Mapping
+from typing import Any
+
+import orjson
 from flask import request
 from itsdangerous import BadSignature
 from werkzeug.wrappers import Response as BaseResponse
@@ -22,6 +27,7 @@ from app.rest import public
 NEW = f"{COLLECTION}/new"
 RECORD = f"{COLLECTION}/<uuid:record_id>"
 NEW_ID = "the id of a new record"
+NODE = 24  # where the last part of an id begins
 DELETED = "The record is deleted."
 BACK, BACK_ALREADY = "The record is there again.", "The record is there already."
 CHANGED = (
@@ -54,22 +60,27 @@ def create_record(account_id: str, name: str) -> Page | BaseResponse:
     form = record_form.take_sent(record_form.of_new(access))
     if _pick(shelf, form):
         return _new(shelf, form, access)
-    id = _drawn(request.form.get("as", ""))
+    id = ""
     try:
         signing.sign(shelf, form)
-        service.create(shelf.collection.name, form.body(new=True), by=shelf.by, again=id)
+        body = form.body(new=True)
+        id = _id_of(body, request.form.get("as", ""))
+        service.create(shelf.collection.name, body, by=shelf.by, again=id)
     except AppError as error:
         if not isinstance(error, Conflict) or not _is_there(shelf, id):
             return _new(shelf, form.refused(error), access)
     return told("The record is stored.", "console.show_record", **shelf.at, record_id=id)
 
 
-def _drawn(signed: str) -> str:
-    # The form carries the id, so that one that is sent twice makes one record.
+def _id_of(body: Mapping[str, Any], signed: str) -> str:
+    # The form carries an id, so that one that is sent twice makes one record: unless something else
+    # is sent, as by somebody who went back to it.
     try:
-        return str(crypto.signed(signed, NEW_ID))
+        drawn = str(crypto.signed(signed, NEW_ID))
     except BadSignature:
-        return db.new_id()
+        drawn = db.new_id()
+    told = drawn.encode() + orjson.dumps(body, option=orjson.OPT_SORT_KEYS)
+    return drawn[:NODE] + hashlib.sha256(told).hexdigest()[: len(drawn) - NODE]
 
 
 def _is_there(shelf: Shelf, record_id: str) -> bool:

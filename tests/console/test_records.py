@@ -346,6 +346,10 @@ def test_a_form_that_is_sent_twice_makes_one_record(
     assert [one.status_code for one in answers] == [303, 303]
     (record,) = cast.alice.get("records/posts").json["items"]
     assert {one.headers["Location"].rpartition("/")[2] for one in answers} == {record["id"]}
+    # Who goes back and sends something else makes another record.
+    assert admin.send(new, **sent | {"f_title": "other", "f_views": "8"}).status_code == 303
+    titles = [one["title"] for one in cast.alice.get("records/posts").json["items"]]
+    assert titles == ["other", "once"]
     # Another form clashes; an id of somebody's own making is none.
     assert admin.send(new, **sent | {"as": NONE}).status_code == 409
     admin.done(new, **sent | {"as": NONE, "f_views": ""})
