@@ -7,7 +7,7 @@ chains, links each entry to the one before, and writes them.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import date, datetime
 from itertools import groupby
 from operator import attrgetter
@@ -79,32 +79,28 @@ def _append(changes: list[Change]) -> None:
 
 
 def _told(who: actor.Actor) -> insert.Told:
-    same: dict[str, Any] = who._asdict()
-    same["es_timestamp"] = clock.iso(who.es_timestamp) if who.es_timestamp else None
-    return insert.Told(**same)
+    signed_at = clock.iso(who.es_timestamp) if who.es_timestamp else None
+    return insert.Told._make((*who[:-1], signed_at))
 
 
 def _entries(changes: Iterable[Change], told: insert.Told, now: datetime) -> list[insert.Entry]:
     same = told._asdict()
-    actor_text = digest.canonical([same[name] for name in digest.ACTOR_COLUMNS])
     entries: list[insert.Entry] = []
     for account_id, place, values, extra, at in changes:
         occurred_at = clock.iso(at or now)
         shared = {**same, **dict(zip(PLACE, place, strict=True))}
         shared |= {"extra_metadata": extra, "occurred_at": occurred_at}
-        stencil = digest.Stencil(account_id, shared)
-        metadata = digest.canonical(extra).decode() if extra else None
-        salts = _salts(2 * len(values))
-        for value in values:
-            salt, actor_salt = next(salts), next(salts)
-            values_digest = digest.salted(salt, value[1:])
-            actor_digest = digest.salted_text(actor_salt, actor_text)
-            entry_digest = stencil.entry_digest(value[0], values_digest, actor_digest)
+        digests_of = digest.Stencil(account_id, shared).digests
+        then = (digest.canonical(extra).decode() if extra else None, occurred_at)
+        for value, (salt, actor_salt) in zip(values, _salts(len(values)), strict=True):
+            values_digest, actor_digest, entry_digest = digests_of(value, salt, actor_salt)
             hashes = (salt, values_digest, actor_salt, actor_digest, entry_digest)
-            entries.append(insert.Entry(*place, *value, metadata, occurred_at, *hashes))
+            entries.append(insert.Entry._make(place + value + then + hashes))
     return entries
 
 
-def _salts(count: int) -> Iterator[str]:
-    random, width = os.urandom(digest.SALT_BYTES * count).hex(), 2 * digest.SALT_BYTES
-    return (random[at : at + width] for at in range(0, len(random), width))
+def _salts(count: int) -> list[tuple[str, str]]:
+    width = 2 * digest.SALT_BYTES
+    random = os.urandom(width * count).hex()
+    middles = range(width, len(random), 2 * width)
+    return [(random[at - width : at], random[at : at + width]) for at in middles]

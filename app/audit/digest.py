@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from hashlib import sha256
 from typing import Any
 
-import orjson
+from orjson import OPT_SORT_KEYS, dumps
 
 FIRST_PREVIOUS = "0" * 64
 SALT_BYTES = 16
@@ -42,17 +42,12 @@ SHARED = CHAINED[3:-1]
 
 def canonical(value: Any) -> bytes:
     """J of a value."""
-    return orjson.dumps(value, option=orjson.OPT_SORT_KEYS)
+    return dumps(value, option=OPT_SORT_KEYS)
 
 
 def salted(salt: str, values: Sequence[str | None]) -> str:
     """H of a salt, a line feed, and J of the values."""
-    return salted_text(salt, canonical(values))
-
-
-def salted_text(salt: str, text: bytes) -> str:
-    """H of a salt, a line feed, and a text that is J of something already."""
-    return sha256(b"%b\n%b" % (salt.encode(), text)).hexdigest()
+    return sha256(b"%b\n%b" % (salt.encode(), canonical(values))).hexdigest()
 
 
 def values_digest(salt: str, old_value: str | None, new_value: str | None) -> str:
@@ -71,23 +66,34 @@ def entry_digest(entry: Mapping[str, Any]) -> str:
 
 
 class Stencil:
-    """The entry digests of one row's columns: what these have in common is written once."""
+    """The digests of one row's entries: what these have in common is written once."""
 
     def __init__(self, account_id: str, shared: Mapping[str, Any]) -> None:
-        """What is shared: all of CHAINED but the account and what `entry_digest` is given."""
+        """What is shared: all but column_name and the values."""
+        self._actor = b"\n" + canonical([shared[name] for name in ACTOR_COLUMNS])
         self._begin = b'{"account_id":%b,"actor_digest":"' % canonical(account_id)
         # All of these keys stand between column_name and values_digest in their order.
-        self._middle = canonical({name: shared[name] for name in SHARED})[1:-1]
+        middle = canonical({name: shared[name] for name in SHARED})[1:-1]
+        self._middle = b',%b,"values_digest":"' % middle
 
-    def entry_digest(self, column_name: str, values_digest: str, actor_digest: str) -> str:
-        """The digest of all of an entry but its place in the chain."""
-        column, middle = canonical(column_name), self._middle
-        end = b'","column_name":%b,%b,"values_digest":"%b"}' % (
-            column,
-            middle,
-            values_digest.encode(),
+    def digests(
+        self, value: tuple[str, str | None, str | None], salt: str, actor_salt: str
+    ) -> tuple[str, str, str]:
+        """Those of the values and the actor, and of all of an entry but its place in the chain.
+
+        The value: column_name, old_value, new_value.
+        """
+        column, old, new = value
+        values = sha256(salt.encode() + b"\n" + dumps((old, new))).hexdigest()
+        actor = sha256(actor_salt.encode() + self._actor).hexdigest()
+        text = b'%b%b","column_name":%b%b%b"}' % (
+            self._begin,
+            actor.encode(),
+            dumps(column),
+            self._middle,
+            values.encode(),
         )
-        return sha256(self._begin + actor_digest.encode() + end).hexdigest()
+        return values, actor, sha256(text).hexdigest()
 
 
 def checksum(previous_hash: str, id: int, entry_digest: str) -> str:

@@ -11,7 +11,7 @@ import sqlalchemy as sa
 from app import clock, db
 from app.accounts.models import PII_GROUP
 from app.audit.append import HIDDEN
-from app.audit.models import AuditChange, AuditEntry
+from app.audit.models import AuditChange, AuditEntry, AuditHead
 from app.auth.principal import Principal
 from app.collections import definition as definitions
 from app.collections import masking
@@ -24,7 +24,8 @@ from app.rules import Type
 
 Entry = dict[str, Any]
 PIECE = 1000
-LOG, CHANGES = (Base.metadata.tables[one.__tablename__] for one in (AuditEntry, AuditChange))
+TABLES = (AuditEntry, AuditChange, AuditHead)
+LOG, CHANGES, HEADS = (Base.metadata.tables[one.__tablename__] for one in TABLES)
 PERSONAL = {("users", "email"), ("users", "name"), ("invitations", "email")}
 
 

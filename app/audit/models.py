@@ -19,7 +19,6 @@ class AuditEntry(Base):
     """One change of one column. The database itself refuses UPDATE and DELETE (migration 0005)."""
 
     __tablename__ = "audit_log"
-    __table_args__ = (sa.Index("ix_audit_log_id", "id"),)
 
     account_id: Mapped[str] = mapped_column(Id, primary_key=True)
     id: Mapped[int] = mapped_column(sa.BigInteger, primary_key=True, autoincrement=False)

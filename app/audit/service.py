@@ -9,7 +9,7 @@ import sqlalchemy as sa
 
 from app import db
 from app.audit import entries
-from app.audit.entries import CHANGES, LOG, Entry, Mask
+from app.audit.entries import CHANGES, HEADS, LOG, Entry, Mask
 from app.auth.principal import Principal
 from app.errors import InvalidValues, NotFound, problem
 
@@ -49,9 +49,11 @@ def page(
 def _listed(asked: Mapping[str, Any]) -> sa.Select[Any]:
     name, ascending = _sorted_by(asked), asked["sort_order"] == "asc"
     changes, last = CHANGES.select().where(*_where(asked, CHANGES)), asked["skip"] + asked["limit"]
-    if name in CHANGES.c:
+    its_end = "first_id" if ascending else "last_id"
+    by = its_end if name == "id" else name
+    if by in CHANGES.c:
         # Each makes an entry at least, so that no more of them can be on the page or before it.
-        changes = changes.order_by(*_order((CHANGES.c[name], CHANGES.c.first_id), ascending))
+        changes = changes.order_by(*_order((CHANGES.c[by], CHANGES.c.first_id), ascending))
         changes = changes.limit(last)
     found = changes.subquery()
     place = (found.c[name], found.c.first_id) if name in CHANGES.c else (LOG.c[name],)
@@ -62,7 +64,9 @@ def _listed(asked: Mapping[str, Any]) -> sa.Select[Any]:
 
 def get(id: int, *, by: Principal) -> Entry:
     """One entry. Raises NotFound."""
-    row = db.connection().execute(sa.select(LOG).where(LOG.c.id == id)).first()
+    # An index finds an entry of a chain by its id, so each chain is asked.
+    chains = HEADS.join(LOG, sa.and_(LOG.c.account_id == HEADS.c.account_id, LOG.c.id == id))
+    row = db.connection().execute(sa.select(LOG).select_from(chains)).first()
     if row is None:
         raise NotFound("There is no such entry.")
     return Mask(by)(entries.shown(row))

@@ -323,6 +323,24 @@ def test_what_has_no_request_comes_last_in_both_directions(cast: Cast, order: st
     assert found == sorted(named, reverse=order == "desc") + [None] * found.count(None)
 
 
+@pytest.mark.parametrize("order", ["asc", "desc"])
+def test_pages_by_id_are_in_the_order_of_the_ids_of_all_accounts(cast: Cast, order: str) -> None:
+    make_collection(cast.root)
+    for caller in (cast.alice, cast.root, cast.alice):
+        make_record(caller, title="A")
+    query = f"sort_by=id&sort_order={order}"
+    whole = cast.root.get(f"audit-logs/?{query}&limit=500").json["items"]
+    ids = [one["id"] for one in whole]
+    assert ids == sorted(ids, reverse=order == "desc")
+    assert len({one["account_id"] for one in whole}) > 1
+    pages = [
+        cast.root.get(f"audit-logs/?{query}&limit=3&skip={skip}").json["items"]
+        for skip in range(0, len(ids), 3)
+    ]
+    assert [one["id"] for page in pages for one in page] == ids
+    assert [cast.root.get(f"audit-logs/{id}").json["id"] for id in ids[:20]] == ids[:20]
+
+
 FILTERS: list[dict[str, Any]] = [
     {},
     *({name: "x"} for name in service.FILTERS),
