@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import ipaddress
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -23,6 +23,7 @@ from sqlalchemy.orm import Mapped, mapped_column
 
 from app import clock, config, db, jobs
 from app.errors import TooManyRequests
+from app.statements import Prepared
 
 PURGED_AT_ONCE = 100
 SECONDS = {"second": 1, "minute": 60, "hour": 3600, "day": 86_400}
@@ -91,7 +92,7 @@ def origin(address: str | None) -> str:
 
 def check(*allowances: Allowance) -> None:
     """Refuse when any of them is used up. Raises TooManyRequests with the seconds to wait."""
-    ends = [end for one in allowances if (end := _counted(_spent, one))]
+    ends = _counted(_spent, allowances)
     if ends:
         raise _until(max(ends))
 
@@ -109,9 +110,13 @@ def _until(end: float) -> TooManyRequests:
     return TooManyRequests(max(1, math.ceil(end - clock.now().timestamp())))
 
 
-def _spent(limiter: FixedWindowRateLimiter, one: Allowance) -> float | None:
-    item = one.limit.item
-    return None if limiter.test(item, one.key) else _end(limiter, one)
+def _spent(limiter: FixedWindowRateLimiter, allowances: Sequence[Allowance]) -> list[float]:
+    """When those of them end that are used up."""
+    keys = [one.limit.item.key_for(one.key) for one in allowances]
+    storage = limiter.storage
+    counts = storage.counts(keys) if isinstance(storage, SqlStorage) else map(storage.get, keys)
+    both = zip(allowances, counts, strict=True)
+    return [_end(limiter, one) for one, count in both if count >= one.limit.tries]
 
 
 def _end(limiter: FixedWindowRateLimiter, one: Allowance) -> float:
@@ -122,11 +127,11 @@ def _hit(limiter: FixedWindowRateLimiter, one: Allowance) -> bool:
     return limiter.hit(one.limit.item, one.key)
 
 
-def _counted(count: Callable[[FixedWindowRateLimiter, Allowance], Any], one: Allowance) -> Any:
+def _counted(count: Callable[[FixedWindowRateLimiter, Any], Any], of: Any) -> Any:
     try:
-        return count(_limiter_for(config.current().redis_url), one)
+        return count(_limiter_for(config.current().redis_url), of)
     except StorageError:  # Redis is away: the database counts on
-        return count(_limiter_for(""), one)
+        return count(_limiter_for(""), of)
 
 
 @lru_cache
@@ -136,6 +141,13 @@ def _limiter_for(redis_url: str) -> FixedWindowRateLimiter:
     pool = jobs.redis_client(redis_url).connection_pool
     storage = RedisStorage(redis_url, connection_pool=pool, wrap_exceptions=True)
     return FixedWindowRateLimiter(storage)
+
+
+@lru_cache
+def _counts(number: int) -> Prepared:
+    mine = sa.or_(*(Counter.key == sa.bindparam(f"key{i}") for i in range(number)))
+    alive = Counter.expires_at > sa.bindparam("now")
+    return Prepared(sa.select(Counter.key, Counter.count).where(mine, alive))
 
 
 class SqlStorage(Storage):
@@ -178,8 +190,16 @@ class SqlStorage(Storage):
 
     def get(self, key: str) -> int:
         """The count in the present window."""
-        alive = (Counter.key == key, Counter.expires_at > clock.now().timestamp())
-        return db.db.session.scalar(sa.select(Counter.count).where(*alive)) or 0
+        return self.counts([key])[0]
+
+    def counts(self, keys: Sequence[str]) -> list[int]:
+        """The counts in the present windows."""
+        if not keys:
+            return []
+        now = clock.now().timestamp()
+        given = {f"key{i}": key for i, key in enumerate(keys)} | {"now": now}
+        found = dict(_counts(len(keys)).all(given))
+        return [found.get(key, 0) for key in keys]
 
     def get_expiry(self, key: str) -> float:
         """When the present window ends."""

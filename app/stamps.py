@@ -19,7 +19,7 @@ from typing import Any, NamedTuple, TypeVar
 import sqlalchemy as sa
 from flask import current_app
 
-from app.db import Base, db
+from app.db import Base
 from app.statements import Prepared
 
 Value = TypeVar("Value")
@@ -68,7 +68,7 @@ def check(versions: Iterable[Any], stamps: Iterable[Stamp]) -> None:
 def verify(stamps: Iterable[Stamp]) -> None:
     """Compare by a statement of its own. Raises Stale."""
     stamps = list(stamps)
-    asked = _versions(tuple(stamp.table for stamp in stamps), db.engine.dialect.name)
+    asked = _versions(tuple(stamp.table for stamp in stamps))
     check(asked.all(parameters(stamps))[0], stamps)
 
 
@@ -90,7 +90,7 @@ def hold(relied: Iterable[Any]) -> bool:
 
 
 @lru_cache
-def _versions(tables: tuple[str, ...], dialect: str) -> Prepared:
+def _versions(tables: tuple[str, ...]) -> Prepared:
     return Prepared(sa.select(*columns_of(tables)))
 
 

@@ -10,21 +10,21 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from typing import Any
 
-from app import db
+from app import db, postgres
 
 Row = tuple[Any, ...]
 Process = Callable[[Any], Any]
 
 
 class Prepared:
-    """A statement that gives rows; from its second use on compiled for the database in use.
+    """A statement; from its second use on compiled for the database in use.
 
     The first goes by SQLAlchemy, which knows statements that differ in their constants only.
     """
 
     def __init__(self, statement: Any) -> None:
         self._statement = statement
-        self._compiled: _Compiled | None = None
+        self._compiled: dict[str, _Compiled] = {}
         self._is_used = False
 
     def all(self, parameters: Mapping[str, Any]) -> Sequence[Any]:
@@ -32,9 +32,18 @@ class Prepared:
         if not self._is_used:
             self._is_used = True
             return db.connection().execute(self._statement, parameters).all()
-        if self._compiled is None:
-            self._compiled = _Compiled(self._statement)
-        return self._compiled.all(parameters)
+        return self._here().all(parameters)
+
+    def run(self, parameters: Mapping[str, Any]) -> None:
+        """Have it done before the open transaction ends; no answer is waited for."""
+        self._here().run(parameters)
+
+    def _here(self) -> _Compiled:
+        dialect = db.db.engine.dialect.name
+        found = self._compiled.get(dialect)
+        if found is None:
+            found = self._compiled[dialect] = _Compiled(self._statement)
+        return found
 
 
 class _Compiled:
@@ -67,6 +76,13 @@ class _Compiled:
                 self._outgoing = self._processors(cursor.description)
             found: list[Row] = cursor.fetchall()
         return [self._read(row) for row in found] if self._outgoing else found
+
+    def run(self, parameters: Mapping[str, Any]) -> None:
+        with db.driver() as driver, closing(driver.cursor()) as cursor:
+            if isinstance(driver, postgres.Driver):
+                driver.put_off(cursor.mogrify(self._text, self._bound(parameters)))
+            else:
+                send(cursor, self._text, self._bound(parameters))
 
     def _bound(self, parameters: Mapping[str, Any]) -> Any:
         bound = self._constant.copy()

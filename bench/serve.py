@@ -1,6 +1,6 @@
 """The product's speed over HTTP, beside the floor of the same stack, as ratios within one run.
 
-    python -m bench.serve [seconds] [records ...]
+    python -m bench.serve [seconds] [records ...] [--only CASE]
 
 Product and floor (`bench/floor.py`) are served by deploy/gunicorn.conf.py on one database, and
 asked in turn, three times for each case and number of connections; medians count. The load comes
@@ -9,6 +9,7 @@ from this process, on the same machine.
 
 from __future__ import annotations
 
+import argparse
 import itertools
 import json
 import os
@@ -166,8 +167,8 @@ def compare(case: Case, product: Served, floor: Served, count: int, seconds: flo
     return other.rate
 
 
-def measure(database: str, records: int, seconds: float) -> None:
-    """Print the figures of one database with so many records."""
+def measure(database: str, records: int, seconds: float, only: str) -> None:
+    """Print the figures of one database with so many records, of cases that begin like that."""
     folder = Path(tempfile.mkdtemp())
     url = f"sqlite:///{folder / 'atrium.db'}"
     if database == "postgresql":
@@ -192,7 +193,7 @@ def measure(database: str, records: int, seconds: float) -> None:
             floor = stack.enter_context(serving("bench.floor:app", told, folder))
             servers[audited] = product, floor
         for case in cases(ids, records, bearer, key):
-            for count in case.connections:
+            for count in case.connections if case.name.startswith(only) else ():
                 rate = compare(case, *servers[case.audited], count, seconds)
                 if case.name == "get" and count == 16:
                     warn(rate)
@@ -208,15 +209,18 @@ def warn(rate: float) -> None:
 
 def main() -> None:
     """Print all figures."""
-    seconds = float(sys.argv[1]) if len(sys.argv) > 1 else 2
-    sizes = [int(one) for one in sys.argv[2:]] or [10_000, 100_000]
+    parser = argparse.ArgumentParser()
+    parser.add_argument("seconds", nargs="?", type=float, default=2)
+    parser.add_argument("records", nargs="*", type=int)
+    parser.add_argument("--only", default="", metavar="CASE")
+    asked = parser.parse_args()
     server = services.Postgres()
     server.start()
     os.environ["TEST_POSTGRES_URL"] = server.url
     try:
-        for records in sizes:
+        for records in asked.records or (10_000, 100_000):
             for database in conftest.DATABASES:
-                measure(database, records, seconds)
+                measure(database, records, asked.seconds, asked.only)
     finally:
         server.stop()
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-from app import config, db, limits
-from app.accounts.models import Account, User
+from app import config, limits
+from app.accounts.models import User
 from app.accounts.service import email_key
-from app.auth import principal as principals
 from app.auth.principal import Principal
 from app.errors import Unauthorized
 from app.limits import Allowance, Limit
@@ -20,6 +19,7 @@ QUARTER_HOUR, HOUR = 900, 3600
 def guesses(account: str, email: str, address: str | None) -> Iterator[None]:
     """Refuse guesses past the limits, right ones too, and count every one that fails.
 
+    The account by its id, if there is one of that name.
     Raises TooManyRequests.
     """
     allowances = _of_guesses(account, email, limits.origin(address))
@@ -47,7 +47,7 @@ def _of_guesses(account: str, email: str, origin: str) -> tuple[Allowance, ...]:
     settings = config.current()
     if settings.login_rate_limit == "off":
         return ()
-    who = (_account_key(account), email_key(email))
+    who = (account.strip().lower(), email_key(email))
     return (
         Limit("login", settings.login_tries, QUARTER_HOUR).of(*who, origin),
         Limit("login-address", settings.login_tries_per_address, QUARTER_HOUR).of(origin),
@@ -62,13 +62,6 @@ def own_password(user: User) -> tuple[Allowance, ...]:
         return ()
     limit = Limit("own-password", settings.login_tries, QUARTER_HOUR)
     return (limit.of(user.account_id, user.id),)
-
-
-def _account_key(named: str) -> str:
-    # Its slug, code and id are one account, and must not give three times the tries.
-    named = named.strip().lower()
-    found = principals.find_account(named).with_only_columns(Account.id)
-    return db.db.session.scalar(found) or named
 
 
 def mails(email: str, address: str | None) -> None:

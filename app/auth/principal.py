@@ -181,18 +181,29 @@ def _principal_of(account_id: str, user: User | None) -> Principal | None:
     )
 
 
-def find_account(reference: str) -> sa.Select[Account]:
-    """The account with that slug, code or id (in lower case)."""
-    reference = reference.replace("\0", "\ufffd")  # PostgreSQL takes no NUL
-    code = reference.upper()
-    return sa.select(Account).where(
-        sa.or_(Account.slug == reference, Account.id == reference, Account.account_code == code)
-    )
+IS_NAMED = sa.or_(
+    Account.slug == sa.bindparam("reference"),
+    Account.id == sa.bindparam("reference"),
+    Account.account_code == sa.bindparam("code"),
+)
+"""Which account it is, of the parameters of `naming`."""
+_NAMED = sa.select(Account).where(IS_NAMED)
+
+
+def naming(reference: str) -> dict[str, str]:
+    """What `IS_NAMED` is to compare with a slug, code or id."""
+    reference = reference.strip().lower().replace("\0", "\ufffd")  # PostgreSQL takes no NUL
+    return {"reference": reference, "code": reference.upper()}
+
+
+def find_account(reference: str) -> Account | None:
+    """The account with that slug, code or id, active or not."""
+    return db.session.scalar(_NAMED, naming(reference))
 
 
 def _find(reference: str) -> AccountRef | None:
-    statement = find_account(reference).execution_options(populate_existing=True)
-    account = db.session.scalar(statement)
+    anew = {"populate_existing": True}
+    account = db.session.scalar(_NAMED, naming(reference), execution_options=anew)
     return _ref(account) if account and account.is_active else None
 
 

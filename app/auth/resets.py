@@ -108,7 +108,7 @@ def _check(password: str, field: str) -> None:
 
 @jobs.job("auth.forgot_password")
 def _mail_forgotten(payload: Mapping[str, Any]) -> None:
-    user = db.db.session.scalar(auth.user_named(payload["account"], payload["email"]))
+    user = auth.user_named(payload["account"], payload["email"])
     if user is not None:
         _mail_reset({"account_id": user.account_id, "user_id": user.id})
 

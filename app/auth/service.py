@@ -9,16 +9,17 @@ from typing import Any
 
 import sqlalchemy as sa
 import structlog
-from sqlalchemy.orm import lazyload
 
 from app import clock, config, db, events, stamps, tenancy
 from app.accounts import service as accounts
 from app.accounts.models import Account, User
-from app.auth import lockout, passwords, tokens
+from app.auth import lockout, members, passwords, tokens
 from app.auth import principal as principals
+from app.auth.members import Member
 from app.auth.models import SignInSession
 from app.auth.principal import Principal
 from app.errors import Forbidden, InvalidValues, NotFound, Unauthorized, problem
+from app.statements import Prepared
 
 log = structlog.get_logger()
 VERIFICATION_LIFETIME = timedelta(hours=1)
@@ -37,7 +38,7 @@ class Origin:
 class SignIn:
     """A user with a fresh pair of tokens."""
 
-    user: User
+    user: User | Member
     access_token: str
     refresh_token: str
 
@@ -47,26 +48,25 @@ def login(*, account: str | None, email: str, password: str, origin: Origin) -> 
     return sign_in(check_password(account, email, password, origin), origin)
 
 
-def sign_in(user: User, origin: Origin) -> SignIn:
+def sign_in(user: User | Member, origin: Origin) -> SignIn:
     """Begin a session of a user who proved to be that user."""
     refresh_token = start_session(user, origin)
     return SignIn(user, _access_token(user), refresh_token)
 
 
-def check_password(account: str | None, email: str, password: str, origin: Origin) -> User:
+def check_password(account: str | None, email: str, password: str, origin: Origin) -> Member:
     """The active, verified user with this password.
 
     Raises Unauthorized, InvalidValues, or TooManyRequests after too many failures.
     """
     account = require_account(account)
-    with lockout.guesses(account, email, origin.ip_address):
-        return _with_password(account, email, password)
+    account_id, user = members.find(account, email)
+    # The account's slug, code and id are one, and must not give three times the tries.
+    with lockout.guesses(account_id or account, email, origin.ip_address):
+        return _checked(user, password)
 
 
-def _with_password(account: str, email: str, password: str) -> User:
-    # Without the groups: a query more for known users than for unknown ones would show.
-    named = user_named(account, email).options(lazyload(User.groups))
-    user = db.db.session.scalar(named)
+def _checked(user: Member | None, password: str) -> Member:
     fits = passwords.verify(password, user.password_hash if user else None)
     if user is None or not fits or not user.may_sign_in:
         raise Unauthorized(
@@ -79,7 +79,7 @@ def _with_password(account: str, email: str, password: str) -> User:
     return user
 
 
-def start_session(user: User, origin: Origin) -> str:
+def start_session(user: User | Member, origin: Origin) -> str:
     """Begin a token family of a user. Returns its first refresh token."""
     session_id = db.new_id()
     token, jti = tokens.refresh(user_id=user.id, account_id=user.account_id, session_id=session_id)
@@ -87,7 +87,7 @@ def start_session(user: User, origin: Origin) -> str:
     return token
 
 
-def start_console_session(user: User, origin: Origin) -> str:
+def start_console_session(user: User | Member, origin: Origin) -> str:
     """Begin a console session. Returns the secret that its cookie carries."""
     secret = tokens.random_token(user.account.account_code)
     _begin(user, db.new_id(), "console", secret, origin)
@@ -226,12 +226,16 @@ def user_of(caller: Principal) -> User:
     return db.db.session.get_one(User, key)
 
 
-def user_named(account: str, email: str) -> sa.Select[User]:
+_USER_NAMED = sa.select(User).where(
+    User.account_id == sa.select(Account.id).where(principals.IS_NAMED).scalar_subquery(),
+    User.email_key == sa.bindparam("email_key"),
+)
+
+
+def user_named(account: str, email: str) -> User | None:
     """The user of that account (slug, code or id) with that address."""
-    found = principals.find_account(account.strip().lower()).with_only_columns(Account.id)
-    return sa.select(User).where(
-        User.account_id == found.scalar_subquery(), User.email_key == accounts.email_key(email)
-    )
+    given = {**principals.naming(account), "email_key": accounts.email_key(email)}
+    return db.db.session.scalar(_USER_NAMED, given)
 
 
 def require_account(account: str | None) -> str:
@@ -245,7 +249,7 @@ def require_account(account: str | None) -> str:
     return account
 
 
-def _begin(user: User, id: str, kind: str, secret: str, origin: Origin) -> None:
+def _begin(user: User | Member, id: str, kind: str, secret: str, origin: Origin) -> None:
     now = clock.now()
     begun = {
         "account_id": user.account_id,
@@ -256,24 +260,30 @@ def _begin(user: User, id: str, kind: str, secret: str, origin: Origin) -> None:
         "ip_address": origin.ip_address,
         "user_agent": (origin.user_agent or "")[:LONGEST_AGENT] or None,
         "created_at": now,
+        "last_used_at": now,
         "expires_at": now + timedelta(days=config.current().refresh_token_expire_days),
     }
-    seen = {"_account": user.account_id, "_id": user.id, "_now": now}
     with db.transaction():
-        db.connection().execute(_NEW_SESSION, begun)
-        db.connection().execute(_NOTE_LOGIN, seen)
+        _NEW_SESSION.run({f"_{name}": value for name, value in begun.items()})
+        _NOTE_LOGIN.run({"_account": user.account_id, "_id": user.id, "_now": now})
+    if isinstance(user, Member):
+        user.last_login = now
 
 
-_NEW_SESSION = sa.insert(SignInSession)
-_USERS: Any = User.__table__
-_NOTE_LOGIN = (
+_USERS, _SESSIONS = (db.Base.metadata.tables[name] for name in ("users", "sessions"))
+_NEW_SESSION = Prepared(
+    sa.insert(_SESSIONS).values(
+        {c: sa.bindparam(f"_{c.name}") for c in _SESSIONS.c if c.name != "revoked_at"}
+    )
+)
+_NOTE_LOGIN = Prepared(
     sa.update(_USERS)
     .where(_USERS.c.account_id == sa.bindparam("_account"), _USERS.c.id == sa.bindparam("_id"))
     .values(last_login=sa.bindparam("_now"), updated_at=_USERS.c.updated_at)
 )
 
 
-def _access_token(user: User) -> str:
+def _access_token(user: User | Member) -> str:
     return tokens.access(
         user_id=user.id, account_id=user.account_id, email=user.email, role=user.role.name
     )

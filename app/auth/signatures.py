@@ -11,7 +11,7 @@ from datetime import datetime
 
 from werkzeug.datastructures import Headers
 
-from app import actor, clock, db
+from app import actor, clock
 from app.auth import lockout, passwords
 from app.auth import service as auth
 from app.auth.principal import Principal
@@ -43,7 +43,7 @@ def check(
             raise Malformed.at("header", name, msg=message, type="signature")
     account_id = caller.one_account()
     with lockout.guesses(account_id, given[USERNAME], address):
-        user = db.db.session.scalar(auth.user_named(account_id, given[USERNAME]))
+        user = auth.user_named(account_id, given[USERNAME])
         known = user if user and user.is_active and user.email_verified else None
         if not passwords.verify(given[PASSWORD], known.password_hash if known else None):
             message = "The electronic signature is not valid."

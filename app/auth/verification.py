@@ -129,7 +129,7 @@ def _mail_email_change(payload: Mapping[str, Any]) -> None:
 
 @jobs.job("auth.resend_verification")
 def _resend(payload: Mapping[str, Any]) -> None:
-    user = db.db.session.scalar(auth.user_named(payload["account"], payload["email"]))
+    user = auth.user_named(payload["account"], payload["email"])
     if user is not None:
         _mail_verification({"account_id": user.account_id, "user_id": user.id})
 

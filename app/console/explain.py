@@ -17,7 +17,6 @@ from app.console.blueprint import blueprint
 from app.console.collections import ONE_COLLECTION, found
 from app.console.excerpts import Excerpt, within
 from app.console.forms import Form, Page
-from app.db import db
 from app.errors import AppError, InvalidValues, Malformed, NotFound, problem
 from app.records import explain as decisions
 from app.records.explain import WRITING, Question
@@ -121,7 +120,7 @@ def _account(reference: str) -> str:
 
 
 def _asker(form: Form) -> rules.Asker:
-    user = db.session.scalar(auth.user_named(form["account"], form["email"]))
+    user = auth.user_named(form["account"], form["email"])
     if user is None or not user.is_active:
         message = "The account has no active user with this address."
         raise InvalidValues([problem("email", "invalid_reference", message)])

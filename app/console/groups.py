@@ -11,7 +11,6 @@ from app.console import forms, guard, lists, places, unsent
 from app.console.blueprint import of_account
 from app.console.forms import Form, Page, told
 from app.console.places import Place
-from app.db import db
 from app.errors import AppError, InvalidValues, problem
 from app.rest import public
 
@@ -103,7 +102,7 @@ def _told(notice: str, place: Place, group_id: str) -> BaseResponse:
 
 
 def _user_with(place: Place, email: str) -> str:
-    user = db.session.scalar(auth.user_named(place.account.id, email))
+    user = auth.user_named(place.account.id, email)
     if user is None:
         message = "No user of the account has this address. Invite them first."
         raise InvalidValues([problem("email", "invalid_reference", message)])

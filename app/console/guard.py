@@ -16,6 +16,7 @@ from werkzeug.wrappers import Response as BaseResponse
 from app import config, db, stamps
 from app.accounts.models import User
 from app.auth import service as auth
+from app.auth.members import Member
 from app.auth.principal import Principal
 from app.auth.service import Origin
 from app.console import unsent
@@ -167,7 +168,7 @@ def origin() -> Origin:
     return Origin(request.remote_addr, request.user_agent.string)
 
 
-def begin_session(user: User, target: str, status: int = 303) -> BaseResponse:
+def begin_session(user: User | Member, target: str, status: int = 303) -> BaseResponse:
     """Sign a user in to the console in this browser, and go on to a page."""
     secret = auth.start_console_session(user, origin())
     response = redirect(target, status)

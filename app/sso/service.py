@@ -219,7 +219,7 @@ def account_named(reference: str | None) -> Account | None:
     """The active account that a slug, code or id names, read anew."""
     if not reference:
         return None
-    found = db.db.session.scalar(principals.find_account(reference.strip().lower()))
+    found = principals.find_account(reference)
     return found if found and found.is_active else None
 
 
