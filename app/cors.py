@@ -6,10 +6,11 @@ never allowed along: applications send tokens.
 
 from __future__ import annotations
 
-from flask import Flask, Response, g, request
+from flask import Flask, Response, g
 
 from app import config, rest
 from app.auth import principal as principals
+from app.here import asked
 
 METHODS = "GET, POST, PUT, PATCH, DELETE"
 HEADERS = "Authorization, Content-Type, If-Match, If-None-Match, Idempotency-Key, X-Account-ID"
@@ -25,8 +26,9 @@ def init_app(app: Flask) -> None:
 
 
 def _answer_preflight() -> Response | None:
-    asked = "Access-Control-Request-Method" in request.headers
-    if request.method != "OPTIONS" or not asked or not request.path.startswith(rest.PREFIX):
+    request = asked()
+    is_preflight = "Access-Control-Request-Method" in request.headers
+    if request.method != "OPTIONS" or not is_preflight or not request.path.startswith(rest.PREFIX):
         return None
     response = Response(status=204)
     response.headers["Access-Control-Max-Age"] = PREFLIGHT_SECONDS
@@ -34,6 +36,7 @@ def _answer_preflight() -> Response | None:
 
 
 def _allow(response: Response) -> Response:
+    request = asked()
     if not request.path.startswith(rest.PREFIX):
         return response
     response.headers.add("Vary", "Origin")

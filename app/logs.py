@@ -10,8 +10,10 @@ from typing import Any
 
 import orjson
 import structlog
-from flask import Flask, Response, g, request
+from flask import Flask, Response, has_request_context
 from uuid_utils import uuid4
+
+from app.here import asked, notes
 
 CORRELATION_ID = re.compile(r"[A-Za-z0-9._-]{1,128}")
 
@@ -22,7 +24,7 @@ def init_app(app: Flask) -> None:
     """Give every request an id, and every answer a line."""
     structlog.configure(
         processors=[
-            structlog.contextvars.merge_contextvars,
+            _add_request,
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso", utc=True),
             structlog.processors.JSONRenderer(serializer=_json),
@@ -43,20 +45,29 @@ def _json(line: Any, **options: Any) -> str:
     return text if text and text.isascii() else json.dumps(line, **options)
 
 
+def _add_request(logger: Any, name: str, line: Any) -> Any:
+    if has_request_context():
+        known = notes()
+        line["request_id"] = known.get("correlation_id")
+        caller = known.get("principal")
+        if caller is not None:
+            line["account"], line["user"] = caller.account_id, caller.user_id
+    return line
+
+
 def _start() -> None:
-    given = request.headers.get("X-Correlation-ID", "")
-    g.correlation_id = given if CORRELATION_ID.fullmatch(given) else str(uuid4())
-    g.started = time.perf_counter()
-    structlog.contextvars.clear_contextvars()
-    structlog.contextvars.bind_contextvars(request_id=g.correlation_id)
+    given, known = asked().headers.get("X-Correlation-ID", ""), notes()
+    known.correlation_id = given if CORRELATION_ID.fullmatch(given) else str(uuid4())
+    known.started = time.perf_counter()
 
 
 def _finish(response: Response) -> Response:
-    response.headers["X-Correlation-ID"] = g.correlation_id
+    request, known = asked(), notes()
+    response.headers["X-Correlation-ID"] = known.correlation_id
     response.headers.setdefault("X-Content-Type-Options", "nosniff")
     # The route's rule, not the path: a path may carry a token.
     rule = request.url_rule.rule if request.url_rule else None
-    milliseconds = round((time.perf_counter() - g.started) * 1000, 1)
+    milliseconds = round((time.perf_counter() - known.started) * 1000, 1)
     log.info(
         "request", method=request.method, route=rule, status=response.status_code, ms=milliseconds
     )

@@ -14,7 +14,7 @@ from typing import Any
 
 import prometheus_client
 import sqlalchemy as sa
-from flask import Flask, Response, g, request
+from flask import Flask, Response, request
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.multiprocess import MultiProcessCollector
 from prometheus_client.registry import Collector, CollectorRegistry
@@ -22,6 +22,7 @@ from prometheus_client.values import MutexValue, ValueClass
 
 from app import config, db, jobs, leases, rest
 from app.errors import NotFound, Unauthorized
+from app.here import asked, notes
 from app.rest import of_any_account, public
 from app.webhooks import models as webhooks
 from app.workflows import models as workflows
@@ -47,11 +48,12 @@ def init_app(app: Flask) -> None:
 
 def _count(response: Response) -> Response:
     # The route's rule, not the path, which anybody can make up; a method can be made up, too.
+    request = asked()
     route = request.url_rule.rule if request.url_rule else ""
     method = request.method if request.method in METHODS else ""
     count, seconds = _of(method, route, response.status_code)
     count.inc()
-    seconds.observe(time.perf_counter() - g.started)
+    seconds.observe(time.perf_counter() - notes().started)
     return response
 
 

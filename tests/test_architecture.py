@@ -22,7 +22,7 @@ TREES = {name: ast.parse(path.read_text()) for name, path in SOURCES.items()}
 # From the bottom to the top: a module imports from its own feature and from lower lines.
 # A feature's routes belong to the top, whatever the line of the feature.
 LAYERS = [
-    ("slugs", "targets", "tenancy"),
+    ("here", "slugs", "targets", "tenancy"),
     ("postgres",),
     (
         *("actor", "clock", "config", "errors", "events", "outgoing"),
@@ -60,7 +60,7 @@ HEIGHT = {name: height for height, layer in enumerate(LAYERS) for name in layer}
 
 # Where a request may be known: the edge, and what stands around it.
 EDGE = re.compile(
-    r"app\.(.+routes|cors|metrics|auth\.guard|(auth|sso)\.answers|console(\..+)?|rest|logs|pages|json_gate|errors)$"
+    r"app\.(.+routes|cors|metrics|auth\.guard|(auth|sso)\.answers|console(\..+)?|here|rest|logs|pages|json_gate|errors)$"
 )
 REQUEST = {"request", "g", "session", "abort", "redirect", "make_response", "jsonify"}
 PAGES = {"app.apidocs": {"make_response"}}
@@ -153,6 +153,7 @@ def test_only_the_edge_knows_requests() -> None:
             known = names_from(module, "flask") & REQUEST - PAGES.get(module, set())
             assert known == set(), module
             assert "flask.request" not in SOURCES[module].read_text(), module
+            assert "app.here" not in set(imports(module)), module
 
 
 def test_the_rules_know_neither_flask_nor_the_clock() -> None:

@@ -11,8 +11,7 @@ from functools import lru_cache, wraps
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
-import structlog
-from flask import Flask, Response, current_app, g, request
+from flask import Flask, Request, Response, current_app, g, request
 from sqlalchemy.exc import DBAPIError
 
 from app import actor, chain, config, db, idempotency, rest, stamps, tenancy
@@ -21,6 +20,7 @@ from app.auth import principal as principals
 from app.auth.principal import Principal
 from app.auth.signatures import Signature
 from app.errors import AppError, BadRequest, Forbidden, NotFound, Unauthorized, Unavailable
+from app.here import asked, notes
 from app.rest import Access
 
 View = TypeVar("View", bound=Callable[..., Any])
@@ -115,9 +115,10 @@ def _actor() -> actor.Actor:
 
 
 def _tenancy() -> tenancy.Scope:
-    if g.get("of_any_account"):
+    known = notes()
+    if known.get("of_any_account"):
         return tenancy.ACROSS
-    caller: Principal | None = g.get("principal") or g.get("console_caller")
+    caller: Principal | None = known.get("principal") or known.get("console_caller")
     return caller.tenancy if caller else tenancy.NOBODY
 
 
@@ -128,14 +129,15 @@ def _leave() -> None:
 
 
 def _guard() -> Response | None:
+    request = asked()
     actor.be(_actor)
     tenancy.be(_tenancy)
     chain.be(chain.told(request.headers.get(chain.HEADER)))
     view = current_app.view_functions.get(request.endpoint or "")
     access = rest.access_of(view) if view else Access.PUBLIC
-    g.of_any_account = getattr(view, "of_any_account", False)
+    notes().of_any_account = getattr(view, "of_any_account", False)
     if access is not Access.PUBLIC:
-        _admit(view, access)
+        _admit(request, view, access)
     elif not _is_free():
         lockout.requests(None, request.remote_addr)
     if view is not None:
@@ -197,22 +199,22 @@ def _settle(answer: Response) -> Response:
     return answer
 
 
-def _admit(view: Any, access: Access) -> None:
+def _admit(request: Request, view: Any, access: Access) -> None:
+    known = notes()
     try:
-        g.principal = _identify_surely(access)
+        known.principal = caller = _identify_surely(access)
     except AppError:
         lockout.requests(None, request.remote_addr)
         raise
-    _log_account(g.principal)
-    lockout.requests(g.principal, request.remote_addr)
+    lockout.requests(caller, request.remote_addr)
     if not getattr(view, "checks_stamps", False):
-        g.principal = _verified(g.principal, access)
-        _log_account(g.principal)
-    _check_rank(g.principal, access)
-    if g.principal.account is None and request.method not in READING:
+        known.principal = caller = _verified(caller, access)
+    _check_rank(caller, access)
+    if request.method in READING:
+        return
+    if caller.account is None:
         raise BadRequest("Name one account to write in; X-Account-ID: * only reads.")
-    if request.method not in READING:
-        g.signature = signatures.check(request.headers, g.principal, request.remote_addr)
+    known.signature = signatures.check(request.headers, caller, request.remote_addr)
 
 
 def _is_free() -> bool:
@@ -303,7 +305,3 @@ def account_of_request() -> str | None:
         if account is None or not account.is_named(header):
             raise BadRequest("The host name and X-Account-ID name different accounts.")
     return header or host
-
-
-def _log_account(caller: Principal) -> None:
-    structlog.contextvars.bind_contextvars(account=caller.account_id, user=caller.user_id)
