@@ -174,19 +174,37 @@ def check_written(access: Access, names: set[str]) -> None:
         raise Forbidden(message, error="field_denied", details=details)
 
 
-def filter_node(access: Access, text: str) -> rules.Node:
-    """A caller's filter, checked. Raises RuleError."""
+@dataclass(frozen=True, eq=False)
+class Filter:
+    """A caller's filter, checked."""
+
+    node: rules.Node
+
+    @cached_property
+    def is_kept(self) -> bool:
+        """Whether its SQL is kept: it is small, and no caller's rules have a part in it."""
+        return _is_kept(self.node)
+
+    @cached_property
+    def is_everyones(self) -> bool:
+        """Whether its SQL is kept, and is the same whoever asks."""
+        return self.is_kept and not rules.about_caller(self.node)
+
+
+def read_filter(access: Access, text: str) -> Filter:
+    """A caller's filter. Raises RuleError."""
     # With a dot it may lead to what only the caller's rules tell of.
     if "." in text or len(text) > LONGEST_KEPT:
-        return rules.condition(text, filter_scope(access))
+        return Filter(rules.condition(text, filter_scope(access)))
     names = (tuple(access.comparable), frozenset(access.masked))
     return access.definition.kept.get(_plain_filter, access.definition, text, *names)
 
 
 def _plain_filter(
     definition: Definition, text: str, comparable: tuple[str, ...], masked: frozenset[str]
-) -> rules.Node:
-    return rules.condition(text, _scope(definition, comparable, masked, lambda name: None))
+) -> Filter:
+    scope = _scope(definition, comparable, masked, lambda name: None)
+    return Filter(rules.condition(text, scope))
 
 
 def filter_scope(access: Access) -> rules.Scope:
@@ -214,10 +232,12 @@ def _follow(access: Access, name: str) -> rules.Scope | None:
     return filter_scope(of(access.caller, target, "view"))
 
 
-def filter_condition(access: Access, node: rules.Node) -> sql.Compiled:
+def filter_condition(access: Access, asked: Filter) -> sql.Compiled:
     """A caller's filter in SQL. References lead only to records that the caller may view."""
-    left = rules.residual(node, access.asker)
-    if is_kept(left):
+    if asked.is_everyones:
+        return access.definition.kept.get(_everyones_condition, access.definition, asked)
+    left = rules.residual(asked.node, access.asker)
+    if _is_kept(left):
         return access.definition.kept.get(_kept_condition, access.definition, left)
 
     def reach(target: Definition, source: Any) -> Iterable[Any]:
@@ -231,11 +251,14 @@ def filter_condition(access: Access, node: rules.Node) -> sql.Compiled:
     return sql.condition(left, columns, room=depth.ROOM - depth.INNER)
 
 
-def is_kept(node: rules.Node) -> bool:
-    """Whether the SQL of a filter is kept: it is small, and no caller's rules have a part in it."""
+def _is_kept(node: rules.Node) -> bool:
     parts = list(islice(rules.walk(node), MOST_PARTS + 1))
     dotted = any(isinstance(part, rules.Name) and len(part.path) > 1 for part in parts)
     return len(parts) <= MOST_PARTS and not dotted
+
+
+def _everyones_condition(definition: Definition, asked: Filter) -> sql.Compiled:
+    return _kept_condition(definition, rules.residual(asked.node, rules.Asker()))
 
 
 def _kept_condition(definition: Definition, node: rules.Node) -> sql.Compiled:

@@ -116,22 +116,22 @@ def conditions_of(
     """What `filter` and `<field>=<value>` ask for; the parameters called `own` name no field."""
     where = _field_values(access, parameters, own, found)
     text = _one(parameters, "filter") or ""
-    node = _filter(access, text, found)
-    if node is None:
+    wanted = _filter(access, text, found)
+    if wanted is None:
         return Conditions(where, {}, (), not where)
-    compiled = accesses.filter_condition(access, node)
+    compiled = accesses.filter_condition(access, wanted)
     bound = compiled.parameters(access.asker)
     led_to = definitions.led_to(access.definition, text)
     stamps = {stamp for one in led_to for stamp in one.stamps}
-    kept = not where and accesses.is_kept(node)
+    kept = not where and wanted.is_kept
     return Conditions([*where, compiled.expression], bound, stamps, kept)
 
 
-def _filter(access: Access, text: str, found: list[dict[str, Any]]) -> rules.Node | None:
+def _filter(access: Access, text: str, found: list[dict[str, Any]]) -> accesses.Filter | None:
     if not text.strip():
         return None
     try:
-        return accesses.filter_node(access, text)
+        return accesses.read_filter(access, text)
     except rules.RuleError as error:
         found.append(problem("filter", "filter_invalid", str(error), position=error.position))
         return None
