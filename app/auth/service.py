@@ -69,14 +69,17 @@ def check_password(account: str | None, email: str, password: str, origin: Origi
 def _checked(user: Member | None, password: str) -> Member:
     fits = passwords.verify(password, user.password_hash if user else None)
     if user is None or not fits or not user.may_sign_in:
-        raise Unauthorized(
-            "Account, user name or password are not right.", error="authentication_failed"
-        )
+        raise _not_right()
     if not user.email_verified:
         raise Unauthorized(
             "Verify your email address first: please check your inbox.", error="email_not_verified"
         )
     return user
+
+
+def _not_right() -> Unauthorized:
+    message = "Account, user name or password are not right."
+    return Unauthorized(message, error="authentication_failed")
 
 
 def start_session(user: User | Member, origin: Origin) -> str:
@@ -263,9 +266,12 @@ def _begin(user: User | Member, id: str, kind: str, secret: str, origin: Origin)
         "last_used_at": now,
         "expires_at": now + timedelta(days=config.current().refresh_token_expire_days),
     }
+    seen = {"_account": user.account_id, "_id": user.id, "_hash": user.password_hash, "_now": now}
     with db.transaction():
+        # Whoever changed the user meanwhile ended the sessions that there were.
+        if not _NOTE_LOGIN.all(seen):
+            raise _not_right()
         _NEW_SESSION.run({f"_{name}": value for name, value in begun.items()})
-        _NOTE_LOGIN.run({"_account": user.account_id, "_id": user.id, "_now": now})
     if isinstance(user, Member):
         user.last_login = now
 
@@ -279,7 +285,9 @@ _NEW_SESSION = Prepared(
 _NOTE_LOGIN = Prepared(
     sa.update(_USERS)
     .where(_USERS.c.account_id == sa.bindparam("_account"), _USERS.c.id == sa.bindparam("_id"))
+    .where(_USERS.c.password_hash.is_not_distinct_from(sa.bindparam("_hash")), _USERS.c.is_active)
     .values(last_login=sa.bindparam("_now"), updated_at=_USERS.c.updated_at)
+    .returning(_USERS.c.id)
 )
 
 

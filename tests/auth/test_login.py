@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import itertools
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from http.cookies import SimpleCookie
 from statistics import median
 from typing import Any
 
 import pytest
+import sqlalchemy as sa
 from flask import Flask
 
 from app.accounts.models import Account
-from app.db import transaction
+from app.auth import passwords
+from app.auth.models import SignInSession
+from app.db import db, transaction
 from tests.builders import PASSWORD, Caller, change_user, make_account, make_user
 from tests.parallel import at_once
 from tests.sql import statements
@@ -218,6 +222,33 @@ def test_the_refresh_token_is_set_as_a_cookie_that_scripts_cannot_read(
 
 
 @pytest.mark.usefixtures("real_hashes")
+@pytest.mark.parametrize(
+    "changes", [{"is_active": False}, {"password_hash": "another"}], ids=["suspended", "password"]
+)
+def test_who_loses_access_while_the_password_is_looked_at_gets_no_session(
+    app: Flask,
+    anyone: Caller,
+    acme: str,
+    monkeypatch: pytest.MonkeyPatch,
+    changes: dict[str, Any],
+) -> None:
+    ann = make_user(app, acme, "anna@acme.example")
+    verify = passwords.verify
+
+    def verify_slowly(password: str, password_hash: str | None) -> bool:
+        fits = verify(password, password_hash)
+        with ThreadPoolExecutor(1) as meanwhile:
+            meanwhile.submit(change_user, app, ann.id, **changes).result()
+        return fits
+
+    monkeypatch.setattr(passwords, "verify", verify_slowly)
+    answer = anyone.post("auth/login", ANN | {"email": "anna@acme.example"})
+    assert (answer.status_code, answer.json["error"]) == (401, "authentication_failed")
+    with app.app_context():
+        mine = sa.select(SignInSession.id).where(SignInSession.user_id == ann.id)
+        assert db.session.scalars(mine).all() == []
+
+
 def test_many_logins_at_once_all_succeed(anyone: Caller, acme: str) -> None:
     answers = at_once(20, lambda _: anyone.post("auth/login", ANN))
     assert {answer.status_code for answer in answers} == {200}
