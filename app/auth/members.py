@@ -5,7 +5,7 @@ Next to one Argon2 verification, its objects would be the dearest part of a sign
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from datetime import datetime
 from typing import NamedTuple
 
@@ -45,7 +45,7 @@ class Member:
     id: str
     email: str
     name: str | None
-    password_hash: str | None
+    password_hash: str | None = field(repr=False)
     role_id: int
     is_active: bool
     email_verified: bool
@@ -73,7 +73,7 @@ class Found(NamedTuple):
     member: Member | None
 
 
-_OWN = tuple(field.name for field in fields(Member))[3:]
+_OWN = tuple(one.name for one in fields(Member))[3:]
 _USERS, _ROLES, _ACCOUNTS, _GROUPS, _IN = (
     Base.metadata.tables[name] for name in ("users", "roles", "accounts", "groups", "group_members")
 )
