@@ -49,6 +49,18 @@ BEGIN
     ids := ids || newest;
     checksums := checksums || previous;
   END LOOP;
+  WITH moved AS (
+    UPDATE audit_heads AS head
+      SET last_id = newest, listed_id = newest, checksum = previous, changed_at = occurred_at
+      WHERE head.account_id = account
+  ), told_of AS (
+    INSERT INTO audit_changes (
+      account_id, first_id, last_id, entries,
+      operation, table_name, record_id, user_id, occurred_at)
+    VALUES (
+      account, ids[1], newest, entries,
+      operation, table_name, record_id, user_id, occurred_at)
+  )
   INSERT INTO audit_log (
     account_id, operation, table_name, record_id,
     user_id, user_email, user_name, es_username, es_reason, es_timestamp,
@@ -65,15 +77,6 @@ BEGIN
     hashes[3 * entries + i::int], hashes[4 * entries + i::int],
     checksums[i::int], checksums[i::int + 1]
   FROM unnest(ids) WITH ORDINALITY AS entry (id, i);
-  INSERT INTO audit_changes (
-    account_id, first_id, last_id, entries,
-    operation, table_name, record_id, user_id, occurred_at)
-  VALUES (
-    account, ids[1], newest, entries,
-    operation, table_name, record_id, user_id, occurred_at);
-  UPDATE audit_heads AS head
-    SET last_id = newest, listed_id = newest, checksum = previous, changed_at = occurred_at
-    WHERE head.account_id = account;
 END $$
 """  # noqa: S608 - constants
 
