@@ -221,7 +221,6 @@ def test_the_refresh_token_is_set_as_a_cookie_that_scripts_cannot_read(
     assert answer.headers["Cache-Control"] == "no-store"
 
 
-@pytest.mark.usefixtures("real_hashes")
 @pytest.mark.parametrize(
     "changes", [{"is_active": False}, {"password_hash": "another"}], ids=["suspended", "password"]
 )
@@ -249,6 +248,7 @@ def test_who_loses_access_while_the_password_is_looked_at_gets_no_session(
         assert db.session.scalars(mine).all() == []
 
 
+@pytest.mark.usefixtures("real_hashes")
 def test_many_logins_at_once_all_succeed(anyone: Caller, acme: str) -> None:
     answers = at_once(20, lambda _: anyone.post("auth/login", ANN))
     assert {answer.status_code for answer in answers} == {200}
