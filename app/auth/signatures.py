@@ -12,8 +12,7 @@ from datetime import datetime
 from werkzeug.datastructures import Headers
 
 from app import actor, clock
-from app.auth import lockout, passwords
-from app.auth import service as auth
+from app.auth import lockout, members, passwords
 from app.auth.principal import Principal
 from app.errors import Malformed, SignatureRequired, Unauthorized
 
@@ -43,7 +42,7 @@ def check(
             raise Malformed.at("header", name, msg=message, type="signature")
     account_id = caller.one_account()
     with lockout.guesses(account_id, given[USERNAME], address):
-        user = auth.user_named(account_id, given[USERNAME])
+        user = members.find(account_id, given[USERNAME]).member
         known = user if user and user.is_active and user.email_verified else None
         if not passwords.verify(given[PASSWORD], known.password_hash if known else None):
             message = "The electronic signature is not valid."
