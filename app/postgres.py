@@ -55,7 +55,13 @@ class Driver(extensions.connection):
         self._opening = True
 
     def put_off(self, statement: bytes) -> None:
-        """Run a statement, of whose answer nothing is needed, along with whatever comes next."""
+        """Run a statement, of whose answer nothing is needed, along with whatever comes next.
+
+        Raises RuntimeError outside a transaction, with which it would have to come.
+        """
+        begun = self._opening or self._waiting or self.get_transaction_status() != IDLE
+        if not begun:
+            raise RuntimeError("nothing is put off outside a transaction")
         self._waiting = self.take_untold() + statement + b"; "
 
     def catch_up(self) -> None:

@@ -74,6 +74,12 @@ def test_a_transaction_without_statements_sends_none(messages: list[bytes]) -> N
 
 
 @pytest.mark.usefixtures("within")
+def test_nothing_is_put_off_outside_a_transaction() -> None:
+    with pytest.raises(RuntimeError, match="outside a transaction"), db.driver() as driver:
+        driver.put_off(b"SELECT 1")
+
+
+@pytest.mark.usefixtures("within")
 def test_what_is_put_off_comes_before_the_next_statement() -> None:
     with db.transaction():
         put_off(MARK.format("extract(epoch FROM now())"))
