@@ -20,7 +20,7 @@ from app import db
 def init_app(app: Flask) -> None:
     """Look at each connection before it is used."""
     with app.app_context():
-        engine = db.db.engine
+        engine = db.engine()
         if engine.dialect.name == "postgresql":
             sa.event.listen(engine, "connect", _note_new)
             sa.event.listen(engine, "checkout", _replace_broken)

@@ -1,4 +1,4 @@
-"""The database: column types, the one transaction, and what a violated constraint means.
+"""The database: column types, and the one transaction.
 
 A statement outside `transaction()` is a read of its own (autocommit): it costs one round trip and
 leaves no snapshot behind. Everything that writes runs inside `transaction()`.
@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
@@ -18,22 +17,28 @@ import psycopg2
 import sqlalchemy as sa
 from flask import Flask
 from flask_sqlalchemy import SQLAlchemy
+from flask_sqlalchemy.session import Session as BoundSession
 from psycopg2.errors import ReadOnlySqlTransaction
 from sqlalchemy.dialects import postgresql
 from sqlalchemy.engine import Connection, Dialect
-from sqlalchemy.exc import DBAPIError, IntegrityError, OperationalError
+from sqlalchemy.exc import DBAPIError, OperationalError, SQLAlchemyError
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.orm import DeclarativeBase, Session
 from uuid_utils import uuid7
 
-from app import clock, config, postgres, row_security, tenancy
+from app import clock, config, postgres, row_security, sqlite, tenancy
 from app.errors import Conflict
-from app.rules import sqlite as rules_on_sqlite
 
-BEGIN_WRITE = "BEGIN IMMEDIATE"
-SQLITE_BUSY_SECONDS = 15
 PURGED_AT_ONCE = 500
 SCHEMA_LOCK = 0x41747269756D
+# Where a network drops all packets, a connection is given up after half a minute at most, and not
+# after hours in which it would hold a thread.
+SILENCE = {
+    "keepalives_idle": 10,
+    "keepalives_interval": 5,
+    "keepalives_count": 3,
+    "tcp_user_timeout": 25_000,
+}
 POSTGRES_OPTIONS = "-c timezone=UTC -c default_transaction_isolation=read\\ committed"
 
 
@@ -51,7 +56,28 @@ class Base(DeclarativeBase):
     )
 
 
-db = SQLAlchemy(model_class=Base, disable_autonaming=True)
+class _Session(BoundSession):
+    """The ORM's session: in a transaction on its connection, else on one of its own."""
+
+    def get_bind(self, *about: Any, **options: Any) -> Any:
+        pooled = self.info.get("pooled")
+        if pooled is None:
+            return super().get_bind(*about, **options)
+        if "bound" not in self.info:
+            self.info["bound"] = Connection(engine(), connection=pooled)
+        return self.info["bound"]
+
+    def close(self) -> None:
+        try:
+            super().close()
+        finally:
+            # Where the framework fails to forget this session, the next one must not inherit these.
+            for what in ("held", "holds_commits"):
+                self.info.pop(what, None)
+            _give_back(self)
+
+
+db = SQLAlchemy(model_class=Base, disable_autonaming=True, session_options={"class_": _Session})
 
 # Text compares and sorts by code point on both databases, whatever the server's locale.
 Text = sa.Text().with_variant(postgresql.TEXT(collation="C"), "postgresql")
@@ -138,7 +164,8 @@ def init_app(app: Flask, settings: config.Config) -> None:
     """Bind the database that the settings name."""
     app.config["SQLALCHEMY_DATABASE_URI"] = settings.database_url
     app.config["SQLALCHEMY_ENGINE_OPTIONS"] = _engine_options(settings)
-    # What was read stays readable after the commit; the next transaction() expires it.
+    # What was read stays readable after the commit; what was read outside a transaction expires
+    # as the next one begins.
     db.init_app(app)
     with app.app_context():
         db.session.session_factory.configure(expire_on_commit=False)
@@ -146,14 +173,15 @@ def init_app(app: Flask, settings: config.Config) -> None:
         prepare(db.engine)
         if db.engine.dialect.name == "postgresql" and settings.row_security_enabled:
             row_security.enforce(db.engine)
+        app.extensions["atrium.engine"] = db.engine
 
 
 def _engine_options(settings: config.Config) -> dict[str, Any]:
     options: dict[str, Any] = {"isolation_level": "AUTOCOMMIT", "hide_parameters": True}
     if settings.database_url.startswith("sqlite"):
-        return options | {"connect_args": {"timeout": SQLITE_BUSY_SECONDS}}
+        return options | {"connect_args": {"factory": sqlite.Driver}}
     connect: dict[str, Any] = {"connect_timeout": 5, "options": POSTGRES_OPTIONS}
-    connect |= {"application_name": "atrium"}
+    connect |= {"application_name": "atrium", **SILENCE}
     connect |= {"connection_factory": postgres.Driver, "cursor_factory": postgres.Cursor}
     return options | {
         "connect_args": connect,
@@ -170,29 +198,6 @@ def dispose_after_fork(app: Flask) -> None:
 
 
 def _prepare_sqlite(engine: sa.Engine) -> None:
-    @sa.event.listens_for(engine, "connect")
-    def set_pragmas(connection: sqlite3.Connection, record: Any) -> None:
-        connection.execute("PRAGMA journal_mode = WAL")
-        connection.execute("PRAGMA synchronous = NORMAL")
-        connection.execute("PRAGMA foreign_keys = ON")
-        rules_on_sqlite.register(connection)
-        # INSERT OR REPLACE asks the triggers for DELETE, too.
-        connection.execute("PRAGMA recursive_triggers = ON")
-
-    @sa.event.listens_for(engine, "begin")
-    def begin(connection: Connection) -> None:
-        mode = connection.get_execution_options().get("atrium_mode")
-        # Tables are rebuilt to alter them; only outside a transaction can the checks be turned off.
-        if mode == "schema":
-            connection.info["unchecked"] = True
-            connection.exec_driver_sql("PRAGMA foreign_keys = OFF")
-        if mode:
-            driver: Any = connection.connection.dbapi_connection
-            try:
-                driver.execute(BEGIN_WRITE)
-            except sqlite3.Error as error:
-                raise _as_of_sqlalchemy(error, connection, driver) from error
-
     @sa.event.listens_for(engine, "checkin")
     def restore_foreign_keys(connection: sqlite3.Connection | None, record: Any) -> None:
         # Never without need: the pragma has SQLite prepare every kept statement anew.
@@ -201,16 +206,16 @@ def _prepare_sqlite(engine: sa.Engine) -> None:
 
 
 def _prepare_postgres(engine: sa.Engine) -> None:
-    @sa.event.listens_for(engine, "begin")
-    def begin(connection: Connection) -> None:
-        if connection.get_execution_options().get("atrium_mode"):
-            driver: Any = connection.connection.driver_connection
-            driver.begin()
-
     @sa.event.listens_for(engine, "handle_error", retval=True)
     def handle(context: Any) -> Exception | None:
         original = context.original_exception
         return _as_unavailable(original) if isinstance(original, ReadOnlySqlTransaction) else None
+
+
+def engine() -> sa.Engine:
+    """What connects to the running application's database."""
+    found: sa.Engine = config.running().extensions["atrium.engine"]
+    return found
 
 
 def connection() -> Connection:
@@ -218,38 +223,61 @@ def connection() -> Connection:
     return db.session.connection()
 
 
-@contextmanager
-def driver() -> Iterator[Any]:
+class driver:
     """The driver's own connection, of the open transaction or for one statement.
 
     Its errors come as SQLAlchemy's.
     """
-    held = _used()
-    pooled: Any = held.connection if held else db.engine.raw_connection()
+
+    def __enter__(self) -> Any:
+        """The connection; raises OperationalError where a transaction has lost its own."""
+        self._held = _used()
+        self._taken = found = self._held or _pooled()
+        pooled = found.connection if isinstance(found, Connection) else found
+        self._driver = pooled.dbapi_connection
+        if self._driver is None:
+            raise OperationalError(None, None, LookupError("The connection was lost."))
+        return self._driver
+
+    def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
+        """Give back what was taken for one statement."""
+        try:
+            if isinstance(error, (sqlite3.Error, psycopg2.Error)):
+                raise _as_of_sqlalchemy(error, self._taken, self._driver) from error
+        finally:
+            if self._held is None:
+                self._taken.close()
+
+
+def _pooled() -> Any:
     try:
-        yield pooled.dbapi_connection
+        return engine().raw_connection()
     except (sqlite3.Error, psycopg2.Error) as error:
-        raise _as_of_sqlalchemy(error, held or pooled, pooled.dbapi_connection) from error
-    finally:
-        if held is None:
-            pooled.close()
+        raise _as_of_sqlalchemy(error) from error
 
 
-def _used() -> Connection | None:
-    """The connection that this context has in use already."""
-    if not db.session.registry.has():
+def _used() -> Any:
+    """The connection that this context has in use already, or the pool's hold on it."""
+    session = _session()
+    if session is None:
         return None
-    session = db.session()
-    found: Connection | None = session.info.get("connection")
+    found = session.info.get("bound") or session.info.get("pooled")
     return found or (session.connection() if session.in_transaction() else None)
 
 
-def _as_of_sqlalchemy(error: Any, connection: Any, driver: Any) -> DBAPIError:
+def _session() -> Session | None:
+    """The session of this context, if it has one."""
+    registry: Any = db.session.registry
+    found: Session | None = registry.registry.get(registry.scopefunc())
+    return found
+
+
+def _as_of_sqlalchemy(error: Any, connection: Any = None, driver: Any = None) -> DBAPIError:
     if isinstance(error, ReadOnlySqlTransaction):
         return _as_unavailable(error)
-    dialect = db.engine.dialect
+    dialect = engine().dialect
     base: Any = dialect.loaded_dbapi.Error
-    lost = dialect.is_disconnect(error, driver, None)
+    lost = connection is not None and dialect.is_disconnect(error, driver, None)
     if lost:
         connection.invalidate(error)
     told: Any = DBAPIError.instance(
@@ -265,7 +293,8 @@ def _as_unavailable(error: ReadOnlySqlTransaction) -> DBAPIError:
 
 def in_transaction() -> bool:
     """Whether a `transaction()` is open in this context."""
-    return db.session.registry.has() and bool(db.session().info.get("in_transaction"))
+    session = _session()
+    return session is not None and bool(session.info.get("in_transaction"))
 
 
 _refusal: ContextVar[Exception | None] = ContextVar("refusal", default=None)
@@ -307,12 +336,12 @@ def transaction(*, changes_schema: bool = False) -> Iterator[Session]:
             _catch_up()
         session.info["held"] = True
     except BaseException:
-        session.rollback()
         session.info["held"] = False
+        with suppress(SQLAlchemyError):  # its connection is lost: that is not what went wrong here
+            _give_back(session)
         raise
     finally:
         session.info["in_transaction"] = False
-        session.info["connection"] = None
     if not session.info.get("holds_commits"):
         _commit_held(session)
 
@@ -340,11 +369,28 @@ def _catch_up() -> None:
 def _commit_held(session: Session) -> None:
     if session.info.pop("held", False):
         try:
-            session.commit()
+            _commit(session)
         finally:
-            session.rollback()  # nothing, once it is committed
+            _give_back(session)
         for callback in session.info["on_commit"]:
             callback()
+
+
+def _commit(session: Session) -> None:
+    if session.in_transaction():
+        session.commit()
+    with driver() as found:
+        found.commit()  # nothing, where the session had a part in it
+
+
+def _give_back(session: Session) -> None:
+    """Let go of a transaction's connection; what is not committed by then is rolled back."""
+    pooled, bound = session.info.pop("pooled", None), session.info.pop("bound", None)
+    try:
+        session.rollback()
+    finally:
+        if pooled is not None:
+            (bound or pooled).close()
 
 
 def hold_commits(*, hold: bool = True) -> None:
@@ -374,7 +420,7 @@ def drop_held() -> None:
     """Roll back what waits for its commit."""
     session = db.session()
     if session.info.pop("held", False):
-        session.rollback()
+        _give_back(session)
 
 
 @contextmanager
@@ -384,6 +430,7 @@ def savepoint() -> Iterator[None]:
     kept = {work: len(items) for work, items in waiting.items()}
     try:
         with db.session.begin_nested():
+            connection()  # or the savepoint would wait for the session's next statement
             yield
     except BaseException:
         for work, items in waiting.items():
@@ -417,10 +464,14 @@ def notes() -> dict[str, Any]:
 
 
 def _begin(session: Session, changes_schema: bool) -> None:
-    mode = "schema" if changes_schema else "write"
-    options = {"atrium_mode": mode}
-    session.info["connection"] = session.connection(execution_options=options)
-    if changes_schema and db.engine.dialect.name == "postgresql":
+    session.info["pooled"] = pooled = _pooled()
+    with driver() as found:
+        if changes_schema and engine().dialect.name == "sqlite":
+            # Tables are rebuilt to alter them; only out here can the checks be turned off.
+            pooled.info["unchecked"] = True
+            found.execute("PRAGMA foreign_keys = OFF")
+        found.begin()
+    if changes_schema and engine().dialect.name == "postgresql":
         # One change of the schema at a time; and as a waiting ALTER TABLE blocks every reader
         # behind it, it gives way soon, to be tried again.
         session.execute(sa.text("SELECT pg_advisory_xact_lock(:key)"), {"key": SCHEMA_LOCK})
@@ -428,7 +479,7 @@ def _begin(session: Session, changes_schema: bool) -> None:
 
 
 def _check_foreign_keys(session: Session) -> None:
-    if db.engine.dialect.name == "sqlite":
+    if engine().dialect.name == "sqlite":
         broken = session.execute(sa.text("PRAGMA foreign_key_check")).first()
         if broken:
             raise Conflict("A reference would point at nothing.")
@@ -438,70 +489,3 @@ def _check_foreign_keys(session: Session) -> None:
 def _refuse_stray_writes(session: Session, context: Any, instances: Any) -> None:
     if not session.info.get("in_transaction"):
         raise RuntimeError("a write outside transaction()")
-
-
-@dataclass(frozen=True)
-class Violation:
-    """What an IntegrityError says: its kind, and table and columns where it tells them."""
-
-    kind: str  # "unique", "foreign_key", "not_null" or "other"
-    table: str
-    columns: tuple[str, ...]
-
-
-POSTGRES_KINDS = {"23505": "unique", "23503": "foreign_key", "23502": "not_null"}
-SQLITE_KINDS = {
-    "SQLITE_CONSTRAINT_UNIQUE": "unique",
-    "SQLITE_CONSTRAINT_PRIMARYKEY": "unique",
-    "SQLITE_CONSTRAINT_FOREIGNKEY": "foreign_key",
-    "SQLITE_CONSTRAINT_NOTNULL": "not_null",
-}
-
-
-def violation(error: IntegrityError) -> Violation:
-    """Translate an integrity error; the only place that looks inside one."""
-    original: Any = error.orig
-    if isinstance(original, sqlite3.Error):
-        kind = SQLITE_KINDS.get(original.sqlite_errorname, "other")
-        # SQLite names no constraint, but ends its message with "table.column, table.column".
-        names = str(original).rpartition(": ")[2].split(", ") if kind == "unique" else []
-        tables = {name.partition(".")[0] for name in names}
-        return Violation(kind, "".join(tables), tuple(name.partition(".")[2] for name in names))
-    kind = POSTGRES_KINDS.get(original.pgcode, "other")
-    table, name = original.diag.table_name or "", original.diag.constraint_name
-    return Violation(kind, table, _columns_of(table, name))
-
-
-def gave_way(error: DBAPIError) -> bool:
-    """Whether a change of the schema gave way to other work (lock timeout, deadlock)."""
-    return getattr(error.orig, "pgcode", None) in ("55P03", "40P01")
-
-
-def misses_table_or_column(error: DBAPIError) -> bool:
-    """Whether a statement named a table or column that is not, or no longer, there."""
-    missing = str(error.orig).startswith(("no such table", "no such column"))
-    return getattr(error.orig, "pgcode", None) in ("42P01", "42703") or missing
-
-
-def _columns_of(table: str, constraint_name: str | None) -> tuple[str, ...]:
-    known = Base.metadata.tables.get(table)
-    if known is None:
-        return ()
-    parts: list[Any] = [*known.constraints, *known.indexes]
-    for constraint in parts:
-        if constraint.name == constraint_name:
-            return tuple(column.name for column in constraint.columns)
-    return ()
-
-
-@contextmanager
-def conflict_on(table: str, column: str, field: str, message: str) -> Iterator[None]:
-    """Turn a clash with a unique constraint that ends in `column` into a 409 naming `field`."""
-    try:
-        yield
-    except IntegrityError as error:
-        broken = violation(error)
-        if broken.kind == "unique" and broken.table == table and broken.columns[-1:] == (column,):
-            details = [{"field": field, "message": message, "code": "not_unique"}]
-            raise Conflict(message, field=field, details=details) from error
-        raise

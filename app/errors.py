@@ -12,7 +12,12 @@ import structlog
 from flask import Flask, Response, current_app, jsonify, request
 from flask.globals import request_ctx
 from flask.sansio.app import App
-from sqlalchemy.exc import DisconnectionError, InterfaceError, OperationalError
+from sqlalchemy.exc import (
+    DisconnectionError,
+    InterfaceError,
+    OperationalError,
+    PendingRollbackError,
+)
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 from werkzeug.exceptions import HTTPException
 
@@ -171,6 +176,7 @@ UNAVAILABLE = (
     OperationalError,
     InterfaceError,
     DisconnectionError,
+    PendingRollbackError,
     PoolTimeout,
     psycopg2.OperationalError,
     psycopg2.InterfaceError,
@@ -228,11 +234,12 @@ def answer_http(error: HTTPException) -> Response:
 
 
 def _answer_unavailable(error: Exception) -> Response:
-    log.warning("database unavailable", reason=_reason(error))
+    log.warning("database unavailable", reason=reason(error))
     return answer(Unavailable())
 
 
-def _reason(error: Exception) -> str:
+def reason(error: Exception) -> str:
+    """Why a database cannot be used, without anything that it keeps."""
     original = getattr(error, "orig", None) or error
     told = getattr(original, "diag", None)
     if told and told.message_primary:

@@ -163,7 +163,7 @@ class SqlStorage(Storage):
     def incr(self, key: str, expiry: int, amount: int = 1) -> int:
         """Count up, in a new window where the last one is over. One statement, so none is lost."""
         now = clock.now().timestamp()
-        make: Any = sqlite if db.db.engine.dialect.name == "sqlite" else postgresql
+        make: Any = sqlite if db.engine().dialect.name == "sqlite" else postgresql
         new = make.insert(Counter).values(key=key, count=amount, expires_at=now + expiry)
         over = Counter.expires_at <= now
         counted = new.on_conflict_do_update(

@@ -110,6 +110,10 @@ class Driver(extensions.connection):
             return wanted.first
         return b"" if told == wanted else wanted.later
 
+    def forget(self) -> None:
+        """Leave out what was put off: it belongs to what is taken back."""
+        self._waiting = b""
+
     def doubt(self) -> None:
         """Take nothing as told: part of it was taken back."""
         self._told = None
@@ -131,8 +135,10 @@ class Cursor(extensions.cursor):
             super().execute(query, vars)
             return
         text = self.mogrify(query, vars)  # where that fails, nothing is taken for told
+        if takes_back := str(query).startswith("ROLLBACK TO"):
+            self.connection.forget()
         super().execute(self.connection.take_untold() + text)
-        if str(query).startswith("ROLLBACK TO"):
+        if takes_back:
             self.connection.doubt()
 
     def executemany(self, query: Any, vars_list: Any) -> None:

@@ -17,8 +17,8 @@ from functools import lru_cache
 from typing import Any, NamedTuple, TypeVar
 
 import sqlalchemy as sa
-from flask import current_app
 
+from app import config
 from app.db import Base
 from app.statements import Prepared
 
@@ -138,15 +138,18 @@ _noted: ContextVar[list[Any] | None] = ContextVar("noted", default=None)
 _loaded: ContextVar[dict[tuple[Cache, Hashable], Any] | None] = ContextVar("loaded", default=None)
 
 
-@contextmanager
-def noting() -> Iterator[list[Any]]:
+class noting:
     """Inside, what caches give out is noted in the list that this yields."""
-    noted = list[Any]()
-    token = _noted.set(noted)
-    try:
-        yield noted
-    finally:
-        _noted.reset(token)
+
+    def __enter__(self) -> list[Any]:
+        """Begin an empty list."""
+        noted = list[Any]()
+        self._token = _noted.set(noted)
+        return noted
+
+    def __exit__(self, *problem: object) -> None:
+        """Note nothing any more."""
+        _noted.reset(self._token)
 
 
 @contextmanager
@@ -165,5 +168,5 @@ def reloading() -> Iterator[None]:
 
 def cache(name: str) -> Cache:
     """The application's cache of that name."""
-    caches: dict[str, Cache] = current_app.extensions.setdefault("atrium.caches", {})
+    caches: dict[str, Cache] = config.running().extensions.setdefault("atrium.caches", {})
     return caches.setdefault(name, Cache())

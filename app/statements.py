@@ -39,7 +39,7 @@ class Prepared:
         self._here().run(parameters)
 
     def _here(self) -> _Compiled:
-        dialect = db.db.engine.dialect.name
+        dialect = db.engine().dialect.name
         found = self._compiled.get(dialect)
         if found is None:
             found = self._compiled[dialect] = _Compiled(self._statement)
@@ -48,7 +48,7 @@ class Prepared:
 
 class _Compiled:
     def __init__(self, statement: Any) -> None:
-        self._dialect = db.db.engine.dialect
+        self._dialect = db.engine().dialect
         compiled: Any = statement.compile(dialect=self._dialect)
         if compiled.post_compile_params:
             raise ValueError("a list of any length is no single parameter")
@@ -75,7 +75,7 @@ class _Compiled:
             if self._outgoing is None:
                 self._outgoing = self._processors(cursor.description)
             found: list[Row] = cursor.fetchall()
-        return [self._read(row) for row in found] if self._outgoing else found
+        return self._read(found) if found and self._outgoing else found
 
     def run(self, parameters: Mapping[str, Any]) -> None:
         with db.driver() as driver, closing(driver.cursor()) as cursor:
@@ -100,11 +100,11 @@ class _Compiled:
         )
         return [(i, process) for i, process in found if process is not None]
 
-    def _read(self, row: Row) -> Row:
-        values = list(row)
+    def _read(self, rows: Sequence[Row]) -> list[Row]:
+        columns: list[Any] = list(zip(*rows, strict=True))
         for i, process in self._outgoing or ():
-            values[i] = process(values[i])
-        return tuple(values)
+            columns[i] = map(process, columns[i])
+        return list(zip(*columns, strict=True))
 
 
 def send(cursor: Any, text: str, parameters: Any) -> None:

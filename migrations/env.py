@@ -25,7 +25,7 @@ def rendered(kind: str, item: object, autogenerate: object) -> str | bool:
 def run() -> None:
     """Apply the revisions. Two processes that start at once take turns."""
     postgres = engine.dialect.name == "postgresql"
-    options = {"isolation_level": "READ COMMITTED"} if postgres else {"atrium_mode": "write"}
+    options = {"isolation_level": "READ COMMITTED"} if postgres else {}
     with (
         tenancy.as_owner(),
         engine.connect().execution_options(**options) as connection,
@@ -33,6 +33,8 @@ def run() -> None:
     ):
         if postgres:
             connection.exec_driver_sql("SELECT pg_advisory_xact_lock(4711)")
+        else:
+            connection.connection.dbapi_connection.begin()
         context.configure(
             connection=connection,
             target_metadata=metadata,

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import select
+import socket
 from collections.abc import Iterator
 
 import pytest
@@ -39,6 +41,23 @@ def test_a_database_that_was_restarted_fails_no_request(
     assert apart.scalar(sa.text(f"SELECT count(*) {OF_PID}"), mine) == 0
     assert alice.get("auth/me").status_code == 200
     assert alice.patch("auth/me", {"name": "Alice"}).status_code == 200
+
+
+def test_a_network_that_drops_everything_is_noticed_soon(app: Flask) -> None:
+    with app.app_context(), db.db.engine.connect() as connection:
+        number = connection.connection.driver_connection.fileno()
+        with socket.socket(fileno=os.dup(number)) as ours:
+            idle, interval, count, unanswered = (
+                ours.getsockopt(socket.IPPROTO_TCP, option)
+                for option in (
+                    socket.TCP_KEEPIDLE,
+                    socket.TCP_KEEPINTVL,
+                    socket.TCP_KEEPCNT,
+                    socket.TCP_USER_TIMEOUT,
+                )
+            )
+    assert idle + interval * count <= 30
+    assert 0 < unanswered <= 30_000
 
 
 def test_what_a_server_says_by_the_way_costs_no_connection(

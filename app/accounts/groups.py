@@ -9,7 +9,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
-from app import db
+from app import db, violations
 from app.accounts import people
 from app.accounts import service as accounts
 from app.accounts.models import PII_GROUP, SYSTEM_ACCOUNT_ID, Group, GroupMember, User
@@ -145,8 +145,8 @@ def check_may_admit(group: Group, by: str | None) -> None:
 @contextmanager
 def _unique() -> Iterator[None]:
     with (
-        db.conflict_on("groups", "name", "name", TAKEN),
-        db.conflict_on("groups", "name_key", "name", TAKEN),
+        violations.conflict_on("groups", "name", "name", TAKEN),
+        violations.conflict_on("groups", "name_key", "name", TAKEN),
     ):
         yield
 

@@ -12,7 +12,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
-from app import counting, db, events
+from app import counting, db, events, violations
 from app.accounts import roles
 from app.accounts import service as accounts
 from app.accounts.models import ADMIN, VIEWER, Account, Role, User
@@ -181,7 +181,7 @@ def set_password(user: User, password_hash: str) -> None:
 def set_email(user: User, email: str) -> None:
     """Give a user another address. Raises Conflict when it is taken in the account."""
     user.email, user.email_key = email, accounts.email_key(email)
-    with db.conflict_on("users", "email_key", "email", "This address is taken."):
+    with violations.conflict_on("users", "email_key", "email", "This address is taken."):
         db.db.session.flush()
 
 

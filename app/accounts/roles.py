@@ -9,7 +9,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.exc import IntegrityError
 
-from app import db, events
+from app import db, events, violations
 from app.accounts import service as accounts
 from app.accounts.models import ADMIN, EDITOR, VIEWER, Role, User
 from app.errors import Conflict, NotFound, problem
@@ -77,8 +77,8 @@ def delete(role_id: int) -> None:
 @contextmanager
 def _unique() -> Iterator[None]:
     with (
-        db.conflict_on("roles", "name", "name", TAKEN),
-        db.conflict_on("roles", "name_key", "name", TAKEN),
+        violations.conflict_on("roles", "name", "name", TAKEN),
+        violations.conflict_on("roles", "name_key", "name", TAKEN),
     ):
         yield
 

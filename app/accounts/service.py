@@ -8,7 +8,7 @@ from typing import Any
 import sqlalchemy as sa
 from email_validator import EmailNotValidError, validate_email
 
-from app import clock, db, events
+from app import clock, db, events, violations
 from app.accounts import codes
 from app.accounts.models import (
     ADMIN,
@@ -32,7 +32,7 @@ def create_account(name: str, slug: str, *, slug_field: str = "account_slug") ->
     """A new account with its `pii_access` group. Raises Conflict when the slug is taken."""
     with db.transaction() as session:
         account = Account(account_code=codes.next_code(), slug=slug, name=name)
-        with db.conflict_on("accounts", "slug", slug_field, "This slug is taken."):
+        with violations.conflict_on("accounts", "slug", slug_field, "This slug is taken."):
             session.add(account)
             session.flush()
         session.add(_pii_group(account.id))
@@ -81,7 +81,7 @@ def create_user(
             role_id=role_id,
             **born,
         )
-        with db.conflict_on("users", "email_key", "email", "This address is taken."):
+        with violations.conflict_on("users", "email_key", "email", "This address is taken."):
             session.add(user)
             session.flush()
         session.refresh(user, ["account", "role", "groups"])

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import sqlalchemy as sa
 from sqlalchemy.exc import DBAPIError
 
-from app import clock, db, json_gate, rules, stamps
+from app import clock, db, json_gate, rules, stamps, violations
 from app.auth.principal import Principal
 from app.collections import access, definition, revisions, schema, table
 from app.collections.definition import ALL_FIELDS, FIELD_LISTS, OPERATIONS, Definition
@@ -42,7 +42,7 @@ def schema_change(change: View) -> View:
                 with db.transaction(changes_schema=True):
                     return change(*args, **options)
             except DBAPIError as error:
-                if not db.gave_way(error):
+                if not violations.gave_way(error):
                     raise
         raise Unavailable("The collection is too busy to be changed. Try again in a moment.")
 
@@ -63,8 +63,8 @@ def create(name: str, specs: Sequence[schema.Spec], given: Mapping[str, Any]) ->
     session = db.db.session
     taken = ("name", "This name is taken.")
     with (
-        db.conflict_on("collections", "name_key", *taken),
-        db.conflict_on("collections", "table_name", *taken),
+        violations.conflict_on("collections", "name_key", *taken),
+        violations.conflict_on("collections", "table_name", *taken),
     ):
         session.add(row)
         session.flush()
@@ -147,7 +147,7 @@ def record_counts(rows: Sequence[Collection], most: int | None = None) -> dict[s
         found = db.connection().execute(sa.union_all(*counts)) if counts else ()
         return {row_id: count for row_id, count in found}  # noqa: C416 - rows are no pairs to mypy
     except DBAPIError as error:
-        if not db.misses_table_or_column(error):
+        if not violations.misses_table_or_column(error):
             raise
     # One of them was deleted meanwhile; which one, only asking for fewer tells.
     if len(rows) == 1:

@@ -8,7 +8,7 @@ from typing import Any
 
 from sqlalchemy.exc import DBAPIError, IntegrityError
 
-from app import db, events, stamps
+from app import db, events, stamps, violations
 from app.collections import access, changes, definition, revisions, schema, table
 from app.collections import service as collections
 from app.collections.changes import Change
@@ -58,7 +58,7 @@ def plan(collection_id: str, specs: Sequence[schema.Spec]) -> dict[str, Any]:
     try:
         problems = change.row_problems()
     except DBAPIError as error:
-        if not db.misses_table_or_column(error):
+        if not violations.misses_table_or_column(error):
             raise
         raise Conflict("The collection was changed meanwhile. Plan again.") from error
     return {"operations": change.operations, "sql": change.statements, "problems": problems}

@@ -8,7 +8,7 @@ from typing import Any
 
 from sqlalchemy.exc import IntegrityError
 
-from app import db, stamps
+from app import db, stamps, violations
 from app.collections.access import Access
 from app.errors import Conflict, InvalidValues, problem
 from app.records import store
@@ -35,7 +35,7 @@ class Clash(Exception):
     def kind(self) -> str:
         """What kind of constraint was in the way."""
         error = self.__cause__
-        return db.violation(error).kind if isinstance(error, IntegrityError) else "other"
+        return violations.violation_of(error).kind if isinstance(error, IntegrityError) else "other"
 
 
 @contextmanager

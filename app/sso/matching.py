@@ -12,7 +12,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
-from app import clock, db, events
+from app import clock, db, events, violations
 from app.accounts import people
 from app.accounts import service as accounts
 from app.accounts.models import SYSTEM_ACCOUNT_ID, Role, User
@@ -208,7 +208,7 @@ def _link(
         given_role_id=user.role_id if given else None,
     )
     column, message = "subject", "This identity is a user's already."
-    with db.conflict_on("identities", column, column, message):
+    with violations.conflict_on("identities", column, column, message):
         session.add(identity)
         session.flush()
     return identity

@@ -11,7 +11,7 @@ import sqlalchemy as sa
 import structlog
 from cryptography.fernet import InvalidToken
 
-from app import crypto, db, events, tenancy
+from app import crypto, db, events, tenancy, violations
 from app.accounts.models import SYSTEM_ACCOUNT_ID, Account
 from app.auth import principal as principals
 from app.auth.principal import Principal
@@ -267,7 +267,7 @@ def _secrets(row: ProviderSetting) -> dict[str, Any]:
 
 
 def _one_each() -> Any:
-    return db.conflict_on("provider_settings", "provider_name", "provider_name", TAKEN)
+    return violations.conflict_on("provider_settings", "provider_name", "provider_name", TAKEN)
 
 
 def _problems_of_all(account_id: str, config: Body) -> list[values.Problem]:

@@ -252,7 +252,7 @@ def _values(found: Outcome) -> dict[Any, Any]:
 
 
 def _new_attempts() -> Any:
-    dialect: Any = sqlite if db.db.engine.dialect.name == "sqlite" else postgresql
+    dialect: Any = sqlite if db.engine().dialect.name == "sqlite" else postgresql
     new = dialect.insert(ATTEMPTS).on_conflict_do_nothing()
     # With something to return, all rows go in one statement.
     return new.returning(ATTEMPTS.c.id)

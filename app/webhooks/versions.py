@@ -16,7 +16,7 @@ def outdate(account_id: str) -> None:
 
     Until the open transaction ends, no other one changes webhooks of the account.
     """
-    dialect: Any = sqlite if db.db.engine.dialect.name == "sqlite" else postgresql
+    dialect: Any = sqlite if db.engine().dialect.name == "sqlite" else postgresql
     first = dialect.insert(WebhookVersion).values(account_id=account_id, version=1)
     next_version: Any = WebhookVersion.version + 1
     key = [WebhookVersion.account_id]

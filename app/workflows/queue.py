@@ -108,7 +108,7 @@ def write(
 
     `new` are rows of the log, `old` what has become of earlier ones by id. Raises Lost.
     """
-    dialect = db.db.engine.dialect.name
+    dialect = db.engine().dialect.name
     given = {"_account": work.account_id, "_id": work.id, "_claim": work.claim}
     given |= {f"_{name}": value for name, value in values.items()}
     logs = len(new) == 1 and dialect == "postgresql"

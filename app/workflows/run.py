@@ -15,7 +15,7 @@ from typing import Any
 
 from sqlalchemy.exc import DBAPIError
 
-from app import actor, chain, clock, config, db, stamps, tenancy
+from app import actor, chain, clock, config, db, stamps, tenancy, violations
 from app.auth.principal import Principal
 from app.errors import UNAVAILABLE, AppError
 from app.records import clashes
@@ -260,7 +260,7 @@ def said(error: Exception) -> str:
 
 def _is_passing(error: Exception) -> bool:
     if isinstance(error, DBAPIError):
-        return db.gave_way(error) or db.misses_table_or_column(error)
+        return violations.gave_way(error) or violations.misses_table_or_column(error)
     return True
 
 

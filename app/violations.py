@@ -1,0 +1,81 @@
+"""What it means that the database refuses: a violated constraint, a missing table, giving way."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy.exc import DBAPIError, IntegrityError
+
+from app.db import Base
+from app.errors import Conflict
+
+
+@dataclass(frozen=True)
+class Violation:
+    """What an IntegrityError says: its kind, and table and columns where it tells them."""
+
+    kind: str  # "unique", "foreign_key", "not_null" or "other"
+    table: str
+    columns: tuple[str, ...]
+
+
+POSTGRES_KINDS = {"23505": "unique", "23503": "foreign_key", "23502": "not_null"}
+SQLITE_KINDS = {
+    "SQLITE_CONSTRAINT_UNIQUE": "unique",
+    "SQLITE_CONSTRAINT_PRIMARYKEY": "unique",
+    "SQLITE_CONSTRAINT_FOREIGNKEY": "foreign_key",
+    "SQLITE_CONSTRAINT_NOTNULL": "not_null",
+}
+
+
+def violation_of(error: IntegrityError) -> Violation:
+    """Translate an integrity error; the only place that looks inside one."""
+    original: Any = error.orig
+    if isinstance(original, sqlite3.Error):
+        kind = SQLITE_KINDS.get(original.sqlite_errorname, "other")
+        # SQLite names no constraint, but ends its message with "table.column, table.column".
+        names = str(original).rpartition(": ")[2].split(", ") if kind == "unique" else []
+        tables = {name.partition(".")[0] for name in names}
+        return Violation(kind, "".join(tables), tuple(name.partition(".")[2] for name in names))
+    kind = POSTGRES_KINDS.get(original.pgcode, "other")
+    table, name = original.diag.table_name or "", original.diag.constraint_name
+    return Violation(kind, table, _columns_of(table, name))
+
+
+def gave_way(error: DBAPIError) -> bool:
+    """Whether a change of the schema gave way to other work (lock timeout, deadlock)."""
+    return getattr(error.orig, "pgcode", None) in ("55P03", "40P01")
+
+
+def misses_table_or_column(error: DBAPIError) -> bool:
+    """Whether a statement named a table or column that is not, or no longer, there."""
+    missing = str(error.orig).startswith(("no such table", "no such column"))
+    return getattr(error.orig, "pgcode", None) in ("42P01", "42703") or missing
+
+
+def _columns_of(table: str, constraint_name: str | None) -> tuple[str, ...]:
+    known = Base.metadata.tables.get(table)
+    if known is None:
+        return ()
+    parts: list[Any] = [*known.constraints, *known.indexes]
+    for constraint in parts:
+        if constraint.name == constraint_name:
+            return tuple(column.name for column in constraint.columns)
+    return ()
+
+
+@contextmanager
+def conflict_on(table: str, column: str, field: str, message: str) -> Iterator[None]:
+    """Turn a clash with a unique constraint that ends in `column` into a 409 naming `field`."""
+    try:
+        yield
+    except IntegrityError as error:
+        broken = violation_of(error)
+        if broken.kind == "unique" and broken.table == table and broken.columns[-1:] == (column,):
+            details = [{"field": field, "message": message, "code": "not_unique"}]
+            raise Conflict(message, field=field, details=details) from error
+        raise

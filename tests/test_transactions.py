@@ -1,0 +1,65 @@
+"""A transaction's parts, and what is left of one whose connection was lost."""
+
+from contextlib import closing
+
+import pytest
+import sqlalchemy as sa
+from flask import Flask
+
+from app import db
+from tests.builders import Cast
+
+NAME = sa.text("SELECT name FROM accounts WHERE id = :id")
+
+
+def rename(account_id: str, name: str) -> None:
+    """By the driver, without the session."""
+    with db.driver() as driver, closing(driver.cursor()) as cursor:
+        cursor.execute(f"UPDATE accounts SET name = '{name}' WHERE id = '{account_id}'")  # noqa: S608
+
+
+def name_of(account_id: str) -> str:
+    return db.connection().scalar(NAME, {"id": account_id})
+
+
+def test_a_part_that_fails_is_taken_back_however_it_was_written(app: Flask, cast: Cast) -> None:
+    mine = cast.alice.account_id
+
+    def fail() -> None:
+        with db.savepoint():
+            rename(mine, "within")
+            raise LookupError
+
+    with app.app_context(), db.tenancy.in_account(mine):
+        with db.transaction():
+            rename(mine, "before")
+            with pytest.raises(LookupError):
+                fail()
+        assert name_of(mine) == "before"
+
+
+@pytest.mark.parametrize("database", ["postgresql"])
+@pytest.mark.parametrize("with_session", [True, False])
+def test_a_lost_connection_leaves_nothing_behind_and_hides_no_error(
+    app: Flask, cast: Cast, with_session: bool
+) -> None:
+    mine = cast.alice.account_id
+
+    def lose_it() -> None:
+        with db.transaction():
+            rename(mine, "lost")
+            if with_session:
+                db.connection().execute(sa.text("SELECT 1"))
+            with db.driver() as driver:
+                number = driver.info.backend_pid
+            with db.engine().connect() as other, db.tenancy.as_owner():
+                other.execute(sa.text("SELECT pg_terminate_backend(:it)"), {"it": number})
+            raise LookupError
+
+    with app.app_context(), db.tenancy.in_account(mine):
+        with pytest.raises(LookupError):
+            lose_it()
+        assert db.engine().pool.checkedout() == 0
+        with db.transaction():
+            rename(mine, "kept")
+        assert name_of(mine) == "kept"

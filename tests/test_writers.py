@@ -1,0 +1,60 @@
+"""On SQLite, where one writes at a time, the others wait in the order in which they came."""
+
+import sqlite3
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, contextmanager
+
+import pytest
+from flask import Flask
+
+from app import db, sqlite
+from tests.builders import Cast, make_collection
+
+pytestmark = pytest.mark.parametrize("database", ["sqlite"])
+
+
+@contextmanager
+def somebody_writing(app: Flask) -> Iterator[None]:
+    """Another program in the middle of a write."""
+    with app.app_context():
+        path = str(db.db.engine.url.database)
+    with closing(sqlite3.connect(path, isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        yield
+        other.execute("ROLLBACK")
+
+
+def test_writers_take_their_turns_in_the_order_in_which_they_came(app: Flask) -> None:
+    turns: list[int] = []
+
+    def write(number: int) -> None:
+        with app.app_context(), db.transaction():
+            turns.append(number)
+
+    writers = [threading.Thread(target=write, args=[number]) for number in range(8)]
+    with somebody_writing(app):
+        for one in writers:
+            one.start()
+            time.sleep(0.05)
+        assert turns == []
+    for one in writers:
+        one.join()
+    assert turns == [*range(8)]
+
+
+def test_all_give_up_after_the_same_time_and_not_one_after_the_other(
+    app: Flask, cast: Cast, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_collection(cast.root, schema=[{"name": "title", "type": "text"}])
+    monkeypatch.setattr(sqlite, "BUSY_SECONDS", 1)
+    with app.app_context():
+        db.engine().dispose()  # new connections
+    begun = time.monotonic()
+    with somebody_writing(app), ThreadPoolExecutor(5) as pool:
+        told = list(pool.map(lambda _: cast.alice.post("records/posts", {"title": "x"}), range(5)))
+    assert [one.status_code for one in told] == [503] * 5
+    assert time.monotonic() - begun < 4
+    assert cast.alice.post("records/posts", {"title": "x"}).status_code == 201
