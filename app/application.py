@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from functools import lru_cache
+from ipaddress import ip_address
+from typing import TYPE_CHECKING, Any
 
 from flask import Flask, Request
+from flask.ctx import RequestContext
 from flask.sessions import SecureCookieSession, SecureCookieSessionInterface
+from werkzeug.routing import MapAdapter
+from werkzeug.wsgi import get_host
 
 from app.rest import PREFIX
+
+if TYPE_CHECKING:
+    from _typeshed.wsgi import WSGIEnvironment
 
 
 class _SessionsOfPages(SecureCookieSessionInterface):
@@ -19,6 +27,35 @@ class _SessionsOfPages(SecureCookieSessionInterface):
         return None if request.path.startswith(f"{PREFIX}/") else super().open_session(app, request)
 
 
+@lru_cache
+def _can_be(host: str) -> bool:
+    try:
+        host.partition(":")[0].encode("idna")
+    except UnicodeError:
+        return False
+    return True
+
+
+def _address_in(environ: WSGIEnvironment) -> str:
+    # What a proxy says is no address counts as the proxy's own.
+    told = environ.get("REMOTE_ADDR", "")
+    peer = environ.get("werkzeug.proxy_fix.orig", {}).get("REMOTE_ADDR", "")
+    return _address(told) or _address(peer)
+
+
+@lru_cache(2048)
+def _address(text: str) -> str:
+    # Some proxies tell the port, too: 192.0.2.1:4711, [2001:db8::1]:4711
+    if text.startswith("["):
+        text = text[1:].partition("]")[0]
+    elif text.count(":") == 1:
+        text = text.partition(":")[0]
+    try:
+        return str(ip_address(text.partition("%")[0].strip()))
+    except ValueError:
+        return ""
+
+
 class Application(Flask):
     """What serves requests."""
 
@@ -27,3 +64,27 @@ class Application(Flask):
     def ensure_sync(self, func: Callable[..., Any]) -> Callable[..., Any]:
         """The function itself: none is asynchronous, and Flask would look each time."""
         return func
+
+    def request_context(self, environ: WSGIEnvironment) -> RequestContext:
+        """A request, from an address, whose body is none where it ends before its length."""
+        environ["REMOTE_ADDR"] = _address_in(environ) or None
+        if "CONTENT_LENGTH" in environ and "HTTP_TRANSFER_ENCODING" not in environ:
+            environ.pop("wsgi.input_terminated", None)
+        return super().request_context(environ)
+
+    def create_url_adapter(self, request: Request | None) -> MapAdapter | None:
+        """What finds a request's route, of which none goes by the host or is a WebSocket's."""
+        host = get_host(request.environ) if request else ""
+        if request is None or not _can_be(host):
+            return super().create_url_adapter(request)
+        request.host = host
+        return MapAdapter(
+            self.url_map,
+            host.lower(),
+            request.root_path,
+            "",
+            request.scheme,
+            request.path,
+            request.method,
+            request.query_string.decode(errors="replace"),
+        )

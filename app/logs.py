@@ -59,8 +59,8 @@ def _start() -> None:
 
 def _finish(response: Response) -> Response:
     request, known = asked(), notes()
-    response.headers["X-Correlation-ID"] = known.correlation_id
-    response.headers.setdefault("X-Content-Type-Options", "nosniff")
+    response.headers.add("X-Correlation-ID", known.correlation_id)
+    response.headers.add("X-Content-Type-Options", "nosniff")
     # The route's rule, not the path: a path may carry a token.
     rule = request.url_rule.rule if request.url_rule else None
     milliseconds = round((time.perf_counter() - known.started) * 1000, 1)

@@ -28,6 +28,7 @@ from werkzeug.routing import BaseConverter
 
 from app import clock, description, errors, json_gate
 from app.errors import Malformed
+from app.here import asked
 
 View = TypeVar("View", bound=Callable[..., Any])
 
@@ -36,6 +37,7 @@ VERSION = "0.1.0"
 LARGEST_SKIP = 2**31 - 1
 LARGEST_ROLE_ID = 2**31 - 1
 LONGEST_KEPT_QUERY = 200
+BODILESS = (204, 304)
 TEXT = {"type": "string"}
 # What watches over the service asks as often as it likes.
 UNLIMITED = {"Health"}
@@ -99,7 +101,16 @@ def dumps(value: Any) -> bytes:
 
 def respond(value: Any, status: int = 200) -> Response:
     """An answer whose body needs no schema: a record, whose shape its collection knows."""
-    return Response(dumps(value), status, mimetype="application/json")
+    return _Answer(dumps(value), status, content_type="application/json")
+
+
+class _Answer(Response):
+    """An answer whose headers are complete and whose body is one text: it goes out as it is."""
+
+    def get_wsgi_response(self, environ: Any) -> Any:
+        if environ["REQUEST_METHOD"] == "HEAD" or self.status_code in BODILESS or self._on_close:
+            return super().get_wsgi_response(environ)
+        return self.response, self.status, list(self.headers)
 
 
 class Json(JSONProvider):
@@ -387,8 +398,8 @@ class Parser(FlaskParser):
     def parse(self, argmap: Any, req: Any = None, **options: Any) -> Any:
         """What a request sends, as a schema makes it; of a short query not twice."""
         if options["location"] == "json" and argmap.unknown == ma.INCLUDE and not argmap.fields:
-            return self.load_json(request, argmap)  # somebody else knows what it must be
-        text = request.query_string
+            return self.load_json(asked(), argmap)  # somebody else knows what it must be
+        text = asked().query_string
         if options["location"] != "query" or len(text) > LONGEST_KEPT_QUERY:
             return super().parse(argmap, req, **options)
         return dict(_parsed_query(self, argmap, options["unknown"], text))

@@ -22,14 +22,18 @@ TREES = {name: ast.parse(path.read_text()) for name, path in SOURCES.items()}
 # From the bottom to the top: a module imports from its own feature and from lower lines.
 # A feature's routes belong to the top, whatever the line of the feature.
 LAYERS = [
-    ("here", "slugs", "targets", "tenancy"),
+    ("here", "servers", "slugs", "targets", "tenancy"),
     ("postgres",),
     (
         *("actor", "clock", "config", "errors", "events", "outgoing"),
         *("row_security", "rules", "wakeups"),
     ),
+    ("sqlite",),
     ("crypto", "db", "json_gate", "logs"),
-    ("chain", "connections", "counting", "description", "leases", "reencryption", "statements"),
+    (
+        *("chain", "connections", "counting", "description", "leases"),
+        *("commands", "reencryption", "statements", "violations"),
+    ),
     ("jobs", "mail", "pages", "rest", "stamps"),
     ("idempotency", "limits"),
     ("accounts",),

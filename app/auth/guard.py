@@ -13,8 +13,9 @@ from urllib.parse import urlsplit
 
 from flask import Flask, Request, Response, current_app, g, request
 from sqlalchemy.exc import DBAPIError
+from werkzeug.datastructures import Headers
 
-from app import actor, chain, config, db, idempotency, rest, stamps, tenancy
+from app import actor, chain, config, idempotency, rest, stamps, tenancy, violations
 from app.auth import api_keys, lockout, signatures, tokens
 from app.auth import principal as principals
 from app.auth.principal import Principal
@@ -38,7 +39,7 @@ def init_app(app: Flask) -> None:
 
 def principal() -> Principal:
     """The caller of this request."""
-    found: Principal = g.principal
+    found: Principal = notes().principal
     return found
 
 
@@ -91,26 +92,27 @@ def optimistic(view: View) -> View:
 
 
 def _check_out_of_date(error: stamps.Stale | DBAPIError) -> None:
-    if isinstance(error, DBAPIError) and not db.misses_table_or_column(error):
+    if isinstance(error, DBAPIError) and not violations.misses_table_or_column(error):
         raise error
 
 
 def _actor() -> actor.Actor:
     # The API's guard names the caller, or the console's.
-    caller: Principal | None = g.get("principal") or g.get("console_caller")
+    request, known = asked(), notes()
+    caller: Principal | None = known.get("principal") or known.get("console_caller")
     who = actor.ANONYMOUS
     if caller and caller.user_id:
         who = actor.Actor(caller.user_id, caller.email, caller.name or caller.email)
-    signature: Signature | None = g.get("signature")
+    signature: Signature | None = known.get("signature")
     if signature:
         who = who._replace(
             es_username=signature.username,
             es_reason=signature.reason,
             es_timestamp=signature.timestamp,
         )
-    agent = request.user_agent.string[:LONGEST_AGENT] or None
+    agent = request.headers.get("User-Agent", "")[:LONGEST_AGENT] or None
     return who._replace(
-        ip_address=request.remote_addr, user_agent=agent, request_id=g.correlation_id
+        ip_address=request.remote_addr, user_agent=agent, request_id=known.correlation_id
     )
 
 
@@ -250,7 +252,8 @@ def _verified(caller: Principal, access: Access) -> Principal:
 
 
 def _identify(access: Access) -> Principal:
-    credential, reference = _credential(), account_of_request()
+    headers = asked().headers
+    credential, reference = _credential(headers), account_of_request()
     if credential is not None:
         return principals.choose_account(_signed_in(credential), reference)
     if access is not Access.ANONYMOUS or reference is None:
@@ -261,13 +264,13 @@ def _identify(access: Access) -> Principal:
     return principals.anonymous(account)
 
 
-def _credential() -> str | None:
-    scheme, _, value = request.headers.get("Authorization", "").strip().partition(" ")
+def _credential(headers: Headers) -> str | None:
+    scheme, _, value = headers.get("Authorization", "").strip().partition(" ")
     if scheme.lower() == "bearer":
         return value.strip()
     if scheme:
         raise Unauthorized("Only the Bearer scheme is accepted.")
-    return request.headers.get("X-API-Key")
+    return headers.get("X-API-Key")
 
 
 def _signed_in(credential: str) -> Principal:
@@ -284,7 +287,7 @@ def _signed_in(credential: str) -> Principal:
 def account_of_host() -> str | None:
     """The account slug that the request's host name carries."""
     settings = config.current()
-    return _slug_of(request.host, settings.base_domain, settings.base_url)
+    return _slug_of(asked().host, settings.base_domain, settings.base_url)
 
 
 @lru_cache
@@ -298,7 +301,7 @@ def _slug_of(host: str, domain: str, base_url: str) -> str | None:
 
 def account_of_request() -> str | None:
     """The account that the header or the host name names. Raises BadRequest if they disagree."""
-    header = request.headers.get("X-Account-ID", "").strip() or None
+    header = asked().headers.get("X-Account-ID", "").strip() or None
     host = account_of_host()
     if header and host and header.lower() != host:
         account = principals.account_named(host)

@@ -119,6 +119,19 @@ def of_user(account_id: str, user_id: str) -> Principal | None:
     return known.get((account_id, user_id), lambda: _load(account_id, user_id))
 
 
+def of_user_now(account_id: str, user_id: str) -> Principal | None:
+    """The same for what has no statement of its own to check what is cached: it is checked here."""
+    found = of_user(account_id, user_id)
+    if found is None:
+        return None
+    try:
+        stamps.verify(found.stamps)
+    except stamps.Stale:
+        with stamps.reloading():
+            return of_user(account_id, user_id)
+    return found
+
+
 def account_named(reference: str) -> AccountRef | None:
     """The active account that a slug, code or id names, cached under its version."""
     return stamps.cache("accounts").get(reference.lower(), lambda: _find(reference.lower()))

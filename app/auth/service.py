@@ -10,7 +10,7 @@ from typing import Any
 import sqlalchemy as sa
 import structlog
 
-from app import clock, config, db, events, stamps, tenancy
+from app import clock, config, db, events, tenancy
 from app.accounts import service as accounts
 from app.accounts.models import Account, User
 from app.auth import lockout, members, passwords, tokens
@@ -102,19 +102,11 @@ def console_caller(secret: str) -> tuple[Principal, str] | None:
     account = principals.account_named(secret.partition("-")[0])
     if account is None:
         return None
-    alive = (
-        SignInSession.account_id == account.id,
-        SignInSession.token_hash == tokens.digest(secret),
-        SignInSession.kind == "console",
-        SignInSession.revoked_at.is_(None),
-        SignInSession.expires_at > clock.now(),
-    )
-    chosen = sa.select(*_columns(SignInSession, "id", "user_id")).where(*alive)
+    asked = {"_account": account.id, "_hash": tokens.digest(secret), "_now": clock.now()}
     with tenancy.in_account(account.id):
-        found = db.connection().execute(chosen).first()
-    with stamps.reloading():  # no statement of a page checks what was cached
-        caller = principals.of_user(account.id, found.user_id) if found else None
-    return (caller, found.id) if found and caller else None
+        found = _CONSOLE_SESSION.all(asked)
+        caller = principals.of_user_now(account.id, found[0][1]) if found else None
+    return (caller, found[0][0]) if caller else None
 
 
 def refresh(token: str) -> SignIn:
@@ -282,6 +274,12 @@ _NEW_SESSION = Prepared(
         {c: sa.bindparam(f"_{c.name}") for c in _SESSIONS.c if c.name != "revoked_at"}
     )
 )
+_CONSOLE_SESSION = Prepared(
+    sa.select(_SESSIONS.c.id, _SESSIONS.c.user_id)
+    .where(_SESSIONS.c.account_id == sa.bindparam("_account"), _SESSIONS.c.kind == "console")
+    .where(_SESSIONS.c.token_hash == sa.bindparam("_hash"), _SESSIONS.c.revoked_at.is_(None))
+    .where(_SESSIONS.c.expires_at > sa.bindparam("_now"))
+)
 _NOTE_LOGIN = Prepared(
     sa.update(_USERS)
     .where(_USERS.c.account_id == sa.bindparam("_account"), _USERS.c.id == sa.bindparam("_id"))
@@ -315,7 +313,3 @@ def _revoke(session: Any, *which: Any) -> bool:
     alive = SignInSession.revoked_at.is_(None)
     ended = sa.update(SignInSession).where(*which, alive).values(revoked_at=clock.now())
     return bool(session.execute(ended).rowcount)
-
-
-def _columns(model: type[db.Base], *names: str) -> list[Any]:
-    return [model.__table__.c[name] for name in names]

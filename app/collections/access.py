@@ -129,13 +129,19 @@ def _under_rule(access: Access, whole: rules.Node) -> Access:
     return replace(access, condition=None if known else left, about_caller=about_caller)
 
 
-def may(caller: Principal, definition: Definition, operation: str) -> bool:
-    """Whether an operation is open to the caller, at least for some records."""
+def opened(caller: Principal, definition: Definition, operation: str) -> Access | None:
+    """What an operation opens; None where it is closed to the caller, whatever the record."""
     try:
         access = of(caller, definition, operation)
     except (Forbidden, Unauthorized):
-        return False
-    return access.condition is None or rules.truth(access.condition) is not False
+        return None
+    never = access.condition is not None and rules.truth(access.condition) is False
+    return None if never else access
+
+
+def may(caller: Principal, definition: Definition, operation: str) -> bool:
+    """Whether an operation is open to the caller, at least for some records."""
+    return opened(caller, definition, operation) is not None
 
 
 def sees_masked(caller: Principal, field: Field) -> bool:
@@ -273,7 +279,9 @@ def followed_by(node: rules.Node) -> frozenset[tuple[str, ...]]:
 
 
 def _in_scope(caller: Principal, definition: Definition, operation: str) -> bool:
-    scopes = caller.scopes or {}
+    scopes = caller.scopes
+    if scopes is None:
+        return True
     names = [name.lower() for name in scopes.get("collections", (definition.name,))]
     return definition.name.lower() in names and operation in scopes.get("operations", (operation,))
 

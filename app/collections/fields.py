@@ -81,6 +81,11 @@ class Field:
         """Whether JSON has stored values as they are."""
         return type(self).shown is Field.shown
 
+    @property
+    def plain_type(self) -> Any:
+        """The type of those that JSON has as they are, where it depends."""
+        return None
+
     def definition_problems(self) -> Iterator[str]:
         """Why the field's options make no sense."""
         yield from ()
@@ -260,6 +265,11 @@ class BooleanField(Field):
         """SQLite stores 0 and 1."""
         return bool(value)
 
+    @property
+    def plain_type(self) -> Any:
+        """What PostgreSQL gives."""
+        return bool
+
 
 class DatetimeField(Field):
     """A moment."""
@@ -283,6 +293,11 @@ class DatetimeField(Field):
     def shown(self, value: datetime | str) -> str:
         """The one format, in which SQLite keeps it, too."""
         return value if isinstance(value, str) else clock.iso(value)
+
+    @property
+    def plain_type(self) -> Any:
+        """What SQLite keeps."""
+        return str
 
 
 class DateField(Field):
@@ -421,6 +436,11 @@ class ComputedField(Field):
     def shown(self, value: Any) -> Any:
         """As the type of the value shows it."""
         return self.like.shown(value)
+
+    @property
+    def plain_type(self) -> Any:
+        """As the type of the value has it."""
+        return self.like.plain_type
 
 
 RETURN_TYPES: dict[str, type[Field]] = {

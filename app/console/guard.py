@@ -13,7 +13,7 @@ from flask_wtf.csrf import CSRFProtect
 from sqlalchemy.exc import DBAPIError
 from werkzeug.wrappers import Response as BaseResponse
 
-from app import config, db, stamps
+from app import config, stamps, violations
 from app.accounts.models import User
 from app.auth import service as auth
 from app.auth.members import Member
@@ -85,7 +85,7 @@ def steady_steps(steps: Callable[[], Iterator[Step]]) -> Iterator[Step]:
 
 
 def _look_again(error: stamps.Stale | DBAPIError, view: Callable[..., Any]) -> None:
-    if isinstance(error, DBAPIError) and not db.misses_table_or_column(error):
+    if isinstance(error, DBAPIError) and not violations.misses_table_or_column(error):
         raise error
     g.pop("console_caller")
     recognise()
@@ -125,8 +125,7 @@ def recognise() -> None:
     """Learn from the cookie who looks at the page, unless that is known already."""
     if "console_caller" in g:
         return
-    with stamps.reloading():  # a page has time to ask who this is now, and whether still active
-        found = auth.console_caller(request.cookies.get(cookie_name(), "").replace("\0", ""))
+    found = auth.console_caller(request.cookies.get(cookie_name(), "").replace("\0", ""))
     g.console_caller, g.console_session_id = found or (None, None)
 
 

@@ -213,7 +213,7 @@ def _statement(collection: Definition, node: rules.Node, asked: Question) -> dic
 
 
 def _dialect() -> Dialect:
-    dialect = db.db.engine.dialect
+    dialect = db.engine().dialect
     # SQLite takes parameters by name as well as by place, which tells less.
     return sqlite.dialect(paramstyle="named") if dialect.positional else dialect
 

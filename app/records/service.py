@@ -15,7 +15,7 @@ from typing import Any
 
 from sqlalchemy.exc import DBAPIError
 
-from app import db, stamps
+from app import db, stamps, violations
 from app.auth.principal import Principal
 from app.collections import access as accesses
 from app.collections import definition as definitions
@@ -112,7 +112,7 @@ def get(
         raise InvalidValues(found)
     checked = [*by.stamps, *definition.stamps, *set(expand.stamps_of(tree))]
     asked = (by.account_id, record_id, checked, access.where, access.parameters)
-    row = store.read_one(definition, *asked)
+    row = store.read_one(definition, *asked, to_show=True)
     if row is None:
         raise changes.missing(access)
     shown = views.whole(row, access).only(names)
@@ -169,7 +169,7 @@ def writing(collection: str, by: Principal) -> Iterator[Definition]:
             stamps.verify([*by.stamps, *definition.stamps, *webhooks.stamps_of(by.account_id)])
             yield definition
     except DBAPIError as error:
-        if not db.gave_way(error):
+        if not violations.gave_way(error):
             raise
         raise stamps.Stale from error  # two waited for each other: this one tries again
 

@@ -41,10 +41,15 @@ def read_one(
     checked: Sequence[Stamp],
     where: Any = None,
     parameters: Mapping[str, Any] = NONE,
+    *,
+    to_show: bool = False,
 ) -> Row | None:
-    """One record, in the statement that also checks the stamps. Raises Stale."""
+    """One record, in the statement that also checks the stamps. Raises Stale.
+
+    What is only `to_show` has moments as they are stored.
+    """
     tables = tuple(stamp.table for stamp in checked)
-    statement = definition.kept.get(_one, definition, account_id is None, where, tables)
+    statement = definition.kept.get(_one, definition, to_show, account_id is None, where, tables)
     bound = {"_account": account_id, "_id": record_id, **parameters, **stamps.parameters(checked)}
     rows = statement.all(bound)
     if not rows:
@@ -59,9 +64,10 @@ def _one(*asked: Any) -> Prepared:
 
 
 def _of_id(
-    definition: Definition, anywhere: bool, where: Any, tables: tuple[str, ...]
+    definition: Definition, to_show: bool, anywhere: bool, where: Any, tables: tuple[str, ...]
 ) -> sa.Select[Any]:
-    statement = sa.select(*definition.selected, *stamps.columns_of(tables))
+    columns = definition.listed if to_show else definition.selected
+    statement = sa.select(*columns, *stamps.columns_of(tables))
     scoped = scope(definition, None if anywhere else ACCOUNT, where)
     return statement.where(*scoped, definition.table.c.id == sa.bindparam("_id"))
 
@@ -222,7 +228,7 @@ def lock_one(definition: Definition, account_id: str | None, record_id: str) -> 
 
 
 def _locked(definition: Definition, anywhere: bool) -> Prepared:
-    return Prepared(_of_id(definition, anywhere, None, ()).with_for_update())
+    return Prepared(_of_id(definition, False, anywhere, None, ()).with_for_update())
 
 
 def lock_having(

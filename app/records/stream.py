@@ -72,7 +72,7 @@ def opened(
 
 
 def _connected() -> Connection:
-    connection = db.db.engine.connect()
+    connection = db.engine().connect()
     if connection.dialect.name == "postgresql":
         connection.execution_options(isolation_level="READ COMMITTED")
         connection.exec_driver_sql(IDLE)

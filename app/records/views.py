@@ -57,9 +57,7 @@ def allowed(
 
 def access_to_view(definition: Definition, by: Principal) -> Access | None:
     """What viewing opens to the caller; None where it is closed."""
-    if not accesses.may(by, definition, "view"):
-        return None
-    return accesses.of(by, definition, "view")
+    return accesses.opened(by, definition, "view")
 
 
 def viewed(definition: Definition, rows: Sequence[store.Row], by: Principal) -> list[Shown]:
@@ -90,14 +88,16 @@ def all_shown(
 ) -> list[dict[str, Any]]:
     """The same of several records."""
     fields = access.definition.columns if access else SYSTEM_COLUMNS
-    ways = {name: fields[name].shown for name in names if not fields[name].is_plain}
+    treated = [(name, fields[name]) for name in names if not fields[name].is_plain]
+    ways = [(name, field.shown, field.plain_type) for name, field in treated]
     hidden = access.masked.intersection(names) if access else ()
     found = []
     for row in rows:
         one = {name: row[name] for name in names}
-        for name, way in ways.items():
-            if one[name] is not None:
-                one[name] = way(one[name])
+        for name, way, plain in ways:
+            value = one[name]
+            if value is not None and value.__class__ is not plain:
+                one[name] = way(value)
         for name in hidden:
             one[name] = masking.masked(fields[name], one[name])
         found.append(one)

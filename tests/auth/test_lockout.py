@@ -125,6 +125,34 @@ def test_a_forged_header_changes_nothing(limited: Caller, header: str) -> None:
     assert seen == [401] * 10 + [429]
 
 
+def test_an_address_is_one_whatever_the_proxy_writes(
+    limited_mails: Caller, root: Caller, alice: Caller
+) -> None:
+    """Its port, brackets, or what is no address, for which the proxy's own stands."""
+    proxied = create_app(replace(limited_mails.app.extensions["atrium.config"], trusted_proxies=1))
+    here, proxy = address(), address()
+    written = [f"{here}:{port}" for port in range(9)] + [here]
+    seen = [
+        login(Caller(proxied, **{"X-Forwarded-For": one}), proxy).status_code for one in written
+    ]
+    assert seen == [401] * 10
+    for one in (here, f" {here} ", f"{here}:443"):
+        assert login(Caller(proxied, **{"X-Forwarded-For": one}), proxy).status_code == 429
+    for number in range(11):
+        garbage = Caller(proxied, **{"X-Forwarded-For": f"<{number}>"})
+        assert login(garbage, proxy).status_code == (401 if number < 10 else 429)
+    for told, kept in (
+        ("[2001:db8::1]:4711", "2001:db8::1"),
+        ("2001:DB8::1", "2001:db8::1"),
+        ("x" * 3000, "127.0.0.1"),
+        (f"{here}:1", here),
+    ):
+        headers = {**alice.headers, "X-Forwarded-For": told}
+        made = Caller(proxied, **headers).post("groups", {"name": f"of {told[:9]}"}).json
+        entries = root.get(f"audit-logs?record_id={made['id']}").json["items"]
+        assert {entry["ip_address"] for entry in entries} == {kept}
+
+
 def test_after_a_quarter_of_an_hour_it_starts_anew(
     app: Flask, bob: Caller, monkeypatch: pytest.MonkeyPatch
 ) -> None:
