@@ -1,7 +1,8 @@
 """`/metrics` for Prometheus: requests by route, and what waits in the queues (contract section 11).
 
-Nothing is counted by account or user. Web processes of one machine share their counts in the files
-of PROMETHEUS_MULTIPROC_DIR (see `deploy/gunicorn.conf.py`); what waits is asked of the database.
+Nothing is counted by account or user. The processes of one server share their counts in the files
+of PROMETHEUS_MULTIPROC_DIR (see `deploy/serving.py`), so each port tells its own; what waits is
+asked of the database.
 """
 
 from __future__ import annotations
@@ -93,7 +94,7 @@ def metrics() -> Response:
     token = config.current().metrics_token
     if not token:
         raise NotFound
-    if not hmac.compare_digest(f"Bearer {token}".encode(), _shown()):
+    if not hmac.compare_digest(token.encode(), _shown()):
         raise Unauthorized("Send the metrics' token as Bearer.")
     registry = _own
     if ValueClass is not MutexValue:
@@ -104,7 +105,8 @@ def metrics() -> Response:
 
 
 def _shown() -> bytes:
-    return request.headers.get("Authorization", "").encode()
+    scheme, _, token = request.headers.get("Authorization", "").partition(" ")
+    return token.strip().encode() if scheme.lower() == "bearer" else b""
 
 
 _waiting = CollectorRegistry()

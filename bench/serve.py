@@ -1,10 +1,12 @@
 """The product's speed over HTTP, beside the floor of the same stack, as ratios within one run.
 
-    python -m bench.serve [seconds] [records ...] [--only CASE]
+    python -m bench.serve [seconds] [records ...] [--only CASE] [--server granian]
 
-Product and floor (`bench/floor.py`) are served by deploy/gunicorn.conf.py on one database, and
-asked in turn, three times for each case and number of connections; medians count. The load comes
-from this process, on the same machine.
+Product and floor (`bench/floor.py`) are served by deploy/gunicorn.conf.py, or by
+deploy/granian_server.py, on one database. They are asked in turn, three times for each case and
+number of connections, after what their processes do once only; medians count. The load comes from
+this process, on the same machine. At 16 connections on SQLite a line ends with the requests a
+second of PocketBase 0.40, on 2 cores that its load ran on, too, and the product's ratio to them.
 """
 
 from __future__ import annotations
@@ -43,6 +45,15 @@ NEW = {"title": "A record", "code": "c7", "views": 7, "live": True, "at": "2026-
 ROUNDS = 3
 # Requests a second of a view with one SELECT by key at 16 connections, on the machine of reference.
 USUAL_FLOOR, APART = 2900, 0.3
+WARM_SECONDS = 0.5
+PEER = {
+    "get": 3600,
+    "list 30 newest, total": 1130,
+    "list filtered, sorted": 1200,
+    "create": 2000,
+    "patch": 1850,
+    "login": 26,
+}
 
 
 @dataclass
@@ -135,20 +146,26 @@ def cases(ids: Sequence[str], count: int, bearer: str, key: str) -> Iterator[Cas
 
 
 @contextmanager
-def serving(kind: str, settings: dict[str, str], folder: Path) -> Iterator[Served]:
-    """The product or the floor under the product's server."""
+def serving(server: str, kind: str, settings: dict[str, str], folder: Path) -> Iterator[Served]:
+    """The product or the floor under a server of the product's."""
     port, log = free_port(), folder / f"{kind}.log"
     configured = "deploy" if kind == "wsgi:app" else "bench"
     command = [str(PROGRAMS / "gunicorn"), "-c", f"{configured}/gunicorn.conf.py", kind]
+    if server == "granian":
+        command = [str(PROGRAMS / "python"), "-m", "deploy.granian_server", kind]
     env = environment(folder, PORT=str(port), **settings)
     with started(command, env, log) as process:
         wait_for(f"http://127.0.0.1:{port}/health", log)
         yield Served(port, process.pid)
 
 
-def compare(case: Case, product: Served, floor: Served, count: int, seconds: float) -> float:
+def compare(
+    case: Case, product: Served, floor: Served, count: int, seconds: float, peer: float | None
+) -> float:
     """Print a case's figures, and return the floor's rate."""
     found: dict[str, list[load.Figures]] = {"product": [], "floor": []}
+    for one in (product, floor):
+        load.run(one.port, one.group, case.request, max(count, 2), WARM_SECONDS)
     for _ in range(ROUNDS):
         for name, one in (("product", product), ("floor", floor)):
             found[name].append(load.run(one.port, one.group, case.request, count, seconds))
@@ -163,11 +180,12 @@ def compare(case: Case, product: Served, floor: Served, count: int, seconds: flo
         f"  {case.name:24} {count:2}  {one.rate:7,.0f}/s of {other.rate:7,.0f}/s ="
         f" {one.rate / other.rate:.2f}   p50 {one.p50:6.1f} of {other.p50:6.1f} ms"
         f"   p99 {one.p99:6.1f} of {other.p99:6.1f} ms   CPU {one.cpu:5.2f} of {other.cpu:5.2f} ms"
+        f"{f'   peer {peer:,}/s: {one.rate / peer:.2f}' if peer else ''}"
     )
     return other.rate
 
 
-def measure(database: str, records: int, seconds: float, only: str) -> None:
+def measure(database: str, records: int, seconds: float, only: str, server: str) -> None:
     """Print the figures of one database with so many records, of cases that begin like that."""
     folder = Path(tempfile.mkdtemp())
     url = f"sqlite:///{folder / 'atrium.db'}"
@@ -183,18 +201,19 @@ def measure(database: str, records: int, seconds: float, only: str) -> None:
         db.db.engine.dispose()
         url = db.db.engine.url.render_as_string(hide_password=False)
     bare = {"FLOOR_DATABASE": url, "FLOOR_ACCOUNT": cast.alice.account_id}
-    say(f"{database}, {records:,} records, requests of the product and of the floor:")
+    say(f"{server}, {database}, {records:,} records, requests of the product and of the floor:")
     with ExitStack() as stack:
         servers = {}
         for audited in (True, False):
             told = {"SERVICE_AUDIT_LOGGING_ENABLED": str(audited).lower()}
-            product = stack.enter_context(serving("wsgi:app", settings | told, folder))
+            product = stack.enter_context(serving(server, "wsgi:app", settings | told, folder))
             told = bare | {"FLOOR_USER": cast.alice.id, "FLOOR_AUDITED": str(int(audited))}
-            floor = stack.enter_context(serving("bench.floor:app", told, folder))
+            floor = stack.enter_context(serving(server, "bench.floor:app", told, folder))
             servers[audited] = product, floor
         for case in cases(ids, records, bearer, key):
             for count in case.connections if case.name.startswith(only) else ():
-                rate = compare(case, *servers[case.audited], count, seconds)
+                peer = PEER.get(case.name) if (database, count) == ("sqlite", 16) else None
+                rate = compare(case, *servers[case.audited], count, seconds, peer)
                 if case.name == "get" and count == 16:
                     warn(rate)
         largest = [f"{load.pss_of(one.group)[0]:.0f} MiB" for one in servers[True]]
@@ -213,6 +232,7 @@ def main() -> None:
     parser.add_argument("seconds", nargs="?", type=float, default=2)
     parser.add_argument("records", nargs="*", type=int)
     parser.add_argument("--only", default="", metavar="CASE")
+    parser.add_argument("--server", choices=["gunicorn", "granian"], default="gunicorn")
     asked = parser.parse_args()
     server = services.Postgres()
     server.start()
@@ -220,7 +240,7 @@ def main() -> None:
     try:
         for records in asked.records or (10_000, 100_000):
             for database in conftest.DATABASES:
-                measure(database, records, asked.seconds, asked.only)
+                measure(database, records, asked.seconds, asked.only, asked.server)
     finally:
         server.stop()
 

@@ -1,11 +1,11 @@
 """How gunicorn serves Atrium; PORT, SERVICE_ENV and WEB_CONCURRENCY adjust it."""
 
 import json
-import os
 import shutil
 import socket
+import ssl
 import struct
-import tempfile
+import sys
 import time
 import uuid
 from contextlib import suppress
@@ -13,18 +13,22 @@ from ctypes import addressof, create_string_buffer
 from pathlib import Path
 
 from gunicorn import util
+from gunicorn.glogging import Logger
+from gunicorn.http import body, errors
 from gunicorn.workers.gthread import ThreadWorker
 
-# Only production is reached from other machines.
-_host = "0.0.0.0" if os.environ.get("SERVICE_ENV") == "production" else "127.0.0.1"  # noqa: S104
-bind = f"{_host}:{os.environ.get('PORT', '8000')}"
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-workers = int(os.environ.get("WEB_CONCURRENCY", "2"))
-threads = 4
+from deploy import serving
+
+bind = f"{serving.host()}:{serving.port()}"
+
+workers = serving.processes()
+threads = serving.THREADS
 preload_app = True
 
 timeout = 60
-graceful_timeout = 24  # with STOP_TAKING_SECONDS, and what it takes to end, below 25 seconds
+graceful_timeout = serving.GRACEFUL_SECONDS
 keepalive = 5  # longer than nginx keeps its connections
 
 # The most that gunicorn takes, as far as it counts: docs/rules.md tells what fits in it.
@@ -32,13 +36,14 @@ limit_request_line = 8190
 limit_request_fields = 100
 limit_request_field_size = 8190
 
-# The workers' heartbeat files must not wait for a disk.
-if Path("/dev/shm").is_dir():  # noqa: S108
-    worker_tmp_dir = "/dev/shm"  # noqa: S108
+forwarder_headers = ""  # of callers on this machine it would take SCRIPT_NAME and PATH_INFO
 
-# The web processes count what they answer together, in files that go with them.
-_counts = tempfile.mkdtemp(prefix="atrium-metrics-", dir=globals().get("worker_tmp_dir"))
-os.environ["PROMETHEUS_MULTIPROC_DIR"] = _counts
+# The workers' heartbeat files must not wait for a disk.
+if serving.in_memory():
+    worker_tmp_dir = str(serving.in_memory())
+
+_counts = serving.count_together()
+serving.share_freed_memory()
 
 # The access log is off: the application tells of each request. Where --access-logfile turns it
 # on, it names no address, as every part of one can carry secrets; the id leads to the route.
@@ -48,25 +53,64 @@ access_log_format = "%(h)s %(t)s %(m)s %(s)s %(b)s %(D)s %({x-correlation-id}o)s
 control_socket_disable = True
 
 
-def _tell_in_json(sock, status, reason, message):
-    """Refuse what does not get as far as the application in the shape of its errors."""
+class Log(Logger):
+    """gunicorn's own log, in lines as those of the application."""
+
+    def setup(self, cfg):
+        """Begin to write."""
+        super().setup(cfg)
+        for handler in (*self.error_log.handlers, *self.access_log.handlers):
+            handler.setFormatter(serving.Lines())
+
+
+logger_class = Log
+
+FAULT = "500 Internal Server Error", "Something went wrong on our side."
+# What is told of a request that cannot be read: gunicorn would quote it, in its log, too.
+REFUSALS = (
+    (errors.InvalidResponseHeader, *FAULT),
+    (errors.InvalidResponseHeaderName, *FAULT),
+    (errors.LimitRequestLine, "414 URI Too Long", "The address is too long."),
+    (errors.LimitRequestHeaders, "431 Headers Too Large", "The headers are too large."),
+    (errors.ExpectationFailed, "417 Expectation Failed", "No more than 100-continue is expected."),
+    (errors.ParseException, "400 Bad Request", "This is not a request that can be understood."),
+    (ssl.SSLError, "400 Bad Request", "This is not a connection that can be understood."),
+    (Exception, *FAULT),
+)
+
+
+def _refusal(status, message):
+    """An answer to what does not get as far as the application, in the shape of its errors."""
     from app.errors import HTTP_ERRORS
 
-    error = HTTP_ERRORS.get(status, "internal_error" if status == 500 else "http_error")
-    body = json.dumps({"error": error, "message": message or reason})
+    code = int(status.partition(" ")[0])
+    error = HTTP_ERRORS.get(code, "internal_error" if code == 500 else "http_error")
+    told = json.dumps({"error": error, "message": message})
     head = (
-        f"HTTP/1.1 {status} {reason}",
+        f"HTTP/1.1 {status}",
         "Connection: close",
         "Content-Type: application/json",
-        f"Content-Length: {len(body)}",
+        f"Content-Length: {len(told)}",
         f"X-Correlation-ID: {uuid.uuid4()}",
     )
-    util.write_nonblock(sock, "\r\n".join((*head, "", body)).encode("latin1"))
+    return "\r\n".join((*head, "", told)).encode("latin1")
 
 
-util.write_error = _tell_in_json  # there is no setting for it
+_read_chunks = body.ChunkedReader.read
+
+
+def _read(reader, size):
+    # An application knows what to make of a body that breaks off, but not of gunicorn's errors.
+    try:
+        return _read_chunks(reader, size)
+    except errors.ParseException:
+        raise errors.NoMoreData from None
+
+
+body.ChunkedReader.read = _read  # there is no setting for it
 
 STOP_TAKING_SECONDS = 0.2
+STEP_SECONDS, MOST_STEPS = 0.0001, 8
 SO_ATTACH_FILTER = 26
 # What opens a connection (SYN without ACK) is dropped, all else passes: in classic BPF.
 ONLY_OPEN_CONNECTIONS = struct.pack(
@@ -83,7 +127,27 @@ class Worker(ThreadWorker):
     """gunicorn's threads, but a worker that is told to stop closes its door at once.
 
     As long as one door is open, the system takes connections that nobody will answer any more.
+    And what it refuses it does not write down.
     """
+
+    def handle_error(self, req, client, addr, exc):
+        """Refuse what was sent."""
+        _, status, message = next(one for one in REFUSALS if isinstance(exc, one[0]))
+        if (status, message) == FAULT:
+            self.log.error("unexpected error", exc_info=exc)
+        else:
+            self.log.warning("request refused: %s", type(exc).__name__)
+        with suppress(OSError):
+            util.write_nonblock(client, _refusal(status, message))
+
+    def accept(self, listener):
+        """Take a connection, unless a process that has fewer does so first.
+
+        Whoever woke first would take all that come at once, and keep them as long as they live.
+        """
+        if self.cfg.workers > 1:
+            time.sleep(min(self.nr_conns, MOST_STEPS) * STEP_SECONDS)
+        super().accept(listener)
 
     def set_accept_enabled(self, enabled):
         """Begin or cease to take connections."""

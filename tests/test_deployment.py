@@ -137,11 +137,13 @@ def nginx_refuses_as_the_application_does(site: Site) -> None:
         (f"TRACE / {host}\r\n", 405, "method_not_allowed"),
         (f"{list_}?filter={'x' * 8190} {host}\r\n", 414, "uri_too_long"),
         (f"{list_}?filter={'x' * 7000} {host}\r\n", 401, "unauthorized"),
+        (f"GET /auth/verify-email?token=secret-of-a-query&x=ü {host}\r\n", 400, "bad_request"),
     ):
         answer, body = raw(site, sent)
         assert (answer.status, json.loads(body)["error"]) == (status, error)
         assert json.loads(body)["message"]
         assert answer.headers["X-Correlation-ID"]
+        assert answer.headers["Strict-Transport-Security"]
 
 
 def gunicorn_refuses_as_the_application_does(site: Site) -> None:
@@ -257,13 +259,14 @@ def a_killed_process_is_replaced(site: Site, port: int) -> None:
 
 
 def with_nobody_behind_it_nginx_says_so(site: Site, cast: Cast) -> None:
-    """No web process at all is a 502 in the shape of errors."""
+    """No web process at all is a 503 as the application's."""
     for process in site.web.values():
         process.terminate()
     assert [one.wait(STOP_WITHIN_SECONDS) for one in site.web.values()] == [0, 0]
     answer = cast.alice("POST", "records/tasks?filter=secret-of-a-query", {"title": "lost"})
-    assert (answer.status_code, answer.json()["error"]) == (502, "unavailable")
-    told = '"method":"POST","path":"/api/v1/records/tasks","status":502'
+    assert (answer.status_code, answer.json()["error"]) == (503, "unavailable")
+    assert answer.headers["Retry-After"]
+    told = '"method":"POST","path":"/api/v1/records/tasks","status":503'
     until(lambda: told in site.logs["atrium.log"])
 
 

@@ -1,0 +1,83 @@
+"""What both servers, gunicorn and granian, do alike."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import logging
+import os
+import sys
+import tempfile
+import traceback
+from contextlib import suppress
+from datetime import UTC, datetime
+from pathlib import Path
+
+THREADS = 4
+GRACEFUL_SECONDS = 23  # with what it takes to begin and to end, below 25 seconds
+MOST_PROCESSES = 1000
+M_ARENA_MAX, ARENAS = -8, 2
+
+
+def host() -> str:
+    """Where to listen: but for ATRIUM_LISTEN only production is reached from other machines."""
+    production = os.environ.get("SERVICE_ENV") == "production"
+    return os.environ.get("ATRIUM_LISTEN") or ("0.0.0.0" if production else "127.0.0.1")  # noqa: S104
+
+
+def port() -> int:
+    """The port to listen on."""
+    return _number("PORT", 8000, 65_535)
+
+
+def processes() -> int:
+    """How many processes serve."""
+    return _number("WEB_CONCURRENCY", 2, MOST_PROCESSES)
+
+
+def _number(name: str, default: int, highest: int) -> int:
+    text = os.environ.get(name) or str(default)
+    if not text.isascii() or not text.isdigit() or not 1 <= int(text) <= highest:
+        sys.exit(f"The settings are not usable:\n{name} must be a whole number from 1 to {highest}")
+    return int(text)
+
+
+def in_memory() -> Path | None:
+    """A folder that waits for no disk, where there is one."""
+    shared = Path("/dev/shm")  # noqa: S108
+    return shared if shared.is_dir() else None
+
+
+def count_together() -> str:
+    """Have all processes count what they answer in files of one folder, which goes with them."""
+    folder = tempfile.mkdtemp(prefix="atrium-metrics-", dir=in_memory())
+    os.environ["PROMETHEUS_MULTIPROC_DIR"] = folder
+    return folder
+
+
+def share_freed_memory() -> None:
+    """Have threads use what others gave back: each would keep the 19 MiB of a password's hash."""
+    with suppress(OSError, AttributeError):  # only the C library of GNU has it
+        ctypes.CDLL(None).mallopt(M_ARENA_MAX, ARENAS)
+
+
+class Lines(logging.Formatter):
+    """A server's own log in lines of JSON, as the application's; of an error its kind and place.
+
+    Its text may quote what was sent, and so may all but the first line of a message.
+    """
+
+    def format(self, record: logging.LogRecord) -> str:
+        """One line."""
+        told: dict[str, object] = {
+            "event": record.getMessage().partition("\n")[0],
+            "pid": record.process,
+        }
+        if record.exc_info and record.exc_info[0]:
+            frames = traceback.extract_tb(record.exc_info[2])
+            told["type"] = record.exc_info[0].__name__
+            told["where"] = [f"{frame.filename}:{frame.lineno} {frame.name}" for frame in frames]
+        moment = datetime.fromtimestamp(record.created, UTC)
+        told["level"] = record.levelname.lower()
+        told["timestamp"] = f"{moment:%Y-%m-%dT%H:%M:%S.%fZ}"
+        return json.dumps(told, separators=(",", ":"))

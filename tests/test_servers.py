@@ -1,0 +1,200 @@
+"""gunicorn and granian as `deploy/` has them, on SQLite: what they do, refuse, count and log."""
+
+from __future__ import annotations
+
+import json
+import socket
+import sqlite3
+from collections.abc import Iterator
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import dataclass
+from http.client import HTTPResponse
+from pathlib import Path
+from subprocess import Popen
+
+import pytest
+from flask import Flask
+
+from deploy import serving as deploy
+from tests.builders import OPEN, PASSWORD
+from tests.goings_on import listens, until
+from tests.processes import PROGRAMS, environment, free_port, started, wait_for
+from tests.site import ROOT, Client
+
+TOKEN = "nobody-may-read-this-1"
+STOPS_SOON = "from deploy import granian_server, serving; serving.GRACEFUL_SECONDS = 1; "
+SERVERS = {
+    "gunicorn": ["gunicorn", "-c", "deploy/gunicorn.conf.py", "--graceful-timeout=1", "wsgi:app"],
+    "granian": [str(PROGRAMS / "python"), "-c", f"{STOPS_SOON}granian_server.main()"],
+}
+JSON = "Host: a\r\nContent-Type: application/json\r\n"
+CHUNKS = f"POST /api/v1/auth/login HTTP/1.1\r\n{JSON}Transfer-Encoding: chunked\r\n\r\n"
+FORM = "Host: a\r\nContent-Type: application/x-www-form-urlencoded\r\nTransfer-Encoding: chunked"
+BROKEN_BODIES = (
+    f"{CHUNKS}ZZ\r\n",
+    f"{CHUNKS}2\r\n{{}}XX0\r\n\r\n",
+    f"{CHUNKS}2\r\n{{}}\r\n0\r\nno trailer\r\n\r\n",
+    f"{CHUNKS}2;{'x' * 20_000}\r\n{{}}\r\n0\r\n\r\n",
+    f"{CHUNKS}2\r\n{{}}\r\n",
+    f"POST /saml/okta/acs?account=acme HTTP/1.1\r\n{FORM}\r\n\r\nZZ\r\n",
+    f"POST /api/v1/auth/login HTTP/1.1\r\n{JSON}Content-Length: 9\r\n\r\n{{}}",
+)
+BROKEN_HEADS = (
+    f"GET /x?token={TOKEN}&x=\xfc\xff HTTP/1.1\r\nHost: a\r\n\r\n",
+    f"GET /live HTTP/1.1\r\nHost: a\r\nBearer {TOKEN}\r\n\r\n",
+    f"GET /live?token={TOKEN}\r\n\r\n",
+    f"GET http://[{TOKEN}/ HTTP/1.1\r\nHost: a\r\n\r\n",
+    f"GET /live HTTP/{TOKEN}\r\nHost: a\r\n\r\n",
+    f"GE{{T /live?token={TOKEN} HTTP/1.1\r\nHost: a\r\n\r\n",
+)
+
+
+@dataclass
+class Server:
+    """What runs."""
+
+    name: str
+    port: int
+    process: Popen[bytes]
+    log: Path
+
+    def raw(self, sent: str) -> tuple[int, bytes]:
+        """The status and body that come of bytes that no client would send."""
+        with socket.create_connection(("127.0.0.1", self.port), timeout=10) as connection:
+            connection.sendall(sent.encode("latin1"))
+            connection.shutdown(socket.SHUT_WR)
+            answer = HTTPResponse(connection)
+            with closing(answer):
+                answer.begin()
+                return answer.status, answer.read()
+
+
+@contextmanager
+def serving(name: str, app: Flask, folder: Path) -> Iterator[Server]:
+    """Two processes on a copy of an application's database."""
+    database, port, log = folder / "atrium.db", free_port(), folder / "log"
+    migrated = app.extensions["atrium.config"].database_url.removeprefix("sqlite:///")
+    with closing(sqlite3.connect(migrated)) as old, closing(sqlite3.connect(database)) as new:
+        old.backup(new)
+    env = environment(
+        folder,
+        PORT=str(port),
+        WEB_CONCURRENCY="2",
+        SERVICE_DATABASE_URL=f"sqlite:///{database}",
+        SERVICE_METRICS_TOKEN=TOKEN,
+        SERVICE_SUPERADMIN_EMAIL=ROOT,
+        SERVICE_SUPERADMIN_PASSWORD=PASSWORD,
+    )
+    with started(SERVERS[name], env, log) as process:
+        wait_for(f"http://127.0.0.1:{port}/ready", log)
+        yield Server(name, port, process, log)
+
+
+def it_does_what_it_is_there_for(client: Client) -> None:
+    """Sign in, define a collection, write and read a record."""
+    client.sign_in("system", ROOT)
+    schema = [{"name": "title", "type": "text"}]
+    made = client("POST", "collections", {"name": "tasks", "schema": schema, **OPEN})
+    assert made.status_code == 201, made.text
+    record = client("POST", "records/tasks", {"title": "\xfc"}).json()
+    assert client("GET", f"records/tasks/{record['id']}").json()["title"] == "\xfc"
+
+
+def what_is_broken_is_refused(server: Server) -> None:
+    """Told in the shape of errors, but for what does not reach the application of granian."""
+    for sent in BROKEN_BODIES:
+        status, body = server.raw(sent)
+        assert (status, json.loads(body)["error"]) == (400, "bad_request"), sent[:200]
+    for sent in BROKEN_HEADS:
+        status, body = server.raw(sent)
+        assert status == 400, sent
+        assert server.name == "granian" or json.loads(body)["error"] == "bad_request"
+
+
+def its_processes_count_together(client: Client) -> None:
+    """Whichever answers."""
+    for _ in range(10):
+        client("GET", "/live")
+        client.close()  # the next request comes to another process
+    client.headers["Authorization"] = f"bearer {TOKEN}"
+    sample = 'atrium_requests_total{method="GET",route="/live",status="200"} 10.0\n'
+    assert sample in client("GET", "/metrics").text
+
+
+def its_processes_share_connections(server: Server) -> None:
+    """Also of those that come at once and stay, every time."""
+    address = ("127.0.0.1", server.port)
+    for _ in range(6):
+        with ExitStack() as held:
+            all_ = [held.enter_context(socket.create_connection(address, 10)) for _ in range(16)]
+            for one in all_:
+                one.sendall(b"GET /live HTTP/1.1\r\nHost: a\r\n\r\n")
+            assert all(one.recv(4096).startswith(b"HTTP/1.1 200") for one in all_)
+            of_each = [sockets_of(one, server.port) for one in children_of(server.process.pid)]
+            assert sum(of_each) >= len(all_)
+            assert min(of_each) >= 3, of_each
+
+
+def children_of(pid: int) -> list[str]:
+    """The processes that a process has begun."""
+    return Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+
+
+def sockets_of(pid: str, port: int) -> int:
+    """How many connections to a port a process has open."""
+    lines = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
+    ours = {f"socket:[{one[9]}]" for one in lines if one[1].endswith(f":{port:04X}")}
+    return sum(str(one.readlink()) in ours for one in Path(f"/proc/{pid}/fd").iterdir())
+
+
+def it_stops_in_time(server: Server) -> None:
+    """Though somebody has not sent all yet: that takes no longer than it is let."""
+    half = f"POST /api/v1/auth/login HTTP/1.1\r\n{JSON}Content-Length: 9\r\n\r\n{{"
+    with socket.create_connection(("127.0.0.1", server.port)) as connection:
+        connection.sendall(half.encode())
+        server.process.terminate()
+        assert server.process.wait(10) == 0
+
+
+def its_log_is_lines_of_json_without_what_was_sent(server: Server) -> None:
+    """Of requests that nobody understood either."""
+    text = server.log.read_text()
+    assert TOKEN not in text
+    told = [json.loads(line) for line in text.splitlines()]
+    assert {"event", "level", "timestamp"} <= set.intersection(*(set(line) for line in told))
+    assert [line for line in told if line["level"] == "error"] == []
+
+
+def test_granian_leaves_no_process_behind_when_it_is_killed(tmp_path: Path) -> None:
+    port, log = free_port(), tmp_path / "log"
+    command = [*SERVERS["granian"][:1], "-m", "deploy.granian_server"]
+    command += ["wsgiref.simple_server:demo_app"]
+    with started(command, environment(tmp_path, PORT=str(port)), log) as process:
+        wait_for(f"http://127.0.0.1:{port}/", log)
+        process.kill()
+        process.wait()
+        until(lambda: not listens(port))
+
+
+@pytest.mark.parametrize("name", ["PORT", "WEB_CONCURRENCY"])
+@pytest.mark.parametrize("text", ["0", "99999999", "-1", "1.5", "eight"])
+def test_a_number_that_is_none_is_told(
+    name: str, text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(name, text)
+    with pytest.raises(SystemExit, match=f"{name} must be a whole number from 1 to"):
+        deploy.port() if name == "PORT" else deploy.processes()
+
+
+@pytest.mark.parametrize("database", ["sqlite"], indirect=True)
+@pytest.mark.parametrize("name", SERVERS)
+def test_a_server_keeps_its_promises(name: str, app: Flask, tmp_path: Path) -> None:
+    with serving(name, app, tmp_path) as server:
+        with closing(Client(f"http://127.0.0.1:{server.port}", Path(), "127.0.0.1")) as client:
+            it_does_what_it_is_there_for(client)
+            what_is_broken_is_refused(server)
+            its_processes_count_together(client)
+        if name == "gunicorn":
+            its_processes_share_connections(server)
+        it_stops_in_time(server)
+        its_log_is_lines_of_json_without_what_was_sent(server)
