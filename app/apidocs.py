@@ -47,6 +47,5 @@ def _page(template: str, policy: dict[str, str]) -> Response:
     response = make_response(render_template(template))
     directives = [f"{name} {value}" for name, value in policy.items()]
     response.headers["Content-Security-Policy"] = "; ".join(directives)
-    response.headers["X-Content-Type-Options"] = "nosniff"
     response.headers["Referrer-Policy"] = "no-referrer"
     return response

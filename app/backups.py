@@ -1,11 +1,13 @@
 """`flask backup` and `flask restore`: the whole database, to a file and back.
 
-On SQLite by its own online copy, on PostgreSQL by `pg_dump` and `pg_restore`, beside a running
-service. Keys are not in the file: what `SERVICE_ENCRYPTION_KEY` encrypts is worth nothing without.
+On SQLite by its own online copy, on PostgreSQL by `pg_dump`, `pg_restore` and `psql`. A backup is
+made beside a running service. A restore is one transaction: one that fails or is killed changes
+nothing. Keys are not in the file: what `SERVICE_ENCRYPTION_KEY` encrypts is worth nothing without.
 """
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import sqlite3
@@ -14,46 +16,67 @@ import tempfile
 from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
+from typing import IO, Any
 
 import sqlalchemy as sa
 
-from app import config, db, row_security, tenancy
+from app import config, db, row_security, sqlite
+from app.errors import AppError
 
 PAGES_AT_ONCE = 1000
-EMPTIED = "DROP SCHEMA public CASCADE; CREATE SCHEMA public"
+# What tells our backup from another application's, which may know Alembic, too.
+OURS = {"alembic_version", "accounts", "users", "collections"}
+CONTENTS = re.compile(r"^\d+; \d+ \d+ TABLE DATA public (\S+) ", re.MULTILINE)
+LOCK_SECONDS = 30
+EMPTIED = """
+BEGIN;
+SET LOCAL lock_timeout = {milliseconds};
+SET LOCAL client_min_messages = error;
+DROP SCHEMA IF EXISTS public CASCADE;
+CREATE SCHEMA public;
+"""
+LOCKED = "55P03"
+IN_USE = "somebody works with the database: stop web and worker processes first"
 # What names roles, which another server may not have; `row_security` makes it anew.
 OF_ROLES = re.compile(r"\d+; \d+ \d+ (ACL|DEFAULT ACL|POLICY|ROW SECURITY) ")
-LOCK_TIMEOUT = "SET LOCAL lock_timeout = '30s'"
 
 
-class BackupError(Exception):
+class BackupError(AppError):
     """What keeps a backup from being made or read, in words."""
 
 
 def make(path: Path) -> None:
     """Write the database into a new file. Raises BackupError."""
-    if path.exists():
-        raise BackupError(f"{path} is there already")
-    draft = path.with_name(f"{path.name}.part")
     try:
-        draft.touch(mode=0o600)
-        if _on_sqlite():
-            with closing(sqlite3.connect(draft)) as copy, closing(_sqlite()) as source:
-                source.backup(copy, pages=PAGES_AT_ONCE)
-        else:
-            _run("pg_dump", "--format=custom", "--no-owner", f"--file={draft}", _address())
-        draft.rename(path)
+        if path.exists():
+            raise BackupError(f"{path} is there already")
+        number, name = tempfile.mkstemp(".part", f"{path.name}.", path.parent)
+        os.close(number)
+        draft = Path(name)
+        try:
+            _write(draft)
+            draft.rename(path)
+        finally:
+            draft.unlink(missing_ok=True)
     except (OSError, sqlite3.Error) as error:
         raise BackupError(f"{path} cannot be written: {error}") from error
-    finally:
-        draft.unlink(missing_ok=True)
+
+
+def _write(draft: Path) -> None:
+    if _on_sqlite():
+        with closing(sqlite3.connect(draft)) as copy, closing(_sqlite()) as source:
+            source.backup(copy, pages=PAGES_AT_ONCE)
+    else:
+        _run("pg_dump", "--format=custom", "--no-owner", f"--file={draft}", _address())
 
 
 def restore(path: Path, *, replacing: bool) -> None:
     """Make the database what a file says. Raises BackupError, also for one that is not empty."""
-    if not path.is_file():
-        raise BackupError(f"{path} is no file")
-    if sa.inspect(db.db.engine).get_table_names() and not replacing:
+    try:
+        path.open("rb").close()
+    except OSError as error:
+        raise BackupError(f"{path} cannot be read: {error.strerror}") from error
+    if sa.inspect(db.engine()).get_table_names() and not replacing:
         raise BackupError("the database is not empty: --replace overwrites it")
     (_restore_sqlite if _on_sqlite() else _restore_postgres)(path)
 
@@ -63,54 +86,99 @@ def _restore_sqlite(path: Path) -> None:
         with closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)) as source:
             tables = {row[0] for row in source.execute("SELECT name FROM sqlite_master")}
             sound = source.execute("PRAGMA integrity_check(1)").fetchone()[0] == "ok"
-            if "alembic_version" not in tables or not sound:
-                raise BackupError(f"{path} is no backup of SQLite, or a broken one")
+            if not tables >= OURS or not sound:
+                raise BackupError(f"{path} is no backup of Atrium on SQLite, or a broken one")
             with closing(_sqlite()) as target:
+                target.execute("BEGIN IMMEDIATE")  # the copy itself would wait without end
+                target.rollback()
                 source.backup(target, pages=PAGES_AT_ONCE)
     except sqlite3.Error as error:
+        if getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_BUSY:
+            raise BackupError(IN_USE) from error
         raise BackupError(f"{path} cannot be restored: {error}") from error
 
 
 def _restore_postgres(path: Path) -> None:
-    listed = _run("pg_restore", "--list", str(path))  # before anything is dropped
-    with tenancy.as_owner(), db.transaction() as session:
-        session.execute(sa.text(LOCK_TIMEOUT))
-        session.execute(sa.text(EMPTIED))
-    db.db.engine.dispose()
+    listed = _run("pg_restore", "--list", str(path))
+    if not set(CONTENTS.findall(listed)) >= OURS:
+        raise BackupError(f"{path} is no backup of Atrium on PostgreSQL")
     with tempfile.NamedTemporaryFile("w", suffix=".list") as wanted:
         wanted.write("\n".join(line for line in listed.splitlines() if not OF_ROLES.match(line)))
         wanted.flush()
-        options = ("--no-owner", "--single-transaction", "--exit-on-error")
-        contents = (f"--use-list={wanted.name}", f"--dbname={_address()}", str(path))
-        _run("pg_restore", *options, *contents)
+        _replace("--no-owner", f"--use-list={wanted.name}", str(path))
+    db.engine().dispose()
     if config.current().row_security_enabled:
-        row_security.install(db.db.engine)
+        row_security.install(db.engine())
+
+
+def _replace(*of_file: str) -> None:
+    options = ("--no-psqlrc", "--quiet", "--set=ON_ERROR_STOP=1", "--set=VERBOSITY=verbose")
+    command, env = _program("psql", *options, f"--dbname={_address()}", "--file=-")
+    pipe, nowhere = subprocess.PIPE, subprocess.DEVNULL
+    with tempfile.TemporaryFile("w+", errors="replace") as told:
+        with subprocess.Popen(  # noqa: S603
+            command, env=env, bufsize=0, stdin=pipe, stdout=nowhere, stderr=told
+        ) as psql:
+            broken = _dictate(psql.stdin, of_file)
+        told.seek(0)
+        _check("psql", psql.returncode, told.read())
+    if broken:
+        raise broken
+
+
+def _dictate(psql: Any, of_file: Sequence[str]) -> BackupError | None:
+    """Say all in one transaction, which is rolled back where its COMMIT is not said."""
+    try:
+        psql.write(EMPTIED.format(milliseconds=int(LOCK_SECONDS * 1000)).encode())
+        _run("pg_restore", "--file=-", *of_file, output=psql)
+        psql.write(b"COMMIT;\n")
+    except BackupError as error:
+        return error
+    except BrokenPipeError:
+        return BackupError("psql has ended too soon")
+    return None
 
 
 def _on_sqlite() -> bool:
-    return db.db.engine.dialect.name == "sqlite"
+    return db.engine().dialect.name == "sqlite"
 
 
 def _sqlite() -> sqlite3.Connection:
-    return sqlite3.connect(str(db.db.engine.url.database), timeout=db.SQLITE_BUSY_SECONDS)
+    return sqlite3.connect(str(db.engine().url.database), timeout=sqlite.BUSY_SECONDS)
 
 
 def _address() -> str:
-    url = db.db.engine.url.set(drivername="postgresql", password=None)
+    url = db.engine().url.set(drivername="postgresql", password=None)
     return url.render_as_string(hide_password=False)
 
 
-def _run(program: str, *arguments: str) -> str:
-    found = shutil.which(program)
-    if found is None:
-        raise BackupError(f"{program} is missing: install PostgreSQL's client programs")
-    # Not among the arguments, which every user of the machine sees.
-    env = config.environment(PGPASSWORD=db.db.engine.url.password or "")
-    done = subprocess.run([found, *arguments], env=env, capture_output=True, text=True)  # noqa: S603
-    if done.returncode:
-        raise BackupError(f"{program} failed: {_last(done.stderr.splitlines())}")
+def _run(name: str, *arguments: str, output: IO[bytes] | int = subprocess.PIPE) -> str:
+    command, env = _program(name, *arguments)
+    done = subprocess.run(  # noqa: S603
+        command, env=env, stdout=output, stderr=subprocess.PIPE, text=True, errors="replace"
+    )
+    _check(name, done.returncode, done.stderr)
     return done.stdout
 
 
-def _last(lines: Sequence[str]) -> str:
-    return lines[-1] if lines else "it says nothing"
+def _program(name: str, *arguments: str) -> tuple[list[str], dict[str, str]]:
+    """The command, and its environment."""
+    found = shutil.which(name)
+    if found is None:
+        raise BackupError(f"{name} is missing: install PostgreSQL's client programs")
+    # The password is not among the arguments, which every user of the machine sees.
+    password = db.engine().url.password or ""
+    return [found, *arguments], config.environment(PGPASSWORD=password, LC_ALL="C")
+
+
+def _check(name: str, status: int, told: str) -> None:
+    if status and LOCKED in told:
+        raise BackupError(IN_USE)
+    if status:
+        raise BackupError(f"{name} failed: {_reason(told.splitlines())}")
+
+
+def _reason(lines: Sequence[str]) -> str:
+    """The first error: what follows tells of it, or follows from it."""
+    errors = [line for line in lines if "error:" in line.lower()]
+    return (errors or [*lines[-1:], "it says nothing"])[0]

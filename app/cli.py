@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -13,14 +11,13 @@ import click
 from flask import Flask, current_app
 from flask.cli import ScriptInfo, with_appcontext
 
-from app import backups, config, db, jobs, reencryption
+from app import backups, commands, config, db, jobs, reencryption
 from app import doctor as doctoring
 from app.accounts import service as accounts
 from app.audit.commands import audit
 from app.auth import bootstrap, passwords
 from app.collections import revision_files
-from app.collections.revisions import MIGRATIONS
-from app.errors import AppError
+from app.collections import revisions as core
 
 
 def init_app(app: Flask) -> None:
@@ -36,7 +33,10 @@ def bind_migrate(app: Flask) -> None:
     if "migrate" not in app.extensions:
         from flask_migrate import Migrate
 
-        Migrate(app, db.db, directory=str(MIGRATIONS))
+        Migrate(app, db.db, directory=str(core.MIGRATIONS))
+        its: Any = app.cli.commands["db"]
+        parts = {"params": its.params, "callback": its.callback, "help": its.help}
+        app.cli.add_command(_Migrating("db", its.commands, **parts))
 
 
 class Migrations(click.Command):
@@ -55,7 +55,16 @@ class Migrations(click.Command):
         return app.cli.commands[self.name or ""].make_context(info_name, args, parent, **extra)
 
 
-@click.command()
+class _Migrating(commands.Group):
+    def invoke(self, ctx: click.Context) -> Any:
+        found = super().invoke(ctx)
+        # What started before had no table yet to put the superadmin into.
+        if ctx.invoked_subcommand == "upgrade" and core.applied_core_revision() == core.core_head():
+            bootstrap.from_settings()
+        return found
+
+
+@click.command(cls=commands.Command)
 @with_appcontext
 def setup() -> None:
     """Migrate the database and make the first superadmin; safe to repeat."""
@@ -73,7 +82,7 @@ def setup() -> None:
     click.echo(f"  API description  {base_url}/docs\n")
 
 
-@click.command()
+@click.command(cls=commands.Command)
 @with_appcontext
 def settings() -> None:
     """List every setting with its value; secrets are only said to be set."""
@@ -81,7 +90,7 @@ def settings() -> None:
         click.echo(f"{variable:40} {value:40} {help}")
 
 
-@click.command()
+@click.command(cls=commands.Command)
 @with_appcontext
 def doctor() -> None:
     """Look whether all that the service needs is there, and say what to do."""
@@ -92,7 +101,7 @@ def doctor() -> None:
         raise click.exceptions.Exit(1)
 
 
-@click.command("create-superadmin")
+@click.command("create-superadmin", cls=commands.Command)
 @click.argument("email")
 @click.option("--pii-access", is_flag=True, help="Let this superadmin see personal data unmasked.")
 @click.password_option(help="Asked for when not given.")
@@ -102,14 +111,11 @@ def create_superadmin(email: str, pii_access: bool, password: str) -> None:
     wrong = [one for one in (accounts.email_problem(email), *passwords.problems(password)) if one]
     if wrong:
         raise click.ClickException("\n".join(str(one["message"]) for one in wrong))
-    try:
-        accounts.create_superadmin(email, passwords.hash(password), pii_access=pii_access)
-    except AppError as error:
-        raise click.ClickException(error.message) from error
+    accounts.create_superadmin(email, passwords.hash(password), pii_access=pii_access)
     click.echo(f"{email} is a superadmin now.")
 
 
-@click.command()
+@click.command(cls=commands.Command)
 @with_appcontext
 def reencrypt() -> None:
     """Encrypt stored secrets with the newest key, so that older ones can be retired."""
@@ -120,36 +126,26 @@ def reencrypt() -> None:
         raise click.ClickException(f"No key of SERVICE_ENCRYPTION_KEY reads\n  {places}")
 
 
-@click.command()
+@click.command(cls=commands.Command)
 @click.argument("file", type=click.Path(dir_okay=False, path_type=Path))
 @with_appcontext
 def backup(file: Path) -> None:
     """Write the whole database into a new FILE, beside a running service."""
-    with _told_in_words():
-        backups.make(file)
+    backups.make(file)
     click.echo(f"{file} holds the database, but none of the keys: keep SERVICE_ENCRYPTION_KEY too.")
 
 
-@click.command()
+@click.command(cls=commands.Command)
 @click.argument("file", type=click.Path(dir_okay=False, path_type=Path))
 @click.option("--replace", is_flag=True, help="Overwrite what the database holds.")
 @with_appcontext
 def restore(file: Path, replace: bool) -> None:
     """Make the database what FILE, a backup, says. Stop web and worker processes first."""
-    with _told_in_words():
-        backups.restore(file, replacing=replace)
+    backups.restore(file, replacing=replace)
     click.echo("Restored. Now run flask --app wsgi db upgrade, and flask --app wsgi audit verify.")
 
 
-@contextmanager
-def _told_in_words() -> Iterator[None]:
-    try:
-        yield
-    except backups.BackupError as error:
-        raise click.ClickException(str(error)) from error
-
-
-@click.command()
+@click.command(cls=commands.Command)
 @with_appcontext
 def worker() -> None:
     """Carry out background work until stopped (SIGTERM, Ctrl-C)."""
@@ -159,7 +155,7 @@ def worker() -> None:
     jobs.serve(stop)
 
 
-@click.group()
+@click.group(cls=commands.Group)
 def revisions() -> None:
     """The changes of the collections' tables."""
 

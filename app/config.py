@@ -15,18 +15,20 @@ from urllib.parse import urlsplit
 
 from cryptography.fernet import Fernet
 from email_validator import EmailNotValidError, validate_email
-from flask import current_app
+from flask import Flask, current_app
 
+from app import servers
 from app.slugs import SYSTEM_SLUG, slug_problem
 
 PROJECT = Path(__file__).resolve().parent.parent
 SHORTEST_TOKEN = 16
 SHORTEST_SECRET = 32
-WITHOUT_HOST = ("console", "unix")
+WITHOUT_HOST = ("console",)
 ORIGIN = re.compile(
     r"([a-z][a-z0-9+.-]*)://(?:[a-z0-9_-]+(?:\.[a-z0-9_-]+)*\.?|\[[0-9a-f:.]+\])(?::([1-9][0-9]{0,4}))?"
 )
 DEFAULT_PORTS = {"http": "80", "https": "443"}
+HOST = re.compile(r"[a-z0-9_-]+(\.[a-z0-9_-]+)*", re.IGNORECASE | re.ASCII)
 RATE = re.compile(r"[1-9][0-9]{0,8}/(second|minute|hour|day)")
 
 
@@ -144,18 +146,8 @@ def _sender(value: str) -> str:
     return value
 
 
-def _database_url(value: str) -> str:
-    # SQLAlchemy reads "postgresql://" as psycopg 3 and does not know "postgres://".
-    scheme, separator, rest = value.partition("://")
-    if separator and scheme in ("postgres", "postgresql", "postgresql+psycopg2"):
-        return f"postgresql+psycopg2://{rest}"
-    if separator and scheme == "sqlite":
-        return value
-    raise ValueError("must start with postgresql:// or sqlite://")
-
-
 def _host(value: str) -> str:
-    if not value or "/" in value or value != value.strip("."):
+    if not HOST.fullmatch(value) or len(value) > 253:
         raise ValueError("must be a bare host name such as example.com")
     return value.lower()
 
@@ -197,10 +189,10 @@ class Config:
         Path, PROJECT / "instance", "where development keeps its database, keys and mail"
     )
     database_url: str = _setting(
-        _database_url, "", "default: SQLite in the instance folder", unprefixed=True, secret=True
+        servers.database, "", "default: SQLite in the instance folder", unprefixed=True, secret=True
     )
     redis_url: str = _setting(
-        _url("redis", "rediss", "unix"),
+        servers.redis,
         "",
         "default: none, the embedded worker runs jobs",
         unprefixed=True,
@@ -338,8 +330,14 @@ def environment(**more: str) -> dict[str, str]:
 
 def current() -> Config:
     """The running application's settings."""
-    config: Config = current_app.extensions["atrium.config"]
+    config: Config = running().extensions["atrium.config"]
     return config
+
+
+def running() -> Flask:
+    """The running application itself: each look through Flask's proxy costs more than it finds."""
+    found: Flask = current_app._get_current_object()  # type: ignore[attr-defined]
+    return found
 
 
 def _settings() -> list[tuple[str, Mapping[str, Any]]]:
@@ -377,6 +375,14 @@ def _fernet() -> str:
 
 
 def _kept(path: Path, make: Callable[[], str]) -> str:
+    try:
+        return _read_or_made(path, make)
+    except OSError as error:
+        told = f"{error.filename}: {error.strerror}"
+        raise ConfigError(f"SERVICE_INSTANCE_DIR must be a folder to write to ({told})") from error
+
+
+def _read_or_made(path: Path, make: Callable[[], str]) -> str:
     # Linking a finished file is atomic: of two processes that start at once both read one key.
     if not path.exists():
         # The mails in it carry links that sign people in.

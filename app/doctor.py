@@ -8,11 +8,13 @@ from typing import Literal, NamedTuple
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
+from sqlalchemy.exc import SQLAlchemyError
 
 from app import (
     clock,
     config,
     db,
+    errors,
     jobs,
     leases,
     mail,
@@ -41,7 +43,7 @@ def findings() -> Iterator[Finding]:
     if ready["database"] == "ok":
         yield from _database(ready["migrations"])
     else:
-        yield Finding("database", "fail", "does not answer: see SERVICE_DATABASE_URL")
+        yield _unusable()
     yield _queue(ready.get("queue"))
     yield _mail()
 
@@ -65,6 +67,15 @@ def _settings() -> Iterator[Finding]:
         yield Finding("settings", "warn", text)
     if not found:
         yield Finding("settings", "ok", settings.env)
+
+
+def _unusable() -> Finding:
+    why = "but did when asked again"
+    try:
+        db.connection().execute(sa.select(sa.literal(1)))
+    except SQLAlchemyError as error:
+        why = errors.reason(error)
+    return Finding("database", "fail", f"does not answer ({why}): see SERVICE_DATABASE_URL")
 
 
 def _database(migrations: str) -> Iterator[Finding]:
@@ -155,6 +166,9 @@ def _workers() -> Finding:
     if waiting > MOST_SECONDS_DUE:
         told = f"a job is due for {waiting:.0f} s: start one with flask --app wsgi worker"
         return Finding("worker", "fail", told)
+    if not jobs.were_planned():
+        told = "none has run yet, and nothing is done without: flask --app wsgi worker"
+        return Finding("worker", "warn", told)
     return Finding("worker", "ok", "no job is late")
 
 

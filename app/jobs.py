@@ -246,13 +246,19 @@ def plan() -> None:
     present = sa.select(Job.kind).where(Job.account_id == INSTANCE, Job.kind.in_(_periods))
     with db.transaction() as session:
         known = set(session.scalars(present))
-        make: Any = sqlite if db.db.engine.dialect.name == "sqlite" else postgresql
+        make: Any = sqlite if db.engine().dialect.name == "sqlite" else postgresql
         for kind in sorted(_periods.keys() - known):
             # The id is the kind's: of two workers that start at once, one makes the row.
             id = str(uuid5(NAMESPACE_URL, f"atrium:{kind}"))
             new = {"account_id": INSTANCE, "id": id, "kind": kind, "payload": {}}
             row = make.insert(Job).values(**new, due_at=db.database_now())
             session.execute(row.on_conflict_do_nothing())
+
+
+def were_planned() -> bool:
+    """Whether there has ever been a worker."""
+    mine = sa.exists().where(Job.account_id == INSTANCE, Job.kind == "jobs.purge")
+    return bool(db.connection().scalar(sa.select(mine)))
 
 
 @every(3600, "jobs.purge")

@@ -105,6 +105,7 @@ def _write_down(settings: config.Config, message: EmailMessage) -> None:
     name = f"{clock.now():%Y%m%dT%H%M%S%f}-{message['Message-ID'].strip('<>')[:40]}.eml"
     path = _outbox(settings) / name
     draft = path.with_suffix(".tmp")
+    draft.touch(mode=0o600)  # it carries links that sign people in
     draft.write_bytes(message.as_bytes())
     draft.rename(path)
     log.info("mail written", file=str(path))
@@ -112,7 +113,8 @@ def _write_down(settings: config.Config, message: EmailMessage) -> None:
 
 def _outbox(settings: config.Config) -> Path:
     outbox = settings.instance_dir / "outbox"
-    outbox.mkdir(parents=True, exist_ok=True)
+    settings.instance_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+    outbox.mkdir(mode=0o700, exist_ok=True)
     return outbox
 
 

@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import os
+import secrets
+import sqlite3
+import subprocess
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
+from typing import Any
 
+import psycopg2
 import pytest
+import sqlalchemy as sa
 from click.testing import Result
 from flask import Flask
 
-from app import db
-from tests import builders
+from app import backups, db, sqlite
+from tests import builders, services
 from tests.builders import Cast
 from tests.conftest import make_app, settings_for
 
@@ -55,18 +62,115 @@ def test_a_restore_is_what_was_backed_up(kept: tuple[Flask, Cast], tmp_path: Pat
     assert [line.split()[0] for line in told if " accounts " in line] == ["ok"]
 
 
+def foreign(app: Flask, file: Path) -> Path:
+    """A file in the form of a backup, of another application that Alembic migrates, too."""
+    statements = "CREATE TABLE alembic_version (version_num text); CREATE TABLE users (id text);"
+    with app.app_context():
+        on_sqlite = db.engine().dialect.name == "sqlite"
+    if on_sqlite:
+        with closing(sqlite3.connect(file)) as other:
+            other.executescript(statements)
+        return file
+    url = services.Postgres().create_database(f"test_{secrets.token_hex(6)}")
+    with closing(psycopg2.connect(url)) as other, other, other.cursor() as cursor:
+        cursor.execute(statements)
+    subprocess.run(["pg_dump", "--format=custom", f"--file={file}", url], check=True)
+    return file
+
+
+def truncated(file: Path) -> Path:
+    """Nine tenths of a file."""
+    part = file.with_suffix(".truncated")
+    part.write_bytes(file.read_bytes()[: file.stat().st_size * 9 // 10])
+    return part
+
+
+def tables(app: Flask) -> set[str]:
+    with app.app_context():
+        return set(sa.inspect(db.engine()).get_table_names())
+
+
 def test_what_is_no_backup_harms_nothing(kept: tuple[Flask, Cast], tmp_path: Path) -> None:
     app, cast = kept
+    before = tables(app)
+    assert run(app, "backup", str(tmp_path / "whole")).exit_code == 0
     for name, content in (("empty", b""), ("text", b"SELECT 1;"), ("noise", os.urandom(9000))):
         (tmp_path / name).write_bytes(content)
-        result = run(app, "restore", str(tmp_path / name), "--replace")
-        assert result.exit_code == 1, name
+    broken, others = truncated(tmp_path / "whole"), foreign(app, tmp_path / "foreign")
+    for file in (*(tmp_path / name for name in ("empty", "text", "noise")), broken, others):
+        result = run(app, "restore", str(file), "--replace")
+        assert result.exit_code == 1, file
         assert result.output.strip().splitlines()[-1].startswith("Error: ")
     assert run(app, "restore", str(tmp_path / "none"), "--replace").exit_code == 1
     assert run(app, "backup", str(tmp_path / "text")).exit_code == 1
     assert (tmp_path / "text").read_bytes() == b"SELECT 1;"
+    assert tables(app) == before
     assert cast.alice.get("records/posts").json["total"] == 1
     assert not list(tmp_path.glob("*.part"))
+
+
+def test_a_restore_that_the_server_refuses_changes_nothing(
+    kept: tuple[Flask, Cast], tmp_path: Path
+) -> None:
+    app, cast = kept
+    file = str(tmp_path / "atrium.backup")
+    with app.app_context():
+        if db.engine().dialect.name == "sqlite":
+            return  # which copies pages, and refuses none
+        url = db.engine().url.set(drivername="postgresql").render_as_string(hide_password=False)
+    with closing(psycopg2.connect(url)) as other, other, other.cursor() as cursor:
+        cursor.execute("CREATE SCHEMA reports")
+    assert run(app, "backup", file).exit_code == 0
+    builders.make_record(cast.alice, title="later")
+    before = tables(app)
+    refused = run(app, "restore", file, "--replace")
+    assert refused.exit_code == 1
+    assert '"reports" already exists' in refused.output
+    assert tables(app) == before
+    assert cast.alice.get("records/posts").json["total"] == 2
+
+
+def test_a_restore_does_not_wait_long_for_who_works(
+    app: Flask, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = str(tmp_path / "atrium.backup")
+    assert run(app, "backup", file).exit_code == 0
+    monkeypatch.setattr(backups, "LOCK_SECONDS", 0.05)
+    monkeypatch.setattr(sqlite, "BUSY_SECONDS", 0.05)
+    with app.app_context():
+        url = db.engine().url.set(drivername="postgresql")
+    on_sqlite = url.host is None
+    connect: Any = sqlite3.connect if on_sqlite else psycopg2.connect
+    address = url.database if on_sqlite else url.render_as_string(hide_password=False)
+    with closing(connect(address)) as other:
+        other.cursor().execute("BEGIN IMMEDIATE" if on_sqlite else "SELECT count(*) FROM accounts")
+        told = run(app, "restore", file, "--replace")
+    assert (told.exit_code, "stop web and worker" in told.output) == (1, True)
+
+
+def test_what_is_in_the_way_of_a_file_is_told(app: Flask, tmp_path: Path) -> None:
+    (tmp_path / "one.part").write_text("left over")
+    (tmp_path / "other.part").mkdir()
+    for name in ("one", "other"):
+        assert run(app, "backup", str(tmp_path / name)).exit_code == 0
+    for command in ("backup", "restore"):
+        result = run(app, command, str(tmp_path / ("x" * 300)))
+        assert (result.exit_code, "File name too long" in result.output) == (1, True)
+
+
+def test_the_first_error_of_a_program_is_told(
+    app: Flask, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = tmp_path / "pg_dump"
+    program.write_text("#!/bin/sh\nprintf 'hm\npg_dump: error: why\npg_dump: detail\n' >&2; exit 1")
+    program.chmod(0o700)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    result = run(app, "backup", str(tmp_path / "atrium.backup"))
+    with app.app_context():
+        if db.engine().dialect.name == "sqlite":
+            assert result.exit_code == 0
+            return
+    assert result.output.endswith("Error: pg_dump failed: pg_dump: error: why\n")
 
 
 def test_a_missing_program_is_named(

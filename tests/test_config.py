@@ -6,6 +6,7 @@ import os
 import stat
 import subprocess
 import sys
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ import sqlalchemy as sa
 from cryptography.fernet import Fernet
 from flask import Flask
 
+from app import mail, sqlite
 from app.accounts.models import SYSTEM_ACCOUNT_ID, User
 from app.auth import bootstrap
 from app.config import PROJECT, Config, ConfigError
@@ -44,8 +46,32 @@ def told(folder: Path, **environ: str) -> list[str]:
 
 MALFORMED = {
     "SERVICE_ENV": ["prod", "Production", "development,test"],
-    "SERVICE_DATABASE_URL": ["mysql://x/y", "atrium.db", "postgresql"],
-    "SERVICE_REDIS_URL": ["http://x", "redis", "redis://", "redis://host:port"],
+    "SERVICE_DATABASE_URL": [
+        "mysql://x/y",
+        "atrium.db",
+        "postgresql",
+        "postgresql://a:b@h:notaport/x",
+        "postgresql://a:b@h:99999/x",
+        "postgresql://a:b@[::1/x",
+        "postgresql://a:b@h/x?foo=bar",
+        "sqlite://a/b/c.db",
+        "sqlite:////a/c.db?timeout=x",
+    ],
+    "SERVICE_REDIS_URL": [
+        "http://x",
+        "redis",
+        "redis://",
+        "redis://host:port",
+        "redis://h/name",
+        "redis://h/0?foo=bar",
+        "redis://h/0?socket_timeout=x",
+        "redis://h/0?socket_timeout=nan",
+        "redis://h/0?protocol=9",
+        "redis://h/0?decode_responses=yes",
+        "redis://h/0?db=-1",
+        "unix:",
+        "unix:///",
+    ],
     "SERVICE_ENCRYPTION_KEY": ["x", "a" * 44, "x" * 43 + "=,short"],
     "SERVICE_AUDIT_LOGGING_ENABLED": ["maybe", "2"],
     "SERVICE_AUDIT_CHECKPOINT_KEY": ["x", "a" * 44, "ä" * 43],
@@ -62,7 +88,17 @@ MALFORMED = {
         "https://user:pass@x.example",
         "https://x .example",
     ],
-    "SERVICE_BASE_DOMAIN": ["https://example.com", "example.com/", ".example.com", "example.com."],
+    "SERVICE_BASE_DOMAIN": [
+        "https://example.com",
+        "example.com/",
+        ".example.com",
+        "example.com.",
+        "absurd value",
+        "a@b",
+        ",",
+        "a..b",
+        "a:80",
+    ],
     "SERVICE_ACCESS_TOKEN_EXPIRE_MINUTES": ["0", "-1", "1.5", "an hour", "1441", "\u0661", "1e2"],
     "SERVICE_REFRESH_TOKEN_EXPIRE_DAYS": ["0", "366", "7 days"],
     "SERVICE_PASSWORD_MIN_LENGTH": ["7", "129", "twelve"],
@@ -139,6 +175,8 @@ def test_the_superadmins_settings_go_together(tmp_path: Path, alone: str) -> Non
         ("DATABASE_URL", "sqlite:////tmp/x.db", "sqlite:////tmp/x.db"),
         ("REDIS_URL", "redis://h:6379/0", "redis://h:6379/0"),
         ("SERVICE_REDIS_URL", "unix:///run/redis.sock", "unix:///run/redis.sock"),
+        ("REDIS_URL", *["rediss://:p@[::1]:1/3?ssl_cert_reqs=none"] * 2),
+        ("DATABASE_URL", *["postgresql+psycopg2://u:p%40@[::1]:1/d?sslmode=require"] * 2),
         ("SERVICE_BASE_URL", "https://x.example/", "https://x.example"),
         ("SERVICE_BASE_DOMAIN", "Example.COM", "example.com"),
         ("SERVICE_PASSWORD_REQUIRE", " upper , digit ", ("upper", "digit")),
@@ -183,6 +221,15 @@ def test_generated_keys_are_kept_and_nobody_else_can_read_them(tmp_path: Path) -
     assert read(tmp_path / "another").secret_key != first.secret_key
 
 
+def test_an_instance_folder_that_cannot_be_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.touch()
+    (line,) = told(file)
+    assert line == f"SERVICE_INSTANCE_DIR must be a folder to write to ({file}: File exists)"
+    (line,) = told(file / "below")
+    assert "Not a directory" in line
+
+
 def test_processes_that_start_at_once_agree_on_the_keys(tmp_path: Path) -> None:
     settings = at_once(16, lambda _: read(tmp_path))
     assert len({(one.secret_key, one.encryption_key) for one in settings}) == 1
@@ -212,6 +259,21 @@ def test_production_refuses_what_only_development_may_use(
 ) -> None:
     (line,) = told(tmp_path, **{**SAFE, **changes})
     assert named in line
+
+
+def test_nobody_else_can_read_the_database_or_mails(tmp_path: Path, app: Flask) -> None:
+    with closing(sqlite.Driver(str(tmp_path / "atrium.db"))) as made:
+        made.execute("CREATE TABLE it (is_there)")
+        beside = {stat.S_IMODE(path.stat().st_mode) for path in tmp_path.iterdir()}
+    assert beside == {0o600}
+    folder = tmp_path / "instance"
+    settings = replace(app.extensions["atrium.config"], instance_dir=folder)
+    with pytest.MonkeyPatch.context() as patch, app.test_request_context():
+        patch.setitem(app.extensions, "atrium.config", settings)
+        mail.send("ann@acme.example", "verification", link="https://atrium.test/x")
+    (written,) = folder.glob("outbox/*.eml")
+    modes = [stat.S_IMODE(path.stat().st_mode) for path in (folder, written.parent, written)]
+    assert modes == [0o700, 0o700, 0o600]
 
 
 def test_a_refusal_quotes_no_secret(tmp_path: Path) -> None:
@@ -358,6 +420,18 @@ def test_the_settings_change_no_superadmin_that_is_there(
         bootstrap.from_settings()
     (only,) = superadmins(app)
     assert login(app, only.email, PASSWORD).status_code == 200
+
+
+def test_a_migration_makes_the_superadmin_whom_no_start_could_make(
+    app: Flask, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with_settings(
+        app, monkeypatch, superadmin_email="root@system.example", superadmin_password=PASSWORD
+    )
+    assert run(app, "db", "current").exit_code == 0
+    assert superadmins(app) == []
+    assert run(app, "db", "upgrade").exit_code == 0
+    assert [one.email for one in superadmins(app)] == ["root@system.example"]
 
 
 def test_without_such_settings_a_start_makes_nobody(app: Flask) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from flask import Flask
 from app import create_app, db, jobs
 from app.collections import revisions
 from tests.builders import Cast, make_collection, make_record
+from tests.conftest import settings_for
 from tests.processes import free_port
 
 Breaking = Callable[[Flask, pytest.MonkeyPatch], None]
@@ -26,6 +28,8 @@ def used(app: Flask, cast: Cast) -> Flask:
     make_record(cast.alice, title="a")
     hook = {"url": "https://receiver.example/", "events": ["create"], "collection": "posts"}
     assert cast.alice.post("webhooks", hook).status_code == 201
+    with app.app_context():
+        jobs.plan()  # as a worker does first
     return app
 
 
@@ -108,9 +112,26 @@ def test_production_is_told_of_what_is_left_as_in_development(
     assert (code, parts["settings"][0]) == (0, "warn")
 
 
-def test_without_a_database_the_rest_is_told(app: Flask) -> None:
-    url = "postgresql+psycopg2://nobody@127.0.0.1:1/none"
-    code, parts = told(create_app(replace(app.extensions["atrium.config"], database_url=url)))
+def test_an_instance_that_never_had_a_worker_is_told_so(
+    used: Flask, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run("DELETE FROM jobs WHERE kind = 'jobs.purge'")(used, monkeypatch)
+    code, parts = told(used)
+    assert (code, parts["worker"][0]) == (0, "warn")
+    assert "flask --app wsgi worker" in parts["worker"][1]
+
+
+@pytest.mark.parametrize(
+    ("url", "reason"),
+    [
+        ("postgresql+psycopg2://nobody@127.0.0.1:1/none", "Connection refused"),
+        (f"sqlite:///{__file__}/none.db", "unable to open database file"),
+        (f"sqlite:///{__file__}", "file is not a database"),
+    ],
+)
+def test_without_a_database_the_rest_is_told(tmp_path: Path, url: str, reason: str) -> None:
+    code, parts = told(create_app(replace(settings_for("sqlite", tmp_path), database_url=url)))
     assert (code, parts["database"][0]) == (1, "fail")
+    assert reason in parts["database"][1]
     assert parts["mail"][0] == "ok"
     assert "nobody" not in str(parts)

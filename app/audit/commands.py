@@ -8,12 +8,11 @@ from typing import Any
 
 import click
 import orjson
-from flask.cli import AppGroup
 
+from app import commands
 from app.audit import checkpoints, transfer, verify
-from app.errors import NotFound
 
-audit = AppGroup("audit", help="The audit log.")
+audit = commands.Group("audit", help="The audit log.")
 FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 
 
@@ -32,8 +31,6 @@ def verify_log(account: str | None, file: Path | None, checkpoint: Path | None) 
             found = verify.exported(entries, kept, _progress)
         else:
             found = verify.known(account, verify.everything(account, kept, _progress))
-    except NotFound as error:
-        raise click.ClickException(error.message) from error
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise click.ClickException("The file is neither an export nor checkpoints.") from error
     for fault in verify.faults(found):

@@ -6,13 +6,15 @@ import click
 from flask import Flask, current_app
 from flask.cli import with_appcontext
 
+from app import commands
+
 
 def init_app(app: Flask) -> None:
     """Register the command."""
     app.cli.add_command(isolation_check)
 
 
-@click.command("isolation-check")
+@click.command("isolation-check", cls=commands.Command)
 @click.option("--only", default="", metavar="PATTERN", help="Try only routes that begin so.")
 @with_appcontext
 def isolation_check(only: str) -> None:

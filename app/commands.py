@@ -1,0 +1,40 @@
+"""What all commands of `flask --app wsgi` are: where they fail, they tell why in words."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import click
+from flask.cli import AppGroup
+
+from app.errors import UNAVAILABLE, AppError, reason
+
+
+class Command(click.Command):
+    """A command."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Do what it is for."""
+        with _in_words():
+            return super().invoke(ctx)
+
+
+class Group(Command, AppGroup):
+    """Commands that are named by two words."""
+
+
+@contextmanager
+def _in_words() -> Iterator[None]:
+    try:
+        yield
+    except AppError as error:
+        raise click.ClickException(error.message) from error
+    except UNAVAILABLE as error:
+        told = f"The database cannot be used: {reason(error)}"
+        raise click.ClickException(f"{told}\nflask --app wsgi doctor looks for more.") from error
+    except OSError as error:
+        if error.filename is None:  # no file, but a pipe that is closed: click knows about those
+            raise
+        raise click.ClickException(f"{error.filename}: {error.strerror}") from error

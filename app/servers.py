@@ -1,0 +1,73 @@
+"""The addresses of the database and of Redis, as settings have them: checked before any use."""
+
+from __future__ import annotations
+
+import re
+from urllib.parse import parse_qs, urlsplit
+
+import psycopg2
+import sqlalchemy as sa
+from psycopg2.extensions import make_dsn
+from sqlalchemy.exc import ArgumentError
+
+REDIS_OPTIONS = re.compile(
+    "db|username|password|client_name|protocol|max_connections|health_check_interval"
+    "|socket_timeout|socket_connect_timeout|socket_keepalive|retry_on_timeout|ssl_[a-z_]+"
+)
+
+
+def database(text: str) -> str:
+    """The address of a database, with its driver. Raises ValueError, which quotes nothing."""
+    # SQLAlchemy reads "postgresql://" as psycopg 3 and does not know "postgres://".
+    scheme, separator, rest = text.partition("://")
+    if separator and scheme in ("postgres", "postgresql", "postgresql+psycopg2"):
+        text = f"postgresql+psycopg2://{rest}"
+    elif not separator or scheme != "sqlite":
+        raise ValueError("must start with postgresql:// or sqlite://")
+    try:
+        _check_database(sa.make_url(text))
+    except (ArgumentError, ValueError, TypeError, psycopg2.Error):
+        raise ValueError(
+            "must be postgresql://user:password@host:port/name or sqlite:////folder/file"
+            " with no option but the driver's"
+        ) from None
+    return text
+
+
+def _check_database(url: sa.URL) -> None:
+    _, options = url.get_dialect()().create_connect_args(url)
+    if url.drivername == "sqlite":
+        return
+    make_dsn(**options)
+    if url.port is not None and not 0 < url.port <= 65_535:
+        raise ValueError
+
+
+def redis(text: str) -> str:
+    """The address of Redis. Raises ValueError, which quotes nothing."""
+    from redis.exceptions import RedisError
+
+    text = text.rstrip("/")
+    try:
+        _check_redis(text)
+    except (ValueError, TypeError, RedisError):
+        raise ValueError(
+            "must be redis://:password@host:port/number or unix:///folder/socket"
+            " with no option but the driver's"
+        ) from None
+    return text
+
+
+def _check_redis(url: str) -> None:
+    from redis.connection import ConnectionPool, parse_url
+
+    parts, options = urlsplit(url), parse_url(url)
+    ConnectionPool.from_url(url).make_connection()
+    local = parts.scheme == "unix"
+    if not (parts.path if local else parts.hostname and re.fullmatch(r"/?[0-9]*", parts.path)):
+        raise ValueError
+    if parts.port == 0 or not all(map(REDIS_OPTIONS.fullmatch, parse_qs(parts.query))):
+        raise ValueError
+    numbers = [one for one in options.values() if isinstance(one, float | int)]
+    if not all(0 <= one < 2**31 for one in numbers) or options.get("max_connections") == 0:
+        raise ValueError

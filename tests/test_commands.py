@@ -1,0 +1,58 @@
+"""Commands that cannot do their work say why, in words."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from click.testing import Result
+from flask import Flask
+
+from app import create_app
+from tests.conftest import settings_for
+
+PASSWORD = "Correct-Horse-1-battery"
+
+
+@pytest.fixture(scope="module")
+def without_database(tmp_path_factory: pytest.TempPathFactory) -> Flask:
+    """An application whose database is away."""
+    settings = settings_for("sqlite", tmp_path_factory.mktemp("without"))
+    return create_app(replace(settings, database_url="postgresql+psycopg2://x@127.0.0.1:1/none"))
+
+
+def run(app: Flask, *command: str) -> Result:
+    result = app.test_cli_runner().invoke(args=list(command))
+    assert result.exception is None or isinstance(result.exception, SystemExit)
+    return result
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["setup"],
+        ["db", "upgrade"],
+        ["db", "current"],
+        ["audit", "verify"],
+        ["audit", "checkpoints"],
+        ["reencrypt"],
+        ["isolation-check"],
+        ["create-superadmin", "a@system.example", "--password", PASSWORD],
+        ["restore", __file__],
+    ],
+)
+def test_while_the_database_is_away(without_database: Flask, command: list[str]) -> None:
+    told = run(without_database, *command)
+    assert told.exit_code == 1
+    assert "Error: The database cannot be used: " in told.output
+    assert "Connection refused" in told.output
+    assert "doctor" in told.output
+
+
+def test_where_nothing_can_be_written(without_database: Flask, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    told = run(without_database, "revisions", "export", str(tmp_path / "file" / "in"))
+    assert told.exit_code == 1
+    assert f"Error: {tmp_path}/file/in" in told.output
+    assert "Not a directory" in told.output
