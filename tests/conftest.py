@@ -41,13 +41,16 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_sessionstart() -> None:
-    """Look for garbage seldom: a whole search takes seconds, and they would be the test's.
+    """Hash for nothing: thousands of logins would take a minute."""
+    hash_with(QUICK_HASHER)
 
-    Hash for nothing: thousands of logins would take a minute.
+
+def pytest_collection_finish() -> None:
+    """Look for garbage seldom, and never among the modules and tests that stay to the end: a whole
+    search takes seconds, and they would be the test's.
     """
     gc.freeze()
-    gc.set_threshold(50_000, 20, 20)
-    hash_with(QUICK_HASHER)
+    gc.set_threshold(100_000, 50, 20)
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:

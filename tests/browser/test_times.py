@@ -22,6 +22,8 @@ def test_times_are_told_in_the_zone_of_the_browser(
     page.get_by_label("Password").fill(PASSWORD)
     page.get_by_role("button", name="Sign in").click()
     time = page.locator("main li time").first
+    time.wait_for()
+    page.wait_for_load_state()  # by then the page's script has run
     shown, moment = time.inner_text(), time.get_attribute("datetime") or ""
     assert (shown.endswith("UTC"), shown[14:16] == moment[14:16]) == (not scripts, not scripts)
     assert ("GMT+5:30" in shown) is scripts
