@@ -3,6 +3,7 @@
 VENV := .venv
 BIN := $(VENV)/bin
 PORT ?= 8000
+TEST_WORKERS ?= 2
 SERVICE_BASE_URL ?= http://127.0.0.1:$(PORT)
 export PORT SERVICE_BASE_URL
 
@@ -23,12 +24,17 @@ UV_COMPILE := UV_CUSTOM_COMPILE_COMMAND='make lock' $(BIN)/uv pip compile --quie
 help: ## List the targets
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(firstword $(MAKEFILE_LIST)) | expand -t 8
 
+# honcho prints where it is interrupted, which a buffer that it is just filling would not let it.
+run: export PYTHONUNBUFFERED := 1
 run: $(VENV)/.runtime ## Set the application up and serve it on PORT (8000)
 	@$(BIN)/flask --app wsgi setup
 	@PATH="$(CURDIR)/$(BIN):$$PATH"; export PATH; exec honcho start -p $(PORT) web worker
 
+# The programs that tests start should not compile the application anew each time.
+test slow faults: export PYTHONDONTWRITEBYTECODE :=
+
 test: lint servers ## Lint, install missing test servers, run the tests
-	$(BIN)/pytest -n 2 --dist load
+	$(BIN)/pytest -n $(TEST_WORKERS) --dist worksteal
 
 slow: servers ## Run the tests marked as slow
 	$(BIN)/pytest -m slow
