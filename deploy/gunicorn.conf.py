@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import signal
 import socket
 import ssl
 import struct
@@ -149,6 +150,17 @@ class Worker(ThreadWorker):
             time.sleep(min(self.nr_conns, MOST_STEPS) * STEP_SECONDS)
         super().accept(listener)
 
+    def init_signals(self):
+        """Heed signals, those too that have come since it began, as a copy of its master."""
+        super().init_signals()
+        while not self.told_before.empty():
+            if self.told_before.get() in (signal.SIGINT, signal.SIGQUIT, signal.SIGTERM):
+                sys.exit()
+
+    def handle_quit(self, sig, frame):
+        """Stop at once, without the pool of threads: what is interrupted may hold its lock."""
+        super(ThreadWorker, self).handle_quit(sig, frame)
+
     def set_accept_enabled(self, enabled):
         """Begin or cease to take connections."""
         super().set_accept_enabled(enabled)
@@ -197,6 +209,7 @@ def post_fork(server, worker):
     """Keep the worker from sharing the master's database connections."""
     from app.db import dispose_after_fork
 
+    worker.told_before = server.SIG_QUEUE
     dispose_after_fork(server.app.wsgi())
 
 

@@ -10,7 +10,7 @@ from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from http.client import HTTPResponse
 from pathlib import Path
-from subprocess import Popen
+from subprocess import Popen, run
 
 import pytest
 from flask import Flask
@@ -18,7 +18,7 @@ from flask import Flask
 from deploy import serving as deploy
 from tests.builders import OPEN, PASSWORD
 from tests.goings_on import listens, until
-from tests.processes import PROGRAMS, environment, free_port, started, wait_for
+from tests.processes import PROGRAMS, PROJECT, environment, free_port, started, wait_for
 from tests.site import ROOT, Client
 
 TOKEN = "nobody-may-read-this-1"
@@ -174,6 +174,27 @@ def test_granian_leaves_no_process_behind_when_it_is_killed(tmp_path: Path) -> N
         process.kill()
         process.wait()
         until(lambda: not listens(port))
+
+
+INTERRUPTED = """
+import runpy, signal
+from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
+
+Worker = runpy.run_path("deploy/gunicorn.conf.py")["Worker"]
+worker = Worker.__new__(Worker)
+worker.tpool, worker.cfg = ThreadPoolExecutor(1), SimpleNamespace(worker_int=lambda worker: None)
+signal.signal(signal.SIGINT, worker.handle_quit)
+with worker.tpool._shutdown_lock:
+    signal.raise_signal(signal.SIGINT)
+raise AssertionError("it goes on")
+"""
+
+
+def test_gunicorn_stops_at_once_also_where_it_was_handing_out_a_request(tmp_path: Path) -> None:
+    command = [str(PROGRAMS / "python"), "-c", INTERRUPTED]
+    done = run(command, cwd=PROJECT, env=environment(tmp_path), timeout=10, check=False)
+    assert done.returncode == 0
 
 
 @pytest.mark.parametrize("name", ["PORT", "WEB_CONCURRENCY"])
