@@ -1,14 +1,18 @@
 """The driver's connection to PostgreSQL: what needs no answer travels with the next message.
 
 A transaction begins in the message of its first statement, which also tells whose rows come next
-(`app.tenancy`), and what is put off to its end goes with the commit: each saves a round trip.
+(`app.tenancy`), and what is put off to its end goes with the commit: each saves a round trip. What
+is asked by key again and again the server keeps, as it takes longer to understand than to run.
 """
 
 from __future__ import annotations
 
 import re
+import time
+from collections import OrderedDict
 from contextlib import closing
 from functools import lru_cache
+from itertools import count
 from typing import Any, NamedTuple
 
 from psycopg2 import extensions
@@ -21,6 +25,25 @@ IDLE, FAILED, BROKEN = (
     extensions.TRANSACTION_STATUS_INERROR,
     extensions.TRANSACTION_STATUS_UNKNOWN,
 )
+MOST_KEPT, KEPT_SECONDS = 100, 60
+PARAMETER = re.compile(r"%\((.*?)\)s|%%")
+
+
+class Kept:
+    """A statement that servers keep: each connection prepares it as it comes to it.
+
+    Parameters take the types of what they are compared with, or stored in.
+    """
+
+    def __init__(self, text: str) -> None:
+        numbers: dict[str, int] = {}
+
+        def number(found: re.Match[str]) -> str:
+            name = found[1]
+            return f"${numbers.setdefault(name, len(numbers) + 1)}" if name else "%"
+
+        self.text = PARAMETER.sub(number, text)
+        self.values = f" ({', '.join(f'%({name})s' for name in numbers)})" if numbers else ""
 
 
 class Roles(NamedTuple):
@@ -49,6 +72,11 @@ class Driver(extensions.connection):
     _told: Words | None = None
     _opening = False
     _waiting = b""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._kept: OrderedDict[Kept, tuple[str, float]] = OrderedDict()
+        self._numbers = count()
 
     def begin(self) -> None:
         """Begin a transaction, along with its first statement."""
@@ -117,6 +145,25 @@ class Driver(extensions.connection):
     def doubt(self) -> None:
         """Take nothing as told: part of it was taken back."""
         self._told = None
+
+    def call(self, statement: Kept) -> str:
+        """What runs a statement that the server keeps, beside its values."""
+        name, made = self._kept.get(statement, ("", 0.0))
+        if time.monotonic() - made > KEPT_SECONDS:  # its plan was made for tables as they were then
+            name = self._prepare(statement)
+        return f"EXECUTE {name}{statement.values}"
+
+    def _prepare(self, statement: Kept) -> str:
+        given_up = self._kept.pop(statement, None)
+        if given_up is None and len(self._kept) >= MOST_KEPT:
+            _, given_up = self._kept.popitem(last=False)
+        # A name is never used again: what fails may have been prepared, or given up, or not.
+        name = f"kept_{next(self._numbers)}"
+        forgotten = f"DEALLOCATE {given_up[0]}; " if given_up else ""
+        with closing(self.cursor()) as cursor:
+            cursor.execute(f"{forgotten}PREPARE {name} AS {statement.text}")
+        self._kept[statement] = name, time.monotonic()
+        return name
 
     def _say(self, text: bytes) -> None:
         with closing(self.cursor(cursor_factory=extensions.cursor)) as cursor:

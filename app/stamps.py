@@ -91,7 +91,7 @@ def hold(relied: Iterable[Any]) -> bool:
 
 @lru_cache
 def _versions(tables: tuple[str, ...]) -> Prepared:
-    return Prepared(sa.select(*columns_of(tables)))
+    return Prepared(sa.select(*columns_of(tables)), keyed=True)
 
 
 @lru_cache

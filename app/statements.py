@@ -19,11 +19,14 @@ Process = Callable[[Any], Any]
 class Prepared:
     """A statement; from its second use on compiled for the database in use.
 
-    The first goes by SQLAlchemy, which knows statements that differ in their constants only.
+    The first goes by SQLAlchemy, which knows statements that differ in their constants only. One
+    that is `keyed` finds rows by keys or makes them: its plan is the same whatever the parameters,
+    so PostgreSQL keeps it. Each must be compared with a column, or stored in one.
     """
 
-    def __init__(self, statement: Any) -> None:
+    def __init__(self, statement: Any, *, keyed: bool = False) -> None:
         self._statement = statement
+        self._keyed = keyed
         self._compiled: dict[str, _Compiled] = {}
         self._is_used = False
 
@@ -42,12 +45,12 @@ class Prepared:
         dialect = db.engine().dialect.name
         found = self._compiled.get(dialect)
         if found is None:
-            found = self._compiled[dialect] = _Compiled(self._statement)
+            found = self._compiled[dialect] = _Compiled(self._statement, self._keyed)
         return found
 
 
 class _Compiled:
-    def __init__(self, statement: Any) -> None:
+    def __init__(self, statement: Any, keyed: bool) -> None:
         self._dialect = db.engine().dialect
         compiled: Any = statement.compile(dialect=self._dialect)
         if compiled.post_compile_params:
@@ -59,6 +62,9 @@ class _Compiled:
         self._given: list[tuple[str, Any, Process | None]] = []
         for parameter, name in compiled.bind_names.items():
             self._take(parameter, name, compiled._bind_processors.get(name))
+        # Constants belong to computed fields, where they may meet anything.
+        keyed = keyed and not self._constant and self._dialect.name == "postgresql"
+        self._kept = postgres.Kept(self._text) if keyed else None
         self._outgoing: list[tuple[int, Process]] | None = None
 
     def _take(self, parameter: Any, name: str, process: Process | None) -> None:
@@ -71,7 +77,7 @@ class _Compiled:
     def all(self, parameters: Mapping[str, Any]) -> list[Row]:
         bound = self._bound(parameters)
         with db.driver() as driver, closing(driver.cursor()) as cursor:
-            send(cursor, self._text, bound)
+            send(cursor, self._text, bound, self._kept)
             if self._outgoing is None:
                 self._outgoing = self._processors(cursor.description)
             found: list[Row] = cursor.fetchall()
@@ -80,7 +86,8 @@ class _Compiled:
     def run(self, parameters: Mapping[str, Any]) -> None:
         with db.driver() as driver, closing(driver.cursor()) as cursor:
             if isinstance(driver, postgres.Driver):
-                driver.put_off(cursor.mogrify(self._text, self._bound(parameters)))
+                said = driver.call(self._kept) if self._kept else self._text
+                driver.put_off(cursor.mogrify(said, self._bound(parameters)))
             else:
                 send(cursor, self._text, self._bound(parameters))
 
@@ -107,6 +114,6 @@ class _Compiled:
         return list(zip(*columns, strict=True))
 
 
-def send(cursor: Any, text: str, parameters: Any) -> None:
-    """Have a cursor of the driver run a statement."""
-    cursor.execute(text, parameters)
+def send(cursor: Any, text: str, parameters: Any, kept: postgres.Kept | None = None) -> None:
+    """Have a cursor of the driver run a statement, by its name where the server keeps it."""
+    cursor.execute(cursor.connection.call(kept) if kept else text, parameters)

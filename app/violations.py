@@ -23,6 +23,8 @@ class Violation:
     columns: tuple[str, ...]
 
 
+# No such table, no such column; and what the server keeps would give other types now.
+OUT_OF_DATE = ("42P01", "42703", "0A000")
 POSTGRES_KINDS = {"23505": "unique", "23503": "foreign_key", "23502": "not_null"}
 SQLITE_KINDS = {
     "SQLITE_CONSTRAINT_UNIQUE": "unique",
@@ -51,10 +53,10 @@ def gave_way(error: DBAPIError) -> bool:
     return getattr(error.orig, "pgcode", None) in ("55P03", "40P01")
 
 
-def misses_table_or_column(error: DBAPIError) -> bool:
-    """Whether a statement named a table or column that is not, or no longer, there."""
+def is_out_of_date(error: DBAPIError) -> bool:
+    """Whether a statement was made for a table or column that is not there, or is another now."""
     missing = str(error.orig).startswith(("no such table", "no such column"))
-    return getattr(error.orig, "pgcode", None) in ("42P01", "42703") or missing
+    return getattr(error.orig, "pgcode", None) in OUT_OF_DATE or missing
 
 
 def _columns_of(table: str, constraint_name: str | None) -> tuple[str, ...]:

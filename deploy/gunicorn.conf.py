@@ -12,6 +12,7 @@ import uuid
 from contextlib import suppress
 from ctypes import addressof, create_string_buffer
 from pathlib import Path
+from queue import SimpleQueue
 
 from gunicorn import util
 from gunicorn.glogging import Logger
@@ -130,6 +131,8 @@ class Worker(ThreadWorker):
     As long as one door is open, the system takes connections that nobody will answer any more.
     And what it refuses it does not write down.
     """
+
+    told_before = SimpleQueue()
 
     def handle_error(self, req, client, addr, exc):
         """Refuse what was sent."""

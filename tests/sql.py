@@ -30,9 +30,11 @@ def statements(app: Flask) -> Iterator[list[Statement]]:
         statement.parameters = parameters
         sent.append(statement)
 
-    def note_prepared(cursor: Any, text: str, parameters: Any) -> None:
+    send = prepared.send
+
+    def note_prepared(cursor: Any, text: str, parameters: Any, *kept: Any) -> None:
         note(None, cursor, text, parameters)
-        cursor.execute(text, parameters)
+        send(cursor, text, parameters, *kept)
 
     with app.app_context():
         engine = db.engine

@@ -11,7 +11,7 @@ from flask import Flask
 from psycopg2 import extensions
 from sqlalchemy.exc import DBAPIError
 
-from app import db, postgres, tenancy
+from app import create_app, db, postgres, tenancy
 from tests.builders import Caller, Cast, make_collection, make_record
 
 pytestmark = pytest.mark.parametrize("database", ["postgresql"])
@@ -22,6 +22,13 @@ MARKED = "SELECT count FROM rate_limits WHERE key = 'mark'"
 @pytest.fixture
 def within(app: Flask) -> Iterator[None]:
     with app.app_context():
+        yield
+
+
+@pytest.fixture
+def connected_anew(app: Flask) -> Iterator[None]:
+    with app.app_context():
+        db.engine().dispose()
         yield
 
 
@@ -53,15 +60,17 @@ def marked() -> Any:
     return db.connection().scalar(sa.text(MARKED))
 
 
+@pytest.mark.usefixtures("connected_anew")
 def test_a_write_takes_three_messages(cast: Cast, alice: Caller, messages: list[bytes]) -> None:
     make_collection(cast.root)
-    for _ in range(2):
+    for _ in range(3):
         make_record(alice, title="kept")
     messages.clear()
     make_record(alice, title="one more")
     begun, stored, audited = messages
     assert begun.startswith(b"BEGIN; SET LOCAL app.account_id = ")
-    assert stored.startswith(b"INSERT INTO col_posts")
+    assert b"; EXECUTE kept_" in begun
+    assert stored.startswith(b"EXECUTE kept_")
     assert audited.startswith(b"SELECT append_audit_change(")
     assert audited.endswith(b"; COMMIT")
 
@@ -148,3 +157,68 @@ def test_a_connection_that_was_left_within_a_transaction_is_returned_without_it(
     pooled.close()
     assert driver.get_transaction_status() == extensions.TRANSACTION_STATUS_IDLE
     assert marked() is None
+
+
+def kept() -> list[str]:
+    """What the server keeps for the connection at hand."""
+    known = sa.text("SELECT statement FROM pg_prepared_statements ORDER BY prepare_time")
+    return [text.partition(" AS ")[2] for text in db.connection().scalars(known)]
+
+
+def run(statement: postgres.Kept, **values: Any) -> Any:
+    with db.driver() as driver, driver.cursor() as cursor:
+        cursor.execute(driver.call(statement), values)
+        return cursor.fetchall()
+
+
+@pytest.mark.usefixtures("connected_anew")
+def test_what_is_asked_by_key_is_prepared_once_and_anew_when_it_is_old(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked = postgres.Kept("SELECT slug, name LIKE '%%x' FROM accounts WHERE id = %(id)s")
+    assert asked.text == "SELECT slug, name LIKE '%x' FROM accounts WHERE id = $1"
+    with db.transaction():
+        for _ in range(3):
+            assert run(asked, id="none") == []
+        assert kept() == [asked.text]
+        monkeypatch.setattr(postgres, "KEPT_SECONDS", -1)
+        for _ in range(3):
+            run(asked, id="none")
+        assert kept() == [asked.text]
+
+
+@pytest.mark.usefixtures("connected_anew")
+def test_a_server_keeps_no_more_than_what_came_last(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(postgres, "MOST_KEPT", 3)
+    names = ("id", "slug", "name", "version", "is_active")
+    asked = [postgres.Kept(f"TABLE accounts ORDER BY {name} LIMIT %(most)s") for name in names]
+    with db.transaction():
+        for one in [*asked, asked[-1]]:
+            run(one, most=1)
+        assert kept() == [one.text for one in asked[-3:]]
+
+
+@pytest.mark.usefixtures("within")
+def test_a_statement_that_cannot_be_prepared_leaves_nothing_behind() -> None:
+    wrong = postgres.Kept("SELECT 1 FROM no_such_table WHERE id = %(id)s")
+    for _ in range(2):
+        with pytest.raises(DBAPIError, match="no_such_table"):
+            run(wrong, id="none")
+    assert run(postgres.Kept("SELECT slug FROM accounts WHERE id = %(id)s"), id="none") == []
+
+
+def test_a_kept_statement_obeys_a_table_that_another_process_made_anew(
+    cast: Cast, alice: Caller, app: Flask
+) -> None:
+    other = Caller(create_app(app.extensions["atrium.config"]), **cast.root.headers)
+    made = make_collection(cast.root, schema=[{"name": "size", "type": "number"}])
+    path = f"records/posts/{make_record(alice, size=7)['id']}"
+    for type, size in (("text", "7"), ("boolean", True), ("number", 8)):
+        for _ in range(4):
+            assert alice.get(path).status_code == 200
+        assert other.delete(f"collections/{made['id']}").status_code == 200
+        made = make_collection(other, schema=[{"name": "size", "type": type}])
+        assert alice.get(path).status_code == 404
+        path = f"records/posts/{make_record(alice, size=size)['id']}"
+        assert alice.patch(path, {"size": size}).json["size"] == size
+        assert alice.get(path).json["size"] == size

@@ -92,7 +92,7 @@ def optimistic(view: View) -> View:
 
 
 def _check_out_of_date(error: stamps.Stale | DBAPIError) -> None:
-    if isinstance(error, DBAPIError) and not violations.misses_table_or_column(error):
+    if isinstance(error, DBAPIError) and not violations.is_out_of_date(error):
         raise error
 
 

@@ -90,7 +90,8 @@ _MEMBER = Prepared(
     .outerjoin(_IN, sa.and_(*_ITS_GROUPS))
     .outerjoin(_GROUPS, sa.and_(*_GROUP))
     .where(principals.IS_NAMED)
-    .order_by(_GROUPS.c.name)
+    .order_by(_GROUPS.c.name),
+    keyed=True,
 )
 _ROLE = len(Home._fields)
 

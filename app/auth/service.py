@@ -272,20 +272,23 @@ _USERS, _SESSIONS = (db.Base.metadata.tables[name] for name in ("users", "sessio
 _NEW_SESSION = Prepared(
     sa.insert(_SESSIONS).values(
         {c: sa.bindparam(f"_{c.name}") for c in _SESSIONS.c if c.name != "revoked_at"}
-    )
+    ),
+    keyed=True,
 )
 _CONSOLE_SESSION = Prepared(
     sa.select(_SESSIONS.c.id, _SESSIONS.c.user_id)
     .where(_SESSIONS.c.account_id == sa.bindparam("_account"), _SESSIONS.c.kind == "console")
     .where(_SESSIONS.c.token_hash == sa.bindparam("_hash"), _SESSIONS.c.revoked_at.is_(None))
-    .where(_SESSIONS.c.expires_at > sa.bindparam("_now"))
+    .where(_SESSIONS.c.expires_at > sa.bindparam("_now")),
+    keyed=True,
 )
 _NOTE_LOGIN = Prepared(
     sa.update(_USERS)
     .where(_USERS.c.account_id == sa.bindparam("_account"), _USERS.c.id == sa.bindparam("_id"))
     .where(_USERS.c.password_hash.is_not_distinct_from(sa.bindparam("_hash")), _USERS.c.is_active)
     .values(last_login=sa.bindparam("_now"), updated_at=_USERS.c.updated_at)
-    .returning(_USERS.c.id)
+    .returning(_USERS.c.id),
+    keyed=True,
 )
 
 

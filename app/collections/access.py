@@ -192,6 +192,11 @@ class Filter:
         return _is_kept(self.node)
 
     @cached_property
+    def presupposed(self) -> frozenset[str]:
+        """Fields that every record which meets it has a value of."""
+        return rules.presupposed(self.node)
+
+    @cached_property
     def is_everyones(self) -> bool:
         """Whether its SQL is kept, and is the same whoever asks."""
         return self.is_kept and not rules.about_caller(self.node)

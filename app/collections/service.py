@@ -147,7 +147,7 @@ def record_counts(rows: Sequence[Collection], most: int | None = None) -> dict[s
         found = db.connection().execute(sa.union_all(*counts)) if counts else ()
         return {row_id: count for row_id, count in found}  # noqa: C416 - rows are no pairs to mypy
     except DBAPIError as error:
-        if not violations.misses_table_or_column(error):
+        if not violations.is_out_of_date(error):
             raise
     # One of them was deleted meanwhile; which one, only asking for fewer tells.
     if len(rows) == 1:

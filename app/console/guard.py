@@ -85,7 +85,7 @@ def steady_steps(steps: Callable[[], Iterator[Step]]) -> Iterator[Step]:
 
 
 def _look_again(error: stamps.Stale | DBAPIError, view: Callable[..., Any]) -> None:
-    if isinstance(error, DBAPIError) and not violations.misses_table_or_column(error):
+    if isinstance(error, DBAPIError) and not violations.is_out_of_date(error):
         raise error
     g.pop("console_caller")
     recognise()

@@ -40,6 +40,8 @@ class Conditions:
     """What must be unchanged for the conditions to be still allowed."""
     kept: bool
     """Whether the same request finds the very same conditions again."""
+    presupposed: frozenset[str] = frozenset()
+    """Fields that every record which meets them has a value of."""
 
 
 @dataclass(frozen=True)
@@ -73,7 +75,7 @@ def parse(access: Access, parameters: Mapping[str, Sequence[str]]) -> Query:
     found: list[dict[str, Any]] = []
     conditions = conditions_of(access, parameters, OWN, found)
     one = {name: texts[-1] for name, texts in parameters.items() if texts}
-    keys = _sort(access, one.get("sort"), found)
+    keys = _sort(access, one.get("sort"), conditions.presupposed, found)
     names, expanded = shape_of(access, one.get("fields"), one.get("expand"), found)
     walk = (
         _walk(access, parameters, keys, found) if keys and not DIRECTIONS.isdisjoint(one) else None
@@ -124,7 +126,7 @@ def conditions_of(
     led_to = definitions.led_to(access.definition, text)
     stamps = {stamp for one in led_to for stamp in one.stamps}
     kept = not where and wanted.is_kept
-    return Conditions([*where, compiled.expression], bound, stamps, kept)
+    return Conditions([*where, compiled.expression], bound, stamps, kept, wanted.presupposed)
 
 
 def _filter(access: Access, text: str, found: list[dict[str, Any]]) -> accesses.Filter | None:
@@ -194,7 +196,9 @@ def _value(field: Field, text: str, found: list[dict[str, Any]]) -> Any:
         return text
 
 
-def _sort(access: Access, text: str | None, found: list[dict[str, Any]]) -> list[Key]:
+def _sort(
+    access: Access, text: str | None, present: frozenset[str], found: list[dict[str, Any]]
+) -> list[Key]:
     keys: dict[str, Key] = {}
     # A "+" that was not escaped arrives as a space.
     texts = [key for key in (text or "").split(",") if key.strip()] or [DEFAULT_SORT]
@@ -210,21 +214,22 @@ def _sort(access: Access, text: str | None, found: list[dict[str, Any]]) -> list
         elif not field.filterable:
             found.append(problem("sort", "invalid_option", f"A {field.type} cannot be sorted by."))
         else:
-            keys.setdefault(name, _key(access, name, descending=sign == "-"))
+            made = _key(access, name, descending=sign == "-", present=name in present)
+            keys.setdefault(name, made)
     # Ids are unique within an account.
     for name in ("id",) if access.caller.account_id else ("id", "account_id"):
         keys.setdefault(name, _key(access, name))
     return list(keys.values())
 
 
-def _key(access: Access, name: str, *, descending: bool = False) -> Key:
+def _key(access: Access, name: str, *, descending: bool = False, present: bool = False) -> Key:
     definition = access.definition
     column, field = definition.expressions[name], definition.columns[name]
     if isinstance(field, ComputedField):
         field = field.like
         if isinstance(column.type, sa.Text):
             column = CodePoints(column)
-    nullable = getattr(column, "nullable", True)
+    nullable = not present and getattr(column, "nullable", True)
     # Across all accounts no index serves.
     indexed = field.indexed and access.caller.account_id is not None
     return Key(name, field.rule_type, column, descending, nullable, indexed)

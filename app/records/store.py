@@ -59,8 +59,12 @@ def read_one(
     return dict(zip(definition.columns, row[:width], strict=True))
 
 
-def _one(*asked: Any) -> Prepared:
-    return Prepared(_of_id(*asked))
+def _one(
+    definition: Definition, to_show: bool, anywhere: bool, where: Any, tables: tuple[str, ...]
+) -> Prepared:
+    # What a rule asks may compare its parameters with anything.
+    keyed = where is None
+    return Prepared(_of_id(definition, to_show, anywhere, where, tables), keyed=keyed)
 
 
 def _of_id(
@@ -228,7 +232,7 @@ def lock_one(definition: Definition, account_id: str | None, record_id: str) -> 
 
 
 def _locked(definition: Definition, anywhere: bool) -> Prepared:
-    return Prepared(_of_id(definition, False, anywhere, None, ()).with_for_update())
+    return Prepared(_of_id(definition, False, anywhere, None, ()).with_for_update(), keyed=True)
 
 
 def lock_having(
@@ -254,7 +258,7 @@ def insert(definition: Definition, rows: Sequence[Row]) -> list[Row]:
 
 
 def _inserted(definition: Definition, names: tuple[str, ...]) -> Prepared:
-    return Prepared(_insertion(definition, names))
+    return Prepared(_insertion(definition, names), keyed=True)
 
 
 def _insertion(definition: Definition, names: Iterable[str]) -> Any:
@@ -283,7 +287,7 @@ def _updated(definition: Definition, names: tuple[str, ...]) -> Prepared:
     table = definition.table
     mine = (table.c.account_id == ACCOUNT, table.c.id == sa.bindparam("_id"))
     change = sa.update(table).where(*mine).values(_parameters(table, names))
-    return Prepared(change.returning(*definition.selected))
+    return Prepared(change.returning(*definition.selected), keyed=True)
 
 
 def _update_some(

@@ -47,7 +47,7 @@ To add a function, see `functions`. The tests compare both back ends over all of
 from app.rules.check import Scope, condition, value
 from app.rules.evaluate import UNKNOWN, Asker, Context, evaluate, holds
 from app.rules.explain import Clause, deciding, surely, undecided
-from app.rules.nodes import Name, Node, RuleError, Sent, Type, walk
+from app.rules.nodes import Name, Node, RuleError, Sent, Type, presupposed, walk
 from app.rules.parser import parse
 from app.rules.residual import about_caller, residual, truth
 
@@ -68,6 +68,7 @@ __all__ = [
     "evaluate",
     "holds",
     "parse",
+    "presupposed",
     "residual",
     "surely",
     "truth",

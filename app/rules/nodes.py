@@ -155,6 +155,25 @@ def walk(node: Node) -> Iterator[Node]:
         left.extend(reversed([*one.children]))
 
 
+def presupposed(condition: Node) -> frozenset[str]:
+    """Fields of which a record must have a value for a condition to hold; perhaps not all."""
+    if isinstance(condition, Junction):
+        each = [presupposed(part) for part in condition.parts]
+        return (
+            frozenset.union(*each) if condition.operator == "and" else each[0].intersection(*each)
+        )
+    values: tuple[Node, ...] = ()
+    if isinstance(condition, Comparison) and not condition.operator.startswith("!"):
+        values = (condition.left, condition.right)
+    elif isinstance(condition, Membership | IsNull):
+        is_there = condition.negated is isinstance(condition, IsNull)
+        values = (condition.value,) if is_there else ()
+    if any(one.type is Type.NULL for one in values):
+        return frozenset()
+    own = (one.path for one in values if isinstance(one, Name))
+    return frozenset(path[0] for path in own if len(path) == 1)
+
+
 def rebuilt(node: Node, change: Callable[[Node], Node]) -> Node:
     """The node with each of its parts changed."""
     changes: dict[str, Any] = {}

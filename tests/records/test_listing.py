@@ -336,6 +336,55 @@ def stably_sorted(
     return [*known, *(r for r in records if r[name] is None)]
 
 
+ABOUT_NULLS = [
+    "number > 1",
+    "number <= 1",
+    "number = 1",
+    "number != 1",
+    "number = null",
+    "number != null",
+    "number IS NULL",
+    "number IS NOT NULL",
+    "number IN [1, 2]",
+    "number NOT IN [1]",
+    "!(number > 1)",
+    "!(number IS NULL)",
+    "1 < number",
+    "number > 1 || text = 'x'",
+    "number > 1 || number < 0",
+    "number > 1 && text = 'x'",
+    "text = 'x' || number IS NOT NULL",
+    "(number > 1 && text = 'x') || (number IS NULL && text != 'x')",
+    "coalesce(number, 5) > 1",
+    "number + 1 > 2",
+    "boolean",
+    "text ~ 'x' && boolean",
+]
+
+
+@pytest.mark.parametrize("index", [False, True])
+def test_an_order_by_what_is_filtered_by_loses_nothing(
+    root: Caller, alice: Caller, index: bool
+) -> None:
+    fields = [{**one, "options": {"index": index}} for one in TYPES[:3]]
+    make_collection(root, schema=fields)
+    for number in (None, 1, 2, -1):
+        for text in (None, "x", "y"):
+            make_record(alice, number=number, text=text, boolean=text and text == "x")
+    for asked in ABOUT_NULLS:
+        found = listed(alice, filter=asked, sort="id", limit=100)
+        assert 0 < len(found) < 12, asked
+        for sort in ("number", "-number", "-text"):
+            ordered = stably_sorted(found, sort.lstrip("-"), descending=sort[0] == "-")
+            assert listed(alice, filter=asked, sort=sort, limit=100) == ordered, (asked, sort)
+            walk = {"filter": asked, "sort": sort, "limit": 2}
+            walked, cursor = list[dict[str, Any]](), ""
+            while cursor is not None:
+                page = alice.get("records/posts", query_string={**walk, "cursor": cursor}).json
+                walked, cursor = walked + page["items"], page["next_cursor"]
+            assert walked == ordered, (asked, sort)
+
+
 # --- Filters --------------------------------------------------------------------------------------
 
 MATCHES: list[tuple[str, Any, Any, list[str]]] = [
