@@ -11,9 +11,10 @@ import fcntl
 import os
 import sqlite3
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
+from io import FileIO
 from typing import Any
+from weakref import WeakSet
 
 from app.rules import sqlite as rules_on_sqlite
 
@@ -29,7 +30,8 @@ class Driver(sqlite3.Connection):
         self._patience = options.setdefault("timeout", BUSY_SECONDS)
         super().__init__(database, **options)
         file = self.execute("PRAGMA database_list").fetchone()[2]
-        self._queue = f"{file}-queue" if file else ""
+        self._queue = _queue_beside(file) if file else None
+        _all.add(self)
         self.execute("PRAGMA journal_mode = WAL")
         self.execute("PRAGMA synchronous = NORMAL")
         self.execute("PRAGMA foreign_keys = ON")
@@ -43,12 +45,32 @@ class Driver(sqlite3.Connection):
         Raises OperationalError where the database is busy for too long, counted from now.
         """
         until = time.monotonic() + self._patience
-        with _first_in(self._queue):
+        self._queue_up(fcntl.LOCK_EX)
+        try:
             self.execute("PRAGMA busy_timeout = 0")
             try:
                 self._begin_by(until)
             finally:
                 self.execute(f"PRAGMA busy_timeout = {int(self._patience * 1000)}")
+        finally:
+            self._queue_up(fcntl.LOCK_UN)
+
+    def close(self) -> None:
+        """Let go of the database."""
+        super().close()
+        self.leave_queue()
+
+    def leave_queue(self) -> None:
+        """Have no place in the queue any more."""
+        queue, self._queue = self._queue, None
+        if queue:
+            queue.close()
+
+    def _queue_up(self, operation: int) -> None:
+        # Let go in words, as a process that was forked meanwhile has the file open, too.
+        if self._queue:
+            with suppress(OSError):
+                fcntl.flock(self._queue, operation)
 
     def _begin_by(self, until: float) -> None:
         pause, longest = PAUSES
@@ -72,20 +94,20 @@ def _make(database: str) -> None:
             os.close(os.open(database, os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
 
 
-@contextmanager
-def _first_in(queue: str) -> Iterator[None]:
-    """Inside, nobody else is first. Where there can be no such file, nobody waits for anybody."""
+def _queue_beside(database: str) -> FileIO | None:
     # Never the database itself: SQLite's own locks are lost when any descriptor of it is closed.
-    try:
-        place = os.open(queue, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
-    except OSError:
-        yield
-        return
-    try:
-        with suppress(OSError):
-            fcntl.flock(place, fcntl.LOCK_EX)
-        yield
-    finally:
-        with suppress(OSError):  # said, as a process that was forked meanwhile has it open, too
-            fcntl.flock(place, fcntl.LOCK_UN)
-        os.close(place)
+    # Where there can be no such file, nobody waits for anybody.
+    with suppress(OSError):
+        place = os.open(f"{database}-queue", os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+        return FileIO(place, "r+")
+    return None
+
+
+def _leave_queues() -> None:
+    # Their places are those of the parent, who would be waited for as long as the child lives.
+    for one in list(_all):
+        one.leave_queue()
+
+
+_all: WeakSet[Driver] = WeakSet()
+os.register_at_fork(after_in_child=_leave_queues)
