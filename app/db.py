@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from datetime import datetime
-from typing import Any
+from typing import Any, TypeGuard
 
 import psycopg2
 import sqlalchemy as sa
@@ -56,24 +56,42 @@ class Base(DeclarativeBase):
     )
 
 
+class _Work:
+    """A transaction, from its beginning until it is committed or taken back."""
+
+    def __init__(self, pooled: Any) -> None:
+        self.pooled = pooled
+        """The pool's hold on its connection."""
+        self.bound: Connection | None = None
+        """The same as SQLAlchemy's, once that has a part in it."""
+        self.is_open = True
+        """Whether more may be done in it; else it waits for its commit."""
+        self.on_commit: list[Callable[[], None]] = []
+        self.before_commit: dict[tuple[bool, Callable[[list[Any]], None]], list[Any]] = {}
+        self.notes: dict[str, Any] = {}
+
+
 class _Session(BoundSession):
     """The ORM's session: in a transaction on its connection, else on one of its own."""
 
+    work: _Work | None = None
+    """The transaction that has begun and is not over."""
+    holds_commits = False
+
     def get_bind(self, *about: Any, **options: Any) -> Any:
-        pooled = self.info.get("pooled")
-        if pooled is None:
+        work = self.work
+        if work is None:
             return super().get_bind(*about, **options)
-        if "bound" not in self.info:
-            self.info["bound"] = Connection(engine(), connection=pooled)
-        return self.info["bound"]
+        if work.bound is None:
+            work.bound = Connection(engine(), connection=work.pooled)
+        return work.bound
 
     def close(self) -> None:
         try:
             super().close()
         finally:
             # Where the framework fails to forget this session, the next one must not inherit these.
-            for what in ("held", "holds_commits"):
-                self.info.pop(what, None)
+            self.holds_commits = False
             _give_back(self)
 
 
@@ -261,15 +279,24 @@ def _used() -> Any:
     session = _session()
     if session is None:
         return None
-    found = session.info.get("bound") or session.info.get("pooled")
-    return found or (session.connection() if session.in_transaction() else None)
+    if session.work is not None:
+        return session.work.bound or session.work.pooled
+    return session.connection() if session.in_transaction() else None
 
 
-def _session() -> Session | None:
+def _session() -> _Session | None:
     """The session of this context, if it has one."""
     registry: Any = db.session.registry
-    found: Session | None = registry.registry.get(registry.scopefunc())
+    found: _Session | None = registry.registry.get(registry.scopefunc())
     return found
+
+
+def _open_work() -> _Work:
+    session = _session()
+    work = session.work if session else None
+    if not _is_open(work):
+        raise LookupError("no transaction is open")
+    return work
 
 
 def _as_of_sqlalchemy(error: Any, connection: Any = None, driver: Any = None) -> DBAPIError:
@@ -294,7 +321,11 @@ def _as_unavailable(error: ReadOnlySqlTransaction) -> DBAPIError:
 def in_transaction() -> bool:
     """Whether a `transaction()` is open in this context."""
     session = _session()
-    return session is not None and bool(session.info.get("in_transaction"))
+    return session is not None and _is_open(session.work)
+
+
+def _is_open(work: _Work | None) -> TypeGuard[_Work]:
+    return work is not None and work.is_open
 
 
 _refusal: ContextVar[Exception | None] = ContextVar("refusal", default=None)
@@ -313,36 +344,34 @@ def refusing(error: Exception) -> Iterator[None]:
 @contextmanager
 def transaction(*, changes_schema: bool = False) -> Iterator[Session]:
     """One unit of work: commits at its end, rolls back on any error; inner ones join the outer."""
-    session, refusal = db.session(), _refusal.get()
+    session: Any = db.session()
+    refusal = _refusal.get()
     if refusal is not None:
         raise refusal
-    if session.info.get("in_transaction"):
+    if in_transaction():
         yield session
         return
     _commit_held(session)
     session.rollback()  # ends autocommit reads, and expires what they loaded
-    session.info["in_transaction"], session.info["on_commit"] = True, []
-    session.info["before_commit"], session.info["notes"] = {}, {}
+    session.work = work = _Work(_pooled())
     try:
-        _begin(session, changes_schema)
+        _begin(session, work, changes_schema)
         yield session
         session.flush()
-        for (_, work), items in sorted(session.info["before_commit"].items(), key=_is_last):
+        for (_, todo), items in sorted(work.before_commit.items(), key=_is_last):
             if items:
-                work(items)
+                todo(items)
         if changes_schema:
             _check_foreign_keys(session)
-        if session.info.get("holds_commits"):
+        if session.holds_commits:
             _catch_up()
-        session.info["held"] = True
     except BaseException:
-        session.info["held"] = False
         with suppress(SQLAlchemyError):  # its connection is lost: that is not what went wrong here
             _give_back(session)
         raise
     finally:
-        session.info["in_transaction"] = False
-    if not session.info.get("holds_commits"):
+        work.is_open = False
+    if not session.holds_commits:
         _commit_held(session)
 
 
@@ -366,31 +395,29 @@ def _catch_up() -> None:
             found.catch_up()
 
 
-def _commit_held(session: Session) -> None:
-    if session.info.pop("held", False):
-        try:
-            _commit(session)
-        finally:
-            _give_back(session)
-        for callback in session.info["on_commit"]:
-            callback()
+def _commit_held(session: _Session) -> None:
+    work = session.work
+    if work is None:
+        return
+    try:
+        if session.in_transaction():
+            session.commit()
+        with driver() as found:
+            found.commit()  # nothing, where the session had a part in it
+    finally:
+        _give_back(session)
+    for callback in work.on_commit:
+        callback()
 
 
-def _commit(session: Session) -> None:
-    if session.in_transaction():
-        session.commit()
-    with driver() as found:
-        found.commit()  # nothing, where the session had a part in it
-
-
-def _give_back(session: Session) -> None:
+def _give_back(session: _Session) -> None:
     """Let go of a transaction's connection; what is not committed by then is rolled back."""
-    pooled, bound = session.info.pop("pooled", None), session.info.pop("bound", None)
+    work, session.work = session.work, None
     try:
         session.rollback()
     finally:
-        if pooled is not None:
-            (bound or pooled).close()
+        if work is not None:
+            (work.bound or work.pooled).close()
 
 
 def hold_commits(*, hold: bool = True) -> None:
@@ -398,14 +425,15 @@ def hold_commits(*, hold: bool = True) -> None:
 
     It is done but for that, and still rolls back by itself where it fails.
     """
-    db.session().info["holds_commits"] = hold
+    session: Any = db.session()
+    session.holds_commits = hold
 
 
 @contextmanager
 def held_transaction() -> Iterator[None]:
     """Something more in the transaction that waits for its commit, else in one of its own."""
-    session = db.session()
-    if not session.info.get("held"):
+    session = _session()
+    if session is None or not _waits(session.work):
         with transaction():
             yield
         return
@@ -418,15 +446,20 @@ def held_transaction() -> Iterator[None]:
 
 def drop_held() -> None:
     """Roll back what waits for its commit."""
-    session = db.session()
-    if session.info.pop("held", False):
+    session = _session()
+    if session is not None and _waits(session.work):
         _give_back(session)
+
+
+def _waits(work: _Work | None) -> bool:
+    """Whether a transaction waits for its commit."""
+    return work is not None and not work.is_open
 
 
 @contextmanager
 def savepoint() -> Iterator[None]:
     """A part of the open transaction that may fail without the rest of it."""
-    waiting = db.session().info["before_commit"]
+    waiting = _open_work().before_commit
     kept = {work: len(items) for work, items in waiting.items()}
     try:
         with db.session.begin_nested():
@@ -440,7 +473,7 @@ def savepoint() -> Iterator[None]:
 
 def on_commit(callback: Callable[[], None]) -> None:
     """Call back after the open transaction commits; never when it rolls back."""
-    callbacks = db.session().info["on_commit"]
+    callbacks = _open_work().on_commit
     if callback not in callbacks:
         callbacks.append(callback)
 
@@ -450,7 +483,7 @@ def before_commit(work: Callable[[list[Any]], None], *items: Any, last: bool = F
 
     Of all such work, what is `last` comes last.
     """
-    db.session().info["before_commit"].setdefault((last, work), []).extend(items)
+    _open_work().before_commit.setdefault((last, work), []).extend(items)
 
 
 def _is_last(entry: Any) -> bool:
@@ -459,16 +492,14 @@ def _is_last(entry: Any) -> bool:
 
 def notes() -> dict[str, Any]:
     """What features remember for as long as the open transaction lasts."""
-    found: dict[str, Any] = db.session().info["notes"]
-    return found
+    return _open_work().notes
 
 
-def _begin(session: Session, changes_schema: bool) -> None:
-    session.info["pooled"] = pooled = _pooled()
+def _begin(session: Session, work: _Work, changes_schema: bool) -> None:
     with driver() as found:
         if changes_schema and engine().dialect.name == "sqlite":
             # Tables are rebuilt to alter them; only out here can the checks be turned off.
-            pooled.info["unchecked"] = True
+            work.pooled.info["unchecked"] = True
             found.execute("PRAGMA foreign_keys = OFF")
         found.begin()
     if changes_schema and engine().dialect.name == "postgresql":
@@ -487,5 +518,5 @@ def _check_foreign_keys(session: Session) -> None:
 
 @sa.event.listens_for(Session, "before_flush")
 def _refuse_stray_writes(session: Session, context: Any, instances: Any) -> None:
-    if not session.info.get("in_transaction"):
+    if not _is_open(getattr(session, "work", None)):
         raise RuntimeError("a write outside transaction()")

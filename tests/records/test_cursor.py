@@ -332,4 +332,4 @@ def test_a_page_is_one_statement(root: Caller, alice: Caller) -> None:
             walked(alice, cursor=way, **query)
         assert [one.split()[0] for one in sent] == ["SELECT"]
     with alice.app.app_context():
-        assert db.db.session.info.get("in_transaction") is not True
+        assert not db.in_transaction()
