@@ -147,7 +147,7 @@ def _limiter_for(redis_url: str) -> FixedWindowRateLimiter:
 def _counts(number: int) -> Prepared:
     mine = sa.or_(*(Counter.key == sa.bindparam(f"key{i}") for i in range(number)))
     alive = Counter.expires_at > sa.bindparam("now")
-    return Prepared(sa.select(Counter.key, Counter.count).where(mine, alive))
+    return Prepared(sa.select(Counter.key, Counter.count).where(mine, alive), keyed=True)
 
 
 class SqlStorage(Storage):

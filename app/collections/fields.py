@@ -76,12 +76,12 @@ class Field:
         """The JSON form of a stored value that is not null."""
         return value
 
-    @property
+    @cached_property
     def is_plain(self) -> bool:
         """Whether JSON has stored values as they are."""
         return type(self).shown is Field.shown
 
-    @property
+    @cached_property
     def plain_type(self) -> Any:
         """The type of those that JSON has as they are, where it depends."""
         return None
@@ -265,7 +265,7 @@ class BooleanField(Field):
         """SQLite stores 0 and 1."""
         return bool(value)
 
-    @property
+    @cached_property
     def plain_type(self) -> Any:
         """What PostgreSQL gives."""
         return bool
@@ -294,7 +294,7 @@ class DatetimeField(Field):
         """The one format, in which SQLite keeps it, too."""
         return value if isinstance(value, str) else clock.iso(value)
 
-    @property
+    @cached_property
     def plain_type(self) -> Any:
         """What SQLite keeps."""
         return str
@@ -437,7 +437,7 @@ class ComputedField(Field):
         """As the type of the value shows it."""
         return self.like.shown(value)
 
-    @property
+    @cached_property
     def plain_type(self) -> Any:
         """As the type of the value has it."""
         return self.like.plain_type
