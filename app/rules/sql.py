@@ -204,7 +204,9 @@ class _Builder:
         return left.bool_op(operator)(right)
 
     def membership(self, node: Membership) -> Expression:
-        found = self.value(node.value).in_([self.value(item) for item in node.items])
+        found: Expression = sa.false()  # of an empty list the toolkit makes a parameter of any name
+        if node.items:
+            found = self.value(node.value).in_([self.value(item) for item in node.items])
         return found.is_not(sa.true()) if node.negated else found
 
     def is_null(self, node: IsNull) -> Expression:

@@ -89,6 +89,18 @@ def test_sql_and_python_agree_on_everything_there_is(backend: Backend) -> None:
     check_agreement(backend, with_everything(), table, generator.asker(dice), generator.row(dice))
 
 
+@pytest.mark.parametrize("items", ["", "1", "1, m", "null"])
+@pytest.mark.parametrize("operator", ["IN", "NOT IN"])
+def test_a_list_may_stand_at_any_depth(backend: Backend, operator: str, items: str) -> None:
+    dice, texts = Random(0), []
+    for above in range(12):
+        for below in range(8, 12):
+            number = f"{'abs(' * below}n{')' * below}"
+            texts.append(f"{'if(' * above}{number} {operator} ({items}){', b, c)' * above}")
+    table = [generator.row(dice) for _ in range(6)]
+    check_agreement(backend, texts, table, generator.asker(dice), generator.row(dice))
+
+
 @settings(max_examples=100, derandomize=True, **LAW)
 @given(BATCHES)
 def test_sql_and_python_agree(backend: Backend, batch: Any) -> None:
