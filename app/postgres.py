@@ -7,6 +7,7 @@ is asked by key again and again the server keeps, as it takes longer to understa
 
 from __future__ import annotations
 
+import math
 import re
 import time
 from collections import OrderedDict
@@ -26,6 +27,7 @@ IDLE, FAILED, BROKEN = (
     extensions.TRANSACTION_STATUS_UNKNOWN,
 )
 MOST_KEPT, KEPT_SECONDS = 100, 60
+UNKNOWN = "", -math.inf  # older than any clock, which may have begun with the machine
 PARAMETER = re.compile(r"%\((.*?)\)s|%%")
 
 
@@ -148,7 +150,7 @@ class Driver(extensions.connection):
 
     def call(self, statement: Kept) -> str:
         """What runs a statement that the server keeps, beside its values."""
-        name, made = self._kept.get(statement, ("", 0.0))
+        name, made = self._kept.get(statement, UNKNOWN)
         if time.monotonic() - made > KEPT_SECONDS:  # its plan was made for tables as they were then
             name = self._prepare(statement)
         return f"EXECUTE {name}{statement.values}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -185,6 +186,14 @@ def test_what_is_asked_by_key_is_prepared_once_and_anew_when_it_is_old(
         for _ in range(3):
             run(asked, id="none")
         assert kept() == [asked.text]
+
+
+@pytest.mark.usefixtures("connected_anew")
+def test_what_is_asked_by_key_is_prepared_also_where_the_machine_has_just_begun(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(postgres, "time", SimpleNamespace(monotonic=lambda: 1.0))
+    assert run(postgres.Kept("SELECT slug FROM accounts WHERE id = %(id)s"), id="none") == []
 
 
 @pytest.mark.usefixtures("connected_anew")
