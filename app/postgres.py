@@ -155,6 +155,11 @@ class Driver(extensions.connection):
             name = self._prepare(statement)
         return f"EXECUTE {name}{statement.values}"
 
+    def give_up_kept(self) -> None:
+        """Prepare anew whatever comes next: tables may be others now."""
+        for statement, (name, _) in self._kept.items():
+            self._kept[statement] = name, -math.inf
+
     def _prepare(self, statement: Kept) -> str:
         given_up = self._kept.pop(statement, None)
         if given_up is None and len(self._kept) >= MOST_KEPT:

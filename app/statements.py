@@ -10,6 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from typing import Any
 
+import psycopg2
+
 from app import db, postgres
 
 Row = tuple[Any, ...]
@@ -116,4 +118,14 @@ class _Compiled:
 
 def send(cursor: Any, text: str, parameters: Any, kept: postgres.Kept | None = None) -> None:
     """Have a cursor of the driver run a statement, by its name where the server keeps it."""
-    cursor.execute(cursor.connection.call(kept) if kept else text, parameters)
+    if kept is None:
+        cursor.execute(text, parameters)
+        return
+    driver: postgres.Driver = cursor.connection
+    try:
+        cursor.execute(driver.call(kept), parameters)
+    except (psycopg2.NotSupportedError, psycopg2.ProgrammingError):
+        driver.give_up_kept()
+        if driver.get_transaction_status() != postgres.IDLE:
+            raise
+        cursor.execute(driver.call(kept), parameters)

@@ -13,6 +13,7 @@ from psycopg2 import extensions
 from sqlalchemy.exc import DBAPIError
 
 from app import create_app, db, postgres, tenancy
+from app.statements import Prepared
 from tests.builders import Caller, Cast, make_collection, make_record
 
 pytestmark = pytest.mark.parametrize("database", ["postgresql"])
@@ -231,3 +232,25 @@ def test_a_kept_statement_obeys_a_table_that_another_process_made_anew(
         path = f"records/posts/{make_record(alice, size=size)['id']}"
         assert alice.patch(path, {"size": size}).json["size"] == size
         assert alice.get(path).json["size"] == size
+
+
+@pytest.mark.usefixtures("connected_anew")
+def test_a_kept_statement_obeys_a_column_that_is_of_another_type_now() -> None:
+    table = sa.table("shifting", sa.column("id"), sa.column("size"))
+    found = sa.select(table.c.size).where(table.c.id == sa.bindparam("_id"))
+    asked, also = Prepared(found, keyed=True), Prepared(found.limit(1), keyed=True)
+    with tenancy.as_owner():
+        change = db.connection().exec_driver_sql
+        change("CREATE TEMPORARY TABLE shifting (id int, size int)")
+        change("INSERT INTO shifting VALUES (1, 7)")
+        for type, size in (("bigint", 7), ("text", "7")):
+            for one in (asked, asked, also, also):
+                one.all({"_id": 1})
+            change(f"ALTER TABLE shifting ALTER size TYPE {type}")
+            assert asked.all({"_id": 1}) == [(size,)]
+        change("ALTER TABLE shifting ALTER size TYPE bigint USING size::bigint")
+        with pytest.raises(DBAPIError, match="must not change"), db.transaction():
+            asked.all({"_id": 1})
+        with db.transaction():  # that it is tried again helps, at once
+            assert asked.all({"_id": 1}) == also.all({"_id": 1}) == [(7,)]
+        db.connection().exec_driver_sql("DROP TABLE shifting")
