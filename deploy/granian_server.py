@@ -4,7 +4,6 @@ PORT, SERVICE_ENV and WEB_CONCURRENCY adjust it as they do gunicorn. docs/deploy
 """
 
 import ctypes
-import shutil
 import signal
 import sys
 from collections.abc import Callable, Iterable
@@ -55,25 +54,22 @@ def load(target: str) -> Callable[..., Iterable[bytes]]:
 def main(application: str = "wsgi:app") -> None:
     """Serve until a signal says to stop."""
     port, processes = serving.port(), serving.processes()
-    counts = serving.count_together()
-    try:
-        Granian(
-            application,
-            address=serving.host(),
-            port=port,
-            interface=Interfaces.WSGI,
-            http=HTTPModes.http1,
-            websockets=False,
-            workers=processes,
-            blocking_threads=serving.THREADS,
-            backpressure=WAITING,
-            respawn_failed_workers=True,
-            workers_kill_timeout=serving.GRACEFUL_SECONDS,
-            log_level=LogLevels.warning,
-            log_dictconfig=LOGGING,
-        ).serve(target_loader=load)
-    finally:
-        shutil.rmtree(counts, ignore_errors=True)
+    serving.count_together()
+    Granian(
+        application,
+        address=serving.host(),
+        port=port,
+        interface=Interfaces.WSGI,
+        http=HTTPModes.http1,
+        websockets=False,
+        workers=processes,
+        blocking_threads=serving.THREADS,
+        backpressure=WAITING,
+        respawn_failed_workers=True,
+        workers_kill_timeout=serving.GRACEFUL_SECONDS,
+        log_level=LogLevels.warning,
+        log_dictconfig=LOGGING,
+    ).serve(target_loader=load)
 
 
 if __name__ == "__main__":

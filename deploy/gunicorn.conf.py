@@ -217,5 +217,5 @@ def post_fork(server, worker):
 
 
 def on_exit(server):
-    """Leave no counts behind."""
+    """Leave no counts behind, a daemon's neither, which is a copy of the process that began."""
     shutil.rmtree(_counts, ignore_errors=True)

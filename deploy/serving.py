@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import atexit
 import ctypes
 import json
 import logging
 import os
+import shutil
 import sys
 import tempfile
 import traceback
 from contextlib import suppress
 from datetime import UTC, datetime
+from functools import cache
 from pathlib import Path
 
 THREADS = 4
@@ -48,11 +51,18 @@ def in_memory() -> Path | None:
     return shared if shared.is_dir() else None
 
 
+@cache  # settings that are loaded anew leave it where it is
 def count_together() -> str:
     """Have all processes count what they answer in files of one folder, which goes with them."""
     folder = tempfile.mkdtemp(prefix="atrium-metrics-", dir=in_memory())
     os.environ["PROMETHEUS_MULTIPROC_DIR"] = folder
+    atexit.register(_remove, folder, os.getpid())
     return folder
+
+
+def _remove(folder: str, made_by: int) -> None:
+    if os.getpid() == made_by:  # and no copy of it, such as a worker
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def share_freed_memory() -> None:

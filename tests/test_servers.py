@@ -197,6 +197,29 @@ def test_gunicorn_stops_at_once_also_where_it_was_handing_out_a_request(tmp_path
     assert done.returncode == 0
 
 
+RELOADED = """
+import os, runpy, sys
+
+first, again = (runpy.run_path("deploy/gunicorn.conf.py")["_counts"] for _ in range(2))
+assert first == again
+if os.fork() == 0:
+    sys.exit()
+os.wait()
+assert os.path.isdir(first)
+sys.exit(first)
+"""
+
+
+def test_gunicorn_leaves_no_counts_behind_where_it_is_reloaded_or_never_serves(
+    tmp_path: Path,
+) -> None:
+    command = [str(PROGRAMS / "python"), "-c", RELOADED]
+    done = run(command, cwd=PROJECT, env=environment(tmp_path), capture_output=True, check=False)
+    folder = Path(done.stderr.decode().strip())
+    assert folder.name.startswith("atrium-metrics-")
+    assert not folder.exists()
+
+
 @pytest.mark.parametrize("name", ["PORT", "WEB_CONCURRENCY"])
 @pytest.mark.parametrize("text", ["0", "99999999", "-1", "1.5", "eight"])
 def test_a_number_that_is_none_is_told(
