@@ -4,6 +4,7 @@ PORT, SERVICE_ENV and WEB_CONCURRENCY adjust it as they do gunicorn. docs/deploy
 """
 
 import ctypes
+import os
 import signal
 import sys
 from collections.abc import Callable, Iterable
@@ -46,6 +47,7 @@ def load(target: str) -> Callable[..., Iterable[bytes]]:
     """The application that a name such as `wsgi:app` stands for, in the process that serves it."""
     if sys.platform == "linux":  # or a process whose parent was killed would keep the port
         ctypes.CDLL(None).prctl(SET_PARENT_DEATH_SIGNAL, signal.SIGKILL)
+    os.setpgrp()  # a terminal's Ctrl-C is the parent's: told twice, a process at work does not end
     serving.share_freed_memory()
     module, _, name = target.partition(":")
     return bounded(getattr(import_module(module), name))

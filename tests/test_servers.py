@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import socket
 import sqlite3
+import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from http.client import HTTPResponse
 from pathlib import Path
 from subprocess import Popen, run
+from urllib.request import urlopen
 
 import pytest
 from flask import Flask
@@ -174,6 +179,32 @@ def test_granian_leaves_no_process_behind_when_it_is_killed(tmp_path: Path) -> N
         process.kill()
         process.wait()
         until(lambda: not listens(port))
+
+
+AT_WORK = """
+import time
+
+def serve(environ, start_response):
+    time.sleep(float(environ["QUERY_STRING"] or 0))
+    start_response("200 OK", [])
+    return [b"done"]
+"""
+
+
+def test_granian_ends_with_the_requests_at_hand_when_its_terminal_interrupts_it(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "at_work.py").write_text(AT_WORK)
+    port, log = free_port(), tmp_path / "log"
+    command = [*SERVERS["granian"][:1], "-m", "deploy.granian_server", "at_work:serve"]
+    env = environment(tmp_path, PORT=str(port), PYTHONPATH=f"{PROJECT}:{tmp_path}")
+    with started(command, env, log) as process, ThreadPoolExecutor() as pool:
+        wait_for(f"http://127.0.0.1:{port}/", log)
+        asked = [pool.submit(urlopen, f"http://127.0.0.1:{port}/?1", timeout=9) for _ in range(4)]
+        time.sleep(0.3)
+        os.killpg(process.pid, signal.SIGINT)
+        assert [one.result().read() for one in asked] == [b"done"] * 4
+        assert process.wait(5) == 0
 
 
 INTERRUPTED = """
