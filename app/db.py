@@ -39,6 +39,7 @@ SILENCE = {
     "keepalives_count": 3,
     "tcp_user_timeout": 25_000,
 }
+UNUSABLE = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 POSTGRES_OPTIONS = "-c timezone=UTC -c default_transaction_isolation=read\\ committed"
 
 
@@ -187,8 +188,7 @@ def init_app(app: Flask, settings: config.Config) -> None:
     db.init_app(app)
     with app.app_context():
         db.session.session_factory.configure(expire_on_commit=False)
-        prepare = _prepare_sqlite if db.engine.dialect.name == "sqlite" else _prepare_postgres
-        prepare(db.engine)
+        _prepare(db.engine)
         if db.engine.dialect.name == "postgresql" and settings.row_security_enabled:
             row_security.enforce(db.engine)
         app.extensions["atrium.engine"] = db.engine
@@ -215,19 +215,20 @@ def dispose_after_fork(app: Flask) -> None:
         db.engine.dispose(close=False)
 
 
-def _prepare_sqlite(engine: sa.Engine) -> None:
+def _prepare(engine: sa.Engine) -> None:
+    @sa.event.listens_for(engine, "handle_error", retval=True)
+    def handle(context: Any) -> Exception | None:
+        original = context.original_exception
+        return _as_unavailable(original) if _is_unusable(original) else None
+
+    if engine.dialect.name != "sqlite":
+        return
+
     @sa.event.listens_for(engine, "checkin")
     def restore_foreign_keys(connection: sqlite3.Connection | None, record: Any) -> None:
         # Never without need: the pragma has SQLite prepare every kept statement anew.
         if connection is not None and record.info.pop("unchecked", False):
             connection.execute("PRAGMA foreign_keys = ON")
-
-
-def _prepare_postgres(engine: sa.Engine) -> None:
-    @sa.event.listens_for(engine, "handle_error", retval=True)
-    def handle(context: Any) -> Exception | None:
-        original = context.original_exception
-        return _as_unavailable(original) if isinstance(original, ReadOnlySqlTransaction) else None
 
 
 def engine() -> sa.Engine:
@@ -300,7 +301,7 @@ def _open_work() -> _Work:
 
 
 def _as_of_sqlalchemy(error: Any, connection: Any = None, driver: Any = None) -> DBAPIError:
-    if isinstance(error, ReadOnlySqlTransaction):
+    if _is_unusable(error):
         return _as_unavailable(error)
     dialect = engine().dialect
     base: Any = dialect.loaded_dbapi.Error
@@ -313,8 +314,14 @@ def _as_of_sqlalchemy(error: Any, connection: Any = None, driver: Any = None) ->
     return told
 
 
-def _as_unavailable(error: ReadOnlySqlTransaction) -> DBAPIError:
-    # A server that only reads for now: to the driver it is a fault of ours.
+def _is_unusable(error: Any) -> bool:
+    # A server that only reads for now, or a file that is none or damaged: to drivers that is
+    # something else.
+    code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+    return isinstance(error, ReadOnlySqlTransaction) or code in UNUSABLE
+
+
+def _as_unavailable(error: Any) -> DBAPIError:
     return OperationalError(None, None, error)
 
 

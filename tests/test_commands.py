@@ -28,26 +28,38 @@ def run(app: Flask, *command: str) -> Result:
     return result
 
 
-@pytest.mark.parametrize(
-    "command",
-    [
-        ["setup"],
-        ["db", "upgrade"],
-        ["db", "current"],
-        ["audit", "verify"],
-        ["audit", "checkpoints"],
-        ["reencrypt"],
-        ["isolation-check"],
-        ["create-superadmin", "a@system.example", "--password", PASSWORD],
-        ["restore", __file__],
-    ],
-)
+COMMANDS = [
+    ["setup"],
+    ["db", "upgrade"],
+    ["db", "current"],
+    ["audit", "verify"],
+    ["audit", "checkpoints"],
+    ["reencrypt"],
+    ["isolation-check"],
+    ["create-superadmin", "a@system.example", "--password", PASSWORD],
+    ["restore", __file__],
+]
+
+
+@pytest.mark.parametrize("command", COMMANDS)
 def test_while_the_database_is_away(without_database: Flask, command: list[str]) -> None:
     told = run(without_database, *command)
     assert told.exit_code == 1
     assert "Error: The database cannot be used: " in told.output
     assert "Connection refused" in told.output
     assert "doctor" in told.output
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_where_the_database_is_another_file(tmp_path: Path, command: list[str]) -> None:
+    app = create_app(settings_for("sqlite", tmp_path))
+    (tmp_path / "atrium.db").write_text("a diary, and no database")
+    told = run(app, *command)
+    assert told.exit_code == 1
+    assert "Error: The database cannot be used: file is not a database" in told.output
+    assert app.test_client().get("/ready").status_code == 503
+    signing_in = {"account": "acme", "email": "a@acme.example", "password": PASSWORD}
+    assert app.test_client().post("/api/v1/auth/login", json=signing_in).status_code == 503
 
 
 def test_where_nothing_can_be_written(without_database: Flask, tmp_path: Path) -> None:
