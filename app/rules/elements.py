@@ -67,6 +67,23 @@ class Midnight(FunctionElement[Any]):
         super().__init__(day)
 
 
+class Nothing(FunctionElement[Any]):
+    """Null, to ask what a column holds: SQLite 3.40 takes `IS NULL` in RETURNING for never true."""
+
+    inherit_cache = True
+    name = "atrium_nothing"
+
+
+@compiles(Nothing)
+def _nothing(element: Nothing, compiler: Any, **options: Any) -> str:
+    return "NULL"
+
+
+@compiles(Nothing, "sqlite")
+def _sqlite_nothing(element: Nothing, compiler: Any, **options: Any) -> str:
+    return "(SELECT NULL)"
+
+
 def _parts(element: FunctionElement[Any], compiler: Any, options: Mapping[str, Any]) -> list[str]:
     return [f"({compiler.process(clause, **options)})" for clause in element.clauses]
 

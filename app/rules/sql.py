@@ -23,6 +23,7 @@ from app.rules.elements import (
     Matches,
     Midnight,
     Nested,
+    Nothing,
     Parameter,
 )
 from app.rules.evaluate import Asker
@@ -49,6 +50,7 @@ from app.rules.parser import CALLER
 ARITHMETIC = {"+": "add", "-": "subtract", "*": "multiply", "/": "divide", "%": "remainder"}
 # What both databases have and mean alike; the rest are functions of ours, `atrium_<name>`.
 NATIVE = ("length",)
+NULL: Expression = sa.null()
 MOST_ARGUMENTS = 64  # some builds of SQLite take no more than 100
 
 
@@ -101,14 +103,15 @@ def condition(
 
 def value(node: Node, columns: Columns, room: int = ROOM) -> Compiled:
     """A checked expression as a column; conditions as true or false."""
-    return _compiled(_builder(node, columns, None, room).value(node), node)
+    return _compiled(_builder(node, columns, None, room, Nothing()).value(node), node)
 
 
-def _builder(node: Node, columns: Columns, callers: Callers | None, room: int) -> _Builder:
-    plain = _Builder(columns, callers, {})
-    return _Builder(
-        columns, callers, {id(part): plain.evaluated(part) for part in cuts(node, room)}
-    )
+def _builder(
+    node: Node, columns: Columns, callers: Callers | None, room: int, nothing: Expression = NULL
+) -> _Builder:
+    plain = _Builder(columns, callers, {}, nothing)
+    known = {id(part): plain.evaluated(part) for part in cuts(node, room)}
+    return _Builder(columns, callers, known, nothing)
 
 
 def _compiled(expression: Expression, node: Node) -> Compiled:
@@ -118,11 +121,16 @@ def _compiled(expression: Expression, node: Node) -> Compiled:
 
 class _Builder:
     def __init__(
-        self, columns: Columns, callers: Callers | None, known: dict[int, Expression]
+        self,
+        columns: Columns,
+        callers: Callers | None,
+        known: dict[int, Expression],
+        nothing: Expression,
     ) -> None:
         self.columns = columns
         self.callers = callers
         self.known = known  # by the ids of their nodes
+        self.nothing = nothing
         self.types = columns.types
 
     def condition(self, node: Node) -> Expression:
@@ -141,7 +149,7 @@ class _Builder:
 
     def nested(self, node: Node) -> Nested:
         """The expression in layers, as the toolkit cannot compile one of any depth."""
-        layered = _Builder(self.columns, self.callers, {})
+        layered = _Builder(self.columns, self.callers, {}, self.nothing)
         layers: list[Expression] = []
         for part in layers_of(node):
             layers.append(layered.condition(part))
@@ -211,7 +219,7 @@ class _Builder:
 
     def is_null(self, node: IsNull) -> Expression:
         tested = self.value(node.value)
-        return tested.is_not(sa.null()) if node.negated else tested.is_(sa.null())
+        return tested.is_not(self.nothing) if node.negated else tested.is_(self.nothing)
 
     def negation(self, node: Not) -> Expression:
         return self.condition(node.part).is_not(sa.true())

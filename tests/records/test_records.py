@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.builders import Caller, make_collection, make_record
 
 TYPES = [
@@ -223,3 +225,20 @@ def test_a_record_that_the_caller_cannot_view_cannot_be_referred_to(
     hidden = make_record(alice, "authors")
     answer = alice.post("records/posts", {"author": hidden["id"]})
     assert answer.json["details"][0]["code"] == "invalid_reference"
+
+
+@pytest.mark.parametrize(
+    "expression",
+    ["n IS NULL", "!(n IS NOT NULL)", "n IS NULL && true", "if(n IS NULL, true, false)"],
+)
+def test_what_is_computed_of_a_missing_value_is_told_by_writes_as_by_reads(
+    root: Caller, alice: Caller, expression: str
+) -> None:
+    computed = {"type": "computed", "expression": expression, "return_type": "boolean"}
+    make_collection(root, schema=[{"name": "n", "type": "number"}, {"name": "lacks", **computed}])
+    made = make_record(alice)
+    path = f"records/posts/{made['id']}"
+    assert made["lacks"] is alice.get(path).json["lacks"] is True
+    for n in (1, None, 2):
+        assert alice.patch(path, {"n": n}).json["lacks"] is alice.get(path).json["lacks"]
+        assert alice.get(path).json["lacks"] is (n is None)
