@@ -277,7 +277,8 @@ _NEW_SESSION = Prepared(
 )
 _CONSOLE_SESSION = Prepared(
     sa.select(_SESSIONS.c.id, _SESSIONS.c.user_id)
-    .where(_SESSIONS.c.account_id == sa.bindparam("_account"), _SESSIONS.c.kind == "console")
+    .where(_SESSIONS.c.account_id == sa.bindparam("_account"))
+    .where(_SESSIONS.c.kind == sa.literal_column("'console'"))
     .where(_SESSIONS.c.token_hash == sa.bindparam("_hash"), _SESSIONS.c.revoked_at.is_(None))
     .where(_SESSIONS.c.expires_at > sa.bindparam("_now")),
     keyed=True,
