@@ -25,8 +25,11 @@ from tests.processes import free_port
 
 HERE = Path(__file__).parent
 WIDE, NARROW = {"width": 1280, "height": 800}, {"width": 360, "height": 740}
-# All that axe-core knows of which depends on the colours of a page.
-OF_COLOURS = '{runOnly: ["color-contrast", "link-in-text-block"]}'
+UNTIL_WORN = """([width, scheme]) => new Promise(done => {
+  const look = () => innerWidth === width && matchMedia(`(prefers-color-scheme: ${scheme})`).matches
+    ? done() : setTimeout(look);
+  look();
+})"""
 # Said in the console by the page itself, as the browser does not report each violation there.
 TELL_VIOLATIONS = """addEventListener("securitypolicyviolation", event =>
   console.error("refused by policy:", event.violatedDirective, event.blockedURI))"""
@@ -39,6 +42,7 @@ class Visit:
     page: Page
     requested: list[str] = field(default_factory=list)
     faults: list[str] = field(default_factory=list)
+    _has_axe: bool = False
 
     def note_response(self, response: Response) -> None:
         """Remember an answer that is an error."""
@@ -61,10 +65,8 @@ class Visit:
         # Without motion: colours that are still on their way have no contrast to speak of.
         still = {"color_scheme": scheme, "reduced_motion": "reduce"}
         self.page.emulate_media(**still)  # type: ignore[arg-type]
-        # Until it is painted so: a window that was made smaller is laid out a moment later.
-        self.page.evaluate(
-            "new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))"
-        )
+        # A window hears of its new size a moment later.
+        self.page.evaluate(UNTIL_WORN, [size["width"], scheme])
 
     @property
     def wants_pictures(self) -> bool:
@@ -91,11 +93,14 @@ class Visit:
         )
         assert wide == [], self.page.url
 
-    def check_accessible(self, axe: str, options: str = "{}") -> None:
+    def check_accessible(self, axe: str) -> None:
         """Nobody is kept from using the page, as far as axe-core can tell."""
+        if not self._has_axe:
+            self._has_axe = True
+            self.page.add_init_script(axe)  # the pages to come have it from their beginning
         if self.page.evaluate("typeof axe") == "undefined":
             self.page.evaluate(f"{axe};null")
-        told = f'{{resultTypes: ["violations"], ...{options}}}'
+        told = '{resultTypes: ["violations"], selectors: false}'
         run = f"axe.run({told}).then(found => found.violations)"
         violations = self.page.evaluate(run)
         found = [(one["id"], node["html"]) for one in violations for node in one["nodes"]]
@@ -140,6 +145,7 @@ def live_server_url(live_app: Flask, live_cast: Cast) -> Iterator[str]:
 def serving(app: Flask) -> Iterator[str]:
     """A server of an application at the address that it knows."""
     url: str = app.extensions["atrium.config"].base_url
+    app.config["SEND_FILE_MAX_AGE_DEFAULT"] = 3600  # each visit asks once for styles and scripts
     server = make_server("127.0.0.1", urlsplit(url).port or 0, app, threaded=True)
     thread = threading.Thread(target=server.serve_forever, daemon=True)
     thread.start()
@@ -175,22 +181,26 @@ def axe() -> str:
     return source.read_text()
 
 
-@pytest.fixture
-def look(visit: Visit, axe: str) -> Callable[[str], None]:
-    """Checks the page as it is now, in every window, light and dark."""
+@pytest.fixture(
+    params=["short", pytest.param("whole", marks=pytest.mark.slow)], ids=["", "every-look"]
+)
+def look(visit: Visit, axe: str, request: pytest.FixtureRequest) -> Callable[[str], None]:
+    """Checks the page as it is now: in each size and colour, or in each size of each colour."""
+    looks = [("light", WIDE), ("dark", NARROW)]
+    if request.param == "whole" or visit.wants_pictures:
+        looks += [("dark", WIDE), ("light", NARROW)]
 
-    def in_every_window(name: str) -> None:
-        for scheme in ("light", "dark"):
-            for size in (WIDE, NARROW):
-                visit.wear(scheme, size)
-                visit.picture(f"{name}-{scheme}-{size['width']}")
-                visit.check_fits()
-                if size == NARROW:
-                    visit.check_nothing_scrolls_sideways()
-                visit.check_accessible(axe, "{}" if scheme == "light" else OF_COLOURS)
+    def in_windows(name: str) -> None:
+        for scheme, size in looks:
+            visit.wear(scheme, size)
+            visit.picture(f"{name}-{scheme}-{size['width']}")
+            visit.check_fits()
+            if size == NARROW:
+                visit.check_nothing_scrolls_sideways()
+            visit.check_accessible(axe)
         visit.wear("light", WIDE)
 
-    return in_every_window
+    return in_windows
 
 
 # Marks a journey that has to lead to its end without scripts, too.
