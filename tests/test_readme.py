@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -24,11 +25,30 @@ def running(tmp_path: Path) -> Iterator[tuple[str, str]]:
         yield address, printed[1]
 
 
+MAILS = "test $(grep --files-with-matches verify-email instance/outbox/*.eml | wc -l) -ge"
+INSTANCES = 'api "$ATRIUM/api/v1/workflows/$FLOW/instances" --header "Authorization: Bearer $TOKEN"'
+# What README pauses for, in its order.
+AWAITED = (f"{MAILS} 1", f'{INSTANCES} | grep --quiet \'"status":"completed"\'', f"{MAILS} 2")
+# A pause is over when there is what it is made for, and takes no longer than README says.
+PAUSE = """
+pause() {
+  for tenth in $(seq $(($1 * 10))); do
+    if eval "$2" 2> /dev/null; then return; fi
+    sleep 0.1
+  done
+}
+"""
+
+
 def quickstart(address: str, password: str) -> str:
     """The commands of README, with the address and the password of this server."""
     text = (PROJECT / "README.md").read_text()
     script = "".join(re.findall(r"```bash\n(.*?)```", text, re.DOTALL))
-    script = script.replace("http://127.0.0.1:8000", address)
+    pauses = re.split(r"^sleep (\d)$", script, flags=re.MULTILINE)
+    for number, awaited in enumerate(AWAITED):
+        place = 2 * number + 1
+        pauses[place] = f"pause {pauses[place]} {shlex.quote(awaited)}"
+    script = PAUSE + "".join(pauses).replace("http://127.0.0.1:8000", address)
     return script.replace("the one that make run printed", password)
 
 
