@@ -41,10 +41,11 @@ class Receiver:
         self._server = _Server(("127.0.0.1", 0), self._handler())
         self.port = self._server.server_address[1]
         self.url = f"http://127.0.0.1:{self.port}/hook"
-        threading.Thread(target=self._server.serve_forever, args=[0.05], daemon=True).start()
+        threading.Thread(target=self._server.serve_forever, daemon=True).start()
 
     def close(self) -> None:
         """Stop listening."""
+        self._server.socket.shutdown(socket.SHUT_RDWR)  # which ends the wait for a connection
         self._server.shutdown()
         self._server.server_close()
 

@@ -147,7 +147,7 @@ def serving(app: Flask) -> Iterator[str]:
     url: str = app.extensions["atrium.config"].base_url
     app.config["SEND_FILE_MAX_AGE_DEFAULT"] = 3600  # each visit asks once for styles and scripts
     server = make_server("127.0.0.1", urlsplit(url).port or 0, app, threaded=True)
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread = threading.Thread(target=server.serve_forever, args=[0.05], daemon=True)
     thread.start()
     yield url
     server.shutdown()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import threading
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -25,7 +26,7 @@ class Server:
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
         self._server.daemon_threads = True
         self.address = f"http://127.0.0.1:{self._server.server_address[1]}"
-        threading.Thread(target=self._server.serve_forever, args=[0.02], daemon=True).start()
+        threading.Thread(target=self._server.serve_forever, daemon=True).start()
 
     def answer(self, path: str, body: str | None) -> Answer:
         """The answer to a GET, which has no body, or to a POST."""
@@ -33,6 +34,7 @@ class Server:
 
     def close(self) -> None:
         """Stop."""
+        self._server.socket.shutdown(socket.SHUT_RDWR)  # which ends the wait for a connection
         self._server.shutdown()
         self._server.server_close()
 
