@@ -53,12 +53,19 @@ class State:
     def _tables(self) -> list[str]:
         return list(Base.metadata.tables)
 
+    def _filled(self) -> list[str]:
+        """Those of the tables that have rows at this moment."""
+        asked = (f"SELECT '{name}' WHERE EXISTS (TABLE {name})" for name in self._tables())
+        with self._connection() as connection, connection, connection.cursor() as cursor:
+            cursor.execute(f"SET LOCAL ROLE NONE; {' UNION ALL '.join(asked)}")
+            return [name for (name,) in cursor.fetchall()]
+
     def _taking(self) -> str:
         """PostgreSQL keeps the rows in a schema, beside the function that brings them back."""
         tables = self._tables()
         copies = [f"CREATE TABLE {self._name}.{table} AS TABLE {table};" for table in tables]
         emptied = [f"DELETE FROM {table};" for table in tables]  # noqa: S608 - constants
-        filled = [f"INSERT INTO {table} TABLE {self._name}.{table};" for table in tables]
+        filled = [f"INSERT INTO {table} TABLE {self._name}.{table};" for table in self._filled()]
         return f"""
             CREATE SCHEMA {self._name};
             {" ".join(copies)}
