@@ -47,7 +47,7 @@ def test_an_admin_sets_up_google_and_somebody_signs_in_by_it(
 ) -> None:
     page = visit.page
     sign_in(visit, live_cast.alice)
-    page.get_by_role("link", name="Sign-in").click()
+    page.get_by_role("link", name="Sign-in", exact=True).click()
     look("sso-overview")
     page.get_by_role("link", name="Google").click()
     page.get_by_text("More", exact=True).click()
