@@ -60,7 +60,8 @@ class Visit:
             self.faults.append(message.text)
 
     def wear(self, scheme: str, size: Mapping[str, int]) -> None:
-        """Give the window a size, and the page its light or dark colours."""
+        """Give the window a size, and the page, once it is whole, its light or dark colours."""
+        self.page.wait_for_load_state()
         self.page.set_viewport_size(size)  # type: ignore[arg-type]
         # Without motion: colours that are still on their way have no contrast to speak of.
         still = {"color_scheme": scheme, "reduced_motion": "reduce"}
