@@ -12,9 +12,8 @@ import os
 import sqlite3
 import time
 from contextlib import suppress
-from io import FileIO
 from typing import Any
-from weakref import WeakSet
+from weakref import WeakSet, finalize
 
 from app.rules import sqlite as rules_on_sqlite
 
@@ -31,6 +30,8 @@ class Driver(sqlite3.Connection):
         super().__init__(database, **options)
         file = self.execute("PRAGMA database_list").fetchone()[2]
         self._queue = _queue_beside(file) if file else None
+        if self._queue is not None:
+            self._close_queue = finalize(self, os.close, self._queue)
         _all.add(self)
         self.execute("PRAGMA journal_mode = WAL")
         self.execute("PRAGMA synchronous = NORMAL")
@@ -62,13 +63,13 @@ class Driver(sqlite3.Connection):
 
     def leave_queue(self) -> None:
         """Have no place in the queue any more."""
-        queue, self._queue = self._queue, None
-        if queue:
-            queue.close()
+        if self._queue is not None:
+            self._queue = None
+            self._close_queue()
 
     def _queue_up(self, operation: int) -> None:
         # Let go in words, as a process that was forked meanwhile has the file open, too.
-        if self._queue:
+        if self._queue is not None:
             with suppress(OSError):
                 fcntl.flock(self._queue, operation)
 
@@ -94,12 +95,11 @@ def _make(database: str) -> None:
             os.close(os.open(database, os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
 
 
-def _queue_beside(database: str) -> FileIO | None:
+def _queue_beside(database: str) -> int | None:
     # Never the database itself: SQLite's own locks are lost when any descriptor of it is closed.
     # Where there can be no such file, nobody waits for anybody.
     with suppress(OSError):
-        place = os.open(f"{database}-queue", os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
-        return FileIO(place, "r+")
+        return os.open(f"{database}-queue", os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
     return None
 
 
