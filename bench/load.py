@@ -14,6 +14,7 @@ from pathlib import Path
 TICKS = os.sysconf("SC_CLK_TCK")
 LARGEST_READ = 1 << 18
 LEAST = 8  # answers, however slow
+SESSION = 3  # which field of a process says so: those of a server have one, but not one group
 
 
 @dataclass
@@ -53,11 +54,13 @@ class Connection:
         return 0 < self.length <= len(self.answer)
 
 
-def run(port: int, group: int, request: Callable[[], bytes], count: int, seconds: float) -> Figures:
-    """Keep `count` connections busy for some seconds; `group` are the server's processes."""
+def run(
+    port: int, session: int, request: Callable[[], bytes], count: int, seconds: float
+) -> Figures:
+    """Keep `count` connections busy for some seconds; `session` are the server's processes."""
     connections = [Connection(port, request) for _ in range(count)]
     times: list[float] = []
-    spent, begun = cpu_of(group), time.perf_counter()
+    spent, begun = cpu_of(session), time.perf_counter()
     with selectors.DefaultSelector() as waiting:
         for one in connections:
             waiting.register(one.socket, selectors.EVENT_READ, one)
@@ -66,7 +69,7 @@ def run(port: int, group: int, request: Callable[[], bytes], count: int, seconds
                 if key.data.read():
                     times.append(time.perf_counter() - key.data.begun)
                     key.data.begin()
-    spent = cpu_of(group) - spent
+    spent = cpu_of(session) - spent
     for one in connections:
         one.socket.close()
     cuts = statistics.quantiles(times, n=100)
@@ -74,21 +77,21 @@ def run(port: int, group: int, request: Callable[[], bytes], count: int, seconds
     return Figures(len(times) / (now - begun), cuts[49] * 1000, cuts[98] * 1000, spent * in_ms)
 
 
-def cpu_of(group: int) -> float:
-    """Seconds of the processor that the processes of a group have taken so far."""
+def cpu_of(session: int) -> float:
+    """Seconds of the processor that the processes of a session have taken so far."""
     ticks = 0
     for fields in map(_stat_of, _processes()):
-        if fields and int(fields[2]) == group:
+        if fields and int(fields[SESSION]) == session:
             ticks += int(fields[11]) + int(fields[12])
     return ticks / TICKS
 
 
-def pss_of(group: int) -> list[float]:
-    """MiB of each process of a group, with its share of what several have; the largest first."""
+def pss_of(session: int) -> list[float]:
+    """MiB of each process of a session, with its share of what several have; the largest first."""
     found = []
     for process in _processes():
         fields = _stat_of(process)
-        if fields and int(fields[2]) == group:
+        if fields and int(fields[SESSION]) == session:
             lines = (process / "smaps_rollup").read_text().splitlines()
             kib = next(int(line.split()[1]) for line in lines if line.startswith("Pss:"))
             found.append(kib / 1024)

@@ -61,7 +61,7 @@ class Served:
     """A server under load."""
 
     port: int
-    group: int
+    session: int
 
 
 @dataclass
@@ -165,10 +165,10 @@ def compare(
     """Print a case's figures, and return the floor's rate."""
     found: dict[str, list[load.Figures]] = {"product": [], "floor": []}
     for one in (product, floor):
-        load.run(one.port, one.group, case.request, max(count, 2), WARM_SECONDS)
+        load.run(one.port, one.session, case.request, max(count, 2), WARM_SECONDS)
     for _ in range(ROUNDS):
         for name, one in (("product", product), ("floor", floor)):
-            found[name].append(load.run(one.port, one.group, case.request, count, seconds))
+            found[name].append(load.run(one.port, one.session, case.request, count, seconds))
     mid = {
         name: load.Figures(
             *(statistics.median(getattr(f, n) for f in all_) for n in ("rate", "p50", "p99", "cpu"))
@@ -216,7 +216,7 @@ def measure(database: str, records: int, seconds: float, only: str, server: str)
                 rate = compare(case, *servers[case.audited], count, seconds, peer)
                 if case.name == "get" and count == 16:
                     warn(rate)
-        largest = [f"{load.pss_of(one.group)[0]:.0f} MiB" for one in servers[True]]
+        largest = [f"{load.pss_of(one.session)[0]:.0f} MiB" for one in servers[True]]
         say(f"  memory of the largest process (PSS): {largest[0]}, the floor's {largest[1]}")
 
 
