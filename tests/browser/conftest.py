@@ -94,6 +94,14 @@ class Visit:
         )
         assert wide == [], self.page.url
 
+    def check_worn(self, name: str, scheme: str, size: Mapping[str, int]) -> None:
+        """The page fits a window of that size, in those colours."""
+        self.wear(scheme, size)
+        self.picture(f"{name}-{scheme}-{size['width']}")
+        self.check_fits()
+        if size == NARROW:
+            self.check_nothing_scrolls_sideways()
+
     def check_accessible(self, axe: str) -> None:
         """Nobody is kept from using the page, as far as axe-core can tell."""
         if not self._has_axe:
@@ -193,11 +201,7 @@ def look(visit: Visit, axe: str, request: pytest.FixtureRequest) -> Callable[[st
 
     def in_windows(name: str) -> None:
         for scheme, size in looks:
-            visit.wear(scheme, size)
-            visit.picture(f"{name}-{scheme}-{size['width']}")
-            visit.check_fits()
-            if size == NARROW:
-                visit.check_nothing_scrolls_sideways()
+            visit.check_worn(name, scheme, size)
             visit.check_accessible(axe)
         visit.wear("light", WIDE)
 

@@ -90,11 +90,7 @@ def look(visit: Visit, axe: str, name: str, *, quickly: bool) -> None:
     if visit.wants_pictures:
         looks += [("light", NARROW), ("dark", WIDE), *(("light", size) for size in LAPTOPS)]
     for scheme, size in looks:
-        visit.wear(scheme, size)
-        visit.picture(f"{name}-{scheme}-{size['width']}")
-        visit.check_fits()
-        if size == NARROW:
-            visit.check_nothing_scrolls_sideways()
+        visit.check_worn(name, scheme, size)
         if size == WIDE or not quickly:
             visit.check_accessible(axe)
     for size in LAPTOPS:
