@@ -18,7 +18,8 @@ from weakref import WeakSet, finalize
 from app.rules import sqlite as rules_on_sqlite
 
 BUSY_SECONDS = 15
-PAUSES = 0.0003, 0.01  # seconds: the first between two tries, and the longest
+# Seconds between two tries: at first, and at most. What others write takes a few milliseconds.
+PAUSES, LONGER = (0.0001, 0.01), 1.1
 
 
 class Driver(sqlite3.Connection):
@@ -85,7 +86,7 @@ class Driver(sqlite3.Connection):
             else:
                 return
             time.sleep(pause)
-            pause = min(pause * 1.5, longest)
+            pause = min(pause * LONGER, longest)
 
 
 def _make(database: str) -> None:
