@@ -20,6 +20,7 @@ from app.errors import AppError, NotFound, Unauthorized, problem
 from app.records import cascade, clashes, etags, store, values, views
 from app.records.values import Body, Problems
 from app.records.views import Shown
+from app.stamps import Stamp
 
 NO_RECORD = "There is no such record."
 
@@ -121,12 +122,19 @@ def store_all(change: Change) -> list[Shown]:
 
 
 def within_reach(
-    access: Access, record_ids: Sequence[str], bodies: Sequence[Body], problems: Problems
+    access: Access,
+    record_ids: Sequence[str],
+    bodies: Sequence[Body],
+    problems: Problems,
+    unchecked: Sequence[Stamp] = (),
 ) -> list[store.Row]:
-    """Records that the caller may change, locked. Raises NotFound where one is out of sight."""
+    """Records that the caller may change, locked. Raises NotFound where one is out of sight.
+
+    One record is read along with a look at stamps that nothing has checked. Raises Stale.
+    """
     definition, by = access.definition, access.caller
     by.one_account()
-    locked = _locked(definition, by, record_ids)
+    locked = _locked(definition, by, record_ids, unchecked)
     gone = [index for index, id in enumerate(record_ids) if id not in locked]
     if gone:
         raise _told(missing(access), gone, "not_found", NO_RECORD, problems)
@@ -136,11 +144,11 @@ def within_reach(
 
 
 def _locked(
-    definition: Definition, by: Principal, record_ids: Sequence[str]
+    definition: Definition, by: Principal, record_ids: Sequence[str], unchecked: Sequence[Stamp]
 ) -> Mapping[str, store.Row]:
     if len(record_ids) > 1:
         return store.lock(definition, store.scope(definition, by.account_id), record_ids)
-    row = store.lock_one(definition, by.account_id, record_ids[0])
+    row = store.lock_one(definition, by.account_id, record_ids[0], unchecked)
     return {} if row is None else {record_ids[0]: row}
 
 

@@ -25,6 +25,7 @@ from app.errors import InvalidValues
 from app.records import cascade, changes, clashes, cursor, expand, query, store, views
 from app.records.values import Problems
 from app.records.views import Shown
+from app.stamps import Stamp
 from app.webhooks import outbox as webhooks
 
 Body = Mapping[str, Any]
@@ -153,9 +154,9 @@ def patch(
 
 def delete(collection: str, record_id: str, *, if_match: str | None = None, by: Principal) -> None:
     """Remove a record, and what `on_delete` says goes with it. Raises Conflict while it is held."""
-    with writing(collection, by) as definition:
+    with _writing_one(collection, by) as (definition, unchecked):
         access = accesses.of(by, definition, "delete")
-        rows = changes.within_reach(access, [record_id], [{}], Problems())
+        rows = changes.within_reach(access, [record_id], [{}], Problems(), unchecked)
         changes.check_etag(access, rows[0], if_match)
         cascade.remove(definition, rows, by=by)
 
@@ -163,11 +164,19 @@ def delete(collection: str, record_id: str, *, if_match: str | None = None, by: 
 @contextmanager
 def writing(collection: str, by: Principal) -> Iterator[Definition]:
     """The transaction of a change of records. Raises Stale where it has to be done again."""
+    with _writing_one(collection, by) as (definition, unchecked):
+        stamps.verify(unchecked)
+        yield definition
+
+
+@contextmanager
+def _writing_one(collection: str, by: Principal) -> Iterator[tuple[Definition, list[Stamp]]]:
+    """The same of a record that is there, whose first statement checks the stamps."""
     try:
         with clashes.explaining(), db.transaction():
             definition = definitions.named(collection)
-            stamps.verify([*by.stamps, *definition.stamps, *webhooks.stamps_of(by.account_id)])
-            yield definition
+            listeners = webhooks.stamps_of(by.account_id)
+            yield definition, [*by.stamps, *definition.stamps, *listeners]
     except DBAPIError as error:
         if not violations.gave_way(error):
             raise
@@ -178,9 +187,9 @@ def writing(collection: str, by: Principal) -> Iterator[Definition]:
 def _changing(
     collection: str, record_id: str, body: Body, if_match: str | None, by: Principal
 ) -> Iterator[tuple[Access, store.Row]]:
-    with writing(collection, by) as definition:
+    with _writing_one(collection, by) as (definition, unchecked):
         access = accesses.of(by, definition, "update")
-        row = changes.within_reach(access, [record_id], [body], Problems())[0]
+        row = changes.within_reach(access, [record_id], [body], Problems(), unchecked)[0]
         changes.check_etag(access, row, if_match)
         yield access, row
 

@@ -48,15 +48,28 @@ def read_one(
 
     What is only `to_show` has moments as they are stored.
     """
-    tables = tuple(stamp.table for stamp in checked)
-    statement = definition.kept.get(_one, definition, to_show, account_id is None, where, tables)
-    bound = {"_account": account_id, "_id": record_id, **parameters, **stamps.parameters(checked)}
-    rows = statement.all(bound)
+    about = (definition, to_show, account_id is None, where, _tables(checked))
+    bound = {"_account": account_id, "_id": record_id, **parameters}
+    return _checked(definition, definition.kept.get(_one, *about), bound, checked)
+
+
+def _checked(
+    definition: Definition,
+    statement: Prepared,
+    parameters: Mapping[str, Any],
+    checked: Sequence[Stamp],
+) -> Row | None:
+    """The one row of a statement that has the stamps' columns behind its own. Raises Stale."""
+    rows = statement.all({**parameters, **stamps.parameters(checked)})
     if not rows:
         return None
-    width, row = len(definition.selected), rows[0]
+    width, row = len(definition.columns), rows[0]
     stamps.check(row[width:], checked)
     return dict(zip(definition.columns, row[:width], strict=True))
+
+
+def _tables(checked: Sequence[Stamp]) -> tuple[str, ...]:
+    return tuple([stamp.table for stamp in checked])
 
 
 def _one(
@@ -96,7 +109,7 @@ def read_page(
     Where there are more than `most`, no more than one beyond it is counted. What is `kept` comes
     with the very same conditions and parts again, so its statement is.
     """
-    tables = tuple(stamp.table for stamp in checked)
+    tables = _tables(checked)
     asked = (definition, account_id is None, where, tuple(conditions), parts, count, most, tables)
     statement = definition.kept.get(_prepared_page, *asked) if kept else _paged(*asked)
     place = {"_account": account_id, "_skip": skip, "_limit": limit, "_most": skip + limit}
@@ -224,15 +237,21 @@ def lock(
     return {row["id"]: row for row in _rows(definition, rows)}
 
 
-def lock_one(definition: Definition, account_id: str | None, record_id: str) -> Row | None:
-    """The same of one record of an account, or of any."""
-    statement = definition.kept.get(_locked, definition, account_id is None)
-    rows = _rows(definition, statement.all({"_account": account_id, "_id": record_id}))
-    return rows[0] if rows else None
+def lock_one(
+    definition: Definition, account_id: str | None, record_id: str, checked: Sequence[Stamp] = ()
+) -> Row | None:
+    """The same of one record of an account, or of any; if it is there the stamps are checked.
+
+    Raises Stale.
+    """
+    statement = definition.kept.get(_locked, definition, account_id is None, _tables(checked))
+    bound = {"_account": account_id, "_id": record_id}
+    return _checked(definition, statement, bound, checked)
 
 
-def _locked(definition: Definition, anywhere: bool) -> Prepared:
-    return Prepared(_of_id(definition, False, anywhere, None, ()).with_for_update(), keyed=True)
+def _locked(definition: Definition, anywhere: bool, tables: tuple[str, ...]) -> Prepared:
+    found = _of_id(definition, False, anywhere, None, tables)
+    return Prepared(found.with_for_update(), keyed=True)
 
 
 def lock_having(
