@@ -61,8 +61,9 @@ def parameters(stamps: Iterable[Stamp]) -> dict[str, str]:
 
 def check(versions: Iterable[Any], stamps: Iterable[Stamp]) -> None:
     """Compare what a statement read with what was cached. Raises Stale."""
-    if any(now != stamp.version for now, stamp in zip(versions, stamps, strict=True)):
-        raise Stale
+    for now, stamp in zip(versions, stamps, strict=True):
+        if now != stamp.version:
+            raise Stale
 
 
 def verify(stamps: Iterable[Stamp]) -> None:

@@ -100,7 +100,7 @@ class _Compiled:
             given = key in parameters or parameter.required
             value = parameters[key] if given else parameter.effective_value
             bound[name] = process(value) if process else value
-        return bound if self._order is None else tuple(bound[name] for name in self._order)
+        return bound if self._order is None else tuple([bound[name] for name in self._order])
 
     def _processors(self, described: Sequence[Any]) -> list[tuple[int, Process]]:
         both = enumerate(zip(self._types, described, strict=True))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 import sqlalchemy as sa
@@ -101,12 +102,12 @@ class Principal:
             raise BadRequest("Name one account: X-Account-ID: * names none to act in.")
         return self.account.id
 
-    @property
+    @cached_property
     def stamps(self) -> Sequence[Stamp]:
         """What must be unchanged for this to be still true."""
         accounts = (self.home and self.home.stamp, self.account and self.account.stamp)
         found = (self.key_stamp, self.user_stamp, *accounts)
-        return list(dict.fromkeys(stamp for stamp in found if stamp))
+        return tuple(dict.fromkeys(stamp for stamp in found if stamp))
 
     def acting_in(self, account: AccountRef | None) -> Principal:
         """The same caller, acting in another account."""
