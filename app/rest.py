@@ -9,11 +9,11 @@ from __future__ import annotations
 import re
 import threading
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import deepcopy
 from datetime import datetime
 from enum import Enum
-from functools import lru_cache
+from functools import lru_cache, wraps
 from typing import Any, TypeVar
 from urllib.parse import unquote_to_bytes
 
@@ -395,6 +395,20 @@ class Parser(FlaskParser):
             raise Malformed.at("body", msg="Must be a JSON object.", type="type")
         return value
 
+    def use_args(self, argmap: Any, req: Any = None, **options: Any) -> Any:
+        """Have a view called with what a request sends, past the step that describes it."""
+
+        def decorate(described: View) -> Any:
+            view = described.__wrapped__  # type: ignore[attr-defined]
+
+            @wraps(described)
+            def run(*args: Any, **parts: Any) -> Any:
+                return view(*args, self.parse(argmap, **options), **parts)
+
+            return run
+
+        return decorate
+
     def parse(self, argmap: Any, req: Any = None, **options: Any) -> Any:
         """What a request sends, as a schema makes it; of a short query not twice."""
         if options["location"] == "json" and argmap.unknown == ma.INCLUDE and not argmap.fields:
@@ -402,11 +416,11 @@ class Parser(FlaskParser):
         text = asked().query_string
         if options["location"] != "query" or len(text) > LONGEST_KEPT_QUERY:
             return super().parse(argmap, req, **options)
-        return dict(_parsed_query(self, argmap, options["unknown"], text))
+        return dict(_parsed_query(self, argmap, tuple(options.items()), text))
 
-    def parsed(self, schema: Any, unknown: Any) -> dict[str, Any]:
+    def parsed(self, schema: Any, options: Iterable[tuple[str, Any]]) -> dict[str, Any]:
         """What the query of this request sends."""
-        found: dict[str, Any] = super().parse(schema, location="query", unknown=unknown)
+        found: dict[str, Any] = super().parse(schema, **dict(options))
         return found
 
     def handle_error(self, error: Any, req: Any, schema: Any, **options: Any) -> Any:
@@ -420,8 +434,10 @@ class Parser(FlaskParser):
 
 
 @lru_cache
-def _parsed_query(parser: Parser, schema: Any, unknown: Any, text: bytes) -> dict[str, Any]:
-    return parser.parsed(schema, unknown)
+def _parsed_query(
+    parser: Parser, schema: Any, options: tuple[tuple[str, Any], ...], text: bytes
+) -> dict[str, Any]:
+    return parser.parsed(schema, options)
 
 
 def _detail(loc: Sequence[Any], msg: str, kind: str) -> dict[str, Any]:
@@ -525,6 +541,21 @@ class Blueprint(flask_smorest.Blueprint):
 
         return declare
 
+    def doc(self, **told: Any) -> Any:
+        """Tell more of an operation."""
+        return _described_by(super().doc(**told))
+
+    def response(self, status: int, schema: Any = None, **told: Any) -> Any:
+        """Declare an answer; what a view returns is made one, unless it says to be a Response."""
+        decorate = super().response(status, schema, **told)
+        describe = _described_by(decorate)
+
+        def declare(view: View) -> Any:
+            is_whole = view.__annotations__.get("return") == Response.__name__
+            return describe(view) if is_whole else decorate(view)
+
+        return declare
+
     def fails(self, *codes: int) -> Callable[[View], View]:
         """Declare the errors that an operation answers with beside those of its marks."""
 
@@ -546,6 +577,16 @@ class Blueprint(flask_smorest.Blueprint):
         whole, methods = f"{self.url_prefix or ''}{rule}", kw.get("methods") or ["GET"]
         codes = _codes(view_func, whole, methods) | ({429} if self.name not in UNLIMITED else set())
         super().add_url_rule(rule, endpoint, _described(view_func, whole, codes), *args, **kw)
+
+
+def _described_by(decorate: Callable[[View], Any]) -> Callable[[View], View]:
+    """A decorator of flask-smorest that only describes: no request needs to go through it."""
+
+    def describe(view: View) -> View:
+        view._apidoc = decorate(view)._apidoc  # type: ignore[attr-defined]
+        return view
+
+    return describe
 
 
 def _codes(view: Any, rule: str, methods: Sequence[str]) -> set[int]:
