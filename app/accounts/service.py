@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import unicodedata
+from functools import lru_cache
 from typing import Any
 
 import sqlalchemy as sa
@@ -131,6 +132,7 @@ def create_superadmin(email: str, password_hash: str, *, pii_access: bool = Fals
         return user
 
 
+@lru_cache(1024)
 def email_key(email: str) -> str:
     """The form in which addresses are compared: one for all spellings of a mailbox."""
     # PostgreSQL takes no NUL, and no address has what stands for it.

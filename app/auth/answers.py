@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from flask import Response, make_response, request
+from flask import Response, request
 
 from app import config, rest
 from app.auth.schemas import SignedIn
@@ -43,7 +43,7 @@ def origin() -> Origin:
 
 
 def _with_cookie(body: dict[str, Any], refresh_token: str) -> Response:
-    response = make_response(body)
+    response = rest.respond(body)
     response.set_cookie(
         REFRESH_COOKIE,
         refresh_token,
