@@ -1,0 +1,53 @@
+"""The field types: what each accepts, how it is stored, and how it comes back (contract section 4).
+
+One class per type, each in a file of its own. `clean` turns a JSON value into the stored one, or
+raises `Refused`; `from_text` does it for the text of a query parameter; `shown` turns the stored
+value back into JSON.
+"""
+
+from app.collections.fields.boolean import BooleanField
+from app.collections.fields.computed import RETURN_TYPES, ComputedField
+from app.collections.fields.date import DateField
+from app.collections.fields.datetime import DatetimeField
+from app.collections.fields.email import EmailField
+from app.collections.fields.field import LONGEST_INDEXED, Field, Refused
+from app.collections.fields.json import JsonField, JsonText
+from app.collections.fields.number import Number, NumberField, plain_number
+from app.collections.fields.reference import ReferenceField
+from app.collections.fields.system import SYSTEM_FIELDS
+from app.collections.fields.text import TextField
+from app.collections.fields.url import UrlField
+
+__all__ = [
+    "LONGEST_INDEXED",
+    "RETURN_TYPES",
+    "SYSTEM_FIELDS",
+    "TYPES",
+    "BooleanField",
+    "ComputedField",
+    "Field",
+    "JsonField",
+    "JsonText",
+    "Number",
+    "NumberField",
+    "ReferenceField",
+    "Refused",
+    "TextField",
+    "plain_number",
+]
+
+TYPES: dict[str, type[Field]] = {
+    kind.type: kind
+    for kind in (
+        TextField,
+        NumberField,
+        BooleanField,
+        DatetimeField,
+        DateField,
+        EmailField,
+        UrlField,
+        JsonField,
+        ReferenceField,
+        ComputedField,
+    )
+}

@@ -1,0 +1,42 @@
+"""The field type `boolean`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cached_property
+from typing import Any, ClassVar
+
+import sqlalchemy as sa
+
+from app import rules
+from app.collections.fields.field import Field, Refused
+
+
+class BooleanField(Field):
+    """True or false."""
+
+    type = "boolean"
+    column_type = sa.Boolean()
+    rule_type = rules.Type.BOOLEAN
+    json_schema: ClassVar[Mapping[str, Any]] = {"type": "boolean"}
+
+    def clean(self, value: Any) -> bool:
+        """Exactly true or false."""
+        if not isinstance(value, bool):
+            raise Refused("invalid_type", "Must be true or false.")
+        return value
+
+    def from_text(self, text: str) -> bool:
+        """The words true and false."""
+        if text.lower() not in ("true", "false"):
+            raise Refused("invalid_type", "Must be true or false.")
+        return text.lower() == "true"
+
+    def shown(self, value: Any) -> bool:
+        """SQLite stores 0 and 1."""
+        return bool(value)
+
+    @cached_property
+    def plain_type(self) -> Any:
+        """What PostgreSQL gives."""
+        return bool

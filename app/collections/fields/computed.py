@@ -1,0 +1,44 @@
+"""The field type `computed`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cached_property
+from typing import Any, ClassVar
+
+from app.collections.fields.boolean import BooleanField
+from app.collections.fields.datetime import DatetimeField
+from app.collections.fields.field import Field
+from app.collections.fields.number import NumberField
+from app.collections.fields.text import TextField
+
+RETURN_TYPES: dict[str, type[Field]] = {
+    kind.type: kind for kind in (TextField, NumberField, BooleanField, DatetimeField)
+}
+
+
+class ComputedField(Field):
+    """A value that an expression gives whenever the record is read; nothing is stored."""
+
+    type = "computed"
+    known_options = frozenset()
+    may_be_unique = False
+    json_schema: ClassVar[Mapping[str, Any]] = {"type": ["string", "number", "boolean", "null"]}
+
+    @cached_property
+    def like(self) -> Field:
+        """The field that holds what the expression gives."""
+        return RETURN_TYPES[self.return_type or ""](self.name)
+
+    def from_text(self, text: str) -> Any:
+        """What the type of the value takes."""
+        return self.like.from_text(text)
+
+    def shown(self, value: Any) -> Any:
+        """As the type of the value shows it."""
+        return self.like.shown(value)
+
+    @cached_property
+    def plain_type(self) -> Any:
+        """As the type of the value has it."""
+        return self.like.plain_type

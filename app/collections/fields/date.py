@@ -1,0 +1,35 @@
+"""The field type `date`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from datetime import date
+from typing import Any, ClassVar
+
+import sqlalchemy as sa
+
+from app import rules
+from app.collections.fields.field import Field, Refused
+
+
+class DateField(Field):
+    """A day of the calendar."""
+
+    type = "date"
+    column_type = sa.Date()
+    rule_type = rules.Type.DATE
+    json_schema: ClassVar[Mapping[str, Any]] = {"type": "string", "format": "date"}
+
+    def clean(self, value: Any) -> date:
+        """YYYY-MM-DD."""
+        try:
+            if not isinstance(value, str) or not re.fullmatch(r"[0-9]{4}-[0-9]{2}-[0-9]{2}", value):
+                raise ValueError
+            return date.fromisoformat(value)
+        except ValueError:
+            raise Refused("invalid_date", "Must be a date such as 2026-11-20.") from None
+
+    def shown(self, value: date) -> str:
+        """YYYY-MM-DD."""
+        return value.isoformat()

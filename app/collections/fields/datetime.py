@@ -1,0 +1,39 @@
+"""The field type `datetime`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+from functools import cached_property
+from typing import Any, ClassVar
+
+from app import clock, db, rules
+from app.collections.fields.field import Field, Refused
+
+
+class DatetimeField(Field):
+    """A moment."""
+
+    type = "datetime"
+    column_type = db.Moment()
+    rule_type = rules.Type.DATETIME
+    json_schema: ClassVar[Mapping[str, Any]] = {"type": "string", "format": "date-time"}
+
+    def clean(self, value: Any) -> datetime:
+        """ISO 8601; without an offset it is UTC."""
+        try:
+            if not isinstance(value, str) or len(value) < len("2026-01-01T00"):
+                raise ValueError
+            return clock.parse(value)
+        except ValueError:
+            message = "Must be an ISO 8601 date and time such as 2026-11-20T12:00:00Z."
+            raise Refused("invalid_datetime", message) from None
+
+    def shown(self, value: datetime | str) -> str:
+        """The one format, in which SQLite keeps it, too."""
+        return value if isinstance(value, str) else clock.iso(value)
+
+    @cached_property
+    def plain_type(self) -> Any:
+        """What SQLite keeps."""
+        return str

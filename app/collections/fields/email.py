@@ -1,0 +1,26 @@
+"""The field type `email`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+from app.accounts.service import is_email
+from app.collections.fields.field import Field, Refused
+
+
+class EmailField(Field):
+    """An e-mail address."""
+
+    type = "email"
+    json_schema: ClassVar[Mapping[str, Any]] = {"type": "string", "format": "email"}
+
+    def clean(self, value: Any) -> str:
+        """An address, kept as sent."""
+        if not isinstance(value, str) or not is_email(value):
+            raise Refused("invalid_email", "Must be an e-mail address.")
+        return value
+
+    def from_text(self, text: str) -> str:
+        """Any text may be asked for."""
+        return text

@@ -1,0 +1,48 @@
+"""The field type `json`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import orjson
+import sqlalchemy as sa
+from sqlalchemy.engine import Dialect
+
+from app import json_gate, rules
+from app.collections.fields.field import Field, Refused
+
+
+class JsonText(sa.types.TypeDecorator[Any]):
+    """JSON kept as the text that was sent, so that it comes back with its order and its numbers."""
+
+    impl = sa.Text
+    cache_ok = True
+
+    def process_bind_param(self, value: Any, dialect: Dialect) -> str | None:
+        """Text on its way in."""
+        return None if value is None else orjson.dumps(value).decode()
+
+
+class JsonField(Field):
+    """A JSON object or array."""
+
+    type = "json"
+    column_type = JsonText()
+    rule_type = rules.Type.JSON
+    known_options = frozenset()
+    may_be_unique = False
+    filterable = False
+    json_schema: ClassVar[Mapping[str, Any]] = {"type": ["object", "array"]}
+
+    def clean(self, value: Any) -> Any:
+        """An object or array whose whole numbers have at most 64 bits."""
+        if not isinstance(value, dict | list):
+            raise Refused("invalid_json", "Must be a JSON object or array.")
+        if not json_gate.fits(value):
+            raise Refused("number_out_of_range", "Whole numbers have at most 64 bits.")
+        return value
+
+    def shown(self, value: str) -> Any:
+        """The stored text, passed through without parsing it."""
+        return orjson.Fragment(value)

@@ -1,0 +1,98 @@
+"""The field type `number`: whole numbers of 64 bits, and doubles."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator, Mapping
+from decimal import Decimal
+from typing import Any, ClassVar
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Dialect
+
+from app import rules
+from app.collections.fields.field import Field, Refused, bounds_problems
+
+LONGEST_NUMBER = 400  # digits; enough to write out any double
+SMALLEST, LARGEST = -(2**63), 2**63 - 1
+NUMBER = re.compile(r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]{1,3})?")
+
+
+def plain_number(value: Any) -> Any:
+    """A stored number as JSON shows it."""
+    if value is None or type(value) is int:
+        return value
+    if value == value.__trunc__() and SMALLEST <= value <= LARGEST:
+        return int(value)
+    return float(value) if isinstance(value, Decimal) else value
+
+
+class Number(sa.types.TypeDecorator[Any]):
+    """Whole numbers of 64 bits exactly, others as IEEE doubles; 1 and 1.0 are one value."""
+
+    impl = sa.Numeric
+    cache_ok = True
+
+    def load_dialect_impl(self, dialect: Dialect) -> sa.types.TypeEngine[Any]:
+        """The column type on this database."""
+        # SQLite's NUMERIC affinity keeps integers and doubles apart by value, as wanted.
+        if dialect.name == "postgresql":
+            return dialect.type_descriptor(sa.Numeric(asdecimal=True))
+        return dialect.type_descriptor(sa.Numeric(asdecimal=False))
+
+    def bind_processor(self, dialect: Dialect) -> Any:
+        """Numbers are sent as they are."""
+        return None
+
+    def result_processor(self, dialect: Dialect, coltype: Any) -> Any:
+        """Decimals become whole numbers or doubles."""
+        return plain_number
+
+
+class NumberField(Field):
+    """A number, not a boolean."""
+
+    type = "number"
+    column_type = Number()
+    rule_type = rules.Type.NUMBER
+    known_options = frozenset({"min", "max", "integer", "index"})
+    json_schema: ClassVar[Mapping[str, Any]] = {"type": "number"}
+
+    def clean(self, value: Any) -> int | float:
+        """A finite number within the options."""
+        if type(value) not in (int, float):
+            raise Refused("invalid_type", "Must be a number.")
+        number: int | float = plain_number(value)
+        if isinstance(number, int) and not SMALLEST <= number <= LARGEST:
+            raise Refused("number_out_of_range", "Whole numbers have at most 64 bits.")
+        if self.options.get("integer") and not isinstance(number, int):
+            raise Refused("not_integer", "Must be a whole number.")
+        low, high = self.options.get("min"), self.options.get("max")
+        if low is not None and number < low:
+            raise Refused("number_out_of_range", f"Must be at least {low}.")
+        if high is not None and number > high:
+            raise Refused("number_out_of_range", f"Must be at most {high}.")
+        return number
+
+    def from_text(self, text: str) -> int | float:
+        """A number written out."""
+        if len(text) > LONGEST_NUMBER or not NUMBER.fullmatch(text):
+            raise Refused("invalid_type", "Must be a number.")
+        value = float(text) if re.search(r"[.eE]", text) else int(text)
+        if not _is_number(value):
+            raise Refused("number_out_of_range", "The number is out of range.")
+        return plain_number(value)
+
+    def definition_problems(self) -> Iterator[str]:
+        """Bounds are numbers in order."""
+        kind = "a number; a whole one of at most 64 bits"
+        yield from bounds_problems(self.options, "min", "max", _is_number, kind)
+        if not isinstance(self.options.get("integer", False), bool):
+            yield "integer must be true or false."
+
+
+def _is_number(value: Any) -> bool:
+    if type(value) is int:  # one of many digits is none that isfinite takes
+        return SMALLEST <= value <= LARGEST
+    return type(value) is float and math.isfinite(value)

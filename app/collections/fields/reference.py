@@ -1,0 +1,24 @@
+"""The field type `reference`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+from app import db
+from app.collections.fields.field import Field, Refused
+
+
+class ReferenceField(Field):
+    """The id of a record of another collection, in the same account."""
+
+    type = "reference"
+    column_type = db.Id
+    json_schema: ClassVar[Mapping[str, Any]] = {"type": "string", "format": "uuid"}
+    indexed = True  # it is looked up whenever its target is deleted
+
+    def clean(self, value: Any) -> str:
+        """A text; whether such a record exists is asked of the database for all fields at once."""
+        if not isinstance(value, str):
+            raise Refused("invalid_type", "Must be the id of a record.")
+        return value

@@ -1,0 +1,57 @@
+"""The field type `text`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cached_property
+from typing import Any
+
+import re2
+
+from app.collections.fields.field import Field, Refused, bounds_problems
+
+
+class TextField(Field):
+    """Any string."""
+
+    type = "text"
+    known_options = frozenset({"min_length", "max_length", "pattern", "choices", "index"})
+
+    @cached_property
+    def _pattern(self) -> Any:
+        return re2.compile(self.options["pattern"]) if "pattern" in self.options else None
+
+    def clean(self, value: Any) -> str:
+        """A string within the options."""
+        if not isinstance(value, str):
+            raise Refused("invalid_type", "Must be a text.")
+        options = self.options
+        if len(value) < options.get("min_length", 0):
+            raise Refused("too_short", f"Must have at least {options['min_length']} characters.")
+        if len(value) > options.get("max_length", len(value)):
+            raise Refused("too_long", f"Must have at most {options['max_length']} characters.")
+        if self._pattern is not None and not self._pattern.search(value):
+            raise Refused("pattern_mismatch", "Does not match the pattern of this field.")
+        if "choices" in options and value not in options["choices"]:
+            raise Refused("invalid_option", f"Must be one of: {', '.join(options['choices'])}.")
+        self._check_indexable(value)
+        return value
+
+    def definition_problems(self) -> Iterator[str]:
+        """Lengths are whole numbers, choices are texts, the pattern is one of RE2's."""
+        options = self.options
+        kind = "a whole number, 0 or more"
+        yield from bounds_problems(options, "min_length", "max_length", _is_length, kind)
+        choices = options.get("choices", [""])
+        are_texts = isinstance(choices, list) and all(isinstance(c, str) for c in choices)
+        if not choices or not are_texts:
+            yield "choices must be a list of texts."
+        if "pattern" in options:
+            try:
+                self._pattern  # noqa: B018 - compiling is the check
+            except (re2.error, TypeError):
+                yield "pattern must be a regular expression in RE2's syntax."
+
+
+def _is_length(value: Any) -> bool:
+    return type(value) is int and 0 <= value < 2**31

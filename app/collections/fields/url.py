@@ -1,0 +1,41 @@
+"""The field type `url`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any, ClassVar
+from urllib.parse import urlsplit
+
+from app.collections.fields.field import Field, Refused
+
+LONGEST_URL = 2048
+NOT_IN_A_URL = re.compile(r"[\s<>\"\x00-\x1f\x7f]")
+
+
+class UrlField(Field):
+    """A web address."""
+
+    type = "url"
+    json_schema: ClassVar[Mapping[str, Any]] = {"type": "string", "format": "uri"}
+
+    def clean(self, value: Any) -> str:
+        """An http or https URL with a host, kept as sent."""
+        if not isinstance(value, str) or not _is_web_address(value):
+            raise Refused("invalid_url", "Must be a URL starting with http:// or https://.")
+        self._check_indexable(value)
+        return value
+
+    def from_text(self, text: str) -> str:
+        """Any text may be asked for."""
+        return text
+
+
+def _is_web_address(text: str) -> bool:
+    if len(text) > LONGEST_URL or NOT_IN_A_URL.search(text):
+        return False
+    try:
+        parts = urlsplit(text)
+        return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        return False
