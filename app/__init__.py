@@ -30,8 +30,8 @@ from app.audit import sign_ins, tracking
 from app.auth import guard, invitation_routes, key_routes
 from app.auth import routes as auth
 from app.auth import upkeep as token_upkeep
+from app.collections import explain_routes, open_routes, revision_routes, trial_routes, typed_spec
 from app.collections import routes as collections
-from app.collections import rules_routes, typed_spec
 from app.collections import transfer_routes as collection_transfer
 from app.config import Config
 from app.console import routes as console
@@ -74,9 +74,9 @@ API_BLUEPRINTS = (
     audit.blueprint,
     collections.blueprint,
     collection_transfer.blueprint,
-    collections.own,
-    collections.migrations,
-    rules_routes.blueprint,
+    open_routes.blueprint,
+    revision_routes.blueprint,
+    trial_routes.blueprint,
     webhooks.blueprint,
     delivery_routes.blueprint,
     workflows.blueprint,
@@ -86,6 +86,8 @@ API_BLUEPRINTS = (
     health.blueprint,
     metrics.blueprint,
 )
+# Imported for the routes that they add to the blueprint of another file.
+ADDITIONS = (explain_routes,)
 # Imported for what they subscribe to, and for the work that they do.
 SUBSCRIBERS = (
     *(removal, tracking, audited_records, sign_ins, dispatch, sso_roles),

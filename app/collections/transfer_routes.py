@@ -9,8 +9,8 @@ import marshmallow as ma
 from app import clock, rest
 from app.auth.guard import principal
 from app.collections import transfer
-from app.collections.routes import OPTIONS, RULES, SCHEMA, FieldDefinition, Options, RulesOfNew
-from app.collections.schema import LONGEST_SCHEMA
+from app.collections.rule_schemas import RULES, RulesOfNew
+from app.collections.schemas import OPTIONS, SCHEMA, Options, schema_field
 from app.rest import superadmin
 
 blueprint = rest.Blueprint(
@@ -42,11 +42,7 @@ class ExportedCollection(rest.Schema):
     """A collection's definition."""
 
     name = rest.Text(longest=200, required=True)
-    schema = ma.fields.List(
-        ma.fields.Nested(FieldDefinition),
-        required=True,
-        validate=ma.validate.Length(max=LONGEST_SCHEMA),
-    )
+    schema = schema_field(required=True)
     rules = ma.fields.Nested(RulesOfNew, load_default=dict)
     options = ma.fields.Nested(Options)
 

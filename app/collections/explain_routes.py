@@ -1,0 +1,162 @@
+"""`/collections/{name}/rules/explain`: why a caller may or may not do something (contract 6)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import marshmallow as ma
+
+from app import rest, rules, stamps
+from app.collections import access, definition, trials
+from app.collections import service as collections
+from app.collections.routes import blueprint
+from app.collections.rule_schemas import OWNER, Asker, operation
+from app.records import explain
+from app.rest import superadmin
+
+OF_THE_SIGNED_IN = ("email", "role", "groups", "is_superadmin")
+NOT_SIGNED_IN = "Only who has signed in has this: give an id, too."
+
+
+class WhatToExplain(rest.Schema):
+    """An operation, who asks (a user or a made-up caller), and with which record.
+
+    Of a made-up caller without an id nothing may be said but the account that is acted in.
+    """
+
+    operation = operation(required=True)
+    user_id = rest.Text()
+    auth = ma.fields.Nested(Asker, allow_none=True)
+    record_id = rest.Text()
+    data = ma.fields.Dict(
+        keys=ma.fields.String(),
+        metadata={"description": "The body that would be sent, for create and update (a patch)."},
+    )
+
+    @ma.validates_schema
+    def one_caller(self, data: dict[str, Any], **options: Any) -> None:
+        """A user and a made-up caller exclude each other."""
+        if "user_id" in data and "auth" in data:
+            raise ma.ValidationError("Give user_id or auth, not both.", "user_id")
+
+    @ma.validates_schema
+    def nobody_has_nothing(self, data: dict[str, Any], **options: Any) -> None:
+        """Whoever has not signed in has neither role nor groups."""
+        auth = data.get("auth")
+        owned = [name for name in OF_THE_SIGNED_IN if auth and getattr(auth, name)]
+        if auth and not auth.id and owned:
+            raise ma.ValidationError({"auth": {name: [NOT_SIGNED_IN] for name in owned}})
+
+    @ma.validates_schema
+    def one_body(self, data: dict[str, Any], **options: Any) -> None:
+        """Only what writes sends something, and a new record is not there yet."""
+        if "data" in data and data.get("operation") not in explain.WRITING:
+            raise ma.ValidationError("Only create and update send data.", "data")
+        if "data" in data and "record_id" in data and data.get("operation") == "create":
+            raise ma.ValidationError("Give record_id or the data of a new record.", "data")
+
+
+class Clause(rest.Schema):
+    """The part of a rule that decided."""
+
+    text = ma.fields.String(required=True)
+    position = ma.fields.Integer(required=True)
+    holds = ma.fields.Boolean(required=True)
+    values = ma.fields.Dict(required=True, metadata={"description": "What it looked at."})
+
+
+class Explanation(rest.Schema):
+    """Whether the rule lets this through, and what decides it."""
+
+    collection = ma.fields.String(required=True)
+    operation = ma.fields.String(required=True)
+    rule = ma.fields.String(required=True, allow_none=True)
+    allowed = ma.fields.Boolean(
+        required=True,
+        allow_none=True,
+        metadata={"description": "null: it depends on what is not given, a record or data."},
+    )
+    reason = ma.fields.String(required=True)
+    clause = ma.fields.Nested(Clause, required=True, allow_none=True)
+    depends_on = ma.fields.String(
+        metadata={"description": "What of the rule is left to be asked then."}
+    )
+    sql = ma.fields.String(
+        required=True,
+        allow_none=True,
+        metadata={"description": "What the database is sent to find the records of the rule."},
+    )
+    parameters = ma.fields.Dict(
+        required=True,
+        allow_none=True,
+        metadata={"description": "The parameters of the statement by name, with their values."},
+    )
+
+
+@blueprint.route("/<collection_name>/rules/explain", methods=["POST"])
+@blueprint.arguments(
+    WhatToExplain,
+    example={
+        "operation": "view",
+        "user_id": "019a9f00-0000-7000-8000-00000000000b",
+        "record_id": "019a9f00-0000-7000-8000-000000000001",
+    },
+)
+@blueprint.response(
+    200,
+    Explanation,
+    example={
+        "collection": "posts",
+        "operation": "view",
+        "rule": OWNER,
+        "allowed": True,
+        "reason": "`@owns_record()` holds.",
+        "clause": {
+            "text": "@owns_record()",
+            "position": 0,
+            "holds": True,
+            "values": {
+                "created_by": "019a9f00-0000-7000-8000-00000000000b",
+                "@request.auth.id": "019a9f00-0000-7000-8000-00000000000b",
+            },
+        },
+        "sql": "SELECT col_posts.id FROM col_posts WHERE col_posts.created_by = %(_caller_id)s",
+        "parameters": {"_caller_id": "019a9f00-0000-7000-8000-00000000000b"},
+    },
+)
+@blueprint.fails(400)
+@superadmin
+@stamps.reloading()  # what was cached may be out of date, and nothing here would tell
+def explain_rule(body: dict[str, Any], collection_name: str) -> dict[str, Any]:
+    """Explain why a caller may or may not do something.
+
+    With `user_id` for a user as they are, in their own account; with `auth` for a made-up caller;
+    with neither, or without an id in `auth`, for somebody who has not signed in: `auth.account_id`
+    is then the account acted in, and `@request.auth.account_id` null. Without a record, what can be
+    said of all.
+
+    What is created or updated hangs on what is sent: `data` is the body. Nothing is stored; the
+    rule judges the new record, or the record as it is and as a patch would leave it. Without `data`
+    a rule that asks for `@request.data` is answered `allowed: null`, and one for updating judges
+    the record as it is. What is wrong with `data` is a 400 where a write would get as far; so is a
+    lacking `auth.account_id` where the rule asks for a new record's account, or for what references
+    lead to there. Whether references lead to records that the caller may view is not looked
+    at.
+    """
+    collection = definition.named(collections.find(collection_name).name)
+    asker, account_id = _asker(body)
+    question = explain.Question(
+        body["operation"], asker, account_id, body.get("record_id"), body.get("data")
+    )
+    return explain.explain(collection, question)
+
+
+def _asker(body: dict[str, Any]) -> tuple[rules.Asker, str | None]:
+    """Who asks, and the one account whose records are looked at, if it is one."""
+    if "user_id" in body:
+        caller = trials.caller_of(body["user_id"])
+        # A superadmin may act in any account.
+        return access.asker_of(caller), None if caller.is_superadmin else caller.account_id
+    made_up = body.get("auth") or rules.Asker()
+    # Where nobody has signed in, the account is only that of the records.
+    return made_up if made_up.id else rules.Asker(), made_up.account_id

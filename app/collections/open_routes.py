@@ -1,0 +1,48 @@
+"""`/account/collections`: the collections that are open to the caller."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import marshmallow as ma
+
+from app import rest
+from app.accounts.schemas import PAGE
+from app.auth.guard import principal
+from app.collections import service as collections
+from app.collections.schemas import COLLECTION
+from app.rest import page_of
+
+blueprint = rest.Blueprint(
+    "Own collections",
+    __name__,
+    url_prefix=f"{rest.PREFIX}/account/collections",
+    description="The collections that are open to the caller.",
+)
+
+OPEN_COLLECTION = {key: COLLECTION[key] for key in ("id", "name", "schema", "fields")}
+
+
+class OpenCollectionView(rest.Schema):
+    """A collection that is open to the caller, with the fields that the caller may read."""
+
+    id = ma.fields.String(required=True)
+    name = ma.fields.String(required=True)
+    schema = ma.fields.List(ma.fields.Dict(), required=True)
+    fields_ = ma.fields.List(ma.fields.Dict(), attribute="fields", data_key="fields", required=True)
+
+
+class OpenCollectionPage(rest.page_schema(OpenCollectionView)):  # type: ignore[misc]
+    """A page of collections that are open to the caller."""
+
+
+@blueprint.route("", methods=["GET"])
+@blueprint.arguments(rest.PageArgs, location="query")
+@blueprint.response(200, OpenCollectionPage, example=page_of([OPEN_COLLECTION], 1, PAGE))
+def list_open_collections(args: dict[str, Any]) -> dict[str, Any]:
+    """List the collections of which the rules open some operation to the caller.
+
+    Each shows the fields that the caller may read.
+    """
+    found = collections.open_to(principal())
+    return page_of(found[args["skip"] : args["skip"] + args["limit"]], len(found), args)

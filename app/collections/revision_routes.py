@@ -1,0 +1,78 @@
+"""`/migrations`: the revisions of the schema (spec 4.8)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import marshmallow as ma
+
+from app import rest
+from app.collections import revisions
+from app.rest import superadmin
+
+blueprint = rest.Blueprint(
+    "Migrations",
+    __name__,
+    url_prefix=f"{rest.PREFIX}/migrations",
+    description="Which revisions of the schema there are, and which are applied.",
+)
+
+
+REVISION = {
+    "revision": "0001",
+    "description": "create core tables",
+    "is_applied": True,
+    "is_head": True,
+    "is_dynamic": False,
+    "down_revision": None,
+    "branch_labels": [],
+    "created_at": "2026-11-20T12:00:00.000000Z",
+}
+
+
+class RevisionView(rest.Schema):
+    """A revision of the schema: of the core, or of a collection's table (dynamic)."""
+
+    revision = ma.fields.String(required=True)
+    description = ma.fields.String(required=True)
+    is_applied = ma.fields.Boolean(required=True)
+    is_head = ma.fields.Boolean(required=True)
+    is_dynamic = ma.fields.Boolean(required=True)
+    down_revision = ma.fields.String(allow_none=True, required=True)
+    branch_labels = ma.fields.List(ma.fields.String(), required=True)
+    created_at = ma.fields.String(allow_none=True, required=True)
+
+
+class Revisions(rest.Schema):
+    """All revisions, newest first."""
+
+    revisions = ma.fields.List(ma.fields.Nested(RevisionView), required=True)
+    total = ma.fields.Integer(required=True)
+    current_revision = ma.fields.String(allow_none=True, required=True)
+
+
+class CurrentRevision(rest.Schema):
+    """The revision that the schema is at."""
+
+    revision = ma.fields.String(allow_none=True, required=True)
+    current_revision = ma.fields.String(allow_none=True, required=True)
+
+
+@blueprint.route("", methods=["GET"])
+@blueprint.route("/history", methods=["GET"])
+@blueprint.response(
+    200, Revisions, example={"revisions": [REVISION], "total": 1, "current_revision": "0001"}
+)
+@superadmin
+def list_migrations() -> dict[str, Any]:
+    """List the revisions of the core and of collections."""
+    return revisions.listing()
+
+
+@blueprint.route("/current", methods=["GET"])
+@blueprint.response(200, CurrentRevision, example={"revision": "0001", "current_revision": "0001"})
+@superadmin
+def get_current_migration() -> dict[str, Any]:
+    """Get the revision that the schema is at."""
+    current = revisions.listing()["current_revision"]
+    return {"revision": current, "current_revision": current}

@@ -1,0 +1,96 @@
+"""What the API takes and shows of rules."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import marshmallow as ma
+
+from app import rest, rules
+from app.collections.definition import OPERATIONS
+
+RULES = {
+    "list_rule": "true",
+    "view_rule": "true",
+    "create_rule": "true",
+    "update_rule": "true",
+    "delete_rule": None,
+    "list_fields": "*",
+    "view_fields": "*",
+    "create_fields": "*",
+    "update_fields": "*",
+}
+EXAMPLE_RULES = {
+    "collection": "posts",
+    **RULES,
+    **{part: {"rule": "true", "fields": "*"} for part in ("create", "read", "update")},
+    "delete": {"rule": None, "fields": "*"},
+}
+OWNER = "@owns_record() || @has_role(admin)"
+
+
+def expression(**options: Any) -> Any:
+    """A rule, or the expression of a computed field."""
+    # How long it may be the rule language says itself, as a 400 with a position.
+    return rest.Text(longest=2**30, allow_none=True, **options)
+
+
+def operation(**options: Any) -> Any:
+    """What rules are about: list, view, create, update or delete."""
+    return ma.fields.String(validate=ma.validate.OneOf(OPERATIONS), **options)
+
+
+class RulePart(rest.Schema):
+    """The rule and the fields of one operation."""
+
+    rule = expression()
+    fields_ = ma.fields.Raw(
+        data_key="fields",
+        attribute="fields",
+        metadata={"description": '`"*"` or an array of field names.'},
+    )
+
+
+class RulesOfNew(rest.Schema):
+    """Rules that a new collection may bring along."""
+
+    list_rule = expression()
+    view_rule = expression()
+    create_rule = expression()
+    update_rule = expression()
+    delete_rule = expression()
+    list_fields = ma.fields.Raw()
+    view_fields = ma.fields.Raw()
+    create_fields = ma.fields.Raw()
+    update_fields = ma.fields.Raw()
+
+
+class RulesBody(RulesOfNew):
+    """Rules and field lists; what is absent stays as it is."""
+
+    create = ma.fields.Nested(RulePart)
+    read = ma.fields.Nested(RulePart, metadata={"description": "Sets list and view."})
+    update = ma.fields.Nested(RulePart)
+    delete = ma.fields.Nested(RulePart)
+
+
+class Rules(RulesBody):
+    """The rules of a collection, in both forms."""
+
+    collection = ma.fields.String()
+
+
+class Asker(rest.Schema):
+    """A made-up caller; without an id nobody has signed in."""
+
+    id = rest.Text(allow_none=True)
+    email = rest.Text(allow_none=True)
+    role = rest.Text(allow_none=True)
+    account_id = rest.Text(allow_none=True)
+    groups = ma.fields.List(rest.Text())
+    is_superadmin = rest.Flag()
+
+    @ma.post_load
+    def as_asker(self, data: dict[str, Any], **options: Any) -> rules.Asker:
+        """The caller as rules see it."""
+        return rules.Asker(**{**data, "groups": frozenset(data.get("groups", ()))})

@@ -1,0 +1,251 @@
+"""What `/collections` takes and shows."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import marshmallow as ma
+
+from app import rest
+from app.collections import masking
+from app.collections.fields import RETURN_TYPES, TYPES
+from app.collections.rule_schemas import RulesOfNew, expression
+from app.collections.schema import LONGEST_SCHEMA
+
+SCHEMA = [
+    {"name": "title", "type": "text", "required": True, "options": {"max_length": 200}},
+    {"name": "views", "type": "number", "default": 0},
+]
+OPTIONS = {"require_signature": False}
+COLLECTION = {
+    "id": "019a9f00-0000-7000-8000-0000000000c0",
+    "name": "posts",
+    "table_name": "col_posts",
+    "schema": SCHEMA,
+    "fields": SCHEMA,
+    "field_count": 2,
+    "record_count": 0,
+    "options": OPTIONS,
+    "created_at": "2026-11-20T12:00:00.123456Z",
+    "updated_at": "2026-11-20T12:00:00.123456Z",
+}
+
+
+class FieldDefinition(rest.Schema):
+    """A field of a collection."""
+
+    name = rest.Text(longest=200, required=True)
+    type = rest.Text(required=True, metadata={"description": f"One of: {', '.join(TYPES)}."})
+    required = rest.Flag()
+    default = ma.fields.Raw(allow_none=True)
+    unique = rest.Flag(metadata={"description": "Unique within each account."})
+    options = ma.fields.Dict(
+        keys=ma.fields.String(),
+        metadata={
+            "description": "text: min_length, max_length, pattern (RE2), choices; number: min, max,"
+            " integer; any but json: index."
+        },
+    )
+    collection = rest.Text(
+        allow_none=True, metadata={"description": "The collection a reference points into."}
+    )
+    on_delete = rest.Text(
+        allow_none=True, metadata={"description": "restrict, cascade or set_null, for references."}
+    )
+    pii = rest.Flag(
+        metadata={"description": "Personal data: masked but for superadmins and `pii_access`."}
+    )
+    mask_type = rest.Text(
+        allow_none=True,
+        metadata={
+            "description": f"With pii, one of: {', '.join(masking.MASKS)}; full if absent. custom"
+            " takes `options.mask`, a text with `*`; `{first:n}` and `{last:n}` keep characters."
+        },
+    )
+    expression = expression(
+        metadata={"description": "Of a computed field: an expression over the stored fields."}
+    )
+    return_type = rest.Text(
+        allow_none=True,
+        metadata={"description": f"Of a computed field: {', '.join(RETURN_TYPES)}."},
+    )
+
+
+class ChangedField(FieldDefinition):
+    """What changes of a field, or a new one."""
+
+    type = rest.Text(metadata={"description": "Needed for a new field; cannot change."})
+
+
+def schema_field(
+    field: type[FieldDefinition] = FieldDefinition, *, shortest: int | None = None, **options: Any
+) -> Any:
+    """The fields of a collection."""
+    length = ma.validate.Length(min=shortest, max=LONGEST_SCHEMA)
+    return ma.fields.List(ma.fields.Nested(field), validate=length, **options)
+
+
+def _schema_as_fields(field: type[FieldDefinition] = FieldDefinition) -> Any:
+    about = {"description": "Another name for schema."}
+    return ma.fields.List(ma.fields.Nested(field), data_key="fields", metadata=about)
+
+
+def _present_name() -> Any:
+    return rest.Text(longest=200, metadata={"description": "The present name; it cannot change."})
+
+
+class WithSchema(rest.Schema):
+    """A body with a schema, under either of its names."""
+
+    needs_all = True
+
+    schema = schema_field()
+    fields_ = _schema_as_fields()
+
+    @ma.pre_load
+    def accept_fields(self, data: Any, **options: Any) -> Any:
+        """Take `fields` for `schema`."""
+        if not isinstance(data, dict) or "fields" not in data:
+            return data
+        rest_of = {key: value for key, value in data.items() if key != "fields"}
+        if rest_of.setdefault("schema", data["fields"]) != data["fields"]:
+            raise ma.ValidationError("Differs from schema, whose other name it is.", "fields")
+        return rest_of
+
+    @ma.validates_schema
+    def needs_schema(self, data: dict[str, Any], **options: Any) -> None:
+        """One of the two must be there, where the whole is asked for."""
+        if self.needs_all and "schema" not in data:
+            raise ma.ValidationError("Missing data for required field.", "schema")
+
+
+class Options(rest.Schema):
+    """What a collection demands of its records' writers; what is absent stays, at first false."""
+
+    require_signature = rest.Flag(
+        metadata={"description": "Every write needs an electronic signature: 428 without."}
+    )
+
+
+class NewCollection(WithSchema, RulesOfNew):
+    """A collection to make."""
+
+    name = rest.Text(longest=200, required=True)
+    options = ma.fields.Nested(Options)
+
+
+class ReplacedCollection(WithSchema, RulesOfNew):
+    """A collection as it shall be: every present field, and new ones."""
+
+    name = _present_name()
+    schema = schema_field(shortest=1)
+    options = ma.fields.Nested(Options)
+
+
+class ChangedCollection(WithSchema, RulesOfNew):
+    """What changes of a collection."""
+
+    needs_all = False
+
+    name = _present_name()
+    options = ma.fields.Nested(Options)
+    schema = schema_field(ChangedField)
+    fields_ = _schema_as_fields(ChangedField)
+
+
+class PlannedCollection(WithSchema):
+    """A collection's schema as it shall be."""
+
+    schema = schema_field(shortest=1)
+
+
+class Operation(rest.Schema):
+    """One thing that changes."""
+
+    operation = ma.fields.String(
+        required=True, metadata={"description": "add_field or change_field."}
+    )
+    field = ma.fields.String(required=True)
+    property = ma.fields.String(required=True, allow_none=True)
+    before = ma.fields.Raw(allow_none=True, metadata={"description": "The property's value now."})
+    after = ma.fields.Raw(allow_none=True, metadata={"description": "The value it would have."})
+
+
+class RowProblem(rest.Problem):
+    """What keeps present records from following."""
+
+    count = ma.fields.Integer(
+        required=True,
+        metadata={"description": "How many records; of values that clash, how many values."},
+    )
+
+
+class Plan(rest.Schema):
+    """What an update would do."""
+
+    operations = ma.fields.List(ma.fields.Nested(Operation), required=True)
+    sql = ma.fields.List(ma.fields.String(), required=True)
+    problems = ma.fields.List(ma.fields.Nested(RowProblem), required=True)
+
+
+class CollectionView(rest.Schema):
+    """A collection."""
+
+    id = ma.fields.String(required=True)
+    name = ma.fields.String(required=True)
+    table_name = ma.fields.String(required=True)
+    schema = ma.fields.List(ma.fields.Dict(), required=True)
+    fields_ = ma.fields.List(ma.fields.Dict(), attribute="fields", data_key="fields", required=True)
+    field_count = ma.fields.Integer(required=True)
+    record_count = ma.fields.Integer(
+        required=True, metadata={"description": "Records of all accounts."}
+    )
+    options = ma.fields.Nested(Options, required=True)
+    created_at = rest.Timestamp(required=True)
+    updated_at = rest.Timestamp(required=True)
+
+
+class CollectionPage(rest.page_schema(CollectionView)):  # type: ignore[misc]
+    """A page of collections."""
+
+
+class Names(rest.Schema):
+    """The names of all collections."""
+
+    names = ma.fields.List(ma.fields.String(), required=True)
+    total = ma.fields.Integer(required=True)
+
+
+class DroppedCollection(rest.Schema):
+    """A collection that was deleted along with another."""
+
+    collection_id = ma.fields.String(required=True)
+    collection_name = ma.fields.String(required=True)
+    table_name = ma.fields.String(required=True)
+    records_deleted = ma.fields.Integer(required=True)
+    migration_revision = ma.fields.String(required=True)
+
+
+class DeletedCollection(DroppedCollection):
+    """What was deleted."""
+
+    message = ma.fields.String(required=True)
+    also_deleted = ma.fields.List(
+        ma.fields.Nested(DroppedCollection), metadata={"description": "Where `with` names any."}
+    )
+
+
+class DeletionArgs(rest.Schema):
+    """What else to delete."""
+
+    along = rest.Text(
+        data_key="with",
+        longest=40_000,
+        metadata={"description": "Comma-separated names or ids of collections that go along."},
+    )
+
+
+class CollectionArgs(rest.PageArgs):
+    """Which collections to list."""
+
+    search = rest.Text(longest=100, metadata={"description": "A part of the name."})

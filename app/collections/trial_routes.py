@@ -1,0 +1,167 @@
+"""`/rules`, `/collections/{name}/rules/diff`: rules tried before they are saved (contract 6)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import marshmallow as ma
+
+from app import rest, rules, stamps
+from app.collections import population, trials
+from app.collections import service as collections
+from app.collections.routes import blueprint as collections_blueprint
+from app.collections.rule_schemas import OWNER, Asker, RulesBody, expression, operation
+from app.rest import superadmin
+
+blueprint = rest.Blueprint(
+    "Rules",
+    __name__,
+    url_prefix=f"{rest.PREFIX}/rules",
+    description="Try rules out before they are saved. Superadmins only.",
+)
+
+
+class Situation(rest.Schema):
+    """A record, and who asks."""
+
+    record = ma.fields.Dict(keys=ma.fields.String())
+    auth = ma.fields.Nested(Asker, allow_none=True)
+
+
+class RuleToValidate(rest.Schema):
+    """A rule, and the names that it may use."""
+
+    rule = expression(required=True)
+    operation = operation(metadata={"description": "All operations have the same language."})
+    collection = rest.Text(metadata={"description": "Check against this collection's fields."})
+    collection_fields = ma.fields.List(
+        rest.Text(),
+        data_key="collectionFields",
+        metadata={"description": "Without a collection: names of fields, of any type."},
+    )
+
+
+class RuleToTest(Situation):
+    """A rule with a record and a caller, here or in `context`."""
+
+    rule = expression(required=True)
+    context = ma.fields.Nested(Situation)
+
+
+class Validity(rest.Schema):
+    """Whether a text is a rule, and why not."""
+
+    valid = ma.fields.Boolean(required=True)
+    errors = ma.fields.List(ma.fields.String(), required=True)
+    details = ma.fields.List(
+        ma.fields.Dict(),
+        required=True,
+        metadata={"description": "The same with code and position (a character, from 0)."},
+    )
+
+
+class RuleTestResult(rest.Schema):
+    """Whether the rule lets the caller at the record."""
+
+    result = ma.fields.Boolean(required=True)
+
+
+class ProposedRules(RulesBody):
+    """Rules as they might be; what is absent stays as it is."""
+
+
+class RulesToCompare(rest.Schema):
+    """Rules as they might be."""
+
+    rules = ma.fields.Nested(ProposedRules, required=True)
+    account_id = rest.Text(
+        metadata={"description": "Look at this account's users and records only."}
+    )
+
+
+class Records(rest.Schema):
+    """How many records, and the newest of them."""
+
+    count = ma.fields.Integer(required=True)
+    sample = ma.fields.List(ma.fields.String(), required=True)
+
+
+class Difference(rest.Schema):
+    """What changes for the users of a role."""
+
+    role = ma.fields.String(required=True)
+    operation = ma.fields.String(required=True)
+    gained = ma.fields.Nested(Records, required=True)
+    lost = ma.fields.Nested(Records, required=True)
+
+
+class Differences(rest.Schema):
+    """What changes for each role, and for callers who have not signed in."""
+
+    items = ma.fields.List(ma.fields.Nested(Difference), required=True)
+
+
+@blueprint.route("/validate", methods=["POST"])
+@blueprint.arguments(RuleToValidate, example={"rule": OWNER, "collection": "posts"})
+@blueprint.response(200, Validity, example={"valid": True, "errors": [], "details": []})
+@superadmin
+@stamps.reloading()  # what was cached may be out of date, and nothing here would tell
+def validate_rule(body: dict[str, Any]) -> dict[str, Any]:
+    """Check a rule.
+
+    Against the fields of a collection, or against names alone, or else only its form.
+    """
+    scope = trials.scope_for(body.get("collection"), body.get("collection_fields", ()))
+    found = trials.rule_problems(body["rule"], scope)
+    return {"valid": not found, "errors": [one["message"] for one in found], "details": found}
+
+
+@blueprint.route("/test", methods=["POST"])
+@blueprint.arguments(
+    RuleToTest,
+    example={"rule": OWNER, "record": {"created_by": "u1"}, "auth": {"id": "u1", "role": "viewer"}},
+)
+@blueprint.response(200, RuleTestResult, example={"result": True})
+@blueprint.fails(400)
+@superadmin
+@stamps.reloading()  # what was cached may be out of date, and nothing here would tell
+def test_rule(body: dict[str, Any]) -> dict[str, Any]:
+    """Evaluate a rule for a made-up record and caller.
+
+    Fields that the record lacks are null. A field of another type than the rule needs makes its
+    comparison false. References are followed into nested objects.
+    """
+    given = {**body, **body.get("context", {})}
+    asker = given.get("auth") or rules.Asker()
+    return {"result": trials.judge(body["rule"], given.get("record", {}), asker)}
+
+
+@collections_blueprint.route("/<collection_name>/rules/diff", methods=["POST"])
+@collections_blueprint.arguments(RulesToCompare, example={"rules": {"view_rule": OWNER}})
+@collections_blueprint.response(
+    200,
+    Differences,
+    example={
+        "items": [
+            {
+                "role": "viewer",
+                "operation": "view",
+                "gained": {"count": 0, "sample": []},
+                "lost": {"count": 1, "sample": ["019a9f00-0000-7000-8000-000000000001"]},
+            }
+        ]
+    },
+)
+@collections_blueprint.fails(400)
+@superadmin
+@stamps.reloading()  # what was cached may be out of date, and nothing here would tell
+def compare_rules(body: dict[str, Any], collection_name: str) -> dict[str, Any]:
+    """Show what rules would change before they are saved.
+
+    For each role and for callers who have not signed in, on the records there are: how many become
+    open to at least one active user of the role in the record's account (`gained`), how many stop
+    being open to at least one (`lost`), and the newest ten of each. Creating has no records to
+    look at. Nothing is saved.
+    """
+    present, proposed = collections.proposed_rules(collection_name, body["rules"])
+    return {"items": population.differences(present, proposed, body.get("account_id"))}
