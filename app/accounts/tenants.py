@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 
 import sqlalchemy as sa
 
-from app import clock, config, db, events, slugs
+from app import clock, db, events, settings, slugs
 from app.accounts import service as accounts
 from app.accounts import sso_settings
 from app.accounts.models import SYSTEM_ACCOUNT_ID, Account, AccountOrigin
@@ -141,7 +141,7 @@ def _uris(body: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 
 def _uri_problem(field: str, uri: str) -> dict[str, Any] | None:
-    if is_address(uri) and (field != "cors_origins" or config.is_origin(uri)):
+    if is_address(uri) and (field != "cors_origins" or settings.is_origin(uri)):
         return None
     return problem(field, "invalid_url", f"This is no address of that kind: {uri[:200]}")
 

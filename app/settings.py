@@ -1,0 +1,174 @@
+"""What the text of a setting may be: each makes its value of it, or raises ValueError."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from email.utils import parseaddr
+from urllib.parse import urlsplit
+
+from email_validator import EmailNotValidError, validate_email
+
+from app.slugs import SYSTEM_SLUG, slug_problem
+
+WITHOUT_HOST = ("console",)
+ORIGIN = re.compile(
+    r"([a-z][a-z0-9+.-]*)://(?:[a-z0-9_-]+(?:\.[a-z0-9_-]+)*\.?|\[[0-9a-f:.]+\])(?::([1-9][0-9]{0,4}))?"
+)
+DEFAULT_PORTS = {"http": "80", "https": "443"}
+HOST = re.compile(r"[a-z0-9_-]+(\.[a-z0-9_-]+)*", re.IGNORECASE | re.ASCII)
+RATE = re.compile(r"[1-9][0-9]{0,8}/(second|minute|hour|day)")
+
+
+def boolean(value: str) -> bool:
+    """`true` or `false`, or another word for it."""
+    words = {"true": True, "1": True, "yes": True, "on": True}
+    words |= {"false": False, "0": False, "no": False, "off": False}
+    if value.lower() not in words:
+        raise ValueError("must be true or false")
+    return words[value.lower()]
+
+
+def number(lowest: int, highest: int) -> Callable[[str], int]:
+    """A whole number within bounds."""
+
+    def parse(value: str) -> int:
+        if not value.isascii() or not value.isdigit() or not lowest <= int(value) <= highest:
+            raise ValueError(f"must be a whole number from {lowest} to {highest}")
+        return int(value)
+
+    return parse
+
+
+def one_of(*allowed: str) -> Callable[[str], str]:
+    """One of a few words."""
+
+    def parse(value: str) -> str:
+        if value not in allowed:
+            raise ValueError(f"must be one of {', '.join(allowed)}")
+        return value
+
+    return parse
+
+
+def list_of(*allowed: str) -> Callable[[str], tuple[str, ...]]:
+    """A list, separated by commas; of a few words, where any are named."""
+
+    def parse(value: str) -> tuple[str, ...]:
+        items = _items(value)
+        if allowed and not set(items) <= set(allowed):
+            raise ValueError(f"may list only {', '.join(allowed)}")
+        return items
+
+    return parse
+
+
+def seconds(value: str) -> tuple[int, ...]:
+    """A list of times in seconds, each up to 30 days."""
+    return tuple(map(number(1, 30 * 86400), _items(value)))
+
+
+def _items(value: str) -> tuple[str, ...]:
+    return tuple(item.strip() for item in value.split(",") if item.strip())
+
+
+def url(*schemes: str) -> Callable[[str], str]:
+    """A URL of one of these schemes, without a slash at its end."""
+
+    def parse(value: str) -> str:
+        if urlsplit(value).scheme not in schemes:
+            raise ValueError(f"must be a URL starting with {', '.join(f'{s}:' for s in schemes)}")
+        _check_host(value)
+        return value.rstrip("/")
+
+    return parse
+
+
+def _check_host(url: str) -> None:
+    parts = urlsplit(url)
+    try:
+        named = bool(parts.hostname) and parts.port != 0
+    except ValueError:  # a port that is no number
+        named = False
+    if not named and parts.scheme not in WITHOUT_HOST:
+        raise ValueError("must name a host, and a port from 1 to 65535 if any")
+
+
+def base_url(value: str) -> str:
+    """The address of the service: a web address without query."""
+    parts = urlsplit(value)
+    if parts.query or parts.fragment or parts.username or any(map(str.isspace, value)):
+        raise ValueError("must have no user, query, fragment or blank")
+    return url("http", "https")(value)
+
+
+def is_origin(text: str) -> bool:
+    """Whether a text is one origin as browsers send it: no pattern, path or default port."""
+    found = ORIGIN.fullmatch(text)
+    if found is None:
+        return False
+    scheme, port = found.groups()
+    return port != DEFAULT_PORTS.get(scheme, "") and int(port or 1) <= 65_535
+
+
+def origins(value: str) -> tuple[str, ...]:
+    """A list of origins."""
+    items = _items(value)
+    if not all(map(is_origin, items)):
+        raise ValueError("may list only exact origins such as https://app.example.com")
+    return items
+
+
+def mail_url(value: str) -> str:
+    """Where mails go."""
+    # A misspelt starttls would send passwords in the clear.
+    if urlsplit(value).query not in ("", "starttls=0", "starttls=1"):
+        raise ValueError("takes no option but starttls=0 or starttls=1")
+    return url("console", "smtp", "smtps")(value)
+
+
+def email(value: str) -> str:
+    """An e-mail address."""
+    try:
+        validate_email(value, check_deliverability=False)
+    except EmailNotValidError:
+        raise ValueError("must be an e-mail address") from None
+    return value
+
+
+def sender(value: str) -> str:
+    """An e-mail address, also with a name."""
+    if not value.isprintable():
+        raise ValueError("must be one line")
+    email(parseaddr(value)[1])
+    return value
+
+
+def host(value: str) -> str:
+    """The name of a host, in lower case."""
+    if not HOST.fullmatch(value) or len(value) > 253:
+        raise ValueError("must be a bare host name such as example.com")
+    return value.lower()
+
+
+def account_slug(value: str) -> str:
+    """The slug of an account that is not the system's."""
+    # Whoever belongs to the system account is a superadmin.
+    problem = "It is the superadmins' account." if value == SYSTEM_SLUG else slug_problem(value)
+    if problem:
+        raise ValueError(f"must be the slug of an account. {problem}")
+    return value
+
+
+def line(value: str) -> str:
+    """One line of text."""
+    if not value.isprintable() or len(value) > 200:
+        raise ValueError("must be one line of at most 200 characters")
+    return value
+
+
+def rate(value: str) -> str:
+    """How many requests in which time, or `off`."""
+    if value != "off" and not RATE.fullmatch(value):
+        raise ValueError("must be off, or a number per second, minute, hour or day: 600/minute")
+    return value
