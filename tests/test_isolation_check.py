@@ -19,7 +19,7 @@ from app.collections import definition as definitions
 from app.collections.definition import everything
 from app.console import guard, places
 from app.errors import NotFound
-from app.isolation import calls, tenants
+from app.isolation import filling, tenants
 from app.records import expand, store
 from app.rest import Access
 from app.webhooks import service as webhooks
@@ -66,9 +66,9 @@ def test_nothing_leaks_and_nothing_is_left(furnished: Flask) -> None:
 def remaining(app: Flask) -> dict[str, int]:
     """How many rows each table has, but for those of the audit log."""
     with app.app_context():
-        tables = [*tenants.owned(), Account.__table__, *(d.table for d in everything())]
+        tables = [*filling.owned(), Account.__table__, *(d.table for d in everything())]
         counted = {t.name: sa.select(sa.func.count()).select_from(t) for t in tables}
-        kept = counted.keys() - tenants.AUDIT
+        kept = counted.keys() - filling.AUDIT
         return {name: db.connection().scalar(counted[name]) for name in kept}
 
 
@@ -178,7 +178,7 @@ def test_a_route_that_nobody_says_how_to_call_is_not_covered(
 ) -> None:
     only = ["isolation-check", "--only", "/api/v1/groups/<uuid:group_id>$"]
     assert furnished.test_cli_runner().invoke(args=only).exit_code == 0
-    monkeypatch.delitem(calls.THINGS, "group_id")
+    monkeypatch.delitem(tenants.THINGS, "group_id")
     result = furnished.test_cli_runner().invoke(args=only)
     assert result.exit_code == 1
     assert "nothing is known of <group_id>" in result.output

@@ -8,10 +8,9 @@ covered: the check says so, and fails.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from datetime import date
-from itertools import count, product
+from itertools import product
 from typing import Any
 from urllib.parse import urlencode
 
@@ -21,29 +20,13 @@ from werkzeug.routing import AnyConverter, Rule
 from app.collections import definition as definitions
 from app.collections.definition import Definition
 from app.extensions import api
-from app.isolation.tenants import MAIL_DOMAIN, RESUMED, Tenant
+from app.isolation import bodies, record_calls
+from app.isolation.rows import RESUMED
+from app.isolation.tenants import THINGS, Tenant
 from app.rest import PREFIX
 
 PART = re.compile(r"<(?:[^<>]*:)?(\w+)>")
 READING = ("GET",)
-# What the ids in paths, queries and bodies are of.
-THINGS = {
-    "account_id": "accounts",
-    "user_id": "users",
-    "group_id": "groups",
-    "key_id": "api_keys",
-    "session_id": "sessions",
-    "webhook_id": "webhooks",
-    "delivery_id": "webhook_deliveries",
-    "workflow_id": "workflows",
-    "hook_id": "hooks",
-    "instance_id": "workflow_instances",
-    "configuration_id": "provider_settings",
-    "setting_id": "provider_settings",
-    "invitation": "invitations",
-    "invitation_id": "invitations",
-    "job_id": "jobs",
-}
 OF_A_COLLECTION = {"collection", "collection_id", "collection_name", "record_id"}
 SHARED = {
     "category": "auth_providers",
@@ -62,7 +45,6 @@ EXEMPT = {
     ("POST", f"{PREFIX}/auth/logout"): "ends what the check is signed in by",
     ("POST", "/console/sign-out"): "ends what the check is signed in by",
 }
-_numbers = count(1)
 
 
 @dataclass(frozen=True)
@@ -131,8 +113,8 @@ class Book:
         for path, one in self._filled(rule, own):
             named = self._declared(rule)
             asked = [{name: value} for name in named if (value := _queried(name, of)) is not None]
-            if one and rule.rule.startswith(f"{PREFIX}/records/"):
-                asked += list(_record_queries(rule.rule, one, of))
+            if one and _of_records(rule):
+                asked += list(record_calls.queries(rule.rule, one, of))
             for query in asked:
                 yield Call("GET", rule.rule, f"{path}?{urlencode(query)}")
 
@@ -176,14 +158,13 @@ class Book:
         return [one["name"] for one in given if one.get("in") == "query"]
 
     def _bodies(self, method: str, rule: Rule, path: str, of: Tenant, own: Tenant) -> Iterator[Any]:
-        if rule.rule.startswith(f"{PREFIX}/records/"):
+        if _of_records(rule):
             one = next((d for d in self.collections if f"/{d.name}" in path), None)
-            yield from _record_bodies(method, rule.rule, one, of, own)
+            yield from record_calls.bodies(method, rule.rule, one, of, own)
             return
-        given = BODIES.get((method, rule.rule.removeprefix(PREFIX)))
         content = self._operation(rule, method).get("requestBody", {}).get("content", {})
         example = content.get("application/json", {}).get("example")
-        yield given(of) if given else _adapted(example, of)
+        yield bodies.body(method, rule.rule.removeprefix(PREFIX), example, of)
 
     def _headers(self, rule: Rule, of: Tenant) -> dict[str, str]:
         used = rule.rule == f"{PREFIX}/groups"
@@ -192,6 +173,10 @@ class Book:
 
 def _path(rule: Rule, parts: Mapping[str, str]) -> str:
     return PART.sub(lambda found: parts[found[1]], rule.rule)
+
+
+def _of_records(rule: Rule) -> bool:
+    return rule.rule.startswith(f"{PREFIX}/records/")
 
 
 def _names_collection(rule: Rule, names: list[str]) -> bool:
@@ -222,129 +207,9 @@ def _of_collection(name: str, of: Tenant, one: Definition | None) -> str:
     return one.id if name == "collection_id" else one.name
 
 
-def unique() -> str:
-    """A word that no other request has."""
-    return f"unique{next(_numbers):07d}"
-
-
-def _adapted(example: Any, of: Tenant, name: str = "") -> Any:
-    """An example of a body, with the ids of what belongs to an account, and names of its own."""
-    if isinstance(example, dict):
-        return {key: _adapted(value, of, key) for key, value in example.items()}
-    if isinstance(example, list):
-        return [_adapted(value, of, name) for value in example]
-    if name in THINGS:
-        return of.id_of(THINGS[name])
-    if name == "email":
-        return f"{unique()}@{MAIL_DOMAIN}"
-    if name == "account":
-        return unique()
-    return unique() if name == "name" else example
-
-
 def _queried(name: str, of: Tenant) -> str | None:
     if name in THINGS:
         return of.id_of(THINGS[name])
     if name == "limit":
         return "100"
     return of.mark if name in ("search", "table_name", "record_id") else None
-
-
-def _record_queries(route: str, one: Definition, of: Tenant) -> Iterator[dict[str, str]]:
-    if route.endswith("<record_id>"):
-        yield from ({"expand": name} for name in _references(one))
-        return
-    if not route.endswith(("<collection>", "/export", "/aggregate")):
-        return
-    summed = {"functions": "count()"} if route.endswith("/aggregate") else {}
-    for name, text in _known(one, of).items():
-        yield {**summed, name: text}
-    yield {**summed, "filter": f'id == "{of.id_of(one.table_name)}"'}
-    yield from ({**summed, **way} for way in _ways(route, one))
-
-
-def _ways(route: str, one: Definition) -> Iterator[dict[str, str]]:
-    named = [name for name, spec in one.fields.items() if spec.filterable]
-    if route.endswith("/aggregate"):
-        yield {}
-        yield from ({"group_by": name} for name in named)
-        numbers = [name for name in named if one.fields[name].type == "number"]
-        yield from ({"functions": f"sum({n}),min({n}),max({n}),avg({n})"} for n in numbers)
-        return
-    yield from ({"sort": f"-{name}"} for name in named)
-    if route.endswith("/export"):
-        yield from ({"format": kind} for kind in ("json", "jsonl", "csv"))
-    else:
-        yield {"cursor": "", "limit": "1"}
-        yield from ({"expand": name} for name in _references(one))
-
-
-def _references(one: Definition) -> list[str]:
-    return [name for name, spec in one.fields.items() if spec.collection]
-
-
-def _known(one: Definition, of: Tenant) -> dict[str, str]:
-    row = of.records[one.name]
-    kinds = ("text", "email", "url", "number", "reference")
-    own = (name for name, spec in one.fields.items() if spec.type in kinds)
-    return {name: str(row[name] or of.mark) for name in ("id", "account_id", "created_by", *own)}
-
-
-def _record_bodies(
-    method: str, route: str, one: Definition | None, of: Tenant, own: Tenant
-) -> Iterator[Any]:
-    if one is None or route.endswith("/restore"):
-        yield {"audit_id": 1} if one else {}
-        return
-    row, id = _sendable(one, of.records[one.name]), of.id_of(one.table_name)
-    references = _references(one)
-    kept = _sendable(one, own.records[one.name])
-    # A value may be anybody's, a reference only lead to what is one's own.
-    for sent in [row, row | {name: kept[name] for name in references}][: 2 if references else 1]:
-        if route.endswith("/batch"):
-            some = {"POST": {"records": [sent]}, "PATCH": {"records": [{"id": id, "data": sent}]}}
-            yield some.get(method, {"ids": [id]})
-        else:
-            yield [sent] if route.endswith("/import") else sent
-
-
-def _sendable(one: Definition, row: Mapping[str, Any]) -> dict[str, Any]:
-    """The stored fields of a record as JSON; what must be one of a few is the first of them."""
-    chosen = {
-        n: spec.options["choices"][0] for n, spec in one.fields.items() if "choices" in spec.options
-    }
-    plain = {name: row[name] for name in one.fields}
-    return {n: v.isoformat() if isinstance(v, date) else v for n, v in (plain | chosen).items()}
-
-
-def _a_webhook(of: Tenant) -> Any:
-    address = f"https://{MAIL_DOMAIN}/"
-    return {"url": address, "collection": "none", "events": ["create"], "enabled": False}
-
-
-def _a_flow(of: Tenant) -> Any:
-    steps = [{"name": "rest", "type": "wait_delay", "duration": "1h"}]
-    return {"name": unique(), "trigger": {"type": "manual"}, "steps": steps}
-
-
-def _a_hook(of: Tenant) -> Any:
-    config = {"collection": "none", "record_id": of.id_of("users")}
-    action = {"type": "delete_record", "config": config}
-    return {"name": unique(), "trigger": {"type": "manual"}, "actions": [action]}
-
-
-# Bodies that must not be as the description's examples are: nothing is to be sent, and names lead
-# to what is the account's.
-BODIES: dict[tuple[str, str], Callable[[Tenant], Any]] = {
-    ("POST", "/webhooks"): _a_webhook,
-    ("POST", "/workflows"): _a_flow,
-    ("POST", "/hooks"): _a_hook,
-    ("POST", "/invitations"): lambda of: {
-        "email": f"{unique()}@{MAIL_DOMAIN}",
-        "groups": [f"{of.mark}-groups-name"],
-    },
-    ("POST", "/auth/change-password"): lambda of: {
-        "current_password": of.mark,
-        "new_password": "Correct-horse-1",
-    },
-}

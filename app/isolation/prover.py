@@ -20,7 +20,7 @@ from werkzeug.test import TestResponse
 
 from app import config, db, jobs
 from app.accounts.models import ADMIN
-from app.isolation import callers, tenants
+from app.isolation import callers, filling, records
 from app.isolation.callers import Caller
 from app.isolation.calls import Book, Call, Unknown
 from app.isolation.tenants import Tenant
@@ -67,12 +67,12 @@ def prove(app: Flask, only: str = "") -> Report:
     victim, stranger = Tenant("victim"), Tenant("stranger")
     with _quietly(app):
         try:
-            tenants.fill(stranger)
+            filling.fill(stranger)
             proof = Proof(app, victim, stranger, only)
             proof.run()
         finally:
             db.db.session.rollback()
-            tenants.remove([victim, stranger])
+            filling.remove([victim, stranger])
             app.extensions.pop("atrium.caches", None)
     return proof.report
 
@@ -104,7 +104,7 @@ class Proof:
     def __init__(self, app: Flask, victim: Tenant, stranger: Tenant, only: str) -> None:
         self.app, self.victim, self.stranger = app, victim, stranger
         self.nobody = Tenant("nobody")
-        tenants.imagine(self.nobody)
+        records.imagine(self.nobody)
         self.book, self.report = Book.of(app), Report()
         self.rules = list(self.book.routes(only))
         self.own = callers.of_tenant(app, stranger)
@@ -112,9 +112,9 @@ class Proof:
     def run(self) -> None:
         """All of it, in the order that tells most: reads first, then what changes something."""
         before = [(call, self._told(call, self.stranger)) for call in self._own_reads()]
-        tenants.fill(self.victim)
+        filling.fill(self.victim)
         self._control()
-        untouched = tenants.state(self.victim)
+        untouched = filling.state(self.victim)
         for call, told in before:
             self._compare_own(call, told)
         # Reads first: afterwards what was copied from the victim is the stranger's own.
@@ -122,7 +122,7 @@ class Proof:
             self._try(method, rule)
         self._compare_state(untouched)
         self.report.routes = len(self.rules)
-        self.report.tables = len(tenants.owned())
+        self.report.tables = len(filling.owned())
         self.report.collections = len(self.book.collections)
 
     def _own_reads(self) -> Iterator[Call]:
@@ -236,7 +236,7 @@ class Proof:
             self._uncovered(call, caller.name, f"breaks with {answer.status_code}")
 
     def _compare_state(self, before: dict[str, str]) -> None:
-        after = tenants.state(self.victim)
+        after = filling.state(self.victim)
         for table in sorted(before):
             if after[table] != before[table]:
                 told = f"rows of the other account in {table} changed"
