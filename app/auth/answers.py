@@ -8,7 +8,8 @@ from flask import Response, request
 
 from app import config, rest
 from app.auth.schemas import SignedIn
-from app.auth.service import Origin, SignIn
+from app.auth.service import SignIn
+from app.auth.sessions import Origin
 
 REFRESH_COOKIE = "service_refresh"
 REFRESH_PATH = f"{rest.PREFIX}/auth"

@@ -13,7 +13,7 @@ from app import config, db, jobs, limits, mail
 from app.accounts import people
 from app.accounts import service as accounts
 from app.accounts.models import SYSTEM_ACCOUNT_ID, User
-from app.auth import links, lockout, passwords
+from app.auth import links, lockout, passwords, sessions
 from app.auth import service as auth
 from app.auth.principal import NO_PASSWORDS, Principal
 from app.errors import InvalidValues, problem
@@ -40,7 +40,7 @@ def send_link(user: User) -> None:
     """
     lockout.mailbox(user.email)
     with db.transaction():
-        auth.end_sessions(user.account_id, user.id)
+        sessions.end_all(user.account_id, user.id)
         ask(user)
 
 

@@ -9,7 +9,7 @@ from flask import Response, make_response, render_template, request
 from app import errors, pages, rest
 from app.accounts.models import User
 from app.accounts.schemas import ACCOUNT, PAGE, USER, AccountView, UserView
-from app.auth import lockout, registration, resets, verification
+from app.auth import lockout, registration, resets, sessions, verification
 from app.auth import service as auth
 from app.auth.answers import (
     REFRESH_COOKIE,
@@ -343,12 +343,12 @@ def verify_reset_token(token: str) -> dict[str, Any]:
 @blueprint.response(200, SessionPage, example=page_of([SESSION], 1, PAGE))
 def list_sessions(args: dict[str, Any]) -> dict[str, Any]:
     """List the caller's sign-ins that are still alive, the last used first."""
-    return page_of(*auth.sessions(principal(), args["skip"], args["limit"]), args)
+    return page_of(*sessions.of_caller(principal(), args["skip"], args["limit"]), args)
 
 
 @blueprint.route("/sessions/<uuid:session_id>", methods=["DELETE"])
 @blueprint.response(204)
 def end_session(session_id: str) -> Response:
     """End one of the caller's sign-ins: its refresh token is refused from now on."""
-    auth.end_own_session(principal(), session_id)
+    sessions.end_own(principal(), session_id)
     return Response(status=204)

@@ -15,10 +15,10 @@ from werkzeug.wrappers import Response as BaseResponse
 
 from app import config, stamps, violations
 from app.accounts.models import User
-from app.auth import service as auth
+from app.auth import sessions
 from app.auth.members import Member
 from app.auth.principal import Principal
-from app.auth.service import Origin
+from app.auth.sessions import Origin
 from app.console import unsent
 from app.console.forms import Form
 from app.errors import Forbidden, Unauthorized, Unavailable
@@ -125,7 +125,7 @@ def recognise() -> None:
     """Learn from the cookie who looks at the page, unless that is known already."""
     if "console_caller" in g:
         return
-    found = auth.console_caller(request.cookies.get(cookie_name(), "").replace("\0", ""))
+    found = sessions.console_caller(request.cookies.get(cookie_name(), "").replace("\0", ""))
     g.console_caller, g.console_session_id = found or (None, None)
 
 
@@ -169,7 +169,7 @@ def origin() -> Origin:
 
 def begin_session(user: User | Member, target: str, status: int = 303) -> BaseResponse:
     """Sign a user in to the console in this browser, and go on to a page."""
-    secret = auth.start_console_session(user, origin())
+    secret = sessions.start_in_console(user, origin())
     response = redirect(target, status)
     response.set_cookie(
         cookie_name(),
@@ -186,7 +186,7 @@ def end_session(target: str) -> BaseResponse:
     """End the session of this browser, and go on to a page."""
     known = caller()
     if known and known.home:
-        auth.end_session(known.home.id, g.console_session_id)
+        sessions.end(known.home.id, g.console_session_id)
     response = redirect(target, 303)
     response.delete_cookie(
         cookie_name(), httponly=True, samesite="Lax", secure=config.current().production

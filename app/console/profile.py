@@ -6,7 +6,7 @@ from flask import g, request, url_for
 from werkzeug.wrappers import Response as BaseResponse
 
 from app.accounts import service as accounts
-from app.auth import resets, verification
+from app.auth import resets, sessions, verification
 from app.auth import service as auth
 from app.console import forms, guard, lists
 from app.console.blueprint import blueprint
@@ -57,7 +57,7 @@ def change_password() -> Page | BaseResponse:
 @public
 def end_session(session_id: str) -> BaseResponse:
     """End one of the own sessions."""
-    auth.end_own_session(guard.known_caller(), session_id)
+    sessions.end_own(guard.known_caller(), session_id)
     if session_id == g.console_session_id:
         return guard.end_session(url_for("console.sign_in"))
     return told("The session is ended.", "console.show_profile")
@@ -67,7 +67,7 @@ def _profile_page(form: Form) -> Page:
     caller, listing = guard.known_caller(), lists.asked_for("console.show_profile")
     user = auth.user_of(caller)
     form.values = {"name": user.name or "", "email": user.email, **form.values}
-    listing.holding(auth.sessions(caller, listing.skip, lists.SIZE))
+    listing.holding(sessions.of_caller(caller, listing.skip, lists.SIZE))
     return form.page(
         "console/profile/show.html", user=user, listing=listing, present=g.console_session_id
     )

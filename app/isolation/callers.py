@@ -10,9 +10,8 @@ from werkzeug.test import TestResponse
 
 from app import config, rest
 from app.accounts.models import ADMIN
-from app.auth import service as auth
-from app.auth import tokens
-from app.auth.service import Origin
+from app.auth import sessions, tokens
+from app.auth.sessions import Origin
 from app.console import guard
 from app.isolation.calls import Call
 from app.isolation.tenants import Tenant
@@ -49,7 +48,7 @@ def of_tenant(app: Flask, tenant: Tenant) -> dict[str, Caller]:
         claims = {"user_id": user.id, "account_id": user.account_id, "email": user.email}
         token = tokens.access(**claims, role=role)
         found[role] = Caller(app, role, True, {"Authorization": f"Bearer {token}"})
-        secret = auth.start_console_session(user, Origin(None, None))
+        secret = sessions.start_in_console(user, Origin(None, None))
         cookie = {"Cookie": f"{guard.cookie_name()}={secret}"}
         found[f"console {role}"] = Caller(app, f"{role} in the console", False, cookie)
     found["key"] = Caller(app, "API key", True, {"X-API-Key": tenant.key})

@@ -10,7 +10,8 @@ import orjson
 from app import db
 from app.accounts.models import User
 from app.auth import service as auth
-from app.auth.service import Origin, SignIn
+from app.auth.service import SignIn
+from app.auth.sessions import Origin
 from app.sso import flows, refusals, sign_in
 from app.sso.models import API, BROWSER, CONSOLE, OAUTH, TEST, Flow
 from app.sso.refusals import StateRefused

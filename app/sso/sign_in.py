@@ -17,7 +17,7 @@ from sqlalchemy.orm import Session
 from app import clock, crypto, db
 from app.accounts.models import Account, User
 from app.auth import tokens
-from app.auth.service import Origin
+from app.auth.sessions import Origin
 from app.errors import Conflict, InvalidValues, NotFound, problem
 from app.sso import flows, matching, refusals, service
 from app.sso.flows import Begun

@@ -18,9 +18,9 @@ from flask import Flask
 
 from app import clock
 from app.accounts.models import User
-from app.auth import service as auth
-from app.auth import upkeep
+from app.auth import sessions, upkeep
 from app.auth.models import MailedToken, SignInSession
+from app.auth.sessions import Origin
 from app.db import db, transaction
 from tests.audit.chains import entries
 from tests.builders import (
@@ -555,7 +555,7 @@ def test_a_console_session_obeys_at_once(
 ) -> None:
     with app.app_context():
         user = db.session.get_one(User, (bob.account_id, bob.id))
-        secret = auth.start_console_session(user, auth.Origin("127.0.0.1", "a browser"))
+        secret = sessions.start_in_console(user, Origin("127.0.0.1", "a browser"))
     cookie = {"Cookie": f"atrium_console={secret}"}
     browser = Caller(app)
     assert browser.get("/console", headers=cookie).status_code == 200

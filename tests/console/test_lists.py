@@ -11,10 +11,10 @@ from flask import Flask
 from app.accounts import groups, roles, tenants
 from app.accounts import people as users
 from app.accounts.models import Group
-from app.auth import api_keys, invitations
+from app.auth import api_keys, invitations, sessions
 from app.auth import principal as principals
 from app.auth import service as auth
-from app.auth.service import Origin
+from app.auth.sessions import Origin
 from app.collections import service as collections
 from app.console import lists
 from app.db import db, transaction
@@ -42,7 +42,7 @@ def crowd(app: Flask, cast: Cast) -> dict[str, str]:
             tenants.create(f"Member {n}", None)
             api_keys.create({"name": f"key {n}"}, by=caller)
             invitations.create(acme, {"email": f"guest{n}@acme.example"}, by=None)
-            auth.start_session(auth.user_of(caller), Origin(None, None))
+            sessions.start(auth.user_of(caller), Origin(None, None))
     return {"acme": acme, "group": group.id}
 
 

@@ -1,0 +1,203 @@
+"""Sessions: begun by signing in, renewed with their refresh tokens, ended (contract section 3)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+import sqlalchemy as sa
+
+from app import clock, config, db, events, tenancy
+from app.accounts.models import User
+from app.auth import principal as principals
+from app.auth import tokens
+from app.auth.members import Member
+from app.auth.models import SignInSession
+from app.auth.principal import Principal
+from app.errors import NotFound, Unauthorized
+from app.statements import Prepared
+
+LONGEST_AGENT = 400
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Where a request comes from, as a session remembers it."""
+
+    ip_address: str | None
+    user_agent: str | None
+
+
+def not_right() -> Unauthorized:
+    """What every sign-in is told that is not let in, whatever the reason."""
+    message = "Account, user name or password are not right."
+    return Unauthorized(message, error="authentication_failed")
+
+
+def start(user: User | Member, origin: Origin) -> str:
+    """Begin a token family of a user. Returns its first refresh token."""
+    session_id = db.new_id()
+    token, jti = tokens.refresh(user_id=user.id, account_id=user.account_id, session_id=session_id)
+    _begin(user, session_id, "api", jti, origin)
+    return token
+
+
+def start_in_console(user: User | Member, origin: Origin) -> str:
+    """Begin a console session. Returns the secret that its cookie carries."""
+    secret = tokens.random_token(user.account.account_code)
+    _begin(user, db.new_id(), "console", secret, origin)
+    return secret
+
+
+def console_caller(secret: str) -> tuple[Principal, str] | None:
+    """The principal and session id of a console cookie, if the session is still alive."""
+    account = principals.account_named(secret.partition("-")[0])
+    if account is None:
+        return None
+    asked = {"_account": account.id, "_hash": tokens.digest(secret), "_now": clock.now()}
+    with tenancy.in_account(account.id):
+        found = _CONSOLE_SESSION.all(asked)
+        caller = principals.of_user_now(account.id, found[0][1]) if found else None
+    return (caller, found[0][0]) if caller else None
+
+
+def rotate(claims: Mapping[str, Any], jti: str) -> bool:
+    """Take the next token of a family; False where that of the claims is not the newest."""
+    now = clock.now()
+    newest = (*_family(claims), SignInSession.token_hash == tokens.digest(claims["jti"]), *_alive())
+    values = {"token_hash": tokens.digest(jti), "last_used_at": now, "expires_at": _end(now)}
+    with db.transaction() as session:
+        rotated: Any = session.execute(sa.update(SignInSession).where(*newest).values(**values))
+    return bool(rotated.rowcount)
+
+
+def of_caller(caller: Principal, skip: int, limit: int) -> tuple[list[SignInSession], int]:
+    """The caller's sessions that are alive, the last used first, and how many there are."""
+    mine = [*_of_user(*user_key(caller)), *_alive()]
+    counted = sa.select(sa.func.count()).select_from(SignInSession).where(*mine)
+    chosen = sa.select(SignInSession).where(*mine)
+    chosen = chosen.order_by(SignInSession.last_used_at.desc(), SignInSession.id)
+    found = db.db.session.scalars(chosen.offset(skip).limit(limit))
+    return list(found), db.db.session.scalar(counted) or 0
+
+
+def end(account_id: str, session_id: str) -> None:
+    """End one session."""
+    _revoke(SignInSession.account_id == account_id, SignInSession.id == session_id)
+
+
+def end_own(caller: Principal, session_id: str) -> None:
+    """End one of the caller's sessions. Raises NotFound."""
+    mine = (*_of_user(*user_key(caller)), SignInSession.id == session_id.lower())
+    with db.transaction() as session:
+        if session.scalar(sa.select(SignInSession.id).where(*mine, *_alive())) is None:
+            raise NotFound("There is no such session.")
+        _revoke(*mine)
+
+
+def end_all(account_id: str, user_id: str) -> None:
+    """End every session of a user, console sessions included."""
+    _revoke(*_of_user(account_id, user_id))
+
+
+def end_family(claims: Mapping[str, Any]) -> bool:
+    """End the session that a refresh token grew from. Returns whether it was alive."""
+    return _revoke(*_family(claims))
+
+
+def user_key(caller: Principal) -> tuple[str, str]:
+    """The account and the id of the user who calls."""
+    return caller.home.id if caller.home else "", caller.user_id or ""
+
+
+@events.subscribe(events.UserLostAccess)
+def _end_sessions_of(event: events.UserLostAccess) -> None:
+    end_all(event.account_id, event.user_id)
+
+
+@events.subscribe(events.AddressProved)
+def _end_tokens_of(event: events.AddressProved) -> None:
+    end_all(event.account_id, event.user_id)
+    # Afterwards: who renewed a token meanwhile was waited for.
+    user = db.db.session.get_one(User, (event.account_id, event.user_id))
+    user.tokens_valid_from = clock.now()
+
+
+def _begin(user: User | Member, id: str, kind: str, secret: str, origin: Origin) -> None:
+    now = clock.now()
+    begun = {
+        "account_id": user.account_id,
+        "id": id,
+        "user_id": user.id,
+        "kind": kind,
+        "token_hash": tokens.digest(secret),
+        "ip_address": origin.ip_address,
+        "user_agent": (origin.user_agent or "")[:LONGEST_AGENT] or None,
+        "created_at": now,
+        "last_used_at": now,
+        "expires_at": _end(now),
+    }
+    seen = {"_account": user.account_id, "_id": user.id, "_hash": user.password_hash, "_now": now}
+    with db.transaction():
+        # Whoever changed the user meanwhile ended the sessions that there were.
+        if not _NOTE_LOGIN.all(seen):
+            raise not_right()
+        _NEW_SESSION.run({f"_{name}": value for name, value in begun.items()})
+    if isinstance(user, Member):
+        user.last_login = now
+
+
+def _end(start: datetime) -> datetime:
+    return start + timedelta(days=config.current().refresh_token_expire_days)
+
+
+def _of_user(account_id: str, user_id: str) -> tuple[Any, ...]:
+    return (SignInSession.account_id == account_id, SignInSession.user_id == user_id)
+
+
+def _family(claims: Mapping[str, Any]) -> tuple[Any, ...]:
+    return (
+        *_of_user(claims["account_id"], claims["sub"]),
+        SignInSession.id == claims["sid"],
+        SignInSession.kind == "api",
+    )
+
+
+def _alive() -> tuple[Any, ...]:
+    return (SignInSession.revoked_at.is_(None), SignInSession.expires_at > clock.now())
+
+
+def _revoke(*which: Any) -> bool:
+    """Whether there was a session to end."""
+    alive = SignInSession.revoked_at.is_(None)
+    ended = sa.update(SignInSession).where(*which, alive).values(revoked_at=clock.now())
+    with db.transaction() as session:
+        revoked: Any = session.execute(ended)
+    return bool(revoked.rowcount)
+
+
+_USERS, _SESSIONS = (db.Base.metadata.tables[name] for name in ("users", "sessions"))
+_NEW_SESSION = Prepared(
+    sa.insert(_SESSIONS).values(
+        {c: sa.bindparam(f"_{c.name}") for c in _SESSIONS.c if c.name != "revoked_at"}
+    ),
+    keyed=True,
+)
+_CONSOLE_SESSION = Prepared(
+    sa.select(_SESSIONS.c.id, _SESSIONS.c.user_id)
+    .where(_SESSIONS.c.account_id == sa.bindparam("_account"))
+    .where(_SESSIONS.c.kind == sa.literal_column("'console'"))
+    .where(_SESSIONS.c.token_hash == sa.bindparam("_hash"), _SESSIONS.c.revoked_at.is_(None))
+    .where(_SESSIONS.c.expires_at > sa.bindparam("_now")),
+    keyed=True,
+)
+_NOTE_LOGIN = Prepared(
+    sa.update(_USERS)
+    .where(_USERS.c.account_id == sa.bindparam("_account"), _USERS.c.id == sa.bindparam("_id"))
+    .where(_USERS.c.password_hash.is_not_distinct_from(sa.bindparam("_hash")), _USERS.c.is_active)
+    .values(last_login=sa.bindparam("_now"), updated_at=_USERS.c.updated_at)
+    .returning(_USERS.c.id),
+    keyed=True,
+)
