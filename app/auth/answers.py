@@ -7,6 +7,7 @@ from typing import Any
 from flask import Response, request
 
 from app import config, rest
+from app.auth.guard import account_of_request
 from app.auth.schemas import SignedIn
 from app.auth.service import SignIn
 from app.auth.sessions import Origin
@@ -41,6 +42,12 @@ def pair(signed_in: SignIn) -> dict[str, Any]:
 def origin() -> Origin:
     """Where this request comes from."""
     return Origin(request.remote_addr, request.user_agent.string)
+
+
+def account_named(body: dict[str, Any]) -> str | None:
+    """The account that a request names, in its body or as all requests may."""
+    told = account_of_request()  # refused where header and host disagree, whatever the body names
+    return body.get("account") or told
 
 
 def _with_cookie(body: dict[str, Any], refresh_token: str) -> Response:

@@ -8,41 +8,36 @@ from flask import Response, make_response, render_template, request
 
 from app import errors, pages, rest
 from app.accounts.models import User
-from app.accounts.schemas import ACCOUNT, PAGE, USER, AccountView, UserView
-from app.auth import lockout, registration, resets, sessions, verification
+from app.accounts.schemas import ACCOUNT, USER, AccountView, UserView
+from app.auth import lockout, registration, verification
 from app.auth import service as auth
 from app.auth.answers import (
     REFRESH_COOKIE,
     REFRESH_PATH,
+    account_named,
     answer_pair,
     answer_sign_in,
     origin,
 )
-from app.auth.guard import account_of_request, caller_if_any, principal, signed_in_caller
+from app.auth.guard import caller_if_any, principal, signed_in_caller
 from app.auth.schemas import (
     PAIR,
-    SESSION,
     VERIFIED,
     Credentials,
     EmailBody,
-    ForgotBody,
     Me,
     OwnProfile,
-    PasswordChange,
     RefreshBody,
     Registered,
     Registration,
     ResendBody,
-    ResetBody,
-    ResetToken,
-    SessionPage,
     SignedIn,
     TokenBody,
     TokenPair,
     Verified,
 )
 from app.errors import AppError
-from app.rest import of_any_account, page_of, public
+from app.rest import of_any_account, public
 
 blueprint = rest.Blueprint(
     "Authentication",
@@ -53,11 +48,6 @@ blueprint = rest.Blueprint(
 links = rest.Blueprint(
     "Links", __name__, description="Addresses that mails contain; without the version prefix."
 )
-
-
-def _account_of(body: dict[str, Any]) -> str | None:
-    told = account_of_request()  # refused where header and host disagree, whatever the body names
-    return body.get("account") or told
 
 
 @blueprint.route("/register", methods=["POST"])
@@ -114,7 +104,7 @@ def login(body: dict[str, Any]) -> Response:
     401 `email_not_verified`. The refresh token is also set as an HttpOnly cookie.
     """
     signed_in = auth.login(
-        account=_account_of(body),
+        account=account_named(body),
         email=body["email"],
         password=body["password"],
         origin=origin(),
@@ -210,7 +200,7 @@ def resend_verification(body: dict[str, Any]) -> dict[str, str]:
     caller, who must then be signed in.
     """
     if "email" in body:
-        account = _account_of(body)
+        account = account_named(body)
         lockout.mails(body["email"], request.remote_addr)
         verification.resend(account, body["email"])
     else:
@@ -276,79 +266,3 @@ def update_me(body: dict[str, Any]) -> User:
     A new address is mailed a link, and becomes the user's when the link is followed.
     """
     return verification.change_profile(principal(), body, request.remote_addr)
-
-
-@blueprint.route("/change-password", methods=["POST"])
-@blueprint.arguments(
-    PasswordChange,
-    example={"current_password": "Correct-horse-1", "new_password": "Correct-horse-2"},
-)
-@blueprint.response(200, rest.Message, example={"message": "The password is changed."})
-@blueprint.fails(400, 403, 429)
-def change_password(body: dict[str, Any]) -> dict[str, str]:
-    """Change the own password; all refresh tokens are revoked.
-
-    Who gets the present password wrong too often has to wait, as at a login.
-    """
-    resets.change_own(principal(), body["current_password"], body["new_password"])
-    return {"message": "The password is changed. Sign in again."}
-
-
-@blueprint.route("/forgot-password", methods=["POST"])
-@blueprint.arguments(ForgotBody, example={"account": "acme", "email": "alice@acme.example"})
-@blueprint.response(200, rest.Message, example={"message": "If there is such a user, ..."})
-@blueprint.fails(400, 429)
-@public
-@of_any_account
-def forgot_password(body: dict[str, Any]) -> dict[str, str]:
-    """Mail a link to set a new password.
-
-    The answer is the same whether or not there is such a user.
-    """
-    account = _account_of(body)
-    lockout.mails(body["email"], request.remote_addr)
-    resets.forgot(account, body["email"])
-    return {"message": "If there is such a user, a link to set a new password is on its way."}
-
-
-@blueprint.route("/reset-password", methods=["POST"])
-@blueprint.arguments(ResetBody, example={"token": "AA0001-...", "new_password": "Correct-horse-2"})
-@blueprint.response(200, rest.Message, example={"message": "The password is set."})
-@blueprint.fails(400)
-@public
-@of_any_account
-def reset_password(body: dict[str, Any]) -> dict[str, str]:
-    """Set a new password by the token of the mailed link; all refresh tokens are revoked.
-
-    A bad, used or expired token is 400 `invalid_token`.
-    """
-    resets.reset(body["token"], body["new_password"])
-    return {"message": "The password is set. You can sign in now."}
-
-
-@blueprint.route("/verify-reset-token/<token>", methods=["GET"])
-@blueprint.response(
-    200, ResetToken, example={"valid": True, "expires_at": "2026-11-20T13:00:00.123456Z"}
-)
-@public
-@of_any_account
-def verify_reset_token(token: str) -> dict[str, Any]:
-    """Tell whether the token of a mailed link is still good, without using it up."""
-    expires_at = resets.expiry(token)
-    return {"valid": expires_at is not None, "expires_at": expires_at}
-
-
-@blueprint.route("/sessions", methods=["GET"])
-@blueprint.arguments(rest.PageArgs, location="query")
-@blueprint.response(200, SessionPage, example=page_of([SESSION], 1, PAGE))
-def list_sessions(args: dict[str, Any]) -> dict[str, Any]:
-    """List the caller's sign-ins that are still alive, the last used first."""
-    return page_of(*sessions.of_caller(principal(), args["skip"], args["limit"]), args)
-
-
-@blueprint.route("/sessions/<uuid:session_id>", methods=["DELETE"])
-@blueprint.response(204)
-def end_session(session_id: str) -> Response:
-    """End one of the caller's sign-ins: its refresh token is refused from now on."""
-    sessions.end_own(principal(), session_id)
-    return Response(status=204)

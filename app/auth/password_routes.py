@@ -1,0 +1,75 @@
+"""`/auth/...password`: changed by who knows it, set anew by who has the address (spec 4.1)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from flask import request
+
+from app import rest
+from app.auth import lockout, resets
+from app.auth.answers import account_named
+from app.auth.guard import principal
+from app.auth.routes import blueprint
+from app.auth.schemas import ForgotBody, PasswordChange, ResetBody, ResetToken
+from app.rest import of_any_account, public
+
+
+@blueprint.route("/change-password", methods=["POST"])
+@blueprint.arguments(
+    PasswordChange,
+    example={"current_password": "Correct-horse-1", "new_password": "Correct-horse-2"},
+)
+@blueprint.response(200, rest.Message, example={"message": "The password is changed."})
+@blueprint.fails(400, 403, 429)
+def change_password(body: dict[str, Any]) -> dict[str, str]:
+    """Change the own password; all refresh tokens are revoked.
+
+    Who gets the present password wrong too often has to wait, as at a login.
+    """
+    resets.change_own(principal(), body["current_password"], body["new_password"])
+    return {"message": "The password is changed. Sign in again."}
+
+
+@blueprint.route("/forgot-password", methods=["POST"])
+@blueprint.arguments(ForgotBody, example={"account": "acme", "email": "alice@acme.example"})
+@blueprint.response(200, rest.Message, example={"message": "If there is such a user, ..."})
+@blueprint.fails(400, 429)
+@public
+@of_any_account
+def forgot_password(body: dict[str, Any]) -> dict[str, str]:
+    """Mail a link to set a new password.
+
+    The answer is the same whether or not there is such a user.
+    """
+    account = account_named(body)
+    lockout.mails(body["email"], request.remote_addr)
+    resets.forgot(account, body["email"])
+    return {"message": "If there is such a user, a link to set a new password is on its way."}
+
+
+@blueprint.route("/reset-password", methods=["POST"])
+@blueprint.arguments(ResetBody, example={"token": "AA0001-...", "new_password": "Correct-horse-2"})
+@blueprint.response(200, rest.Message, example={"message": "The password is set."})
+@blueprint.fails(400)
+@public
+@of_any_account
+def reset_password(body: dict[str, Any]) -> dict[str, str]:
+    """Set a new password by the token of the mailed link; all refresh tokens are revoked.
+
+    A bad, used or expired token is 400 `invalid_token`.
+    """
+    resets.reset(body["token"], body["new_password"])
+    return {"message": "The password is set. You can sign in now."}
+
+
+@blueprint.route("/verify-reset-token/<token>", methods=["GET"])
+@blueprint.response(
+    200, ResetToken, example={"valid": True, "expires_at": "2026-11-20T13:00:00.123456Z"}
+)
+@public
+@of_any_account
+def verify_reset_token(token: str) -> dict[str, Any]:
+    """Tell whether the token of a mailed link is still good, without using it up."""
+    expires_at = resets.expiry(token)
+    return {"valid": expires_at is not None, "expires_at": expires_at}
