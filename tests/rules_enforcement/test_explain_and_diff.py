@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from dataclasses import dataclass
+from itertools import product
 from typing import Any
 
 import pytest
@@ -22,6 +23,8 @@ POSTS = [
     {"name": "team", "type": "reference", "collection": "teams"},
     {"name": "loud", "type": "computed", "expression": "upper(title)", "return_type": "text"},
 ]
+ROLES = {"alice": "admin", "bob": "viewer", "charlie": "admin", "eve": "editor", "vera": "viewer"}
+GROUPS = {"bob": {"staff"}, "alice": {"pii_access"}}
 # What rules are put together of.
 CLAUSES = [
     "title = 'a'",
@@ -333,45 +336,44 @@ def by_hand(
         for operation in OPERATIONS
         for way in ("gained", "lost")
     }
-    roles = {
-        "alice": "admin",
-        "bob": "viewer",
-        "charlie": "admin",
-        "eve": "editor",
-        "vera": "viewer",
-    }
-    askers = {None: rules.Asker()}
-    for user in world.users[:-1]:  # superadmins neither gain nor lose
-        role = roles[user.email.partition("@")[0]]
-        groups = {"bob": {"staff"}, "alice": {"pii_access"}}.get(
-            user.email.partition("@")[0], set()
-        )
-        askers[user.id] = rules.Asker(user.id, user.email, role, user.account_id, frozenset(groups))
-    with world.app.app_context():
-        scope = definition.named("posts").scope
-        nodes = {
-            text: rules.condition(text, scope)
-            for text in (side[f"{one}_rule"] for side in (before, after) for one in OPERATIONS)
-            if text not in (None, "", "true")
-        }
-    leads = {r["team"]: r for r in world.records if r["team"]}
-    teams = {row["id"]: row for row in rows(world.app, "col_teams")}
-    assert leads.keys() <= teams.keys()
-    for record in world.records:
-        if account_id in (None, record["account_id"]):
-            whole = {**record, "team": teams.get(record["team"])}
-            for asker in askers.values():
-                if asker.id and asker.account_id != record["account_id"]:
-                    continue
-                for operation in OPERATIONS:
-                    key = f"{operation}_rule"
-                    was, will = (
-                        passes(text, whole, asker, nodes) for text in (before[key], after[key])
-                    )
-                    if was != will:
-                        way = "gained" if will else "lost"
-                        found[asker.role or "anonymous", operation, way].add(record["id"])
+    nodes = conditions(world.app, before, after)
+    for record, asker in product(whole_records(world), askers(world)):
+        if account_id not in (None, record["account_id"]):
+            continue
+        if asker.id and asker.account_id != record["account_id"]:
+            continue
+        for operation in OPERATIONS:
+            texts = (side[f"{operation}_rule"] for side in (before, after))
+            was, will = (passes(text, record, asker, nodes) for text in texts)
+            if was != will:
+                way = "gained" if will else "lost"
+                found[asker.role or "anonymous", operation, way].add(record["id"])
     return {key: (len(ids), ids) for key, ids in found.items()}
+
+
+def askers(world: World) -> list[rules.Asker]:
+    """Everybody as rules see them, and nobody; superadmins neither gain nor lose."""
+    found = [rules.Asker()]
+    for user in world.users[:-1]:
+        name = user.email.partition("@")[0]
+        groups = frozenset(GROUPS.get(name, ()))
+        found.append(rules.Asker(user.id, user.email, ROLES[name], user.account_id, groups))
+    return found
+
+
+def conditions(app: Flask, *sides: dict[str, Any]) -> dict[str, rules.Node]:
+    """What stands for the rules that are expressions."""
+    texts = {side[f"{operation}_rule"] for side in sides for operation in OPERATIONS}
+    with app.app_context():
+        scope = definition.named("posts").scope
+        return {text: rules.condition(text, scope) for text in texts - {None, "", "true"}}
+
+
+def whole_records(world: World) -> list[dict[str, Any]]:
+    """The records, each with its team instead of the team's id."""
+    teams = {row["id"]: row for row in rows(world.app, "col_teams")}
+    assert {one["team"] for one in world.records} - {None} <= teams.keys()
+    return [{**one, "team": teams.get(one["team"])} for one in world.records]
 
 
 def passes(
