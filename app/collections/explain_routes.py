@@ -10,7 +10,7 @@ from app import rest, rules, stamps
 from app.collections import access, definition, trials
 from app.collections import service as collections
 from app.collections.routes import blueprint
-from app.collections.rule_schemas import OWNER, Asker, operation
+from app.collections.rule_schemas import OWNER, Asker, operation_field
 from app.records import explain
 from app.rest import superadmin
 
@@ -24,7 +24,7 @@ class WhatToExplain(rest.Schema):
     Of a made-up caller without an id nothing may be said but the account that is acted in.
     """
 
-    operation = operation(required=True)
+    operation = operation_field(required=True)
     user_id = rest.Text()
     auth = ma.fields.Nested(Asker, allow_none=True)
     record_id = rest.Text()

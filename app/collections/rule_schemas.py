@@ -29,13 +29,13 @@ EXAMPLE_RULES = {
 OWNER = "@owns_record() || @has_role(admin)"
 
 
-def expression(**options: Any) -> Any:
+def expression_field(**options: Any) -> Any:
     """A rule, or the expression of a computed field."""
     # How long it may be the rule language says itself, as a 400 with a position.
     return rest.Text(longest=2**30, allow_none=True, **options)
 
 
-def operation(**options: Any) -> Any:
+def operation_field(**options: Any) -> Any:
     """What rules are about: list, view, create, update or delete."""
     return ma.fields.String(validate=ma.validate.OneOf(OPERATIONS), **options)
 
@@ -43,7 +43,7 @@ def operation(**options: Any) -> Any:
 class RulePart(rest.Schema):
     """The rule and the fields of one operation."""
 
-    rule = expression()
+    rule = expression_field()
     fields_ = ma.fields.Raw(
         data_key="fields",
         attribute="fields",
@@ -54,11 +54,11 @@ class RulePart(rest.Schema):
 class RulesOfNew(rest.Schema):
     """Rules that a new collection may bring along."""
 
-    list_rule = expression()
-    view_rule = expression()
-    create_rule = expression()
-    update_rule = expression()
-    delete_rule = expression()
+    list_rule = expression_field()
+    view_rule = expression_field()
+    create_rule = expression_field()
+    update_rule = expression_field()
+    delete_rule = expression_field()
     list_fields = ma.fields.Raw()
     view_fields = ma.fields.Raw()
     create_fields = ma.fields.Raw()

@@ -9,7 +9,7 @@ import marshmallow as ma
 from app import rest
 from app.collections import masking
 from app.collections.fields import RETURN_TYPES, TYPES
-from app.collections.rule_schemas import RulesOfNew, expression
+from app.collections.rule_schemas import RulesOfNew, expression_field
 from app.collections.schema import LONGEST_SCHEMA
 
 SCHEMA = [
@@ -62,7 +62,7 @@ class FieldDefinition(rest.Schema):
             " takes `options.mask`, a text with `*`; `{first:n}` and `{last:n}` keep characters."
         },
     )
-    expression = expression(
+    expression = expression_field(
         metadata={"description": "Of a computed field: an expression over the stored fields."}
     )
     return_type = rest.Text(

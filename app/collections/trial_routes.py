@@ -10,7 +10,7 @@ from app import rest, rules, stamps
 from app.collections import population, trials
 from app.collections import service as collections
 from app.collections.routes import blueprint as collections_blueprint
-from app.collections.rule_schemas import OWNER, Asker, RulesBody, expression, operation
+from app.collections.rule_schemas import OWNER, Asker, RulesBody, expression_field, operation_field
 from app.rest import superadmin
 
 blueprint = rest.Blueprint(
@@ -31,8 +31,8 @@ class Situation(rest.Schema):
 class RuleToValidate(rest.Schema):
     """A rule, and the names that it may use."""
 
-    rule = expression(required=True)
-    operation = operation(metadata={"description": "All operations have the same language."})
+    rule = expression_field(required=True)
+    operation = operation_field(metadata={"description": "All operations have the same language."})
     collection = rest.Text(metadata={"description": "Check against this collection's fields."})
     collection_fields = ma.fields.List(
         rest.Text(),
@@ -44,7 +44,7 @@ class RuleToValidate(rest.Schema):
 class RuleToTest(Situation):
     """A rule with a record and a caller, here or in `context`."""
 
-    rule = expression(required=True)
+    rule = expression_field(required=True)
     context = ma.fields.Nested(Situation)
 
 
