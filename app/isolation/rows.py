@@ -5,7 +5,6 @@ A new table needs no line here, unless its columns mean more than their types sa
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
@@ -25,8 +24,6 @@ STEPS = [{"name": "rest", "type": "wait_delay", "duration": "1h"}]
 WRITERS = ("created_by", "owner_id", "invited_by", "updated_by")
 REFERS = THINGS | dict.fromkeys(WRITERS, "users")
 
-Given = Callable[[Tenant], Any]
-
 
 def _json(tenant: Tenant) -> str:
     return orjson.dumps({"value": tenant.mark}).decode()
@@ -44,118 +41,106 @@ def _first_collection(tenant: Tenant) -> str:
     return next((one.name for one in definitions.everything()), "posts")
 
 
-def _always(value: Any) -> Given:
-    return lambda tenant: value
-
-
-_failed, _manual = _always("failed"), _always("manual")
-# Columns that mean more than their type says.
-GIVEN: dict[str, dict[str, Given]] = {
+# Columns that mean more than their type says: a value, or what makes one for an account.
+GIVEN: dict[str, dict[str, Any]] = {
     "invitations": {
         "email": lambda t: t.email("invited"),
         "email_key": lambda t: t.email("invited"),
-        "state": _always("pending"),
-        "groups": _always([]),
+        "state": "pending",
+        "groups": [],
     },
-    "api_keys": {"scopes": _always(None), "key_hash": lambda t: tokens.digest(t.key)},
-    "sessions": {"kind": _always("api")},
+    "api_keys": {"scopes": None, "key_hash": lambda t: tokens.digest(t.key)},
+    "sessions": {"kind": "api"},
     "provider_settings": {
-        "category": _always("auth_providers"),
-        "provider_name": _always("google"),
+        "category": "auth_providers",
+        "provider_name": "google",
         "config": lambda t: {"client_id": t.mark},
         "secrets": _secret,
     },
-    "identities": {"groups": lambda t: [t.mark], "given_role_id": _always(None)},
+    "identities": {"groups": lambda t: [t.mark], "given_role_id": None},
     "sso_flows": {"verifier": _secret, "outcome": _secret},
-    "jobs": {"status": _failed},
+    "jobs": {"status": "failed"},
     "idempotency_keys": {
         "caller": lambda t: t.ids["users"],
-        "status": _always(200),
+        "status": 200,
         "answer": _json,
     },
     "webhooks": {
         "url": lambda t: f"https://{t.mark}.example/",
         "collection": _first_collection,
-        "events": _always(["create", "update", "delete"]),
-        "filter": _always(None),
+        "events": ["create", "update", "delete"],
+        "filter": None,
         "headers": lambda t: {"X-Mark": t.mark},
         # What the other account does must not reach the victim's; its own are not to be sent.
         "enabled": lambda t: t.name == "victim",
         "secret": lambda t: crypto.encrypt(t.mark),
-        "previous_secret": _always(None),
+        "previous_secret": None,
     },
     "webhook_deliveries": {
         "payload": _json,
-        "status": _failed,
-        "event": _always("records.create"),
-        "last_claim": _always(1),
+        "status": "failed",
+        "event": "records.create",
+        "last_claim": 1,
     },
     "workflows": {
-        "kind": _always("workflow"),
-        "trigger_type": _manual,
-        "trigger": _always({"type": "manual"}),
-        "steps": _always(STEPS),
-        "condition": _always(None),
-        "token": _always(None),
-        "token_key": _always(None),
+        "kind": "workflow",
+        "trigger_type": "manual",
+        "trigger": {"type": "manual"},
+        "steps": STEPS,
+        "condition": None,
+        "token": None,
+        "token_key": None,
     },
-    "workflow_versions": {"steps": _always(STEPS), "awaits": _always([])},
-    "workflow_schedules": {"cron": _always("0 4 * * *"), "next_at": lambda t: clock.now() + LATER},
+    "workflow_versions": {"steps": STEPS, "awaits": []},
+    "workflow_schedules": {"cron": "0 4 * * *", "next_at": lambda t: clock.now() + LATER},
     "workflow_instances": {
-        "kind": _always("workflow"),
-        "trigger_type": _manual,
-        "status": _failed,
+        "kind": "workflow",
+        "trigger_type": "manual",
+        "status": "failed",
         "started_at": _now,
         "completed_at": _now,
-        "resumed_at": _always(clock.parse(RESUMED)),
-        "position": _always("{}"),
+        "resumed_at": clock.parse(RESUMED),
+        "position": "{}",
         "context": lambda t: orjson.dumps({"trigger": {"value": t.mark}}).decode(),
     },
     "workflow_step_logs": {
-        "step_type": _always("wait_delay"),
-        "status": _failed,
+        "step_type": "wait_delay",
+        "status": "failed",
         "completed_at": _now,
         "input": _json,
         "output": _json,
     },
     "workflow_subscriptions": {
-        "event": _always("records.create"),
+        "event": "records.create",
         "collection": lambda t: _first_collection(t).lower(),
-        "condition": _always(None),
-        "known": _always("{}"),
-        "happened": _always(None),
+        "condition": None,
+        "known": "{}",
+        "happened": None,
     },
-}
-# Hooks are workflows of a kind: a second row.
-HOOK: dict[str, Given] = {
-    "id": lambda t: t.new_id("hooks"),
-    "kind": _always("hook"),
-    "steps": lambda t: [
-        {
-            "name": "one",
-            "type": "action",
-            "action_type": "delete_record",
-            "config": {"collection": _first_collection(t), "record_id": t.mark},
-        }
-    ],
 }
 
 
 def row(tenant: Tenant, table: sa.Table) -> dict[str, Any]:
     """A row of a table."""
-    given = GIVEN.get(table.name, {})
-    return {
-        column.name: given[column.name](tenant)
-        if column.name in given
-        else _value(tenant, table, column)
-        for column in table.c
-    }
+    given = {name: _made(value, tenant) for name, value in GIVEN.get(table.name, {}).items()}
+    others = (column for column in table.c if column.name not in given)
+    return {column.name: _value(tenant, table, column) for column in others} | given
 
 
 def hook(tenant: Tenant) -> dict[str, Any]:
-    """A row of the table of workflows that is a hook."""
-    workflow = row(tenant, Base.metadata.tables["workflows"])
-    return workflow | {name: of(tenant) for name, of in HOOK.items()}
+    """A second row of the table of workflows: hooks are workflows of a kind."""
+    step = {
+        "name": "one",
+        "type": "action",
+        "action_type": "delete_record",
+        "config": {"collection": _first_collection(tenant), "record_id": tenant.mark},
+    }
+    own = {"id": tenant.new_id("hooks"), "kind": "hook", "steps": [step]}
+    return row(tenant, Base.metadata.tables["workflows"]) | own
+
+
+def _made(given: Any, tenant: Tenant) -> Any:
+    return given(tenant) if callable(given) else given
 
 
 def _value(tenant: Tenant, table: sa.Table, column: sa.Column[Any]) -> Any:
