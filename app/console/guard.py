@@ -16,9 +16,9 @@ from werkzeug.wrappers import Response as BaseResponse
 from app import config, stamps, violations
 from app.accounts.models import User
 from app.auth import sessions
+from app.auth.answers import origin
 from app.auth.members import Member
 from app.auth.principal import Principal
-from app.auth.sessions import Origin
 from app.console import unsent
 from app.console.forms import Form
 from app.errors import Forbidden, Unauthorized, Unavailable
@@ -160,11 +160,6 @@ def known_caller() -> Principal:
 def own_account() -> str:
     """The id of the account whose pages these are."""
     return known_caller().one_account()
-
-
-def origin() -> Origin:
-    """Where this request comes from."""
-    return Origin(request.remote_addr, request.user_agent.string)
 
 
 def begin_session(user: User | Member, target: str, status: int = 303) -> BaseResponse:

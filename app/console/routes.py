@@ -7,6 +7,7 @@ from werkzeug.wrappers import Response as BaseResponse
 
 from app import config
 from app.auth import service as auth
+from app.auth.answers import origin
 from app.auth.guard import account_of_host
 from app.console import (
     audit,
@@ -97,7 +98,7 @@ def submit_sign_in() -> BaseResponse | Page:
         return _sign_in_page(form.refused(Unauthorized(NOT_SIGNED_IN)))
     account = form["account"] or account_of_host()
     try:
-        user = auth.check_password(account, form["email"], form["password"], guard.origin())
+        user = auth.check_password(account, form["email"], form["password"], origin())
     except AppError as error:
         return _sign_in_page(form.refused(error))
     if going:

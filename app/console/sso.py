@@ -10,6 +10,7 @@ from werkzeug.wrappers import Response as BaseResponse
 from app.accounts import sso_settings, tenants
 from app.accounts.models import SYSTEM_ACCOUNT_ID
 from app.accounts.schemas import OwnAccountBody
+from app.auth.answers import origin
 from app.console import forms, guard, lists, places, sso_form
 from app.console.blueprint import blueprint
 from app.console.forms import Form, Page, told
@@ -167,7 +168,7 @@ def start_sso(category: str, provider: str) -> BaseResponse:
 @guard.open_to_all
 def finish_sso() -> str | BaseResponse:
     """What a sign-in came to: a session of the console, or the result of a test."""
-    flow, user = codes.take(request.args.get("code", ""), cookie_of, guard.origin())
+    flow, user = codes.take(request.args.get("code", ""), cookie_of, origin())
     if user is None:
         place = places.found(flow.account_id)
         outcome = codes.outcome_of(flow)
