@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import atexit
 import ctypes
+import fcntl
 import json
 import logging
 import os
 import shutil
 import sys
 import tempfile
+import time
 import traceback
 from contextlib import suppress
 from datetime import UTC, datetime
@@ -20,6 +22,7 @@ THREADS = 4
 GRACEFUL_SECONDS = 23  # with what it takes to begin and to end, below 25 seconds
 MOST_PROCESSES = 1000
 M_ARENA_MAX, ARENAS = -8, 2
+COUNTS, BEGUN_SECONDS = "atrium-counts-", 60
 
 
 def host() -> str:
@@ -54,10 +57,28 @@ def in_memory() -> Path | None:
 @cache  # settings that are loaded anew leave it where it is
 def count_together() -> str:
     """Have all processes count what they answer in files of one folder, which goes with them."""
-    folder = tempfile.mkdtemp(prefix="atrium-metrics-", dir=in_memory())
+    beside = in_memory() or Path(tempfile.gettempdir())
+    for other in beside.glob(f"{COUNTS}*"):
+        with suppress(OSError):
+            _remove_left(other)
+    folder = tempfile.mkdtemp(prefix=COUNTS, dir=beside)
+    # Held by this process and its copies, as long as one of them lives.
+    fcntl.flock(os.open(folder, os.O_RDONLY), fcntl.LOCK_SH)
     os.environ["PROMETHEUS_MULTIPROC_DIR"] = folder
     atexit.register(_remove, folder, os.getpid())
     return folder
+
+
+def _remove_left(folder: Path) -> None:
+    """Remove the counts of a server that was killed. Raises OSError where somebody holds them."""
+    if folder.lstat().st_mtime > time.time() - BEGUN_SECONDS:
+        return  # its server may be about to hold it
+    held = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    try:
+        fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        shutil.rmtree(folder)
+    finally:
+        os.close(held)
 
 
 def _remove(folder: str, made_by: int) -> None:

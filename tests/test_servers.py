@@ -14,7 +14,8 @@ from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from http.client import HTTPResponse
 from pathlib import Path
-from subprocess import Popen, run
+from shutil import rmtree
+from subprocess import PIPE, Popen, run
 from urllib.request import urlopen
 
 import pytest
@@ -247,8 +248,41 @@ def test_gunicorn_leaves_no_counts_behind_where_it_is_reloaded_or_never_serves(
     command = [str(PROGRAMS / "python"), "-c", RELOADED]
     done = run(command, cwd=PROJECT, env=environment(tmp_path), capture_output=True, check=False)
     folder = Path(done.stderr.decode().strip())
-    assert folder.name.startswith("atrium-metrics-")
+    assert folder.name.startswith("atrium-counts-")
     assert not folder.exists()
+
+
+COUNTING = """
+import sys, time
+from deploy import serving
+
+print(serving.count_together(), flush=True)
+time.sleep(60)
+"""
+
+
+@contextmanager
+def counting(folder: Path) -> Iterator[tuple[Popen[bytes], Path]]:
+    """A server that has begun to count, long ago."""
+    command = [str(PROGRAMS / "python"), "-c", COUNTING]
+    with Popen(command, cwd=PROJECT, env=environment(folder), stdout=PIPE) as process:
+        assert process.stdout
+        counts = Path(process.stdout.readline().decode().strip())
+        os.utime(counts, (0, 0))
+        yield process, counts
+        process.kill()
+    rmtree(counts, ignore_errors=True)
+
+
+def test_counts_that_a_killed_server_left_go_with_the_start_of_another(tmp_path: Path) -> None:
+    with counting(tmp_path) as (killed, left), counting(tmp_path) as (_, held):
+        killed.kill()
+        killed.wait()
+        assert left.is_dir()
+        with counting(tmp_path) as (_, new):
+            assert not left.exists()
+            assert held.is_dir()
+            assert new.is_dir()
 
 
 @pytest.mark.parametrize("name", ["PORT", "WEB_CONCURRENCY"])
