@@ -1,4 +1,4 @@
-"""Receivers of webhooks on loopback: they note what comes, and answer as they are told."""
+"""Receivers of webhooks on loopback: they note what comes whole, and answer as they are told."""
 
 from __future__ import annotations
 
@@ -52,7 +52,10 @@ class Receiver:
     def _handler(receiver) -> type[BaseHTTPRequestHandler]:
         class Handler(BaseHTTPRequestHandler):
             def do_POST(self) -> None:
-                body = self.rfile.read(int(self.headers["Content-Length"]))
+                length = int(self.headers["Content-Length"])
+                body = self.rfile.read(length)
+                if len(body) < length:  # whoever sent it was killed meanwhile
+                    return
                 headers = {name.lower(): value for name, value in self.headers.items()}
                 request = Request(self.path, headers, body)
                 receiver.requests.append(request)
