@@ -252,10 +252,10 @@ def _values(found: Outcome) -> dict[Any, Any]:
 
 
 def _new_attempts() -> Any:
-    dialect: Any = sqlite if db.engine().dialect.name == "sqlite" else postgresql
-    new = dialect.insert(ATTEMPTS).on_conflict_do_nothing()
+    if db.engine().dialect.name == "sqlite":  # whose driver keeps a statement for each number
+        return sqlite.insert(ATTEMPTS).on_conflict_do_nothing()
     # With something to return, all rows go in one statement.
-    return new.returning(ATTEMPTS.c.id)
+    return postgresql.insert(ATTEMPTS).on_conflict_do_nothing().returning(ATTEMPTS.c.id)
 
 
 def attempt_row(result: Result) -> dict[str, Any]:

@@ -567,6 +567,26 @@ def test_a_worker_whose_lease_ran_out_changes_nothing_any_more(app: Flask, alice
     assert [one.error for one in attempts(app)] == ["late", None]
 
 
+def test_attempts_are_written_together_and_keep_one_statement(
+    app: Flask, database: str, alice: Caller
+) -> None:
+    """SQLite's driver keeps each text that it has seen, of as much memory as it is long."""
+    make_webhook(alice, NOWHERE)
+    make_records(alice, 6)
+    left = [row.id for row in deliveries(app)]
+    written = []
+    while left:
+        chosen, left = left[: len(written) + 1], left[len(written) + 1 :]
+        with app.app_context(), statements(app) as sent:
+            claimed = queue.claim(alice.account_id, chosen, 70)
+            outcomes = [queue.Result(one, db.new_id(), clock.now(), 5, 200) for one in claimed]
+            queue.record(alice.account_id, outcomes)
+        written.append([text for text in sent if text.startswith("INSERT INTO webhook_attempts")])
+    assert [len(texts) for texts in written] == [1, 1, 1]
+    assert database != "sqlite" or written[0] == written[1] == written[2]
+    assert len(attempts(app)) == 6
+
+
 def test_clocks_of_worker_machines_do_not_matter(app: Flask, alice: Caller) -> None:
     with receiving(lambda request: (500, "")) as receiver:
         make_webhook(alice, receiver.url)
