@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import multiprocessing
 import os
 import random
 import signal
@@ -10,8 +11,9 @@ import socket
 import subprocess
 import time
 import urllib.request
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
@@ -77,6 +79,15 @@ def started(
         if process.poll() is None:
             os.killpg(process.pid, signal.SIGINT)
             process.wait(STOP_SECONDS)
+
+
+def forked(target: Callable[..., None], *args: Any) -> BaseProcess:
+    """A process of our own, started where all is loaded: loading takes longer than the rest."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["app", "pytest"])
+    process = context.Process(target=target, args=args)
+    process.start()
+    return process
 
 
 def wait_for(url: str, log: Path) -> None:

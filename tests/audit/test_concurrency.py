@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import multiprocessing
 from collections.abc import Sequence
 from typing import Any
 
@@ -14,6 +13,7 @@ from flask import Flask
 from app import config, create_app, db
 from app.audit import append, insert, verify
 from app.audit.models import AuditChange, AuditEntry
+from tests.processes import forked
 
 ACCOUNTS = [f"019a9f00-0000-7000-8000-00000000000{i}" for i in range(3)]
 PROCESSES = 8
@@ -35,12 +35,7 @@ def write(settings: config.Config, number: int, count: int) -> None:
 def run(app: Flask, count: int) -> int:
     """Have all processes write. Returns how many entries there must be."""
     settings = app.extensions["atrium.config"]
-    # Each a process by itself, but for what all would load alike.
-    forked = multiprocessing.get_context("forkserver")
-    forked.set_forkserver_preload([__name__])
-    workers = [forked.Process(target=write, args=(settings, n, count)) for n in range(PROCESSES)]
-    for worker in workers:
-        worker.start()
+    workers = [forked(write, settings, n, count) for n in range(PROCESSES)]
     for worker in workers:
         worker.join()
     assert [worker.exitcode for worker in workers] == [0] * PROCESSES

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import itertools
+from multiprocessing.connection import Connection
 from typing import Any
 
-from app import create_app
+from app import config, create_app
 from app.collections import service, updates
 
 TITLE = {"name": "title", "type": "text"}
@@ -18,19 +19,15 @@ STEPS: list[list[dict[str, Any]]] = [
 ]
 
 
-def main() -> None:
-    """Change `posts` until killed; says when it starts, and each change."""
-    app = create_app()
+def change(settings: config.Config, told: Connection) -> None:
+    """Change `posts` until killed; tells when it starts, and of each change."""
+    app = create_app(settings)
     with app.app_context():
         made = service.find("posts")
-        print("ready", flush=True)  # noqa: T201 - read by the test
+        told.send("ready")
         for number in itertools.count(len(made.schema)):
             more = {"name": f"more_{number}", "type": "text", "default": "x"}
             added = [[more]] if number < 60 else []
             for step in [*added, *STEPS]:
                 updates.update(made.id, step, {}, partial=True)
-                print("changed", flush=True)  # noqa: T201 - read by the test
-
-
-if __name__ == "__main__":
-    main()
+                told.send("changed")

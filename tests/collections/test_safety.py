@@ -2,32 +2,33 @@
 
 from __future__ import annotations
 
-import os
+import multiprocessing
 import random
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from itertools import count
+from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from threading import Event, Thread
-from typing import IO, Any
+from typing import Any
 
 import pytest
 import sqlalchemy as sa
 from flask import Flask
 
-from app import db, stamps
+from app import config, db, stamps
 from app.collections import definition
 from app.collections.models import Revision
 from app.records import service as records
 from tests import builders
 from tests.builders import Caller, make_collection, make_record
+from tests.collections import changer
 from tests.collections.tables import agrees
 from tests.conftest import make_app, settings_for
-from tests.processes import PROJECT
+from tests.processes import forked
 
 TITLE = {"name": "title", "type": "text"}
 NUMBER = {"name": "n", "type": "number"}
@@ -184,36 +185,37 @@ def writing(caller: Caller, writers: int, numbers: Iterator[int]) -> Iterator[li
             thread.result()
 
 
-def wait_for_line(output: IO[bytes], wanted: bytes) -> None:
-    """Read on to a line; no further than to the end."""
-    while (line := output.readline()) and line.strip() != wanted:
-        pass
+@contextmanager
+def changing(settings: config.Config) -> Iterator[tuple[BaseProcess, Connection]]:
+    """A process that changes the schema, and what it tells; killed at the end."""
+    hears, tells = multiprocessing.Pipe(duplex=False)
+    process = forked(changer.change, settings, tells)
+    tells.close()  # so that its end is heard
+    with hears:
+        try:
+            yield process, hears
+        finally:
+            process.kill()
+            process.join()
 
 
 def killed_changes(database: str, folder: Path, kills: int, writers: int) -> None:
     """Kill a process that changes a schema, while this one writes, and look at what it leaves."""
     settings = settings_for(database, folder)
     app = make_app(settings)
-    with app.app_context():
-        url = db.db.engine.url.render_as_string(hide_password=False)
     cast = builders.make_cast(app)
     make_collection(cast.root, schema=[TITLE, NUMBER])
     kept = [make_record(cast.alice, title=str(n), n=n)["id"] for n in range(60)]
-    env = {**os.environ, "SERVICE_ENV": "test", "SERVICE_DATABASE_URL": url}
-    env |= {"SERVICE_INSTANCE_DIR": str(folder), "PYTHONPATH": str(PROJECT)}
-    command = [sys.executable, "-m", "tests.collections.changer"]
     before, numbers = 0, count(1_000_000)
     for _ in range(kills):
-        changer = subprocess.Popen(command, cwd=PROJECT, env=env, stdout=subprocess.PIPE)
-        assert changer.stdout is not None
-        wait_for_line(changer.stdout, b"ready")
-        with writing(cast.alice, writers, numbers) as made:
-            wait_for_line(changer.stdout, b"changed")
-            time.sleep(random.uniform(0, 0.6))
-            assert changer.poll() is None
-            changer.kill()
-            changer.wait()
-        changer.stdout.close()
+        with changing(settings) as (process, told):
+            assert told.recv() == "ready"
+            with writing(cast.alice, writers, numbers) as made:
+                assert told.recv() == "changed"
+                time.sleep(random.uniform(0, 0.6))
+                assert process.is_alive()
+                process.kill()
+                process.join()
         assert made
         kept += made
         assert_agreement(app)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -13,10 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from flask import Flask
+from flask.cli import main
 
 from app import db
 from app.workflows import control, dispatch, outside
-from tests.processes import PROGRAMS, PROJECT, environment
+from tests.processes import PROJECT, environment, forked
 
 
 @contextmanager
@@ -70,8 +71,20 @@ def _work(app: Flask, step: str, tells: int) -> None:
         dispatch.work(threading.Event(), threading.Event())
 
 
+def _serve(env: dict[str, str], log: Path) -> None:
+    """What `flask --app wsgi worker` does."""
+    with log.open("a") as output:
+        for number in (1, 2):
+            os.dup2(output.fileno(), number)
+    os.chdir(PROJECT)
+    os.environ.clear()
+    os.environ.update(env)
+    sys.argv = ["flask", "--app", "wsgi", "worker"]
+    main()
+
+
 class Worker:
-    """A worker as an operator starts it, on the database of an application."""
+    """A worker with an operator's command and settings, on the database of an application."""
 
     def __init__(self, app: Flask, folder: Path, redis_url: str) -> None:
         settings = app.extensions["atrium.config"]
@@ -90,17 +103,9 @@ class Worker:
 
     def start(self) -> None:
         """Start it."""
-        with self._log.open("a") as output:
-            self._running = subprocess.Popen(
-                [str(PROGRAMS / "flask"), "--app", "wsgi", "worker"],
-                cwd=PROJECT,
-                env=self._env,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
+        self._running = forked(_serve, self._env, self._log)
 
     def kill(self) -> None:
         """End it, with no chance to tidy up."""
-        os.killpg(self._running.pid, signal.SIGKILL)
-        self._running.wait()
+        self._running.kill()
+        self._running.join()
