@@ -34,6 +34,7 @@ from tests.processes import environment, free_port, started
 
 BATCH = 1000
 HANGING = 20
+STUCK_SECONDS = 60
 
 
 def say(text: str) -> None:
@@ -59,6 +60,18 @@ def received(url: str) -> list[float]:
     """(distinct deliveries, requests, first, last) as the receiver saw them."""
     with urllib.request.urlopen(url, timeout=10) as answer:  # noqa: S310
         return [float(part) for part in answer.read().split()]
+
+
+def await_all(url: str, number: int) -> None:
+    """Wait until so many deliveries have come; raises TimeoutError where they stop coming."""
+    before, end = -1.0, 0.0
+    while (found := received(url)[0]) < number:
+        now = time.monotonic()
+        if found > before:
+            before, end = found, now + STUCK_SECONDS
+        if now > end:
+            raise TimeoutError(f"{found:.0f} of {number} came, and then no more")
+        time.sleep(0.2)
 
 
 def add_webhook(account_id: str, url: str) -> str:
@@ -129,8 +142,7 @@ def drained(app: Flask, cast: Cast, folder: Path, number: int) -> Drained:
             account_id = cast.alice.account_id
             queue_up(account_id, add_webhook(account_id, url), number)
         with worker(app, folder) as pid:
-            while received(url)[0] < number:
-                time.sleep(0.2)
+            await_all(url, number)
             time.sleep(1)
             memory, cpu = peak_memory(pid), seconds_of_cpu(pid)
         distinct, requests, first, last = received(url)
