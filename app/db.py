@@ -197,6 +197,7 @@ def init_app(app: Flask, settings: config.Config) -> None:
 def _engine_options(settings: config.Config) -> dict[str, Any]:
     options: dict[str, Any] = {"isolation_level": "AUTOCOMMIT", "hide_parameters": True}
     if settings.database_url.startswith("sqlite"):
+        options |= {"insertmanyvalues_page_size": sqlite.ROWS}
         return options | {"connect_args": {"factory": sqlite.Driver}}
     connect: dict[str, Any] = {"connect_timeout": 5, "options": POSTGRES_OPTIONS}
     connect |= {"application_name": "atrium", **SILENCE}

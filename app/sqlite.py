@@ -20,6 +20,11 @@ from app.rules import sqlite as rules_on_sqlite
 BUSY_SECONDS = 15
 # Seconds between two tries: at first, and at most. What others write takes a few milliseconds.
 PAUSES, LONGER = (0.0001, 0.01), 1.1
+ROWS = 50
+"""How many rows a statement writes at most.
+
+Each connection keeps its last 128 statements, and one of a thousand rows takes a megabyte.
+"""
 
 
 class Driver(sqlite3.Connection):

@@ -9,7 +9,7 @@ import orjson
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql
 
-from app import db, stamps
+from app import db, sqlite, stamps
 from app.collections.columns import TableColumns
 from app.collections.definition import Definition
 from app.stamps import Stamp
@@ -295,6 +295,8 @@ def update(definition: Definition, records: Sequence[Row], values: Sequence[Row]
         return _rows(definition, statement.all(given | known))
     names = [c.name for c in table.c if any(c.name in row for row in values)]
     width = max(1, _MOST_PARAMETERS // (len(names) + 1))
+    if db.connection().dialect.name == "sqlite":
+        width = min(width, sqlite.ROWS)
     stored: list[Row] = []
     for first in range(0, len(records), width):
         some = slice(first, first + width)

@@ -272,6 +272,24 @@ def test_the_largest_batch_is_stored_changed_and_deleted(alice: Caller, posts: A
     assert alice.get("records/posts").json["total"] == 0
 
 
+def test_larger_batches_have_no_longer_statements_on_sqlite(
+    app: Flask, database: str, alice: Caller, posts: Any
+) -> None:
+    """Its driver keeps the last 128 texts of each connection, a megabyte of a thousand rows."""
+    lengths: dict[str, list[int]] = {"INSERT INTO": [], "UPDATE": []}
+    for number in (60, 130):
+        bodies = [{"title": f"t{i}", "n": i} for i in range(number)]
+        with statements(app) as sent:
+            created = alice.post(URL, {"records": bodies}).json["created"]
+            items = [{"id": one["id"], "data": {"n": -one["n"]}} for one in created]
+            updated = alice.patch(URL, {"records": items}).json["updated"]
+        assert [one["n"] for one in updated] == [-i for i in range(number)]
+        for write, found in lengths.items():
+            found.append(max(len(text) for text in sent if f"{write} col_posts " in text))
+    for fewer, more in lengths.values():
+        assert fewer == more if database == "sqlite" else fewer < more
+
+
 def test_each_record_of_a_batch_is_audited(root: Caller, alice: Caller, posts: Any) -> None:
     made = alice.post(URL, {"records": [{"title": t} for t in "ab"]}).json["created"]
     alice.patch(URL, {"records": [{"id": one["id"], "data": {"n": 1}} for one in made]})
