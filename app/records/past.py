@@ -128,6 +128,7 @@ def all_entries(definition: Definition, account_id: str, record_id: str) -> Sequ
     chosen = told_by(
         told.account_id == account_id,
         told.table_name == definition.table_name,
+        _of_present(definition),
         sa.or_(told.record_id == record_id, filled),
     )
     return db.connection().execute(sa.select(LOG).select_from(chosen).order_by(LOG.c.id)).all()
@@ -146,7 +147,12 @@ def changes_of(definition: Definition, account_id: str, record_id: str) -> list[
     """The condition of what tells of a record itself."""
     mine = {"account_id": account_id, "table_name": definition.table_name}
     others = [_aside(CHANGES.c[name]) == value for name, value in mine.items()]
-    return [CHANGES.c.record_id == record_id, *others]
+    return [CHANGES.c.record_id == record_id, _of_present(definition), *others]
+
+
+def _of_present(definition: Definition) -> Any:
+    # A collection that was deleted may have had the name before: other types, rules and masks.
+    return CHANGES.c.occurred_at >= definition.created_at
 
 
 def _aside(column: Any) -> Any:

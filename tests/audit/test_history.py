@@ -155,6 +155,35 @@ def test_a_record_has_all_its_lives_in_one_history(app: Flask, cast: Cast) -> No
     assert verified(cast.root)["valid"]
 
 
+def test_a_collection_has_nothing_of_one_that_had_its_name_before(app: Flask, cast: Cast) -> None:
+    former = [{"name": name, "type": "text"} for name in ("views", "done", "at", "tags", "note")]
+    posts = make_collection(cast.root, schema=former, view_fields=["views"])
+    gone, there = [
+        make_record(cast.alice, views="many", done="no", at="?", tags="{", note="hush")["id"]
+        for _ in range(2)
+    ]
+    cast.alice.patch(ONE.format(gone), {"views": "more"})
+    (update, create) = history(cast.alice, gone)
+    cast.alice.delete(ONE.format(gone))
+    cast.root.delete(f"collections/{posts['id']}")
+    make_collection(cast.root, schema=[*SCHEMA[1:-1], {"name": "note", "type": "text"}])
+    admin = Browser(app, cast.alice)
+    undo = f"records/{cast.alice.account_id}/posts/{gone}/revive"
+    for id in (gone, there):
+        assert cast.alice.get(f"{ONE.format(id)}/history").status_code == 404
+        assert as_of(cast.alice, id, update["occurred_at"]).status_code == 404
+    assert admin.send(undo).status_code == 404
+    acting = cast.root.acting_in("acme")
+    kept = acting.post("records/posts/import?keep_ids=true", [{"id": gone, "views": 7}])
+    assert kept.status_code == 200, kept.json
+    (made,) = history(cast.alice, gone)
+    assert [(one["field"], one["new_value"]) for one in made["changes"]] == [("views", 7)]
+    for entry in (update, create):
+        answer = cast.alice.post(f"{ONE.format(gone)}/restore", {"audit_id": entry["audit_id"]})
+        assert answer.status_code == 404
+    assert as_of(cast.alice, gone, create["occurred_at"]).status_code == 404
+
+
 def test_the_update_rule_decides_and_the_view_limits_what_is_seen(cast: Cast) -> None:
     make_collection(
         cast.root,
