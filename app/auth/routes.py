@@ -19,7 +19,7 @@ from app.auth.answers import (
     answer_sign_in,
     origin,
 )
-from app.auth.guard import caller_if_any, principal, signed_in_caller
+from app.auth.guard import account_of_request, caller_if_any, principal, signed_in_caller
 from app.auth.schemas import (
     PAIR,
     VERIFIED,
@@ -65,7 +65,7 @@ links = rest.Blueprint(
     Registered,
     example={"message": "Please check your inbox: ...", "account": ACCOUNT, "user": USER},
 )
-@blueprint.fails(400, 409, 429)
+@blueprint.fails(400, 403, 409, 429)
 @public
 @of_any_account
 def register(body: dict[str, Any]) -> dict[str, Any]:
@@ -75,6 +75,7 @@ def register(body: dict[str, Any]) -> dict[str, Any]:
     there is no signing in before the address is verified. Where there is one account only, the user
     joins it as viewer, and the answer is the same for an address that is known already, whose owner
     is told by mail; only signing in with the password sent here shows that it was not taken on.
+    Where nobody may register, it is a 403.
     """
     user = registration.register(
         name=body.get("account_name") or body.get("name"),
@@ -115,17 +116,18 @@ def login(body: dict[str, Any]) -> Response:
 @blueprint.route("/refresh", methods=["POST"])
 @blueprint.arguments(RefreshBody, required=False, example={"refresh_token": "eyJhbGciOi..."})
 @blueprint.response(200, TokenPair, example=PAIR)
-@blueprint.fails(401)
+@blueprint.fails(400, 401, 403, 404)
 @public
 @of_any_account
 def refresh(body: dict[str, Any]) -> Response:
     """Trade a refresh token for a new pair.
 
     Each serves once. One that is used again is a 401 and ends all tokens that grew from the same
-    sign-in.
+    sign-in. Where the host name or `X-Account-ID` names another account, it is a 403 as elsewhere,
+    and the token is not used up.
     """
-    signed_in = auth.refresh(body.get("refresh_token") or request.cookies.get(REFRESH_COOKIE, ""))
-    return answer_pair(signed_in)
+    token = body.get("refresh_token") or request.cookies.get(REFRESH_COOKIE, "")
+    return answer_pair(auth.refresh(token, account_of_request()))
 
 
 @blueprint.route("/logout", methods=["POST"])

@@ -8,7 +8,7 @@ from typing import Any
 import sqlalchemy as sa
 import structlog
 
-from app import clock, config, db, events
+from app import clock, config, db, events, stamps
 from app.accounts import service as accounts
 from app.accounts.models import Account, User
 from app.auth import lockout, members, passwords, sessions, tokens
@@ -64,10 +64,18 @@ def _checked(user: Member | None, password: str) -> Member:
     return user
 
 
-def refresh(token: str) -> SignIn:
-    """Trade a refresh token for a new pair. A token used before ends its whole family."""
+def refresh(token: str, named: str | None = None) -> SignIn:
+    """Trade a refresh token for a new pair. A token used before ends its whole family.
+
+    Raises Unauthorized, and Forbidden or NotFound where its user may not act in the account that
+    is named.
+    """
     claims = tokens.read(token, tokens.REFRESH)
     account_id, user_id, session_id = claims["account_id"], claims["sub"], claims["sid"]
+    with stamps.reloading():
+        caller = principals.of_user(account_id, user_id) if named else None
+    if caller is not None:
+        principals.choose_account(caller, named)
     new_token, jti = tokens.refresh(user_id=user_id, account_id=account_id, session_id=session_id)
     with db.transaction() as session:
         if sessions.rotate(claims, jti):

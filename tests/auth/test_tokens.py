@@ -17,7 +17,7 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 from flask import Flask
 
 from app import clock
-from app.accounts.models import User
+from app.accounts.models import SYSTEM_ACCOUNT_ID, User
 from app.auth import sessions, upkeep
 from app.auth.models import MailedToken, SignInSession
 from app.auth.sessions import Origin
@@ -344,6 +344,34 @@ def test_of_fifty_refreshes_at_once_with_one_token_one_succeeds(
     (winner,) = [answer.json for answer in answers if answer.status_code == 200]
     # The others used it again, which ends the family.
     assert refused(refresh(anyone, winner["refresh_token"]))
+
+
+def test_a_refresh_token_serves_where_its_user_may_act(app: Flask, anyone: Caller) -> None:
+    for slug in ("acme", "globex"):
+        make_user(app, make_account(app, slug), f"ann@{slug}.example")
+    make_user(app, SYSTEM_ACCOUNT_ID, "ann@system.example")
+    for who, header, host, status in (
+        ("acme", "globex", None, 403),
+        ("acme", "nowhere", None, 403),
+        ("acme", "*", None, 403),
+        ("acme", None, "globex.atrium.test", 403),
+        ("acme", "acme", "globex.atrium.test", 400),
+        ("acme", " ACME ", None, 200),
+        ("acme", None, "acme.atrium.test", 200),
+        ("system", "nowhere", None, 404),
+        ("system", None, "globex.atrium.test", 200),
+        ("system", "*", None, 200),
+    ):
+        user = {"account": who, "email": f"ann@{who}.example"}
+        pair = anyone.post("auth/login", {**LOGIN, **user}).json
+        headers = {"X-Account-ID": header, "Host": host}
+        headers = {name: value for name, value in headers.items() if value}
+        body = {"refresh_token": pair["refresh_token"]}
+        answer = anyone.post("auth/refresh", body, headers=headers)
+        assert answer.status_code == status, (who, header, host)
+        # What is refused is not used up.
+        again = refresh(anyone, pair["refresh_token"])
+        assert again.status_code == (401 if status == 200 else 200), (who, header, host)
 
 
 def test_the_cookie_serves_where_the_body_names_no_token(
