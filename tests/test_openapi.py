@@ -294,6 +294,13 @@ def test_real_answers_fit_their_schemas(cast: Cast, spec: dict[str, Any]) -> Non
         fits(spec, path, answer)
 
 
+def test_what_only_some_callers_or_settings_meet_is_told_of_too(spec: dict[str, Any]) -> None:
+    known = spec["paths"]["/api/v1/records/{collection}/{record_id}"]["get"]["responses"]["304"]
+    assert "content" not in known
+    for path in ("register", "refresh"):
+        assert "403" in spec["paths"][f"/api/v1/auth/{path}"]["post"]["responses"]
+
+
 def test_the_examples_of_requests_work_as_they_are(
     root: Caller, alice: Caller, anyone: Caller, spec: dict[str, Any]
 ) -> None:

@@ -220,6 +220,7 @@ def create_record(body: dict[str, Any], collection: str) -> Response:
 @blueprint.doc(parameters=[IF_NONE_MATCH])
 @blueprint.arguments(RecordArgs, location="query")
 @blueprint.response(200, Record, example=EXAMPLE)
+@blueprint.alt_response(304, description="The record is as If-None-Match says.")
 @blueprint.fails(400, 403, 412)
 @optimistic
 @allow(Access.ANONYMOUS)
