@@ -21,6 +21,7 @@ from app import (
     metrics,
     rest,
     tenancy,
+    violations,
 )
 from app.accounts import account_routes, group_routes, own_routes, role_routes, user_routes
 from app.application import Application
@@ -108,7 +109,10 @@ def create_app(settings: Config | None = None) -> Flask:
     )
     app.extensions["atrium.config"] = settings
     _configure(app, settings)
-    for extension in (logs, metrics, cors, guard, errors, cli, isolation, sso_answers):
+    for extension in (
+        *(logs, metrics, cors, guard, errors, violations),
+        *(cli, isolation, sso_answers),
+    ):
         extension.init_app(app)
     db.init_app(app, settings)
     connections.init_app(app)

@@ -247,12 +247,17 @@ def reason(error: Exception) -> str:
     return str(original).partition("\n")[0]  # what follows may quote what was written
 
 
-def _answer_unexpected(error: Exception) -> Response:
-    # The message of an unexpected error may quote personal data: its type and place must do.
+def answer_unexpected(error: Exception) -> Response:
+    """The response to a fault of ours."""
+    log.error("unexpected error", **place_of(error))
+    return answer(AppError())
+
+
+def place_of(error: Exception) -> dict[str, Any]:
+    """What a log may tell of an error: its message may quote personal data."""
     frames = traceback.extract_tb(error.__traceback__)
     where = [f"{frame.filename}:{frame.lineno} {frame.name}" for frame in frames]
-    log.error("unexpected error", type=type(error).__name__, where=where)
-    return answer(AppError())
+    return {"type": type(error).__name__, "where": where}
 
 
 def init_app(app: Flask) -> None:
@@ -261,4 +266,4 @@ def init_app(app: Flask) -> None:
     app.register_error_handler(HTTPException, answer_http)
     for unavailable in UNAVAILABLE:
         app.register_error_handler(unavailable, _answer_unavailable)
-    app.register_error_handler(Exception, _answer_unexpected)
+    app.register_error_handler(Exception, answer_unexpected)

@@ -1,4 +1,4 @@
-"""What it means that the database refuses: a violated constraint, a missing table, giving way."""
+"""What it means that the database refuses: a violated constraint, a missing row, giving way."""
 
 from __future__ import annotations
 
@@ -8,10 +8,16 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy.exc import DBAPIError, IntegrityError
+import structlog
+from flask import Flask, Response
+from sqlalchemy.exc import DBAPIError, IntegrityError, NoResultFound
+from sqlalchemy.orm.exc import ObjectDeletedError, StaleDataError
 
+from app import errors
 from app.db import Base
-from app.errors import Conflict
+from app.errors import Conflict, NotFound
+
+log = structlog.get_logger()
 
 
 @dataclass(frozen=True)
@@ -46,6 +52,32 @@ def violation_of(error: IntegrityError) -> Violation:
     kind = POSTGRES_KINDS.get(original.pgcode, "other")
     table, name = original.diag.table_name or "", original.diag.constraint_name
     return Violation(kind, table, _columns_of(table, name))
+
+
+# A row that was there when its request began.
+GONE = (NoResultFound, ObjectDeletedError, StaleDataError)
+AT_ONCE = "Somebody has changed what this relies on at the same moment. Look again."
+GONE_AT_ONCE = "Somebody has deleted this, or what it relies on, at the same moment."
+
+
+def init_app(app: Flask) -> None:
+    """Tell whoever is overtaken by others so, wherever nothing tells it better."""
+    app.register_error_handler(IntegrityError, _answer_overtaken)
+    for gone in GONE:
+        app.register_error_handler(gone, _answer_gone)
+
+
+def _answer_overtaken(error: IntegrityError) -> Response:
+    broken = violation_of(error)
+    if broken.kind not in ("unique", "foreign_key"):
+        return errors.answer_unexpected(error)
+    log.warning("overtaken by another change", **errors.place_of(error))
+    return errors.answer(Conflict(AT_ONCE))
+
+
+def _answer_gone(error: Exception) -> Response:
+    log.warning("deleted meanwhile", **errors.place_of(error))
+    return errors.answer(NotFound(GONE_AT_ONCE))
 
 
 def gave_way(error: DBAPIError) -> bool:

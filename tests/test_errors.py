@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +16,15 @@ from werkzeug.routing import Map, RequestRedirect, Rule
 from werkzeug.test import TestResponse
 
 from app import db, tenancy
+from app.accounts import service as accounts
+from app.auth import passwords
 from app.records import service as records
 from tests import builders, services
-from tests.builders import Caller, make_collection, make_record
+from tests.builders import PASSWORD, Caller, Cast, make_collection, make_record
 from tests.conftest import make_app, settings_for
 
 UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+NEW_PASSWORD = {"current_password": PASSWORD, "new_password": f"{PASSWORD}2"}
 UNKNOWN_ID = "019a9f00-0000-7000-8000-00000000dead"
 
 
@@ -130,6 +134,36 @@ def test_a_body_that_is_too_large_or_no_json_is_413_or_415(
     told(alice.post("records/posts", data="a=b"), 415, "unsupported_media_type")
     monkeypatch.setitem(app.config, "MAX_CONTENT_LENGTH", 10)
     told(alice.post("records/posts", {"title": "a" * 20}), 413, "payload_too_large")
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "before", "status", "error"),
+    [
+        ("api-keys", {"name": "k"}, (accounts, "label"), 409, "conflict"),
+        ("auth/change-password", NEW_PASSWORD, (passwords, "hash"), 404, "not_found"),
+    ],
+)
+def test_who_is_deleted_at_the_same_moment_is_told_so(
+    app: Flask,
+    cast: Cast,
+    monkeypatch: pytest.MonkeyPatch,
+    path: str,
+    body: dict[str, Any],
+    before: tuple[Any, str],
+    status: int,
+    error: str,
+) -> None:
+    user = builders.make_user(app, cast.alice.account_id, "late@acme.example")
+    caller, real = Caller(app, user), getattr(*before)
+
+    def overtaken(given: str) -> Any:
+        with ThreadPoolExecutor(1) as meanwhile:
+            meanwhile.submit(cast.root.delete, f"users/{user.id}").result()
+        return real(given)
+
+    monkeypatch.setattr(*before, overtaken)
+    told(caller.post(path, body), status, error)
+    told(caller.post(path, body), 401, "unauthorized")
 
 
 def test_a_fault_of_ours_is_500_without_internals(
