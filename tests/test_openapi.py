@@ -297,6 +297,8 @@ def test_real_answers_fit_their_schemas(cast: Cast, spec: dict[str, Any]) -> Non
 def test_what_only_some_callers_or_settings_meet_is_told_of_too(spec: dict[str, Any]) -> None:
     known = spec["paths"]["/api/v1/records/{collection}/{record_id}"]["get"]["responses"]["304"]
     assert "content" not in known
+    batch = spec["paths"]["/api/v1/records/{collection}/batch"]["post"]["responses"]
+    assert {"200", "201"} <= batch.keys()
     for path in ("register", "refresh"):
         assert "403" in spec["paths"][f"/api/v1/auth/{path}"]["post"]["responses"]
 

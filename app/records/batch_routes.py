@@ -111,6 +111,12 @@ def refuse_conditions() -> None:
 @blueprint.arguments(BatchArgs, location="query")
 @blueprint.arguments(NewRecords, example={"records": [{"title": "Hello"}, {"title": "Bye"}]})
 @blueprint.response(201, CreatedRecords, example={"created": [EXAMPLE], "count": 1})
+@blueprint.alt_response(
+    200,
+    schema=CreatedRecords,
+    example={"created": [], "updated": [EXAMPLE], "count": 1},
+    description="With mode=upsert: all were there, and are updated.",
+)
 @blueprint.fails(400, 403, 409, 428)
 @optimistic
 @allow(Access.ANONYMOUS)
