@@ -12,7 +12,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from app import clock, counting, db, events, stamps, tenancy
+from app import clock, counting, db, events, stamps, tenancy, violations
 from app.accounts import service as accounts
 from app.accounts.models import Account
 from app.auth import principal as principals
@@ -41,8 +41,11 @@ class KnownKey:
     stamp: Stamp
 
 
-def create(body: Mapping[str, Any], *, by: Principal) -> tuple[ApiKey, str]:
-    """A new key of the caller; returns its text too, which nobody sees again."""
+def create(body: Mapping[str, Any], *, by: Principal, id: str | None = None) -> tuple[ApiKey, str]:
+    """A new key of the caller; returns its text too, which nobody sees again.
+
+    Raises Conflict where there is one of that id.
+    """
     by.refuse_key("An API key cannot create API keys.")
     by.one_account()
     name = accounts.label(body["name"])
@@ -52,9 +55,11 @@ def create(body: Mapping[str, Any], *, by: Principal) -> tuple[ApiKey, str]:
     home, user_id = by.home_and_user()
     random = "".join(secrets.choice(ALPHABET) for _ in range(RANDOM_CHARACTERS))
     text = f"{PREFIX}{home.account_code}_{random}"
-    with db.transaction() as session:
+    there = violations.conflict_on("api_keys", "id", "id", "There is such a key already.")
+    with there, db.transaction() as session:
         key = ApiKey(
             account_id=home.id,
+            id=id or db.new_id(),
             created_by=user_id,
             key_hash=tokens.digest(text),
             name=name,

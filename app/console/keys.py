@@ -11,7 +11,7 @@ from werkzeug.wrappers import Response as BaseResponse
 from app import clock
 from app.accounts import people
 from app.auth import api_keys
-from app.console import forms, guard, handover, lists, places
+from app.console import forms, guard, handover, lists, once, places
 from app.console.blueprint import blueprint, of_account
 from app.console.forms import Form, Page, told
 from app.errors import AppError, Conflict, InvalidValues, problem
@@ -38,14 +38,15 @@ def show_keys(account_id: str | None = None) -> str:
 @public
 def show_new_key() -> Page:
     """The form for a new key."""
-    return Form().page(FORM)
+    return _new(Form())
 
 
 @blueprint.post("/console/keys/new")
 @public
 def create_key() -> Page | BaseResponse:
     """Make a key, and go on to the page that shows it."""
-    form = forms.sent("name", "description", "expires_at")
+    form, by = forms.sent("name", "description", "expires_at"), guard.known_caller()
+    id = once.id_of(form.values)
     try:
         body = form.checked(("name",), name=200, description=1000)
         wanted = {
@@ -53,11 +54,12 @@ def create_key() -> Page | BaseResponse:
             "description": body["description"] or None,
             "expires_at": _end_of(body["expires_at"]),
         }
-        key, text = api_keys.create(wanted, by=guard.known_caller())
+        _, text = api_keys.create(wanted, by=by, id=id)
+        handover.leave(id, text)
     except AppError as error:
-        return form.refused(error).page(FORM)
-    handover.leave(key.id, text)
-    return redirect(url_for("console.show_made_key", key_id=key.id), 303)
+        if not once.is_made(error, lambda: api_keys.get(id, by=by)):
+            return _new(form.refused(error))
+    return redirect(url_for("console.show_made_key", key_id=id), 303)
 
 
 @blueprint.get("/console/keys/<uuid:key_id>/made")
@@ -80,6 +82,10 @@ def revoke_key(key_id: str, account_id: str | None = None) -> BaseResponse:
         api_keys.revoke(key_id, by=place.by)
     key = api_keys.get(key_id, by=place.by)
     return told(f"The key {key.name} is revoked.", "console.show_keys", **place.at)
+
+
+def _new(form: Form) -> Page:
+    return form.page(FORM, drawn=once.drawn())
 
 
 def _end_of(day: str) -> datetime | None:

@@ -2,18 +2,11 @@
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Mapping
-from typing import Any
-
-import orjson
 from flask import request
-from itsdangerous import BadSignature
 from werkzeug.wrappers import Response as BaseResponse
 
-from app import crypto, db
 from app.collections.access import Access
-from app.console import guard, places, record_form, references, signing
+from app.console import guard, once, places, record_form, references, signing
 from app.console.blueprint import blueprint
 from app.console.forms import Form, Page, told
 from app.console.places import Shelf
@@ -26,8 +19,6 @@ from app.rest import public
 
 NEW = f"{COLLECTION}/new"
 RECORD = f"{COLLECTION}/<uuid:record_id>"
-NEW_ID = "the id of a new record"
-NODE = 24  # where the last part of an id begins
 DELETED = "The record is deleted."
 BACK, BACK_ALREADY = "The record is there again.", "The record is there already."
 CHANGED = (
@@ -64,30 +55,12 @@ def create_record(account_id: str, name: str) -> Page | BaseResponse:
     try:
         signing.sign(shelf, form)
         body = form.body(new=True)
-        id = _id_of(body, request.form.get("as", ""))
+        id = once.id_of(body)
         service.create(shelf.collection.name, body, by=shelf.by, again=id)
     except AppError as error:
-        if not isinstance(error, Conflict) or not _is_there(shelf, id):
+        if not once.is_made(error, lambda: _record(shelf, id)):
             return _new(shelf, form.refused(error), access)
     return told("The record is stored.", "console.show_record", **shelf.at, record_id=id)
-
-
-def _id_of(body: Mapping[str, Any], signed: str) -> str:
-    # The form carries an id, so that one that is sent twice makes one record: unless something else
-    # is sent, as by somebody who went back to it.
-    try:
-        drawn = str(crypto.signed(signed, NEW_ID))
-    except BadSignature:
-        drawn = db.new_id()
-    told = drawn.encode() + orjson.dumps(body, option=orjson.OPT_SORT_KEYS)
-    return drawn[:NODE] + hashlib.sha256(told).hexdigest()[: len(drawn) - NODE]
-
-
-def _is_there(shelf: Shelf, record_id: str) -> bool:
-    try:
-        return _record(shelf, record_id) is not None
-    except NotFound:
-        return False
 
 
 @blueprint.get(RECORD)
@@ -223,8 +196,8 @@ def _name_targets(shelf: Shelf, form: RecordForm) -> None:
 def _new(shelf: Shelf, form: RecordForm, access: Access | None) -> Page:
     _name_targets(shelf, form)
     shown = {"shelf": shelf, "may": access is not None, "access": access}
-    drawn = request.form.get("as") or crypto.sign(db.new_id(), NEW_ID)
-    return form.page("console/records/new.html", **shown, drawn=drawn, ask=places.WHOM_TO_ASK)
+    shown |= {"drawn": once.drawn(), "ask": places.WHOM_TO_ASK}
+    return form.page("console/records/new.html", **shown)
 
 
 def _one(shelf: Shelf, record_id: str, record: Shown | None, form: RecordForm) -> Page:

@@ -7,7 +7,7 @@ from werkzeug.wrappers import Response as BaseResponse
 
 from app import config
 from app.accounts import tenants
-from app.console import guard, handover, lists, places, webhook_form
+from app.console import guard, handover, lists, once, places, webhook_form
 from app.console.blueprint import blueprint
 from app.console.forms import Form, Page, told
 from app.console.places import Place
@@ -15,7 +15,6 @@ from app.errors import AppError
 from app.rest import public
 from app.webhooks import service, signing
 from app.webhooks.models import Webhook
-from app.webhooks.service import Secret
 
 HOME = "/console/webhooks"
 ACCOUNT = f"{HOME}/<uuid:account_id>"
@@ -62,11 +61,14 @@ def show_new_webhook(account_id: str) -> Page:
 def create_webhook(account_id: str) -> Page | BaseResponse:
     """Make a webhook, and go on to the page that shows its secret."""
     place, form = places.found(account_id), webhook_form.sent()
+    id = once.id_of([form.values, form.chosen])
     try:
-        made = service.create(webhook_form.body(form), by=place.by)
+        made = service.create(webhook_form.body(form), by=place.by, id=id)
+        handover.leave(id, made.secret)
     except AppError as error:
-        return _new_page(place, form.refused(error))
-    return _show_secret(place, made)
+        if not once.is_made(error, lambda: service.get(id, by=place.by)):
+            return _new_page(place, form.refused(error))
+    return _to_secret(place, id)
 
 
 @blueprint.get(ONE)
@@ -112,7 +114,9 @@ def switch_webhook(account_id: str, webhook_id: str, action: str) -> Page | Base
 def rotate_webhook_secret(account_id: str, webhook_id: str) -> BaseResponse:
     """Make a new secret, and go on to the page that shows it."""
     place = places.found(account_id)
-    return _show_secret(place, service.rotate_secret(webhook_id, by=place.by))
+    made = service.rotate_secret(webhook_id, by=place.by)
+    handover.leave(made.webhook.id, made.secret)
+    return _to_secret(place, made.webhook.id)
 
 
 @blueprint.get(f"{ONE}/secret")
@@ -173,14 +177,13 @@ def _told(notice: str, place: Place, webhook_id: str) -> BaseResponse:
     return told(notice, "console.show_webhook", **place.at, webhook_id=webhook_id)
 
 
-def _show_secret(place: Place, made: Secret) -> BaseResponse:
-    handover.leave(made.webhook.id, made.secret)
-    at = {**place.at, "webhook_id": made.webhook.id}
+def _to_secret(place: Place, webhook_id: str) -> BaseResponse:
+    at = {**place.at, "webhook_id": webhook_id}
     return redirect(url_for("console.show_webhook_secret", **at), 303)
 
 
 def _new_page(place: Place, form: Form) -> Page:
-    return form.page(NEW_PAGE, place=place, **webhook_form.choices(place))
+    return form.page(NEW_PAGE, place=place, drawn=once.drawn(), **webhook_form.choices(place))
 
 
 def _page(place: Place, webhook: Webhook, form: Form) -> Page:

@@ -10,7 +10,7 @@ from werkzeug.wrappers import Response as BaseResponse
 
 from app import config
 from app.accounts import people, tenants
-from app.console import guard, lists, places, workflow_form
+from app.console import guard, lists, once, places, workflow_form
 from app.console.blueprint import blueprint
 from app.console.forms import Form, Page, told
 from app.console.places import Place
@@ -63,8 +63,7 @@ def show_workflows(account_id: str) -> str:
 @guard.for_admins
 def show_new_workflow(account_id: str, kind: str) -> Page:
     """The form for a new workflow or hook."""
-    form = workflow_form.empty(kind)
-    return form.page(NEW_PAGE, place=places.found(account_id), kind=kind, faults=[])
+    return _new_page(places.found(account_id), kind, workflow_form.empty(kind))
 
 
 @blueprint.post(f"{KIND}/new")
@@ -74,13 +73,14 @@ def create_workflow(account_id: str, kind: str) -> Page | BaseResponse:
     """Make one, and go on to its page."""
     place, form = places.found(account_id), workflow_form.sent()
     create = hooks.create if kind == HOOK else service.create
+    id = once.id_of([kind, form.values])
     try:
-        made = create(workflow_form.body(form, kind), by=place.by)
+        create(workflow_form.body(form, kind), by=place.by, id=id)
     except AppError as error:
-        faults = workflow_form.faults(error, form)
-        wrong = workflow_form.refused(form, error)
-        return wrong.page(NEW_PAGE, place=place, kind=kind, faults=faults)
-    return _told(f"The {kind} is made.", place, kind, made.id)
+        if not once.is_made(error, lambda: service.get(id, by=place.by, kind=kind)):
+            faults = workflow_form.faults(error, form)
+            return _new_page(place, kind, workflow_form.refused(form, error), faults)
+    return _told(f"The {kind} is made.", place, kind, id)
 
 
 @blueprint.get(ONE)
@@ -146,6 +146,10 @@ def delete_workflow(account_id: str, kind: str, workflow_id: str) -> BaseRespons
 def _told(notice: str, place: Place, kind: str, workflow_id: str) -> BaseResponse:
     at = {**place.at, "kind": kind, "workflow_id": workflow_id}
     return told(notice, "console.show_workflow", **at)
+
+
+def _new_page(place: Place, kind: str, form: Form, faults: Sequence[Any] = ()) -> Page:
+    return form.page(NEW_PAGE, place=place, kind=kind, faults=faults, drawn=once.drawn())
 
 
 def _page(place: Place, workflow: Workflow, form: Form, faults: Sequence[Any] = ()) -> Page:

@@ -11,7 +11,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from app import clock, config, crypto, db, events, jobs, outgoing
+from app import clock, config, crypto, db, events, jobs, outgoing, violations
 from app.accounts.models import PII_GROUP
 from app.auth.principal import Principal
 from app.collections.schema import COLLECTION_NAME
@@ -63,18 +63,23 @@ def get(webhook_id: str, *, by: Principal) -> Webhook:
     return _found(db.db.session.scalar(_named(webhook_id, by)))
 
 
-def create(body: Body, *, by: Principal) -> Secret:
-    """A new webhook. Raises InvalidValues, Forbidden, or Conflict where there are too many."""
+def create(body: Body, *, by: Principal, id: str | None = None) -> Secret:
+    """A new webhook. Raises InvalidValues, Forbidden, or Conflict where there are too many.
+
+    Also where there is one of that id.
+    """
     account_id = by.one_account()
     _check_personal(body.get("include_pii", False), by)
     _check(body)
     secret = body.get("secret") or signing.new_secret()
-    with db.transaction() as session:
+    there = violations.conflict_on("webhooks", "id", "id", "There is such a webhook already.")
+    with there, db.transaction() as session:
         versions.outdate(account_id)
         _check_number(account_id)
         values = {name: value for name, value in body.items() if name != "secret"}
         webhook = Webhook(
             account_id=account_id,
+            id=id or db.new_id(),
             created_by=by.user_id,
             secret=crypto.encrypt(secret),
             **values,

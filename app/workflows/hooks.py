@@ -28,9 +28,9 @@ SUCCESS, PARTIAL = "success", "partial"
 Body = Mapping[str, Any]
 
 
-def create(body: Body, *, by: Principal) -> Workflow:
-    """A new hook. Raises InvalidValues, or Conflict where there are too many."""
-    return service.create(_translated(body, None), by=by, kind=HOOK)
+def create(body: Body, *, by: Principal, id: str | None = None) -> Workflow:
+    """A new hook. Raises InvalidValues, or Conflict where there are too many, or that id is."""
+    return service.create(_translated(body, None), by=by, kind=HOOK, id=id)
 
 
 def change(hook_id: str, body: Body, *, by: Principal) -> Workflow:

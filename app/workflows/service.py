@@ -14,7 +14,7 @@ from typing import Any
 import sqlalchemy as sa
 from cryptography.fernet import InvalidToken
 
-from app import clock, config, crypto, db, events, jobs
+from app import clock, config, crypto, db, events, jobs, violations
 from app.accounts.models import Account
 from app.auth import principal as principals
 from app.auth import tokens
@@ -46,16 +46,17 @@ def get(workflow_id: str, *, by: Principal, kind: str = WORKFLOW) -> Workflow:
     return _found(db.db.session.scalar(_named(workflow_id, by, kind)), kind)
 
 
-def create(body: Body, *, by: Principal, kind: str = WORKFLOW) -> Workflow:
-    """A new workflow. Raises InvalidValues, or Conflict where there are too many."""
+def create(body: Body, *, by: Principal, kind: str = WORKFLOW, id: str | None = None) -> Workflow:
+    """A new workflow. Raises InvalidValues, or Conflict where there are too many, or that id is."""
     account_id, (home, user_id) = by.one_account(), by.home_and_user()
     values = _checked(body, None)
-    with db.transaction() as session:
+    there = violations.conflict_on("workflows", "id", "id", f"There is such a {kind} already.")
+    with there, db.transaction() as session:
         listeners.outdate(account_id)
         _check_number(account_id, kind)
         workflow = Workflow(
             account_id=account_id,
-            id=db.new_id(),
+            id=id or db.new_id(),
             kind=kind,
             version=1,
             created_by=user_id,

@@ -22,6 +22,12 @@ def token(client: FlaskClient) -> str:
     return found[1]
 
 
+def once(page: str) -> str:
+    """What makes the form of a page one that makes a single thing."""
+    (drawn,) = re.findall(r'name="as" value="([^"]*)"', page)
+    return str(drawn)
+
+
 def sign_in(client: FlaskClient, caller: Caller, **changes: str) -> TestResponse:
     """Send the sign-in form as this caller would fill it in."""
     form = {"account": caller.slug, "email": caller.email, "password": PASSWORD, **changes}

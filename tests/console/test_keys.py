@@ -11,7 +11,8 @@ from werkzeug.test import TestResponse
 
 from app import clock
 from tests.builders import Caller, Cast
-from tests.console.browser import Browser, beside, sign_in, sign_out
+from tests.console.browser import Browser, beside, once, sign_in, sign_out
+from tests.parallel import at_once
 
 SHOWN = re.compile(r'value="(svc_sk_\w+)" readonly')
 
@@ -45,6 +46,20 @@ def test_a_page_loaded_again_makes_no_other_key_and_shows_none(app: Flask, cast:
     assert "The key import was shown once already." in again.text
     assert key not in again.text
     assert cast.bob.get("api-keys").json["total"] == 1
+
+
+def test_a_form_that_is_sent_twice_makes_one_key(app: Flask, cast: Cast) -> None:
+    browsers = [Browser(app, cast.bob) for _ in range(2)]
+    drawn = once(browsers[0].get("keys/new").text)
+    sent = {"as": drawn, "name": "import"}
+    answers = at_once(2, lambda n: browsers[n].send("keys/new", **sent))
+    pages = [open_next(*pair) for pair in zip(browsers, answers, strict=True)]
+    (row,) = cast.bob.get("api-keys").json["items"]
+    assert {one.headers["Location"].split("/")[-2] for one in answers} == {row["id"]}
+    assert sorted(len(SHOWN.findall(page.text)) for page in pages if page.status_code == 200) == [1]
+    # Whoever goes back and sends something else makes another.
+    assert SHOWN.findall(browsers[0].done("keys/new", **sent | {"name": "other"}))
+    assert cast.bob.get("api-keys").json["total"] == 2
 
 
 def test_the_key_is_in_no_cookie_or_address_as_it_is(app: Flask, cast: Cast) -> None:

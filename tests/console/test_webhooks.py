@@ -14,8 +14,9 @@ from app import clock, db, jobs
 from app.accounts.models import ADMIN
 from app.jobs import Job
 from tests.builders import Caller, Cast, make_collection, make_record, make_user
-from tests.console.browser import HOSTILE, Browser, alert, beside, token
+from tests.console.browser import HOSTILE, Browser, alert, beside, once, token
 from tests.mailbox import run_jobs
+from tests.parallel import at_once
 from tests.receivers import receiving
 from tests.webhooks.delivering import deliver, deliveries, make_webhook
 
@@ -61,6 +62,24 @@ def test_a_webhook_is_made_changed_and_deleted(app: Flask, cast: Cast) -> None:
     assert rotated[0] not in ("", secret)
     assert "is deleted" in admin.done(f"{one}/delete")
     assert cast.alice.get("webhooks").json["total"] == 0
+
+
+def test_a_form_that_is_sent_twice_makes_one_webhook(app: Flask, cast: Cast) -> None:
+    browsers, home = [Browser(app, cast.alice) for _ in range(2)], home_of(cast.alice)
+    for _ in range(18):
+        make_webhook(cast.alice, NOWHERE)
+    new, drawn = f"{home}/new", once(browsers[0].get(f"{home}/new").text)
+    sent = {"as": drawn, "url": NOWHERE, "collection": "posts", "events": ["create"]}
+    answers = at_once(2, lambda n: browsers[n].send(new, **sent))
+    assert [one.status_code for one in answers] == [303, 303]
+    assert cast.alice.get("webhooks").json["total"] == 19
+    opened = [b.client.get(a.headers["Location"]) for b, a in zip(browsers, answers, strict=True)]
+    assert sum(len(SECRET.findall(page.text)) for page in opened) == 1
+    # Other events, another webhook; and the last one there may be is told of again, too.
+    for _ in range(2):
+        assert browsers[0].send(new, **sent | {"events": ["delete"]}).status_code == 303
+    assert cast.alice.get("webhooks").json["total"] == 20
+    assert browsers[0].send(new, **sent | {"events": ["update"]}).status_code == 409
 
 
 def test_what_is_wrong_stands_beside_its_field_and_nothing_is_lost(app: Flask, cast: Cast) -> None:

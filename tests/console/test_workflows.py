@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 
+import pytest
 from flask import Flask
 
 from tests.builders import Caller, Cast, make_collection, make_user
-from tests.console.browser import HOSTILE, Browser, beside
+from tests.console.browser import HOSTILE, Browser, beside, once
+from tests.parallel import at_once
 from tests.workflows.running import create, instance, make_workflow, ran, start, work
 
 MANUAL = json.dumps({"type": "manual"})
@@ -39,6 +41,22 @@ def test_a_workflow_is_made_changed_started_and_deleted(app: Flask, cast: Cast) 
     assert admin.send(f"{one}/trigger").status_code == 409
     assert "enabled" in admin.done(f"{one}/enable")
     assert "is deleted" in admin.done(f"{one}/delete")
+
+
+@pytest.mark.parametrize("kind", ["workflow", "hook"])
+def test_a_form_that_is_sent_twice_makes_one(app: Flask, cast: Cast, kind: str) -> None:
+    browsers = [Browser(app, cast.alice) for _ in range(2)]
+    new = f"workflows/{cast.alice.account_id}/{kind}/new"
+    actions = [{"type": "create_record", "config": {"collection": "posts", "data": {}}}]
+    steps = json.dumps([create("make")] if kind == "workflow" else actions)
+    sent = {"name": "Flow", "trigger": MANUAL, "steps": steps}
+    sent["as"] = once(browsers[0].get(new).text)
+    answers = at_once(2, lambda n: browsers[n].send(new, **sent))
+    assert [one.status_code for one in answers] == [303, 303]
+    (made,) = cast.alice.get(f"{kind}s").json["items"]
+    assert {one.headers["Location"].rpartition("/")[2] for one in answers} == {made["id"]}
+    browsers[0].done(new, **sent | {"name": "Other"})
+    assert cast.alice.get(f"{kind}s").json["total"] == 2
 
 
 def test_what_is_wrong_stands_beside_the_step(app: Flask, cast: Cast) -> None:
