@@ -115,6 +115,22 @@ def error(code: int, schema: Any) -> dict[str, Any]:
     return told | ({"headers": WAIT} if code == 429 else {})
 
 
+# Below these, browsers are told what is wrong by a page.
+PAGES = ("/auth/", "/oauth/", "/saml/")
+PAGE_EXAMPLE = "<!doctype html>..."
+
+
+def failures(rule: str, code: int, schema: Any) -> list[dict[str, Any]]:
+    """The answers of an operation that fails so: to clients, and to browsers where they come."""
+    page = {
+        "schema": {"type": "string"},
+        "description": ERROR_MEANINGS[code],
+        "example": PAGE_EXAMPLE,
+        "content_type": "text/html",
+    }
+    return [error(code, schema), *([page] if rule.startswith(PAGES) else [])]
+
+
 def options(base_url: str) -> dict[str, Any]:
     """What the API description says of the whole."""
     description = (

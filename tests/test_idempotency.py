@@ -227,11 +227,11 @@ def test_whatever_shows_a_secret_is_marked(app: Flask) -> None:
             continue
         path = re.sub(r"<(?:[a-z]+:)?([a-z_]+)>", r"{\1}", rule.rule)
         answers = described["paths"][path]["post"]["responses"]
-        (content,) = [a for code, a in answers.items() if code < "300"]
-        example = content.get("content", {}).get("application/json", {}).get("example", {})
-        shown = {"key", "token", "secret"} & set(example)
-        shows_secret = getattr(view, "shows_secret", None)
-        assert bool(shown) == bool(shows_secret and shows_secret(example)), path
+        for answer in [a for code, a in answers.items() if code < "300"]:
+            example = answer.get("content", {}).get("application/json", {}).get("example", {})
+            shown = {"key", "token", "secret"} & set(example)
+            shows_secret = getattr(view, "shows_secret", None)
+            assert bool(shown) == bool(shows_secret and shows_secret(example)), path
 
 
 @pytest.mark.parametrize(

@@ -299,6 +299,11 @@ def test_what_only_some_callers_or_settings_meet_is_told_of_too(spec: dict[str, 
     assert "content" not in known
     batch = spec["paths"]["/api/v1/records/{collection}/batch"]["post"]["responses"]
     assert {"200", "201"} <= batch.keys()
+    assert "409" in spec["paths"]["/api/v1/auth/verify-email"]["post"]["responses"]
+    link = spec["paths"]["/auth/verify-email"]["get"]["responses"]
+    assert all({"application/json", "text/html"} == link[code]["content"].keys() for code in link)
+    back = spec["paths"]["/saml/{provider}/acs"]["post"]["responses"]
+    assert "text/html" in back["401"]["content"]
     for path in ("register", "refresh"):
         assert "403" in spec["paths"][f"/api/v1/auth/{path}"]["post"]["responses"]
 

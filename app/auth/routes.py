@@ -36,6 +36,7 @@ from app.auth.schemas import (
     TokenPair,
     Verified,
 )
+from app.description import PAGE_EXAMPLE
 from app.errors import AppError
 from app.rest import of_any_account, public
 
@@ -213,7 +214,7 @@ def resend_verification(body: dict[str, Any]) -> dict[str, str]:
 @blueprint.route("/verify-email", methods=["POST"])
 @blueprint.arguments(TokenBody, example={"token": "AA0001-..."})
 @blueprint.response(200, Verified, example=VERIFIED)
-@blueprint.fails(400)
+@blueprint.fails(400, 409)
 @public
 @of_any_account
 def verify_email_by_api(body: dict[str, Any]) -> dict[str, Any]:
@@ -230,7 +231,14 @@ def verify_email_by_api(body: dict[str, Any]) -> dict[str, Any]:
 @links.route("/auth/verify-email", methods=["GET"])
 @links.arguments(TokenBody, location="query")
 @links.response(200, Verified, example=VERIFIED)
-@links.fails(400)
+@links.alt_response(
+    200,
+    schema=rest.TEXT,
+    content_type="text/html",
+    example=PAGE_EXAMPLE,
+    description="To a browser, a page.",
+)
+@links.fails(400, 409)
 @public
 @of_any_account
 def verify_email(args: dict[str, Any]) -> Any:
