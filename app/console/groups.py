@@ -7,7 +7,7 @@ from werkzeug.wrappers import Response as BaseResponse
 
 from app.accounts import groups, people
 from app.auth import service as auth
-from app.console import forms, guard, lists, places, unsent
+from app.console import forms, guard, lists, once, places, unsent
 from app.console.blueprint import of_account
 from app.console.forms import Form, Page, told
 from app.console.places import Place
@@ -91,7 +91,8 @@ def delete_group(group_id: str, account_id: str | None = None) -> Page | BaseRes
     """Delete a group."""
     place = places.of(account_id)
     try:
-        groups.delete(place.account.id, group_id)
+        with once.deleting(place.account.id, "groups", group_id):
+            groups.delete(place.account.id, group_id)
     except AppError as error:
         return _group_page(place, group_id, Form().refused(error))
     return told("The group is deleted.", "console.show_groups", **place.at)

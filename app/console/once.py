@@ -1,13 +1,15 @@
-"""A form that makes one thing however often it is sent: it carries an id, signed.
+"""What is asked for twice is done once, and the second time answered as the first.
 
-A script sends no form twice, but not every browser runs one. What is made has an id that comes of
-the form's and of what was sent with it: whoever goes back and sends something else makes another.
+A form that makes something carries an id, signed. A script sends no form twice, but not every
+browser runs one. What is made has an id that comes of the form's and of what was sent with it:
+whoever goes back and sends something else makes another.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import orjson
@@ -15,6 +17,7 @@ from flask import request
 from itsdangerous import BadSignature
 
 from app import crypto, db
+from app.audit import recent
 from app.errors import AppError, Conflict, NotFound
 
 FIELD = "as"
@@ -45,3 +48,13 @@ def is_made(error: AppError, look: Callable[[], Any]) -> bool:
         return look() is not None
     except NotFound:
         return False
+
+
+@contextmanager
+def deleting(account_id: str | None, table_name: str, id: str) -> Iterator[None]:
+    """Around a deletion: what is gone already, as where a button was pressed twice, is deleted."""
+    try:
+        yield
+    except NotFound:
+        if not recent.is_deleted(account_id, table_name, id.lower()):
+            raise

@@ -14,7 +14,7 @@ from app.accounts import people as users
 from app.accounts import roles
 from app.accounts.models import Role
 from app.auth import resets
-from app.console import forms, guard
+from app.console import forms, guard, once
 from app.console.blueprint import blueprint
 from app.console.forms import LONGEST_PASSWORD, Form, Page, told
 from app.errors import AppError
@@ -91,12 +91,18 @@ def set_password(place: Place, user_id: str) -> Page | BaseResponse:
 def act(place: Place, user_id: str, action: str) -> Page | BaseResponse:
     """Activate, deactivate, verify or remove a user, or mail a link to set a password."""
     try:
+        if action == "remove":
+            return _remove(place, user_id)
         notice = _carry_out(action, place.scope, user_id)
     except AppError as error:
         return _page(place, user_id, Form().refused(error))
-    if action == "remove":
-        return told(notice, place.above[1])
     return told(notice, place.one, user_id=user_id)
+
+
+def _remove(place: Place, user_id: str) -> BaseResponse:
+    with once.deleting(place.scope, "users", user_id):
+        users.delete(place.scope, user_id, by=guard.known_caller().user_id)
+    return told("The user is removed.", place.above[1])
 
 
 def _carry_out(action: str, scope: str | None, user_id: str) -> str:
@@ -108,9 +114,6 @@ def _carry_out(action: str, scope: str | None, user_id: str) -> str:
     if action == "verify":
         users.verify(scope, user_id)
         return f"The address {email} counts as verified."
-    if action == "remove":
-        users.delete(scope, user_id, by=by)
-        return f"{email} is removed."
     users.change(scope, user_id, {"is_active": action == "activate"}, by=by)
     return f"{email} is active." if action == "activate" else f"{email} is deactivated."
 

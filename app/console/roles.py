@@ -6,7 +6,8 @@ from flask import render_template
 from werkzeug.wrappers import Response as BaseResponse
 
 from app.accounts import roles
-from app.console import forms, guard, lists
+from app.accounts.models import SYSTEM_ACCOUNT_ID
+from app.console import forms, guard, lists, once
 from app.console.blueprint import blueprint
 from app.console.forms import Form, Page, told
 from app.errors import AppError
@@ -76,15 +77,15 @@ def change_role_itself(role_id: str) -> Page | BaseResponse:
 @guard.for_superadmins
 def delete_role(role_id: str) -> Page | BaseResponse:
     """Delete a role that nobody has."""
-    role = roles.get(int(role_id))
-    form = Form({"name": role.name, "description": role.description or ""})
     try:
-        roles.delete(role.id)
+        with once.deleting(SYSTEM_ACCOUNT_ID, "roles", str(int(role_id))):
+            roles.delete(int(role_id))
     except AppError as error:
-        return _role_page(role_id, form.refused(error))
-    return told(f"The role {form['name']} is deleted.", "console.show_roles")
+        return _role_page(role_id, Form().refused(error))
+    return told("The role is deleted.", "console.show_roles")
 
 
 def _role_page(role_id: str, form: Form) -> Page:
     role = roles.get(int(role_id))
+    form.values = {"name": role.name, "description": role.description or "", **form.values}
     return form.page("console/roles/form.html", role=role, seeded=role.name in roles.SEEDED)

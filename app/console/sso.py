@@ -11,7 +11,7 @@ from app.accounts import sso_settings, tenants
 from app.accounts.models import SYSTEM_ACCOUNT_ID
 from app.accounts.schemas import OwnAccountBody
 from app.auth.answers import origin
-from app.console import forms, guard, lists, places, sso_form
+from app.console import forms, guard, lists, once, places, sso_form
 from app.console.blueprint import blueprint
 from app.console.forms import Form, Page, told
 from app.console.places import Place
@@ -135,7 +135,8 @@ def try_provider(account_id: str, setting_id: str) -> Page:
 def remove_provider(account_id: str, setting_id: str) -> BaseResponse:
     """Remove a provider's settings."""
     place = places.found(account_id)
-    service.delete(setting_id, by=place.by)
+    with once.deleting(place.account.id, "provider_settings", setting_id):
+        service.delete(setting_id, by=place.by)
     notice = "The provider is removed. Its users stay."
     return told(notice, "console.show_providers", account_id=place.account.id)
 

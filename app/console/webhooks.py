@@ -159,7 +159,8 @@ def try_webhook(account_id: str, webhook_id: str) -> Page | BaseResponse:
 def delete_webhook(account_id: str, webhook_id: str) -> BaseResponse:
     """Delete a webhook with its deliveries."""
     place = places.found(account_id)
-    service.delete(webhook_id, by=place.by)
+    with once.deleting(place.account.id, "webhooks", webhook_id):
+        service.delete(webhook_id, by=place.by)
     return told("The webhook is deleted.", "console.show_webhooks", **place.at)
 
 

@@ -139,7 +139,8 @@ def trigger_workflow(account_id: str, kind: str, workflow_id: str) -> Page | Bas
 def delete_workflow(account_id: str, kind: str, workflow_id: str) -> BaseResponse:
     """Delete one with its instances."""
     place = places.found(account_id)
-    service.delete(workflow_id, by=place.by, kind=kind)
+    with once.deleting(place.account.id, "workflows", workflow_id):
+        service.delete(workflow_id, by=place.by, kind=kind)
     return told(f"The {kind} is deleted.", "console.show_workflows", **place.at)
 
 

@@ -17,9 +17,11 @@ from app.auth import sessions
 from app.console import home
 from tests import builders
 from tests.builders import Caller, Cast
+from tests.console import furnished
 from tests.console.browser import Browser, alert, sign_in, token
 from tests.console.furnished import PROVIDER
 
+NONE = "019a9f00-0000-7000-8000-00000000dead"
 GIVEN = {"X-Correlation-ID": "quote-me.1"}
 
 
@@ -215,3 +217,29 @@ def test_a_form_waits_for_a_sign_in_in_another_tab(app: Flask, cast: Cast, admin
     answer = admin.send("sign-in", **waiting)
     assert (answer.status_code, answer.location) == (307, "/console/groups/new")
     assert 'value="kept"' in admin.send("groups/new", unsent=text).text
+
+
+def test_what_is_deleted_twice_is_deleted(app: Flask, cast: Cast) -> None:
+    known = furnished.furnish(app, cast)
+    known["role_id"] = cast.root.post("roles", {"name": "extra"}).json["id"]
+    late = builders.make_user(app, cast.alice.account_id, "late@acme.example")
+    hook = cast.alice.get("hooks").json["items"][0]["id"]
+    admin, superadmin = Browser(app, cast.alice), Browser(app, cast.root)
+    foreign, home = Browser(app, cast.charlie), "{account_id}"
+    for browser, path, other in (
+        (admin, f"webhooks/{home}/{{webhook_id}}/delete", f"webhooks/{home}/{NONE}/delete"),
+        (admin, f"workflows/{home}/workflow/{{workflow_id}}/delete", None),
+        (admin, f"workflows/{home}/hook/{hook}/delete", None),
+        (admin, "groups/{group_id}/delete", f"groups/{NONE}/delete"),
+        (admin, f"sso/{home}/{{setting_id}}/remove", f"sso/{home}/{NONE}/remove"),
+        (admin, f"team/users/{late.id}/remove", f"team/users/{NONE}/remove"),
+        (superadmin, "roles/{role_id}/delete", "roles/999999/delete"),
+        (superadmin, "users/{user_id}/remove", f"users/{NONE}/remove"),
+    ):
+        for _ in range(2):
+            answer = browser.send(path.format(**known))
+            assert answer.status_code == 303, path
+        assert "is deleted" in browser.client.get(answer.location).text or "remove" in path, path
+        if other:
+            assert browser.send(other.format(**known)).status_code == 404, other
+        assert foreign.send(path.format(**known)).status_code in (403, 404), path
