@@ -15,6 +15,7 @@ from typing import Any
 
 import prometheus_client
 import sqlalchemy as sa
+import structlog
 from flask import Flask, Response, request
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.multiprocess import MultiProcessCollector
@@ -22,12 +23,13 @@ from prometheus_client.registry import Collector, CollectorRegistry
 from prometheus_client.values import MutexValue, ValueClass
 
 from app import config, db, jobs, leases, rest
-from app.errors import NotFound, Unauthorized
+from app.errors import NotFound, Unauthorized, Unavailable
 from app.here import asked, notes
 from app.rest import of_any_account, public
 from app.webhooks import models as webhooks
 from app.workflows import models as workflows
 
+log = structlog.get_logger()
 METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
 MOST_KINDS = 4096
 QUEUES = {"jobs": jobs.QUEUE, "deliveries": webhooks.QUEUE, "workflows": workflows.QUEUE}
@@ -52,10 +54,20 @@ def _count(response: Response) -> Response:
     request = asked()
     route = request.url_rule.rule if request.url_rule else ""
     method = request.method if request.method in METHODS else ""
-    count, seconds = _of(method, route, response.status_code)
+    try:
+        count, seconds = _of(method, route, response.status_code)
+    except OSError as error:  # its folder is gone or full: the answer matters more
+        _tell_uncounted(type(error).__name__)
+        return response
     count.inc()
     seconds.observe(time.perf_counter() - notes().started)
     return response
+
+
+@lru_cache
+def _tell_uncounted(reason: str) -> None:
+    """Say it once, and not with every request."""
+    log.warning("requests are not counted", reason=reason)
 
 
 @lru_cache(MOST_KINDS)
@@ -98,10 +110,18 @@ def metrics() -> Response:
         raise Unauthorized("Send the metrics' token as Bearer.")
     registry = _own
     if ValueClass is not MutexValue:
-        registry = CollectorRegistry()
-        MultiProcessCollector(registry)
+        registry = _of_all_processes()
     text = prometheus_client.generate_latest(registry) + prometheus_client.generate_latest(_waiting)
     return Response(text, content_type=prometheus_client.CONTENT_TYPE_LATEST)
+
+
+def _of_all_processes() -> CollectorRegistry:
+    registry = CollectorRegistry()
+    try:
+        MultiProcessCollector(registry)
+    except ValueError:
+        raise Unavailable("The folder of the counts is gone: start the server anew.") from None
+    return registry
 
 
 def _shown() -> bytes:

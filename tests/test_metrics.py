@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import pytest
 from flask import Flask
 
-from app import db, jobs
+from app import db, jobs, metrics
 from tests.builders import Caller, Cast, make_collection
 
 TOKEN = "prometheus-shows-this"
@@ -63,3 +65,22 @@ def test_what_waits_is_told(opened: Flask) -> None:
     assert value(opened, 'atrium_queue_due{queue="jobs"}') == 1
     assert 0 <= value(opened, 'atrium_queue_oldest_seconds{queue="jobs"}') < 60
     assert value(opened, 'atrium_queue_due{queue="deliveries"}') == 0
+
+
+def test_where_the_counts_are_gone_requests_are_answered_all_the_same(
+    opened: Flask,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    def gone(*kind: Any) -> Any:
+        raise FileNotFoundError(tmp_path)
+
+    monkeypatch.setattr(metrics, "_of", gone)
+    metrics._tell_uncounted.cache_clear()
+    assert [Caller(opened).get("/live").status_code for _ in range(3)] == [200] * 3
+    assert "".join(capfd.readouterr()).count("requests are not counted") == 1
+    monkeypatch.setattr(metrics, "ValueClass", object)
+    monkeypatch.setenv("PROMETHEUS_MULTIPROC_DIR", str(tmp_path / "gone"))
+    answer = Caller(opened).get("/metrics", headers=SHOWN)
+    assert (answer.status_code, answer.json["error"]) == (503, "unavailable")
