@@ -8,6 +8,7 @@ from typing import Any
 
 import sqlalchemy as sa
 from email_validator import EmailNotValidError, validate_email
+from sqlalchemy.exc import InvalidRequestError
 
 from app import clock, db, events, violations
 from app.accounts import codes
@@ -22,7 +23,7 @@ from app.accounts.models import (
     User,
     name_key,
 )
-from app.errors import InvalidValues, problem
+from app.errors import InvalidValues, NotFound, problem
 
 LONGEST_EMAIL = 254
 LONGEST_NAME = 200
@@ -50,11 +51,17 @@ def locked(account_id: str) -> Account | None:
 
 
 def outdate(user: User) -> None:
-    """Let everybody read a user anew, however many change it at the same moment."""
+    """Let everybody read a user anew, however many change it at the same moment.
+
+    Raises NotFound for one who was deleted meanwhile.
+    """
     # Of two that count up from the same version one would be lost, and a cache never told.
     session = db.db.session
     session.flush()
-    session.refresh(user, ["version"], with_for_update={"of": User, "key_share": True})
+    try:
+        session.refresh(user, ["version"], with_for_update={"of": User, "key_share": True})
+    except InvalidRequestError as error:  # it finds no row
+        raise NotFound("There is no such user any more.") from error
     user.version += 1
 
 

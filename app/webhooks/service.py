@@ -174,10 +174,11 @@ def _one_of_few() -> Iterator[None]:
 def _changing(webhook_id: str, by: Principal) -> Iterator[Webhook]:
     account_id = by.one_account()
     with db.transaction() as session:
-        webhook = _found(session.scalar(_named(webhook_id, by)))
+        chosen = _named(webhook_id, by)
+        _found(session.scalar(chosen))
         versions.outdate(account_id)
-        session.refresh(webhook)
-        yield webhook
+        # Whoever was waited for may have changed or deleted it.
+        yield _found(session.scalar(chosen.execution_options(populate_existing=True)))
         session.flush()
 
 

@@ -226,10 +226,11 @@ def changing(workflow_id: str, by: Principal, kind: str) -> Iterator[Workflow]:
     """A workflow as it is, in a transaction that changes it: others wait. Raises NotFound."""
     account_id = by.one_account()
     with db.transaction() as session:
-        workflow = _found(session.scalar(_named(workflow_id, by, kind)), kind)
+        chosen = _named(workflow_id, by, kind)
+        _found(session.scalar(chosen), kind)
         listeners.outdate(account_id)
-        session.refresh(workflow)
-        yield workflow
+        # Whoever was waited for may have changed or deleted it.
+        yield _found(session.scalar(chosen.execution_options(populate_existing=True)), kind)
         session.flush()
 
 

@@ -173,6 +173,23 @@ def test_twenty_at_most_also_when_twenty_race(app: Flask, alice: Caller) -> None
     assert alice.post("webhooks", body).status_code == 201
 
 
+def test_whoever_changes_what_is_deleted_at_the_same_moment_finds_nothing(
+    app: Flask, alice: Caller
+) -> None:
+    for _ in range(3):
+        one = f"webhooks/{make_webhook(alice, 'http://127.0.0.1:9/')['id']}"
+        calls = [
+            lambda one=one: alice.delete(one),
+            lambda one=one: alice.patch(one, {"enabled": False}),
+            lambda one=one: alice.post(f"{one}/rotate-secret"),
+            lambda one=one: alice.delete(one),
+        ]
+        answers = at_once(len(calls), lambda n, calls=calls: calls[n]())
+        statuses = [answer.status_code for answer in answers]
+        assert set(statuses) <= {200, 204, 404}
+        assert statuses.count(204) == 1
+
+
 def test_a_test_is_sent_at_once_and_kept_in_the_log(app: Flask, alice: Caller) -> None:
     with receiving(lambda request: (202, "fine")) as receiver:
         made = make_webhook(alice, receiver.url, enabled=False)

@@ -12,6 +12,7 @@ from flask import Flask
 
 from app.workflows import cron, expressions, templates
 from tests.builders import Caller, Cast
+from tests.parallel import at_once
 from tests.workflows.running import MANUAL, action, create, make_workflow
 
 LOOP = {"name": "l", "type": "loop", "items": [1]}
@@ -253,6 +254,21 @@ def test_a_workflow_is_kept_changed_and_deleted(cast: Cast) -> None:
     assert cast.bob.get("workflows").status_code == 403
     assert cast.alice.delete(path).status_code == 204
     assert cast.alice.get(path).status_code == 404
+
+
+def test_whoever_changes_what_is_deleted_at_the_same_moment_finds_nothing(alice: Caller) -> None:
+    for _ in range(3):
+        one = f"workflows/{make_workflow(alice, [create('one')])['id']}"
+        calls = [
+            lambda one=one: alice.delete(one),
+            lambda one=one: alice.patch(f"{one}/toggle"),
+            lambda one=one: alice.put(one, {"name": "other"}),
+            lambda one=one: alice.delete(one),
+        ]
+        answers = at_once(len(calls), lambda n, calls=calls: calls[n]())
+        statuses = [answer.status_code for answer in answers]
+        assert set(statuses) <= {200, 204, 404}
+        assert statuses.count(204) == 1
 
 
 def test_an_account_has_so_many(app: Flask, alice: Caller) -> None:
