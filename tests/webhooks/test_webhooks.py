@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 
@@ -11,7 +13,9 @@ from flask import Flask
 
 from app import crypto, db
 from app.accounts import groups
-from app.accounts.models import ADMIN, PII_GROUP, Group
+from app.accounts.models import ADMIN, PII_GROUP, Account, Group
+from app.db import transaction
+from app.webhooks import versions
 from app.webhooks.models import DELIVERIES, Webhook
 from tests.builders import Caller, Cast, make_collection, make_record, make_user
 from tests.mailbox import run_jobs
@@ -188,6 +192,20 @@ def test_whoever_changes_what_is_deleted_at_the_same_moment_finds_nothing(
         statuses = [answer.status_code for answer in answers]
         assert set(statuses) <= {200, 204, 404}
         assert statuses.count(204) == 1
+
+
+def test_a_webhook_and_the_end_of_its_account_wait_for_each_other(
+    app: Flask, alice: Caller
+) -> None:
+    body = {"url": "http://127.0.0.1:9/", "collection": "posts", "events": EVENTS}
+    with ThreadPoolExecutor(1) as meanwhile:
+        with app.app_context(), transaction() as session:
+            chosen = sa.select(Account).where(Account.id == alice.account_id)
+            session.execute(chosen.with_for_update())
+            made = meanwhile.submit(alice.post, "webhooks", body)
+            time.sleep(0.5)
+            versions.outdate(alice.account_id)
+        assert made.result().status_code == 201
 
 
 def test_a_test_is_sent_at_once_and_kept_in_the_log(app: Flask, alice: Caller) -> None:
