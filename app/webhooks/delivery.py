@@ -23,7 +23,7 @@ OUR_PREFIXES = ("x-service-", "webhook-")
 
 def is_ours(header: str) -> bool:
     """Whether a header is set by the service alone."""
-    name = header.lower()
+    name = header.lower().replace("_", "-")  # many a receiver knows no difference
     return name in OURS or name.startswith(OUR_PREFIXES)
 
 

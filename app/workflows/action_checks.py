@@ -64,7 +64,8 @@ def _header_problems(headers: Any) -> Iterator[tuple[str, str]]:
 
 
 def _is_ours(header: str) -> bool:
-    return header == "idempotency-key" or (delivery.is_ours(header) and header != "content-type")
+    same = header.replace("_", "-")
+    return same == "idempotency-key" or (delivery.is_ours(same) and header != "content-type")
 
 
 def _is_template(value: Any) -> bool:

@@ -116,6 +116,8 @@ REFUSED: list[tuple[dict[str, Any], str, str]] = [
     ({"headers": {"Transfer-Encoding": "chunked"}}, "headers", "name_reserved"),
     ({"headers": {"X-Service-Signature": "x"}}, "headers", "name_reserved"),
     ({"headers": {"Webhook-Id": "x"}}, "headers", "name_reserved"),
+    ({"headers": {"X_Service_Signature": "x"}}, "headers", "name_reserved"),
+    ({"headers": {"Content_Length": "1"}}, "headers", "name_reserved"),
     ({"headers": {"X-A": "b\r\nX-Service-Event: c"}}, "headers", "pattern_mismatch"),
     ({"headers": {"X-A": "b\nc"}}, "headers", "pattern_mismatch"),
     ({"headers": {"X-A": "ü"}}, "headers", "pattern_mismatch"),
