@@ -97,7 +97,13 @@ class _Waiting(Collector):
 
 
 @blueprint.route("/metrics", methods=["GET"])
-@blueprint.response(200, content_type="text/plain", description="The text that Prometheus reads.")
+@blueprint.response(
+    200,
+    schema=rest.TEXT,
+    content_type="text/plain",
+    example='atrium_queue_due{queue="jobs"} 0.0',
+    description="The text that Prometheus reads.",
+)
 @blueprint.fails(401, 404)
 @public
 @of_any_account

@@ -294,6 +294,16 @@ def test_real_answers_fit_their_schemas(cast: Cast, spec: dict[str, Any]) -> Non
         fits(spec, path, answer)
 
 
+def test_whatever_is_answered_with_a_body_says_of_what_type(spec: dict[str, Any]) -> None:
+    bodiless = {"204", "302", "304"}
+    assert [
+        (name, status)
+        for name, operation in operations(spec)
+        for status, response in operation["responses"].items()
+        if status not in bodiless and not response.get("content")
+    ] == []
+
+
 def test_what_only_some_callers_or_settings_meet_is_told_of_too(spec: dict[str, Any]) -> None:
     known = spec["paths"]["/api/v1/records/{collection}/{record_id}"]["get"]["responses"]["304"]
     assert "content" not in known

@@ -144,7 +144,13 @@ def begin_saml(args: dict[str, Any]) -> Any:
 
 @blueprint.route("/saml/metadata", methods=["GET"])
 @blueprint.arguments(schemas.SamlArgs, location="query")
-@blueprint.response(200, content_type="application/samlmetadata+xml", description="XML.")
+@blueprint.response(
+    200,
+    schema=rest.TEXT,
+    content_type="application/samlmetadata+xml",
+    example="<md:EntityDescriptor ...>",
+    description="XML.",
+)
 @blueprint.fails(400, 404)
 @public
 @of_any_account
