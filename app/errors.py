@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import sqlite3
 import traceback
 from collections.abc import Callable, Mapping, Sequence
@@ -182,6 +183,8 @@ UNAVAILABLE = (
     psycopg2.InterfaceError,
     sqlite3.OperationalError,
 )
+# Of disks and open files; a large upload, say, is put by in a temporary file.
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EMFILE, errno.ENFILE)
 HTTP_ERRORS = {
     400: "bad_request",
     404: "not_found",
@@ -238,6 +241,13 @@ def _answer_unavailable(error: Exception) -> Response:
     return answer(Unavailable())
 
 
+def _answer_no_room(error: OSError) -> Response:
+    if error.errno not in NO_ROOM:
+        return answer_unexpected(error)
+    log.warning("no room on the machine", reason=error.strerror)
+    return answer(Unavailable())
+
+
 def reason(error: Exception) -> str:
     """Why a database cannot be used, without anything that it keeps."""
     original = getattr(error, "orig", None) or error
@@ -266,4 +276,5 @@ def init_app(app: Flask) -> None:
     app.register_error_handler(HTTPException, answer_http)
     for unavailable in UNAVAILABLE:
         app.register_error_handler(unavailable, _answer_unavailable)
+    app.register_error_handler(OSError, _answer_no_room)
     app.register_error_handler(Exception, answer_unexpected)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import errno
+import io
+import os
 import re
 import time
 from collections.abc import Iterator
@@ -12,6 +15,7 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 from flask import Flask
+from werkzeug import formparser
 from werkzeug.routing import Map, RequestRedirect, Rule
 from werkzeug.test import TestResponse
 
@@ -182,6 +186,24 @@ def test_a_fault_of_ours_is_500_without_internals(
     for word in ("secret", "RuntimeError", "Traceback", ".py", "alice"):
         assert word not in answer.text
     assert "alice@acme.example" not in "".join(capfd.readouterr())
+
+
+@pytest.mark.parametrize(("number", "status"), [(errno.ENOSPC, 503), (errno.EACCES, 500)])
+def test_a_large_upload_that_the_machine_has_no_room_for_is_503(
+    alice: Caller,
+    record: dict[str, Any],
+    monkeypatch: pytest.MonkeyPatch,
+    number: int,
+    status: int,
+) -> None:
+    def full(*args: Any, **options: Any) -> None:
+        raise OSError(number, os.strerror(number), "alice.csv")
+
+    monkeypatch.setattr(formparser, "SpooledTemporaryFile", full)
+    sent = {"file": (io.BytesIO(b"title\r\nlater\r\n"), "a.csv")}
+    answer = alice.post("records/posts/import", data=sent, content_type="multipart/form-data")
+    told(answer, status, {503: "unavailable", 500: "internal_error"}[status])
+    assert alice.get("records/posts").json["total"] == 1
 
 
 def test_an_exception_with_a_message_for_programmers_tells_callers_nothing(
