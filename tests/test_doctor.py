@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -125,11 +126,12 @@ def test_an_instance_that_never_had_a_worker_is_told_so(
     ("url", "reason"),
     [
         ("postgresql+psycopg2://nobody@127.0.0.1:1/none", "Connection refused"),
-        (f"sqlite:///{__file__}/none.db", "unable to open database file"),
-        (f"sqlite:///{__file__}", "file is not a database"),
+        ("sqlite:///{a_text}/none.db", "unable to open database file"),
+        ("sqlite:///{a_text}", "file is not a database"),
     ],
 )
 def test_without_a_database_the_rest_is_told(tmp_path: Path, url: str, reason: str) -> None:
+    url = url.format(a_text=shutil.copy(__file__, tmp_path))
     code, parts = told(create_app(replace(settings_for("sqlite", tmp_path), database_url=url)))
     assert (code, parts["database"][0]) == (1, "fail")
     assert reason in parts["database"][1]
