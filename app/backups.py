@@ -20,7 +20,7 @@ from typing import IO, Any
 
 import sqlalchemy as sa
 
-from app import config, db, row_security, sqlite
+from app import config, engines, row_security, sqlite
 from app.errors import AppError
 
 PAGES_AT_ONCE = 1000
@@ -76,7 +76,7 @@ def restore(path: Path, *, replacing: bool) -> None:
         path.open("rb").close()
     except OSError as error:
         raise BackupError(f"{path} cannot be read: {error.strerror}") from error
-    if sa.inspect(db.engine()).get_table_names() and not replacing:
+    if sa.inspect(engines.running()).get_table_names() and not replacing:
         raise BackupError("the database is not empty: --replace overwrites it")
     (_restore_sqlite if _on_sqlite() else _restore_postgres)(path)
 
@@ -106,9 +106,9 @@ def _restore_postgres(path: Path) -> None:
         wanted.write("\n".join(line for line in listed.splitlines() if not OF_ROLES.match(line)))
         wanted.flush()
         _replace("--no-owner", f"--use-list={wanted.name}", str(path))
-    db.engine().dispose()
+    engines.running().dispose()
     if config.current().row_security_enabled:
-        row_security.install(db.engine())
+        row_security.install(engines.running())
 
 
 def _replace(*of_file: str) -> None:
@@ -140,15 +140,15 @@ def _dictate(psql: Any, of_file: Sequence[str]) -> BackupError | None:
 
 
 def _on_sqlite() -> bool:
-    return db.engine().dialect.name == "sqlite"
+    return engines.running().dialect.name == "sqlite"
 
 
 def _sqlite() -> sqlite3.Connection:
-    return sqlite3.connect(str(db.engine().url.database), timeout=sqlite.BUSY_SECONDS)
+    return sqlite3.connect(str(engines.running().url.database), timeout=sqlite.BUSY_SECONDS)
 
 
 def _address() -> str:
-    url = db.engine().url.set(drivername="postgresql", password=None)
+    url = engines.running().url.set(drivername="postgresql", password=None)
     return url.render_as_string(hide_password=False)
 
 
@@ -167,7 +167,7 @@ def _program(name: str, *arguments: str) -> tuple[list[str], dict[str, str]]:
     if found is None:
         raise BackupError(f"{name} is missing: install PostgreSQL's client programs")
     # The password is not among the arguments, which every user of the machine sees.
-    password = db.engine().url.password or ""
+    password = engines.running().url.password or ""
     return [found, *arguments], config.environment(PGPASSWORD=password, LC_ALL="C")
 
 

@@ -14,13 +14,13 @@ import sqlalchemy as sa
 from flask import Flask
 from sqlalchemy.exc import DisconnectionError
 
-from app import db
+from app import engines
 
 
 def init_app(app: Flask) -> None:
     """Look at each connection before it is used."""
     with app.app_context():
-        engine = db.engine()
+        engine = engines.running()
         if engine.dialect.name == "postgresql":
             sa.event.listen(engine, "connect", _note_new)
             sa.event.listen(engine, "checkout", _replace_broken)

@@ -1,4 +1,4 @@
-"""The database: column types, and the one transaction.
+"""The database: the parent of its models, its connections, and the one transaction.
 
 A statement outside `transaction()` is a read of its own (autocommit): it costs one round trip and
 leaves no snapshot behind. Everything that writes runs inside `transaction()`.
@@ -10,37 +10,22 @@ import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
-from datetime import datetime
-from typing import Any, TypeGuard
+from typing import Any
 
 import psycopg2
 import sqlalchemy as sa
 from flask import Flask
 from flask_sqlalchemy import SQLAlchemy
-from flask_sqlalchemy.session import Session as BoundSession
-from psycopg2.errors import ReadOnlySqlTransaction
-from sqlalchemy.dialects import postgresql
-from sqlalchemy.engine import Connection, Dialect
-from sqlalchemy.exc import DBAPIError, OperationalError, SQLAlchemyError
-from sqlalchemy.ext.compiler import compiles
-from sqlalchemy.orm import DeclarativeBase, Session
-from uuid_utils import uuid7
+from sqlalchemy.engine import Connection
+from sqlalchemy.exc import OperationalError, SQLAlchemyError
+from sqlalchemy.orm import DeclarativeBase
 
-from app import clock, config, postgres, row_security, sqlite, tenancy
+from app import config, engines, postgres, row_security, tenancy
 from app.errors import Conflict
+from app.unit_of_work import Session, Work, give_back, is_open
 
 PURGED_AT_ONCE = 500
 SCHEMA_LOCK = 0x41747269756D
-# Where a network drops all packets, a connection is given up after half a minute at most, and not
-# after hours in which it would hold a thread.
-SILENCE = {
-    "keepalives_idle": 10,
-    "keepalives_interval": 5,
-    "keepalives_count": 3,
-    "tcp_user_timeout": 25_000,
-}
-UNUSABLE = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
-POSTGRES_OPTIONS = "-c timezone=UTC -c default_transaction_isolation=read\\ committed"
 
 
 class Base(DeclarativeBase):
@@ -57,185 +42,28 @@ class Base(DeclarativeBase):
     )
 
 
-class _Work:
-    """A transaction, from its beginning until it is committed or taken back."""
-
-    def __init__(self, pooled: Any) -> None:
-        self.pooled = pooled
-        """The pool's hold on its connection."""
-        self.bound: Connection | None = None
-        """The same as SQLAlchemy's, once that has a part in it."""
-        self.is_open = True
-        """Whether more may be done in it; else it waits for its commit."""
-        self.on_commit: list[Callable[[], None]] = []
-        self.before_commit: dict[tuple[bool, Callable[[list[Any]], None]], list[Any]] = {}
-        self.notes: dict[str, Any] = {}
-
-
-class _Session(BoundSession):
-    """The ORM's session: in a transaction on its connection, else on one of its own."""
-
-    work: _Work | None = None
-    """The transaction that has begun and is not over."""
-    holds_commits = False
-
-    def get_bind(self, *about: Any, **options: Any) -> Any:
-        work = self.work
-        if work is None:
-            return super().get_bind(*about, **options)
-        if work.bound is None:
-            work.bound = Connection(engine(), connection=work.pooled)
-        return work.bound
-
-    def close(self) -> None:
-        try:
-            super().close()
-        finally:
-            # Where the framework fails to forget this session, the next one must not inherit these.
-            self.holds_commits = False
-            _give_back(self)
-
-
-db = SQLAlchemy(model_class=Base, disable_autonaming=True, session_options={"class_": _Session})
-
-# Text compares and sorts by code point on both databases, whatever the server's locale.
-Text = sa.Text().with_variant(postgresql.TEXT(collation="C"), "postgresql")
-Id = Text
-
-
-class Moment(sa.types.TypeDecorator[datetime]):
-    """An instant: timestamptz on PostgreSQL, the contract's text form on SQLite."""
-
-    impl = sa.Text
-    cache_ok = True
-
-    def load_dialect_impl(self, dialect: Dialect) -> sa.types.TypeEngine[Any]:
-        """The column type on this database."""
-        if dialect.name == "postgresql":
-            return dialect.type_descriptor(sa.TIMESTAMP(timezone=True))
-        return dialect.type_descriptor(sa.Text())
-
-    def process_bind_param(self, value: datetime | None, dialect: Dialect) -> Any:
-        """A moment on its way in."""
-        return clock.iso(value) if value and dialect.name == "sqlite" else value
-
-    def result_processor(self, dialect: Dialect, coltype: object) -> Any:
-        """What makes a moment of a stored value; None where the driver does."""
-        return _moment if dialect.name == "sqlite" else None
-
-
-class StoredMoment(Moment):
-    """A moment that is read as the database keeps it, on SQLite in the form that answers have."""
-
-    cache_ok = True
-
-    def result_processor(self, dialect: Dialect, coltype: object) -> Any:
-        """None: nothing is made of it."""
-        return None
-
-
-def _moment(text: str | None) -> datetime | None:
-    return clock.parse(text) if text is not None else None
-
-
-def as_created(context: Any) -> datetime:
-    """The default of `updated_at`: what a new row's `created_at` says, to the microsecond."""
-    moment: datetime = context.get_current_parameters()["created_at"]
-    return moment
-
-
-class database_now(sa.sql.functions.FunctionElement[datetime]):
-    """The database's clock: leases must not depend on the clocks of worker machines."""
-
-    type = Moment()
-    inherit_cache = True
-    name = "database_now"
-
-    def __init__(self, plus_seconds: int = 0) -> None:
-        super().__init__(sa.literal(plus_seconds))
-
-
-@compiles(database_now, "sqlite")
-def _sqlite_now(element: database_now, compiler: Any, **options: Any) -> str:
-    seconds = compiler.process(element.clauses, **options)
-    return f"strftime('%Y-%m-%dT%H:%M:%f000Z', 'now', {seconds} || ' seconds')"
-
-
-@compiles(database_now, "postgresql")
-def _postgres_now(element: database_now, compiler: Any, **options: Any) -> str:
-    seconds = compiler.process(element.clauses, **options)
-    # Not clock_timestamp(): a volatile function has no place in an UPDATE of a distributed table.
-    return f"(statement_timestamp() + {seconds} * interval '1 second')"
-
-
-def new_id() -> str:
-    """A time-ordered UUID (version 7), within a process in the order of the calls."""
-    return str(uuid7())
-
-
-def first_id(moment: datetime) -> str:
-    """What all ids made at or after a moment, by the millisecond, compare as greater than."""
-    digits = f"{max(0, int(moment.timestamp() * 1000)):012x}"
-    return f"{digits[:8]}-{digits[8:]}"
+db = SQLAlchemy(model_class=Base, disable_autonaming=True, session_options={"class_": Session})
 
 
 def init_app(app: Flask, settings: config.Config) -> None:
     """Bind the database that the settings name."""
     app.config["SQLALCHEMY_DATABASE_URI"] = settings.database_url
-    app.config["SQLALCHEMY_ENGINE_OPTIONS"] = _engine_options(settings)
+    app.config["SQLALCHEMY_ENGINE_OPTIONS"] = engines.options(settings)
     # What was read stays readable after the commit; what was read outside a transaction expires
     # as the next one begins.
     db.init_app(app)
     with app.app_context():
         db.session.session_factory.configure(expire_on_commit=False)
-        _prepare(db.engine)
+        engines.prepare(db.engine)
         if db.engine.dialect.name == "postgresql" and settings.row_security_enabled:
             row_security.enforce(db.engine)
         app.extensions["atrium.engine"] = db.engine
-
-
-def _engine_options(settings: config.Config) -> dict[str, Any]:
-    options: dict[str, Any] = {"isolation_level": "AUTOCOMMIT", "hide_parameters": True}
-    if settings.database_url.startswith("sqlite"):
-        options |= {"insertmanyvalues_page_size": sqlite.ROWS}
-        return options | {"connect_args": {"factory": sqlite.Driver}}
-    connect: dict[str, Any] = {"connect_timeout": 5, "options": POSTGRES_OPTIONS}
-    connect |= {"application_name": "atrium", **SILENCE}
-    connect |= {"connection_factory": postgres.Driver, "cursor_factory": postgres.Cursor}
-    return options | {
-        "connect_args": connect,
-        "pool_size": 8,
-        "max_overflow": 8,
-        "pool_timeout": 10,
-    }
 
 
 def dispose_after_fork(app: Flask) -> None:
     """Forget connections inherited from the parent process, without closing them for it."""
     with app.app_context():
         db.engine.dispose(close=False)
-
-
-def _prepare(engine: sa.Engine) -> None:
-    @sa.event.listens_for(engine, "handle_error", retval=True)
-    def handle(context: Any) -> Exception | None:
-        original = context.original_exception
-        return _as_unavailable(original) if _is_unusable(original) else None
-
-    if engine.dialect.name != "sqlite":
-        return
-
-    @sa.event.listens_for(engine, "checkin")
-    def restore_foreign_keys(connection: sqlite3.Connection | None, record: Any) -> None:
-        # Never without need: the pragma has SQLite prepare every kept statement anew.
-        if connection is not None and record.info.pop("unchecked", False):
-            connection.execute("PRAGMA foreign_keys = ON")
-
-
-def engine() -> sa.Engine:
-    """What connects to the running application's database."""
-    found: sa.Engine = config.running().extensions["atrium.engine"]
-    return found
 
 
 def connection() -> Connection:
@@ -263,7 +91,7 @@ class driver:
         """Give back what was taken for one statement."""
         try:
             if isinstance(error, (sqlite3.Error, psycopg2.Error)):
-                raise _as_of_sqlalchemy(error, self._taken, self._driver) from error
+                raise engines.as_of_sqlalchemy(error, self._taken, self._driver) from error
         finally:
             if self._held is None:
                 self._taken.close()
@@ -271,9 +99,9 @@ class driver:
 
 def _pooled() -> Any:
     try:
-        return engine().raw_connection()
+        return engines.running().raw_connection()
     except (sqlite3.Error, psycopg2.Error) as error:
-        raise _as_of_sqlalchemy(error) from error
+        raise engines.as_of_sqlalchemy(error) from error
 
 
 def _used() -> Any:
@@ -286,54 +114,25 @@ def _used() -> Any:
     return session.connection() if session.in_transaction() else None
 
 
-def _session() -> _Session | None:
+def _session() -> Session | None:
     """The session of this context, if it has one."""
     registry: Any = db.session.registry
-    found: _Session | None = registry.registry.get(registry.scopefunc())
+    found: Session | None = registry.registry.get(registry.scopefunc())
     return found
 
 
-def _open_work() -> _Work:
+def _open_work() -> Work:
     session = _session()
     work = session.work if session else None
-    if not _is_open(work):
+    if not is_open(work):
         raise LookupError("no transaction is open")
     return work
-
-
-def _as_of_sqlalchemy(error: Any, connection: Any = None, driver: Any = None) -> DBAPIError:
-    if _is_unusable(error):
-        return _as_unavailable(error)
-    dialect = engine().dialect
-    base: Any = dialect.loaded_dbapi.Error
-    lost = connection is not None and dialect.is_disconnect(error, driver, None)
-    if lost:
-        connection.invalidate(error)
-    told: Any = DBAPIError.instance(
-        None, None, error, base, connection_invalidated=lost, dialect=dialect
-    )
-    return told
-
-
-def _is_unusable(error: Any) -> bool:
-    # A server that only reads for now, or a file that is none or damaged: to drivers that is
-    # something else.
-    code = getattr(error, "sqlite_errorcode", 0) & 0xFF
-    return isinstance(error, ReadOnlySqlTransaction) or code in UNUSABLE
-
-
-def _as_unavailable(error: Any) -> DBAPIError:
-    return OperationalError(None, None, error)
 
 
 def in_transaction() -> bool:
     """Whether a `transaction()` is open in this context."""
     session = _session()
-    return session is not None and _is_open(session.work)
-
-
-def _is_open(work: _Work | None) -> TypeGuard[_Work]:
-    return work is not None and work.is_open
+    return session is not None and is_open(session.work)
 
 
 _refusal: ContextVar[Exception | None] = ContextVar("refusal", default=None)
@@ -361,7 +160,7 @@ def transaction(*, changes_schema: bool = False) -> Iterator[Session]:
         return
     _commit_held(session)
     session.rollback()  # ends autocommit reads, and expires what they loaded
-    session.work = work = _Work(_pooled())
+    session.work = work = Work(_pooled())
     try:
         _begin(session, work, changes_schema)
         yield session
@@ -375,7 +174,7 @@ def transaction(*, changes_schema: bool = False) -> Iterator[Session]:
             _catch_up()
     except BaseException:
         with suppress(SQLAlchemyError):  # its connection is lost: that is not what went wrong here
-            _give_back(session)
+            give_back(session)
         raise
     finally:
         work.is_open = False
@@ -403,7 +202,7 @@ def _catch_up() -> None:
             found.catch_up()
 
 
-def _commit_held(session: _Session) -> None:
+def _commit_held(session: Session) -> None:
     work = session.work
     if work is None:
         return
@@ -413,19 +212,9 @@ def _commit_held(session: _Session) -> None:
         with driver() as found:
             found.commit()  # nothing, where the session had a part in it
     finally:
-        _give_back(session)
+        give_back(session)
     for callback in work.on_commit:
         callback()
-
-
-def _give_back(session: _Session) -> None:
-    """Let go of a transaction's connection; what is not committed by then is rolled back."""
-    work, session.work = session.work, None
-    try:
-        session.rollback()
-    finally:
-        if work is not None:
-            (work.bound or work.pooled).close()
 
 
 def hold_commits(*, hold: bool = True) -> None:
@@ -456,10 +245,10 @@ def drop_held() -> None:
     """Roll back what waits for its commit."""
     session = _session()
     if session is not None and _waits(session.work):
-        _give_back(session)
+        give_back(session)
 
 
-def _waits(work: _Work | None) -> bool:
+def _waits(work: Work | None) -> bool:
     """Whether a transaction waits for its commit."""
     return work is not None and not work.is_open
 
@@ -503,14 +292,14 @@ def notes() -> dict[str, Any]:
     return _open_work().notes
 
 
-def _begin(session: Session, work: _Work, changes_schema: bool) -> None:
+def _begin(session: Session, work: Work, changes_schema: bool) -> None:
     with driver() as found:
-        if changes_schema and engine().dialect.name == "sqlite":
+        if changes_schema and engines.running().dialect.name == "sqlite":
             # Tables are rebuilt to alter them; only out here can the checks be turned off.
             work.pooled.info["unchecked"] = True
             found.execute("PRAGMA foreign_keys = OFF")
         found.begin()
-    if changes_schema and engine().dialect.name == "postgresql":
+    if changes_schema and engines.running().dialect.name == "postgresql":
         # One change of the schema at a time; and as a waiting ALTER TABLE blocks every reader
         # behind it, it gives way soon, to be tried again.
         session.execute(sa.text("SELECT pg_advisory_xact_lock(:key)"), {"key": SCHEMA_LOCK})
@@ -518,13 +307,7 @@ def _begin(session: Session, work: _Work, changes_schema: bool) -> None:
 
 
 def _check_foreign_keys(session: Session) -> None:
-    if engine().dialect.name == "sqlite":
+    if engines.running().dialect.name == "sqlite":
         broken = session.execute(sa.text("PRAGMA foreign_key_check")).first()
         if broken:
             raise Conflict("A reference would point at nothing.")
-
-
-@sa.event.listens_for(Session, "before_flush")
-def _refuse_stray_writes(session: Session, context: Any, instances: Any) -> None:
-    if not _is_open(getattr(session, "work", None)):
-        raise RuntimeError("a write outside transaction()")

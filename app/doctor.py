@@ -23,6 +23,8 @@ from app import (
     row_security,
 )
 from app.audit.models import AuditEntry, AuditHead
+from app.column_types import Moment
+from app.database_clock import database_now
 
 OLDEST_SQLITE, OLDEST_POSTGRES = (3, 37), (15,)
 MOST_SECONDS_APART, MOST_SECONDS_DUE, MOST_NAMED = 2, 60, 5
@@ -124,7 +126,7 @@ def _numbers(through: Connection) -> str:
 
 
 def _clock() -> Finding:
-    there = db.connection().scalar(sa.select(sa.type_coerce(db.database_now(), db.Moment)))
+    there = db.connection().scalar(sa.select(sa.type_coerce(database_now(), Moment)))
     apart = abs((clock.now() - there).total_seconds()) if there else 0.0
     if apart > MOST_SECONDS_APART:
         told = f"{apart:.0f} s from the database's: set both by a time server (NTP)"

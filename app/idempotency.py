@@ -21,7 +21,10 @@ from sqlalchemy.dialects.sqlite import insert as insert_on_sqlite
 from sqlalchemy.orm import Mapped, mapped_column
 
 from app import db, jobs
+from app.column_types import Id, Moment, Text
+from app.database_clock import database_now
 from app.errors import Conflict, Malformed
+from app.ids import new_id
 
 LONGEST_KEY = 255
 KEPT_SECONDS = 24 * 3600
@@ -35,18 +38,18 @@ class IdempotencyKey(db.Base):
     __tablename__ = "idempotency_keys"
     __table_args__ = (sa.Index("ix_idempotency_keys_claimed", "claimed_at"),)
 
-    account_id: Mapped[str] = mapped_column(db.Id, primary_key=True)
-    caller: Mapped[str] = mapped_column(db.Text, primary_key=True)
-    key: Mapped[str] = mapped_column(db.Text, primary_key=True)
-    claim: Mapped[str] = mapped_column(db.Text)
-    request: Mapped[str] = mapped_column(db.Text)
+    account_id: Mapped[str] = mapped_column(Id, primary_key=True)
+    caller: Mapped[str] = mapped_column(Text, primary_key=True)
+    key: Mapped[str] = mapped_column(Text, primary_key=True)
+    claim: Mapped[str] = mapped_column(Text)
+    request: Mapped[str] = mapped_column(Text)
     """The digest of path and body."""
     status: Mapped[int | None]
-    answer: Mapped[str | None] = mapped_column(db.Text)
-    etag: Mapped[str | None] = mapped_column(db.Text)
-    made: Mapped[str | None] = mapped_column(db.Text)
+    answer: Mapped[str | None] = mapped_column(Text)
+    etag: Mapped[str | None] = mapped_column(Text)
+    made: Mapped[str | None] = mapped_column(Text)
     """Where the answer shows a secret and is not kept: the id of what was made."""
-    claimed_at: Mapped[datetime] = mapped_column(db.Moment)
+    claimed_at: Mapped[datetime] = mapped_column(Moment)
 
 
 TABLE: Any = IdempotencyKey.__table__
@@ -96,7 +99,7 @@ def claim(account_id: str, caller: str, key: str, request: str) -> Claim | Answe
     if not 1 <= len(key) <= LONGEST_KEY:
         msg = f"Must have 1 to {LONGEST_KEY} characters."
         raise Malformed.at("header", HEADER, msg=msg)
-    mine = Claim(account_id, caller, key, db.new_id())
+    mine = Claim(account_id, caller, key, new_id())
     found = _claimed(mine, request)
     if found is None:
         db.hold_commits()
@@ -112,11 +115,11 @@ def _claimed(claim: Claim, request: str) -> sa.Row[Any] | None:
         "key": claim.key,
         "claim": claim.token,
         "request": request,
-        "claimed_at": db.database_now(),
+        "claimed_at": database_now(),
     }
     over = sa.or_(
-        TABLE.c.claimed_at < db.database_now(-KEPT_SECONDS),
-        sa.and_(TABLE.c.status.is_(None), TABLE.c.claimed_at < db.database_now(-CLAIM_SECONDS)),
+        TABLE.c.claimed_at < database_now(-KEPT_SECONDS),
+        sa.and_(TABLE.c.status.is_(None), TABLE.c.claimed_at < database_now(-CLAIM_SECONDS)),
     )
     taken_over = {**new, **dict.fromkeys(("status", "answer", "etag", "made"))}
     with db.transaction():
@@ -171,4 +174,4 @@ def give_up(claim: Claim, *, keep_changes: bool) -> None:
 @jobs.every(3600, "idempotency.purge")
 def purge(payload: Mapping[str, Any]) -> None:
     """Forget answers that are not given again any more."""
-    db.purge(TABLE, TABLE.c.claimed_at < db.database_now(-KEPT_SECONDS))
+    db.purge(TABLE, TABLE.c.claimed_at < database_now(-KEPT_SECONDS))

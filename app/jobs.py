@@ -24,8 +24,11 @@ from flask import current_app
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.orm import Mapped, mapped_column
 
-from app import clock, config, db, leases, tenancy, wakeups
+from app import clock, config, db, engines, leases, tenancy, wakeups
+from app.column_types import Id, Moment, Text
+from app.database_clock import database_now
 from app.errors import NotFound
+from app.ids import new_id
 
 log = structlog.get_logger()
 
@@ -47,16 +50,16 @@ class Job(db.Base):
     __tablename__ = "jobs"
     __table_args__ = (sa.Index("ix_jobs_due", "status", "due_at"),)
 
-    account_id: Mapped[str] = mapped_column(db.Id, primary_key=True)
-    id: Mapped[str] = mapped_column(db.Id, primary_key=True, default=db.new_id)
-    kind: Mapped[str] = mapped_column(db.Text)
+    account_id: Mapped[str] = mapped_column(Id, primary_key=True)
+    id: Mapped[str] = mapped_column(Id, primary_key=True, default=new_id)
+    kind: Mapped[str] = mapped_column(Text)
     payload: Mapped[dict[str, Any]] = mapped_column(sa.JSON)
-    status: Mapped[str] = mapped_column(db.Text, default="pending")  # then done or failed
+    status: Mapped[str] = mapped_column(Text, default="pending")  # then done or failed
     attempts: Mapped[int] = mapped_column(default=0)
-    due_at: Mapped[datetime] = mapped_column(db.Moment)
-    last_error: Mapped[str | None] = mapped_column(db.Text)
-    created_at: Mapped[datetime] = mapped_column(db.Moment, default=clock.now)
-    finished_at: Mapped[datetime | None] = mapped_column(db.Moment)
+    due_at: Mapped[datetime] = mapped_column(Moment)
+    last_error: Mapped[str | None] = mapped_column(Text)
+    created_at: Mapped[datetime] = mapped_column(Moment, default=clock.now)
+    finished_at: Mapped[datetime | None] = mapped_column(Moment)
 
 
 TABLE: Any = Job.__table__
@@ -132,7 +135,7 @@ def enqueue(kind: str, payload: Mapping[str, Any], *, account_id: str) -> None:
     if _dropping.get():
         return
     new = sa.insert(Job).values(
-        account_id=account_id, kind=kind, payload=dict(payload), due_at=db.database_now()
+        account_id=account_id, kind=kind, payload=dict(payload), due_at=database_now()
     )
     with tenancy.in_account(account_id):
         db.connection().execute(new)
@@ -206,7 +209,7 @@ def _unknown(payload: Mapping[str, Any]) -> None:
 
 def _after_success(kind: str) -> dict[str, Any]:
     if kind in _periods:
-        return {"finished_at": clock.now(), "due_at": db.database_now(_periods[kind])}
+        return {"finished_at": clock.now(), "due_at": database_now(_periods[kind])}
     return {"status": "done", "finished_at": clock.now(), "last_error": None}
 
 
@@ -215,7 +218,7 @@ def _after_failure(tried: int, attempts: int, error: Exception) -> dict[str, Any
     if tried >= attempts:
         return _given_up(name)
     delay = min(FIRST_RETRY_SECONDS * 4 ** (tried - 1), LAST_RETRY_SECONDS)
-    return {"last_error": name, "due_at": db.database_now(delay)}
+    return {"last_error": name, "due_at": database_now(delay)}
 
 
 def _given_up(reason: str) -> dict[str, Any]:
@@ -246,12 +249,12 @@ def plan() -> None:
     present = sa.select(Job.kind).where(Job.account_id == INSTANCE, Job.kind.in_(_periods))
     with db.transaction() as session:
         known = set(session.scalars(present))
-        make: Any = sqlite if db.engine().dialect.name == "sqlite" else postgresql
+        make: Any = sqlite if engines.running().dialect.name == "sqlite" else postgresql
         for kind in sorted(_periods.keys() - known):
             # The id is the kind's: of two workers that start at once, one makes the row.
             id = str(uuid5(NAMESPACE_URL, f"atrium:{kind}"))
             new = {"account_id": INSTANCE, "id": id, "kind": kind, "payload": {}}
-            row = make.insert(Job).values(**new, due_at=db.database_now())
+            row = make.insert(Job).values(**new, due_at=database_now())
             session.execute(row.on_conflict_do_nothing())
 
 
@@ -264,7 +267,7 @@ def were_planned() -> bool:
 @every(3600, "jobs.purge")
 def purge(payload: Mapping[str, Any]) -> None:
     """Forget jobs that were over long ago."""
-    old = TABLE.c.due_at < db.database_now(-KEPT_DAYS * 86400)
+    old = TABLE.c.due_at < database_now(-KEPT_DAYS * 86400)
     db.purge(TABLE, TABLE.c.status != "pending", old)
 
 

@@ -16,6 +16,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from app import clock, db, tenancy
+from app.database_clock import database_now
 
 
 @dataclass(frozen=True)
@@ -32,7 +33,7 @@ class Queue:
 
     def due(self) -> sa.ColumnElement[bool]:
         """The condition for a row that is due by the database's clock."""
-        late = self.table.c.due_at <= db.database_now()
+        late = self.table.c.due_at <= database_now()
         return late if self.waiting is None else sa.and_(self.waiting, late)
 
 
@@ -67,7 +68,7 @@ def claim(
         sa.update(table)
         # The condition stands outside, too: a row may have changed before its lock was taken.
         .where(*mine, table.c.id.in_(free.scalar_subquery()))
-        .values({queue.claims: queue.claims + 1, table.c.due_at: db.database_now(seconds)})
+        .values({queue.claims: queue.claims + 1, table.c.due_at: database_now(seconds)})
         .values(dict(queue.once_taken))
         .returning(table.c.account_id, table.c.id, queue.claims, *columns)
     )

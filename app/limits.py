@@ -21,7 +21,8 @@ from limits.strategies import FixedWindowRateLimiter
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.orm import Mapped, mapped_column
 
-from app import clock, config, db, jobs
+from app import clock, config, db, engines, jobs
+from app.column_types import Text
 from app.errors import TooManyRequests
 from app.statements import Prepared
 
@@ -35,7 +36,7 @@ class Counter(db.Base):
     __tablename__ = "rate_limits"
     __table_args__ = (sa.Index("ix_rate_limits_expires_at", "expires_at"),)
 
-    key: Mapped[str] = mapped_column(db.Text, primary_key=True)
+    key: Mapped[str] = mapped_column(Text, primary_key=True)
     count: Mapped[int]
     expires_at: Mapped[float]
 
@@ -163,7 +164,7 @@ class SqlStorage(Storage):
     def incr(self, key: str, expiry: int, amount: int = 1) -> int:
         """Count up, in a new window where the last one is over. One statement, so none is lost."""
         now = clock.now().timestamp()
-        make: Any = sqlite if db.engine().dialect.name == "sqlite" else postgresql
+        make: Any = sqlite if engines.running().dialect.name == "sqlite" else postgresql
         new = make.insert(Counter).values(key=key, count=amount, expires_at=now + expiry)
         over = Counter.expires_at <= now
         counted = new.on_conflict_do_update(

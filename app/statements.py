@@ -12,7 +12,7 @@ from typing import Any
 
 import psycopg2
 
-from app import db, postgres
+from app import db, engines, postgres
 
 Row = tuple[Any, ...]
 Process = Callable[[Any], Any]
@@ -44,7 +44,7 @@ class Prepared:
         self._here().run(parameters)
 
     def _here(self) -> _Compiled:
-        dialect = db.engine().dialect.name
+        dialect = engines.running().dialect.name
         found = self._compiled.get(dialect)
         if found is None:
             found = self._compiled[dialect] = _Compiled(self._statement, self._keyed)
@@ -53,7 +53,7 @@ class Prepared:
 
 class _Compiled:
     def __init__(self, statement: Any, keyed: bool) -> None:
-        self._dialect = db.engine().dialect
+        self._dialect = engines.running().dialect
         compiled: Any = statement.compile(dialect=self._dialect)
         if compiled.post_compile_params:
             raise ValueError("a list of any length is no single parameter")

@@ -19,6 +19,8 @@ import sqlalchemy as sa
 from flask import Flask
 
 from app import db, leases, tenancy
+from app.database_clock import database_now
+from app.ids import new_id
 from app.workflows.dispatch import Dispatcher
 from app.workflows.models import INSTANCES, QUEUE
 from bench import machine
@@ -55,7 +57,7 @@ def begun(app: Flask, owner: builders.Caller, number: int) -> None:
     with app.app_context(), db.transaction():
         due = sa.select(INSTANCES).where(INSTANCES.c.due_at.is_not(None))
         row = db.connection().execute(due).mappings().one()
-        copies = [{**row, "id": db.new_id()} for _ in range(number - 1)]
+        copies = [{**row, "id": new_id()} for _ in range(number - 1)]
         db.connection().execute(sa.insert(INSTANCES), copies)
 
 
@@ -63,14 +65,14 @@ def store(app: Flask, number: int) -> None:
     """So many instances besides: nine of ten over, the others waiting."""
     with app.app_context():
         row = db.connection().execute(sa.select(INSTANCES).limit(1)).mappings().one()
-        later = db.connection().scalar(sa.select(db.database_now(86400)))
+        later = db.connection().scalar(sa.select(database_now(86400)))
         for first in range(0, number, 5000):
             rows = []
             for place in range(first, min(first + 5000, number)):
                 waits = place % 10 == 0
                 state = {"status": "waiting" if waits else "completed"}
                 state["due_at"] = later if waits else None
-                rows.append({**row, "id": db.new_id(), **state})
+                rows.append({**row, "id": new_id(), **state})
             with db.transaction():
                 db.connection().execute(sa.insert(INSTANCES), rows)
         db.db.session.remove()
@@ -125,7 +127,7 @@ def main() -> None:
                 some = sa.select(INSTANCES.c.id).where(INSTANCES.c.due_at.is_(None)).limit(number)
                 fresh = {"status": "pending", "position": "{}", "context": '{"trigger": {}}'}
                 chosen = again.where(INSTANCES.c.id.in_(some))
-                session.execute(chosen.values(**fresh, due_at=db.database_now()))
+                session.execute(chosen.values(**fresh, due_at=database_now()))
             report(app, cast.alice, number, f" beside {stored:,} stored ones")
             for line in explain(app):
                 say(f"  {line}")

@@ -8,7 +8,7 @@ Create Date: ${create_date}
 import sqlalchemy as sa
 from alembic import op
 
-from app.db import Moment, Text
+from app.column_types import Moment, Text
 ${imports if imports else ""}
 revision = ${repr(up_revision)}
 down_revision = ${repr(down_revision)}

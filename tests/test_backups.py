@@ -17,7 +17,7 @@ import sqlalchemy as sa
 from click.testing import Result
 from flask import Flask
 
-from app import backups, db, sqlite
+from app import backups, db, engines, sqlite
 from tests import builders, services
 from tests.builders import Cast
 from tests.conftest import make_app, settings_for
@@ -66,7 +66,7 @@ def foreign(app: Flask, file: Path) -> Path:
     """A file in the form of a backup, of another application that Alembic migrates, too."""
     statements = "CREATE TABLE alembic_version (version_num text); CREATE TABLE users (id text);"
     with app.app_context():
-        on_sqlite = db.engine().dialect.name == "sqlite"
+        on_sqlite = engines.running().dialect.name == "sqlite"
     if on_sqlite:
         with closing(sqlite3.connect(file)) as other:
             other.executescript(statements)
@@ -87,7 +87,7 @@ def truncated(file: Path) -> Path:
 
 def tables(app: Flask) -> set[str]:
     with app.app_context():
-        return set(sa.inspect(db.engine()).get_table_names())
+        return set(sa.inspect(engines.running()).get_table_names())
 
 
 def test_what_is_no_backup_harms_nothing(kept: tuple[Flask, Cast], tmp_path: Path) -> None:
@@ -115,9 +115,11 @@ def test_a_restore_that_the_server_refuses_changes_nothing(
     app, cast = kept
     file = str(tmp_path / "atrium.backup")
     with app.app_context():
-        if db.engine().dialect.name == "sqlite":
+        if engines.running().dialect.name == "sqlite":
             return  # which copies pages, and refuses none
-        url = db.engine().url.set(drivername="postgresql").render_as_string(hide_password=False)
+        url = (
+            engines.running().url.set(drivername="postgresql").render_as_string(hide_password=False)
+        )
     with closing(psycopg2.connect(url)) as other, other, other.cursor() as cursor:
         cursor.execute("CREATE SCHEMA reports")
     assert run(app, "backup", file).exit_code == 0
@@ -138,7 +140,7 @@ def test_a_restore_does_not_wait_long_for_who_works(
     monkeypatch.setattr(backups, "LOCK_SECONDS", 0.05)
     monkeypatch.setattr(sqlite, "BUSY_SECONDS", 0.05)
     with app.app_context():
-        url = db.engine().url.set(drivername="postgresql")
+        url = engines.running().url.set(drivername="postgresql")
     on_sqlite = url.host is None
     connect: Any = sqlite3.connect if on_sqlite else psycopg2.connect
     address = url.database if on_sqlite else url.render_as_string(hide_password=False)
@@ -167,7 +169,7 @@ def test_the_first_error_of_a_program_is_told(
     monkeypatch.setenv("PATH", str(tmp_path))
     result = run(app, "backup", str(tmp_path / "atrium.backup"))
     with app.app_context():
-        if db.engine().dialect.name == "sqlite":
+        if engines.running().dialect.name == "sqlite":
             assert result.exit_code == 0
             return
     assert result.output.endswith("Error: pg_dump failed: pg_dump: error: why\n")

@@ -15,6 +15,7 @@ from flask import Flask
 
 from app import create_app, db, jobs
 from app.collections import revisions
+from app.database_clock import database_now
 from tests.builders import Cast, make_collection, make_record
 from tests.conftest import settings_for
 from tests.processes import free_port
@@ -68,7 +69,7 @@ def bring_a_revision(app: Flask, patch: pytest.MonkeyPatch) -> None:
 def let_a_job_wait(app: Flask, patch: pytest.MonkeyPatch) -> None:
     with app.app_context(), db.transaction() as session:
         jobs.enqueue("jobs.purge", {}, account_id=jobs.INSTANCE)
-        session.execute(sa.update(jobs.TABLE).values(due_at=db.database_now(-61)))
+        session.execute(sa.update(jobs.TABLE).values(due_at=database_now(-61)))
 
 
 def test_a_whole_instance_is_well(used: Flask) -> None:

@@ -14,6 +14,7 @@ import sqlalchemy as sa
 from flask import Flask
 
 from app import db, idempotency
+from app.database_clock import database_now
 from app.rest import PREFIX, Access, access_of
 from tests.builders import Caller, make_collection
 from tests.parallel import at_once
@@ -43,7 +44,7 @@ def keys(app: Flask) -> list[Any]:
 def age(app: Flask, seconds: int, **values: Any) -> None:
     """Make every key that much older."""
     with app.app_context(), db.transaction():
-        older = sa.update(idempotency.TABLE).values(claimed_at=db.database_now(-seconds), **values)
+        older = sa.update(idempotency.TABLE).values(claimed_at=database_now(-seconds), **values)
         db.connection().execute(older)
 
 

@@ -21,6 +21,7 @@ from flask import Flask
 from app import db, jobs
 from app.accounts.models import SYSTEM_ACCOUNT_ID
 from app.config import PROJECT
+from app.database_clock import database_now
 from app.jobs import Job
 from tests.builders import PASSWORD, Caller
 from tests.mailbox import outbox, run_jobs
@@ -51,7 +52,7 @@ def ask(app: Flask, kind: str = "test", **payload: Any) -> None:
 def rows(app: Flask) -> list[Any]:
     """All jobs, and in how many seconds each is due by the database's clock."""
     with app.app_context():
-        now = db.connection().execute(sa.select(db.database_now())).scalar_one()
+        now = db.connection().execute(sa.select(database_now())).scalar_one()
         found = db.connection().execute(sa.select(Job.__table__).order_by(Job.id)).all()
     return [(row, (row.due_at - now).total_seconds()) for row in found]
 
@@ -65,7 +66,7 @@ def only(app: Flask) -> Any:
 def make_due(app: Flask) -> None:
     """Let the time pass that jobs still wait."""
     with app.app_context(), db.transaction() as session:
-        session.execute(sa.update(Job).values(due_at=db.database_now(-1)))
+        session.execute(sa.update(Job).values(due_at=database_now(-1)))
 
 
 def fail(payload: Mapping[str, Any]) -> None:

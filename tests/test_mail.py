@@ -23,6 +23,7 @@ from flask import Flask
 from jinja2 import DictLoader
 
 from app import db, mail
+from app.database_clock import database_now
 from app.jobs import Job
 from tests import certificates
 from tests.builders import PASSWORD, Caller
@@ -255,7 +256,7 @@ def test_while_smtp_is_down_the_mail_waits_and_then_goes_out(
         row = db.connection().execute(sa.select(Job.__table__)).one()
     assert (row.status, row.attempts, row.last_error) == ("pending", 1, "ConnectionRefusedError")
     with app.app_context(), db.transaction() as session:
-        session.execute(sa.update(Job).values(due_at=db.database_now(-1)))
+        session.execute(sa.update(Job).values(due_at=database_now(-1)))
     with receiver:
         assert run_jobs(app) == 1
     (got,) = receiver.received

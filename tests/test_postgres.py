@@ -12,7 +12,7 @@ from flask import Flask
 from psycopg2 import extensions
 from sqlalchemy.exc import DBAPIError
 
-from app import create_app, db, postgres, tenancy
+from app import create_app, db, engines, postgres, tenancy
 from app.statements import Prepared
 from tests.builders import Caller, Cast, make_collection, make_record
 
@@ -30,7 +30,7 @@ def within(app: Flask) -> Iterator[None]:
 @pytest.fixture
 def connected_anew(app: Flask) -> Iterator[None]:
     with app.app_context():
-        db.engine().dispose()
+        engines.running().dispose()
         yield
 
 

@@ -19,6 +19,7 @@ from psycopg2.errors import InsufficientPrivilege
 
 from app import db, row_security, tenancy
 from app.auth import api_keys, guard
+from app.ids import new_id
 from app.records import store
 from tests import builders, services
 from tests.builders import Caller, Cast, make_collection, make_record
@@ -117,7 +118,7 @@ def test_without_the_setting_a_statement_meets_nothing(app: Flask, filled: Cast)
         for change in ("UPDATE col_posts SET title = 'x'", "DELETE FROM col_posts"):
             cursor.execute(change)
             assert cursor.rowcount == 0
-        row = (filled.alice.account_id, db.new_id())
+        row = (filled.alice.account_id, new_id())
         with pytest.raises(InsufficientPrivilege):
             cursor.execute(
                 "INSERT INTO col_posts (account_id, id, created_at, updated_at)"

@@ -6,7 +6,7 @@ import pytest
 import sqlalchemy as sa
 from flask import Flask
 
-from app import db
+from app import db, engines
 from tests.builders import Cast
 
 NAME = sa.text("SELECT name FROM accounts WHERE id = :id")
@@ -52,14 +52,14 @@ def test_a_lost_connection_leaves_nothing_behind_and_hides_no_error(
                 db.connection().execute(sa.text("SELECT 1"))
             with db.driver() as driver:
                 number = driver.info.backend_pid
-            with db.engine().connect() as other, db.tenancy.as_owner():
+            with engines.running().connect() as other, db.tenancy.as_owner():
                 other.execute(sa.text("SELECT pg_terminate_backend(:it)"), {"it": number})
             raise LookupError
 
     with app.app_context(), db.tenancy.in_account(mine):
         with pytest.raises(LookupError):
             lose_it()
-        assert db.engine().pool.checkedout() == 0
+        assert engines.running().pool.checkedout() == 0
         with db.transaction():
             rename(mine, "kept")
         assert name_of(mine) == "kept"

@@ -10,7 +10,7 @@ from contextlib import closing, contextmanager
 import pytest
 from flask import Flask
 
-from app import db, sqlite
+from app import db, engines, sqlite
 from tests.builders import Cast, make_collection
 
 pytestmark = pytest.mark.parametrize("database", ["sqlite"])
@@ -51,7 +51,7 @@ def test_all_give_up_after_the_same_time_and_not_one_after_the_other(
     make_collection(cast.root, schema=[{"name": "title", "type": "text"}])
     monkeypatch.setattr(sqlite, "BUSY_SECONDS", 1)
     with app.app_context():
-        db.engine().dispose()  # new connections
+        engines.running().dispose()  # new connections
     begun = time.monotonic()
     with somebody_writing(app), ThreadPoolExecutor(5) as pool:
         told = list(pool.map(lambda _: cast.alice.post("records/posts", {"title": "x"}), range(5)))

@@ -14,7 +14,9 @@ import sqlalchemy as sa
 from sqlalchemy.orm import Mapped, mapped_column, relationship, validates
 
 from app import clock
-from app.db import Base, Id, Moment, Text, as_created, new_id
+from app.column_types import Id, Moment, Text, as_created
+from app.db import Base
+from app.ids import new_id
 
 SYSTEM_ACCOUNT_ID = "00000000-0000-0000-0000-000000000000"
 SYSTEM_CODE = "SY0000"

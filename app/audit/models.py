@@ -12,7 +12,8 @@ import sqlalchemy as sa
 from sqlalchemy.orm import Mapped, mapped_column
 
 from app import clock
-from app.db import Base, Id, Moment, Text
+from app.column_types import Id, Moment, Text
+from app.db import Base
 
 
 class AuditEntry(Base):

@@ -20,6 +20,7 @@ from app.auth import tokens
 from app.auth.models import ApiKey
 from app.auth.principal import Principal
 from app.errors import Conflict, InvalidValues, NotFound, Unauthorized, problem
+from app.ids import new_id
 from app.stamps import Stamp
 
 PREFIX = "svc_sk_"
@@ -59,7 +60,7 @@ def create(body: Mapping[str, Any], *, by: Principal, id: str | None = None) -> 
     with there, db.transaction() as session:
         key = ApiKey(
             account_id=home.id,
-            id=id or db.new_id(),
+            id=id or new_id(),
             created_by=user_id,
             key_hash=tokens.digest(text),
             name=name,

@@ -10,7 +10,9 @@ from sqlalchemy.orm import Mapped, mapped_column, relationship
 
 from app import clock
 from app.accounts.models import Account, Role
-from app.db import Base, Id, Moment, Text, as_created, new_id
+from app.column_types import Id, Moment, Text, as_created
+from app.db import Base
+from app.ids import new_id
 
 
 def _of_user() -> Any:

@@ -11,8 +11,9 @@ import sqlalchemy as sa
 
 from app import stamps, tenancy
 from app.accounts.models import ADMIN, SYSTEM_ACCOUNT_ID, Account, AccountOrigin, User
-from app.db import db, first_id
+from app.db import db
 from app.errors import BadRequest, Forbidden, NotFound, Unauthorized
+from app.ids import first_id
 from app.stamps import Stamp
 
 ALL_ACCOUNTS = "*"

@@ -20,6 +20,7 @@ from app.accounts.models import (
 )
 from app.auth import lockout, passwords, verification
 from app.errors import Conflict, Forbidden, InvalidValues, problem
+from app.ids import new_id
 
 
 def register(
@@ -66,7 +67,7 @@ def _join(slug: str | None, email: str, password: str, address: str | None) -> U
     password_hash = passwords.hash(password)
     with db.transaction():
         account = _the_account()
-        born: dict[str, Any] = {"id": db.new_id(), "created_at": clock.now()}
+        born: dict[str, Any] = {"id": new_id(), "created_at": clock.now()}
         try:
             with db.savepoint():
                 user = accounts.create_user(

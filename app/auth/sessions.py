@@ -17,6 +17,7 @@ from app.auth.members import Member
 from app.auth.models import SignInSession
 from app.auth.principal import Principal
 from app.errors import NotFound, Unauthorized
+from app.ids import new_id
 from app.statements import Prepared
 
 LONGEST_AGENT = 400
@@ -38,7 +39,7 @@ def not_right() -> Unauthorized:
 
 def start(user: User | Member, origin: Origin) -> str:
     """Begin a token family of a user. Returns its first refresh token."""
-    session_id = db.new_id()
+    session_id = new_id()
     token, jti = tokens.refresh(user_id=user.id, account_id=user.account_id, session_id=session_id)
     _begin(user, session_id, "api", jti, origin)
     return token
@@ -47,7 +48,7 @@ def start(user: User | Member, origin: Origin) -> str:
 def start_in_console(user: User | Member, origin: Origin) -> str:
     """Begin a console session. Returns the secret that its cookie carries."""
     secret = tokens.random_token(user.account.account_code)
-    _begin(user, db.new_id(), "console", secret, origin)
+    _begin(user, new_id(), "console", secret, origin)
     return secret
 
 

@@ -14,8 +14,9 @@ from typing import Any
 
 import jwt
 
-from app import clock, config, db
+from app import clock, config
 from app.errors import Unauthorized
+from app.ids import new_id
 
 ALGORITHM = "HS256"
 ACCESS, REFRESH = "access", "refresh"
@@ -38,13 +39,13 @@ def access(*, user_id: str, account_id: str, email: str, role: str) -> str:
     """A signed access token."""
     lifetime = timedelta(minutes=config.current().access_token_expire_minutes)
     claims = {"sub": user_id, "account_id": account_id, "email": email, "role": role}
-    return _sign(ACCESS, claims | {"jti": db.new_id()}, lifetime)
+    return _sign(ACCESS, claims | {"jti": new_id()}, lifetime)
 
 
 def refresh(*, user_id: str, account_id: str, session_id: str) -> tuple[str, str]:
     """A signed refresh token of a session, and its `jti`."""
     lifetime = timedelta(days=config.current().refresh_token_expire_days)
-    jti = db.new_id()
+    jti = new_id()
     claims = {"sub": user_id, "account_id": account_id, "jti": jti, "sid": session_id}
     return _sign(REFRESH, claims, lifetime), jti
 

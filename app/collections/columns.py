@@ -7,8 +7,9 @@ from typing import Any, Protocol
 
 import sqlalchemy as sa
 
-from app import clock, db
+from app import clock
 from app.collections.fields import RETURN_TYPES
+from app.column_types import Moment, Text
 from app.rules import Node, Type, depth, sql
 
 Reach = Callable[[Any, Any], Iterable[Any]]
@@ -40,10 +41,10 @@ class TableColumns:
     """
 
     types: Mapping[Type, Any] = {
-        Type.TEXT: db.Text,
+        Type.TEXT: Text,
         Type.NUMBER: RETURN_TYPES["number"].column_type,
         Type.BOOLEAN: sa.Boolean(),
-        Type.DATETIME: db.Moment(),
+        Type.DATETIME: Moment(),
         Type.DATE: sa.Date(),
         Type.JSON: sa.Text(),
         Type.NULL: sa.types.NULLTYPE,
@@ -57,7 +58,7 @@ class TableColumns:
 
     def now(self) -> sa.ColumnElement[Any]:
         """The moment at which the statement is sent."""
-        return sa.bindparam("_now", callable_=clock.now, type_=db.Moment())
+        return sa.bindparam("_now", callable_=clock.now, type_=Moment())
 
     def column(self, path: tuple[str, ...]) -> sa.ColumnElement[Any]:
         """A field of the record, or of one that references lead to."""

@@ -19,6 +19,7 @@ from app.collections import table
 from app.collections.columns import TableColumns
 from app.collections.fields import RETURN_TYPES, SYSTEM_FIELDS, TYPES, ComputedField, Field
 from app.collections.models import Collection
+from app.column_types import Moment, StoredMoment
 from app.errors import NotFound
 from app.rules import Name, Node, RuleError, Scope, Type, condition, parse, sql, value, walk
 from app.rules.nodes import Literal
@@ -126,9 +127,9 @@ class Definition:
     @cached_property
     def listed(self) -> Sequence[sa.ColumnElement[Any]]:
         """The same for what is only shown: moments as they are stored."""
-        stored = {n for n, one in self.columns.items() if isinstance(one.column_type, db.Moment)}
+        stored = {n for n, one in self.columns.items() if isinstance(one.column_type, Moment)}
         return [
-            sa.type_coerce(one, db.StoredMoment()).label(f"c{i}") if name in stored else label
+            sa.type_coerce(one, StoredMoment()).label(f"c{i}") if name in stored else label
             for i, (label, (name, one)) in enumerate(
                 zip(self.selected, self.expressions.items(), strict=True)
             )

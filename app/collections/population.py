@@ -17,6 +17,7 @@ from app import db, rules
 from app.accounts.models import SYSTEM_ACCOUNT_ID, Account, Group, GroupMember, Role, User
 from app.collections.columns import TableColumns
 from app.collections.definition import Definition
+from app.column_types import Text
 from app.rules import program, sql
 from app.rules.nodes import Call, Literal
 
@@ -36,7 +37,7 @@ class _Users:
     def attribute(self, name: str) -> sa.ColumnElement[Any]:
         """The column with a value of the caller's."""
         if name == "role":
-            return sa.literal(self.role.name, db.Text)
+            return sa.literal(self.role.name, Text)
         found: sa.ColumnElement[Any] = getattr(User, name)
         return found
 

@@ -14,6 +14,7 @@ import sqlalchemy as sa
 
 from app import clock, config, db
 from app.collections.models import Revision
+from app.ids import new_id
 
 MIGRATIONS = config.PROJECT / "migrations"
 
@@ -23,7 +24,7 @@ def record(collection_id: str, description: str, statements: Sequence[str]) -> s
     session = db.db.session
     last = session.scalar(sa.select(Revision).order_by(Revision.number.desc()).limit(1))
     revision = Revision(
-        revision=db.new_id().replace("-", ""),
+        revision=new_id().replace("-", ""),
         number=(last.number if last else 0) + 1,
         down_revision=last.revision if last else None,
         description=description,

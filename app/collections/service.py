@@ -17,6 +17,7 @@ from app.collections.definition import ALL_FIELDS, FIELD_LISTS, OPERATIONS, Defi
 from app.collections.fields import TYPES
 from app.collections.models import Collection
 from app.errors import Conflict, InvalidValues, Malformed, NotFound, Unavailable, problem
+from app.ids import new_id
 from app.rest import UuidPath
 
 View = TypeVar("View", bound=Callable[..., Any])
@@ -85,7 +86,7 @@ def new(name: str, specs: Sequence[schema.Spec], known: Mapping[str, str]) -> Co
         schema=[stored(spec, known) for spec in specs if spec["type"] in TYPES],
         rules=dict.fromkeys(RULES) | dict.fromkeys(LISTS, ALL_FIELDS),
         options={},
-        id=db.new_id(),
+        id=new_id(),
         version=1,
         created_at=now,
         updated_at=now,

@@ -27,6 +27,7 @@ from sqlalchemy.schema import (
 
 from app import db, row_security, tenancy
 from app.collections.fields import Field, ReferenceField
+from app.column_types import Id, Moment
 
 PREFIX = "col_"
 LONGEST_IDENTIFIER = 63
@@ -48,12 +49,12 @@ def of(table_name: str, fields: Iterable[Field]) -> sa.Table:
     table = sa.Table(
         table_name,
         metadata,
-        sa.Column("account_id", db.Id, nullable=False),
-        sa.Column("id", db.Id, nullable=False),
-        sa.Column("created_at", db.Moment, nullable=False),
-        sa.Column("updated_at", db.Moment, nullable=False),
-        sa.Column("created_by", db.Id),
-        sa.Column("updated_by", db.Id),
+        sa.Column("account_id", Id, nullable=False),
+        sa.Column("id", Id, nullable=False),
+        sa.Column("created_at", Moment, nullable=False),
+        sa.Column("updated_at", Moment, nullable=False),
+        sa.Column("created_by", Id),
+        sa.Column("updated_by", Id),
         *(_column(field) for field in fields),
         sa.PrimaryKeyConstraint("account_id", "id", name=_name("pk", table_name)),
     )
@@ -297,4 +298,4 @@ def _sorted(parts: Iterable[Any]) -> list[Any]:
 
 
 def _stub(table_name: str, metadata: sa.MetaData) -> None:
-    sa.Table(table_name, metadata, sa.Column("account_id", db.Id), sa.Column("id", db.Id))
+    sa.Table(table_name, metadata, sa.Column("account_id", Id), sa.Column("id", Id))

@@ -16,6 +16,7 @@ from app.audit import append
 from app.audit.entries import CHANGES
 from app.auth.models import SignInSession
 from app.collections.definition import Definition
+from app.ids import first_id
 from app.webhooks.models import DELIVERED, DELIVERIES, FAILED
 
 DAYS = 30
@@ -156,7 +157,7 @@ def _begun() -> datetime:
 def _newest(table: Any, kind: Any, accounts: Sequence[str], most: int | None) -> Sequence[Row]:
     # Ids are made in the order of time, and an index begins with account and id.
     chosen = sa.select(_day(table.created_at), kind.label("kind"), table.account_id.label("source"))
-    recent = chosen.where(table.id >= db.first_id(_begun())).order_by(table.id.desc()).limit(most)
+    recent = chosen.where(table.id >= first_id(_begun())).order_by(table.id.desc()).limit(most)
     return _counted([recent.where(table.account_id == one) for one in accounts])
 
 

@@ -16,9 +16,10 @@ import orjson
 from flask import request
 from itsdangerous import BadSignature
 
-from app import crypto, db
+from app import crypto
 from app.audit import recent
 from app.errors import AppError, Conflict, NotFound
+from app.ids import new_id
 
 FIELD = "as"
 NEW_ID = "the id of a new record"
@@ -27,7 +28,7 @@ NODE = 24  # where the last part of an id begins
 
 def drawn() -> str:
     """What a form carries: what it came with, else an id that is drawn for it."""
-    return request.form.get(FIELD) or crypto.sign(db.new_id(), NEW_ID)
+    return request.form.get(FIELD) or crypto.sign(new_id(), NEW_ID)
 
 
 def id_of(body: Any) -> str:
@@ -35,7 +36,7 @@ def id_of(body: Any) -> str:
     try:
         given = str(crypto.signed(request.form.get(FIELD, ""), NEW_ID))
     except BadSignature:
-        given = db.new_id()
+        given = new_id()
     told = given.encode() + orjson.dumps(body, option=orjson.OPT_SORT_KEYS)
     return given[:NODE] + hashlib.sha256(told).hexdigest()[: len(given) - NODE]
 

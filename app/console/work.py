@@ -15,6 +15,7 @@ from app.console import guard, lists
 from app.console.blueprint import blueprint
 from app.console.forms import told
 from app.console.lists import Listing
+from app.database_clock import database_now
 from app.jobs import TABLE
 from app.rest import public
 from app.webhooks.models import DELIVERIES
@@ -52,7 +53,7 @@ def retry_job(account_id: str, job_id: str) -> BaseResponse:
 
 def _state() -> Any:
     untold = sa.and_(TABLE.c.last_error.is_(None), TABLE.c.finished_at.is_(None))
-    taken = sa.and_(TABLE.c.attempts > 0, untold, TABLE.c.due_at > db.database_now())
+    taken = sa.and_(TABLE.c.attempts > 0, untold, TABLE.c.due_at > database_now())
     return sa.case(
         (TABLE.c.status != "pending", TABLE.c.status), (taken, "running"), else_="waiting"
     )
@@ -102,7 +103,7 @@ def _figures() -> dict[str, str]:
     some = pending.limit(lists.MOST_COUNTED + 1).subquery()
     counted = sa.select(some.c.state, sa.func.count()).group_by(some.c.state)
     of_jobs = {row[0]: row[1] for row in db.connection().execute(counted)}
-    now, table = db.database_now(), DELIVERIES.c
+    now, table = database_now(), DELIVERIES.c
     due, begun = table.due_at <= now, table.claim > sa.func.coalesce(table.last_claim, 0)
     found = {
         "Jobs waiting": of_jobs.get("waiting", 0),

@@ -11,10 +11,11 @@ from typing import Any
 import orjson
 import sqlalchemy as sa
 
-from app import clock, crypto, db
+from app import clock, crypto
 from app.accounts.models import VIEWER
 from app.auth import tokens
 from app.collections import definition as definitions
+from app.column_types import Moment
 from app.db import Base
 from app.isolation.tenants import THINGS, Tenant
 
@@ -152,7 +153,7 @@ def _value(tenant: Tenant, table: sa.Table, column: sa.Column[Any]) -> Any:
         return tenant.ids[table.name]
     if column.name in REFERS:
         return tenant.ids[REFERS[column.name]]
-    if isinstance(column.type, db.Moment):
+    if isinstance(column.type, Moment):
         if column.nullable:
             return None
         return clock.now() + LATER if "expires" in column.name else clock.now()

@@ -7,9 +7,9 @@ import secrets
 from dataclasses import dataclass, field
 from typing import Any
 
-from app import db
 from app.accounts.models import User
 from app.auth import api_keys
+from app.ids import new_id
 
 MAIL_DOMAIN = "isolation.example"
 # What ids are of, by their name in paths, queries, bodies and columns.
@@ -69,7 +69,7 @@ class Tenant:
 
     def new_id(self, name: str) -> str:
         """An id that ends like all of this account's, noted under a name."""
-        self.ids[name] = db.new_id()[:24] + self.tail
+        self.ids[name] = new_id()[:24] + self.tail
         return self.ids[name]
 
     def id_of(self, name: str) -> str:

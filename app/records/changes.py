@@ -10,13 +10,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from app import clock, db
+from app import clock
 from app.auth import principal as principals
 from app.auth.principal import Principal
 from app.collections import access as accesses
 from app.collections.access import Access
 from app.collections.definition import Definition
 from app.errors import AppError, NotFound, Unauthorized, problem
+from app.ids import new_id
 from app.records import cascade, clashes, etags, store, values, views
 from app.records.values import Body, Problems
 from app.records.views import Shown
@@ -226,7 +227,7 @@ def new_system_values(accounts: Sequence[str | None], user_id: str | None) -> li
     return [
         {
             "account_id": account_id,
-            "id": db.new_id(),
+            "id": new_id(),
             "created_at": now,
             "updated_at": now,
             "created_by": user_id,

@@ -15,7 +15,7 @@ import sqlalchemy as sa
 from sqlalchemy.dialects import sqlite
 from sqlalchemy.engine import Dialect
 
-from app import clock, db, rules
+from app import clock, engines, rules
 from app.auth import principal as principals
 from app.collections import access, masking
 from app.collections.columns import TableColumns
@@ -213,7 +213,7 @@ def _statement(collection: Definition, node: rules.Node, asked: Question) -> dic
 
 
 def _dialect() -> Dialect:
-    dialect = db.engine().dialect
+    dialect = engines.running().dialect
     # SQLite takes parameters by name as well as by place, which tells less.
     return sqlite.dialect(paramstyle="named") if dialect.positional else dialect
 

@@ -12,6 +12,7 @@ from sqlalchemy.dialects import postgresql
 from app import db, sqlite, stamps
 from app.collections.columns import TableColumns
 from app.collections.definition import Definition
+from app.column_types import Text
 from app.stamps import Stamp
 from app.statements import Prepared
 
@@ -508,6 +509,6 @@ def _referring(
 def _among(column: sa.Column[Any], values: Sequence[str]) -> Any:
     # As one parameter: there may be more of them than a statement takes parameters.
     if db.connection().dialect.name == "postgresql":
-        return column == sa.any_(sa.literal(list(values), postgresql.ARRAY(db.Text)))
+        return column == sa.any_(sa.literal(list(values), postgresql.ARRAY(Text)))
     listed = sa.func.json_each(orjson.dumps(list(values)).decode()).table_valued("value")
     return column.in_(sa.select(listed.c.value))

@@ -14,7 +14,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from app import db, stamps
+from app import engines, stamps
 from app.collections.definition import Definition
 from app.records.store import Row
 from app.stamps import Stamp
@@ -72,7 +72,7 @@ def opened(
 
 
 def _connected() -> Connection:
-    connection = db.engine().connect()
+    connection = engines.running().connect()
     if connection.dialect.name == "postgresql":
         connection.execution_options(isolation_level="READ COMMITTED")
         connection.exec_driver_sql(IDLE)

@@ -9,7 +9,9 @@ import sqlalchemy as sa
 from sqlalchemy.orm import Mapped, mapped_column
 
 from app import clock
-from app.db import Base, Id, Moment, Text, as_created, new_id
+from app.column_types import Id, Moment, Text, as_created
+from app.db import Base
+from app.ids import new_id
 
 OAUTH, SAML = "auth_providers", "saml_providers"
 BROWSER, API, CONSOLE, TEST = "browser", "api", "console", "test"

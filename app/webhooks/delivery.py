@@ -6,7 +6,8 @@ import time
 from collections.abc import Mapping
 from datetime import datetime
 
-from app import clock, config, db, outgoing
+from app import clock, config, outgoing
+from app.ids import new_id
 from app.webhooks import signing
 from app.webhooks.queue import Result, Target, Work
 
@@ -51,7 +52,7 @@ def attempt(work: Work, allowed: outgoing.Rules) -> Result:
     else:
         told = _sent(work, work.target, at, allowed)
     milliseconds = round((time.perf_counter() - begun) * 1000)
-    return Result(work, db.new_id(), at, milliseconds, **told)  # type: ignore[arg-type]
+    return Result(work, new_id(), at, milliseconds, **told)  # type: ignore[arg-type]
 
 
 def _sent(work: Work, target: Target, at: datetime, allowed: outgoing.Rules) -> dict[str, object]:

@@ -17,6 +17,7 @@ from queue import Empty, SimpleQueue
 import structlog
 
 from app import clock, config, db, jobs, outgoing
+from app.ids import new_id
 from app.webhooks import delivery, queue, upkeep
 from app.webhooks.lanes import Lane
 from app.webhooks.queue import Result, Target, Work
@@ -195,7 +196,7 @@ class Dispatcher:
             return delivery.attempt(work, self._allowed)
         except Exception as error:  # noqa: BLE001 - a lane must never wait for a thread that died
             log.error("delivery broke", delivery=work.id, error=type(error).__name__)
-            return Result(work, db.new_id(), clock.now(), 0, error="The service failed.")
+            return Result(work, new_id(), clock.now(), 0, error="The service failed.")
 
     def _forget_idle(self) -> None:
         if len(self._lanes) > LANES:

@@ -13,6 +13,7 @@ from app import clock, counting, db, jobs
 from app.accounts.models import PII_GROUP
 from app.auth.principal import Principal
 from app.errors import Conflict, NotFound
+from app.ids import first_id
 from app.webhooks import outbox, queue
 from app.webhooks.models import (
     ATTEMPTS,
@@ -64,9 +65,9 @@ def _wanted(wanted: Mapping[str, Any]) -> Iterator[Any]:
             yield table[name] == wanted[name]
     # Ids begin with their time, so a key finds what was asked for then.
     if wanted.get("from_date"):
-        yield table.id >= db.first_id(wanted["from_date"])
+        yield table.id >= first_id(wanted["from_date"])
     if wanted.get("to_date"):
-        yield table.id < db.first_id(wanted["to_date"])
+        yield table.id < first_id(wanted["to_date"])
     if wanted.get("after"):
         yield table.id > wanted["after"]
 
@@ -120,7 +121,7 @@ def sent_again(webhook: Webhook, since: datetime, until: datetime) -> dict[str, 
     table = DELIVERIES.c
     # Ids begin with their time, so a key finds what was made then, give or take a while.
     first, begun, last = (
-        db.first_id(one) for one in (max(since, EARLIEST) - A_WHILE, until, clock.now() + A_WHILE)
+        first_id(one) for one in (max(since, EARLIEST) - A_WHILE, until, clock.now() + A_WHILE)
     )
     failed = (table.id.between(first, last), *_failed_since(webhook, since, until))
     to_go = sa.select(sa.func.count()).where(*failed)

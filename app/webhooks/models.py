@@ -13,7 +13,9 @@ import sqlalchemy as sa
 from sqlalchemy.orm import Mapped, mapped_column
 
 from app import clock, leases
-from app.db import Base, Id, Moment, Text, new_id
+from app.column_types import Id, Moment, Text
+from app.db import Base
+from app.ids import new_id
 
 OPERATIONS = ("create", "update", "delete")
 PENDING, DELIVERED, RETRYING, FAILED = STATES = ("pending", "delivered", "retrying", "failed")

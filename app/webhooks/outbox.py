@@ -14,6 +14,8 @@ from typing import Any
 import sqlalchemy as sa
 
 from app import chain, clock, db, events, jobs, stamps
+from app.database_clock import database_now
+from app.ids import new_id
 from app.stamps import Stamp
 from app.webhooks import filters, payload
 from app.webhooks.models import DELIVERIES, Webhook, WebhookVersion
@@ -74,7 +76,7 @@ def row(account_id: str, webhook_id: str, event: str, text: str, **values: Any) 
     """A new delivery that is due at once."""
     return {
         "account_id": account_id,
-        "id": db.new_id(),
+        "id": new_id(),
         "webhook_id": webhook_id,
         "event": event,
         "payload": text,
@@ -92,7 +94,7 @@ def write(rows: Sequence[Mapping[str, Any]]) -> None:
     db.on_commit(jobs.wake)
 
 
-_INSERT = sa.insert(DELIVERIES).values(due_at=db.database_now())
+_INSERT = sa.insert(DELIVERIES).values(due_at=database_now())
 
 
 def _add(account_id: str, webhook_id: str, told: Mapping[str, Any], *, holds_pii: bool) -> None:

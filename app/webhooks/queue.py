@@ -11,7 +11,8 @@ import sqlalchemy as sa
 from cryptography.fernet import InvalidToken
 from sqlalchemy.dialects import postgresql, sqlite
 
-from app import chain, clock, config, crypto, db, jobs, leases, tenancy
+from app import chain, clock, config, crypto, db, engines, jobs, leases, tenancy
+from app.database_clock import database_now
 from app.webhooks.models import (
     ATTEMPTS,
     DELIVERED,
@@ -121,7 +122,7 @@ def release(work: Iterable[Work]) -> None:
         with db.transaction() as session:
             for held in _held(account_id, mine):
                 change = sa.update(DELIVERIES).where(*held)
-                session.execute(change.values(due_at=db.database_now()))
+                session.execute(change.values(due_at=database_now()))
 
 
 def by_account(work: Iterable[Work]) -> dict[str, list[Work]]:
@@ -203,7 +204,7 @@ def _hold(account_id: str, work: Sequence[Work]) -> None:
         # Locked: who enables one either is seen here, or finds what is held.
         rows = session.execute(chosen.with_for_update()).all()
         is_enabled = DELIVERIES.c.webhook_id.in_([row.id for row in rows if row.enabled])
-        due_at = sa.case((is_enabled, db.database_now()), else_=None)
+        due_at = sa.case((is_enabled, database_now()), else_=None)
         for held in _held(account_id, work):
             values = {"due_at": due_at, "next_retry_at": None}
             session.execute(sa.update(DELIVERIES).where(*held).values(values))
@@ -224,7 +225,7 @@ def resume(account_id: str, webhook_id: str) -> None:
     mine = (table.account_id == account_id, table.webhook_id == webhook_id)
     waiting = (table.due_at.is_(None), table.status.in_((PENDING, RETRYING)))
     changed = sa.update(DELIVERIES).where(*mine, *waiting)
-    db.connection().execute(changed.values(due_at=db.database_now()))
+    db.connection().execute(changed.values(due_at=database_now()))
     db.on_commit(jobs.wake)
 
 
@@ -240,7 +241,7 @@ def _held(account_id: str, work: Iterable[Work]) -> Iterator[tuple[Any, ...]]:
 
 
 def _values(found: Outcome) -> dict[Any, Any]:
-    due_at = None if found.delay is None else db.database_now(found.delay)
+    due_at = None if found.delay is None else database_now(found.delay)
     return {
         "status": found.status,
         "attempt_number": DELIVERIES.c.attempt_number + 1,
@@ -252,7 +253,7 @@ def _values(found: Outcome) -> dict[Any, Any]:
 
 
 def _new_attempts() -> Any:
-    if db.engine().dialect.name == "sqlite":  # whose driver keeps a statement for each number
+    if engines.running().dialect.name == "sqlite":  # whose driver keeps a statement for each number
         return sqlite.insert(ATTEMPTS).on_conflict_do_nothing()
     # With something to return, all rows go in one statement.
     return postgresql.insert(ATTEMPTS).on_conflict_do_nothing().returning(ATTEMPTS.c.id)
@@ -282,7 +283,7 @@ def note_health(account_id: str, results: Sequence[Result]) -> None:
     since = WEBHOOKS.c.failing_since
     for ids, value, before in (
         (well, None, since.is_not(None)),
-        (broken, db.database_now(), since.is_(None)),
+        (broken, database_now(), since.is_(None)),
     ):
         if ids:
             mine = (WEBHOOKS.c.account_id == account_id, WEBHOOKS.c.id.in_(sorted(ids)), before)

@@ -16,6 +16,7 @@ from app.accounts.models import PII_GROUP
 from app.auth.principal import Principal
 from app.collections.schema import COLLECTION_NAME
 from app.errors import Conflict, Forbidden, InvalidValues, NotFound, TooManyRequests, problem
+from app.ids import new_id
 from app.webhooks import delivery, filters, log, payload, queue, signing, versions
 from app.webhooks.models import Webhook
 from app.webhooks.queue import Result, Work
@@ -79,7 +80,7 @@ def create(body: Body, *, by: Principal, id: str | None = None) -> Secret:
         values = {name: value for name, value in body.items() if name != "secret"}
         webhook = Webhook(
             account_id=account_id,
-            id=id or db.new_id(),
+            id=id or new_id(),
             created_by=by.user_id,
             secret=crypto.encrypt(secret),
             **values,
@@ -148,7 +149,7 @@ def _test_of(webhook: Webhook, target: queue.Target) -> Work:
     about = {"webhook_id": webhook.id, "account_id": webhook.account_id}
     return Work(
         account_id=webhook.account_id,
-        id=db.new_id(),
+        id=new_id(),
         claim=1,
         webhook_id=webhook.id,
         event=payload.TEST_EVENT,

@@ -11,6 +11,8 @@ import sqlalchemy as sa
 
 from app import clock, db, jobs, mail
 from app.accounts.models import ADMIN, Account, Role, User
+from app.database_clock import database_now
+from app.ids import first_id
 from app.webhooks import queue, versions
 from app.webhooks.models import ATTEMPTS, DELIVERIES, Webhook
 from app.webhooks.queue import Result
@@ -24,7 +26,7 @@ def disable_failing(account_id: str, results: Sequence[Result]) -> None:
     """Disable webhooks that have only failed for five days, and tell the account's admins."""
     tried = [one for one in results if not one.final and not one.held]
     failed = {one.work.webhook_id for one in tried if not one.delivered}
-    late = Webhook.failing_since <= db.database_now(-DISABLE_AFTER_SECONDS)
+    late = Webhook.failing_since <= database_now(-DISABLE_AFTER_SECONDS)
     mine = (Webhook.account_id == account_id, Webhook.id.in_(sorted(failed)), Webhook.enabled)
     if not failed or not db.connection().execute(sa.select(Webhook.id).where(*mine, late)).all():
         return
@@ -70,7 +72,7 @@ def _remove(payload: Mapping[str, Any]) -> None:
 @jobs.every(3600, "webhooks.purge")
 def purge(payload: Mapping[str, Any]) -> None:
     """Forget deliveries that were over long ago."""
-    old = DELIVERIES.c.id < db.first_id(clock.now() - timedelta(days=KEPT_DAYS))
+    old = DELIVERIES.c.id < first_id(clock.now() - timedelta(days=KEPT_DAYS))
     accounts = sa.select(Account.id).order_by(Account.id)
     for account_id in db.db.session.scalars(accounts).all():
         over = (DELIVERIES.c.account_id == account_id, DELIVERIES.c.due_at.is_(None))
@@ -80,7 +82,7 @@ def purge(payload: Mapping[str, Any]) -> None:
 
 def _remove_stray_attempts(account_id: str) -> None:
     """Forget old attempts that were written down when their delivery was gone already."""
-    table, first = ATTEMPTS.c, db.first_id(clock.now() - timedelta(days=KEPT_DAYS))
+    table, first = ATTEMPTS.c, first_id(clock.now() - timedelta(days=KEPT_DAYS))
     of_one = (DELIVERIES.c.account_id == account_id, DELIVERIES.c.id == table.delivery_id)
     stray = (table.account_id == account_id, table.id < first, ~sa.exists().where(*of_one))
     with db.transaction() as session:

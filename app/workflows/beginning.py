@@ -9,6 +9,8 @@ import orjson
 import sqlalchemy as sa
 
 from app import chain, clock, db, jobs
+from app.database_clock import database_now
+from app.ids import new_id
 from app.workflows.models import CANCELLED, INSTANCES, PENDING
 
 DEEPEST = 8
@@ -18,7 +20,7 @@ TOO_DEEP = f"The chain of triggers that led here is longer than {DEEPEST}: nothi
 TOO_LARGE = f"What started this is larger than {LARGEST_CONTEXT} bytes: nothing was done."
 
 _INSERT = sa.insert(INSTANCES).values(
-    due_at=sa.case((sa.bindparam("due", type_=sa.Boolean), db.database_now()), else_=sa.null())
+    due_at=sa.case((sa.bindparam("due", type_=sa.Boolean), database_now()), else_=sa.null())
 )
 
 
@@ -34,7 +36,7 @@ def row(
     now = clock.now()
     return {
         "account_id": workflow.account_id,
-        "id": db.new_id(),
+        "id": new_id(),
         "workflow_id": workflow.id,
         "kind": workflow.kind,
         "version": workflow.version,

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
-from app import db, json_gate
+from app import json_gate
 from app.errors import NotFound
+from app.ids import new_id
 from app.records import service as records
 from app.workflows import actions, durations, expressions, kept, waiting
 from app.workflows.definition import (
@@ -151,7 +152,7 @@ def _wait_event(run: Any, place: Place) -> Outcome:
 
 
 def _begin_waiting(run: Any, place: Place) -> None:
-    place.spot.update(since=kept.plain(run.now), log=db.new_id())
+    place.spot.update(since=kept.plain(run.now), log=new_id())
 
 
 def _later(run: Any, duration: str) -> str:

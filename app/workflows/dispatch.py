@@ -14,7 +14,7 @@ import structlog
 from flask import current_app
 from sqlalchemy.exc import DBAPIError
 
-from app import actor, chain, db, jobs, tenancy
+from app import actor, chain, db, engines, jobs, tenancy
 from app.workflows import queue, schedules
 from app.workflows.run import Run
 from app.workflows.slots import Slots
@@ -32,7 +32,7 @@ class Dispatcher:
     def __init__(self, woken: threading.Event) -> None:
         self._woken, self._lock = woken, threading.Lock()
         self._stop, self._running = threading.Event(), 0
-        on_sqlite = db.engine().dialect.name == "sqlite"
+        on_sqlite = engines.running().dialect.name == "sqlite"
         self._slots = Slots(1 if on_sqlite else SLOTS)
         self._app = current_app._get_current_object()  # type: ignore[attr-defined]
 

@@ -15,6 +15,7 @@ import orjson
 import sqlalchemy as sa
 
 from app import clock, db, events, jobs
+from app.database_clock import database_now
 from app.workflows import kept
 from app.workflows.beginning import NOT_BEGUN
 from app.workflows.models import (
@@ -71,7 +72,7 @@ def _forget_user(event: events.UserErased) -> None:
         return
     # A worker would write down again what it remembers: another takes over what is stored.
     again = sa.update(INSTANCES).where(mine, named, INSTANCES.c.status == RUNNING)
-    taken = {"claim": INSTANCES.c.claim + 1, "due_at": db.database_now()}
+    taken = {"claim": INSTANCES.c.claim + 1, "due_at": database_now()}
     db.connection().execute(again.values(**taken))
     for table in KEPT:
         _rewrite(table, event.account_id, parts, told)
@@ -145,7 +146,7 @@ def _empty(account_id: str, rows: list[Any]) -> None:
         "output": sa.null(),
         "error_message": sa.case((failed, ERASED), else_=sa.null()),
         "status": sa.case((is_open, CANCELLED), else_=LOGS.c.status),
-        "completed_at": sa.func.coalesce(LOGS.c.completed_at, db.database_now()),
+        "completed_at": sa.func.coalesce(LOGS.c.completed_at, database_now()),
     }
     connection.execute(sa.update(LOGS).where(*of_these).values(**emptied))
     waits = (SUBSCRIPTIONS.c.account_id == account_id, SUBSCRIPTIONS.c.instance_id.in_(ids))

@@ -11,7 +11,9 @@ import sqlalchemy as sa
 from app import clock, counting, db, jobs
 from app.auth.principal import Principal
 from app.collections import masking
+from app.database_clock import database_now
 from app.errors import Conflict, NotFound
+from app.ids import first_id
 from app.workflows import kept, queue
 from app.workflows.models import (
     ACTIVE,
@@ -86,7 +88,7 @@ def get(instance_id: str, *, by: Principal) -> Shown:
 def cancel(instance_id: str, *, by: Principal) -> Shown:
     """End an instance that is not over. Raises NotFound, Conflict."""
     by.one_account()
-    over = {"status": CANCELLED, "due_at": None, "completed_at": db.database_now()}
+    over = {"status": CANCELLED, "due_at": None, "completed_at": database_now()}
     with db.transaction():
         mine = (*_visible(by), INSTANCES.c.id == instance_id.lower())
         change = sa.update(INSTANCES).where(*mine, INSTANCES.c.status.in_(ACTIVE)).values(**over)
@@ -139,7 +141,7 @@ def after_resuming(at: datetime, *, by: Principal) -> dict[str, int]:
 
 def _resumed(*which: Any, **noted: Any) -> int:
     # Whoever changes the status first has resumed it; the others find nothing that failed.
-    again = {"status": PENDING, "due_at": db.database_now(), "error_message": None, **noted}
+    again = {"status": PENDING, "due_at": database_now(), "error_message": None, **noted}
     change = sa.update(INSTANCES).where(*which, INSTANCES.c.status == FAILED)
     done = db.connection().execute(change.values(**again, completed_at=None))
     db.on_commit(jobs.wake)
@@ -157,9 +159,9 @@ def _wanted(wanted: Mapping[str, Any]) -> Iterator[Any]:
             yield table[name] == wanted[name]
     # Ids begin with their time, so a key finds what began then.
     if wanted.get("from_date"):
-        yield table.id >= db.first_id(wanted["from_date"])
+        yield table.id >= first_id(wanted["from_date"])
     if wanted.get("to_date"):
-        yield table.id < db.first_id(wanted["to_date"])
+        yield table.id < first_id(wanted["to_date"])
 
 
 def is_hidden(row: Mapping[Any, Any], by: Principal) -> bool:

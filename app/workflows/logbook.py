@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from app import clock, db
+from app import clock
+from app.ids import new_id
 from app.workflows import kept
 from app.workflows.models import RUNNING, WAITING
 from app.workflows.position import Place
@@ -43,7 +44,7 @@ def rows(entries: Sequence[Entry], run: Any) -> Rows:
         if over and log:
             old[log] = _result(entry, now)
         else:
-            key = {"account_id": run.account_id, "instance_id": run.id, "id": log or db.new_id()}
+            key = {"account_id": run.account_id, "instance_id": run.id, "id": log or new_id()}
             new.append({**key, **_about(entry, run.step_began), **_result(entry, now)})
     return Rows(new, old)
 

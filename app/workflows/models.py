@@ -12,8 +12,11 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.orm import Mapped, mapped_column
 
-from app import clock, db, leases
-from app.db import Base, Id, Moment, Text, new_id
+from app import clock, leases
+from app.column_types import Id, Moment, Text
+from app.database_clock import database_now
+from app.db import Base
+from app.ids import new_id
 
 WORKFLOW, HOOK = "workflow", "hook"
 STATES = ("pending", "running", "waiting", "completed", "failed", "cancelled")
@@ -180,6 +183,6 @@ QUEUE = leases.Queue(
     INSTANCES.c.claim,
     once_taken={
         INSTANCES.c.status: RUNNING,
-        INSTANCES.c.started_at: sa.func.coalesce(INSTANCES.c.started_at, db.database_now()),
+        INSTANCES.c.started_at: sa.func.coalesce(INSTANCES.c.started_at, database_now()),
     },
 )

@@ -14,7 +14,9 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from app import clock, config, db, leases
+from app import clock, config, db, engines, leases
+from app.column_types import Moment
+from app.database_clock import database_now
 from app.statements import Prepared
 from app.workflows.models import FAILED, INSTANCES, LOGS, QUEUE, RUNNING, WAITING
 
@@ -43,7 +45,7 @@ def look(passing_over: Collection[str]) -> dict[str, list[tuple[str, bool]]]:
 
 def claim(account_id: str, due: Sequence[tuple[str, bool]], most: int) -> Sequence[Any]:
     """Take up to `most` of an account's due instances, no more than it may have running."""
-    now = sa.type_coerce(db.database_now(), db.Moment()).label("now")
+    now = sa.type_coerce(database_now(), Moment()).label("now")
     with db.transaction():
         lost_first = sorted(due, key=lambda one: not one[1])
         chosen = [id for id, _ in lost_first][: min(most, _room(account_id))]
@@ -58,7 +60,7 @@ def _room(account_id: str) -> int:
     # What a lost worker had takes no room: it may stand behind more than a look finds, which would
     # all wait for it.
     running = (INSTANCES.c.account_id == account_id, INSTANCES.c.status == RUNNING)
-    alive = INSTANCES.c.due_at > db.database_now()
+    alive = INSTANCES.c.due_at > database_now()
     count = db.connection().scalar(sa.select(sa.func.count()).where(*running, alive)) or 0
     return max(0, config.current().workflow_concurrency - count)
 
@@ -82,7 +84,7 @@ def release(account_id: str, id: str, claim: int) -> None:
     """Give back an instance, to be taken at once."""
     with db.transaction() as session:
         mine = _mine(account_id, id, claim)
-        session.execute(sa.update(INSTANCES).where(*mine).values(due_at=db.database_now()))
+        session.execute(sa.update(INSTANCES).where(*mine).values(due_at=database_now()))
 
 
 def give_up(work: Any, message: str) -> None:
@@ -97,7 +99,7 @@ def close_logs(account_id: str, id: str, status: str, message: str | None = None
     """End what the log of an instance tells as not over, as part of the open transaction."""
     mine = (LOGS.c.account_id == account_id, LOGS.c.instance_id == id)
     begun = sa.update(LOGS).where(*mine, LOGS.c.status.in_((RUNNING, WAITING)))
-    over = {"status": status, "error_message": message, "completed_at": db.database_now()}
+    over = {"status": status, "error_message": message, "completed_at": database_now()}
     db.connection().execute(begun.values(**over))
 
 
@@ -108,7 +110,7 @@ def write(
 
     `new` are rows of the log, `old` what has become of earlier ones by id. Raises Lost.
     """
-    dialect = db.engine().dialect.name
+    dialect = engines.running().dialect.name
     given = {"_account": work.account_id, "_id": work.id, "_claim": work.claim}
     given |= {f"_{name}": value for name, value in values.items()}
     logs = len(new) == 1 and dialect == "postgresql"
@@ -145,9 +147,9 @@ def _change(names: tuple[str, ...]) -> sa.Update:
         n: sa.bindparam(f"_{n}", type_=INSTANCES.c[n].type) for n in names if n not in _WAIT
     }
     if "look_again" in names:
-        then = sa.bindparam("_look_again", type_=db.Moment())
+        then = sa.bindparam("_look_again", type_=Moment())
         seen = INSTANCES.c.nudges == sa.bindparam("_seen", type_=sa.Integer)
-        columns["due_at"] = sa.case((seen, then), else_=db.database_now())
+        columns["due_at"] = sa.case((seen, then), else_=database_now())
     claim = sa.bindparam("_claim", type_=sa.Integer)
     which = _mine(sa.bindparam("_account"), sa.bindparam("_id"), claim)
     return sa.update(INSTANCES).where(*which).values(columns)

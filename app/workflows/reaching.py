@@ -16,6 +16,7 @@ from flask import current_app
 
 from app import config, db, stamps, tenancy
 from app.errors import AppError, Forbidden
+from app.ids import new_id
 from app.workflows import kept, outside, queue, versions
 from app.workflows.control import Failed, Outcome
 from app.workflows.logbook import Entry, rows
@@ -58,7 +59,7 @@ def _note_begun(run: Any, places: Sequence[Place], given: Mapping[str, Any]) -> 
     for place in places:
         if "log" in place.spot:
             place.spot["attempt"] = place.spot.get("attempt", 0) + 1
-        place.spot.update(log=db.new_id(), since=kept.plain(run.now))
+        place.spot.update(log=new_id(), since=kept.plain(run.now))
     begun = [Entry(one, RUNNING, outside.logged(given[one.path])) for one in places]
     settings = config.current()
     seconds = settings.webhook_timeout_seconds + settings.workflow_lease_seconds

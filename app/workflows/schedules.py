@@ -14,6 +14,8 @@ import structlog
 
 from app import clock, db
 from app.auth import principal as principals
+from app.column_types import Moment
+from app.database_clock import database_now
 from app.errors import UNAVAILABLE
 from app.workflows import beginning, cron
 from app.workflows.models import SCHEDULE, SCHEDULES, Workflow
@@ -27,7 +29,7 @@ RESPITE = timedelta(hours=1)  # for a row that cannot be fired, which must not b
 
 def database_time() -> datetime:
     """The time by the database's clock."""
-    now: datetime = db.connection().execute(sa.select(db.database_now())).scalar_one()
+    now: datetime = db.connection().execute(sa.select(database_now())).scalar_one()
     return now
 
 
@@ -65,7 +67,7 @@ def forget(account_id: str, workflow_id: str | None = None) -> None:
 def times(account_id: str, workflow_ids: list[str]) -> dict[str, Any]:
     """When workflows are due next, and were last, by id."""
     mine = (SCHEDULES.c.account_id == account_id, SCHEDULES.c.workflow_id.in_(workflow_ids))
-    due = sa.func.nullif(SCHEDULES.c.next_at, sa.literal(NEVER, db.Moment()), type_=db.Moment())
+    due = sa.func.nullif(SCHEDULES.c.next_at, sa.literal(NEVER, Moment()), type_=Moment())
     columns = (*(one for one in SCHEDULES.c if one.name != "next_at"), due.label("next_at"))
     rows = db.connection().execute(sa.select(*columns).where(*mine))
     return {row.workflow_id: row for row in rows}
@@ -73,8 +75,8 @@ def times(account_id: str, workflow_ids: list[str]) -> dict[str, Any]:
 
 def fire(now: datetime | None = None) -> int:
     """Begin what is due by the database's clock; returns how much this process began."""
-    moment = now or db.database_now()
-    columns = (*SCHEDULES.c, sa.type_coerce(db.database_now(), db.Moment()).label("now"))
+    moment = now or database_now()
+    columns = (*SCHEDULES.c, sa.type_coerce(database_now(), Moment()).label("now"))
     late = sa.select(*columns).where(SCHEDULES.c.next_at <= moment)
     ordered = late.order_by(SCHEDULES.c.next_at).limit(LARGEST_LOOK)
     due = db.connection().execute(ordered).all()

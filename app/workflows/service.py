@@ -20,6 +20,7 @@ from app.auth import principal as principals
 from app.auth import tokens
 from app.auth.principal import Principal
 from app.errors import Conflict, InvalidValues, NotFound, problem
+from app.ids import new_id
 from app.webhooks import versions as listeners
 from app.workflows import beginning, checks, definition, schedules, triggers, versions
 from app.workflows.models import MANUAL, WEBHOOK, WORKFLOW, Workflow, WorkflowVersion
@@ -56,7 +57,7 @@ def create(body: Body, *, by: Principal, kind: str = WORKFLOW, id: str | None = 
         _check_number(account_id, kind)
         workflow = Workflow(
             account_id=account_id,
-            id=id or db.new_id(),
+            id=id or new_id(),
             kind=kind,
             version=1,
             created_by=user_id,

@@ -10,6 +10,7 @@ import sqlalchemy as sa
 
 from app import clock, config, db, jobs
 from app.accounts.models import Account
+from app.ids import first_id
 from app.workflows.models import INSTANCES, LOGS, SUBSCRIPTIONS, VERSIONS, Workflow
 
 PIECE = 500
@@ -34,7 +35,7 @@ def purge(payload: Mapping[str, Any]) -> None:
     days = config.current().workflow_retention_days
     then = clock.now() - timedelta(days=days)
     # What began later is not over for so long either: a key passes over it.
-    old = sa.and_(INSTANCES.c.id < db.first_id(then), INSTANCES.c.completed_at < then)
+    old = sa.and_(INSTANCES.c.id < first_id(then), INSTANCES.c.completed_at < then)
     for account_id in db.db.session.scalars(sa.select(Account.id).order_by(Account.id)).all():
         mine = INSTANCES.c.account_id == account_id
         _remove_instances(mine, INSTANCES.c.due_at.is_(None), old)

@@ -13,7 +13,9 @@ from typing import Any
 import sqlalchemy as sa
 
 from app import db, jobs
+from app.database_clock import database_now
 from app.errors import Forbidden
+from app.ids import new_id
 from app.workflows import expressions, kept, queue, versions
 from app.workflows.definition import event_name
 from app.workflows.models import INSTANCES, SUBSCRIPTIONS, WAITING
@@ -26,7 +28,7 @@ def subscribe(run: Any, place: Place) -> None:
     """Have an instance wait for an event, from the end of the open transaction on."""
     queue.lock(EVENTS, run.account_id)
     step, collection = place.step.settings, place.step.settings.get("collection")
-    place.spot["subscription"] = db.new_id()
+    place.spot["subscription"] = new_id()
     known = expressions.of_instance(step.get("condition"), run.names(place))
     row = {
         "account_id": run.account_id,
@@ -116,7 +118,7 @@ def arrive(subscription: Any, event: Mapping[str, Any] | None, personal: bool = 
         INSTANCES.c.account_id == subscription.account_id,
         INSTANCES.c.id == subscription.instance_id,
     )
-    at_once = sa.case((INSTANCES.c.status == WAITING, db.database_now()), else_=INSTANCES.c.due_at)
+    at_once = sa.case((INSTANCES.c.status == WAITING, database_now()), else_=INSTANCES.c.due_at)
     nudged = {"nudges": INSTANCES.c.nudges + 1, "due_at": at_once}
     connection.execute(sa.update(INSTANCES).where(*mine).values(**nudged))
     db.on_commit(jobs.wake)

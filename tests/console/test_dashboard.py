@@ -9,6 +9,7 @@ from flask import Flask
 
 from app import clock, db
 from app.console import charts
+from app.ids import first_id, new_id
 from app.webhooks.models import DELIVERIES, Webhook
 from app.workflows.models import INSTANCES
 from tests import builders
@@ -29,7 +30,7 @@ def deliver(account_id: str, webhook_id: str, status: str, days_ago: int) -> Non
 
 
 def _id(days_ago: int) -> str:
-    return db.first_id(NOW - timedelta(days=days_ago)) + db.new_id()[13:]
+    return first_id(NOW - timedelta(days=days_ago)) + new_id()[13:]
 
 
 def chart_of(page: str, name: str) -> str:
@@ -46,7 +47,7 @@ def test_what_happened_is_counted_by_day(app: Flask, cast: Cast, admin: Browser)
     acme, today = cast.alice.account_id, NOW.date()
     with app.app_context(), db.transaction():
         for status, days_ago in (("delivered", 0), ("failed", 3), ("delivered", 3), ("failed", 40)):
-            deliver(acme, db.new_id(), status, days_ago)
+            deliver(acme, new_id(), status, days_ago)
     page = admin.get("").text
     assert chart_of(page, "records") == f"{today} 2"
     assert chart_of(page, "deliveries") == f"{today} 1 0 {today - timedelta(days=3)} 1 1"
@@ -79,7 +80,7 @@ def test_what_fails_is_named_and_leads_to_its_page(
             hook = {"collection": "posts", "events": ["create"], "secret": "x"}
             url = f"https://{slug}.example/in"
             session.add(Webhook(account_id=account_id, url=url, failing_since=NOW, **hook))
-            run = {"workflow_id": db.new_id(), "kind": "workflow", "version": 1, "position": "{}"}
+            run = {"workflow_id": new_id(), "kind": "workflow", "version": 1, "position": "{}"}
             told = {"trigger_type": "manual", "status": "failed", "context": "{}"}
             db.connection().execute(INSTANCES.insert().values(account_id=account_id, **run, **told))
     own, of_acme = admin.get("").text, superadmin.get(f"accounts/{acme}/dashboard").text
@@ -118,7 +119,7 @@ def test_the_dashboard_of_an_account_is_for_superadmins(
 ) -> None:
     path = f"accounts/{cast.charlie.account_id}/dashboard"
     assert admin.get(path).status_code == 403
-    assert superadmin.get(f"accounts/{db.new_id()}/dashboard").status_code == 404
+    assert superadmin.get(f"accounts/{new_id()}/dashboard").status_code == 404
     viewer = Browser(app, cast.bob).get("").text
     assert "<svg" not in viewer
     assert "ask one of them" in viewer

@@ -12,6 +12,8 @@ from flask import Flask
 
 from app import clock, db, jobs
 from app.accounts.models import ADMIN
+from app.database_clock import database_now
+from app.ids import new_id
 from app.jobs import Job
 from tests.builders import Caller, Cast, make_collection, make_record, make_user
 from tests.console.browser import HOSTILE, Browser, alert, beside, once, token
@@ -230,9 +232,9 @@ def test_others_reach_nothing_and_superadmins_everything(app: Flask, cast: Cast)
 def job_in(app: Flask, **changes: Any) -> str:
     """A job as it may stand in the table; returns its id."""
     with app.app_context(), db.transaction() as session:
-        soon = db.database_now(changes.pop("due_in", 0))
+        soon = database_now(changes.pop("due_in", 0))
         values = {"account_id": jobs.INSTANCE, "kind": "jobs.purge", "payload": {}, **changes}
-        id = db.new_id()
+        id = new_id()
         session.execute(sa.insert(Job).values(id=id, due_at=soon, **values))
         return id
 

@@ -13,9 +13,9 @@ import sqlalchemy as sa
 from alembic.migration import MigrationContext
 from alembic.operations import Operations
 
-from app import db
 from app.collections.fields import JsonText, Number
 from app.collections.revisions import MIGRATIONS
+from app.column_types import Moment, Text
 from app.rules import Asker, Context, Node, Scope, Type, evaluate, residual
 from app.rules import sql as in_sql
 from app.rules import sqlite as on_sqlite
@@ -30,10 +30,10 @@ FIELDS = {
     "j": Type.JSON,
 }
 COLUMN_TYPES: dict[Type, Any] = {
-    Type.TEXT: db.Text,
+    Type.TEXT: Text,
     Type.NUMBER: Number(),
     Type.BOOLEAN: sa.Boolean(),
-    Type.DATETIME: db.Moment(),
+    Type.DATETIME: Moment(),
     Type.DATE: sa.Date(),
     Type.JSON: JsonText(),
     Type.NULL: sa.types.NULLTYPE,

@@ -11,6 +11,7 @@ import sqlalchemy as sa
 from flask import Flask
 
 from app import config, db
+from app.database_clock import database_now
 from app.targets import Rules
 from app.webhooks import delivery
 from app.webhooks.dispatch import Dispatcher
@@ -46,7 +47,7 @@ def deliver(app: Flask, rules: Rules | None = None, *, seconds: float = 20) -> N
 
 
 def _is_any_due() -> bool:
-    due = sa.select(DELIVERIES.c.id).where(DELIVERIES.c.due_at <= db.database_now())
+    due = sa.select(DELIVERIES.c.id).where(DELIVERIES.c.due_at <= database_now())
     return db.connection().execute(due.limit(1)).first() is not None
 
 
@@ -66,7 +67,7 @@ def due_in(app: Flask) -> float | None:
     """In how many seconds the only delivery is due by the database's clock."""
     (one,) = deliveries(app)
     with app.app_context():
-        now = db.connection().execute(sa.select(db.database_now())).scalar_one()
+        now = db.connection().execute(sa.select(database_now())).scalar_one()
     return (one.due_at - now).total_seconds() if one.due_at else None
 
 

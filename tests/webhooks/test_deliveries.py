@@ -21,6 +21,7 @@ from standardwebhooks.webhooks import Webhook as Verifier
 from standardwebhooks.webhooks import WebhookVerificationError
 
 from app import clock, db, jobs
+from app.ids import new_id
 from app.webhooks import dispatch, filters, lanes, queue
 from app.webhooks.lanes import Lane
 from app.webhooks.models import DELIVERIES, Webhook
@@ -428,7 +429,7 @@ def test_what_a_worker_had_claimed_of_a_disabled_webhook_waits_too(
     with app.app_context():
         (due,) = queue.look(10, [])
         work = queue.claim(alice.account_id, [due.id], 60)
-        laid_by = [queue.Result(one, db.new_id(), clock.now(), 0, held=True) for one in work]
+        laid_by = [queue.Result(one, new_id(), clock.now(), 0, held=True) for one in work]
         queue.record(alice.account_id, laid_by)  # it was disabled yet when the worker looked
         assert len(queue.look(10, [])) == 1
 
@@ -556,10 +557,10 @@ def test_a_worker_whose_lease_ran_out_changes_nothing_any_more(app: Flask, alice
     let_pass(app, 71)
     with app.app_context():
         (second,) = queue.claim(row.account_id, [row.id], 70)
-        failed = queue.Result(late, db.new_id(), clock.now(), 5, error="late")
+        failed = queue.Result(late, new_id(), clock.now(), 5, error="late")
         queue.record(row.account_id, [failed])
         assert deliveries(app)[0].status == "pending"
-        delivered = queue.Result(second, db.new_id(), clock.now(), 5, 200, "ok")
+        delivered = queue.Result(second, new_id(), clock.now(), 5, 200, "ok")
         for _ in range(2):  # as after a commit whose answer was lost
             queue.record(row.account_id, [delivered])
     (row,) = deliveries(app)
@@ -579,7 +580,7 @@ def test_attempts_are_written_together_and_keep_one_statement(
         chosen, left = left[: len(written) + 1], left[len(written) + 1 :]
         with app.app_context(), statements(app) as sent:
             claimed = queue.claim(alice.account_id, chosen, 70)
-            outcomes = [queue.Result(one, db.new_id(), clock.now(), 5, 200) for one in claimed]
+            outcomes = [queue.Result(one, new_id(), clock.now(), 5, 200) for one in claimed]
             queue.record(alice.account_id, outcomes)
         written.append([text for text in sent if text.startswith("INSERT INTO webhook_attempts")])
     assert [len(texts) for texts in written] == [1, 1, 1]
@@ -687,7 +688,7 @@ def test_an_attempt_that_outlived_its_delivery_is_forgotten_in_time(
         work = queue.claim(alice.account_id, [gone.id, kept.id], 70)
         with db.transaction() as session:
             session.execute(sa.delete(DELIVERIES).where(DELIVERIES.c.id == gone.id))
-        made = [queue.Result(one, db.new_id(), clock.now(), 5, error="no") for one in work]
+        made = [queue.Result(one, new_id(), clock.now(), 5, error="no") for one in work]
         queue.record(alice.account_id, made)
         assert len(attempts(app)) == 2
         with time_machine.travel(clock.now() + timedelta(days=31), tick=True):

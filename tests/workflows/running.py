@@ -11,6 +11,7 @@ import sqlalchemy as sa
 from flask import Flask
 
 from app import db
+from app.database_clock import database_now
 from app.workflows.dispatch import Dispatcher
 from app.workflows.models import INSTANCES, LOGS, SCHEDULES
 from tests.builders import Caller
@@ -64,7 +65,7 @@ def work(app: Flask, *, seconds: float = 20) -> None:
 
 
 def _is_any_due() -> bool:
-    due = sa.select(INSTANCES.c.id).where(INSTANCES.c.due_at <= db.database_now())
+    due = sa.select(INSTANCES.c.id).where(INSTANCES.c.due_at <= database_now())
     return db.connection().execute(due.limit(1)).first() is not None
 
 

@@ -12,6 +12,7 @@ from flask import Flask
 
 from app import clock, db
 from app.auth import principal as principals
+from app.ids import new_id
 from app.records import service as records
 from app.workflows import beginning, schedules
 from app.workflows.dispatch import Dispatcher
@@ -320,7 +321,7 @@ def test_a_thousand_that_wait_cost_nothing(app: Flask, alice: Caller, posts: Any
     found = ran(app, alice, make_workflow(alice, [wait]))
     with app.app_context(), db.transaction():
         row = db.connection().execute(sa.select(INSTANCES)).mappings().one()
-        many = [{**row, "id": db.new_id()} for _ in range(1000)]
+        many = [{**row, "id": new_id()} for _ in range(1000)]
         db.connection().execute(sa.insert(INSTANCES), many)
     with app.app_context():
         dispatcher = Dispatcher(threading.Event())

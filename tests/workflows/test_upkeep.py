@@ -12,6 +12,8 @@ import sqlalchemy as sa
 from flask import Flask
 
 from app import clock, db, jobs, leases, tenancy
+from app.database_clock import database_now
+from app.ids import first_id, new_id
 from app.workflows import dispatch, queue, service, upkeep
 from app.workflows.models import (
     INSTANCES,
@@ -57,7 +59,7 @@ def test_an_account_has_so_many_running_and_others_pending(app: Flask, cast: Cas
             db.connection().execute(
                 sa.update(INSTANCES)
                 .where(INSTANCES.c.status == "running")
-                .values(due_at=db.database_now(-1))
+                .values(due_at=database_now(-1))
             )
             db.db.session.remove()
         work(app)
@@ -82,7 +84,7 @@ def test_what_lost_workers_had_holds_nothing_up(
         with db.transaction() as session:
             for id, seconds in ((lost, -1), (pending, -60)):
                 due = sa.update(INSTANCES).where(INSTANCES.c.id == id)
-                session.execute(due.values(due_at=db.database_now(seconds)))
+                session.execute(due.values(due_at=database_now(seconds)))
         found = queue.look(set())[account_id]
         assert found == [(pending, False)]
         assert [row.id for row in queue.claim(account_id, found, 10)] == [pending]
@@ -148,7 +150,7 @@ def test_what_was_over_long_ago_is_forgotten(
     assert purge() == [2, 2, 0, 1, 3, 1]
     # What waited for long before it was over is kept as long as others.
     with app.app_context(), db.transaction() as session:
-        aged = db.first_id(clock.now() - timedelta(days=40))
+        aged = first_id(clock.now() - timedelta(days=40))
         mine = INSTANCES.c.status == "completed"
         session.execute(sa.update(INSTANCES).where(mine).values(id=aged))
         session.execute(
@@ -167,7 +169,7 @@ def test_what_is_due_is_found_by_an_index_that_holds_nothing_else(
     asked = leases.look_statement(QUEUE, 100, INSTANCES.c.status)
     with app.app_context(), db.transaction() as session:
         row = session.execute(sa.select(INSTANCES)).mappings().one()
-        session.execute(sa.insert(INSTANCES), [{**row, "id": db.new_id()} for _ in range(3000)])
+        session.execute(sa.insert(INSTANCES), [{**row, "id": new_id()} for _ in range(3000)])
         with tenancy.as_owner():
             session.execute(sa.text("ANALYZE"))
         text = str(asked.compile(db.db.engine, compile_kwargs={"literal_binds": True}))

@@ -7,15 +7,16 @@ from datetime import datetime
 from functools import cached_property
 from typing import Any, ClassVar
 
-from app import clock, db, rules
+from app import clock, rules
 from app.collections.fields.field import Field, Refused
+from app.column_types import Moment
 
 
 class DatetimeField(Field):
     """A moment."""
 
     type = "datetime"
-    column_type = db.Moment()
+    column_type = Moment()
     rule_type = rules.Type.DATETIME
     json_schema: ClassVar[Mapping[str, Any]] = {"type": "string", "format": "date-time"}
 

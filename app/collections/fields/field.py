@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, ClassVar
 
-from app import db, rules
+from app import rules
+from app.column_types import Text
 
 LONGEST_INDEXED = 2000  # bytes; an entry of PostgreSQL's indexes holds 2704, the account's id too
 
@@ -37,7 +38,7 @@ class Field:
     on_delete: str | None = None  # what the end of its target does to a reference
 
     type: ClassVar[str]
-    column_type: ClassVar[Any] = db.Text
+    column_type: ClassVar[Any] = Text
     known_options: ClassVar[frozenset[str]] = frozenset({"index"})
     may_be_unique: ClassVar[bool] = True
     filterable: ClassVar[bool] = True

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from app import db
 from app.collections.fields.field import Field, Refused
+from app.column_types import Id
 
 
 class ReferenceField(Field):
     """The id of a record of another collection, in the same account."""
 
     type = "reference"
-    column_type = db.Id
+    column_type = Id
     json_schema: ClassVar[Mapping[str, Any]] = {"type": "string", "format": "uuid"}
     indexed = True  # it is looked up whenever its target is deleted
 

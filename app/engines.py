@@ -1,0 +1,90 @@
+"""What connects to the database: its options, and its errors as SQLAlchemy's."""
+
+from __future__ import annotations
+
+import sqlite3
+from typing import Any
+
+import sqlalchemy as sa
+from psycopg2.errors import ReadOnlySqlTransaction
+from sqlalchemy.exc import DBAPIError, OperationalError
+
+from app import config, postgres, sqlite
+
+# Where a network drops all packets, a connection is given up after half a minute at most, and not
+# after hours in which it would hold a thread.
+SILENCE = {
+    "keepalives_idle": 10,
+    "keepalives_interval": 5,
+    "keepalives_count": 3,
+    "tcp_user_timeout": 25_000,
+}
+UNUSABLE = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
+POSTGRES_OPTIONS = "-c timezone=UTC -c default_transaction_isolation=read\\ committed"
+
+
+def running() -> sa.Engine:
+    """What connects to the running application's database."""
+    found: sa.Engine = config.running().extensions["atrium.engine"]
+    return found
+
+
+def options(settings: config.Config) -> dict[str, Any]:
+    """How the database that the settings name is connected to."""
+    common: dict[str, Any] = {"isolation_level": "AUTOCOMMIT", "hide_parameters": True}
+    if settings.database_url.startswith("sqlite"):
+        common |= {"insertmanyvalues_page_size": sqlite.ROWS}
+        return common | {"connect_args": {"factory": sqlite.Driver}}
+    connect: dict[str, Any] = {"connect_timeout": 5, "options": POSTGRES_OPTIONS}
+    connect |= {"application_name": "atrium", **SILENCE}
+    connect |= {"connection_factory": postgres.Driver, "cursor_factory": postgres.Cursor}
+    return common | {
+        "connect_args": connect,
+        "pool_size": 8,
+        "max_overflow": 8,
+        "pool_timeout": 10,
+    }
+
+
+def prepare(engine: sa.Engine) -> None:
+    """Have an engine tell that its database is unusable, and keep references checked."""
+
+    @sa.event.listens_for(engine, "handle_error", retval=True)
+    def handle(context: Any) -> Exception | None:
+        original = context.original_exception
+        return _as_unavailable(original) if _is_unusable(original) else None
+
+    if engine.dialect.name != "sqlite":
+        return
+
+    @sa.event.listens_for(engine, "checkin")
+    def restore_foreign_keys(connection: sqlite3.Connection | None, record: Any) -> None:
+        # Never without need: the pragma has SQLite prepare every kept statement anew.
+        if connection is not None and record.info.pop("unchecked", False):
+            connection.execute("PRAGMA foreign_keys = ON")
+
+
+def as_of_sqlalchemy(error: Any, connection: Any = None, driver: Any = None) -> DBAPIError:
+    """What SQLAlchemy would make of a driver's error; a connection that is lost is given up."""
+    if _is_unusable(error):
+        return _as_unavailable(error)
+    dialect = running().dialect
+    base: Any = dialect.loaded_dbapi.Error
+    lost = connection is not None and dialect.is_disconnect(error, driver, None)
+    if lost:
+        connection.invalidate(error)
+    told: Any = DBAPIError.instance(
+        None, None, error, base, connection_invalidated=lost, dialect=dialect
+    )
+    return told
+
+
+def _is_unusable(error: Any) -> bool:
+    # A server that only reads for now, or a file that is none or damaged: to drivers that is
+    # something else.
+    code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+    return isinstance(error, ReadOnlySqlTransaction) or code in UNUSABLE
+
+
+def _as_unavailable(error: Any) -> DBAPIError:
+    return OperationalError(None, None, error)

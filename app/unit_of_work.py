@@ -1,0 +1,75 @@
+"""A transaction as it is under way, and the ORM's session in it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeGuard
+
+import sqlalchemy as sa
+from flask_sqlalchemy.session import Session as BoundSession
+from sqlalchemy import orm
+from sqlalchemy.engine import Connection
+
+from app import engines
+
+
+class Work:
+    """A transaction, from its beginning until it is committed or taken back."""
+
+    def __init__(self, pooled: Any) -> None:
+        self.pooled = pooled
+        """The pool's hold on its connection."""
+        self.bound: Connection | None = None
+        """The same as SQLAlchemy's, once that has a part in it."""
+        self.is_open = True
+        """Whether more may be done in it; else it waits for its commit."""
+        self.on_commit: list[Callable[[], None]] = []
+        self.before_commit: dict[tuple[bool, Callable[[list[Any]], None]], list[Any]] = {}
+        self.notes: dict[str, Any] = {}
+
+
+class Session(BoundSession):
+    """The ORM's session: in a transaction on its connection, else on one of its own."""
+
+    work: Work | None = None
+    """The transaction that has begun and is not over."""
+    holds_commits = False
+
+    def get_bind(self, *about: Any, **options: Any) -> Any:
+        """The connection that a statement goes to."""
+        work = self.work
+        if work is None:
+            return super().get_bind(*about, **options)
+        if work.bound is None:
+            work.bound = Connection(engines.running(), connection=work.pooled)
+        return work.bound
+
+    def close(self) -> None:
+        """Let go of everything, also of a transaction that is not over."""
+        try:
+            super().close()
+        finally:
+            # Where the framework fails to forget this session, the next one must not inherit these.
+            self.holds_commits = False
+            give_back(self)
+
+
+def give_back(session: Session) -> None:
+    """Let go of a transaction's connection; what is not committed by then is rolled back."""
+    work, session.work = session.work, None
+    try:
+        session.rollback()
+    finally:
+        if work is not None:
+            (work.bound or work.pooled).close()
+
+
+def is_open(work: Work | None) -> TypeGuard[Work]:
+    """Whether more may be done in this transaction."""
+    return work is not None and work.is_open
+
+
+@sa.event.listens_for(orm.Session, "before_flush")
+def _refuse_stray_writes(session: orm.Session, context: Any, instances: Any) -> None:
+    if not is_open(getattr(session, "work", None)):
+        raise RuntimeError("a write outside transaction()")
