@@ -42,6 +42,9 @@ from app.isolation import commands as isolation
 from app.records import aggregate_routes, batch_routes, history_routes, removal
 from app.records import routes as records
 from app.records import transfer_routes as record_transfer
+from app.rest.answers import Json
+from app.rest.marks import public
+from app.rest.paths import IntegerPath, LargeIntegerPath, UuidPath
 from app.sso import answers as sso_answers
 from app.sso import config_routes as sso_config
 from app.sso import roles as sso_roles
@@ -123,7 +126,7 @@ def create_app(settings: Config | None = None) -> Flask:
         api.register_blueprint(blueprint)
     for page in PAGES:
         app.register_blueprint(page)
-    rest.public(app.view_functions["static"])
+    public(app.view_functions["static"])
     return app
 
 
@@ -149,13 +152,11 @@ def _configure(app: Flask, settings: Config) -> None:
         OPENAPI_JSON_PATH="openapi.json",
         API_SPEC_OPTIONS=description.options(settings.base_url),
     )
-    app.json = rest.Json(app)
+    app.json = Json(app)
     app.url_map.strict_slashes = False
     # A doubled slash is a path that does not exist; werkzeug would redirect it, with a page.
     app.url_map.merge_slashes = False
-    app.url_map.converters.update(
-        uuid=rest.UuidPath, integer=rest.IntegerPath, large=rest.LargeIntegerPath
-    )
+    app.url_map.converters.update(uuid=UuidPath, integer=IntegerPath, large=LargeIntegerPath)
     if settings.trusted_proxies:
         hops = settings.trusted_proxies
         app.wsgi_app = ProxyFix(  # type: ignore[method-assign]

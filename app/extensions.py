@@ -1,7 +1,7 @@
 """The extensions, bare; `create_app` binds them."""
 
 from app.db import db
-from app.rest import Api
+from app.rest.api import Api
 
 api = Api()
 

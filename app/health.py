@@ -8,19 +8,22 @@ import marshmallow as ma
 from flask import Response
 
 from app import readiness, rest
-from app.rest import public, respond
+from app.rest.answers import respond
+from app.rest.blueprint import Blueprint
+from app.rest.marks import public
+from app.rest.schemas import Schema
 
-blueprint = rest.Blueprint("Health", __name__, description="For load balancers and monitors.")
+blueprint = Blueprint("Health", __name__, description="For load balancers and monitors.")
 
 
-class Health(rest.Schema):
+class Health(Schema):
     """That the process answers."""
 
     status = ma.fields.String(required=True)
     version = ma.fields.String(required=True)
 
 
-class Readiness(rest.Schema):
+class Readiness(Schema):
     """What the process needs, and whether it is there: `ok`, or what is missing."""
 
     status = ma.fields.String(required=True)

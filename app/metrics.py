@@ -22,10 +22,12 @@ from prometheus_client.multiprocess import MultiProcessCollector
 from prometheus_client.registry import Collector, CollectorRegistry
 from prometheus_client.values import MutexValue, ValueClass
 
-from app import config, db, jobs, leases, rest
+from app import config, db, jobs, leases
 from app.errors import NotFound, Unauthorized, Unavailable
 from app.here import asked, notes
-from app.rest import of_any_account, public
+from app.rest.blueprint import Blueprint
+from app.rest.marks import of_any_account, public
+from app.rest.schemas import TEXT
 from app.webhooks import models as webhooks
 from app.workflows import models as workflows
 
@@ -34,7 +36,7 @@ METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
 MOST_KINDS = 4096
 QUEUES = {"jobs": jobs.QUEUE, "deliveries": webhooks.QUEUE, "workflows": workflows.QUEUE}
 
-blueprint = rest.Blueprint("Metrics", __name__, description="For Prometheus.")
+blueprint = Blueprint("Metrics", __name__, description="For Prometheus.")
 _own = CollectorRegistry()
 _requests = prometheus_client.Counter(
     "atrium_requests_total", "Requests by route.", ("method", "route", "status"), registry=_own
@@ -99,7 +101,7 @@ class _Waiting(Collector):
 @blueprint.route("/metrics", methods=["GET"])
 @blueprint.response(
     200,
-    schema=rest.TEXT,
+    schema=TEXT,
     content_type="text/plain",
     example='atrium_queue_due{queue="jobs"} 0.0',
     description="The text that Prometheus reads.",

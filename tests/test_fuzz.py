@@ -13,7 +13,8 @@ import pytest
 from flask import Flask
 
 from app import targets
-from app.rest import dumps, public
+from app.rest.answers import dumps
+from app.rest.marks import public
 from tests import fuzzed, fuzzing, states
 from tests.builders import Caller, Cast
 from tests.test_openapi import described, operations

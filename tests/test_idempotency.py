@@ -15,7 +15,8 @@ from flask import Flask
 
 from app import db, idempotency
 from app.database_clock import database_now
-from app.rest import PREFIX, Access, access_of
+from app.rest import PREFIX
+from app.rest.marks import Access, access_of
 from tests.builders import Caller, make_collection
 from tests.parallel import at_once
 

@@ -21,7 +21,7 @@ from app.console import guard, places
 from app.errors import NotFound
 from app.isolation import filling, tenants
 from app.records import expand, store
-from app.rest import Access
+from app.rest.marks import Access
 from app.webhooks import service as webhooks
 from app.workflows import instances
 from tests.builders import Cast, make_collection

@@ -14,7 +14,8 @@ import sqlalchemy as sa
 from flask import Flask
 
 from app import db, jobs
-from app.rest import PREFIX, Access, access_of
+from app.rest import PREFIX
+from app.rest.marks import Access, access_of
 from app.workflows.models import INSTANCES
 from tests.builders import PASSWORD, Caller, Cast, make_collection, make_record
 

@@ -20,9 +20,13 @@ from app.accounts.schemas import (
     TeamArgs,
     UserPage,
 )
-from app.rest import page_of, superadmin
+from app.rest import fields
+from app.rest.blueprint import Blueprint
+from app.rest.marks import superadmin
+from app.rest.paging import PageArgs, page_of, page_schema
+from app.rest.schemas import Schema
 
-blueprint = rest.Blueprint(
+blueprint = Blueprint(
     "Accounts",
     __name__,
     url_prefix=f"{rest.PREFIX}/accounts",
@@ -30,24 +34,24 @@ blueprint = rest.Blueprint(
 )
 
 
-class NewAccount(rest.Schema):
+class NewAccount(Schema):
     """An account to make; its slug is derived from the name where it is absent."""
 
-    name = rest.Text(shortest=1, longest=200, required=True)
-    slug = rest.Text(longest=200)
+    name = fields.Text(shortest=1, longest=200, required=True)
+    slug = fields.Text(longest=200)
 
 
-class ChangedAccount(rest.Schema):
+class ChangedAccount(Schema):
     """What of an account to change; `is_active: false` suspends it."""
 
-    name = rest.Text(shortest=1, longest=200)
-    is_active = rest.Flag()
+    name = fields.Text(shortest=1, longest=200)
+    is_active = fields.Flag()
 
 
-class AccountArgs(rest.PageArgs):
+class AccountArgs(PageArgs):
     """Which accounts to list."""
 
-    search = rest.Text(longest=100, metadata={"description": "A part of name, slug or code."})
+    search = fields.Text(longest=100, metadata={"description": "A part of name, slug or code."})
     is_active = ma.fields.Boolean(metadata=DESCRIBED["is_active"])
     sort_by = ma.fields.String(
         validate=ma.validate.OneOf(list(tenants.SORTABLE)), metadata=DESCRIBED["sort_by"]
@@ -55,7 +59,7 @@ class AccountArgs(rest.PageArgs):
     sort_order = ma.fields.String(validate=ORDER, metadata=DESCRIBED["sort_order"])
 
 
-class AccountPage(rest.page_schema(FullAccountView)):  # type: ignore[misc]
+class AccountPage(page_schema(FullAccountView)):  # type: ignore[misc]
     """A page of accounts."""
 
 

@@ -12,9 +12,13 @@ from app.accounts import groups
 from app.accounts.models import Group
 from app.accounts.schemas import ACCOUNT, PAGE, USER, ChangedRole, NewRole, UserView
 from app.auth.guard import principal
-from app.rest import account_admin, page_of
+from app.rest import fields
+from app.rest.blueprint import Blueprint
+from app.rest.marks import account_admin
+from app.rest.paging import PageArgs, page_of, page_schema
+from app.rest.schemas import Schema
 
-blueprint = rest.Blueprint(
+blueprint = Blueprint(
     "Groups",
     __name__,
     url_prefix=f"{rest.PREFIX}/groups",
@@ -32,7 +36,7 @@ GROUP = {
 }
 
 
-class GroupView(rest.Schema):
+class GroupView(Schema):
     """A group."""
 
     id = ma.fields.String(required=True)
@@ -40,8 +44,8 @@ class GroupView(rest.Schema):
     name = ma.fields.String(required=True)
     description = ma.fields.String(required=True, allow_none=True)
     is_system = ma.fields.Boolean(required=True)
-    created_at = rest.Timestamp(required=True)
-    updated_at = rest.Timestamp(required=True)
+    created_at = fields.Timestamp(required=True)
+    updated_at = fields.Timestamp(required=True)
 
 
 class GroupWithMembers(GroupView):
@@ -50,20 +54,20 @@ class GroupWithMembers(GroupView):
     users = ma.fields.List(ma.fields.Nested(UserView), required=True)
 
 
-class GroupPage(rest.page_schema(GroupView)):  # type: ignore[misc]
+class GroupPage(page_schema(GroupView)):  # type: ignore[misc]
     """A page of groups."""
 
 
-class GroupArgs(rest.PageArgs):
+class GroupArgs(PageArgs):
     """Which groups to list."""
 
-    search = rest.Text(longest=100, metadata={"description": "A part of the name."})
+    search = fields.Text(longest=100, metadata={"description": "A part of the name."})
 
 
-class NewMembership(rest.Schema):
+class NewMembership(Schema):
     """Who joins the group."""
 
-    user_id = rest.Text(longest=100, required=True)
+    user_id = fields.Text(longest=100, required=True)
 
 
 @blueprint.route("", methods=["GET"])

@@ -34,9 +34,11 @@ from app.accounts.schemas import (
 from app.auth import enrolment
 from app.auth.guard import principal
 from app.auth.principal import NO_ADDRESSES
-from app.rest import account_admin, page_of
+from app.rest.blueprint import Blueprint
+from app.rest.marks import account_admin
+from app.rest.paging import PageArgs, page_of
 
-blueprint = rest.Blueprint(
+blueprint = Blueprint(
     "Account",
     __name__,
     url_prefix=f"{rest.PREFIX}/account",
@@ -122,7 +124,7 @@ def update_own_account(body: dict[str, Any]) -> Account:
 
 
 @blueprint.route("/roles", methods=["GET"])
-@blueprint.arguments(rest.PageArgs, location="query")
+@blueprint.arguments(PageArgs, location="query")
 @blueprint.response(200, RolePage, example=page_of([ROLE], 1, PAGE))
 @account_admin
 def list_roles_for_account(args: dict[str, Any]) -> dict[str, Any]:

@@ -10,9 +10,11 @@ from app import rest
 from app.accounts import roles
 from app.accounts.models import Role
 from app.accounts.schemas import PAGE, ROLE, ChangedRole, NewRole, RolePage, RoleView
-from app.rest import page_of, superadmin
+from app.rest.blueprint import Blueprint
+from app.rest.marks import superadmin
+from app.rest.paging import PageArgs, page_of
 
-blueprint = rest.Blueprint(
+blueprint = Blueprint(
     "Roles",
     __name__,
     url_prefix=f"{rest.PREFIX}/roles",
@@ -21,7 +23,7 @@ blueprint = rest.Blueprint(
 
 
 @blueprint.route("", methods=["GET"])
-@blueprint.arguments(rest.PageArgs, location="query")
+@blueprint.arguments(PageArgs, location="query")
 @blueprint.response(200, RolePage, example=page_of([ROLE], 1, PAGE))
 @superadmin
 def list_roles(args: dict[str, Any]) -> dict[str, Any]:

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import marshmallow as ma
 
-from app import rest
 from app.accounts import people
+from app.rest import fields
+from app.rest.paging import PageArgs, page_schema
+from app.rest.paths import LARGEST_ROLE_ID
+from app.rest.schemas import Schema
 
 ACCOUNT = {
     "id": "019a9f00-0000-7000-8000-00000000000a",
@@ -51,17 +54,17 @@ DESCRIBED = {
 }
 
 
-class AccountView(rest.Schema):
+class AccountView(Schema):
     """An account."""
 
     id = ma.fields.String(required=True)
     slug = ma.fields.String(required=True)
     name = ma.fields.String(required=True)
     account_code = ma.fields.String(required=True)
-    created_at = rest.Timestamp(required=True)
+    created_at = fields.Timestamp(required=True)
 
 
-class UserView(rest.Schema):
+class UserView(Schema):
     """A user; never with a password hash."""
 
     id = ma.fields.String(required=True)
@@ -76,81 +79,81 @@ class UserView(rest.Schema):
     groups = ma.fields.List(ma.fields.String(), attribute="group_names", required=True)
     is_active = ma.fields.Boolean(required=True)
     email_verified = ma.fields.Boolean(required=True)
-    email_verified_at = rest.Timestamp(required=True, allow_none=True)
+    email_verified_at = fields.Timestamp(required=True, allow_none=True)
     auth_provider = ma.fields.String(required=True)
-    created_at = rest.Timestamp(required=True)
-    updated_at = rest.Timestamp(required=True)
-    last_login = rest.Timestamp(required=True, allow_none=True)
+    created_at = fields.Timestamp(required=True)
+    updated_at = fields.Timestamp(required=True)
+    last_login = fields.Timestamp(required=True, allow_none=True)
 
 
 class FullAccountView(AccountView):
     """An account as superadmins and its admins see it."""
 
     is_active = ma.fields.Boolean(required=True)
-    updated_at = rest.Timestamp(required=True)
+    updated_at = fields.Timestamp(required=True)
 
 
-class UserPage(rest.page_schema(UserView)):  # type: ignore[misc]
+class UserPage(page_schema(UserView)):  # type: ignore[misc]
     """A page of users."""
 
 
-class TeamArgs(rest.PageArgs):
+class TeamArgs(PageArgs):
     """Which users to list."""
 
-    role_id = rest.Whole(1, rest.LARGEST_ROLE_ID, metadata=DESCRIBED["role_id"])
+    role_id = fields.Whole(1, LARGEST_ROLE_ID, metadata=DESCRIBED["role_id"])
     is_active = ma.fields.Boolean(metadata=DESCRIBED["is_active"])
-    search = rest.Text(longest=200, metadata={"description": "A part of the e-mail address."})
+    search = fields.Text(longest=200, metadata={"description": "A part of the e-mail address."})
     sort_by = ma.fields.String(
         validate=ma.validate.OneOf(list(people.SORTABLE)), metadata=DESCRIBED["sort_by"]
     )
     sort_order = ma.fields.String(validate=ORDER, metadata=DESCRIBED["sort_order"])
 
 
-class NewMember(rest.Schema):
+class NewMember(Schema):
     """A user of the own account; a link to set the password is mailed."""
 
-    email = rest.Text(longest=320, required=True)
-    name = rest.Text(longest=200, allow_none=True)
-    role_id = rest.Whole(1, rest.LARGEST_ROLE_ID)
-    role = rest.Text(longest=100)
+    email = fields.Text(longest=320, required=True)
+    name = fields.Text(longest=200, allow_none=True)
+    role_id = fields.Whole(1, LARGEST_ROLE_ID)
+    role = fields.Text(longest=100)
 
 
-class ChangedUser(rest.Schema):
+class ChangedUser(Schema):
     """What of a user to change."""
 
-    email = rest.Text(longest=320)
-    name = rest.Text(longest=200, allow_none=True)
-    role_id = rest.Whole(1, rest.LARGEST_ROLE_ID)
-    role = rest.Text(longest=100)
-    is_active = rest.Flag()
+    email = fields.Text(longest=320)
+    name = fields.Text(longest=200, allow_none=True)
+    role_id = fields.Whole(1, LARGEST_ROLE_ID)
+    role = fields.Text(longest=100)
+    is_active = fields.Flag()
 
 
-class RoleView(rest.Schema):
+class RoleView(Schema):
     """A role."""
 
     id = ma.fields.Integer(required=True)
     name = ma.fields.String(required=True)
     description = ma.fields.String(required=True, allow_none=True)
-    created_at = rest.Timestamp(required=True)
-    updated_at = rest.Timestamp(required=True)
+    created_at = fields.Timestamp(required=True)
+    updated_at = fields.Timestamp(required=True)
 
 
-class RolePage(rest.page_schema(RoleView)):  # type: ignore[misc]
+class RolePage(page_schema(RoleView)):  # type: ignore[misc]
     """A page of roles."""
 
 
-class NewRole(rest.Schema):
+class NewRole(Schema):
     """A role to make."""
 
-    name = rest.Text(longest=100, required=True, shortest=1)
-    description = rest.Text(longest=1000, allow_none=True)
+    name = fields.Text(longest=100, required=True, shortest=1)
+    description = fields.Text(longest=1000, allow_none=True)
 
 
-class ChangedRole(rest.Schema):
+class ChangedRole(Schema):
     """What of a role to change."""
 
-    name = rest.Text(longest=100, shortest=1)
-    description = rest.Text(longest=1000, allow_none=True)
+    name = fields.Text(longest=100, shortest=1)
+    description = fields.Text(longest=1000, allow_none=True)
 
 
 PROVISIONING = (
@@ -167,25 +170,25 @@ IGNORED = (
 FRAGMENT = "Whether browsers return with the tokens in the fragment, not with a one-time code."
 
 
-class GroupRole(rest.Schema):
+class GroupRole(Schema):
     """A provider's group, and the role that its members are given."""
 
-    group = rest.Text(shortest=1, longest=300, required=True)
-    role = rest.Text(shortest=1, longest=100, required=True)
+    group = fields.Text(shortest=1, longest=300, required=True)
+    role = fields.Text(shortest=1, longest=100, required=True)
 
 
-class OwnAccountBody(rest.Schema):
+class OwnAccountBody(Schema):
     """What of the own account to change."""
 
-    name = rest.Text(shortest=1, longest=200)
+    name = fields.Text(shortest=1, longest=200)
     allowed_redirect_uris = ma.fields.List(
-        rest.Text(longest=2000), validate=ma.validate.Length(max=50)
+        fields.Text(longest=2000), validate=ma.validate.Length(max=50)
     )
-    default_redirect_uri = rest.Text(longest=2000, allow_none=True)
-    cors_origins = ma.fields.List(rest.Text(longest=300), validate=ma.validate.Length(max=50))
-    sso_provisioning = rest.Flag(allow_none=True, metadata={"description": PROVISIONING})
+    default_redirect_uri = fields.Text(longest=2000, allow_none=True)
+    cors_origins = ma.fields.List(fields.Text(longest=300), validate=ma.validate.Length(max=50))
+    sso_provisioning = fields.Flag(allow_none=True, metadata={"description": PROVISIONING})
     sso_email_domains = ma.fields.List(
-        rest.Text(longest=253),
+        fields.Text(longest=253),
         validate=ma.validate.Length(max=50),
         metadata={"description": DOMAINS},
     )
@@ -194,5 +197,5 @@ class OwnAccountBody(rest.Schema):
         validate=ma.validate.Length(max=200),
         metadata={"description": GROUP_ROLES},
     )
-    sso_allow_admin = rest.Flag(metadata={"description": ALLOW_ADMIN})
-    sso_tokens_in_fragment = rest.Flag(metadata={"description": FRAGMENT})
+    sso_allow_admin = fields.Flag(metadata={"description": ALLOW_ADMIN})
+    sso_tokens_in_fragment = fields.Flag(metadata={"description": FRAGMENT})

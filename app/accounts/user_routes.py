@@ -23,9 +23,13 @@ from app.accounts.schemas import (
 from app.auth import enrolment, resets, verification
 from app.auth.guard import principal
 from app.auth.principal import NO_ADDRESSES, NO_PASSWORDS
-from app.rest import page_of, superadmin
+from app.rest import fields
+from app.rest.blueprint import Blueprint
+from app.rest.marks import superadmin
+from app.rest.paging import page_of
+from app.rest.schemas import Message, Schema
 
-blueprint = rest.Blueprint(
+blueprint = Blueprint(
     "Users",
     __name__,
     url_prefix=f"{rest.PREFIX}/users",
@@ -38,7 +42,7 @@ SIGNS = ("", "+", "-")
 class UserArgs(TeamArgs):
     """Which users of all accounts to list."""
 
-    account_id = rest.Text(longest=100, metadata={"description": "Only users of this account."})
+    account_id = fields.Text(longest=100, metadata={"description": "Only users of this account."})
     sort = ma.fields.String(
         validate=ma.validate.OneOf([f"{sign}{name}" for name in people.SORTABLE for sign in SIGNS]),
         metadata={"description": "sort_by and sort_order in one: `email`, `-email`."},
@@ -57,16 +61,16 @@ class UserArgs(TeamArgs):
 class NewUser(NewMember):
     """A user of any account. Without a password a link to set one is mailed."""
 
-    account_id = rest.Text(longest=100, required=True)
-    password = rest.Text(longest=20_000)
+    account_id = fields.Text(longest=100, required=True)
+    password = fields.Text(longest=20_000)
 
 
-class NewPassword(rest.Schema):
+class NewPassword(Schema):
     """The password itself (under either name), or the wish for a mailed link."""
 
-    new_password = rest.Text(longest=20_000)
-    password = rest.Text(longest=20_000)
-    send_reset_link = rest.Flag()
+    new_password = fields.Text(longest=20_000)
+    password = fields.Text(longest=20_000)
+    send_reset_link = fields.Flag()
 
     @ma.validates_schema
     def says_how(self, data: dict[str, Any], **options: Any) -> None:
@@ -146,7 +150,7 @@ def delete_user(user_id: str) -> Response:
 
 @blueprint.route("/<uuid:user_id>/password", methods=["PUT", "POST"])
 @blueprint.arguments(NewPassword, example={"send_reset_link": True})
-@blueprint.response(200, rest.Message, example={"message": "A link is on its way."})
+@blueprint.response(200, Message, example={"message": "A link is on its way."})
 @blueprint.fails(400, 429)
 @superadmin
 def reset_password(body: dict[str, Any], user_id: str) -> dict[str, str]:
@@ -172,7 +176,7 @@ def verify_user(user_id: str) -> User:
 
 
 @blueprint.route("/<uuid:user_id>/resend-verification", methods=["POST"])
-@blueprint.response(200, rest.Message, example={"message": "A link is on its way."})
+@blueprint.response(200, Message, example={"message": "A link is on its way."})
 @blueprint.fails(429)
 @superadmin
 def resend_verification_of_user(user_id: str) -> dict[str, str]:

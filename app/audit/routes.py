@@ -10,9 +10,14 @@ from flask import Response, stream_with_context
 from app import rest
 from app.audit import append, checkpoints, service, transfer, verify
 from app.auth.guard import principal
-from app.rest import page_of, respond, superadmin
+from app.rest import fields
+from app.rest.answers import respond
+from app.rest.blueprint import Blueprint
+from app.rest.marks import superadmin
+from app.rest.paging import PageArgs, page_of, page_schema
+from app.rest.schemas import TEXT, Schema
 
-blueprint = rest.Blueprint(
+blueprint = Blueprint(
     "Audit logs",
     __name__,
     url_prefix=f"{rest.PREFIX}/audit-logs",
@@ -74,7 +79,7 @@ def _nullable(description: str | None = None) -> ma.fields.String:
     return ma.fields.String(required=True, allow_none=True, metadata=metadata)
 
 
-class Entry(rest.Schema):
+class Entry(Schema):
     """One change of one column."""
 
     id = ma.fields.Integer(required=True)
@@ -90,11 +95,11 @@ class Entry(rest.Schema):
     user_name = _nullable()
     es_username = _nullable("Who signed electronically.")
     es_reason = _nullable()
-    es_timestamp = rest.Timestamp(required=True, allow_none=True)
+    es_timestamp = fields.Timestamp(required=True, allow_none=True)
     ip_address = _nullable()
     user_agent = _nullable()
     request_id = _nullable("The X-Correlation-ID of the request.")
-    occurred_at = rest.Timestamp(required=True)
+    occurred_at = fields.Timestamp(required=True)
     extra_metadata = ma.fields.Dict(required=True, allow_none=True)
     salt = _nullable("null where the values are masked or erased.")
     values_digest = ma.fields.String(required=True)
@@ -108,28 +113,28 @@ class Entry(rest.Schema):
     )
 
 
-class EntryPage(rest.page_schema(Entry)):  # type: ignore[misc]
+class EntryPage(page_schema(Entry)):  # type: ignore[misc]
     """A page of entries."""
 
     audit_logging_enabled = ma.fields.Boolean(required=True)
 
 
-class Checkpoint(rest.Schema):
+class Checkpoint(Schema):
     """A signed statement that a chain had this entry at this place (Ed25519, in hex)."""
 
     account_id = ma.fields.String(required=True)
     entry_id = ma.fields.Integer(required=True)
     checksum = ma.fields.String(required=True)
-    created_at = rest.Timestamp(required=True)
+    created_at = fields.Timestamp(required=True)
     public_key = ma.fields.String(required=True)
     signature = ma.fields.String(required=True)
 
 
-class CheckpointPage(rest.page_schema(Checkpoint)):  # type: ignore[misc]
+class CheckpointPage(page_schema(Checkpoint)):  # type: ignore[misc]
     """A page of checkpoints, the newest first."""
 
 
-class ExportedLog(rest.Schema):
+class ExportedLog(Schema):
     """An export as one JSON document."""
 
     items = ma.fields.List(ma.fields.Nested(Entry), required=True)
@@ -139,14 +144,14 @@ class ExportedLog(rest.Schema):
     values_erased = ma.fields.Integer(required=True)
 
 
-class Head(rest.Schema):
+class Head(Schema):
     """The last entry of a chain."""
 
     id = ma.fields.Integer(required=True)
     checksum = ma.fields.String(required=True)
 
 
-class ChainReport(rest.Schema):
+class ChainReport(Schema):
     """What was found of one chain; the first fault ends the look at it."""
 
     account_id = _nullable("The account; of several the one whose chain is broken.")
@@ -165,19 +170,19 @@ class Verification(ChainReport):
     chains = ma.fields.List(ma.fields.Nested(ChainReport), required=True)
 
 
-class WhichArgs(rest.Schema):
+class WhichArgs(Schema):
     """Which entries."""
 
-    account_id = rest.Text(metadata={"description": "Only entries of this account's chain."})
-    table_name = rest.Text(metadata={"description": "`users`, `col_posts`, ..."})
-    record_id = rest.Text(metadata={"description": "The id of the row that changed."})
-    user_id = rest.Text(metadata={"description": "Who acted; also `system` or `anonymous`."})
+    account_id = fields.Text(metadata={"description": "Only entries of this account's chain."})
+    table_name = fields.Text(metadata={"description": "`users`, `col_posts`, ..."})
+    record_id = fields.Text(metadata={"description": "The id of the row that changed."})
+    user_id = fields.Text(metadata={"description": "Who acted; also `system` or `anonymous`."})
     operation = ma.fields.String(
         validate=ma.validate.OneOf([append.CREATE, append.UPDATE, append.DELETE]),
         metadata={"description": "What was done."},
     )
-    from_date = rest.Moment(metadata={"description": "Not before this moment."})
-    to_date = rest.Moment(metadata={"description": "Not after this moment."})
+    from_date = fields.Moment(metadata={"description": "Not before this moment."})
+    to_date = fields.Moment(metadata={"description": "Not after this moment."})
 
     @ma.post_load
     def settle_account(self, args: dict[str, Any], **options: Any) -> dict[str, Any]:
@@ -186,14 +191,14 @@ class WhichArgs(rest.Schema):
         return args | account
 
 
-class EntryArgs(WhichArgs, rest.PageArgs):
+class EntryArgs(WhichArgs, PageArgs):
     """Which entries, in which order."""
 
     default_limit = 50
 
-    limit = rest.Whole(1, 500, metadata={"description": "How many items to return."})
-    page_size = rest.Whole(1, 500, metadata={"description": "Another name for limit."})
-    sort_by = rest.Text(
+    limit = fields.Whole(1, 500, metadata={"description": "How many items to return."})
+    page_size = fields.Whole(1, 500, metadata={"description": "Another name for limit."})
+    sort_by = fields.Text(
         load_default="occurred_at",
         metadata={"description": f"One of {', '.join(service.SORTABLE)}."},
     )
@@ -217,13 +222,13 @@ class ExportArgs(WhichArgs):
     )
 
 
-class AccountArgs(rest.Schema):
+class AccountArgs(Schema):
     """Whose chain."""
 
-    account_id = rest.Text(metadata={"description": "Only the chain of this account."})
+    account_id = fields.Text(metadata={"description": "Only the chain of this account."})
 
 
-class CheckpointArgs(AccountArgs, rest.PageArgs):
+class CheckpointArgs(AccountArgs, PageArgs):
     """Whose checkpoints."""
 
 
@@ -259,7 +264,7 @@ def get_audit_log(entry_id: str) -> Response:
 @blueprint.response(200, Entry, example=EXAMPLE, content_type="application/x-ndjson")
 @blueprint.alt_response(200, schema=ExportedLog, example=EXPORTED, description="The entries.")
 @blueprint.alt_response(
-    200, schema=rest.TEXT, content_type="text/csv", example="id,...", description="The entries."
+    200, schema=TEXT, content_type="text/csv", example="id,...", description="The entries."
 )
 @superadmin
 def export_audit_logs(args: dict[str, Any]) -> Response:

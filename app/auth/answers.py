@@ -11,6 +11,7 @@ from app.auth.guard import account_of_request
 from app.auth.schemas import SignedIn
 from app.auth.service import SignIn
 from app.auth.sessions import Origin
+from app.rest.answers import respond
 
 REFRESH_COOKIE = "service_refresh"
 REFRESH_PATH = f"{rest.PREFIX}/auth"
@@ -51,7 +52,7 @@ def account_named(body: dict[str, Any]) -> str | None:
 
 
 def _with_cookie(body: dict[str, Any], refresh_token: str) -> Response:
-    response = rest.respond(body)
+    response = respond(body)
     response.set_cookie(
         REFRESH_COOKIE,
         refresh_token,

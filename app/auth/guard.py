@@ -22,7 +22,9 @@ from app.auth.principal import Principal
 from app.auth.signatures import Signature
 from app.errors import AppError, BadRequest, Forbidden, NotFound, Unauthorized, Unavailable
 from app.here import asked, notes
-from app.rest import Access
+from app.rest.marks import Access, access_of
+from app.rest.parsing import check_query
+from app.rest.paths import check_path
 
 View = TypeVar("View", bound=Callable[..., Any])
 RERUNS = 10
@@ -81,7 +83,7 @@ def optimistic(view: View) -> View:
         for _ in range(RERUNS):  # under a row of schema changes even what is new gets old
             try:
                 with stamps.reloading():
-                    g.principal = _identify(rest.access_of(view))
+                    g.principal = _identify(access_of(view))
                     return view(*args, **options)
             except (stamps.Stale, DBAPIError) as error:
                 _check_out_of_date(error)
@@ -136,15 +138,15 @@ def _guard() -> Response | None:
     tenancy.be(_tenancy)
     chain.be(chain.told(request.headers.get(chain.HEADER)))
     view = current_app.view_functions.get(request.endpoint or "")
-    access = rest.access_of(view) if view else Access.PUBLIC
+    access = access_of(view) if view else Access.PUBLIC
     notes().of_any_account = getattr(view, "of_any_account", False)
     if access is not Access.PUBLIC:
         _admit(request, view, access)
     elif not _is_free():
         lockout.requests(None, request.remote_addr)
     if view is not None:
-        rest.check_path(request)
-        rest.check_query(request, view)
+        check_path(request)
+        check_query(request, view)
     return _answer_again(access) if idempotency.HEADER in request.headers else None
 
 

@@ -15,9 +15,14 @@ from app.auth.answers import answer_sign_in, origin
 from app.auth.guard import principal
 from app.auth.models import Invitation
 from app.auth.schemas import PAIR, SignedIn
-from app.rest import account_admin, of_any_account, page_of, public, shows_secret
+from app.rest import fields
+from app.rest.blueprint import Blueprint
+from app.rest.marks import account_admin, of_any_account, public, shows_secret
+from app.rest.paging import PageArgs, page_of, page_schema
+from app.rest.paths import LARGEST_ROLE_ID
+from app.rest.schemas import Schema
 
-blueprint = rest.Blueprint(
+blueprint = Blueprint(
     "Invitations",
     __name__,
     url_prefix=f"{rest.PREFIX}/invitations",
@@ -40,7 +45,7 @@ INVITATION = {
 }
 
 
-class InvitationView(rest.Schema):
+class InvitationView(Schema):
     """An invitation."""
 
     id = ma.fields.String(required=True)
@@ -59,10 +64,10 @@ class InvitationView(rest.Schema):
         required=True, metadata={"description": "pending, accepted, expired or cancelled"}
     )
     invited_by = ma.fields.String(required=True, allow_none=True)
-    expires_at = rest.Timestamp(required=True)
-    accepted_at = rest.Timestamp(required=True, allow_none=True)
-    created_at = rest.Timestamp(required=True)
-    updated_at = rest.Timestamp(required=True)
+    expires_at = fields.Timestamp(required=True)
+    accepted_at = fields.Timestamp(required=True, allow_none=True)
+    created_at = fields.Timestamp(required=True)
+    updated_at = fields.Timestamp(required=True)
 
 
 class SentInvitation(InvitationView):
@@ -71,13 +76,13 @@ class SentInvitation(InvitationView):
     token = ma.fields.String(required=True)
 
 
-class InvitationPage(rest.page_schema(InvitationView)):  # type: ignore[misc]
+class InvitationPage(page_schema(InvitationView)):  # type: ignore[misc]
     """A page of invitations; `invitations` is another name for `items`."""
 
     invitations = ma.fields.List(ma.fields.Nested(InvitationView), required=True)
 
 
-class InvitationArgs(rest.PageArgs):
+class InvitationArgs(PageArgs):
     """Which invitations to list."""
 
     status = ma.fields.String(
@@ -90,31 +95,31 @@ class InvitationArgs(rest.PageArgs):
     )
 
 
-class NewInvitation(rest.Schema):
+class NewInvitation(Schema):
     """Whom to invite. The role is `viewer` where none is named; groups by id or name."""
 
-    email = rest.Text(longest=320, required=True)
-    role_id = rest.Whole(1, rest.LARGEST_ROLE_ID)
-    role = rest.Text(longest=100)
-    groups = ma.fields.List(rest.Text(longest=100), validate=ma.validate.Length(max=100))
+    email = fields.Text(longest=320, required=True)
+    role_id = fields.Whole(1, LARGEST_ROLE_ID)
+    role = fields.Text(longest=100)
+    groups = ma.fields.List(fields.Text(longest=100), validate=ma.validate.Length(max=100))
 
 
-class PublicInvitation(rest.Schema):
+class PublicInvitation(Schema):
     """What the holder of a token may know."""
 
     email = ma.fields.String(required=True)
     account_name = ma.fields.String(required=True)
     invited_by_name = ma.fields.String(required=True, allow_none=True)
-    expires_at = rest.Timestamp(required=True)
+    expires_at = fields.Timestamp(required=True)
     status = ma.fields.String(required=True)
     is_valid = ma.fields.Boolean(required=True)
 
 
-class Acceptance(rest.Schema):
+class Acceptance(Schema):
     """The password of the new user."""
 
-    password = rest.Text(longest=20_000, required=True)
-    name = rest.Text(longest=200, allow_none=True)
+    password = fields.Text(longest=20_000, required=True)
+    name = fields.Text(longest=200, allow_none=True)
 
 
 @blueprint.route("", methods=["GET"])

@@ -13,9 +13,13 @@ from app.auth import api_keys
 from app.auth.guard import principal
 from app.auth.models import ApiKey
 from app.collections.definition import OPERATIONS
-from app.rest import page_of, shows_secret
+from app.rest import fields
+from app.rest.blueprint import Blueprint
+from app.rest.marks import shows_secret
+from app.rest.paging import OffsetArgs, page_of, page_schema
+from app.rest.schemas import Schema
 
-blueprint = rest.Blueprint(
+blueprint = Blueprint(
     "API keys",
     __name__,
     url_prefix=rest.PREFIX,
@@ -42,25 +46,25 @@ KEY = {
 }
 
 
-class Scopes(rest.Schema):
+class Scopes(Schema):
     """The only collections and operations that a key is for."""
 
-    collections = ma.fields.List(rest.Text(longest=100), validate=ma.validate.Length(1, 200))
+    collections = ma.fields.List(fields.Text(longest=100), validate=ma.validate.Length(1, 200))
     operations = ma.fields.List(
         ma.fields.String(validate=ma.validate.OneOf(OPERATIONS)), validate=ma.validate.Length(1)
     )
 
 
-class NewKey(rest.Schema):
+class NewKey(Schema):
     """A key to make."""
 
-    name = rest.Text(shortest=1, longest=200, required=True)
-    description = rest.Text(longest=1000, allow_none=True)
-    expires_at = rest.Moment(allow_none=True)
+    name = fields.Text(shortest=1, longest=200, required=True)
+    description = fields.Text(longest=1000, allow_none=True)
+    expires_at = fields.Moment(allow_none=True)
     scopes = ma.fields.Nested(Scopes, allow_none=True)
 
 
-class KeyView(rest.Schema):
+class KeyView(Schema):
     """A key, without its text."""
 
     id = ma.fields.String(required=True)
@@ -70,13 +74,13 @@ class KeyView(rest.Schema):
     account_code = ma.fields.String(required=True)
     created_by = ma.fields.String(required=True)
     scopes = ma.fields.Nested(Scopes, required=True, allow_none=True)
-    created_at = rest.Timestamp(required=True)
-    updated_at = rest.Timestamp(required=True)
-    last_used_at = rest.Timestamp(required=True, allow_none=True)
-    expires_at = rest.Timestamp(required=True, allow_none=True)
+    created_at = fields.Timestamp(required=True)
+    updated_at = fields.Timestamp(required=True)
+    last_used_at = fields.Timestamp(required=True, allow_none=True)
+    expires_at = fields.Timestamp(required=True, allow_none=True)
     is_active = ma.fields.Boolean(required=True)
     is_revoked = ma.fields.Boolean(required=True)
-    revoked_at = rest.Timestamp(required=True, allow_none=True)
+    revoked_at = fields.Timestamp(required=True, allow_none=True)
     revoked_by = ma.fields.String(required=True, allow_none=True)
 
 
@@ -86,22 +90,22 @@ class MadeKey(KeyView):
     key = ma.fields.String(required=True)
 
 
-class KeyPage(rest.page_schema(KeyView)):  # type: ignore[misc]
+class KeyPage(page_schema(KeyView)):  # type: ignore[misc]
     """A page of keys."""
 
 
-class KeyArgs(rest.OffsetArgs):
+class KeyArgs(OffsetArgs):
     """Which keys to list."""
 
     default_limit = 25
 
 
-class RevokedKey(rest.Schema):
+class RevokedKey(Schema):
     """That a key is revoked."""
 
     id = ma.fields.String(required=True)
     is_revoked = ma.fields.Boolean(required=True)
-    revoked_at = rest.Timestamp(required=True)
+    revoked_at = fields.Timestamp(required=True)
     revoked_by = ma.fields.String(required=True)
 
 

@@ -6,13 +6,13 @@ from typing import Any
 
 from flask import request
 
-from app import rest
 from app.auth import lockout, resets
 from app.auth.answers import account_named
 from app.auth.guard import principal
 from app.auth.routes import blueprint
 from app.auth.schemas import ForgotBody, PasswordChange, ResetBody, ResetToken
-from app.rest import of_any_account, public
+from app.rest.marks import of_any_account, public
+from app.rest.schemas import Message
 
 
 @blueprint.route("/change-password", methods=["POST"])
@@ -20,7 +20,7 @@ from app.rest import of_any_account, public
     PasswordChange,
     example={"current_password": "Correct-horse-1", "new_password": "Correct-horse-2"},
 )
-@blueprint.response(200, rest.Message, example={"message": "The password is changed."})
+@blueprint.response(200, Message, example={"message": "The password is changed."})
 @blueprint.fails(400, 403, 429)
 def change_password(body: dict[str, Any]) -> dict[str, str]:
     """Change the own password; all refresh tokens are revoked.
@@ -33,7 +33,7 @@ def change_password(body: dict[str, Any]) -> dict[str, str]:
 
 @blueprint.route("/forgot-password", methods=["POST"])
 @blueprint.arguments(ForgotBody, example={"account": "acme", "email": "alice@acme.example"})
-@blueprint.response(200, rest.Message, example={"message": "If there is such a user, ..."})
+@blueprint.response(200, Message, example={"message": "If there is such a user, ..."})
 @blueprint.fails(400, 429)
 @public
 @of_any_account
@@ -50,7 +50,7 @@ def forgot_password(body: dict[str, Any]) -> dict[str, str]:
 
 @blueprint.route("/reset-password", methods=["POST"])
 @blueprint.arguments(ResetBody, example={"token": "AA0001-...", "new_password": "Correct-horse-2"})
-@blueprint.response(200, rest.Message, example={"message": "The password is set."})
+@blueprint.response(200, Message, example={"message": "The password is set."})
 @blueprint.fails(400)
 @public
 @of_any_account

@@ -38,15 +38,17 @@ from app.auth.schemas import (
 )
 from app.description import PAGE_EXAMPLE
 from app.errors import AppError
-from app.rest import of_any_account, public
+from app.rest.blueprint import Blueprint
+from app.rest.marks import of_any_account, public
+from app.rest.schemas import TEXT, Message
 
-blueprint = rest.Blueprint(
+blueprint = Blueprint(
     "Authentication",
     __name__,
     url_prefix=f"{rest.PREFIX}/auth",
     description="Registering an account, and signing in and out.",
 )
-links = rest.Blueprint(
+links = Blueprint(
     "Links", __name__, description="Addresses that mails contain; without the version prefix."
 )
 
@@ -133,7 +135,7 @@ def refresh(body: dict[str, Any]) -> Response:
 
 @blueprint.route("/logout", methods=["POST"])
 @blueprint.arguments(RefreshBody, required=False, example={"refresh_token": "eyJhbGciOi..."})
-@blueprint.response(200, rest.Message, example={"message": "You are signed out."})
+@blueprint.response(200, Message, example={"message": "You are signed out."})
 @blueprint.fails(403)
 def logout(body: dict[str, Any]) -> Response:
     """Sign out.
@@ -177,7 +179,7 @@ def me() -> Response:
 
 @blueprint.route("/send-verification", methods=["POST"])
 @blueprint.arguments(EmailBody, required=False, example={"email": "alice@acme.example"})
-@blueprint.response(200, rest.Message, example={"message": "A new link is on its way."})
+@blueprint.response(200, Message, example={"message": "A new link is on its way."})
 @blueprint.fails(403, 429)
 def send_verification(body: dict[str, Any]) -> dict[str, str]:
     """Mail a new verification link.
@@ -192,7 +194,7 @@ def send_verification(body: dict[str, Any]) -> dict[str, str]:
 @blueprint.arguments(
     ResendBody, required=False, example={"account": "acme", "email": "alice@acme.example"}
 )
-@blueprint.response(200, rest.Message, example={"message": "If there is such a user, ..."})
+@blueprint.response(200, Message, example={"message": "If there is such a user, ..."})
 @blueprint.fails(400, 401, 403, 429)
 @public
 @of_any_account
@@ -233,7 +235,7 @@ def verify_email_by_api(body: dict[str, Any]) -> dict[str, Any]:
 @links.response(200, Verified, example=VERIFIED)
 @links.alt_response(
     200,
-    schema=rest.TEXT,
+    schema=TEXT,
     content_type="text/html",
     example=PAGE_EXAMPLE,
     description="To a browser, a page.",

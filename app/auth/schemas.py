@@ -6,8 +6,11 @@ from typing import Any
 
 import marshmallow as ma
 
-from app import config, rest
+from app import config
 from app.accounts.schemas import USER, AccountView, UserView
+from app.rest import fields
+from app.rest.paging import page_schema
+from app.rest.schemas import Schema
 
 PAIR = {
     "token": "eyJhbGciOi...",
@@ -31,15 +34,15 @@ VERIFIED = {
 }
 
 
-class Registration(rest.Schema):
+class Registration(Schema):
     """A new account and its first user. `account` and `name` are other names for slug and name."""
 
-    account_name = rest.Text(longest=200)
-    account_slug = rest.Text(longest=200)
-    account = rest.Text(longest=200, metadata={"description": "The slug of the new account."})
-    name = rest.Text(longest=200, metadata={"description": "The display name of the account."})
-    email = rest.Text(longest=320, required=True)
-    password = rest.Text(longest=20_000, required=True)
+    account_name = fields.Text(longest=200)
+    account_slug = fields.Text(longest=200)
+    account = fields.Text(longest=200, metadata={"description": "The slug of the new account."})
+    name = fields.Text(longest=200, metadata={"description": "The display name of the account."})
+    email = fields.Text(longest=320, required=True)
+    password = fields.Text(longest=20_000, required=True)
 
     @ma.validates_schema
     def names_the_account(self, data: dict[str, Any], **options: Any) -> None:
@@ -50,7 +53,7 @@ class Registration(rest.Schema):
             raise ma.ValidationError("Missing data for required field.", "account_name")
 
 
-class Registered(rest.Schema):
+class Registered(Schema):
     """The new account and user; no tokens until the address is verified."""
 
     message = ma.fields.String(required=True)
@@ -58,15 +61,15 @@ class Registered(rest.Schema):
     user = ma.fields.Nested(UserView, required=True)
 
 
-class Credentials(rest.Schema):
+class Credentials(Schema):
     """Who signs in. The account may be left out where the host name carries its slug."""
 
-    account = rest.Text(longest=200, metadata={"description": "Slug, code or id."})
-    email = rest.Text(longest=320, required=True)
-    password = rest.Text(longest=20_000, required=True)
+    account = fields.Text(longest=200, metadata={"description": "Slug, code or id."})
+    email = fields.Text(longest=320, required=True)
+    password = fields.Text(longest=20_000, required=True)
 
 
-class TokenPair(rest.Schema):
+class TokenPair(Schema):
     """An access token (under both of its names) and a refresh token."""
 
     token = ma.fields.String(required=True)
@@ -83,16 +86,16 @@ class SignedIn(TokenPair):
     user = ma.fields.Nested(UserView, required=True)
 
 
-class RefreshBody(rest.Schema):
+class RefreshBody(Schema):
     """A refresh token; the cookie serves where it is absent."""
 
-    refresh_token = rest.Text(longest=100_000)
+    refresh_token = fields.Text(longest=100_000)
 
 
-class TokenBody(rest.Schema):
+class TokenBody(Schema):
     """The token of a mailed link."""
 
-    token = rest.Text(longest=500, required=True)
+    token = fields.Text(longest=500, required=True)
 
 
 class Me(UserView):
@@ -104,20 +107,20 @@ class Me(UserView):
     is_superadmin = ma.fields.Boolean(required=True)
 
 
-class EmailBody(rest.Schema):
+class EmailBody(Schema):
     """Whose address to verify; the caller's own where it is absent."""
 
-    email = rest.Text(longest=320)
+    email = fields.Text(longest=320)
 
 
-class ResendBody(rest.Schema):
+class ResendBody(Schema):
     """An address and the account it belongs to; without an address, the signed-in caller's."""
 
-    email = rest.Text(longest=320)
-    account = rest.Text(longest=200)
+    email = fields.Text(longest=320)
+    account = fields.Text(longest=200)
 
 
-class VerifiedUser(rest.Schema):
+class VerifiedUser(Schema):
     """The user whose address is proved."""
 
     id = ma.fields.String(required=True)
@@ -125,59 +128,59 @@ class VerifiedUser(rest.Schema):
     email_verified = ma.fields.Boolean(required=True)
 
 
-class Verified(rest.Schema):
+class Verified(Schema):
     """That an address is proved."""
 
     message = ma.fields.String(required=True)
     user = ma.fields.Nested(VerifiedUser, required=True)
 
 
-class OwnProfile(rest.Schema):
+class OwnProfile(Schema):
     """What callers may change of themselves; a new address counts once it is verified."""
 
-    name = rest.Text(longest=200, allow_none=True)
-    email = rest.Text(longest=320)
+    name = fields.Text(longest=200, allow_none=True)
+    email = fields.Text(longest=320)
 
 
-class PasswordChange(rest.Schema):
+class PasswordChange(Schema):
     """The present password and the new one."""
 
-    current_password = rest.Text(longest=20_000, required=True)
-    new_password = rest.Text(longest=20_000, required=True)
+    current_password = fields.Text(longest=20_000, required=True)
+    new_password = fields.Text(longest=20_000, required=True)
 
 
-class ForgotBody(rest.Schema):
+class ForgotBody(Schema):
     """Whose password is forgotten. The account may be left out where the host name carries it."""
 
-    email = rest.Text(longest=320, required=True)
-    account = rest.Text(longest=200)
+    email = fields.Text(longest=320, required=True)
+    account = fields.Text(longest=200)
 
 
-class ResetBody(rest.Schema):
+class ResetBody(Schema):
     """The token of the mailed link, and the new password."""
 
-    token = rest.Text(longest=500, required=True)
-    new_password = rest.Text(longest=20_000, required=True)
+    token = fields.Text(longest=500, required=True)
+    new_password = fields.Text(longest=20_000, required=True)
 
 
-class ResetToken(rest.Schema):
+class ResetToken(Schema):
     """Whether a token is good, and until when."""
 
     valid = ma.fields.Boolean(required=True)
-    expires_at = rest.Timestamp(required=True, allow_none=True)
+    expires_at = fields.Timestamp(required=True, allow_none=True)
 
 
-class SessionView(rest.Schema):
+class SessionView(Schema):
     """A sign-in: where it was made, and when it was last used."""
 
     id = ma.fields.String(required=True)
     kind = ma.fields.String(required=True, metadata={"description": "api or console"})
     ip_address = ma.fields.String(required=True, allow_none=True)
     user_agent = ma.fields.String(required=True, allow_none=True)
-    created_at = rest.Timestamp(required=True)
-    last_used_at = rest.Timestamp(required=True)
-    expires_at = rest.Timestamp(required=True)
+    created_at = fields.Timestamp(required=True)
+    last_used_at = fields.Timestamp(required=True)
+    expires_at = fields.Timestamp(required=True)
 
 
-class SessionPage(rest.page_schema(SessionView)):  # type: ignore[misc]
+class SessionPage(page_schema(SessionView)):  # type: ignore[misc]
     """A page of sessions."""

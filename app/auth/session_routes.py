@@ -6,17 +6,16 @@ from typing import Any
 
 from flask import Response
 
-from app import rest
 from app.accounts.schemas import PAGE
 from app.auth import sessions
 from app.auth.guard import principal
 from app.auth.routes import blueprint
 from app.auth.schemas import SESSION, SessionPage
-from app.rest import page_of
+from app.rest.paging import PageArgs, page_of
 
 
 @blueprint.route("/sessions", methods=["GET"])
-@blueprint.arguments(rest.PageArgs, location="query")
+@blueprint.arguments(PageArgs, location="query")
 @blueprint.response(200, SessionPage, example=page_of([SESSION], 1, PAGE))
 def list_sessions(args: dict[str, Any]) -> dict[str, Any]:
     """List the caller's sign-ins that are still alive, the last used first."""

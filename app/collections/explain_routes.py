@@ -6,28 +6,30 @@ from typing import Any
 
 import marshmallow as ma
 
-from app import rest, rules, stamps
+from app import rules, stamps
 from app.collections import access, definition, trials
 from app.collections import service as collections
 from app.collections.routes import blueprint
 from app.collections.rule_schemas import OWNER, Asker, operation_field
 from app.records import explain
-from app.rest import superadmin
+from app.rest import fields
+from app.rest.marks import superadmin
+from app.rest.schemas import Schema
 
 OF_THE_SIGNED_IN = ("email", "role", "groups", "is_superadmin")
 NOT_SIGNED_IN = "Only who has signed in has this: give an id, too."
 
 
-class WhatToExplain(rest.Schema):
+class WhatToExplain(Schema):
     """An operation, who asks (a user or a made-up caller), and with which record.
 
     Of a made-up caller without an id nothing may be said but the account that is acted in.
     """
 
     operation = operation_field(required=True)
-    user_id = rest.Text()
+    user_id = fields.Text()
     auth = ma.fields.Nested(Asker, allow_none=True)
-    record_id = rest.Text()
+    record_id = fields.Text()
     data = ma.fields.Dict(
         keys=ma.fields.String(),
         metadata={"description": "The body that would be sent, for create and update (a patch)."},
@@ -56,7 +58,7 @@ class WhatToExplain(rest.Schema):
             raise ma.ValidationError("Give record_id or the data of a new record.", "data")
 
 
-class Clause(rest.Schema):
+class Clause(Schema):
     """The part of a rule that decided."""
 
     text = ma.fields.String(required=True)
@@ -65,7 +67,7 @@ class Clause(rest.Schema):
     values = ma.fields.Dict(required=True, metadata={"description": "What it looked at."})
 
 
-class Explanation(rest.Schema):
+class Explanation(Schema):
     """Whether the rule lets this through, and what decides it."""
 
     collection = ma.fields.String(required=True)

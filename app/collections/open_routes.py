@@ -11,9 +11,11 @@ from app.accounts.schemas import PAGE
 from app.auth.guard import principal
 from app.collections import service as collections
 from app.collections.schemas import COLLECTION
-from app.rest import page_of
+from app.rest.blueprint import Blueprint
+from app.rest.paging import PageArgs, page_of, page_schema
+from app.rest.schemas import Schema
 
-blueprint = rest.Blueprint(
+blueprint = Blueprint(
     "Own collections",
     __name__,
     url_prefix=f"{rest.PREFIX}/account/collections",
@@ -23,7 +25,7 @@ blueprint = rest.Blueprint(
 OPEN_COLLECTION = {key: COLLECTION[key] for key in ("id", "name", "schema", "fields")}
 
 
-class OpenCollectionView(rest.Schema):
+class OpenCollectionView(Schema):
     """A collection that is open to the caller, with the fields that the caller may read."""
 
     id = ma.fields.String(required=True)
@@ -32,12 +34,12 @@ class OpenCollectionView(rest.Schema):
     fields_ = ma.fields.List(ma.fields.Dict(), attribute="fields", data_key="fields", required=True)
 
 
-class OpenCollectionPage(rest.page_schema(OpenCollectionView)):  # type: ignore[misc]
+class OpenCollectionPage(page_schema(OpenCollectionView)):  # type: ignore[misc]
     """A page of collections that are open to the caller."""
 
 
 @blueprint.route("", methods=["GET"])
-@blueprint.arguments(rest.PageArgs, location="query")
+@blueprint.arguments(PageArgs, location="query")
 @blueprint.response(200, OpenCollectionPage, example=page_of([OPEN_COLLECTION], 1, PAGE))
 def list_open_collections(args: dict[str, Any]) -> dict[str, Any]:
     """List the collections of which the rules open some operation to the caller.

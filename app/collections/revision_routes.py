@@ -8,9 +8,11 @@ import marshmallow as ma
 
 from app import rest
 from app.collections import revisions
-from app.rest import superadmin
+from app.rest.blueprint import Blueprint
+from app.rest.marks import superadmin
+from app.rest.schemas import Schema
 
-blueprint = rest.Blueprint(
+blueprint = Blueprint(
     "Migrations",
     __name__,
     url_prefix=f"{rest.PREFIX}/migrations",
@@ -30,7 +32,7 @@ REVISION = {
 }
 
 
-class RevisionView(rest.Schema):
+class RevisionView(Schema):
     """A revision of the schema: of the core, or of a collection's table (dynamic)."""
 
     revision = ma.fields.String(required=True)
@@ -43,7 +45,7 @@ class RevisionView(rest.Schema):
     created_at = ma.fields.String(allow_none=True, required=True)
 
 
-class Revisions(rest.Schema):
+class Revisions(Schema):
     """All revisions, newest first."""
 
     revisions = ma.fields.List(ma.fields.Nested(RevisionView), required=True)
@@ -51,7 +53,7 @@ class Revisions(rest.Schema):
     current_revision = ma.fields.String(allow_none=True, required=True)
 
 
-class CurrentRevision(rest.Schema):
+class CurrentRevision(Schema):
     """The revision that the schema is at."""
 
     revision = ma.fields.String(allow_none=True, required=True)

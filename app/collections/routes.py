@@ -26,9 +26,11 @@ from app.collections.schemas import (
     PlannedCollection,
     ReplacedCollection,
 )
-from app.rest import page_of, superadmin
+from app.rest.blueprint import Blueprint
+from app.rest.marks import superadmin
+from app.rest.paging import page_of
 
-blueprint = rest.Blueprint(
+blueprint = Blueprint(
     "Collections",
     __name__,
     url_prefix=f"{rest.PREFIX}/collections",

@@ -6,8 +6,10 @@ from typing import Any
 
 import marshmallow as ma
 
-from app import rest, rules
+from app import rules
 from app.collections.definition import OPERATIONS
+from app.rest import fields
+from app.rest.schemas import Schema
 
 RULES = {
     "list_rule": "true",
@@ -32,7 +34,7 @@ OWNER = "@owns_record() || @has_role(admin)"
 def expression_field(**options: Any) -> Any:
     """A rule, or the expression of a computed field."""
     # How long it may be the rule language says itself, as a 400 with a position.
-    return rest.Text(longest=2**30, allow_none=True, **options)
+    return fields.Text(longest=2**30, allow_none=True, **options)
 
 
 def operation_field(**options: Any) -> Any:
@@ -40,7 +42,7 @@ def operation_field(**options: Any) -> Any:
     return ma.fields.String(validate=ma.validate.OneOf(OPERATIONS), **options)
 
 
-class RulePart(rest.Schema):
+class RulePart(Schema):
     """The rule and the fields of one operation."""
 
     rule = expression_field()
@@ -51,7 +53,7 @@ class RulePart(rest.Schema):
     )
 
 
-class RulesOfNew(rest.Schema):
+class RulesOfNew(Schema):
     """Rules that a new collection may bring along."""
 
     list_rule = expression_field()
@@ -80,15 +82,15 @@ class Rules(RulesBody):
     collection = ma.fields.String()
 
 
-class Asker(rest.Schema):
+class Asker(Schema):
     """A made-up caller; without an id nobody has signed in."""
 
-    id = rest.Text(allow_none=True)
-    email = rest.Text(allow_none=True)
-    role = rest.Text(allow_none=True)
-    account_id = rest.Text(allow_none=True)
-    groups = ma.fields.List(rest.Text())
-    is_superadmin = rest.Flag()
+    id = fields.Text(allow_none=True)
+    email = fields.Text(allow_none=True)
+    role = fields.Text(allow_none=True)
+    account_id = fields.Text(allow_none=True)
+    groups = ma.fields.List(fields.Text())
+    is_superadmin = fields.Flag()
 
     @ma.post_load
     def as_asker(self, data: dict[str, Any], **options: Any) -> rules.Asker:

@@ -6,11 +6,13 @@ from typing import Any
 
 import marshmallow as ma
 
-from app import rest
 from app.collections import masking
 from app.collections.fields import RETURN_TYPES, TYPES
 from app.collections.rule_schemas import RulesOfNew, expression_field
 from app.collections.schema import LONGEST_SCHEMA
+from app.rest import fields
+from app.rest.paging import PageArgs, page_schema
+from app.rest.schemas import Problem, Schema
 
 SCHEMA = [
     {"name": "title", "type": "text", "required": True, "options": {"max_length": 200}},
@@ -31,14 +33,14 @@ COLLECTION = {
 }
 
 
-class FieldDefinition(rest.Schema):
+class FieldDefinition(Schema):
     """A field of a collection."""
 
-    name = rest.Text(longest=200, required=True)
-    type = rest.Text(required=True, metadata={"description": f"One of: {', '.join(TYPES)}."})
-    required = rest.Flag()
+    name = fields.Text(longest=200, required=True)
+    type = fields.Text(required=True, metadata={"description": f"One of: {', '.join(TYPES)}."})
+    required = fields.Flag()
     default = ma.fields.Raw(allow_none=True)
-    unique = rest.Flag(metadata={"description": "Unique within each account."})
+    unique = fields.Flag(metadata={"description": "Unique within each account."})
     options = ma.fields.Dict(
         keys=ma.fields.String(),
         metadata={
@@ -46,16 +48,16 @@ class FieldDefinition(rest.Schema):
             " integer; any but json: index."
         },
     )
-    collection = rest.Text(
+    collection = fields.Text(
         allow_none=True, metadata={"description": "The collection a reference points into."}
     )
-    on_delete = rest.Text(
+    on_delete = fields.Text(
         allow_none=True, metadata={"description": "restrict, cascade or set_null, for references."}
     )
-    pii = rest.Flag(
+    pii = fields.Flag(
         metadata={"description": "Personal data: masked but for superadmins and `pii_access`."}
     )
-    mask_type = rest.Text(
+    mask_type = fields.Text(
         allow_none=True,
         metadata={
             "description": f"With pii, one of: {', '.join(masking.MASKS)}; full if absent. custom"
@@ -65,7 +67,7 @@ class FieldDefinition(rest.Schema):
     expression = expression_field(
         metadata={"description": "Of a computed field: an expression over the stored fields."}
     )
-    return_type = rest.Text(
+    return_type = fields.Text(
         allow_none=True,
         metadata={"description": f"Of a computed field: {', '.join(RETURN_TYPES)}."},
     )
@@ -74,7 +76,7 @@ class FieldDefinition(rest.Schema):
 class ChangedField(FieldDefinition):
     """What changes of a field, or a new one."""
 
-    type = rest.Text(metadata={"description": "Needed for a new field; cannot change."})
+    type = fields.Text(metadata={"description": "Needed for a new field; cannot change."})
 
 
 def schema_field(
@@ -91,10 +93,10 @@ def _schema_as_fields(field: type[FieldDefinition] = FieldDefinition) -> Any:
 
 
 def _present_name() -> Any:
-    return rest.Text(longest=200, metadata={"description": "The present name; it cannot change."})
+    return fields.Text(longest=200, metadata={"description": "The present name; it cannot change."})
 
 
-class WithSchema(rest.Schema):
+class WithSchema(Schema):
     """A body with a schema, under either of its names."""
 
     needs_all = True
@@ -119,10 +121,10 @@ class WithSchema(rest.Schema):
             raise ma.ValidationError("Missing data for required field.", "schema")
 
 
-class Options(rest.Schema):
+class Options(Schema):
     """What a collection demands of its records' writers; what is absent stays, at first false."""
 
-    require_signature = rest.Flag(
+    require_signature = fields.Flag(
         metadata={"description": "Every write needs an electronic signature: 428 without."}
     )
 
@@ -130,7 +132,7 @@ class Options(rest.Schema):
 class NewCollection(WithSchema, RulesOfNew):
     """A collection to make."""
 
-    name = rest.Text(longest=200, required=True)
+    name = fields.Text(longest=200, required=True)
     options = ma.fields.Nested(Options)
 
 
@@ -159,7 +161,7 @@ class PlannedCollection(WithSchema):
     schema = schema_field(shortest=1)
 
 
-class Operation(rest.Schema):
+class Operation(Schema):
     """One thing that changes."""
 
     operation = ma.fields.String(
@@ -171,7 +173,7 @@ class Operation(rest.Schema):
     after = ma.fields.Raw(allow_none=True, metadata={"description": "The value it would have."})
 
 
-class RowProblem(rest.Problem):
+class RowProblem(Problem):
     """What keeps present records from following."""
 
     count = ma.fields.Integer(
@@ -180,7 +182,7 @@ class RowProblem(rest.Problem):
     )
 
 
-class Plan(rest.Schema):
+class Plan(Schema):
     """What an update would do."""
 
     operations = ma.fields.List(ma.fields.Nested(Operation), required=True)
@@ -188,7 +190,7 @@ class Plan(rest.Schema):
     problems = ma.fields.List(ma.fields.Nested(RowProblem), required=True)
 
 
-class CollectionView(rest.Schema):
+class CollectionView(Schema):
     """A collection."""
 
     id = ma.fields.String(required=True)
@@ -201,22 +203,22 @@ class CollectionView(rest.Schema):
         required=True, metadata={"description": "Records of all accounts."}
     )
     options = ma.fields.Nested(Options, required=True)
-    created_at = rest.Timestamp(required=True)
-    updated_at = rest.Timestamp(required=True)
+    created_at = fields.Timestamp(required=True)
+    updated_at = fields.Timestamp(required=True)
 
 
-class CollectionPage(rest.page_schema(CollectionView)):  # type: ignore[misc]
+class CollectionPage(page_schema(CollectionView)):  # type: ignore[misc]
     """A page of collections."""
 
 
-class Names(rest.Schema):
+class Names(Schema):
     """The names of all collections."""
 
     names = ma.fields.List(ma.fields.String(), required=True)
     total = ma.fields.Integer(required=True)
 
 
-class DroppedCollection(rest.Schema):
+class DroppedCollection(Schema):
     """A collection that was deleted along with another."""
 
     collection_id = ma.fields.String(required=True)
@@ -235,17 +237,17 @@ class DeletedCollection(DroppedCollection):
     )
 
 
-class DeletionArgs(rest.Schema):
+class DeletionArgs(Schema):
     """What else to delete."""
 
-    along = rest.Text(
+    along = fields.Text(
         data_key="with",
         longest=40_000,
         metadata={"description": "Comma-separated names or ids of collections that go along."},
     )
 
 
-class CollectionArgs(rest.PageArgs):
+class CollectionArgs(PageArgs):
     """Which collections to list."""
 
-    search = rest.Text(longest=100, metadata={"description": "A part of the name."})
+    search = fields.Text(longest=100, metadata={"description": "A part of the name."})

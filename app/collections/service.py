@@ -18,7 +18,7 @@ from app.collections.fields import TYPES
 from app.collections.models import Collection
 from app.errors import Conflict, InvalidValues, Malformed, NotFound, Unavailable, problem
 from app.ids import new_id
-from app.rest import UuidPath
+from app.rest.paths import UuidPath
 
 View = TypeVar("View", bound=Callable[..., Any])
 TRIES = 20

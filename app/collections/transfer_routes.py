@@ -11,9 +11,12 @@ from app.auth.guard import principal
 from app.collections import transfer
 from app.collections.rule_schemas import RULES, RulesOfNew
 from app.collections.schemas import OPTIONS, SCHEMA, Options, schema_field
-from app.rest import superadmin
+from app.rest import fields
+from app.rest.blueprint import Blueprint
+from app.rest.marks import superadmin
+from app.rest.schemas import Schema
 
-blueprint = rest.Blueprint(
+blueprint = Blueprint(
     "Collection transfer",
     __name__,
     url_prefix=f"{rest.PREFIX}/collections",
@@ -29,30 +32,30 @@ EXPORT = {
 }
 
 
-class ExportArgs(rest.Schema):
+class ExportArgs(Schema):
     """Which collections to export."""
 
-    collection_ids = rest.Text(
+    collection_ids = fields.Text(
         longest=40_000,
         metadata={"description": "Comma-separated ids or names; absent means all collections."},
     )
 
 
-class ExportedCollection(rest.Schema):
+class ExportedCollection(Schema):
     """A collection's definition."""
 
-    name = rest.Text(longest=200, required=True)
+    name = fields.Text(longest=200, required=True)
     schema = schema_field(required=True)
     rules = ma.fields.Nested(RulesOfNew, load_default=dict)
     options = ma.fields.Nested(Options)
 
 
-class Definitions(rest.Schema):
+class Definitions(Schema):
     """Definitions of collections."""
 
-    version = rest.Text(longest=20)
-    exported_at = rest.Text(longest=100)
-    exported_by = rest.Text(longest=320, allow_none=True)
+    version = fields.Text(longest=20)
+    exported_at = fields.Text(longest=100)
+    exported_by = fields.Text(longest=320, allow_none=True)
     collections = ma.fields.List(
         ma.fields.Nested(ExportedCollection),
         required=True,
@@ -60,16 +63,16 @@ class Definitions(rest.Schema):
     )
 
 
-class DefinitionsView(rest.Schema):
+class DefinitionsView(Schema):
     """Definitions of collections, as an import takes them."""
 
     version = ma.fields.String(required=True)
-    exported_at = rest.Timestamp(required=True)
+    exported_at = fields.Timestamp(required=True)
     exported_by = ma.fields.String(required=True, allow_none=True)
     collections = ma.fields.List(ma.fields.Dict(), required=True)
 
 
-class ImportBody(rest.Schema):
+class ImportBody(Schema):
     """What to import, and what to do about collections that exist."""
 
     data = ma.fields.Nested(Definitions, required=True)
@@ -80,7 +83,7 @@ class ImportBody(rest.Schema):
     )
 
 
-class ImportedCollection(rest.Schema):
+class ImportedCollection(Schema):
     """What became of one collection."""
 
     name = ma.fields.String(required=True)
@@ -90,7 +93,7 @@ class ImportedCollection(rest.Schema):
     message = ma.fields.String(required=True)
 
 
-class ImportReport(rest.Schema):
+class ImportReport(Schema):
     """What an import did."""
 
     success = ma.fields.Boolean(required=True)

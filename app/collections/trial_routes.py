@@ -11,9 +11,12 @@ from app.collections import population, trials
 from app.collections import service as collections
 from app.collections.routes import blueprint as collections_blueprint
 from app.collections.rule_schemas import OWNER, Asker, RulesBody, expression_field, operation_field
-from app.rest import superadmin
+from app.rest import fields
+from app.rest.blueprint import Blueprint
+from app.rest.marks import superadmin
+from app.rest.schemas import Schema
 
-blueprint = rest.Blueprint(
+blueprint = Blueprint(
     "Rules",
     __name__,
     url_prefix=f"{rest.PREFIX}/rules",
@@ -21,21 +24,21 @@ blueprint = rest.Blueprint(
 )
 
 
-class Situation(rest.Schema):
+class Situation(Schema):
     """A record, and who asks."""
 
     record = ma.fields.Dict(keys=ma.fields.String())
     auth = ma.fields.Nested(Asker, allow_none=True)
 
 
-class RuleToValidate(rest.Schema):
+class RuleToValidate(Schema):
     """A rule, and the names that it may use."""
 
     rule = expression_field(required=True)
     operation = operation_field(metadata={"description": "All operations have the same language."})
-    collection = rest.Text(metadata={"description": "Check against this collection's fields."})
+    collection = fields.Text(metadata={"description": "Check against this collection's fields."})
     collection_fields = ma.fields.List(
-        rest.Text(),
+        fields.Text(),
         data_key="collectionFields",
         metadata={"description": "Without a collection: names of fields, of any type."},
     )
@@ -48,7 +51,7 @@ class RuleToTest(Situation):
     context = ma.fields.Nested(Situation)
 
 
-class Validity(rest.Schema):
+class Validity(Schema):
     """Whether a text is a rule, and why not."""
 
     valid = ma.fields.Boolean(required=True)
@@ -60,7 +63,7 @@ class Validity(rest.Schema):
     )
 
 
-class RuleTestResult(rest.Schema):
+class RuleTestResult(Schema):
     """Whether the rule lets the caller at the record."""
 
     result = ma.fields.Boolean(required=True)
@@ -70,23 +73,23 @@ class ProposedRules(RulesBody):
     """Rules as they might be; what is absent stays as it is."""
 
 
-class RulesToCompare(rest.Schema):
+class RulesToCompare(Schema):
     """Rules as they might be."""
 
     rules = ma.fields.Nested(ProposedRules, required=True)
-    account_id = rest.Text(
+    account_id = fields.Text(
         metadata={"description": "Look at this account's users and records only."}
     )
 
 
-class Records(rest.Schema):
+class Records(Schema):
     """How many records, and the newest of them."""
 
     count = ma.fields.Integer(required=True)
     sample = ma.fields.List(ma.fields.String(), required=True)
 
 
-class Difference(rest.Schema):
+class Difference(Schema):
     """What changes for the users of a role."""
 
     role = ma.fields.String(required=True)
@@ -95,7 +98,7 @@ class Difference(rest.Schema):
     lost = ma.fields.Nested(Records, required=True)
 
 
-class Differences(rest.Schema):
+class Differences(Schema):
     """What changes for each role, and for callers who have not signed in."""
 
     items = ma.fields.List(ma.fields.Nested(Difference), required=True)

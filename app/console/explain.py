@@ -20,7 +20,8 @@ from app.console.forms import Form, Page
 from app.errors import AppError, InvalidValues, Malformed, NotFound, problem
 from app.records import explain as decisions
 from app.records.explain import WRITING, Question
-from app.rest import UuidPath, public
+from app.rest.marks import public
+from app.rest.paths import UuidPath
 
 EXPLAIN = f"{ONE_COLLECTION}/explain"
 USER, NOBODY = "user", "nobody"

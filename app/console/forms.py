@@ -10,7 +10,7 @@ from flask import flash, redirect, render_template, request, url_for
 from werkzeug.wrappers import Response as BaseResponse
 
 from app.errors import AppError, InvalidValues, problem
-from app.rest import Schema
+from app.rest.schemas import Schema
 
 Page = tuple[str, int]
 # Refusals that a form can tell of; whatever else goes wrong has a page of its own.

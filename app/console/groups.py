@@ -12,7 +12,7 @@ from app.console.blueprint import of_account
 from app.console.forms import Form, Page, told
 from app.console.places import Place
 from app.errors import AppError, InvalidValues, problem
-from app.rest import public
+from app.rest.marks import public
 
 MOST_OFFERED = 100
 ONE_GROUP = "/groups/<uuid:group_id>"

@@ -22,7 +22,7 @@ from app.auth.principal import Principal
 from app.console import unsent
 from app.console.forms import Form
 from app.errors import Forbidden, Unauthorized, Unavailable
-from app.rest import of_any_account
+from app.rest.marks import of_any_account
 from app.sso import service as providers
 
 RERUNS = 10

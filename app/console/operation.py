@@ -13,7 +13,7 @@ from app.console import guard, lists
 from app.console.blueprint import blueprint
 from app.console.lists import SIZE
 from app.errors import NotFound
-from app.rest import public
+from app.rest.marks import public
 
 LINK = re.compile(r"https?://[^\s<>\"]+")
 DATABASES = {"sqlite": "SQLite", "postgresql": "PostgreSQL"}

@@ -12,7 +12,7 @@ from app.console import forms, guard, lists
 from app.console.blueprint import blueprint
 from app.console.forms import LONGEST_PASSWORD, Form, Page, told
 from app.errors import AppError
-from app.rest import public
+from app.rest.marks import public
 
 
 @blueprint.get("/console/profile")

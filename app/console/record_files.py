@@ -20,7 +20,7 @@ from app.console.records import COLLECTION, tell
 from app.errors import AppError, BadRequest, Malformed, Unavailable
 from app.records import formats, imports, transfer
 from app.records.views import Shown
-from app.rest import public
+from app.rest.marks import public
 
 IMPORT = f"{COLLECTION}/import"
 ENDINGS = {".csv": "csv", ".json": "json", ".jsonl": "jsonl", ".ndjson": "jsonl"}

@@ -26,7 +26,8 @@ from app.console.places import Shelf
 from app.console.record_filter import FilterForm
 from app.errors import AppError
 from app.records import service
-from app.rest import UuidPath, public
+from app.rest.marks import public
+from app.rest.paths import UuidPath
 
 HOME = "/console/records"
 ACCOUNT = f"{HOME}/<uuid:account_id>"

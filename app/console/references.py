@@ -12,7 +12,7 @@ from app.collections.definition import Definition
 from app.console.record_filter import literally, quoted
 from app.errors import Forbidden, InvalidValues
 from app.records import service as records
-from app.rest import UuidPath
+from app.rest.paths import UuidPath
 
 MOST_FOUND = 10
 MOST_SEARCHED = 5

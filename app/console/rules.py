@@ -20,7 +20,7 @@ from app.console.excerpts import excerpt
 from app.console.forms import Page, told
 from app.console.rules_form import RulesForm, tell_list, tell_rule
 from app.errors import AppError, Conflict, InvalidValues
-from app.rest import public
+from app.rest.marks import public
 
 RULES = f"{ONE_COLLECTION}/rules"
 

@@ -17,7 +17,7 @@ from app.console.forms import told
 from app.console.lists import Listing
 from app.database_clock import database_now
 from app.jobs import TABLE
-from app.rest import public
+from app.rest.marks import public
 from app.webhooks.models import DELIVERIES
 
 JOBS = "/console/jobs"

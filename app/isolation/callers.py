@@ -8,13 +8,14 @@ from typing import Any
 from flask import Flask
 from werkzeug.test import TestResponse
 
-from app import config, rest
+from app import config
 from app.accounts.models import ADMIN
 from app.auth import sessions, tokens
 from app.auth.sessions import Origin
 from app.console import guard
 from app.isolation.calls import Call
 from app.isolation.tenants import Tenant
+from app.rest.marks import Access, access_of
 
 
 @dataclass
@@ -73,9 +74,9 @@ def is_public(app: Flask, endpoint: str) -> bool:
     view = app.view_functions[endpoint]
     if view.__module__.startswith("app.console"):
         return bool(getattr(view, "open_to_all", False))
-    return rest.access_of(view) is rest.Access.PUBLIC
+    return access_of(view) is Access.PUBLIC
 
 
 def is_open(app: Flask, endpoint: str) -> bool:
     """Whether who is not signed in may name any account at a view."""
-    return rest.access_of(app.view_functions[endpoint]) is rest.Access.ANONYMOUS
+    return access_of(app.view_functions[endpoint]) is Access.ANONYMOUS

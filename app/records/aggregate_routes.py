@@ -10,11 +10,16 @@ from flask import Response, request
 from app import rest
 from app.auth.guard import optimistic, principal
 from app.records import aggregate
-from app.rest import Access, allow, respond
+from app.rest import fields
+from app.rest.answers import respond
+from app.rest.blueprint import Blueprint
+from app.rest.marks import Access, allow
+from app.rest.paging import LARGEST_SKIP
+from app.rest.schemas import Schema
 
 MOST_RESULTS = 1000
 
-blueprint = rest.Blueprint(
+blueprint = Blueprint(
     "Aggregates",
     __name__,
     url_prefix=f"{rest.PREFIX}/records",
@@ -22,7 +27,7 @@ blueprint = rest.Blueprint(
 )
 
 
-class AggregateArgs(rest.Schema):
+class AggregateArgs(Schema):
     """What to compute. Every other parameter is `<field>=<value>`, repeated for OR."""
 
     class Meta:
@@ -30,7 +35,7 @@ class AggregateArgs(rest.Schema):
 
         unknown = ma.EXCLUDE
 
-    functions = rest.Text(
+    functions = fields.Text(
         longest=8000,
         metadata={
             "description": "Comma-separated: `count()`, `count(f)` of values that are not null,"
@@ -38,21 +43,23 @@ class AggregateArgs(rest.Schema):
             "example": "count(),sum(price)",
         },
     )
-    group_by = rest.Text(metadata={"description": "Comma-separated fields; null is a group, too."})
-    filter = rest.Text(
+    group_by = fields.Text(
+        metadata={"description": "Comma-separated fields; null is a group, too."}
+    )
+    filter = fields.Text(
         longest=2**30, metadata={"description": "Which records; as in the list of records."}
     )
-    having = rest.Text(
+    having = fields.Text(
         longest=2**30,
         metadata={
             "description": "Which groups: an expression of the rule language over the names of the"
             " results, such as `count > 5 && sum_price < 100`; `sum(price)` is `sum_price`."
         },
     )
-    skip = rest.Whole(
-        0, rest.LARGEST_SKIP, load_default=0, metadata={"description": "Groups to pass over."}
+    skip = fields.Whole(
+        0, LARGEST_SKIP, load_default=0, metadata={"description": "Groups to pass over."}
     )
-    limit = rest.Whole(
+    limit = fields.Whole(
         1,
         MOST_RESULTS,
         load_default=MOST_RESULTS,
@@ -60,7 +67,7 @@ class AggregateArgs(rest.Schema):
     )
 
 
-class Aggregates(rest.Schema):
+class Aggregates(Schema):
     """The groups in the order of the fields they are grouped by, and how many there are in all."""
 
     results = ma.fields.List(

@@ -13,9 +13,13 @@ from app.auth.guard import optimistic, principal
 from app.errors import BadRequest
 from app.records import batch
 from app.records.routes import EXAMPLE, Record
-from app.rest import Access, allow, respond
+from app.rest import fields
+from app.rest.answers import respond
+from app.rest.blueprint import Blueprint
+from app.rest.marks import Access, allow
+from app.rest.schemas import Schema
 
-blueprint = rest.Blueprint(
+blueprint = Blueprint(
     "Record batches",
     __name__,
     url_prefix=f"{rest.PREFIX}/records",
@@ -29,7 +33,7 @@ def _check_length(items: Sequence[Any]) -> None:
         raise ma.ValidationError(f"Must have 1 to {most} entries.")
 
 
-class NewRecords(rest.Schema):
+class NewRecords(Schema):
     """Records to be made."""
 
     records = ma.fields.List(
@@ -40,14 +44,14 @@ class NewRecords(rest.Schema):
     )
 
 
-class ChangeOfRecord(rest.Schema):
+class ChangeOfRecord(Schema):
     """A record, and what of it is to change."""
 
-    id = rest.Text(required=True)
+    id = fields.Text(required=True)
     data = ma.fields.Dict(required=True)
 
 
-class ChangedRecords(rest.Schema):
+class ChangedRecords(Schema):
     """Records to be changed."""
 
     records = ma.fields.List(
@@ -55,13 +59,13 @@ class ChangedRecords(rest.Schema):
     )
 
 
-class ChosenRecords(rest.Schema):
+class ChosenRecords(Schema):
     """Records to be deleted."""
 
-    ids = ma.fields.List(rest.Text(), required=True, validate=_check_length)
+    ids = ma.fields.List(fields.Text(), required=True, validate=_check_length)
 
 
-class BatchArgs(rest.Schema):
+class BatchArgs(Schema):
     """Whether records that are there already are updated."""
 
     mode = ma.fields.String(
@@ -69,7 +73,7 @@ class BatchArgs(rest.Schema):
         validate=ma.validate.OneOf(["create", "upsert"]),
         metadata={"description": "`upsert` updates the records that are there already."},
     )
-    on = rest.Text(metadata={"description": "With `upsert`: the unique field that tells which."})
+    on = fields.Text(metadata={"description": "With `upsert`: the unique field that tells which."})
 
     @ma.validates_schema
     def check(self, args: dict[str, Any], **options: Any) -> None:
@@ -78,7 +82,7 @@ class BatchArgs(rest.Schema):
             raise ma.ValidationError("Goes with mode=upsert, and it with this.", "on")
 
 
-class CreatedRecords(rest.Schema):
+class CreatedRecords(Schema):
     """What was created; of an upsert also what was updated."""
 
     created = ma.fields.List(ma.fields.Nested(Record), required=True)
@@ -86,14 +90,14 @@ class CreatedRecords(rest.Schema):
     count = ma.fields.Integer(required=True)
 
 
-class UpdatedRecords(rest.Schema):
+class UpdatedRecords(Schema):
     """What was updated."""
 
     updated = ma.fields.List(ma.fields.Nested(Record), required=True)
     count = ma.fields.Integer(required=True)
 
 
-class DeletedRecords(rest.Schema):
+class DeletedRecords(Schema):
     """The ids of what was deleted."""
 
     deleted = ma.fields.List(ma.fields.String(), required=True)

@@ -8,9 +8,9 @@ from typing import Any
 
 from werkzeug.http import parse_etags, quote_etag
 
-from app import rest
 from app.collections.definition import Definition
 from app.errors import PreconditionFailed
+from app.rest.answers import dumps
 from app.rules import Node, walk
 from app.rules.nodes import Call, Now
 
@@ -19,7 +19,7 @@ SIZE = 16
 
 def of(view: Mapping[str, Any]) -> str:
     """The quoted ETag of a whole view, whichever of its fields an answer is limited to."""
-    return quote_etag(hashlib.blake2b(rest.dumps(view), digest_size=SIZE).hexdigest())
+    return quote_etag(hashlib.blake2b(dumps(view), digest_size=SIZE).hexdigest())
 
 
 def unsettled(definition: Definition) -> frozenset[str]:

@@ -12,9 +12,14 @@ from app.auth.guard import optimistic, principal
 from app.records import erasure, history
 from app.records.routes import EXAMPLE as RECORD
 from app.records.routes import IF_MATCH, Record, tagged
-from app.rest import Access, allow, page_of, respond, superadmin
+from app.rest import fields
+from app.rest.answers import respond
+from app.rest.blueprint import Blueprint
+from app.rest.marks import Access, allow, superadmin
+from app.rest.paging import PageArgs, page_of, page_schema
+from app.rest.schemas import Schema
 
-blueprint = rest.Blueprint(
+blueprint = Blueprint(
     "History",
     __name__,
     url_prefix=rest.PREFIX,
@@ -55,7 +60,7 @@ ERASED = {
 ANY_JSON = ["string", "number", "boolean", "object", "array"]
 
 
-class FieldChange(rest.Schema):
+class FieldChange(Schema):
     """What became of one field that the caller may view."""
 
     field = ma.fields.String(required=True)
@@ -65,35 +70,35 @@ class FieldChange(rest.Schema):
     erased = ma.fields.Boolean(required=True)
 
 
-class Change(rest.Schema):
+class Change(Schema):
     """What one transaction did to a record."""
 
     audit_id = ma.fields.Integer(
         required=True, metadata={"description": "Of its last audit entry; what restore takes."}
     )
     operation = ma.fields.String(required=True, metadata={"description": "CREATE, UPDATE, DELETE."})
-    occurred_at = rest.Timestamp(required=True)
+    occurred_at = fields.Timestamp(required=True)
     user_id = ma.fields.String(required=True)
     user_email = ma.fields.String(required=True, allow_none=True)
     user_name = ma.fields.String(required=True, allow_none=True)
     es_username = ma.fields.String(required=True, allow_none=True)
     es_reason = ma.fields.String(required=True, allow_none=True)
-    es_timestamp = rest.Timestamp(required=True, allow_none=True)
+    es_timestamp = fields.Timestamp(required=True, allow_none=True)
     request_id = ma.fields.String(required=True, allow_none=True)
     changes = ma.fields.List(ma.fields.Nested(FieldChange), required=True)
 
 
-class ChangePage(rest.page_schema(Change)):  # type: ignore[misc]
+class ChangePage(page_schema(Change)):  # type: ignore[misc]
     """A page of changes, the newest first."""
 
 
-class RestoreBody(rest.Schema):
+class RestoreBody(Schema):
     """Which state to go back to."""
 
-    audit_id = rest.Whole(1, 2**63 - 1, required=True)
+    audit_id = fields.Whole(1, 2**63 - 1, required=True)
 
 
-class Erasure(rest.Schema):
+class Erasure(Schema):
     """What was erased."""
 
     message = ma.fields.String(required=True)
@@ -112,7 +117,7 @@ class Erasure(rest.Schema):
     )
 
 
-class HistoryArgs(rest.PageArgs):
+class HistoryArgs(PageArgs):
     """Which of the changes."""
 
 

@@ -12,9 +12,14 @@ from app.auth.guard import optimistic, principal
 from app.records import etags, history
 from app.records import service as records
 from app.records.views import Shown
-from app.rest import Access, allow, page_of, respond
+from app.rest import fields
+from app.rest.answers import respond
+from app.rest.blueprint import Blueprint
+from app.rest.marks import Access, allow
+from app.rest.paging import PageArgs, page_of, page_schema
+from app.rest.schemas import Schema
 
-blueprint = rest.Blueprint(
+blueprint = Blueprint(
     "Records",
     __name__,
     url_prefix=f"{rest.PREFIX}/records",
@@ -33,7 +38,7 @@ EXAMPLE = {
 }
 
 
-class Record(rest.Schema):
+class Record(Schema):
     """A record: the system's fields, then those of the collection's schema."""
 
     class Meta:
@@ -43,8 +48,8 @@ class Record(rest.Schema):
 
     id = ma.fields.String()
     account_id = ma.fields.String()
-    created_at = rest.Timestamp()
-    updated_at = rest.Timestamp()
+    created_at = fields.Timestamp()
+    updated_at = fields.Timestamp()
     created_by = ma.fields.String(allow_none=True)
     updated_by = ma.fields.String(allow_none=True)
     expand = ma.fields.Dict(
@@ -52,7 +57,7 @@ class Record(rest.Schema):
     )
 
 
-class RecordBody(rest.Schema):
+class RecordBody(Schema):
     """The fields of the collection's schema."""
 
     class Meta:
@@ -61,7 +66,7 @@ class RecordBody(rest.Schema):
         unknown = ma.INCLUDE
 
 
-class RecordPage(rest.page_schema(Record)):  # type: ignore[misc]
+class RecordPage(page_schema(Record)):  # type: ignore[misc]
     """A page of records; by cursor with the cursors of the pages beside it, and no numbers."""
 
     total = ma.fields.Integer(allow_none=True)
@@ -76,29 +81,29 @@ class RecordPage(rest.page_schema(Record)):  # type: ignore[misc]
     )
 
 
-def expand_text() -> rest.Text:
+def expand_text() -> fields.Text:
     """The parameter `expand`."""
     about = (
         "Comma-separated references, dotted to follow further ones, at most three deep, such as"
         " `author,author.team`. Adds `expand` with what the caller may view of them."
     )
-    return rest.Text(metadata={"description": about})
+    return fields.Text(metadata={"description": about})
 
 
-class RecordArgs(rest.Schema):
+class RecordArgs(Schema):
     """What of one record to return."""
 
     expand = expand_text()
 
-    fields_ = rest.Text(
+    fields_ = fields.Text(
         data_key="fields",
         attribute="fields",
         metadata={"description": "Comma-separated names; `id` always stays."},
     )
-    as_of = rest.Moment(metadata={"description": "The record as it was at this moment (UTC)."})
+    as_of = fields.Moment(metadata={"description": "The record as it was at this moment (UTC)."})
 
 
-class RecordListArgs(rest.PageArgs):
+class RecordListArgs(PageArgs):
     """Paging and order. Every other parameter is `<field>=<value>`, repeated for OR."""
 
     class Meta:
@@ -109,26 +114,26 @@ class RecordListArgs(rest.PageArgs):
     default_limit = 30
 
     expand = expand_text()
-    cursor = rest.Text(
+    cursor = fields.Text(
         longest=LONGEST_CURSOR,
         metadata={
             "description": "`next_cursor` of a page, empty for the first: the page after it. A"
             " cursor belongs to its list: same account, filter and sort."
         },
     )
-    cursor_before = rest.Text(
+    cursor_before = fields.Text(
         longest=LONGEST_CURSOR,
         metadata={"description": "`prev_cursor` of a page, empty for the last: the page before."},
     )
-    sort = rest.Text(
+    sort = fields.Text(
         metadata={"description": "Fields with `-` (descending) or `+`; default `-created_at`."}
     )
-    fields_ = rest.Text(
+    fields_ = fields.Text(
         data_key="fields",
         attribute="fields",
         metadata={"description": "Comma-separated names; `id` always stays."},
     )
-    filter = rest.Text(
+    filter = fields.Text(
         longest=2**30,
         metadata={
             "description": "An expression of the rule language over fields that the caller sees,"

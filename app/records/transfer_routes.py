@@ -14,9 +14,13 @@ from app.auth.guard import optimistic, principal
 from app.errors import Malformed, UnsupportedMediaType
 from app.records import formats, transfer
 from app.records.routes import EXAMPLE, Record, RecordBody
-from app.rest import Access, allow, respond
+from app.rest import fields
+from app.rest.answers import respond
+from app.rest.blueprint import Blueprint
+from app.rest.marks import Access, allow
+from app.rest.schemas import TEXT, Schema
 
-blueprint = rest.Blueprint(
+blueprint = Blueprint(
     "Record transfer",
     __name__,
     url_prefix=f"{rest.PREFIX}/records",
@@ -34,7 +38,6 @@ LIST_OF_RECORDS = {
     "type": "array",
     "items": {"$ref": f"#/components/schemas/{RecordBody.__name__}"},
 }
-TEXT = {"type": "string"}
 FILES = {
     "application/json": {
         "schema": {
@@ -64,7 +67,7 @@ FILES = {
 }
 
 
-class ExportArgs(rest.Schema):
+class ExportArgs(Schema):
     """What to export, in which format. Every other parameter is `<field>=<value>`."""
 
     class Meta:
@@ -77,16 +80,16 @@ class ExportArgs(rest.Schema):
         validate=ma.validate.OneOf(list(formats.FORMATS)),
         metadata={"description": "csv, json or jsonl."},
     )
-    sort = rest.Text(metadata={"description": "As a list takes it; default `-created_at`."})
-    fields_ = rest.Text(
+    sort = fields.Text(metadata={"description": "As a list takes it; default `-created_at`."})
+    fields_ = fields.Text(
         data_key="fields",
         attribute="fields",
         metadata={"description": "Comma-separated names; `id` always stays."},
     )
-    filter = rest.Text(longest=2**30, metadata={"description": "As a list takes it."})
+    filter = fields.Text(longest=2**30, metadata={"description": "As a list takes it."})
 
 
-class ImportArgs(rest.Schema):
+class ImportArgs(Schema):
     """How to import."""
 
     dry_run = ma.fields.Boolean(
@@ -98,7 +101,7 @@ class ImportArgs(rest.Schema):
     )
 
 
-class RecordImport(rest.Schema):
+class RecordImport(Schema):
     """What an import did, or would do."""
 
     imported = ma.fields.Integer(required=True)
@@ -113,7 +116,7 @@ class RecordImport(rest.Schema):
     200, schema=Record(many=True), example=[EXAMPLE], description="The records."
 )
 @blueprint.alt_response(
-    200, schema=rest.TEXT, content_type="text/csv", example="id,...", description="The records."
+    200, schema=TEXT, content_type="text/csv", example="id,...", description="The records."
 )
 @blueprint.fails(400, 403)
 @optimistic

@@ -9,18 +9,21 @@ from flask import Response
 from app import rest
 from app.accounts.models import SYSTEM_ACCOUNT_ID
 from app.auth.guard import principal
-from app.rest import account_admin, page_of
+from app.rest.answers import respond
+from app.rest.blueprint import Blueprint
+from app.rest.marks import account_admin
+from app.rest.paging import PageArgs, page_of
 from app.sso import config_schemas as schemas
 from app.sso import providers, refusals, roles, service, trials
 from app.sso.models import ProviderSetting
 
-blueprint = rest.Blueprint(
+blueprint = Blueprint(
     "Provider settings",
     __name__,
     url_prefix=f"{rest.PREFIX}/admin/configuration",
     description="How people sign in by providers: of an account, or of the system for all.",
 )
-own = rest.Blueprint(
+own = Blueprint(
     "Sign-ins of the account",
     __name__,
     url_prefix=f"{rest.PREFIX}/account/sso",
@@ -93,7 +96,7 @@ def list_providers() -> dict[str, Any]:
 @account_admin
 def get_provider_schema(category: str, provider: str) -> Response:
     """Get the JSON schema of a provider's `config`; what is `writeOnly` is never shown."""
-    return rest.respond(providers.named(category, provider).schema())
+    return respond(providers.named(category, provider).schema())
 
 
 @blueprint.route("/test-connection", methods=["POST"])
@@ -144,7 +147,7 @@ def delete_provider_settings(configuration_id: str) -> Response:
 @account_admin
 def get_provider_values(configuration_id: str) -> Response:
     """Get the `config` of a provider alone; a secret is `***`, or null where it is not set."""
-    return rest.respond(service.shown(service.get(configuration_id, by=principal())))
+    return respond(service.shown(service.get(configuration_id, by=principal())))
 
 
 @blueprint.route(f"{ONE}/values", methods=["PATCH"])
@@ -155,11 +158,11 @@ def get_provider_values(configuration_id: str) -> Response:
 def update_provider_values(body: dict[str, Any], configuration_id: str) -> Response:
     """Change what of a provider's `config` is named; null takes out."""
     row = service.change(configuration_id, {"config": body}, by=principal())
-    return rest.respond(service.shown(row))
+    return respond(service.shown(row))
 
 
 @own.route("/refusals", methods=["GET"])
-@own.arguments(rest.PageArgs, location="query")
+@own.arguments(PageArgs, location="query")
 @own.response(200, schemas.RefusalPage, example=page_of([schemas.REFUSAL], 1, PAGE))
 @account_admin
 def list_refusals(args: dict[str, Any]) -> dict[str, Any]:

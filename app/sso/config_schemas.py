@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import marshmallow as ma
 
-from app import rest
 from app.accounts.schemas import ACCOUNT, USER, UserView
+from app.rest import fields
+from app.rest.paging import PageArgs, page_schema
+from app.rest.schemas import Schema
 from app.sso.models import OAUTH, SAML
 
 ROW = {
@@ -46,7 +48,7 @@ PLANNED = {
 }
 
 
-class ProviderRow(rest.Schema):
+class ProviderRow(Schema):
     """How people sign in by a provider. A secret in `config` is shown as `***`, or null."""
 
     id = ma.fields.String(required=True)
@@ -58,11 +60,11 @@ class ProviderRow(rest.Schema):
     config = ma.fields.Dict(required=True)
     enabled = ma.fields.Boolean(required=True)
     priority = ma.fields.Integer(required=True)
-    created_at = rest.Timestamp(required=True)
-    updated_at = rest.Timestamp(required=True)
+    created_at = fields.Timestamp(required=True)
+    updated_at = fields.Timestamp(required=True)
 
 
-class ProviderRowPage(rest.page_schema(ProviderRow)):  # type: ignore[misc]
+class ProviderRowPage(page_schema(ProviderRow)):  # type: ignore[misc]
     """A page of provider settings."""
 
 
@@ -71,43 +73,43 @@ PRIORITY = "Among those that a sign-in page offers, the greatest comes first."
 CONFIG = "As `/admin/configuration/schema/{category}/{provider}` describes it."
 
 
-class NewProviderRow(rest.Schema):
+class NewProviderRow(Schema):
     """New settings of a provider."""
 
     category = ma.fields.String(required=True, validate=CATEGORY)
-    provider_name = rest.Text(longest=100, required=True)
-    display_name = rest.Text(longest=100, shortest=1)
-    account_id = rest.Text(
+    provider_name = fields.Text(longest=100, required=True)
+    display_name = fields.Text(longest=100, shortest=1)
+    account_id = fields.Text(
         longest=100,
         allow_none=True,
         metadata={"description": "The account; for superadmins, the system's where it is absent."},
     )
     config = ma.fields.Dict(
-        keys=rest.Text(longest=100), required=True, metadata={"description": CONFIG}
+        keys=fields.Text(longest=100), required=True, metadata={"description": CONFIG}
     )
-    enabled = rest.Flag()
-    priority = rest.Whole(-1000, 1000, metadata={"description": PRIORITY})
+    enabled = fields.Flag()
+    priority = fields.Whole(-1000, 1000, metadata={"description": PRIORITY})
 
 
-class ChangedProviderRow(rest.Schema):
+class ChangedProviderRow(Schema):
     """What of a provider's settings to change; of `config` what is named, null takes out."""
 
-    display_name = rest.Text(longest=100, shortest=1)
-    config = ma.fields.Dict(keys=rest.Text(longest=100), metadata={"description": CONFIG})
-    enabled = rest.Flag()
-    priority = rest.Whole(-1000, 1000, metadata={"description": PRIORITY})
+    display_name = fields.Text(longest=100, shortest=1)
+    config = ma.fields.Dict(keys=fields.Text(longest=100), metadata={"description": CONFIG})
+    enabled = fields.Flag()
+    priority = fields.Whole(-1000, 1000, metadata={"description": PRIORITY})
 
 
-class ProviderRowArgs(rest.PageArgs):
+class ProviderRowArgs(PageArgs):
     """Which settings to list."""
 
-    account_id = rest.Text(
+    account_id = fields.Text(
         longest=100, metadata={"description": "For superadmins: of that account."}
     )
     category = ma.fields.String(validate=CATEGORY, metadata={"description": "Of these only."})
 
 
-class ConfigValues(rest.Schema):
+class ConfigValues(Schema):
     """A provider's settings, by name."""
 
     class Meta:
@@ -116,18 +118,18 @@ class ConfigValues(rest.Schema):
         unknown = ma.INCLUDE
 
 
-class Trial(rest.Schema):
+class Trial(Schema):
     """Settings to try. A secret left out, or `***`, is the one that is kept."""
 
     category = ma.fields.String(required=True, validate=CATEGORY)
-    provider_name = rest.Text(longest=100, required=True)
+    provider_name = fields.Text(longest=100, required=True)
     config = ma.fields.Dict(
-        keys=rest.Text(longest=100), required=True, metadata={"description": CONFIG}
+        keys=fields.Text(longest=100), required=True, metadata={"description": CONFIG}
     )
-    account_id = rest.Text(longest=100, allow_none=True)
+    account_id = fields.Text(longest=100, allow_none=True)
 
 
-class TrialStep(rest.Schema):
+class TrialStep(Schema):
     """One thing that was tried."""
 
     check = ma.fields.String(required=True)
@@ -135,7 +137,7 @@ class TrialStep(rest.Schema):
     message = ma.fields.String(required=True)
 
 
-class Tried(rest.Schema):
+class Tried(Schema):
     """What came of trying the settings."""
 
     success = ma.fields.Boolean(required=True)
@@ -143,7 +145,7 @@ class Tried(rest.Schema):
     details = ma.fields.List(ma.fields.Nested(TrialStep), required=True)
 
 
-class JsonSchema(rest.Schema):
+class JsonSchema(Schema):
     """A JSON schema (draft 2020-12) of `config`."""
 
     class Meta:
@@ -152,7 +154,7 @@ class JsonSchema(rest.Schema):
         unknown = ma.INCLUDE
 
 
-class ProviderKind(rest.Schema):
+class ProviderKind(Schema):
     """A provider that can be set up."""
 
     category = ma.fields.String(required=True)
@@ -161,14 +163,14 @@ class ProviderKind(rest.Schema):
     is_builtin = ma.fields.Boolean(required=True)
 
 
-class ProviderKinds(rest.Schema):
+class ProviderKinds(Schema):
     """The providers that can be set up."""
 
     items = ma.fields.List(ma.fields.Nested(ProviderKind), required=True)
     total = ma.fields.Integer(required=True)
 
 
-class RefusalView(rest.Schema):
+class RefusalView(Schema):
     """A sign-in that was refused, and by which check."""
 
     id = ma.fields.String(required=True)
@@ -177,32 +179,32 @@ class RefusalView(rest.Schema):
     check = ma.fields.String(required=True)
     detail = ma.fields.String(required=True)
     ip_address = ma.fields.String(required=True, allow_none=True)
-    created_at = rest.Timestamp(required=True)
+    created_at = fields.Timestamp(required=True)
 
 
-class RefusalPage(rest.page_schema(RefusalView)):  # type: ignore[misc]
+class RefusalPage(page_schema(RefusalView)):  # type: ignore[misc]
     """A page of refusals."""
 
 
-class MappedGroup(rest.Schema):
+class MappedGroup(Schema):
     """A provider's group, and the role that its members would have."""
 
-    group = rest.Text(shortest=1, longest=300, required=True)
-    role = rest.Text(shortest=1, longest=100, required=True)
+    group = fields.Text(shortest=1, longest=300, required=True)
+    role = fields.Text(shortest=1, longest=100, required=True)
 
 
-class PlanBody(rest.Schema):
+class PlanBody(Schema):
     """A mapping to try; the present one where it is absent."""
 
     sso_group_roles = ma.fields.List(
         ma.fields.Nested(MappedGroup), validate=ma.validate.Length(max=200)
     )
-    sso_allow_admin = rest.Flag(
+    sso_allow_admin = fields.Flag(
         metadata={"description": "Whether a group may give the role `admin`."}
     )
 
 
-class PlannedChange(rest.Schema):
+class PlannedChange(Schema):
     """A user whose role would change at the next sign-in."""
 
     user = ma.fields.Nested(UserView, required=True)
@@ -211,7 +213,7 @@ class PlannedChange(rest.Schema):
     becomes = ma.fields.String(required=True)
 
 
-class Planned(rest.Schema):
+class Planned(Schema):
     """Who would change."""
 
     changes = ma.fields.List(ma.fields.Nested(PlannedChange), required=True)

@@ -13,7 +13,10 @@ from werkzeug.wrappers import Response as BaseResponse
 from app import rest
 from app.auth.answers import origin
 from app.auth.guard import account_of_request
-from app.rest import of_any_account, public
+from app.rest.answers import respond
+from app.rest.blueprint import Blueprint
+from app.rest.marks import of_any_account, public
+from app.rest.schemas import TEXT
 from app.sso import codes, schemas, service, sign_in
 from app.sso.answers import (
     answer_provider,
@@ -27,13 +30,13 @@ from app.sso.answers import (
 from app.sso.models import API, BROWSER, OAUTH, SAML
 from app.sso.sign_in import Posted, Returned
 
-blueprint = rest.Blueprint(
+blueprint = Blueprint(
     "Single sign-on",
     __name__,
     url_prefix=f"{rest.PREFIX}/auth",
     description="Signing in by OAuth 2.0 and SAML 2.0.",
 )
-browsers = rest.Blueprint(
+browsers = Blueprint(
     "Single sign-on in browsers",
     __name__,
     description="Where browsers begin and end it; without the version prefix.",
@@ -74,7 +77,7 @@ def authorize_for_client(body: dict[str, Any], provider_name: str) -> Any:
     url, begun, connection = started(OAUTH, provider_name, API, args)
     state = begun.flow.client_state
     answer = {"authorization_url": url, "url": url, "state": state, "provider": provider_name}
-    return bind(rest.respond(answer), begun, connection)
+    return bind(respond(answer), begun, connection)
 
 
 @blueprint.route("/oauth/<provider_name>/callback", methods=["POST"])
@@ -139,14 +142,14 @@ def begin_saml(args: dict[str, Any]) -> Any:
         return begin(SAML, args["provider"], BROWSER, args)
     url, begun, connection = started(SAML, args["provider"], API, args)
     answer = {"url": url, "state": begun.flow.client_state}
-    return bind(rest.respond(answer), begun, connection)
+    return bind(respond(answer), begun, connection)
 
 
 @blueprint.route("/saml/metadata", methods=["GET"])
 @blueprint.arguments(schemas.SamlArgs, location="query")
 @blueprint.response(
     200,
-    schema=rest.TEXT,
+    schema=TEXT,
     content_type="application/samlmetadata+xml",
     example="<md:EntityDescriptor ...>",
     description="XML.",

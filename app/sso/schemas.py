@@ -6,9 +6,10 @@ from typing import Any
 
 import marshmallow as ma
 
-from app import rest
 from app.accounts.schemas import ACCOUNT, USER
 from app.auth.schemas import PAIR, SignedIn
+from app.rest import fields
+from app.rest.schemas import Schema
 
 LONGEST_STATE = 1000
 ACCOUNT_TEXT = {"description": "Slug, code or id; may be left out where the host name tells it."}
@@ -31,15 +32,15 @@ STARTED = {
 }
 
 
-class AuthorizeBody(rest.Schema):
+class AuthorizeBody(Schema):
     """A sign-in to be started by a client application."""
 
-    account = rest.Text(longest=200, metadata=ACCOUNT_TEXT)
-    redirect_uri = rest.Text(longest=2000, metadata=REDIRECT_TEXT)
-    state = rest.Text(longest=LONGEST_STATE, metadata=STATE_TEXT)
+    account = fields.Text(longest=200, metadata=ACCOUNT_TEXT)
+    redirect_uri = fields.Text(longest=2000, metadata=REDIRECT_TEXT)
+    state = fields.Text(longest=LONGEST_STATE, metadata=STATE_TEXT)
 
 
-class Started(rest.Schema):
+class Started(Schema):
     """Where the browser goes now, under both of its names; `state` is the client's."""
 
     authorization_url = ma.fields.String(required=True)
@@ -48,19 +49,19 @@ class Started(rest.Schema):
     provider = ma.fields.String(required=True)
 
 
-class CallbackBody(rest.Schema):
+class CallbackBody(Schema):
     """What a client application was returned with."""
 
-    code = rest.Text(longest=5000, required=True)
-    state = rest.Text(longest=LONGEST_STATE, required=True)
-    redirect_uri = rest.Text(longest=2000)
+    code = fields.Text(longest=5000, required=True)
+    state = fields.Text(longest=LONGEST_STATE, required=True)
+    redirect_uri = fields.Text(longest=2000)
 
 
-class ExchangeBody(rest.Schema):
+class ExchangeBody(Schema):
     """The one-time code of a sign-in; `state` where the client started it without cookies."""
 
-    code = rest.Text(longest=500, required=True)
-    state = rest.Text(longest=LONGEST_STATE)
+    code = fields.Text(longest=500, required=True)
+    state = fields.Text(longest=LONGEST_STATE)
 
 
 class ProviderSignedIn(SignedIn):
@@ -70,14 +71,14 @@ class ProviderSignedIn(SignedIn):
     isNewAccount = ma.fields.Boolean(required=True)
 
 
-class StartArgs(rest.Schema):
+class StartArgs(Schema):
     """Who wants to sign in where, and where to return to."""
 
-    account = rest.Text(longest=200, metadata=ACCOUNT_TEXT)
-    redirect_uri = rest.Text(longest=2000, metadata=REDIRECT_TEXT)
-    client_state = rest.Text(longest=LONGEST_STATE, metadata=STATE_TEXT)
-    relay_state = rest.Text(longest=LONGEST_STATE, metadata=STATE_TEXT)
-    relay_state_too = rest.Text(longest=LONGEST_STATE, data_key="relayState", metadata=STATE_TEXT)
+    account = fields.Text(longest=200, metadata=ACCOUNT_TEXT)
+    redirect_uri = fields.Text(longest=2000, metadata=REDIRECT_TEXT)
+    client_state = fields.Text(longest=LONGEST_STATE, metadata=STATE_TEXT)
+    relay_state = fields.Text(longest=LONGEST_STATE, metadata=STATE_TEXT)
+    relay_state_too = fields.Text(longest=LONGEST_STATE, data_key="relayState", metadata=STATE_TEXT)
 
     @ma.post_load
     def settle(self, args: dict[str, Any], **options: Any) -> dict[str, Any]:
@@ -90,50 +91,50 @@ class StartArgs(rest.Schema):
 class SamlStartArgs(StartArgs):
     """The same, by one of the providers of SAML."""
 
-    provider = rest.Text(
+    provider = fields.Text(
         longest=100, required=True, metadata={"description": "okta, azure_ad or generic."}
     )
 
 
-class SamlArgs(rest.Schema):
+class SamlArgs(Schema):
     """An account and one of its providers."""
 
-    account = rest.Text(longest=200, metadata=ACCOUNT_TEXT)
-    provider = rest.Text(
+    account = fields.Text(longest=200, metadata=ACCOUNT_TEXT)
+    provider = fields.Text(
         longest=100, required=True, metadata={"description": "okta, azure_ad or generic."}
     )
 
 
-class Address(rest.Schema):
+class Address(Schema):
     """Where the browser goes now."""
 
     url = ma.fields.String(required=True)
     state = ma.fields.String(required=True, allow_none=True)
 
 
-class AssertionBody(rest.Schema):
+class AssertionBody(Schema):
     """A response of an identity provider, as a client application received it."""
 
-    SAMLResponse = rest.Text(longest=400_000, required=True)
-    relay_state = rest.Text(longest=LONGEST_STATE)
-    relay_state_too = rest.Text(longest=LONGEST_STATE, data_key="relayState")
-    RelayState = rest.Text(longest=LONGEST_STATE)
-    account = rest.Text(longest=200, metadata=ACCOUNT_TEXT)
-    provider = rest.Text(longest=100)
+    SAMLResponse = fields.Text(longest=400_000, required=True)
+    relay_state = fields.Text(longest=LONGEST_STATE)
+    relay_state_too = fields.Text(longest=LONGEST_STATE, data_key="relayState")
+    RelayState = fields.Text(longest=LONGEST_STATE)
+    account = fields.Text(longest=200, metadata=ACCOUNT_TEXT)
+    provider = fields.Text(longest=100)
 
 
-class CallbackArgs(rest.Schema):
+class CallbackArgs(Schema):
     """What a provider returns a browser with; of what it adds nothing is looked at."""
 
-    code = rest.Text(longest=5000, metadata={"description": "The provider's code."})
-    state = rest.Text(longest=5000, metadata={"description": "The sign-in that this ends."})
-    relay_state = rest.Text(longest=5000, metadata={"description": "Not looked at."})
-    error = rest.Text(longest=5000, metadata={"description": "Why the provider refused."})
-    iss = rest.Text(longest=5000, metadata={"description": "The provider that answers."})
-    user = rest.Text(longest=5000, metadata={"description": "By Apple, once: the name, as JSON."})
+    code = fields.Text(longest=5000, metadata={"description": "The provider's code."})
+    state = fields.Text(longest=5000, metadata={"description": "The sign-in that this ends."})
+    relay_state = fields.Text(longest=5000, metadata={"description": "Not looked at."})
+    error = fields.Text(longest=5000, metadata={"description": "Why the provider refused."})
+    iss = fields.Text(longest=5000, metadata={"description": "The provider that answers."})
+    user = fields.Text(longest=5000, metadata={"description": "By Apple, once: the name, as JSON."})
 
 
-class ConsumerArgs(rest.Schema):
+class ConsumerArgs(Schema):
     """The account that an assertion is for."""
 
-    account = rest.Text(longest=200, metadata=ACCOUNT_TEXT)
+    account = fields.Text(longest=200, metadata=ACCOUNT_TEXT)

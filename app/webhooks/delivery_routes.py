@@ -9,12 +9,16 @@ import marshmallow as ma
 from app import rest
 from app.accounts.schemas import ACCOUNT
 from app.auth.guard import principal
-from app.rest import account_admin, page_of
+from app.rest import fields
+from app.rest.blueprint import Blueprint
+from app.rest.marks import account_admin
+from app.rest.paging import OffsetArgs, page_of, page_schema
+from app.rest.schemas import Message, Schema
 from app.webhooks import log, payload, service
 from app.webhooks.models import STATES
 from app.webhooks.routes import ANSWER, TIME, WEBHOOK
 
-blueprint = rest.Blueprint(
+blueprint = Blueprint(
     "Deliveries of webhooks",
     __name__,
     url_prefix=f"{rest.PREFIX}/webhooks",
@@ -53,7 +57,7 @@ ATTEMPT = {
 }
 
 
-class DeliveryView(rest.Schema):
+class DeliveryView(Schema):
     """A delivery, and the answer to its last attempt."""
 
     id = ma.fields.String(required=True)
@@ -74,13 +78,13 @@ class DeliveryView(rest.Schema):
     response_status = ma.fields.Integer(required=True, allow_none=True)
     response_body = ma.fields.String(required=True, allow_none=True)
     error = ma.fields.String(required=True, allow_none=True)
-    next_retry_at = rest.Timestamp(required=True, allow_none=True)
-    delivered_at = rest.Timestamp(required=True, allow_none=True)
+    next_retry_at = fields.Timestamp(required=True, allow_none=True)
+    delivered_at = fields.Timestamp(required=True, allow_none=True)
     replay_of = ma.fields.String(required=True, allow_none=True)
-    created_at = rest.Timestamp(required=True)
+    created_at = fields.Timestamp(required=True)
 
 
-class AttemptView(rest.Schema):
+class AttemptView(Schema):
     """One attempt to deliver."""
 
     attempt_number = ma.fields.Integer(required=True)
@@ -88,7 +92,7 @@ class AttemptView(rest.Schema):
     response_body = ma.fields.String(required=True, allow_none=True)
     error = ma.fields.String(required=True, allow_none=True)
     duration_ms = ma.fields.Integer(required=True)
-    attempted_at = rest.Timestamp(required=True)
+    attempted_at = fields.Timestamp(required=True)
 
 
 class DeliveryWithAttempts(DeliveryView):
@@ -97,11 +101,11 @@ class DeliveryWithAttempts(DeliveryView):
     attempts = ma.fields.List(ma.fields.Nested(AttemptView), required=True)
 
 
-class DeliveryPage(rest.page_schema(DeliveryView)):  # type: ignore[misc]
+class DeliveryPage(page_schema(DeliveryView)):  # type: ignore[misc]
     """A page of deliveries."""
 
 
-class DeliveryArgs(rest.OffsetArgs):
+class DeliveryArgs(OffsetArgs):
     """Which deliveries to list."""
 
     status = ma.fields.String(
@@ -112,17 +116,17 @@ class DeliveryArgs(rest.OffsetArgs):
         validate=ma.validate.OneOf(payload.EVENTS),
         metadata={"description": "Only deliveries of this event."},
     )
-    from_date = rest.Moment(metadata={"description": "Only what was asked for since then."})
-    to_date = rest.Moment(metadata={"description": "Only what was asked for before then."})
+    from_date = fields.Moment(metadata={"description": "Only what was asked for since then."})
+    to_date = fields.Moment(metadata={"description": "Only what was asked for before then."})
 
 
-class Since(rest.Schema):
+class Since(Schema):
     """From when on."""
 
-    since = rest.Moment(required=True)
+    since = fields.Moment(required=True)
 
 
-class Redelivered(rest.Message):
+class Redelivered(Message):
     """How many deliveries are made again."""
 
     count = ma.fields.Integer(required=True)

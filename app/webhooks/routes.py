@@ -10,13 +10,17 @@ from flask import Response
 from app import rest
 from app.accounts.schemas import ACCOUNT, USER
 from app.auth.guard import principal
-from app.rest import account_admin, page_of, shows_secret
+from app.rest import fields
+from app.rest.blueprint import Blueprint
+from app.rest.marks import account_admin, shows_secret
+from app.rest.paging import PageArgs, page_of, page_schema
+from app.rest.schemas import Schema
 from app.webhooks import service
 from app.webhooks.models import OPERATIONS, Webhook
 from app.webhooks.queue import Result
 from app.webhooks.service import Secret
 
-blueprint = rest.Blueprint(
+blueprint = Blueprint(
     "Webhooks",
     __name__,
     url_prefix=f"{rest.PREFIX}/webhooks",
@@ -58,14 +62,14 @@ def _events(**options: Any) -> Any:
 
 def _headers() -> Any:
     return ma.fields.Dict(
-        keys=rest.Text(longest=200),
-        values=rest.Text(longest=5000),
+        keys=fields.Text(longest=200),
+        values=fields.Text(longest=5000),
         allow_none=True,
         metadata={"description": "Sent with every delivery, beside the service's own."},
     )
 
 
-class WebhookView(rest.Schema):
+class WebhookView(Schema):
     """A webhook, without its secret."""
 
     id = ma.fields.String(required=True)
@@ -77,18 +81,18 @@ class WebhookView(rest.Schema):
     headers = ma.fields.Dict(required=True, allow_none=True)
     enabled = ma.fields.Boolean(required=True)
     include_pii = ma.fields.Boolean(required=True)
-    failing_since = rest.Timestamp(
+    failing_since = fields.Timestamp(
         required=True,
         allow_none=True,
         metadata={"description": "Since when every attempt has failed."},
     )
-    disabled_at = rest.Timestamp(
+    disabled_at = fields.Timestamp(
         required=True,
         allow_none=True,
         metadata={"description": "When the service disabled it, as it had failed for five days."},
     )
-    created_at = rest.Timestamp(required=True)
-    updated_at = rest.Timestamp(required=True)
+    created_at = fields.Timestamp(required=True)
+    updated_at = fields.Timestamp(required=True)
     created_by = ma.fields.String(required=True, allow_none=True)
 
 
@@ -102,35 +106,35 @@ class MadeWebhook(WebhookView):
     )
 
 
-class WebhookPage(rest.page_schema(WebhookView)):  # type: ignore[misc]
+class WebhookPage(page_schema(WebhookView)):  # type: ignore[misc]
     """A page of webhooks."""
 
 
-class WebhookArgs(rest.PageArgs):
+class WebhookArgs(PageArgs):
     """Which webhooks to list."""
 
     default_limit = 100
 
 
-class ChangedWebhook(rest.Schema):
+class ChangedWebhook(Schema):
     """What to change of a webhook."""
 
-    url = rest.Text(shortest=1, longest=2048)
-    collection = rest.Text(shortest=1, longest=100)
+    url = fields.Text(shortest=1, longest=2048)
+    collection = fields.Text(shortest=1, longest=100)
     events = _events()
-    secret = rest.Text(
+    secret = fields.Text(
         longest=256,
         allow_none=True,
         metadata={"description": "The signing secret; made where it is absent."},
     )
-    filter = rest.Text(
+    filter = fields.Text(
         longest=2000,
         allow_none=True,
         metadata={"description": "An expression; only what it holds for is told."},
     )
     headers = _headers()
-    enabled = rest.Flag()
-    include_pii = rest.Flag(
+    enabled = fields.Flag()
+    include_pii = fields.Flag(
         metadata={"description": "Send personal data unmasked; for members of pii_access only."}
     )
 
@@ -145,21 +149,21 @@ class ChangedWebhook(rest.Schema):
 class NewWebhook(ChangedWebhook):
     """A webhook to make."""
 
-    url = rest.Text(shortest=1, longest=2048, required=True)
-    collection = rest.Text(shortest=1, longest=100, required=True)
+    url = fields.Text(shortest=1, longest=2048, required=True)
+    collection = fields.Text(shortest=1, longest=100, required=True)
     events = _events(required=True)
 
 
-class RotatedSecret(rest.Schema):
+class RotatedSecret(Schema):
     """A new secret, which is not shown again."""
 
     id = ma.fields.String(required=True)
     secret = ma.fields.String(required=True)
     signing_secret = ma.fields.String(required=True)
-    previous_valid_until = rest.Timestamp(required=True)
+    previous_valid_until = fields.Timestamp(required=True)
 
 
-class TestResult(rest.Schema):
+class TestResult(Schema):
     """What came of a test."""
 
     success = ma.fields.Boolean(required=True)
@@ -256,7 +260,7 @@ def rotate_webhook_secret(webhook_id: str) -> dict[str, Any]:
     return _with_secret(service.rotate_secret(webhook_id, by=principal()), RotatedSecret)
 
 
-def _with_secret(made: Secret, view: type[rest.Schema]) -> dict[str, Any]:
+def _with_secret(made: Secret, view: type[Schema]) -> dict[str, Any]:
     shown = {"secret": made.secret, "signing_secret": made.signing_secret}
     names = view().fields.keys() - shown.keys()
     return {**{name: getattr(made.webhook, name) for name in names}, **shown}

@@ -11,7 +11,11 @@ from flask import Response
 from app import rest
 from app.accounts.schemas import ACCOUNT, USER
 from app.auth.guard import principal
-from app.rest import account_admin, page_of
+from app.rest import fields
+from app.rest.blueprint import Blueprint
+from app.rest.marks import account_admin
+from app.rest.paging import OffsetArgs, page_of, page_schema
+from app.rest.schemas import Schema
 from app.workflows import hooks, service
 from app.workflows.models import EVENT, HOOK, MANUAL, SCHEDULE, Workflow
 from app.workflows.routes import (
@@ -25,7 +29,7 @@ from app.workflows.routes import (
     TriggerBody,
 )
 
-blueprint = rest.Blueprint(
+blueprint = Blueprint(
     "Hooks",
     __name__,
     url_prefix=f"{rest.PREFIX}/hooks",
@@ -70,13 +74,13 @@ class HookView(DefinitionView):
     condition = ma.fields.String(required=True, allow_none=True)
     actions = ma.fields.List(ma.fields.Dict(), required=True)
     cron = ma.fields.String(required=True, allow_none=True)
-    last_run_at = rest.Timestamp(
+    last_run_at = fields.Timestamp(
         required=True, allow_none=True, metadata={"description": "Of what a schedule sets off."}
     )
-    next_run_at = rest.Timestamp(required=True, allow_none=True)
+    next_run_at = fields.Timestamp(required=True, allow_none=True)
 
 
-class HookPage(rest.page_schema(HookView)):  # type: ignore[misc]
+class HookPage(page_schema(HookView)):  # type: ignore[misc]
     """A page of hooks."""
 
 
@@ -89,7 +93,7 @@ class HookArgs(DefinitionArgs):
     )
 
 
-class ExecutionArgs(rest.OffsetArgs):
+class ExecutionArgs(OffsetArgs):
     """Where in the list of executions to start."""
 
 
@@ -97,13 +101,13 @@ class ChangedHook(ChangedDefinition):
     """What to change of a hook."""
 
     trigger = ma.fields.Dict(
-        keys=rest.Text(longest=100),
+        keys=fields.Text(longest=100),
         metadata={
             "description": "`{type: event, event, collection?}`, `{type: schedule, cron}` (UTC) or"
             " `{type: manual}`."
         },
     )
-    condition = rest.Text(
+    condition = fields.Text(
         longest=2000,
         allow_none=True,
         metadata={"description": "An expression; only where it holds anything is done."},
@@ -117,12 +121,12 @@ class ChangedHook(ChangedDefinition):
 class NewHook(ChangedHook):
     """A hook to make."""
 
-    name = rest.Text(shortest=1, longest=200, required=True)
-    trigger = ma.fields.Dict(keys=rest.Text(longest=100), required=True)
+    name = fields.Text(shortest=1, longest=200, required=True)
+    trigger = ma.fields.Dict(keys=fields.Text(longest=100), required=True)
     actions = ma.fields.List(ma.fields.Dict(), load_default=list)
 
 
-class ExecutionView(rest.Schema):
+class ExecutionView(Schema):
     """What a hook did once."""
 
     id = ma.fields.String(required=True)
@@ -136,10 +140,10 @@ class ExecutionView(rest.Schema):
     error_message = ma.fields.String(required=True, allow_none=True)
     duration_ms = ma.fields.Integer(required=True, allow_none=True)
     execution_context = ma.fields.Dict(required=True, allow_none=True)
-    executed_at = rest.Timestamp(required=True)
+    executed_at = fields.Timestamp(required=True)
 
 
-class ExecutionPage(rest.page_schema(ExecutionView)):  # type: ignore[misc]
+class ExecutionPage(page_schema(ExecutionView)):  # type: ignore[misc]
     """A page of executions."""
 
 

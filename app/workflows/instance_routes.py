@@ -9,13 +9,17 @@ import marshmallow as ma
 from app import rest
 from app.accounts.schemas import ACCOUNT
 from app.auth.guard import principal
-from app.rest import account_admin, page_of
+from app.rest import fields
+from app.rest.blueprint import Blueprint
+from app.rest.marks import account_admin
+from app.rest.paging import OffsetArgs, page_of, page_schema
+from app.rest.schemas import Message, Schema
 from app.workflows import instances, service
 from app.workflows.models import STATES
 from app.workflows.models import WORKFLOW as KIND
 from app.workflows.routes import INSTANCE_ID, TIME, WORKFLOW, blueprint
 
-all_instances = rest.Blueprint(
+all_instances = Blueprint(
     "Workflow instances",
     __name__,
     url_prefix=f"{rest.PREFIX}/workflow-instances",
@@ -56,7 +60,7 @@ LOG = {
 RESUMED = {**INSTANCE, "status": "pending", "error_message": None, "completed_at": None}
 
 
-class InstanceView(rest.Schema):
+class InstanceView(Schema):
     """A run of a workflow."""
 
     id = ma.fields.String(required=True)
@@ -83,12 +87,12 @@ class InstanceView(rest.Schema):
         },
     )
     error_message = ma.fields.String(required=True, allow_none=True)
-    started_at = rest.Timestamp(required=True, allow_none=True)
-    completed_at = rest.Timestamp(required=True, allow_none=True)
-    created_at = rest.Timestamp(required=True)
+    started_at = fields.Timestamp(required=True, allow_none=True)
+    completed_at = fields.Timestamp(required=True, allow_none=True)
+    created_at = fields.Timestamp(required=True)
 
 
-class StepLogView(rest.Schema):
+class StepLogView(Schema):
     """One try of a step."""
 
     id = ma.fields.String(required=True)
@@ -109,8 +113,8 @@ class StepLogView(rest.Schema):
     input = ma.fields.Raw(required=True, allow_none=True, metadata={"type": "object"})
     output = ma.fields.Raw(required=True, allow_none=True, metadata={"type": "object"})
     error_message = ma.fields.String(required=True, allow_none=True)
-    started_at = rest.Timestamp(required=True)
-    completed_at = rest.Timestamp(required=True, allow_none=True)
+    started_at = fields.Timestamp(required=True)
+    completed_at = fields.Timestamp(required=True, allow_none=True)
 
 
 class InstanceWithLogs(InstanceView):
@@ -126,11 +130,11 @@ class ResumedInstance(InstanceWithLogs):
     instance_id = ma.fields.String(required=True)
 
 
-class InstancePage(rest.page_schema(InstanceView)):  # type: ignore[misc]
+class InstancePage(page_schema(InstanceView)):  # type: ignore[misc]
     """A page of instances."""
 
 
-class InstanceArgs(rest.OffsetArgs):
+class InstanceArgs(OffsetArgs):
     """Which instances of a workflow to list."""
 
     status = ma.fields.String(
@@ -140,7 +144,7 @@ class InstanceArgs(rest.OffsetArgs):
 
 
 def _moment(name: str, about: str) -> Any:
-    return rest.Moment(data_key=name, attribute=f"{name}_date", metadata={"description": about})
+    return fields.Moment(data_key=name, attribute=f"{name}_date", metadata={"description": about})
 
 
 OF_ONE = "Only instances of this workflow, or of this hook. Without it, of all workflows but hooks."
@@ -154,7 +158,7 @@ class AllInstancesArgs(InstanceArgs):
     to_ = _moment("to", "Only what began before then.")
 
 
-class ResumeFilter(rest.Schema):
+class ResumeFilter(Schema):
     """Which failed instances go on; without a filter those of all workflows of the account."""
 
     workflow_id = ma.fields.UUID(allow_none=True, metadata={"description": OF_ONE})
@@ -162,11 +166,11 @@ class ResumeFilter(rest.Schema):
     to_ = _moment("to", "Only what began before then.")
 
 
-class NoBody(rest.Schema):
+class NoBody(Schema):
     """There is nothing to say."""
 
 
-class ResumedCount(rest.Message):
+class ResumedCount(Message):
     """How many instances go on."""
 
     count = ma.fields.Integer(required=True)

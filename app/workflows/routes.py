@@ -11,17 +11,21 @@ from flask import Response
 from app import rest
 from app.accounts.schemas import ACCOUNT, USER
 from app.auth.guard import principal
-from app.rest import account_admin, of_any_account, page_of, public
+from app.rest import fields
+from app.rest.blueprint import Blueprint
+from app.rest.marks import account_admin, of_any_account, public, shows_secret
+from app.rest.paging import OffsetArgs, page_of, page_schema
+from app.rest.schemas import Message, Schema
 from app.workflows import service
 from app.workflows.models import TRIGGERS, Workflow
 
-blueprint = rest.Blueprint(
+blueprint = Blueprint(
     "Workflows",
     __name__,
     url_prefix=f"{rest.PREFIX}/workflows",
     description="Steps that are carried out one after the other, whatever is killed meanwhile.",
 )
-callers = rest.Blueprint(
+callers = Blueprint(
     "Workflow webhooks",
     __name__,
     url_prefix=f"{rest.PREFIX}/workflow-webhooks",
@@ -61,7 +65,7 @@ INSTANCE_ID = "019a9f00-0000-7000-8000-0000000000e0"
 STARTED = {"message": "The workflow is started.", "instance_id": INSTANCE_ID}
 
 
-class DefinitionView(rest.Schema):
+class DefinitionView(Schema):
     """What workflows and hooks have in common."""
 
     id = ma.fields.String(required=True)
@@ -73,8 +77,8 @@ class DefinitionView(rest.Schema):
         required=True,
         metadata={"description": "Whose rights the steps have: who last sent them."},
     )
-    created_at = rest.Timestamp(required=True)
-    updated_at = rest.Timestamp(required=True)
+    created_at = fields.Timestamp(required=True)
+    updated_at = fields.Timestamp(required=True)
     created_by = ma.fields.String(required=True, allow_none=True)
 
 
@@ -95,11 +99,11 @@ class WorkflowView(DefinitionView):
     )
 
 
-class WorkflowPage(rest.page_schema(WorkflowView)):  # type: ignore[misc]
+class WorkflowPage(page_schema(WorkflowView)):  # type: ignore[misc]
     """A page of workflows."""
 
 
-class DefinitionArgs(rest.OffsetArgs):
+class DefinitionArgs(OffsetArgs):
     """Which definitions to list."""
 
     trigger_type = ma.fields.String(
@@ -109,19 +113,19 @@ class DefinitionArgs(rest.OffsetArgs):
     enabled = ma.fields.Boolean(metadata={"description": "Only enabled ones, or only others."})
 
 
-class ChangedDefinition(rest.Schema):
+class ChangedDefinition(Schema):
     """What there is to change of workflows and hooks alike."""
 
-    name = rest.Text(shortest=1, longest=200)
-    description = rest.Text(longest=2000, allow_none=True)
-    enabled = rest.Flag()
+    name = fields.Text(shortest=1, longest=200)
+    description = fields.Text(longest=2000, allow_none=True)
+    enabled = fields.Flag()
 
 
 class ChangedWorkflow(ChangedDefinition):
     """What to change of a workflow."""
 
     trigger = ma.fields.Dict(
-        keys=rest.Text(longest=100),
+        keys=fields.Text(longest=100),
         metadata={
             "description": "`{type: event, event, collection?, condition?}`, `{type: schedule,"
             " cron}` (UTC), `{type: manual}` or `{type: webhook}`."
@@ -136,18 +140,18 @@ class ChangedWorkflow(ChangedDefinition):
 class NewWorkflow(ChangedWorkflow):
     """A workflow to make."""
 
-    name = rest.Text(shortest=1, longest=200, required=True)
-    trigger = ma.fields.Dict(keys=rest.Text(longest=100), required=True)
+    name = fields.Text(shortest=1, longest=200, required=True)
+    trigger = ma.fields.Dict(keys=fields.Text(longest=100), required=True)
     steps = ma.fields.List(ma.fields.Dict(), load_default=list)
 
 
-class Toggle(rest.Schema):
+class Toggle(Schema):
     """The state to be in; without it, the other one."""
 
-    enabled = rest.Flag()
+    enabled = fields.Flag()
 
 
-class TriggerBody(rest.Schema):
+class TriggerBody(Schema):
     """What the steps know as `trigger`: any object."""
 
     class Meta:
@@ -156,7 +160,7 @@ class TriggerBody(rest.Schema):
         unknown = ma.INCLUDE
 
 
-class StartedInstance(rest.Message):
+class StartedInstance(Message):
     """What was started."""
 
     instance_id = ma.fields.String(required=True)
@@ -176,7 +180,7 @@ def list_workflows(args: dict[str, Any]) -> dict[str, Any]:
 @blueprint.arguments(NewWorkflow, example=NEW)
 @blueprint.response(201, WorkflowView, example=WORKFLOW)
 @blueprint.fails(400, 409)
-@partial(rest.shows_secret, where=lambda answer: "token" in answer["trigger"])
+@partial(shows_secret, where=lambda answer: "token" in answer["trigger"])
 @account_admin
 def create_workflow(body: dict[str, Any]) -> dict[str, Any]:
     """Create a workflow.

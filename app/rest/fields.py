@@ -1,0 +1,64 @@
+"""The fields of schemas: text, numbers, flags and moments, each within bounds."""
+
+from __future__ import annotations
+
+import re
+from datetime import datetime
+from typing import Any
+
+import marshmallow as ma
+
+from app import clock
+
+
+def _text_problem(value: str) -> None:
+    if "\0" in value:
+        raise ma.ValidationError("Must not contain the NUL character.")
+
+
+class Text(ma.fields.String):
+    """A string of bounded length."""
+
+    def __init__(self, *, shortest: int = 0, longest: int = 1000, **options: Any) -> None:
+        length = ma.validate.Length(min=shortest or None, max=longest)
+        super().__init__(validate=[length, _text_problem], **options)
+
+
+class Whole(ma.fields.Integer):
+    """A whole number within bounds; from a query also as text."""
+
+    def __init__(self, low: int, high: int, **options: Any) -> None:
+        super().__init__(strict=True, validate=ma.validate.Range(low, high), **options)
+
+    def _deserialize(self, value: Any, *args: Any, **options: Any) -> Any:
+        if isinstance(value, str) and re.fullmatch(r"[+-]?[0-9]{1,19}", value):
+            value = int(value)
+        if type(value) is not int:
+            raise self.make_error("invalid", input=value)
+        return super()._deserialize(value, *args, **options)
+
+
+class Flag(ma.fields.Boolean):
+    """Exactly true or false: 1 and 0 are numbers."""
+
+    def _deserialize(self, value: Any, *args: Any, **options: Any) -> bool:
+        if not isinstance(value, bool):
+            raise self.make_error("invalid", input=value)
+        return value
+
+
+class Timestamp(ma.fields.Field[datetime]):
+    """A moment in the one format."""
+
+    def _serialize(self, value: Any, *args: Any, **options: Any) -> Any:
+        return clock.iso(value) if value is not None else None
+
+
+class Moment(ma.fields.Field[datetime]):
+    """A moment from outside: ISO 8601, UTC where it has no offset."""
+
+    def _deserialize(self, value: Any, *args: Any, **options: Any) -> datetime:
+        try:
+            return clock.parse(value)
+        except (TypeError, ValueError):
+            raise ma.ValidationError("Must be an ISO 8601 date and time.") from None

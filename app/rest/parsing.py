@@ -1,0 +1,123 @@
+"""What a request sends, as a schema makes it; else the contract's 422."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from functools import lru_cache, wraps
+from typing import Any
+from urllib.parse import unquote_to_bytes
+
+import marshmallow as ma
+from flask import Request
+from webargs.flaskparser import FlaskParser
+
+from app import json_gate
+from app.errors import Malformed
+from app.here import asked
+from app.rest.marks import View
+
+LONGEST_KEPT_QUERY = 200
+LOCATIONS = {"json": "body", "query": "query", "path": "path", "headers": "header"}
+
+
+def check_query(request: Request, view: Callable[..., Any]) -> None:
+    """Refuse parameters of an operation that declares none, NUL, and what is not UTF-8 (422).
+
+    Pages ignore the parameters that they do not know, as browsers and links add some.
+    """
+    if not request.query_string:
+        return
+    try:
+        unquote_to_bytes(request.query_string).decode()
+    except UnicodeDecodeError:
+        raise Malformed.at("query", msg="Is not valid UTF-8.") from None
+    if not getattr(view, "takes_query", True) and request.args:
+        raise Malformed(
+            [
+                _detail(("query", name), "Unknown query parameter.", "unknown")
+                for name in request.args
+            ]
+        )
+    for name, value in request.args.items(multi=True):
+        if "\0" in name + value:
+            name = name.replace("\0", "")
+            raise Malformed.at("query", name, msg="Must not contain the NUL character.")
+
+
+class Parser(FlaskParser):
+    """webargs behind the JSON gate, refusing what a schema does not declare."""
+
+    DEFAULT_UNKNOWN_BY_LOCATION = {  # noqa: RUF012 - as webargs declares it
+        "json": None,
+        "query": ma.RAISE,
+        "path": ma.RAISE,
+    }
+
+    def load_json(self, req: Request, schema: Any) -> Any:
+        """The JSON body, through the gate."""
+        if schema.body_may_be_absent and not req.get_data(cache=True):
+            return {}
+        value = json_gate.body(req)
+        if not isinstance(value, dict):
+            raise Malformed.at("body", msg="Must be a JSON object.", type="type")
+        return value
+
+    def use_args(self, argmap: Any, req: Any = None, **options: Any) -> Any:
+        """Have a view called with what a request sends, past the step that describes it."""
+
+        def decorate(described: View) -> Any:
+            view = described.__wrapped__  # type: ignore[attr-defined]
+
+            @wraps(described)
+            def run(*args: Any, **parts: Any) -> Any:
+                return view(*args, self.parse(argmap, **options), **parts)
+
+            return run
+
+        return decorate
+
+    def parse(self, argmap: Any, req: Any = None, **options: Any) -> Any:
+        """What a request sends, as a schema makes it; of a short query not twice."""
+        if options["location"] == "json" and argmap.unknown == ma.INCLUDE and not argmap.fields:
+            return self.load_json(asked(), argmap)  # somebody else knows what it must be
+        text = asked().query_string
+        if options["location"] != "query" or len(text) > LONGEST_KEPT_QUERY:
+            return super().parse(argmap, req, **options)
+        return dict(_parsed_query(self, argmap, tuple(options.items()), text))
+
+    def parsed(self, schema: Any, options: Iterable[tuple[str, Any]]) -> dict[str, Any]:
+        """What the query of this request sends."""
+        found: dict[str, Any] = super().parse(schema, **dict(options))
+        return found
+
+    def handle_error(self, error: Any, req: Any, schema: Any, **options: Any) -> Any:
+        """Turn marshmallow's messages into the contract's 422."""
+        detail = [
+            _detail((LOCATIONS.get(location, location), *loc), msg, _kind(msg))
+            for location, messages in error.messages.items()
+            for loc, msg in _flat(messages)
+        ]
+        raise Malformed(detail)
+
+
+@lru_cache
+def _parsed_query(
+    parser: Parser, schema: Any, options: tuple[tuple[str, Any], ...], text: bytes
+) -> dict[str, Any]:
+    return parser.parsed(schema, options)
+
+
+def _detail(loc: Sequence[Any], msg: str, kind: str) -> dict[str, Any]:
+    return {"loc": [part for part in loc if part != "_schema"], "msg": msg, "type": kind}
+
+
+def _kind(message: str) -> str:
+    if message.startswith("Missing data"):
+        return "missing"
+    return "unknown" if message.startswith("Unknown field") else "value_error"
+
+
+def _flat(messages: Any, *loc: Any) -> list[tuple[tuple[Any, ...], str]]:
+    if isinstance(messages, dict):
+        return [pair for key, inner in messages.items() for pair in _flat(inner, *loc, key)]
+    return [(loc, str(message)) for message in messages]

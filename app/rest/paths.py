@@ -1,0 +1,63 @@
+"""The ids in paths."""
+
+from __future__ import annotations
+
+import re
+import uuid
+from typing import Any
+
+from flask import Request
+from werkzeug.routing import BaseConverter
+
+from app import errors
+from app.errors import Malformed
+
+LARGEST_ROLE_ID = 2**31 - 1
+
+
+class UuidPath(BaseConverter):
+    """A path segment that must be a UUID; checked once the caller is known (422)."""
+
+    expected = "a UUID"
+
+    @staticmethod
+    def accepts(text: str) -> bool:
+        """Whether the text is a UUID in its usual form."""
+        try:
+            return str(uuid.UUID(text)) == text.lower()
+        except ValueError:
+            return False
+
+
+class IntegerPath(BaseConverter):
+    """A path segment that must be a whole number; checked once the caller is known (422)."""
+
+    expected = "a whole number"
+
+    @staticmethod
+    def accepts(text: str) -> bool:
+        """Whether the text is a whole number that the database can hold."""
+        return re.fullmatch(r"[0-9]{1,10}", text) is not None and int(text) <= LARGEST_ROLE_ID
+
+
+class LargeIntegerPath(BaseConverter):
+    """A path segment that must be a whole number of up to 64 bits (422)."""
+
+    expected = "a whole number"
+
+    @staticmethod
+    def accepts(text: str) -> bool:
+        """Whether the text is a whole number that the database can hold."""
+        return re.fullmatch(r"[0-9]{1,19}", text) is not None and int(text) < 2**63
+
+
+def check_path(request: Request) -> None:
+    """Refuse ids of the wrong form. Raises Malformed (422), or NotFound for a NUL."""
+    rule = request.url_rule
+    for name, value in (request.view_args or {}).items():
+        if "\0" in value:
+            raise errors.NotFound
+        converter: Any = rule._converters.get(name) if rule else None
+        if hasattr(converter, "accepts") and not converter.accepts(value):
+            msg = f"Must be {converter.expected}."
+            raise Malformed.at("path", name, msg=msg, type="invalid_id")
