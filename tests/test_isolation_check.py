@@ -21,6 +21,7 @@ from app.console import guard, places
 from app.errors import NotFound
 from app.isolation import filling, tenants
 from app.records import expand, store
+from app.records.store import reads
 from app.rest.marks import Access
 from app.webhooks import service as webhooks
 from app.workflows import instances
@@ -77,22 +78,22 @@ def nothing(*given: Any, **named: Any) -> list[Any]:
 
 
 def list_all(patch: pytest.MonkeyPatch, app: Flask) -> None:
-    real = store.read_page
+    real = reads.read_page
 
     def page(one: Any, account_id: Any, where: Any, conditions: Any, *rest: Any, kept: bool) -> Any:
         return real(one, None, None, (), *rest)
 
-    patch.setattr(store, "read_page", page)
+    patch.setattr(reads, "read_page", page)
 
 
 def count_all(patch: pytest.MonkeyPatch, app: Flask) -> None:
-    real = store.read_page
+    real = reads.read_page
 
     def page(one: Any, *rest: Any, **options: Any) -> Any:
         every = sa.select(sa.func.count()).select_from(one.table)
         return real(one, *rest, **options)[0], db.connection().scalar(every)
 
-    patch.setattr(store, "read_page", page)
+    patch.setattr(reads, "read_page", page)
 
 
 def expand_all(patch: pytest.MonkeyPatch, app: Flask) -> None:

@@ -20,7 +20,7 @@ from app.collections import definition as definitions
 from app.db import Base
 from app.isolation import records, rows
 from app.isolation.tenants import Tenant
-from app.records import store
+from app.records.store import writes
 
 ROLES = (ADMIN, EDITOR, VIEWER)
 # Kept for ever, or changed by what goes on in the whole instance.
@@ -95,7 +95,7 @@ def remove(tenants: Iterable[Tenant]) -> None:
     collections = [one.table for one in definitions.everything()]
     with db.transaction() as session:
         if collections:
-            store.delete_at_once(
+            writes.delete_at_once(
                 [sa.delete(one).where(one.c.account_id.in_(ids)) for one in collections]
             )
         for table in reversed(owned()):

@@ -12,6 +12,7 @@ from app.collections.definition import Definition
 from app.collections.fields import Field, Refused
 from app.errors import Conflict, InvalidValues, problem
 from app.records import cascade, changes, service, store, values
+from app.records.store import writes
 from app.records.values import Body, Problems
 from app.records.views import Shown
 
@@ -77,7 +78,7 @@ def _upsert(
     problems = Problems(range(len(bodies)))
     keys = _keys(field, bodies, problems)
     problems.check()
-    rows = store.lock_having(definition, by.one_account(), on, keys)
+    rows = writes.lock_having(definition, by.one_account(), on, keys)
     present = {row[on]: row for row in rows}
     new = [place for place, key in enumerate(keys) if key not in present]
     old = [place for place, key in enumerate(keys) if key in present]

@@ -17,8 +17,7 @@ from app.auth.principal import Principal
 from app.collections import definition as definitions
 from app.collections.definition import Definition
 from app.errors import Conflict
-from app.records import store
-from app.records.store import Row
+from app.records.store import Row, references, writes
 
 Rows = dict[str, Row]  # by id
 
@@ -40,7 +39,7 @@ class Cascade:
             for referring in self.known.values():
                 targets = _targets(referring, level, ("cascade", "set_null"))
                 if targets:
-                    found = store.lock_referring(referring, self.account_id, targets)
+                    found = references.lock_referring(referring, self.account_id, targets)
                     following[referring.name] = self._sort_out(referring, found, targets)
             level = {name: ids for name, ids in following.items() if ids}
 
@@ -67,7 +66,7 @@ class Cascade:
         for referring in self.known.values():
             targets = _targets(referring, gone, ("restrict", None))
             staying = gone.get(referring.name, [])
-            if targets and store.refers(referring, self.account_id, targets, staying):
+            if targets and references.refers(referring, self.account_id, targets, staying):
                 return True
         return False
 
@@ -85,7 +84,7 @@ def remove(definition: Definition, rows: Sequence[Row], *, by: Principal) -> Non
     try:
         _let_go(cascade, by)
         gone = [(known[name], list(rows)) for name, rows in cascade.gone.items() if rows]
-        store.delete_together(cascade.account_id, gone)
+        writes.delete_together(cascade.account_id, gone)
     except IntegrityError as error:
         raise _explained(cascade) from error
     for name, deleted in cascade.gone.items():
@@ -109,7 +108,9 @@ def _let_go(cascade: Cascade, by: Principal) -> None:
         referring = cascade.known[name]
         staying = {id: row for id, row in rows.items() if id not in cascade.gone.get(name, {})}
         targets = _targets(referring, gone, ("set_null",))
-        after = store.cut_references(referring, cascade.account_id, list(staying), targets, values)
+        after = references.cut_references(
+            referring, cascade.account_id, list(staying), targets, values
+        )
         for row in after:
             tell(referring, "update", row, staying[row["id"]], by)
 

@@ -19,6 +19,7 @@ from app.collections.definition import Definition
 from app.errors import AppError, NotFound, Unauthorized, problem
 from app.ids import new_id
 from app.records import cascade, clashes, etags, store, values, views
+from app.records.store import reads, references, writes
 from app.records.values import Body, Problems
 from app.records.views import Shown
 from app.stamps import Stamp
@@ -90,8 +91,8 @@ def faultless(change: Change) -> Change:
 def note_clashes(change: Change) -> None:
     """Add to the problems which records have a unique value that another has already."""
     access, rows = change.access, _after(change) or change.values
-    for index, names in store.clashing(access.definition, rows).items():
-        led_to = store.foreseen(access.definition, rows[index], access.follows)
+    for index, names in reads.clashing(access.definition, rows).items():
+        led_to = references.foreseen(access.definition, rows[index], access.follows)
         if access.allows({**rows[index], **led_to}, change.sent[index]):
             found = [problem(name, "not_unique", clashes.TAKEN) for name in names]
         else:
@@ -111,9 +112,9 @@ def store_all(change: Change) -> list[Shown]:
     definition, by = access.definition, access.caller
     with clashes.refusable(access, _after(change) or change.values, change.sent, change.problems):
         if before:
-            stored = store.update(definition, before, change.values)
+            stored = writes.update(definition, before, change.values)
         else:
-            stored = store.insert(definition, change.values)
+            stored = writes.insert(definition, change.values)
     _check_allowed(access, stored, change)
     operation = "update" if before else "create"
     previously: Sequence[store.Row | None] = before or [None] * len(stored)
@@ -148,8 +149,8 @@ def _locked(
     definition: Definition, by: Principal, record_ids: Sequence[str], unchecked: Sequence[Stamp]
 ) -> Mapping[str, store.Row]:
     if len(record_ids) > 1:
-        return store.lock(definition, store.scope(definition, by.account_id), record_ids)
-    row = store.lock_one(definition, by.account_id, record_ids[0], unchecked)
+        return writes.lock(definition, store.scope(definition, by.account_id), record_ids)
+    row = writes.lock_one(definition, by.account_id, record_ids[0], unchecked)
     return {} if row is None else {record_ids[0]: row}
 
 

@@ -12,6 +12,7 @@ from app import db, stamps, violations
 from app.collections.access import Access
 from app.errors import Conflict, InvalidValues, problem
 from app.records import store
+from app.records.store import reads, references
 from app.records.values import Problems
 
 TAKEN = "Another record has this value already."
@@ -79,9 +80,9 @@ def _explained(clash: Clash) -> Exception:
 def _taken(clash: Clash) -> Exception:
     access, places = clash.access, clash.problems
     details: list[dict[str, Any]] = []
-    for index, names in store.clashing(access.definition, clash.rows).items():
+    for index, names in reads.clashing(access.definition, clash.rows).items():
         row = clash.rows[index]
-        led_to = store.foreseen(access.definition, row, access.follows)
+        led_to = references.foreseen(access.definition, row, access.follows)
         if not access.allows({**row, **led_to}, clash.sent[index]):
             # What others have must not show to whom the rule refuses the record anyway.
             return access.refusal()

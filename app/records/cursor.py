@@ -20,7 +20,7 @@ from itsdangerous import BadSignature
 from app import clock, crypto, rules
 from app.collections.definition import Definition
 from app.errors import InvalidValues, problem
-from app.records.store import Part
+from app.records.store.reads import Part
 
 PURPOSE = "cursor"
 LONGEST_POSITION = 3000  # bytes; it has to fit into the line of a request, beside a filter

@@ -16,7 +16,7 @@ from app.collections.access import Access
 from app.collections.definition import Definition
 from app.errors import problem
 from app.records import store
-from app.records.store import Row
+from app.records.store import Row, reads
 from app.stamps import Stamp
 
 NAME = "expand"
@@ -131,7 +131,7 @@ def _viewable(
     scoped = store.scope(view.definition, by.account_id, view.where)
     ids = sorted({record_id for _, record_id in keys})
     checked = [*by.stamps, *view.definition.stamps]
-    rows = store.read_among(view.definition, scoped, ids, checked, view.parameters)
+    rows = reads.read_among(view.definition, scoped, ids, checked, view.parameters)
     return {(row["account_id"], row["id"]): row for row in rows}
 
 

@@ -22,7 +22,7 @@ from app.collections.columns import TableColumns
 from app.collections.definition import ALL_FIELDS, NEVER, Definition
 from app.errors import InvalidValues, NotFound, problem
 from app.records import changes, store, values
-from app.records.store import Row
+from app.records.store import Row, reads, references
 from app.rules import sql
 
 WRITING = ("create", "update")
@@ -89,7 +89,7 @@ def _by_expression(
     """What a write asks, in its order: the first refusal ends it."""
     rule = collection.rule(asked.operation) or ""
     if before is not None:
-        before = store.followed(collection, [before], access.followed_by(node))[0]
+        before = references.followed(collection, [before], access.followed_by(node))[0]
     yield _by_rule(node, rule, asked, _as_it_is(collection, asked, before))
     yield from _by_field_list(collection, asked)
     if asked.data is not None and (asked.operation == "create" or before is not None):
@@ -99,7 +99,7 @@ def _by_expression(
 def _stored(collection: Definition, asked: Question) -> Row | None:
     if asked.record_id is None:
         return None
-    row = store.read_one(collection, asked.account_id, asked.record_id, ())
+    row = reads.read_one(collection, asked.account_id, asked.record_id, ())
     if row is None:
         raise NotFound(changes.NO_RECORD)
     return row
@@ -143,7 +143,7 @@ def _as_it_would_be(
     if before is None:
         _check_account(node, asked)
     after = _made_ready(collection, asked, before)
-    after |= store.foreseen(collection, after, access.followed_by(node))
+    after |= references.foreseen(collection, after, access.followed_by(node))
     words = "" if before is None else " for the record as it would be"
     return _Case(after, values.taken(collection, asked.data or {}), words)
 

@@ -26,8 +26,9 @@ from app.collections.definition import Definition
 from app.collections.fields import SYSTEM_FIELDS, Field
 from app.errors import Conflict, InvalidValues, NotFound
 from app.records import past as pasts
-from app.records import query, store
+from app.records import query
 from app.records import service as records
+from app.records.store import references
 
 TOLD = (
     *("operation", "occurred_at", "user_id", "user_email", "user_name"),
@@ -157,7 +158,7 @@ def _within_reach(
 def _allows(access: Access, state: Mapping[str, Any]) -> bool:
     if access.condition is None:
         return True
-    led_to = store.foreseen(access.definition, state, access.follows)
+    led_to = references.foreseen(access.definition, state, access.follows)
     return access.allows({**state, **led_to})
 
 

@@ -23,6 +23,7 @@ from app.records import changes, store
 from app.records.changes import Change
 from app.records.clashes import TAKEN, Clash
 from app.records.formats import Line
+from app.records.store import reads, writes
 from app.records.values import Problems
 from app.records.views import Shown
 
@@ -151,7 +152,7 @@ class Import:
 
     def _with_ids(self, change: Change, given: Sequence[Any]) -> Change:
         scoped = store.scope(self.definition, self.by.one_account())
-        taken = store.existing(self.definition, scoped, filter(_is_id, given))
+        taken = reads.existing(self.definition, scoped, filter(_is_id, given))
         values = []
         for index, (id, row) in enumerate(zip(given, change.values, strict=True)):
             values.append(row if id is None else {**row, "id": id})
@@ -187,7 +188,7 @@ class Import:
         scoped = store.scope(self.definition, self.by.account_id)
         ids = iter(loose)
         while access and (piece := list(islice(ids, PIECE))):
-            rows = store.lock(self.definition, scoped, piece)
+            rows = writes.lock(self.definition, scoped, piece)
             ordered, bodies = [rows[id] for id in piece], [loose[id] for id in piece]
             problems = Problems()
             change = changes.prepare_changes(access, ordered, bodies, problems)

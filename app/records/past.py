@@ -19,6 +19,7 @@ from app.collections.definition import Definition
 from app.collections.fields import Field, Refused
 from app.errors import NotFound
 from app.records import store
+from app.records.store import reads
 
 AS_JSON = (rules.Type.NUMBER, rules.Type.BOOLEAN, rules.Type.JSON)
 CHANGE = ("occurred_at", "request_id", "operation")  # what the entries of one change share
@@ -115,7 +116,7 @@ class Past:
 def past_of(definition: Definition, record_id: str, by: Principal, read: Reader) -> Past:
     """What there is to tell of a record, by the entries that `read` reads."""
     account_id = by.one_account()
-    present = store.read_one(definition, account_id, record_id, [*definition.stamps])
+    present = reads.read_one(definition, account_id, record_id, [*definition.stamps])
     alive = present is not None and read is last_entries
     entries = [] if alive else read(definition, account_id, record_id)
     return Past(definition, record_id, account_id, present, entries)

@@ -14,7 +14,7 @@ from app.auth.models import Invitation
 from app.collections import definition as definitions
 from app.collections import service as collections
 from app.collections.definition import Definition
-from app.records import store
+from app.records.store import writes
 
 PIECE = 500
 
@@ -38,7 +38,7 @@ def remove_account(payload: Mapping[str, Any]) -> None:
         if len(waiting) == len(remaining):
             # Records that need each other go at once.
             with db.transaction():
-                store.delete_at_once(
+                writes.delete_at_once(
                     [
                         sa.delete(one.table).where(one.table.c.account_id == account_id)
                         for one in waiting

@@ -23,6 +23,7 @@ from app.collections.access import Access
 from app.collections.definition import Definition
 from app.errors import InvalidValues
 from app.records import cascade, changes, clashes, cursor, expand, query, store, views
+from app.records.store import reads
 from app.records.values import Problems
 from app.records.views import Shown
 from app.stamps import Stamp
@@ -50,7 +51,7 @@ def page(
     access, asked = _asked(collection, parameters, by)
     definition = access.definition
     recent = [] if since is None else [definition.table.c.created_at >= since]
-    rows, total = store.read_page(
+    rows, total = reads.read_page(
         definition,
         by.account_id,
         access.where,
@@ -73,7 +74,7 @@ def walk(collection: str, parameters: Parameters, *, limit: int, by: Principal) 
     definition, way = access.definition, asked.walk
     if way is None:
         raise LookupError("a walk without a cursor")
-    rows = store.read_parts(
+    rows = reads.read_parts(
         definition,
         [*store.scope(definition, by.account_id, access.where), *asked.conditions.where],
         cursor.parts(asked.keys, way),
@@ -113,7 +114,7 @@ def get(
         raise InvalidValues(found)
     checked = [*by.stamps, *definition.stamps, *set(expand.stamps_of(tree))]
     asked = (by.account_id, record_id, checked, access.where, access.parameters)
-    row = store.read_one(definition, *asked, to_show=True)
+    row = reads.read_one(definition, *asked, to_show=True)
     if row is None:
         raise changes.missing(access)
     shown = views.whole(row, access).only(names)

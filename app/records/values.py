@@ -19,6 +19,7 @@ from app.collections.definition import Definition
 from app.collections.fields import SYSTEM_FIELDS, Refused
 from app.errors import Forbidden, InvalidValues, problem
 from app.records import store
+from app.records.store import reads
 from app.records.views import SYSTEM_COLUMNS
 
 Body = Mapping[str, Any]
@@ -219,4 +220,4 @@ def _visible(collection: str, account_id: str, ids: set[str], by: Principal) -> 
         return set()
     access = accesses.of(by, target, "view")
     scoped = store.scope(target, account_id, access.where)
-    return store.existing(target, scoped, ids, access.parameters)
+    return reads.existing(target, scoped, ids, access.parameters)

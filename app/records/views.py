@@ -13,6 +13,7 @@ from app.collections.access import Access
 from app.collections.definition import Definition
 from app.collections.fields import SYSTEM_FIELDS
 from app.records import etags, store
+from app.records.store import references
 
 SYSTEM_COLUMNS = {name: one.like for name, one in SYSTEM_FIELDS.items()}
 NOTHING: Mapping[str, Any] = {}
@@ -50,7 +51,7 @@ def allowed(
     """For each record whether it meets the rule, given what was sent for it."""
     if access.condition is None:
         return [True] * len(rows)
-    followed = store.followed(access.definition, rows, access.follows)
+    followed = references.followed(access.definition, rows, access.follows)
     bodies = sent or [NOTHING] * len(rows)
     return [access.allows(row, body) for row, body in zip(followed, bodies, strict=True)]
 

@@ -10,7 +10,8 @@ from app import clock, db, events
 from app.auth.principal import Principal
 from app.collections import access, masking
 from app.errors import Forbidden
-from app.records import store, views
+from app.records import views
+from app.records.store import references
 from app.workflows import beginning, expressions, kept, listeners, versions, waiting
 from app.workflows.models import EVENT
 
@@ -104,6 +105,6 @@ def _seen(definition: Any, row: Any, by: Principal | None) -> Any:
     """A record as it may be viewed, also one that is deleted by now."""
     view = views.access_to_view(definition, by) if by else None
     if view is not None:
-        led_to = store.foreseen(definition, row, view.follows)
+        led_to = references.foreseen(definition, row, view.follows)
         view = view if view.allows({**row, **led_to}) else None
     return views.whole(row, view)

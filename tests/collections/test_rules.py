@@ -13,7 +13,7 @@ from werkzeug.test import TestResponse
 from app import db, stamps
 from app.collections import definition
 from app.collections.models import Collection
-from app.records import store
+from app.records.store import reads
 from tests.builders import Caller, Cast, make_collection, make_record
 from tests.sql import statements
 
@@ -550,7 +550,7 @@ def test_every_further_try_of_a_request_loads_anew(
 ) -> None:
     make_collection(root)
     assert alice.get("records/posts").status_code == 200
-    tries, read = [], store.read_page
+    tries, read = [], reads.read_page
 
     def stale(*args: Any, **options: Any) -> Any:
         tries.append(args[0])
@@ -558,7 +558,7 @@ def test_every_further_try_of_a_request_loads_anew(
             raise stamps.Stale
         return read(*args, **options)
 
-    monkeypatch.setattr(store, "read_page", stale)
+    monkeypatch.setattr(reads, "read_page", stale)
     with statements(app) as sent:
         assert alice.get("records/posts").status_code == 200
     assert len({id(one) for one in tries}) == len(tries) == 4

@@ -1,0 +1,40 @@
+"""The statements on a collection's table. Every one of them is scoped by account, here."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import orjson
+import sqlalchemy as sa
+from sqlalchemy.dialects import postgresql
+
+from app import db
+from app.collections.definition import Definition
+from app.column_types import Text
+
+Row = Mapping[str, Any]
+NONE: Mapping[str, Any] = {}
+ACCOUNT: Any = sa.bindparam("_account")
+
+
+def scope(definition: Definition, account_id: Any, where: Any = None) -> list[Any]:
+    """The rows that a caller may reach: those of one account (None: of all), narrowed by access."""
+    table = definition.table
+    inside = [table.c.account_id == account_id] if account_id is not None else []
+    return inside if where is None else [*inside, where]
+
+
+def rows(definition: Definition, found: Iterable[Any]) -> list[Row]:
+    """What a statement found, by the names of the definition's columns."""
+    names = tuple(definition.columns)
+    return [dict(zip(names, row, strict=True)) for row in found]
+
+
+def among(column: sa.Column[Any], values: Sequence[str]) -> Any:
+    """The condition that a column has one of these values."""
+    # As one parameter: there may be more of them than a statement takes parameters.
+    if db.connection().dialect.name == "postgresql":
+        return column == sa.any_(sa.literal(list(values), postgresql.ARRAY(Text)))
+    listed = sa.func.json_each(orjson.dumps(list(values)).decode()).table_valued("value")
+    return column.in_(sa.select(listed.c.value))

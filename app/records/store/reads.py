@@ -1,0 +1,251 @@
+"""What is read of records, mostly in the very statement that checks the stamps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import sqlalchemy as sa
+
+from app import db, stamps
+from app.collections.definition import Definition
+from app.records import store
+from app.records.store import ACCOUNT, NONE, Row
+from app.stamps import Stamp
+from app.statements import Prepared
+
+
+class Part(NamedTuple):
+    """A range of a list: its conditions, and its order."""
+
+    where: Sequence[Any]
+    order_by: Sequence[Any]
+
+
+def read_one(
+    definition: Definition,
+    account_id: str | None,
+    record_id: str,
+    checked: Sequence[Stamp],
+    where: Any = None,
+    parameters: Mapping[str, Any] = NONE,
+    *,
+    to_show: bool = False,
+) -> Row | None:
+    """One record, in the statement that also checks the stamps. Raises Stale.
+
+    What is only `to_show` has moments as they are stored.
+    """
+    about = (definition, to_show, account_id is None, where, tables_of(checked))
+    bound = {"_account": account_id, "_id": record_id, **parameters}
+    return one_row(definition, definition.kept.get(_one, *about), bound, checked)
+
+
+def one_row(
+    definition: Definition,
+    statement: Prepared,
+    parameters: Mapping[str, Any],
+    checked: Sequence[Stamp],
+) -> Row | None:
+    """The one row of a statement that has the stamps' columns behind its own. Raises Stale."""
+    rows = statement.all({**parameters, **stamps.parameters(checked)})
+    if not rows:
+        return None
+    width, row = len(definition.columns), rows[0]
+    stamps.check(row[width:], checked)
+    return dict(zip(definition.columns, row[:width], strict=True))
+
+
+def tables_of(checked: Sequence[Stamp]) -> tuple[str, ...]:
+    """The tables of stamps, on which a statement that checks them depends."""
+    return tuple([stamp.table for stamp in checked])
+
+
+def _one(
+    definition: Definition, to_show: bool, anywhere: bool, where: Any, tables: tuple[str, ...]
+) -> Prepared:
+    # What a rule asks may compare its parameters with anything.
+    keyed = where is None
+    return Prepared(of_id(definition, to_show, anywhere, where, tables), keyed=keyed)
+
+
+def of_id(
+    definition: Definition, to_show: bool, anywhere: bool, where: Any, tables: tuple[str, ...]
+) -> sa.Select[Any]:
+    """The row with the id that is sent, and behind its columns those of the stamps."""
+    columns = definition.listed if to_show else definition.selected
+    statement = sa.select(*columns, *stamps.columns_of(tables))
+    scoped = store.scope(definition, None if anywhere else ACCOUNT, where)
+    return statement.where(*scoped, definition.table.c.id == sa.bindparam("_id"))
+
+
+def read_page(
+    definition: Definition,
+    account_id: str | None,
+    where: Any,
+    conditions: Sequence[Any],
+    parts: Callable[[], Sequence[Part]],
+    skip: int,
+    limit: int,
+    count: bool,
+    checked: Sequence[Stamp],
+    parameters: Mapping[str, Any] = NONE,
+    most: int | None = None,
+    *,
+    kept: bool = False,
+) -> tuple[list[Row], int | None]:
+    """A page and the total, in the statement that also checks the stamps. Raises Stale.
+
+    Where there are more than `most`, no more than one beyond it is counted. What is `kept` comes
+    with the very same conditions and parts again, so its statement is.
+    """
+    tables = tables_of(checked)
+    asked = (definition, account_id is None, where, tuple(conditions), parts, count, most, tables)
+    statement = definition.kept.get(_prepared_page, *asked) if kept else _paged(*asked)
+    place = {"_account": account_id, "_skip": skip, "_limit": limit, "_most": skip + limit}
+    bound = {**place, **parameters, **stamps.parameters(checked)}
+    rows, facts = _found(definition, statement, checked, bound, 1)
+    return rows, facts[0]
+
+
+def _prepared_page(*asked: Any) -> Prepared:
+    return Prepared(_paged(*asked))
+
+
+def _paged(
+    definition: Definition,
+    anywhere: bool,
+    narrowed: Any,
+    conditions: tuple[Any, ...],
+    parts: Callable[[], Sequence[Part]],
+    count: bool,
+    most: int | None,
+    tables: tuple[str, ...],
+) -> sa.Select[Any]:
+    where = [*store.scope(definition, None if anywhere else ACCOUNT, narrowed), *conditions]
+    total: Any = sa.null()
+    if count:
+        counted: Any = definition.table
+        where_counted: Sequence[Any] = where
+        if most is not None:
+            some = sa.select(sa.literal(1).label("one")).select_from(counted).where(*where)
+            counted, where_counted = some.limit(most + 1).subquery(), ()
+        total = sa.select(sa.func.count()).select_from(counted).where(*where_counted)
+        total = total.scalar_subquery()
+    skip, limit, reached = (sa.bindparam(n, type_=sa.Integer) for n in ("_skip", "_limit", "_most"))
+    page = _page(definition, where, parts(), reached).offset(skip).limit(limit)
+    return _beside(page, [total.label("total"), *stamps.columns_of(tables)])
+
+
+def read_parts(
+    definition: Definition,
+    where: Sequence[Any],
+    parts: Sequence[Part],
+    limit: int,
+    checked: Sequence[Stamp],
+    parameters: Mapping[str, Any] = NONE,
+) -> list[Row]:
+    """The first rows of a list, in the statement that also checks the stamps. Raises Stale."""
+    page = _page(definition, where, parts, limit).limit(limit)
+    return _read(definition, page, checked, parameters)
+
+
+def _page(
+    definition: Definition, where: Sequence[Any], parts: Sequence[Part], most: Any
+) -> sa.Select[Any]:
+    """The rows of parts of a list, which follow each other; of each no more than `most`."""
+    rows = sa.select(*definition.listed)
+    chosen = [rows.where(*where, *own).order_by(*order) for own, order in parts]
+    if len(chosen) == 1:
+        return chosen[0]
+    # Both databases read the parts of UNION ALL in turn, and no further than to the limit.
+    one_by_one = (sa.select(one.limit(most).subquery()) for one in chosen)
+    return sa.select(sa.union_all(*one_by_one).subquery())
+
+
+def read_among(
+    definition: Definition,
+    scoped: Sequence[Any],
+    record_ids: Sequence[str],
+    checked: Sequence[Stamp],
+    parameters: Mapping[str, Any] = NONE,
+) -> list[Row]:
+    """Those of these records within reach, in the statement that checks the stamps. Raises Stale.
+
+    The stamps are checked even if there are none.
+    """
+    reached = (*scoped, store.among(definition.table.c.id, record_ids))
+    chosen = sa.select(*definition.selected).where(*reached)
+    return _read(definition, chosen, checked, parameters)
+
+
+def _read(
+    definition: Definition,
+    chosen: sa.Select[Any],
+    checked: Sequence[Stamp],
+    parameters: Mapping[str, Any],
+) -> list[Row]:
+    """What was chosen, in a statement that tells of the stamps also where nothing is found."""
+    statement = _beside(chosen, stamps.columns(checked))
+    bound = {**parameters, **stamps.parameters(checked)}
+    return _found(definition, statement, checked, bound, 0)[0]
+
+
+def _beside(chosen: sa.Select[Any], facts: Sequence[Any]) -> sa.Select[Any]:
+    """What was chosen, and facts that stand beside it: also where nothing is found."""
+    once, page = sa.select(sa.literal(1).label("one")).subquery(), chosen.subquery()
+    return sa.select(*page.c, *facts).select_from(once.outerjoin(page, sa.true()))
+
+
+def _found(
+    definition: Definition,
+    statement: sa.Select[Any] | Prepared,
+    checked: Sequence[Stamp],
+    parameters: Mapping[str, Any],
+    facts: int,
+) -> tuple[list[Row], Sequence[Any]]:
+    """The rows of a statement of `_beside`, and its facts but for the stamps. Raises Stale."""
+    if isinstance(statement, Prepared):
+        rows: Sequence[Any] = statement.all(parameters)
+    else:
+        rows = db.connection().execute(statement, parameters).all()
+    width = len(definition.columns)
+    stamps.check(rows[0][width + facts :], checked)
+    id = list(definition.columns).index("id")
+    found = [row[:width] for row in rows] if rows[0][id] is not None else []
+    return store.rows(definition, found), rows[0][width : width + facts]
+
+
+def existing(
+    definition: Definition,
+    scoped: Sequence[Any],
+    record_ids: Iterable[str],
+    parameters: Mapping[str, Any] = NONE,
+) -> set[str]:
+    """Which of these ids are records within reach."""
+    table = definition.table
+    statement = sa.select(table.c.id).where(*scoped, table.c.id.in_(list(record_ids)))
+    return set(db.connection().execute(statement, parameters).scalars())
+
+
+def clashing(definition: Definition, rows: Sequence[Row]) -> dict[int, list[str]]:
+    """By place, the unique fields whose value another record has, stored or further ahead."""
+    table = definition.table
+    found: dict[int, list[str]] = {}
+    for name in (name for name, field in definition.fields.items() if field.unique):
+        places: dict[Any, int] = {}
+        keys = [(row["account_id"], row[name], row["id"]) for row in rows]
+        same = (
+            table.c.account_id.in_({key[0] for key in keys}),
+            table.c[name].in_([key[1] for key in keys if key[1] is not None]),
+        )
+        columns = (table.c.account_id, table.c[name], table.c.id)
+        owners = {
+            row[:2]: row[2] for row in db.connection().execute(sa.select(*columns).where(*same))
+        }
+        for place, (account_id, value, id) in enumerate(keys):
+            key = (account_id, value)
+            ahead = places.setdefault(key, place) != place
+            if value is not None and (ahead or owners.get(key, id) != id):
+                found.setdefault(place, []).append(name)
+    return dict(sorted(found.items()))

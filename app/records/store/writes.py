@@ -1,0 +1,165 @@
+"""Records are locked, stored, changed and removed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import sqlalchemy as sa
+
+from app import db, sqlite
+from app.collections.definition import Definition
+from app.records import store
+from app.records.store import ACCOUNT, Row, reads
+from app.stamps import Stamp
+from app.statements import Prepared
+
+_PREFIX = "_value_"
+_MOST_PARAMETERS = 30_000  # SQLite takes 32,766
+
+
+def lock(
+    definition: Definition, scoped: Sequence[Any], record_ids: Sequence[str]
+) -> dict[str, Row]:
+    """Those of these records within reach, by id, kept from other writers to the end."""
+    table = definition.table
+    chosen = sa.select(*definition.selected).where(*scoped, store.among(table.c.id, record_ids))
+    # Always in the same order, lest two changes wait for each other.
+    rows = db.connection().execute(chosen.order_by(table.c.id).with_for_update())
+    return {row["id"]: row for row in store.rows(definition, rows)}
+
+
+def lock_one(
+    definition: Definition, account_id: str | None, record_id: str, checked: Sequence[Stamp] = ()
+) -> Row | None:
+    """The same of one record of an account, or of any; if it is there the stamps are checked.
+
+    Raises Stale.
+    """
+    statement = definition.kept.get(
+        _locked, definition, account_id is None, reads.tables_of(checked)
+    )
+    bound = {"_account": account_id, "_id": record_id}
+    return reads.one_row(definition, statement, bound, checked)
+
+
+def _locked(definition: Definition, anywhere: bool, tables: tuple[str, ...]) -> Prepared:
+    found = reads.of_id(definition, False, anywhere, None, tables)
+    return Prepared(found.with_for_update(), keyed=True)
+
+
+def lock_having(
+    definition: Definition, account_id: str, name: str, values: Sequence[Any]
+) -> list[Row]:
+    """The records of an account with one of these values in a field, kept from other writers."""
+    table = definition.table
+    chosen = sa.select(*definition.selected).where(
+        table.c.account_id == account_id, table.c[name].in_(values)
+    )
+    rows = db.connection().execute(chosen.order_by(table.c.id).with_for_update())
+    return store.rows(definition, rows)
+
+
+def insert(definition: Definition, rows: Sequence[Row]) -> list[Row]:
+    """Store new records, which all name the same fields, and return them as stored."""
+    given = [{_PREFIX + name: value for name, value in row.items()} for row in rows]
+    if len(given) == 1:
+        statement = definition.kept.get(_inserted, definition, tuple(rows[0]))
+        return store.rows(definition, statement.all(given[0]))
+    many = _insertion(definition, rows[0])
+    return _in_order(definition, rows, db.connection().execute(many, given))
+
+
+def _inserted(definition: Definition, names: tuple[str, ...]) -> Prepared:
+    return Prepared(_insertion(definition, names), keyed=True)
+
+
+def _insertion(definition: Definition, names: Iterable[str]) -> Any:
+    change = sa.insert(definition.table).values(_parameters(definition.table, names))
+    return change.returning(*definition.selected)
+
+
+def update(definition: Definition, records: Sequence[Row], values: Sequence[Row]) -> list[Row]:
+    """Change records of one account and return them as stored."""
+    table = definition.table
+    if len(records) == 1:
+        statement = definition.kept.get(_updated, definition, tuple(values[0]))
+        given = {_PREFIX + name: value for name, value in values[0].items()}
+        known = {"_account": records[0]["account_id"], "_id": records[0]["id"]}
+        return store.rows(definition, statement.all(given | known))
+    names = [c.name for c in table.c if any(c.name in row for row in values)]
+    width = max(1, _MOST_PARAMETERS // (len(names) + 1))
+    if db.connection().dialect.name == "sqlite":
+        width = min(width, sqlite.ROWS)
+    stored: list[Row] = []
+    for first in range(0, len(records), width):
+        some = slice(first, first + width)
+        stored += _update_some(definition, records[some], values[some], names)
+    return stored
+
+
+def _updated(definition: Definition, names: tuple[str, ...]) -> Prepared:
+    table = definition.table
+    mine = (table.c.account_id == ACCOUNT, table.c.id == sa.bindparam("_id"))
+    change = sa.update(table).where(*mine).values(_parameters(table, names))
+    return Prepared(change.returning(*definition.selected), keyed=True)
+
+
+def _update_some(
+    definition: Definition, records: Sequence[Row], values: Sequence[Row], names: Sequence[str]
+) -> list[Row]:
+    table = definition.table
+    # The records are locked: what one of them was not told keeps the value that was read.
+    rows = [
+        (old["id"], *(new.get(name, old[name]) for name in names))
+        for old, new in zip(records, values, strict=True)
+    ]
+    columns = [sa.column(f"_{name}", table.c[name].type) for name in ("id", *names)]
+    given = sa.values(*columns).data(rows).cte("_given")
+    mine = (table.c.account_id == sa.bindparam("_account_id", records[0]["account_id"]),)
+    change = sa.update(table).where(*mine, table.c.id == given.c["_id"])
+    # Values in a row of their own have no type on PostgreSQL, where a column is null throughout.
+    cast = db.connection().dialect.name == "postgresql"
+    new = {
+        name: sa.cast(column, column.type) if cast else column
+        for name, column in ((name, given.c[f"_{name}"]) for name in names)
+    }
+    done = db.connection().execute(change.values(new).returning(*definition.selected))
+    return _in_order(definition, records, done)
+
+
+def delete_together(account_id: str, chosen: Sequence[tuple[Definition, Sequence[str]]]) -> None:
+    """Remove records of several collections that may refer to each other, even in a circle."""
+    deletions = [
+        sa.delete(one.table).where(
+            one.table.c.account_id == account_id, store.among(one.table.c.id, ids)
+        )
+        for one, ids in chosen
+    ]
+    delete_at_once(deletions)
+
+
+def delete_at_once(deletions: Sequence[sa.Delete]) -> None:
+    """Run deletions whose references are checked when all of them are done."""
+    connection = db.connection()
+    if len(deletions) == 1:
+        connection.execute(deletions[0])
+    elif connection.dialect.name == "sqlite":
+        connection.exec_driver_sql("PRAGMA defer_foreign_keys = ON")
+        for deletion in deletions:
+            connection.execute(deletion)
+        connection.exec_driver_sql("PRAGMA defer_foreign_keys = OFF")
+    else:
+        parts = [deletion.cte(f"deletion_{i}") for i, deletion in enumerate(deletions)]
+        connection.execute(sa.select(sa.literal(1)).add_cte(*parts))
+
+
+def _in_order(definition: Definition, records: Sequence[Row], found: Iterable[Any]) -> list[Row]:
+    by_id = {row["id"]: row for row in store.rows(definition, found)}
+    return [by_id[record["id"]] for record in records]
+
+
+def _parameters(table: sa.Table, names: Iterable[str]) -> dict[str, Any]:
+    # Left to itself the toolkit names parameters after columns: those of expressions are named
+    # "param_1" and the like, and a field may have such a name.
+    return {name: sa.bindparam(_PREFIX + name, type_=table.c[name].type) for name in names}
