@@ -50,6 +50,10 @@ class Blueprint(flask_smorest.Blueprint):
         """Tell more of an operation."""
         return _described_by(super().doc(**told))
 
+    def alt_response(self, status: int, response: Any = None, **told: Any) -> Any:
+        """Declare another answer."""
+        return _described_by(super().alt_response(status, response, **told))
+
     def response(self, status: int, schema: Any = None, **told: Any) -> Any:
         """Declare an answer; what a view returns is made one, unless it says to be a Response."""
         decorate = super().response(status, schema, **told)
