@@ -11,7 +11,8 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from cryptography.fernet import Fernet
-from flask import Flask, current_app
+from flask import Flask
+from flask.globals import _cv_app
 
 from app import local_keys, servers, settings
 
@@ -214,10 +215,14 @@ def current() -> Config:
     return config
 
 
+# Itself: each look through Flask's proxies costs more than what is looked up.
+context = _cv_app.get
+"""The context of what is under way; raises LookupError outside of any."""
+
+
 def running() -> Flask:
-    """The running application itself: each look through Flask's proxy costs more than it finds."""
-    found: Flask = current_app._get_current_object()  # type: ignore[attr-defined]
-    return found
+    """The running application itself."""
+    return context().app
 
 
 def _settings() -> list[tuple[str, Mapping[str, Any]]]:

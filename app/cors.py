@@ -27,8 +27,9 @@ def init_app(app: Flask) -> None:
 
 def _answer_preflight() -> Response | None:
     request = asked()
-    is_preflight = "Access-Control-Request-Method" in request.headers
-    if request.method != "OPTIONS" or not is_preflight or not request.path.startswith(rest.PREFIX):
+    if request.method != "OPTIONS" or not request.path.startswith(rest.PREFIX):
+        return None
+    if "Access-Control-Request-Method" not in request.headers:
         return None
     response = Response(status=204)
     response.headers["Access-Control-Max-Age"] = PREFLIGHT_SECONDS

@@ -42,7 +42,11 @@ class Base(DeclarativeBase):
     )
 
 
-db = SQLAlchemy(model_class=Base, disable_autonaming=True, session_options={"class_": Session})
+db = SQLAlchemy(
+    model_class=Base,
+    disable_autonaming=True,
+    session_options={"class_": Session, "scopefunc": config.context},
+)
 
 
 def init_app(app: Flask, settings: config.Config) -> None:

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
-from flask import Request, g, request
+from flask import Request
+from flask.globals import _cv_app, _cv_request
 
 
 def asked() -> Request:
     """The request itself."""
-    found: Request = request._get_current_object()  # type: ignore[attr-defined]
-    return found
+    return _cv_request.get().request
 
 
 def notes() -> Any:
     """What is remembered for as long as it lasts: `flask.g` itself."""
-    return g._get_current_object()
+    return _cv_app.get().g

@@ -137,7 +137,7 @@ def _guard() -> Response | None:
     actor.be(_actor)
     tenancy.be(_tenancy)
     chain.be(chain.told(request.headers.get(chain.HEADER)))
-    view = current_app.view_functions.get(request.endpoint or "")
+    view = config.running().view_functions.get(request.endpoint or "")
     access = access_of(view) if view else Access.PUBLIC
     notes().of_any_account = getattr(view, "of_any_account", False)
     if access is not Access.PUBLIC:
@@ -147,14 +147,16 @@ def _guard() -> Response | None:
     if view is not None:
         check_path(request)
         check_query(request, view)
-    return _answer_again(access) if idempotency.HEADER in request.headers else None
+    if request.method != "POST" or idempotency.HEADER not in request.headers:
+        return None
+    return _answer_again(access)
 
 
 def _answer_again(access: Access) -> Response | None:
     """What was answered under the request's key, or None where it is to be carried out."""
     caller: Principal | None = g.get("principal")
     of_api = request.path.startswith(f"{rest.PREFIX}/")
-    if request.method != "POST" or not of_api or caller is None or not caller.signed_in:
+    if not of_api or caller is None or not caller.signed_in:
         return None
     if request.path.startswith(f"{rest.PREFIX}/auth/"):
         return None
@@ -182,7 +184,7 @@ def _lasting_body() -> bytes:
 
 def _settle(answer: Response) -> Response:
     """Keep the answer along with what was done, where the request came under a key."""
-    claim: idempotency.Claim | None = g.pop("claim", None)
+    claim: idempotency.Claim | None = notes().pop("claim", None)
     if claim is None:
         return answer
     try:

@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import marshmallow as ma
-from flask import Response, request
+from flask import Response
 
 from app import rest
 from app.auth.guard import optimistic, principal
+from app.here import asked
 from app.records import etags, history
 from app.records import service as records
 from app.records.views import Shown
@@ -191,12 +192,12 @@ def list_records(args: dict[str, Any], collection: str) -> Response:
     none passed over that was there throughout.
     """
     if "cursor" in args or "cursor_before" in args:
-        parameters = request.args.to_dict(flat=False)
+        parameters = asked().args.to_dict(flat=False)
         answer = records.walk(collection, parameters, limit=args["limit"], by=principal())
         return respond(answer)
     items, total = records.page(
         collection,
-        request.args.to_dict(flat=False),
+        asked().args.to_dict(flat=False),
         skip=args["skip"],
         limit=args["limit"],
         count=args["include_total"] and args["include_count"],
@@ -239,8 +240,9 @@ def get_record(args: dict[str, Any], collection: str, record_id: str) -> Respons
         return respond(history.get(collection, record_id, args, by=principal()))
     fields, expanded = args.get("fields"), args.get("expand")
     found = records.get(collection, record_id, fields, expanded=expanded, by=principal())
-    etags.check(request.headers.get("If-Match"), found.etag)
-    known = etags.is_known(request.headers.get("If-None-Match"), found.etag)
+    headers = asked().headers
+    etags.check(headers.get("If-Match"), found.etag)
+    known = etags.is_known(headers.get("If-None-Match"), found.etag)
     # What it leads to, or what time changes, has no part in its ETag.
     if known and found.is_settled and not expanded:
         return Response(status=304, headers={"ETag": found.etag})
@@ -259,7 +261,7 @@ def replace_record(body: dict[str, Any], collection: str, record_id: str) -> Res
 
     A field that is absent takes its default, else null; fields that the caller may not write stay.
     """
-    if_match = request.headers.get("If-Match")
+    if_match = asked().headers.get("If-Match")
     changed = records.replace(collection, record_id, body, if_match=if_match, by=principal())
     return tagged(changed)
 
@@ -276,7 +278,7 @@ def patch_record(body: dict[str, Any], collection: str, record_id: str) -> Respo
 
     Only the fields in the body change.
     """
-    if_match = request.headers.get("If-Match")
+    if_match = asked().headers.get("If-Match")
     changed = records.patch(collection, record_id, body, if_match=if_match, by=principal())
     return tagged(changed)
 
@@ -294,6 +296,6 @@ def delete_record(collection: str, record_id: str) -> Response:
     `set_null` are emptied, all in the same transaction, within the account and whatever the rules
     of those collections; one with `restrict` on a record that stays is a 409.
     """
-    if_match = request.headers.get("If-Match")
+    if_match = asked().headers.get("If-Match")
     records.delete(collection, record_id, if_match=if_match, by=principal())
     return Response(status=204)
