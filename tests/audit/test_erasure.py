@@ -97,6 +97,23 @@ def test_who_may_erase_a_record(app: Flask, cast: Cast) -> None:
     assert cast.alice.post(f"{ONE.format(cast.bob.id)}/erase").status_code == 404
 
 
+def test_a_record_of_a_collection_that_had_the_name_before_can_be_erased(
+    app: Flask, cast: Cast, tmp_path: Path
+) -> None:
+    posts = make_collection(cast.root, schema=[{"name": "views", "type": "text"}])
+    gone, there = [make_record(cast.alice, views=ADA)["id"] for _ in range(2)]
+    assert cast.alice.delete(ONE.format(gone)).status_code == 204
+    assert cast.root.delete(f"collections/{posts['id']}").status_code == 200
+    make_collection(cast.root, schema=[{"name": "views", "type": "number"}])
+    root = cast.root.acting_in("acme")
+    for id in (gone, there):
+        assert cast.alice.post(f"{ONE.format(id)}/erase").status_code == 404
+        assert root.post(f"{ONE.format(id)}/erase").json["values_erased"] >= 1
+    assert ADA not in everything(app)
+    check(cast.root, tmp_path)
+    assert root.post(f"{ONE.format(cast.bob.id)}/erase").status_code == 404
+
+
 def test_an_erased_user_is_nowhere(app: Flask, cast: Cast, tmp_path: Path) -> None:
     make_collection(cast.root, schema=SCHEMA)
     make_webhook(cast.alice, "http://127.0.0.1:9/")
