@@ -23,7 +23,7 @@ from app.accounts.schemas import (
 from app.rest import fields
 from app.rest.blueprint import Blueprint
 from app.rest.marks import superadmin
-from app.rest.paging import PageArgs, page_of, page_schema
+from app.rest.paging import Page, PageArgs, items_of, page_of
 from app.rest.schemas import Schema
 
 blueprint = Blueprint(
@@ -59,8 +59,10 @@ class AccountArgs(PageArgs):
     sort_order = ma.fields.String(validate=ORDER, metadata=DESCRIBED["sort_order"])
 
 
-class AccountPage(page_schema(FullAccountView)):  # type: ignore[misc]
+class AccountPage(Page):
     """A page of accounts."""
+
+    items = items_of(FullAccountView)
 
 
 @blueprint.route("", methods=["GET"])

@@ -15,7 +15,7 @@ from app.auth.guard import principal
 from app.rest import fields
 from app.rest.blueprint import Blueprint
 from app.rest.marks import account_admin
-from app.rest.paging import PageArgs, page_of, page_schema
+from app.rest.paging import Page, PageArgs, items_of, page_of
 from app.rest.schemas import Schema
 
 blueprint = Blueprint(
@@ -54,8 +54,10 @@ class GroupWithMembers(GroupView):
     users = ma.fields.List(ma.fields.Nested(UserView), required=True)
 
 
-class GroupPage(page_schema(GroupView)):  # type: ignore[misc]
+class GroupPage(Page):
     """A page of groups."""
+
+    items = items_of(GroupView)
 
 
 class GroupArgs(PageArgs):

@@ -6,7 +6,7 @@ import marshmallow as ma
 
 from app.accounts import people
 from app.rest import fields
-from app.rest.paging import PageArgs, page_schema
+from app.rest.paging import Page, PageArgs, items_of
 from app.rest.paths import LARGEST_ROLE_ID
 from app.rest.schemas import Schema
 
@@ -93,8 +93,10 @@ class FullAccountView(AccountView):
     updated_at = fields.Timestamp(required=True)
 
 
-class UserPage(page_schema(UserView)):  # type: ignore[misc]
+class UserPage(Page):
     """A page of users."""
+
+    items = items_of(UserView)
 
 
 class TeamArgs(PageArgs):
@@ -138,8 +140,10 @@ class RoleView(Schema):
     updated_at = fields.Timestamp(required=True)
 
 
-class RolePage(page_schema(RoleView)):  # type: ignore[misc]
+class RolePage(Page):
     """A page of roles."""
+
+    items = items_of(RoleView)
 
 
 class NewRole(Schema):

@@ -14,7 +14,7 @@ from app.rest import fields
 from app.rest.answers import respond
 from app.rest.blueprint import Blueprint
 from app.rest.marks import superadmin
-from app.rest.paging import PageArgs, page_of, page_schema
+from app.rest.paging import Page, PageArgs, items_of, page_of
 from app.rest.schemas import TEXT, Schema
 
 blueprint = Blueprint(
@@ -113,9 +113,10 @@ class Entry(Schema):
     )
 
 
-class EntryPage(page_schema(Entry)):  # type: ignore[misc]
+class EntryPage(Page):
     """A page of entries."""
 
+    items = items_of(Entry)
     audit_logging_enabled = ma.fields.Boolean(required=True)
 
 
@@ -130,8 +131,10 @@ class Checkpoint(Schema):
     signature = ma.fields.String(required=True)
 
 
-class CheckpointPage(page_schema(Checkpoint)):  # type: ignore[misc]
+class CheckpointPage(Page):
     """A page of checkpoints, the newest first."""
+
+    items = items_of(Checkpoint)
 
 
 class ExportedLog(Schema):

@@ -18,7 +18,7 @@ from app.auth.schemas import PAIR, SignedIn
 from app.rest import fields
 from app.rest.blueprint import Blueprint
 from app.rest.marks import account_admin, of_any_account, public, shows_secret
-from app.rest.paging import PageArgs, page_of, page_schema
+from app.rest.paging import Page, PageArgs, items_of, page_of
 from app.rest.paths import LARGEST_ROLE_ID
 from app.rest.schemas import Schema
 
@@ -76,8 +76,10 @@ class SentInvitation(InvitationView):
     token = ma.fields.String(required=True)
 
 
-class InvitationPage(page_schema(InvitationView)):  # type: ignore[misc]
+class InvitationPage(Page):
     """A page of invitations; `invitations` is another name for `items`."""
+
+    items = items_of(InvitationView)
 
     invitations = ma.fields.List(ma.fields.Nested(InvitationView), required=True)
 

@@ -16,7 +16,7 @@ from app.collections.definition import OPERATIONS
 from app.rest import fields
 from app.rest.blueprint import Blueprint
 from app.rest.marks import shows_secret
-from app.rest.paging import OffsetArgs, page_of, page_schema
+from app.rest.paging import OffsetArgs, Page, items_of, page_of
 from app.rest.schemas import Schema
 
 blueprint = Blueprint(
@@ -90,8 +90,10 @@ class MadeKey(KeyView):
     key = ma.fields.String(required=True)
 
 
-class KeyPage(page_schema(KeyView)):  # type: ignore[misc]
+class KeyPage(Page):
     """A page of keys."""
+
+    items = items_of(KeyView)
 
 
 class KeyArgs(OffsetArgs):

@@ -9,7 +9,7 @@ import marshmallow as ma
 from app import config
 from app.accounts.schemas import USER, AccountView, UserView
 from app.rest import fields
-from app.rest.paging import page_schema
+from app.rest.paging import Page, items_of
 from app.rest.schemas import Schema
 
 PAIR = {
@@ -182,5 +182,7 @@ class SessionView(Schema):
     expires_at = fields.Timestamp(required=True)
 
 
-class SessionPage(page_schema(SessionView)):  # type: ignore[misc]
+class SessionPage(Page):
     """A page of sessions."""
+
+    items = items_of(SessionView)

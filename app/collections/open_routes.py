@@ -12,7 +12,7 @@ from app.auth.guard import principal
 from app.collections import service as collections
 from app.collections.schemas import COLLECTION
 from app.rest.blueprint import Blueprint
-from app.rest.paging import PageArgs, page_of, page_schema
+from app.rest.paging import Page, PageArgs, items_of, page_of
 from app.rest.schemas import Schema
 
 blueprint = Blueprint(
@@ -34,8 +34,10 @@ class OpenCollectionView(Schema):
     fields_ = ma.fields.List(ma.fields.Dict(), attribute="fields", data_key="fields", required=True)
 
 
-class OpenCollectionPage(page_schema(OpenCollectionView)):  # type: ignore[misc]
+class OpenCollectionPage(Page):
     """A page of collections that are open to the caller."""
+
+    items = items_of(OpenCollectionView)
 
 
 @blueprint.route("", methods=["GET"])

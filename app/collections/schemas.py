@@ -11,7 +11,7 @@ from app.collections.fields import RETURN_TYPES, TYPES
 from app.collections.rule_schemas import RulesOfNew, expression_field
 from app.collections.schema import LONGEST_SCHEMA
 from app.rest import fields
-from app.rest.paging import PageArgs, page_schema
+from app.rest.paging import Page, PageArgs, items_of
 from app.rest.schemas import Problem, Schema
 
 SCHEMA = [
@@ -207,8 +207,10 @@ class CollectionView(Schema):
     updated_at = fields.Timestamp(required=True)
 
 
-class CollectionPage(page_schema(CollectionView)):  # type: ignore[misc]
+class CollectionPage(Page):
     """A page of collections."""
+
+    items = items_of(CollectionView)
 
 
 class Names(Schema):

@@ -16,7 +16,7 @@ from app.rest import fields
 from app.rest.answers import respond
 from app.rest.blueprint import Blueprint
 from app.rest.marks import Access, allow, superadmin
-from app.rest.paging import PageArgs, page_of, page_schema
+from app.rest.paging import Page, PageArgs, items_of, page_of
 from app.rest.schemas import Schema
 
 blueprint = Blueprint(
@@ -88,8 +88,10 @@ class Change(Schema):
     changes = ma.fields.List(ma.fields.Nested(FieldChange), required=True)
 
 
-class ChangePage(page_schema(Change)):  # type: ignore[misc]
+class ChangePage(Page):
     """A page of changes, the newest first."""
+
+    items = items_of(Change)
 
 
 class RestoreBody(Schema):

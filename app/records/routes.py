@@ -17,7 +17,7 @@ from app.rest import fields
 from app.rest.answers import respond
 from app.rest.blueprint import Blueprint
 from app.rest.marks import Access, allow
-from app.rest.paging import PageArgs, page_of, page_schema
+from app.rest.paging import Page, PageArgs, items_of, page_of
 from app.rest.schemas import Schema
 
 blueprint = Blueprint(
@@ -67,9 +67,10 @@ class RecordBody(Schema):
         unknown = ma.INCLUDE
 
 
-class RecordPage(page_schema(Record)):  # type: ignore[misc]
+class RecordPage(Page):
     """A page of records; by cursor with the cursors of the pages beside it, and no numbers."""
 
+    items = items_of(Record)
     total = ma.fields.Integer(allow_none=True)
     skip = ma.fields.Integer()
     page = ma.fields.Integer()

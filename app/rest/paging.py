@@ -61,15 +61,18 @@ def page_of(items: Sequence[Any], total: int | None, args: Mapping[str, Any]) ->
     }
 
 
-def page_schema(item: type[Schema]) -> type[Schema]:
-    """The schema of a list of `item`."""
-    fields: dict[str, Any] = {
-        "items": ma.fields.List(ma.fields.Nested(item), required=True),
-        "total": ma.fields.Integer(required=True, allow_none=True),
-    }
-    for name in ("skip", "limit", "page", "page_size"):
-        fields[name] = ma.fields.Integer(required=True)
-    fields["total_pages"] = ma.fields.Integer(required=True, allow_none=True)
-    made: type[Schema] = type(f"{item.__name__}Page", (Schema,), fields)
-    made.__doc__ = f"A page of a list of {item.__name__}."
-    return made
+def items_of(item: type[Schema]) -> Any:
+    """The items of a page, each shown as this."""
+    return ma.fields.List(ma.fields.Nested(item), required=True)
+
+
+class Page(Schema):
+    """A page of a list. Which list says what its items are."""
+
+    items = items_of(Schema)
+    total = ma.fields.Integer(required=True, allow_none=True)
+    skip = ma.fields.Integer(required=True)
+    limit = ma.fields.Integer(required=True)
+    page = ma.fields.Integer(required=True)
+    page_size = ma.fields.Integer(required=True)
+    total_pages = ma.fields.Integer(required=True, allow_none=True)

@@ -6,7 +6,7 @@ import marshmallow as ma
 
 from app.accounts.schemas import ACCOUNT, USER, UserView
 from app.rest import fields
-from app.rest.paging import PageArgs, page_schema
+from app.rest.paging import Page, PageArgs, items_of
 from app.rest.schemas import Schema
 from app.sso.models import OAUTH, SAML
 
@@ -64,8 +64,10 @@ class ProviderRow(Schema):
     updated_at = fields.Timestamp(required=True)
 
 
-class ProviderRowPage(page_schema(ProviderRow)):  # type: ignore[misc]
+class ProviderRowPage(Page):
     """A page of provider settings."""
+
+    items = items_of(ProviderRow)
 
 
 CATEGORY = ma.validate.OneOf([OAUTH, SAML])
@@ -182,8 +184,10 @@ class RefusalView(Schema):
     created_at = fields.Timestamp(required=True)
 
 
-class RefusalPage(page_schema(RefusalView)):  # type: ignore[misc]
+class RefusalPage(Page):
     """A page of refusals."""
+
+    items = items_of(RefusalView)
 
 
 class MappedGroup(Schema):

@@ -12,7 +12,7 @@ from app.auth.guard import principal
 from app.rest import fields
 from app.rest.blueprint import Blueprint
 from app.rest.marks import account_admin
-from app.rest.paging import OffsetArgs, page_of, page_schema
+from app.rest.paging import OffsetArgs, Page, items_of, page_of
 from app.rest.schemas import Message, Schema
 from app.webhooks import log, payload, service
 from app.webhooks.models import STATES
@@ -101,8 +101,10 @@ class DeliveryWithAttempts(DeliveryView):
     attempts = ma.fields.List(ma.fields.Nested(AttemptView), required=True)
 
 
-class DeliveryPage(page_schema(DeliveryView)):  # type: ignore[misc]
+class DeliveryPage(Page):
     """A page of deliveries."""
+
+    items = items_of(DeliveryView)
 
 
 class DeliveryArgs(OffsetArgs):

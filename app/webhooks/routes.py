@@ -13,7 +13,7 @@ from app.auth.guard import principal
 from app.rest import fields
 from app.rest.blueprint import Blueprint
 from app.rest.marks import account_admin, shows_secret
-from app.rest.paging import PageArgs, page_of, page_schema
+from app.rest.paging import Page, PageArgs, items_of, page_of
 from app.rest.schemas import Schema
 from app.webhooks import service
 from app.webhooks.models import OPERATIONS, Webhook
@@ -106,8 +106,10 @@ class MadeWebhook(WebhookView):
     )
 
 
-class WebhookPage(page_schema(WebhookView)):  # type: ignore[misc]
+class WebhookPage(Page):
     """A page of webhooks."""
+
+    items = items_of(WebhookView)
 
 
 class WebhookArgs(PageArgs):

@@ -14,7 +14,7 @@ from app.auth.guard import principal
 from app.rest import fields
 from app.rest.blueprint import Blueprint
 from app.rest.marks import account_admin
-from app.rest.paging import OffsetArgs, page_of, page_schema
+from app.rest.paging import OffsetArgs, Page, items_of, page_of
 from app.rest.schemas import Schema
 from app.workflows import hooks, service
 from app.workflows.models import EVENT, HOOK, MANUAL, SCHEDULE, Workflow
@@ -80,8 +80,10 @@ class HookView(DefinitionView):
     next_run_at = fields.Timestamp(required=True, allow_none=True)
 
 
-class HookPage(page_schema(HookView)):  # type: ignore[misc]
+class HookPage(Page):
     """A page of hooks."""
+
+    items = items_of(HookView)
 
 
 class HookArgs(DefinitionArgs):
@@ -143,8 +145,10 @@ class ExecutionView(Schema):
     executed_at = fields.Timestamp(required=True)
 
 
-class ExecutionPage(page_schema(ExecutionView)):  # type: ignore[misc]
+class ExecutionPage(Page):
     """A page of executions."""
+
+    items = items_of(ExecutionView)
 
 
 @blueprint.route("", methods=["GET"])

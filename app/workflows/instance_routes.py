@@ -12,7 +12,7 @@ from app.auth.guard import principal
 from app.rest import fields
 from app.rest.blueprint import Blueprint
 from app.rest.marks import account_admin
-from app.rest.paging import OffsetArgs, page_of, page_schema
+from app.rest.paging import OffsetArgs, Page, items_of, page_of
 from app.rest.schemas import Message, Schema
 from app.workflows import instances, service
 from app.workflows.models import STATES
@@ -130,8 +130,10 @@ class ResumedInstance(InstanceWithLogs):
     instance_id = ma.fields.String(required=True)
 
 
-class InstancePage(page_schema(InstanceView)):  # type: ignore[misc]
+class InstancePage(Page):
     """A page of instances."""
+
+    items = items_of(InstanceView)
 
 
 class InstanceArgs(OffsetArgs):

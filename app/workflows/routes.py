@@ -14,7 +14,7 @@ from app.auth.guard import principal
 from app.rest import fields
 from app.rest.blueprint import Blueprint
 from app.rest.marks import account_admin, of_any_account, public, shows_secret
-from app.rest.paging import OffsetArgs, page_of, page_schema
+from app.rest.paging import OffsetArgs, Page, items_of, page_of
 from app.rest.schemas import Message, Schema
 from app.workflows import service
 from app.workflows.models import TRIGGERS, Workflow
@@ -99,8 +99,10 @@ class WorkflowView(DefinitionView):
     )
 
 
-class WorkflowPage(page_schema(WorkflowView)):  # type: ignore[misc]
+class WorkflowPage(Page):
     """A page of workflows."""
+
+    items = items_of(WorkflowView)
 
 
 class DefinitionArgs(OffsetArgs):
