@@ -62,8 +62,10 @@ def count_together() -> str:
         with suppress(OSError):
             _remove_left(other)
     folder = tempfile.mkdtemp(prefix=COUNTS, dir=beside)
-    # Held by this process and its copies, as long as one of them lives.
-    fcntl.flock(os.open(folder, os.O_RDONLY), fcntl.LOCK_SH)
+    # Held by this process and its copies, as long as one of them lives. Where nothing can be held,
+    # nothing is taken for left behind either.
+    with suppress(OSError):
+        fcntl.flock(os.open(folder, os.O_RDONLY), fcntl.LOCK_SH)
     os.environ["PROMETHEUS_MULTIPROC_DIR"] = folder
     atexit.register(_remove, folder, os.getpid())
     return folder
