@@ -22,6 +22,7 @@ from sqlalchemy.orm import DeclarativeBase
 
 from app import config, engines, postgres, row_security, tenancy
 from app.errors import Conflict
+from app.pool import Pool
 from app.unit_of_work import Session, Work, give_back, is_open
 
 PURGED_AT_ONCE = 500
@@ -83,8 +84,11 @@ class driver:
 
     def __enter__(self) -> Any:
         """The connection; raises OperationalError where a transaction has lost its own."""
-        self._held = _used()
-        self._taken = found = self._held or _pooled()
+        self._taken = found = _used()
+        self._lender: Pool | None = None
+        if found is None:
+            self._lender = _pool()
+            self._taken = found = _from(self._lender.lend)
         pooled = found.connection if isinstance(found, Connection) else found
         self._driver = pooled.dbapi_connection
         if self._driver is None:
@@ -92,18 +96,25 @@ class driver:
         return self._driver
 
     def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
-        """Give back what was taken for one statement."""
+        """Give back what was lent for one statement."""
         try:
             if isinstance(error, (sqlite3.Error, psycopg2.Error)):
                 raise engines.as_of_sqlalchemy(error, self._taken, self._driver) from error
+            if error is not None and self._lender:
+                self._taken.invalidate(error)  # it may be in the midst of something
         finally:
-            if self._held is None:
-                self._taken.close()
+            if self._lender:
+                self._lender.take_back(self._taken)
 
 
-def _pooled() -> Any:
+def _pool() -> Pool:
+    found: Pool = engines.running().pool  # type: ignore[assignment]
+    return found
+
+
+def _from(source: Callable[[], Any]) -> Any:
     try:
-        return engines.running().raw_connection()
+        return source()
     except (sqlite3.Error, psycopg2.Error) as error:
         raise engines.as_of_sqlalchemy(error) from error
 
@@ -164,7 +175,7 @@ def transaction(*, changes_schema: bool = False) -> Iterator[Session]:
         return
     _commit_held(session)
     session.rollback()  # ends autocommit reads, and expires what they loaded
-    session.work = work = Work(_pooled())
+    session.work = work = Work(_from(_pool().connect))
     try:
         _begin(session, work, changes_schema)
         yield session

@@ -10,6 +10,7 @@ from psycopg2.errors import ReadOnlySqlTransaction
 from sqlalchemy.exc import DBAPIError, OperationalError
 
 from app import config, postgres, sqlite
+from app.pool import Pool
 
 # Where a network drops all packets, a connection is given up after half a minute at most, and not
 # after hours in which it would hold a thread.
@@ -32,6 +33,7 @@ def running() -> sa.Engine:
 def options(settings: config.Config) -> dict[str, Any]:
     """How the database that the settings name is connected to."""
     common: dict[str, Any] = {"isolation_level": "AUTOCOMMIT", "hide_parameters": True}
+    common |= {"poolclass": Pool}
     if settings.database_url.startswith("sqlite"):
         common |= {"insertmanyvalues_page_size": sqlite.ROWS}
         return common | {"connect_args": {"factory": sqlite.Driver}}

@@ -28,7 +28,7 @@ LAYERS = [
         *("actor", "clock", "config", "errors", "events", "outgoing"),
         *("row_security", "rules", "wakeups"),
     ),
-    ("column_types", "sqlite"),
+    ("column_types", "pool", "sqlite"),
     ("database_clock", "engines"),
     ("unit_of_work",),
     ("crypto", "db", "json_gate", "logs"),
@@ -75,6 +75,7 @@ PAGES = {"app.apidocs": {"make_response"}}
 CATCH_ALL = {
     "app.db": 2,  # any error rolls the transaction, or its part, back, and goes on
     "app.jobs": 2,  # a failed job, a worker without its database
+    "app.pool": 1,  # a connection that is not fit to be lent: its place comes back
     "app.sso.saml": 1,  # what the library cannot read, which it tells by any exception
     "app.sso.saml_checks": 1,  # a time that it cannot read, by that very class
     "app.wakeups": 1,  # a lost wake-up

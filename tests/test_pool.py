@@ -1,0 +1,92 @@
+"""The pool's connections: each lent to one at a time, and none lost."""
+
+from __future__ import annotations
+
+import sqlite3
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from threading import Lock
+
+import pytest
+from flask import Flask
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import TimeoutError as PoolTimeout
+
+from app import db
+from app.pool import Pool
+
+THREADS, SIZE, TIMES = 8, 3, 500
+
+
+def small(size: int, seconds: float) -> Pool:
+    """A pool that makes no more connections than these."""
+    return Pool(
+        lambda: sqlite3.connect(":memory:", check_same_thread=False),
+        pool_size=size,
+        max_overflow=0,
+        timeout=seconds,
+    )
+
+
+@pytest.mark.parametrize("database", ["sqlite"])
+def test_no_connection_is_lent_twice_at_once_and_none_is_lost(database: str) -> None:
+    pool, lent, guard, most = small(SIZE, 30), set[int](), Lock(), 0
+
+    def use(_: int) -> None:
+        nonlocal most
+        for _ in range(TIMES):
+            entry = pool.lend()
+            with guard:
+                assert id(entry) not in lent
+                lent.add(id(entry))
+                most = max(most, len(lent))
+            entry.dbapi_connection.execute("SELECT 1")
+            with guard:
+                lent.discard(id(entry))
+            pool.take_back(entry)
+
+    with ThreadPoolExecutor(THREADS) as threads:
+        list(threads.map(use, range(THREADS)))
+    assert 1 < most <= SIZE
+    assert (pool.checkedout(), pool.checkedin()) == (0, SIZE)
+    pool.dispose()
+
+
+@pytest.mark.parametrize("database", ["sqlite"])
+def test_whoever_waits_gets_what_comes_back_and_gives_up_in_time(database: str) -> None:
+    pool = small(1, 0.2)
+    entry = pool.lend()
+    with pytest.raises(PoolTimeout):
+        pool.lend()
+    with ThreadPoolExecutor(1) as threads:
+        waiting = threads.submit(lambda: pool.connect())
+        pool.take_back(entry)
+        with closing(waiting.result()) as connection:
+            assert connection.dbapi_connection is entry.dbapi_connection
+    pool.dispose()
+
+
+def break_off(seen: list[object]) -> None:
+    with db.driver() as driver, closing(driver.cursor()) as rows:
+        seen.append(driver)
+        rows.execute("SELECT 1")
+        raise ZeroDivisionError
+
+
+def test_what_broke_off_in_the_midst_is_not_used_again(app: Flask) -> None:
+    seen: list[object] = []
+    with app.app_context():
+        with pytest.raises(ZeroDivisionError):
+            break_off(seen)
+        with db.driver() as second:
+            assert second is not seen[0]
+
+
+def test_a_refused_statement_costs_no_connection(app: Flask) -> None:
+    with app.app_context():
+        with pytest.raises(DBAPIError), db.driver() as first, closing(first.cursor()) as rows:
+            rows.execute("SELECT nothing_of_that_name")
+        with db.driver() as second, closing(second.cursor()) as rows:
+            assert second is first
+            rows.execute("SELECT 1")
+            assert rows.fetchall() == [(1,)]
