@@ -30,9 +30,9 @@ FORM = re.compile(rf"{PREFIX}([A-Z]{{2}}[0-9]{{4}})_[A-Za-z0-9]{{{RANDOM_CHARACT
 NOTE_USE_EVERY = timedelta(minutes=1)
 
 
-@dataclass(frozen=True)
+@dataclass
 class KnownKey:
-    """What of a key is cached under its version."""
+    """What of a key is cached under its version, and whom it stood for at last."""
 
     id: str
     account_id: str
@@ -40,6 +40,15 @@ class KnownKey:
     scopes: Mapping[str, Any] | None
     expires_at: datetime | None
     stamp: Stamp
+    _last: tuple[Principal | None, Principal | None] = None, None
+
+    def standing_for(self, owner: Principal) -> Principal:
+        """Its owner, as far as the key goes; the same object for the same owner."""
+        known, caller = self._last
+        if caller is None or known is not owner:
+            caller = replace(owner, api_key_id=self.id, scopes=self.scopes, key_stamp=self.stamp)
+            self._last = owner, caller
+        return caller
 
 
 def create(body: Mapping[str, Any], *, by: Principal, id: str | None = None) -> tuple[ApiKey, str]:
@@ -122,7 +131,7 @@ def caller(text: str) -> Principal:
     if owner is None:
         raise Unauthorized("The API key is not valid any more.")
     _note_use(key)
-    return replace(owner, api_key_id=key.id, scopes=key.scopes, key_stamp=key.stamp)
+    return key.standing_for(owner)
 
 
 def _find(text: str) -> KnownKey | None:

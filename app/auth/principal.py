@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any
 
 import sqlalchemy as sa
@@ -40,7 +40,7 @@ class AccountRef:
         return reference.lower() in (self.id, self.slug, self.account_code.lower())
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Principal:
     """A caller. `account` is the one acted in: None means all, which only superadmins may read."""
 
@@ -153,6 +153,7 @@ def is_origin_of_any(origin: str) -> bool:
         return db.session.scalar(joined.limit(1)) is not None
 
 
+@lru_cache
 def anonymous(account: AccountRef) -> Principal:
     """Nobody in particular, in an account."""
     return Principal(account)

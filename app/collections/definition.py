@@ -29,6 +29,7 @@ OPERATIONS = ("list", "view", "create", "update", "delete")
 FIELD_LISTS = ("list", "view", "create", "update")
 ALL_FIELDS = "*"
 MOST_KEPT = 32
+MOST_OPENED = 64
 Made = TypeVar("Made")
 NEVER = Literal(0, 0, False, type=Type.BOOLEAN)
 PROPERTIES = [one.name for one in dataclasses.fields(Field)]
@@ -37,7 +38,8 @@ PROPERTIES = [one.name for one in dataclasses.fields(Field)]
 class Kept:
     """Things made once, under their keys; beyond a number those unused for longest are dropped."""
 
-    def __init__(self) -> None:
+    def __init__(self, most: int = MOST_KEPT) -> None:
+        self._most = most
         self._found: dict[Hashable, Any] = {}
 
     def get(self, make: Callable[..., Made], *key: Hashable) -> Made:
@@ -45,7 +47,7 @@ class Kept:
         found = self._found.pop((make, *key), None)
         if found is None:
             found = make(*key)
-            while len(self._found) >= MOST_KEPT:
+            while len(self._found) >= self._most:
                 self._found.pop(next(iter(self._found.copy()), None), None)
         self._found[make, *key] = found
         made: Made = found
@@ -184,6 +186,11 @@ class Definition:
     def kept(self) -> Kept:
         """What was made of it for a request, for the next of its kind."""
         return Kept()
+
+    @cached_property
+    def opened(self) -> Kept:
+        """What it opens to those who came last; ask `access` for it."""
+        return Kept(MOST_OPENED)
 
     @cached_property
     def compiled(self) -> dict[Node, sql.Compiled]:
