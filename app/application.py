@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import lru_cache
 from ipaddress import ip_address
 from typing import TYPE_CHECKING, Any
@@ -10,13 +11,17 @@ from typing import TYPE_CHECKING, Any
 from flask import Flask, Request
 from flask.ctx import RequestContext
 from flask.sessions import SecureCookieSession, SecureCookieSessionInterface
-from werkzeug.routing import MapAdapter
+from werkzeug.exceptions import HTTPException, NotFound
+from werkzeug.routing import MapAdapter, Rule
 from werkzeug.wsgi import get_host
 
 from app.rest import PREFIX
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import WSGIEnvironment
+
+LENGTH_OF_IDS = 36  # which no part of a route has that is always the same
+MOST_FORMS, LONGEST_KEPT_PATH = 1000, 200
 
 
 class _SessionsOfPages(SecureCookieSessionInterface):
@@ -56,10 +61,31 @@ def _address(text: str) -> str:
         return ""
 
 
+class _Adapter(MapAdapter):
+    """What finds a request's route; of paths that differ in ids only once."""
+
+    known: Callable[..., tuple[Rule, Sequence[tuple[str, int]]]]
+
+    def match(self, *asked: Any, **options: Any) -> Any:
+        """The route of the request's own path, or of another that is asked about."""
+        path = self.path_info
+        if not asked and options == {"return_rule": True} and len(path) <= LONGEST_KEPT_PATH:
+            parts = path.split("/")
+            form = tuple([None if len(part) == LENGTH_OF_IDS else part for part in parts])
+            with suppress(HTTPException):
+                rule, places = self.known(self.default_method, form)
+                return rule, {name: parts[i] for name, i in places}
+        return super().match(*asked, **options)
+
+
 class Application(Flask):
     """What serves requests."""
 
     session_interface = _SessionsOfPages()
+
+    def __init__(self, *about: Any, **options: Any) -> None:
+        super().__init__(*about, **options)
+        self._known = lru_cache(MOST_FORMS)(self._route)
 
     def ensure_sync(self, func: Callable[..., Any]) -> Callable[..., Any]:
         """The function itself: none is asynchronous, and Flask would look each time."""
@@ -78,7 +104,7 @@ class Application(Flask):
         if request is None or not _can_be(host):
             return super().create_url_adapter(request)
         request.host = host
-        return MapAdapter(
+        adapter = _Adapter(
             self.url_map,
             host.lower(),
             request.root_path,
@@ -88,3 +114,24 @@ class Application(Flask):
             request.method,
             request.query_string.decode(errors="replace"),
         )
+        adapter.known = self._known
+        return adapter
+
+    def _route(
+        self, method: str, form: Sequence[str | None]
+    ) -> tuple[Rule, Sequence[tuple[str, int]]]:
+        """The route of all paths of a form, and which of their parts are its arguments.
+
+        None stands for an id. Raises NotFound where another way has to look, or nobody finds any.
+        """
+        path = "/".join(["-" * LENGTH_OF_IDS if part is None else part for part in form])
+        rule, arguments = self.url_map.bind("").match(path, method, return_rule=True)
+        places = [
+            (part[1:-1].rpartition(":")[2], i)
+            for i, part in enumerate(rule.rule.split("/"))
+            if part.startswith("<")
+        ]
+        parts = path.split("/")
+        if arguments != {name: parts[i] for name, i in places if i < len(parts)}:
+            raise NotFound
+        return rule, places
