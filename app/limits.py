@@ -10,7 +10,7 @@ import ipaddress
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Any
 
 import sqlalchemy as sa
@@ -54,7 +54,7 @@ class Limit:
         text = "\0".join(one or "" for one in named)
         return Allowance(self, hashlib.sha256(text.encode()).hexdigest())
 
-    @property
+    @cached_property
     def item(self) -> RateLimitItem:
         """The limit as the library knows it."""
         return RateLimitItemPerSecond(self.tries, self.seconds, namespace=self.name)
@@ -66,6 +66,11 @@ class Allowance:
 
     limit: Limit
     key: str
+
+    @cached_property
+    def counter(self) -> str:
+        """The key of its counter."""
+        return self.limit.item.key_for(self.key)
 
 
 @lru_cache
@@ -113,7 +118,7 @@ def _until(end: float) -> TooManyRequests:
 
 def _spent(limiter: FixedWindowRateLimiter, allowances: Sequence[Allowance]) -> list[float]:
     """When those of them end that are used up."""
-    keys = [one.limit.item.key_for(one.key) for one in allowances]
+    keys = [one.counter for one in allowances]
     storage = limiter.storage
     counts = storage.counts(keys) if isinstance(storage, SqlStorage) else map(storage.get, keys)
     both = zip(allowances, counts, strict=True)

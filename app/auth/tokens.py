@@ -13,6 +13,7 @@ from functools import lru_cache
 from typing import Any
 
 import jwt
+from jwt.algorithms import HMACAlgorithm
 
 from app import clock, config
 from app.errors import Unauthorized
@@ -23,6 +24,16 @@ ACCESS, REFRESH = "access", "refresh"
 REQUIRED = ["exp", "iat", "iss", "jti", "sub", "type", "account_id"]
 HEADERS = {"alg", "typ", "kid"}
 MOST_VERIFIED = 2000
+
+
+class _Algorithm(HMACAlgorithm):
+    """PyJWT's; what kind of key it is given it asks once, and not for every token."""
+
+    prepare_key = lru_cache(HMACAlgorithm.prepare_key)
+
+
+jwt.unregister_algorithm(ALGORITHM)
+jwt.register_algorithm(ALGORITHM, _Algorithm(_Algorithm.SHA256))
 
 
 def digest(secret: str) -> str:
