@@ -37,10 +37,11 @@ class Idle(QueueCommon[Any]):
 
     def get(self, block: bool = True, timeout: float | None = None) -> Any:
         """Take one. Raises Empty where there is none, or none comes in so many seconds."""
-        with suppress(IndexError):
+        try:
             return self._idle.pop()
-        if not block or timeout is None:
-            raise Empty
+        except IndexError:
+            if not block or timeout is None:
+                raise Empty from None
         return self._awaited(time.monotonic() + timeout)
 
     def _awaited(self, until: float) -> Any:

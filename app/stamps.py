@@ -170,4 +170,5 @@ def reloading() -> Iterator[None]:
 def cache(name: str) -> Cache:
     """The application's cache of that name."""
     caches: dict[str, Cache] = config.running().extensions.setdefault("atrium.caches", {})
-    return caches.setdefault(name, Cache())
+    found = caches.get(name)
+    return caches.setdefault(name, Cache()) if found is None else found

@@ -3,55 +3,55 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property
 from types import MappingProxyType
-from typing import Any, TypeVar
+from typing import Any
 
 import sqlalchemy as sa
 
 from app import db, stamps
 from app.collections import table
 from app.collections.columns import TableColumns
-from app.collections.fields import RETURN_TYPES, SYSTEM_FIELDS, TYPES, ComputedField, Field
+from app.collections.fields import (
+    RETURN_TYPES,
+    SYSTEM_FIELDS,
+    TYPES,
+    ComputedField,
+    Field,
+    Way,
+    ways_of,
+)
+from app.collections.kept import Kept
 from app.collections.models import Collection
 from app.column_types import Moment, StoredMoment
 from app.errors import NotFound
-from app.rules import Name, Node, RuleError, Scope, Type, condition, parse, sql, value, walk
+from app.rules import (
+    Name,
+    Node,
+    RuleError,
+    Scope,
+    Type,
+    condition,
+    parse,
+    sql,
+    tells_time,
+    value,
+    walk,
+)
 from app.rules.nodes import Literal
 from app.stamps import Stamp
 
 OPERATIONS = ("list", "view", "create", "update", "delete")
 FIELD_LISTS = ("list", "view", "create", "update")
 ALL_FIELDS = "*"
-MOST_KEPT = 32
 MOST_OPENED = 64
-Made = TypeVar("Made")
 NEVER = Literal(0, 0, False, type=Type.BOOLEAN)
 PROPERTIES = [one.name for one in dataclasses.fields(Field)]
-
-
-class Kept:
-    """Things made once, under their keys; beyond a number those unused for longest are dropped."""
-
-    def __init__(self, most: int = MOST_KEPT) -> None:
-        self._most = most
-        self._found: dict[Hashable, Any] = {}
-
-    def get(self, make: Callable[..., Made], *key: Hashable) -> Made:
-        """What `make` gives for a key. It is not remembered where that raises."""
-        found = self._found.pop((make, *key), None)
-        if found is None:
-            found = make(*key)
-            while len(self._found) >= self._most:
-                self._found.pop(next(iter(self._found.copy()), None), None)
-        self._found[make, *key] = found
-        made: Made = found
-        return made
 
 
 @dataclass(frozen=True, eq=False)
@@ -111,6 +111,16 @@ class Definition:
         """The fields with personal data, and those computed from them."""
         flagged = {name for name, field in self.declared.items() if field.pii}
         return frozenset(flagged | {name for name in self.computed if self.inputs(name) & flagged})
+
+    @cached_property
+    def unsettled(self) -> frozenset[str]:
+        """The computed fields that change by themselves as time goes by."""
+        return frozenset(name for name, node in self.computed.items() if tells_time(node))
+
+    @cached_property
+    def ways(self) -> Sequence[Way]:
+        """How each field is shown whose stored values JSON does not have as they are."""
+        return ways_of(self.columns)
 
     @cached_property
     def expressions(self) -> Mapping[str, sa.ColumnElement[Any]]:

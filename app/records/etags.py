@@ -8,11 +8,8 @@ from typing import Any
 
 from werkzeug.http import parse_etags, quote_etag
 
-from app.collections.definition import Definition
 from app.errors import PreconditionFailed
 from app.rest.answers import dumps
-from app.rules import Node, walk
-from app.rules.nodes import Call, Now
 
 SIZE = 16
 
@@ -20,17 +17,6 @@ SIZE = 16
 def of(view: Mapping[str, Any]) -> str:
     """The quoted ETag of a whole view, whichever of its fields an answer is limited to."""
     return quote_etag(hashlib.blake2b(dumps(view), digest_size=SIZE).hexdigest())
-
-
-def unsettled(definition: Definition) -> frozenset[str]:
-    """The computed fields that change by themselves as time goes by."""
-    return frozenset(name for name, node in definition.computed.items() if _tells_time(node))
-
-
-def _tells_time(node: Node) -> bool:
-    parts = list(walk(node))
-    calls = {part.name for part in parts if isinstance(part, Call)}
-    return "now" in calls or any(isinstance(part, Now) for part in parts)
 
 
 def check(header: str | None, etag: str) -> None:

@@ -11,11 +11,12 @@ from app.collections import access as accesses
 from app.collections import masking
 from app.collections.access import Access
 from app.collections.definition import Definition
-from app.collections.fields import SYSTEM_FIELDS
+from app.collections.fields import SYSTEM_FIELDS, ways_of
 from app.records import etags, store
 from app.records.store import references
 
 SYSTEM_COLUMNS = {name: one.like for name, one in SYSTEM_FIELDS.items()}
+SYSTEM_WAYS = ways_of(SYSTEM_COLUMNS)
 NOTHING: Mapping[str, Any] = {}
 
 
@@ -75,7 +76,7 @@ def whole(row: store.Row, access: Access | None) -> Shown:
     """Everything that an access opens of a record; without one, the system's fields."""
     if access is None:
         return Shown(shown(row, list(SYSTEM_FIELDS), None), frozenset())
-    unsettled = etags.unsettled(access.definition) & access.readable.keys()
+    unsettled = access.definition.unsettled & access.readable.keys()
     return Shown(shown(row, list(access.readable), access), unsettled)
 
 
@@ -88,18 +89,18 @@ def all_shown(
     rows: Sequence[store.Row], names: Sequence[str], access: Access | None
 ) -> list[dict[str, Any]]:
     """The same of several records."""
-    fields = access.definition.columns if access else SYSTEM_COLUMNS
-    treated = [(name, fields[name]) for name in names if not fields[name].is_plain]
-    ways = [(name, field.shown, field.plain_type) for name, field in treated]
-    hidden = access.masked.intersection(names) if access else ()
+    ways, hidden = SYSTEM_WAYS, {}
+    if access is not None:
+        ways = access.definition.ways
+        hidden = {name: access.readable[name] for name in access.masked.intersection(names)}
     found = []
     for row in rows:
         one = {name: row[name] for name in names}
         for name, way, plain in ways:
-            value = one[name]
+            value = one.get(name)
             if value is not None and value.__class__ is not plain:
                 one[name] = way(value)
-        for name in hidden:
-            one[name] = masking.masked(fields[name], one[name])
+        for name, field in hidden.items():
+            one[name] = masking.masked(field, one[name])
         found.append(one)
     return found

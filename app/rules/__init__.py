@@ -49,7 +49,7 @@ from app.rules.evaluate import UNKNOWN, Asker, Context, evaluate, holds
 from app.rules.explain import Clause, deciding, surely, undecided
 from app.rules.nodes import Name, Node, RuleError, Sent, Type, presupposed, walk
 from app.rules.parser import parse
-from app.rules.residual import about_caller, residual, truth
+from app.rules.residual import about_caller, residual, tells_time, truth
 
 __all__ = [
     "UNKNOWN",
@@ -71,6 +71,7 @@ __all__ = [
     "presupposed",
     "residual",
     "surely",
+    "tells_time",
     "truth",
     "undecided",
     "value",

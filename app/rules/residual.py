@@ -19,6 +19,7 @@ from app.rules.nodes import (
     Membership,
     Node,
     Not,
+    Now,
     Type,
     rebuilt,
     walk,
@@ -45,6 +46,14 @@ def about_caller(node: Node) -> bool:
     """Whether an expression mentions who asks."""
     return any(
         isinstance(part, Caller) or (isinstance(part, Call) and part.name.startswith("@"))
+        for part in walk(node)
+    )
+
+
+def tells_time(node: Node) -> bool:
+    """Whether an expression's value changes by itself as time goes by."""
+    return any(
+        isinstance(part, Now) or (isinstance(part, Call) and part.name == "now")
         for part in walk(node)
     )
 

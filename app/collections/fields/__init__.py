@@ -10,7 +10,7 @@ from app.collections.fields.computed import RETURN_TYPES, ComputedField
 from app.collections.fields.date import DateField
 from app.collections.fields.datetime import DatetimeField
 from app.collections.fields.email import EmailField
-from app.collections.fields.field import LONGEST_INDEXED, Field, Refused
+from app.collections.fields.field import LONGEST_INDEXED, Field, Refused, Way, ways_of
 from app.collections.fields.json import JsonField, JsonText
 from app.collections.fields.number import Number, NumberField, plain_number
 from app.collections.fields.reference import ReferenceField
@@ -33,7 +33,9 @@ __all__ = [
     "ReferenceField",
     "Refused",
     "TextField",
+    "Way",
     "plain_number",
+    "ways_of",
 ]
 
 TYPES: dict[str, type[Field]] = {

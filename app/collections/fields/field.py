@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 from app import rules
 from app.column_types import Text
@@ -91,3 +91,18 @@ def bounds_problems(
     yield from (f"{name} must be {kind}." for name in wrong)
     if len(bounds) == 2 and not wrong and options[low] > options[high]:
         yield f"{low} is greater than {high}."
+
+
+class Way(NamedTuple):
+    """How a field is shown whose stored values JSON does not have as they are."""
+
+    name: str
+    shown: Callable[[Any], Any]
+    plain_type: Any
+    """The type of those that it has as they are, where it depends."""
+
+
+def ways_of(fields: Mapping[str, Field]) -> Sequence[Way]:
+    """Those of fields that need one, under these names."""
+    needing = ((name, one) for name, one in fields.items() if not one.is_plain)
+    return [Way(name, one.shown, one.plain_type) for name, one in needing]
