@@ -1,7 +1,8 @@
 """The database: the parent of its models, its connections, and the one transaction.
 
 A statement outside `transaction()` is a read of its own (autocommit): it costs one round trip and
-leaves no snapshot behind. Everything that writes runs inside `transaction()`.
+leaves no snapshot behind. Everything that writes runs inside `transaction()`, which begins with its
+first statement: what comes before keeps nobody waiting.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
+from functools import partial
 from typing import Any
 
 import psycopg2
@@ -125,7 +127,7 @@ def _used() -> Any:
     if session is None:
         return None
     if session.work is not None:
-        return session.work.bound or session.work.pooled
+        return session.work.bound or session.work.begun()
     return session.connection() if session.in_transaction() else None
 
 
@@ -175,9 +177,10 @@ def transaction(*, changes_schema: bool = False) -> Iterator[Session]:
         return
     _commit_held(session)
     session.rollback()  # ends autocommit reads, and expires what they loaded
-    session.work = work = Work(_from(_pool().connect))
+    session.work = work = Work(partial(_begun, changes_schema))
     try:
-        _begin(session, work, changes_schema)
+        if changes_schema:
+            _lock_schema(session)
         yield session
         session.flush()
         for (_, todo), items in sorted(work.before_commit.items(), key=_is_last):
@@ -224,8 +227,9 @@ def _commit_held(session: Session) -> None:
     try:
         if session.in_transaction():
             session.commit()
-        with driver() as found:
-            found.commit()  # nothing, where the session had a part in it
+        if work.pooled is not None:
+            with driver() as found:
+                found.commit()  # nothing, where the session had a part in it
     finally:
         give_back(session)
     for callback in work.on_commit:
@@ -307,16 +311,26 @@ def notes() -> dict[str, Any]:
     return _open_work().notes
 
 
-def _begin(session: Session, work: Work, changes_schema: bool) -> None:
-    with driver() as found:
+def _begun(changes_schema: bool) -> Any:
+    """The pool's hold on a connection on which a transaction has begun."""
+    pooled = _from(_pool().connect)
+    found = pooled.dbapi_connection
+    try:
         if changes_schema and engines.running().dialect.name == "sqlite":
             # Tables are rebuilt to alter them; only out here can the checks be turned off.
-            work.pooled.info["unchecked"] = True
+            pooled.info["unchecked"] = True
             found.execute("PRAGMA foreign_keys = OFF")
         found.begin()
-    if changes_schema and engines.running().dialect.name == "postgresql":
-        # One change of the schema at a time; and as a waiting ALTER TABLE blocks every reader
-        # behind it, it gives way soon, to be tried again.
+    except (sqlite3.Error, psycopg2.Error) as error:
+        pooled.close()
+        raise engines.as_of_sqlalchemy(error) from error
+    return pooled
+
+
+def _lock_schema(session: Session) -> None:
+    # One change of the schema at a time; and as a waiting ALTER TABLE blocks every reader behind
+    # it, it gives way soon, to be tried again.
+    if engines.running().dialect.name == "postgresql":
         session.execute(sa.text("SELECT pg_advisory_xact_lock(:key)"), {"key": SCHEMA_LOCK})
         session.execute(sa.text("SET LOCAL lock_timeout = '500ms'"))
 

@@ -14,11 +14,12 @@ from app import engines
 
 
 class Work:
-    """A transaction, from its beginning until it is committed or taken back."""
+    """A transaction, until it is committed or taken back; it begins with its first statement."""
 
-    def __init__(self, pooled: Any) -> None:
-        self.pooled = pooled
-        """The pool's hold on its connection."""
+    def __init__(self, begin: Callable[[], Any]) -> None:
+        self._begin = begin
+        self.pooled: Any = None
+        """The pool's hold on its connection, once it has begun."""
         self.bound: Connection | None = None
         """The same as SQLAlchemy's, once that has a part in it."""
         self.is_open = True
@@ -26,6 +27,12 @@ class Work:
         self.on_commit: list[Callable[[], None]] = []
         self.before_commit: dict[tuple[bool, Callable[[list[Any]], None]], list[Any]] = {}
         self.notes: dict[str, Any] = {}
+
+    def begun(self) -> Any:
+        """The pool's hold on its connection, for a statement."""
+        if self.pooled is None:
+            self.pooled = self._begin()
+        return self.pooled
 
 
 class Session(BoundSession):
@@ -41,7 +48,7 @@ class Session(BoundSession):
         if work is None:
             return super().get_bind(*about, **options)
         if work.bound is None:
-            work.bound = Connection(engines.running(), connection=work.pooled)
+            work.bound = Connection(engines.running(), connection=work.begun())
         return work.bound
 
     def close(self) -> None:
@@ -60,7 +67,7 @@ def give_back(session: Session) -> None:
     try:
         session.rollback()
     finally:
-        if work is not None:
+        if work is not None and work.pooled is not None:
             (work.bound or work.pooled).close()
 
 

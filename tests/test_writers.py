@@ -8,7 +8,9 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 
 import pytest
+import sqlalchemy as sa
 from flask import Flask
+from sqlalchemy.exc import OperationalError
 
 from app import db, engines, sqlite
 from tests.builders import Cast, make_collection
@@ -32,6 +34,7 @@ def test_writers_take_their_turns_in_the_order_in_which_they_came(app: Flask) ->
 
     def write(number: int) -> None:
         with app.app_context(), db.transaction():
+            db.connection().execute(sa.text("SELECT 1"))
             turns.append(number)
 
     writers = [threading.Thread(target=write, args=[number]) for number in range(8)]
@@ -43,6 +46,32 @@ def test_writers_take_their_turns_in_the_order_in_which_they_came(app: Flask) ->
     for one in writers:
         one.join()
     assert turns == [*range(8)]
+
+
+def test_what_comes_before_the_first_statement_waits_for_nobody(app: Flask) -> None:
+    with somebody_writing(app), app.app_context(), db.transaction():
+        pass
+
+
+def test_a_transaction_that_could_not_begin_writes_nothing(
+    app: Flask, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rename = sa.text("UPDATE accounts SET name = 'written'")
+    monkeypatch.setattr(sqlite, "BUSY_SECONDS", 0.1)
+
+    def go_on_after_an_error() -> None:
+        with db.transaction():
+            with somebody_writing(app), pytest.raises(OperationalError):
+                db.connection().execute(rename)
+            db.connection().execute(rename)
+            raise LookupError
+
+    with app.app_context():
+        engines.running().dispose()  # new connections
+        with pytest.raises(LookupError):
+            go_on_after_an_error()
+        names = db.connection().execute(sa.text("SELECT name FROM accounts")).scalars().all()
+    assert "written" not in names
 
 
 def test_all_give_up_after_the_same_time_and_not_one_after_the_other(

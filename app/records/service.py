@@ -127,9 +127,10 @@ def create(collection: str, body: Body, *, by: Principal, again: str | None = No
 
     Raises InvalidValues, Forbidden or Conflict.
     """
-    with writing(collection, by) as definition:
+    with _writing_one(collection, by) as (definition, unchecked):
         change = changes.prepare_new(definition, [body], problems := Problems(), by)
         problems.check()
+        stamps.verify(unchecked)
         if again is not None:
             change = replace_in(change, values=[{**change.values[0], "id": again}])
         return changes.store_all(change)[0]
@@ -172,7 +173,7 @@ def writing(collection: str, by: Principal) -> Iterator[Definition]:
 
 @contextmanager
 def _writing_one(collection: str, by: Principal) -> Iterator[tuple[Definition, list[Stamp]]]:
-    """The same of a record that is there, whose first statement checks the stamps."""
+    """The same, with what is still to be checked before anything is written."""
     try:
         with clashes.explaining(), db.transaction():
             definition = definitions.named(collection)
