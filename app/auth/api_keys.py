@@ -6,7 +6,7 @@ import re
 import secrets
 import string
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -40,7 +40,7 @@ class KnownKey:
     scopes: Mapping[str, Any] | None
     expires_at: datetime | None
     stamp: Stamp
-    _last: tuple[Principal | None, Principal | None] = None, None
+    _last: tuple[Principal | None, Principal | None] = field(default=(None, None), repr=False)
 
     def standing_for(self, owner: Principal) -> Principal:
         """Its owner, as far as the key goes; the same object for the same owner."""
