@@ -188,7 +188,7 @@ def transaction(*, changes_schema: bool = False) -> Iterator[Session]:
                 todo(items)
         if changes_schema:
             _check_foreign_keys(session)
-        if session.holds_commits:
+        if session.holds_commits and work.pooled is not None:
             _catch_up()
     except BaseException:
         with suppress(SQLAlchemyError):  # its connection is lost: that is not what went wrong here
