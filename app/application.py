@@ -125,7 +125,10 @@ class Application(Flask):
         None stands for an id. Raises NotFound where another way has to look, or nobody finds any.
         """
         path = "/".join(["-" * LENGTH_OF_IDS if part is None else part for part in form])
-        rule, arguments = self.url_map.bind("").match(path, method, return_rule=True)
+        adapter = self.url_map.bind("", default_method=method)
+        rule, arguments = adapter.match(path, return_rule=True)
+        if not all(one.part_isolating for one in rule._converters.values()):
+            raise NotFound  # what spans parts is particular about what is in them
         places = [
             (part[1:-1].rpartition(":")[2], i)
             for i, part in enumerate(rule.rule.split("/"))

@@ -16,8 +16,8 @@ from app import application
 from app.ids import new_id
 
 PATHS = 4000
-METHODS = ("GET", "GET", "POST", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS", "get", "FOO")
-WORDS = ("posts", "1", "", "self", "batch", "*", "a/b", "-" * 36, "é" * 36, "x" * 300)
+METHODS = ("GET", "GET", "POST", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS", "get", "FOO", "")
+WORDS = ("posts", "1", "", "self", "batch", "*", "a/b", "-" * 36, "é" * 36, "\n" * 36, "x" * 300)
 
 
 def some_path(rule: str, chance: random.Random) -> str:
@@ -53,6 +53,18 @@ def test_every_path_has_the_route_that_werkzeug_finds(app: Flask) -> None:
         assert known == found(partial(MapAdapter.match, adapter)), (method, path)
         matched += isinstance(known[1], dict)
     assert matched > PATHS / 20
+
+
+@pytest.mark.parametrize("database", ["sqlite"])
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [("GET", "/static/" + "\n" * 36), ("OPTIONS", "/static/" + "\n" * 36), ("", "/api/v1/account")],
+)
+def test_what_werkzeug_refuses_has_no_route(app: Flask, method: str, path: str) -> None:
+    context = app.test_request_context("/").request
+    adapter: Any = app.create_url_adapter(context)
+    adapter.path_info, adapter.default_method = path, method
+    assert found(adapter.match) == found(partial(MapAdapter.match, adapter))
 
 
 @pytest.mark.parametrize("database", ["sqlite"])
