@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from contextvars import ContextVar
 from functools import partial
 from typing import Any
@@ -314,17 +314,20 @@ def notes() -> dict[str, Any]:
 def _begun(changes_schema: bool) -> Any:
     """The pool's hold on a connection on which a transaction has begun."""
     pooled = _from(_pool().connect)
-    found = pooled.dbapi_connection
-    try:
-        if changes_schema and engines.running().dialect.name == "sqlite":
-            # Tables are rebuilt to alter them; only out here can the checks be turned off.
-            pooled.info["unchecked"] = True
-            found.execute("PRAGMA foreign_keys = OFF")
-        found.begin()
-    except (sqlite3.Error, psycopg2.Error) as error:
-        pooled.close()
-        raise engines.as_of_sqlalchemy(error) from error
+    with ExitStack() as failed:  # nothing may stay begun, also where who waits is broken off
+        failed.callback(pooled.close)
+        _from(partial(_begin, pooled, changes_schema))
+        failed.pop_all()
     return pooled
+
+
+def _begin(pooled: Any, changes_schema: bool) -> None:
+    found = pooled.dbapi_connection
+    if changes_schema and engines.running().dialect.name == "sqlite":
+        # Tables are rebuilt to alter them; only out here can the checks be turned off.
+        pooled.info["unchecked"] = True
+        found.execute("PRAGMA foreign_keys = OFF")
+    found.begin()
 
 
 def _lock_schema(session: Session) -> None:

@@ -74,6 +74,29 @@ def test_a_transaction_that_could_not_begin_writes_nothing(
     assert "written" not in names
 
 
+def test_whoever_is_broken_off_as_it_begins_keeps_nobody_waiting(
+    app: Flask, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begin = sqlite.Driver.begin
+
+    def break_off(driver: sqlite.Driver) -> None:
+        begin(driver)
+        raise KeyboardInterrupt
+
+    def write() -> None:
+        with db.transaction():
+            db.connection().execute(sa.text("SELECT 1"))
+
+    with app.app_context():
+        monkeypatch.setattr(sqlite.Driver, "begin", break_off)
+        with pytest.raises(KeyboardInterrupt) as told:
+            write()
+        assert told.value.__traceback__  # which still knows of all that there was
+        assert engines.running().pool.checkedout() == 0
+        with somebody_writing(app):
+            pass
+
+
 def test_all_give_up_after_the_same_time_and_not_one_after_the_other(
     app: Flask, cast: Cast, monkeypatch: pytest.MonkeyPatch
 ) -> None:
