@@ -48,9 +48,11 @@ class Idle(QueueCommon[Any]):
         with self._came:
             self._waiting += 1
             try:
-                while (left := until - time.monotonic()) > 0:
+                while True:  # once more at the end: what came then was told to nobody else
                     with suppress(IndexError):
                         return self._idle.pop()
+                    if (left := until - time.monotonic()) <= 0:
+                        break
                     self._came.wait(left)
             finally:
                 self._waiting -= 1

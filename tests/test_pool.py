@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from threading import Lock
@@ -13,7 +14,7 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
 from app import db
-from app.pool import Pool
+from app.pool import Idle, Pool
 
 THREADS, SIZE, TIMES = 8, 3, 500
 
@@ -65,6 +66,20 @@ def test_whoever_waits_gets_what_comes_back_and_gives_up_in_time(database: str) 
         with closing(waiting.result()) as connection:
             assert connection.dbapi_connection is entry.dbapi_connection
     pool.dispose()
+
+
+@pytest.mark.parametrize("database", ["sqlite"])
+def test_what_comes_as_the_time_runs_out_is_not_left_lying(
+    database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    idle, came = Idle(1), object()
+
+    def wait(seconds: float) -> None:
+        time.sleep(seconds)
+        idle.put(came)
+
+    monkeypatch.setattr(idle._came, "wait", wait)
+    assert idle.get(True, 0.01) is came
 
 
 def break_off(seen: list[object]) -> None:
