@@ -14,6 +14,7 @@ from pathlib import Path
 TICKS = os.sysconf("SC_CLK_TCK")
 LARGEST_READ = 1 << 18
 LEAST = 8  # answers, however slow
+LAST_CHUNK = b"\r\n0\r\n\r\n"
 SESSION = 3  # which field of a process says so: those of a server have one, but not one group
 
 
@@ -38,7 +39,7 @@ class Connection:
 
     def begin(self) -> None:
         """Send the next request."""
-        self.answer, self.length = b"", -1
+        self.answer, self.length, self.end = b"", -1, b""
         self.begun = time.perf_counter()
         self.socket.sendall(self.request())
 
@@ -49,9 +50,10 @@ class Connection:
             if self.answer[9:10] != b"2":
                 raise LookupError(self.answer[:2000].decode())
             head = self.answer[:end].lower()
-            at = head.find(b"content-length:") + 15
-            self.length = end + 4 + int(head[at:].partition(b"\r\n")[0])
-        return 0 < self.length <= len(self.answer)
+            _, _, length = head.partition(b"content-length:")
+            self.length = end + 4 + int(length.partition(b"\r\n")[0] or 0)
+            self.end = b"" if length else LAST_CHUNK
+        return 0 < self.length <= len(self.answer) and self.answer.endswith(self.end)
 
 
 def run(
