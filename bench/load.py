@@ -7,8 +7,8 @@ import selectors
 import socket
 import statistics
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import astuple, dataclass
 from pathlib import Path
 
 TICKS = os.sysconf("SC_CLK_TCK")
@@ -26,6 +26,11 @@ class Figures:
     p50: float  # milliseconds
     p99: float
     cpu: float  # milliseconds of the server's processes for a request
+
+
+def middle(found: Sequence[Figures]) -> Figures:
+    """The median of each figure."""
+    return Figures(*map(statistics.median, zip(*map(astuple, found), strict=True)))
 
 
 class Connection:

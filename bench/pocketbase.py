@@ -12,7 +12,6 @@ from __future__ import annotations
 import argparse
 import itertools
 import sqlite3
-import statistics
 import subprocess
 import tempfile
 from collections.abc import Callable, Iterator
@@ -106,8 +105,7 @@ def cases(ids: list[str], records: int, token: str) -> dict[str, Callable[[], by
     around, numbers = itertools.cycle(ids), itertools.count()
 
     def of(method: str, path: str, body: Any = None) -> bytes:
-        sent = message(method, f"collections/{path}", token, body)
-        return sent.replace(b" /api/v1/", b" /api/", 1)
+        return message(method, path, token, body, prefix="/api/collections")
 
     filtered = f"posts/records?filter=views%3E{records - 100}&sort=-views&perPage=30"
     sign_in = {"identity": ADDRESS, "password": PASSWORD}
@@ -143,17 +141,15 @@ def main() -> None:
         for name, request in cases(ids, given.records, token).items():
             for count in (1, 16):
                 load.run(one.port, one.session, request, count, WARM_SECONDS)
-                found = [
-                    load.run(one.port, one.session, request, count, given.seconds)
-                    for _ in range(ROUNDS)
-                ]
-                rate, p50, p99, cpu = (
-                    statistics.median(getattr(f, n) for f in found)
-                    for n in ("rate", "p50", "p99", "cpu")
+                found = load.middle(
+                    [
+                        load.run(one.port, one.session, request, count, given.seconds)
+                        for _ in range(ROUNDS)
+                    ]
                 )
                 say(
-                    f"  {name:24} {count:2}  {rate:7,.0f}/s   p50 {p50:6.1f} ms"
-                    f"   p99 {p99:6.1f} ms   CPU {cpu:5.2f} ms"
+                    f"  {name:24} {count:2}  {found.rate:7,.0f}/s   p50 {found.p50:6.1f} ms"
+                    f"   p99 {found.p99:6.1f} ms   CPU {found.cpu:5.2f} ms"
                 )
         say(f"  memory of the process (PSS): {load.pss_of(one.session)[0]:.0f} MiB")
 

@@ -16,7 +16,6 @@ import itertools
 import json
 import os
 import secrets
-import statistics
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
@@ -102,9 +101,11 @@ def filled(app: Flask, cast: builders.Cast, count: int) -> list[str]:
         return [row[0] for row in rows]
 
 
-def message(method: str, path: str, credential: str, body: Any = None) -> bytes:
+def message(
+    method: str, path: str, credential: str, body: Any = None, *, prefix: str = "/api/v1"
+) -> bytes:
     """A request as it is sent."""
-    head = [f"{method} /api/v1/{path} HTTP/1.1", "Host: 127.0.0.1", f"Authorization: {credential}"]
+    head = [f"{method} {prefix}/{path} HTTP/1.1", "Host: 127.0.0.1", f"Authorization: {credential}"]
     sent = b"" if body is None else json.dumps(body).encode()
     if body is not None:
         head += ["Content-Type: application/json", f"Content-Length: {len(sent)}"]
@@ -169,13 +170,7 @@ def compare(
     for _ in range(ROUNDS):
         for name, one in (("product", product), ("floor", floor)):
             found[name].append(load.run(one.port, one.session, case.request, count, seconds))
-    mid = {
-        name: load.Figures(
-            *(statistics.median(getattr(f, n) for f in all_) for n in ("rate", "p50", "p99", "cpu"))
-        )
-        for name, all_ in found.items()
-    }
-    one, other = mid["product"], mid["floor"]
+    one, other = load.middle(found["product"]), load.middle(found["floor"])
     say(
         f"  {case.name:24} {count:2}  {one.rate:7,.0f}/s of {other.rate:7,.0f}/s ="
         f" {one.rate / other.rate:.2f}   p50 {one.p50:6.1f} of {other.p50:6.1f} ms"
