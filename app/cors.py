@@ -10,7 +10,7 @@ from flask import Flask, Response, g
 
 from app import config, rest
 from app.auth import principal as principals
-from app.here import asked
+from app.here import asked, header
 
 METHODS = "GET, POST, PUT, PATCH, DELETE"
 HEADERS = "Authorization, Content-Type, If-Match, If-None-Match, Idempotency-Key, X-Account-ID"
@@ -29,7 +29,7 @@ def _answer_preflight() -> Response | None:
     request = asked()
     if request.method != "OPTIONS" or not request.path.startswith(rest.PREFIX):
         return None
-    if "Access-Control-Request-Method" not in request.headers:
+    if header("Access-Control-Request-Method") is None:
         return None
     response = Response(status=204)
     response.headers["Access-Control-Max-Age"] = PREFLIGHT_SECONDS
@@ -41,7 +41,7 @@ def _allow(response: Response) -> Response:
     if not request.path.startswith(rest.PREFIX):
         return response
     response.headers.add("Vary", "Origin")
-    origin = request.headers.get("Origin", "")
+    origin = header("Origin") or ""
     preflight = request.method == "OPTIONS"
     if origin and (origin in config.current().cors_origins or _account_allows(origin, preflight)):
         response.headers["Access-Control-Allow-Origin"] = origin

@@ -13,7 +13,7 @@ from flask import Flask, Response, has_request_context
 from uuid_utils import uuid4
 
 from app import clock
-from app.here import asked, notes
+from app.here import asked, header, notes
 
 CORRELATION_ID = re.compile(r"[A-Za-z0-9._-]{1,128}")
 
@@ -52,7 +52,7 @@ _rendered = structlog.processors.JSONRenderer()
 
 
 def _start() -> None:
-    given, known = asked().headers.get("X-Correlation-ID", ""), notes()
+    given, known = header("X-Correlation-ID") or "", notes()
     known.correlation_id = given if CORRELATION_ID.fullmatch(given) else str(uuid4())
     known.started = time.perf_counter()
 

@@ -16,7 +16,7 @@ from typing import Any
 import prometheus_client
 import sqlalchemy as sa
 import structlog
-from flask import Flask, Response, request
+from flask import Flask, Response
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.multiprocess import MultiProcessCollector
 from prometheus_client.registry import Collector, CollectorRegistry
@@ -24,7 +24,7 @@ from prometheus_client.values import MutexValue, ValueClass
 
 from app import config, db, jobs, leases
 from app.errors import NotFound, Unauthorized, Unavailable
-from app.here import asked, notes
+from app.here import asked, header, notes
 from app.rest.blueprint import Blueprint
 from app.rest.marks import of_any_account, public
 from app.rest.schemas import TEXT
@@ -133,7 +133,7 @@ def _of_all_processes() -> CollectorRegistry:
 
 
 def _shown() -> bytes:
-    scheme, _, token = request.headers.get("Authorization", "").partition(" ")
+    scheme, _, token = (header("Authorization") or "").partition(" ")
     return token.strip().encode() if scheme.lower() == "bearer" else b""
 
 

@@ -23,7 +23,7 @@ from app.db import Base
 from app.statements import Prepared
 
 Value = TypeVar("Value")
-MOST = 20
+MOST, MOST_CHECKED = 20, 2048
 
 
 class Stamp(NamedTuple):
@@ -38,14 +38,44 @@ class Stale(Exception):
     """Something cached is out of date."""
 
 
-def columns(stamps: Iterable[Stamp]) -> Sequence[Any]:
-    """Columns that read the present version of each stamp's row; they run with `parameters`."""
-    return columns_of(tuple(stamp.table for stamp in stamps))
+class Checked:
+    """Stamps that a statement checks along: what it selects for that, and is run with."""
+
+    def __init__(self, stamps: Sequence[Stamp]) -> None:
+        self.tables = tuple(stamp.table for stamp in stamps)
+        """All that the statement itself depends on."""
+        self.parameters = {
+            f"k{i}_{j}": part for i, stamp in enumerate(stamps) for j, part in enumerate(stamp.key)
+        }
+        self._versions = tuple(stamp.version for stamp in stamps)
+
+    @property
+    def columns(self) -> Sequence[Any]:
+        """Columns that read the present version of each stamp's row."""
+        return columns_of(self.tables)
+
+    def check(self, versions: Iterable[Any]) -> None:
+        """Compare what the columns gave with what was cached. Raises Stale."""
+        if tuple(versions) != self._versions:
+            raise Stale
+
+    def verify(self) -> None:
+        """Compare by a statement of its own. Raises Stale."""
+        self.check(_versions(self.tables).all(self.parameters)[0])
+
+
+@lru_cache(MOST_CHECKED)
+def along(*stamps: Stamp) -> Checked:
+    """These stamps, to be checked along."""
+    return Checked(stamps)
+
+
+NONE = along()
 
 
 @lru_cache
 def columns_of(tables: tuple[str, ...]) -> Sequence[Any]:
-    """The same, of stamps of these tables in this order."""
+    """Columns that read the present versions of stamps of these tables, in this order."""
     # Made once: nearly every statement has them.
     found = []
     for i, table in enumerate(tables):
@@ -54,23 +84,9 @@ def columns_of(tables: tuple[str, ...]) -> Sequence[Any]:
     return found
 
 
-def parameters(stamps: Iterable[Stamp]) -> dict[str, str]:
-    """What a statement with the `columns` of these stamps is to be run with."""
-    return {f"k{i}_{j}": part for i, stamp in enumerate(stamps) for j, part in enumerate(stamp.key)}
-
-
-def check(versions: Iterable[Any], stamps: Iterable[Stamp]) -> None:
-    """Compare what a statement read with what was cached. Raises Stale."""
-    for now, stamp in zip(versions, stamps, strict=True):
-        if now != stamp.version:
-            raise Stale
-
-
 def verify(stamps: Iterable[Stamp]) -> None:
-    """Compare by a statement of its own. Raises Stale."""
-    stamps = list(stamps)
-    asked = _versions(tuple(stamp.table for stamp in stamps))
-    check(asked.all(parameters(stamps))[0], stamps)
+    """Compare these with what was cached, by a statement of its own. Raises Stale."""
+    along(*stamps).verify()
 
 
 def hold(relied: Iterable[Any]) -> bool:

@@ -13,7 +13,6 @@ from urllib.parse import urlsplit
 
 from flask import Flask, Request, Response, current_app, g, request
 from sqlalchemy.exc import DBAPIError
-from werkzeug.datastructures import Headers
 
 from app import actor, chain, config, idempotency, rest, stamps, tenancy, violations
 from app.auth import api_keys, lockout, signatures, tokens
@@ -21,7 +20,7 @@ from app.auth import principal as principals
 from app.auth.principal import Principal
 from app.auth.signatures import Signature
 from app.errors import AppError, BadRequest, Forbidden, NotFound, Unauthorized, Unavailable
-from app.here import asked, notes
+from app.here import asked, header, notes
 from app.rest.marks import Access, access_of
 from app.rest.parsing import check_query
 from app.rest.paths import check_path
@@ -112,7 +111,7 @@ def _actor() -> actor.Actor:
             es_reason=signature.reason,
             es_timestamp=signature.timestamp,
         )
-    agent = request.headers.get("User-Agent", "")[:LONGEST_AGENT] or None
+    agent = (header("User-Agent") or "")[:LONGEST_AGENT] or None
     return who._replace(
         ip_address=request.remote_addr, user_agent=agent, request_id=known.correlation_id
     )
@@ -136,7 +135,7 @@ def _guard() -> Response | None:
     request = asked()
     actor.be(_actor)
     tenancy.be(_tenancy)
-    chain.be(chain.told(request.headers.get(chain.HEADER)))
+    chain.be(chain.told(header(chain.HEADER)))
     view = config.running().view_functions.get(request.endpoint or "")
     access = access_of(view) if view else Access.PUBLIC
     notes().of_any_account = getattr(view, "of_any_account", False)
@@ -147,7 +146,7 @@ def _guard() -> Response | None:
     if view is not None:
         check_path(request)
         check_query(request, view)
-    if request.method != "POST" or idempotency.HEADER not in request.headers:
+    if request.method != "POST" or header(idempotency.HEADER) is None:
         return None
     return _answer_again(access)
 
@@ -256,8 +255,7 @@ def _verified(caller: Principal, access: Access) -> Principal:
 
 
 def _identify(access: Access) -> Principal:
-    headers = asked().headers
-    credential, reference = _credential(headers), account_of_request()
+    credential, reference = _credential(), account_of_request()
     if credential is not None:
         return principals.choose_account(_signed_in(credential), reference)
     if access is not Access.ANONYMOUS or reference is None:
@@ -268,13 +266,13 @@ def _identify(access: Access) -> Principal:
     return principals.anonymous(account)
 
 
-def _credential(headers: Headers) -> str | None:
-    scheme, _, value = headers.get("Authorization", "").strip().partition(" ")
+def _credential() -> str | None:
+    scheme, _, value = (header("Authorization") or "").strip().partition(" ")
     if scheme.lower() == "bearer":
         return value.strip()
     if scheme:
         raise Unauthorized("Only the Bearer scheme is accepted.")
-    return headers.get("X-API-Key")
+    return header("X-API-Key")
 
 
 def _signed_in(credential: str) -> Principal:
@@ -305,10 +303,10 @@ def _slug_of(host: str, domain: str, base_url: str) -> str | None:
 
 def account_of_request() -> str | None:
     """The account that the header or the host name names. Raises BadRequest if they disagree."""
-    header = asked().headers.get("X-Account-ID", "").strip() or None
+    named = (header("X-Account-ID") or "").strip() or None
     host = account_of_host()
-    if header and host and header.lower() != host:
+    if named and host and named.lower() != host:
         account = principals.account_named(host)
-        if account is None or not account.is_named(header):
+        if account is None or not account.is_named(named):
             raise BadRequest("The host name and X-Account-ID name different accounts.")
-    return header or host
+    return named or host

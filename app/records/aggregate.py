@@ -74,14 +74,14 @@ def of(
     definition = definitions.named(collection)
     access = accesses.of(by, definition, "list")
     asked = parse(access, parameters)
-    checked = [*by.stamps, *definition.stamps, *asked.conditions.stamps]
+    checked = stamps.along(*by.stamps, *definition.stamps, *asked.conditions.stamps)
     where = [*store.scope(definition, by.account_id, access.where), *asked.conditions.where]
     statement = _statement(definition, where, asked, skip, limit)
-    bound = {**access.parameters, **asked.conditions.bound, **stamps.parameters(checked)}
-    chosen = statement.add_columns(*stamps.columns(checked))
+    bound = {**access.parameters, **asked.conditions.bound, **checked.parameters}
+    chosen = statement.add_columns(*checked.columns)
     rows = db.connection().execute(chosen, bound).all()
     width = len(asked.results) + 2
-    stamps.check(rows[0][width:], checked)
+    checked.check(rows[0][width:])
     # Where the page has no group, one row carries the total alone.
     results = [_shown(row[2:width], asked.results) for row in rows if row[1] is not None]
     return {"results": results, "total_groups": rows[0][0]}

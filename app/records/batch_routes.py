@@ -6,11 +6,12 @@ from collections.abc import Sequence
 from typing import Any
 
 import marshmallow as ma
-from flask import Response, request
+from flask import Response
 
 from app import config, rest
 from app.auth.guard import optimistic, principal
 from app.errors import BadRequest
+from app.here import header
 from app.records import batch
 from app.records.routes import EXAMPLE, Record
 from app.rest import fields
@@ -107,7 +108,7 @@ class DeletedRecords(Schema):
 @blueprint.before_request
 def refuse_conditions() -> None:
     """Refuse what cannot be honoured for many: whoever sends If-Match relies on it."""
-    if "If-Match" in request.headers:
+    if header("If-Match") is not None:
         raise BadRequest("If-Match is for requests that change one record.")
 
 

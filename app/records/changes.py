@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from app import clock
+from app import clock, stamps
 from app.auth import principal as principals
 from app.auth.principal import Principal
 from app.collections import access as accesses
@@ -22,7 +22,7 @@ from app.records import cascade, clashes, etags, store, values, views
 from app.records.store import reads, references, writes
 from app.records.values import Body, Problems
 from app.records.views import Shown
-from app.stamps import Stamp
+from app.stamps import Checked
 
 NO_RECORD = "There is no such record."
 
@@ -128,7 +128,7 @@ def within_reach(
     record_ids: Sequence[str],
     bodies: Sequence[Body],
     problems: Problems,
-    unchecked: Sequence[Stamp] = (),
+    unchecked: Checked = stamps.NONE,
 ) -> list[store.Row]:
     """Records that the caller may change, locked. Raises NotFound where one is out of sight.
 
@@ -146,7 +146,7 @@ def within_reach(
 
 
 def _locked(
-    definition: Definition, by: Principal, record_ids: Sequence[str], unchecked: Sequence[Stamp]
+    definition: Definition, by: Principal, record_ids: Sequence[str], unchecked: Checked
 ) -> Mapping[str, store.Row]:
     if len(record_ids) > 1:
         return writes.lock(definition, store.scope(definition, by.account_id), record_ids)

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from app import stamps
 from app.auth.principal import Principal
 from app.collections import access as accesses
 from app.collections.access import Access
@@ -46,7 +47,9 @@ Found = dict[str, dict[tuple[str, str], Row]]
 
 def parse(access: Access, text: str | None, found: list[dict[str, Any]]) -> Tree:
     """The references that dotted names lead along, each name checked."""
-    names = {name.strip() for name in (text or "").split(",")} - {""}
+    if not text:
+        return {}
+    names = {name.strip() for name in text.split(",")} - {""}
     if len(names) > MOST_NAMES:
         found.append(_refused(f"At most {MOST_NAMES} names."))
         return {}
@@ -76,8 +79,10 @@ def stamps_of(tree: Tree) -> Iterator[Stamp]:
 
 def add(tree: Tree, rows: Sequence[Row], items: Sequence[Shown], by: Principal, show: Show) -> None:
     """Put `expand` into what is shown of the records. Raises Stale."""
+    if not tree:
+        return
     places: list[Place] = [(tree, *pair) for pair in zip(rows, items, strict=True)]
-    while tree and places:
+    while places:
         found = _read(places, by)
         places = [deeper for place in places for deeper in _filled(place, found, show)]
 
@@ -130,7 +135,7 @@ def _viewable(
 ) -> dict[tuple[str, str], Row]:
     scoped = store.scope(view.definition, by.account_id, view.where)
     ids = sorted({record_id for _, record_id in keys})
-    checked = [*by.stamps, *view.definition.stamps]
+    checked = stamps.along(*by.stamps, *view.definition.stamps)
     rows = reads.read_among(view.definition, scoped, ids, checked, view.parameters)
     return {(row["account_id"], row["id"]): row for row in rows}
 

@@ -15,7 +15,7 @@ import sqlalchemy as sa
 from sqlalchemy.dialects import sqlite
 from sqlalchemy.engine import Dialect
 
-from app import clock, engines, rules
+from app import clock, engines, rules, stamps
 from app.auth import principal as principals
 from app.collections import access, masking
 from app.collections.columns import TableColumns
@@ -99,7 +99,7 @@ def _by_expression(
 def _stored(collection: Definition, asked: Question) -> Row | None:
     if asked.record_id is None:
         return None
-    row = reads.read_one(collection, asked.account_id, asked.record_id, ())
+    row = reads.read_one(collection, asked.account_id, asked.record_id, stamps.NONE)
     if row is None:
         raise NotFound(changes.NO_RECORD)
     return row

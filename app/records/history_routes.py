@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import marshmallow as ma
-from flask import Response, request
+from flask import Response
 
 from app import rest
 from app.auth.guard import optimistic, principal
+from app.here import header
 from app.records import erasure, history
 from app.records.routes import EXAMPLE as RECORD
 from app.records.routes import IF_MATCH, Record, tagged
@@ -152,7 +153,7 @@ def restore_record(body: dict[str, Any], collection: str, record_id: str) -> Res
     Needs the update rule, and every field that differs in the update fields. A deleted record is
     not restored (404). A field that is required now and had no value then stays as it is.
     """
-    if_match = request.headers.get("If-Match")
+    if_match = header("If-Match")
     audit_id, by = body["audit_id"], principal()
     return tagged(history.restore(collection, record_id, audit_id, if_match=if_match, by=by))
 

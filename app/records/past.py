@@ -11,7 +11,7 @@ from typing import Any
 import orjson
 import sqlalchemy as sa
 
-from app import clock, db, rules
+from app import clock, db, rules, stamps
 from app.audit.append import CREATE, DELETE, UPDATE
 from app.audit.entries import CHANGES, LOG, told_by
 from app.auth.principal import Principal
@@ -116,7 +116,7 @@ class Past:
 def past_of(definition: Definition, record_id: str, by: Principal, read: Reader) -> Past:
     """What there is to tell of a record, by the entries that `read` reads."""
     account_id = by.one_account()
-    present = reads.read_one(definition, account_id, record_id, [*definition.stamps])
+    present = reads.read_one(definition, account_id, record_id, stamps.along(*definition.stamps))
     alive = present is not None and read is last_entries
     entries = [] if alive else read(definition, account_id, record_id)
     return Past(definition, record_id, account_id, present, entries)

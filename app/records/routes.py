@@ -9,7 +9,7 @@ from flask import Response
 
 from app import rest
 from app.auth.guard import optimistic, principal
-from app.here import asked
+from app.here import asked, header
 from app.records import etags, history
 from app.records import service as records
 from app.records.views import Shown
@@ -170,7 +170,7 @@ IF_NONE_MATCH = {
 def tagged(record: Shown, status: int = 200) -> Response:
     """An answer that is a record, with the ETag of what the caller sees of it."""
     answer = respond(record, status)
-    answer.headers["ETag"] = record.etag
+    answer.headers.add("ETag", record.etag)
     return answer
 
 
@@ -241,9 +241,8 @@ def get_record(args: dict[str, Any], collection: str, record_id: str) -> Respons
         return respond(history.get(collection, record_id, args, by=principal()))
     fields, expanded = args.get("fields"), args.get("expand")
     found = records.get(collection, record_id, fields, expanded=expanded, by=principal())
-    headers = asked().headers
-    etags.check(headers.get("If-Match"), found.etag)
-    known = etags.is_known(headers.get("If-None-Match"), found.etag)
+    etags.check(header("If-Match"), found.etag)
+    known = etags.is_known(header("If-None-Match"), found.etag)
     # What it leads to, or what time changes, has no part in its ETag.
     if known and found.is_settled and not expanded:
         return Response(status=304, headers={"ETag": found.etag})
@@ -262,7 +261,7 @@ def replace_record(body: dict[str, Any], collection: str, record_id: str) -> Res
 
     A field that is absent takes its default, else null; fields that the caller may not write stay.
     """
-    if_match = asked().headers.get("If-Match")
+    if_match = header("If-Match")
     changed = records.replace(collection, record_id, body, if_match=if_match, by=principal())
     return tagged(changed)
 
@@ -279,7 +278,7 @@ def patch_record(body: dict[str, Any], collection: str, record_id: str) -> Respo
 
     Only the fields in the body change.
     """
-    if_match = asked().headers.get("If-Match")
+    if_match = header("If-Match")
     changed = records.patch(collection, record_id, body, if_match=if_match, by=principal())
     return tagged(changed)
 
@@ -297,6 +296,6 @@ def delete_record(collection: str, record_id: str) -> Response:
     `set_null` are emptied, all in the same transaction, within the account and whatever the rules
     of those collections; one with `restrict` on a record that stays is a 409.
     """
-    if_match = asked().headers.get("If-Match")
+    if_match = header("If-Match")
     records.delete(collection, record_id, if_match=if_match, by=principal())
     return Response(status=204)

@@ -26,7 +26,7 @@ from app.records import cascade, changes, clashes, cursor, expand, query, store,
 from app.records.store import reads
 from app.records.values import Problems
 from app.records.views import Shown
-from app.stamps import Stamp
+from app.stamps import Checked
 from app.webhooks import outbox as webhooks
 
 Body = Mapping[str, Any]
@@ -60,7 +60,7 @@ def page(
         skip,
         limit,
         count,
-        [*by.stamps, *definition.stamps, *asked.stamps],
+        stamps.along(*by.stamps, *definition.stamps, *asked.stamps),
         {**access.parameters, **asked.conditions.bound},
         most,
         kept=asked.kept and not recent,
@@ -79,7 +79,7 @@ def walk(collection: str, parameters: Parameters, *, limit: int, by: Principal) 
         [*store.scope(definition, by.account_id, access.where), *asked.conditions.where],
         cursor.parts(asked.keys, way),
         limit + 1,
-        [*by.stamps, *definition.stamps, *asked.stamps],
+        stamps.along(*by.stamps, *definition.stamps, *asked.stamps),
         {**access.parameters, **asked.conditions.bound},
     )
     shown, links = cursor.answer(rows, limit, way, asked.keys, definition)
@@ -112,12 +112,14 @@ def get(
     names, tree = query.shape_of(access, fields, expanded, found)
     if found:
         raise InvalidValues(found)
-    checked = [*by.stamps, *definition.stamps, *set(expand.stamps_of(tree))]
+    checked = stamps.along(*by.stamps, *definition.stamps, *set(expand.stamps_of(tree)))
     asked = (by.account_id, record_id, checked, access.where, access.parameters)
     row = reads.read_one(definition, *asked, to_show=True)
     if row is None:
         raise changes.missing(access)
-    shown = views.whole(row, access).only(names)
+    shown = views.whole(row, access)
+    if fields is not None:
+        shown.keep(names)
     expand.add(tree, [row], [shown], by, views.shown)
     return shown
 
@@ -130,7 +132,7 @@ def create(collection: str, body: Body, *, by: Principal, again: str | None = No
     with _writing_one(collection, by) as (definition, unchecked):
         change = changes.prepare_new(definition, [body], problems := Problems(), by)
         problems.check()
-        stamps.verify(unchecked)
+        unchecked.verify()
         if again is not None:
             change = replace_in(change, values=[{**change.values[0], "id": again}])
         return changes.store_all(change)[0]
@@ -167,18 +169,18 @@ def delete(collection: str, record_id: str, *, if_match: str | None = None, by: 
 def writing(collection: str, by: Principal) -> Iterator[Definition]:
     """The transaction of a change of records. Raises Stale where it has to be done again."""
     with _writing_one(collection, by) as (definition, unchecked):
-        stamps.verify(unchecked)
+        unchecked.verify()
         yield definition
 
 
 @contextmanager
-def _writing_one(collection: str, by: Principal) -> Iterator[tuple[Definition, list[Stamp]]]:
+def _writing_one(collection: str, by: Principal) -> Iterator[tuple[Definition, Checked]]:
     """The same, with what is still to be checked before anything is written."""
     try:
         with clashes.explaining(), db.transaction():
             definition = definitions.named(collection)
             listeners = webhooks.stamps_of(by.account_id)
-            yield definition, [*by.stamps, *definition.stamps, *listeners]
+            yield definition, stamps.along(*by.stamps, *definition.stamps, *listeners)
     except DBAPIError as error:
         if not violations.gave_way(error):
             raise

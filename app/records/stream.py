@@ -14,10 +14,10 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from app import engines, stamps
+from app import engines
 from app.collections.definition import Definition
 from app.records.store import Row
-from app.stamps import Stamp
+from app.stamps import Checked
 
 PIECE = 100  # rows, as many as a page has at most: each may be as large as a body
 IDLE = "SET LOCAL idle_in_transaction_session_timeout = '60s'"
@@ -30,14 +30,14 @@ class Stream:
         self._connection, self._rows, self._names = connection, rows, names
         self._first: list[Any] = []
 
-    def start(self, checked: Sequence[Stamp]) -> None:
+    def start(self, checked: Checked) -> None:
         """Read the first row, and check the stamps that it carries. Raises Stale."""
         first = self._rows.fetchone()
         if first is None:
-            stamps.verify(checked)
+            checked.verify()
         else:
             self._first = [first]
-            stamps.check(first[len(self._names) :], checked)
+            checked.check(first[len(self._names) :])
 
     def __iter__(self) -> Iterator[Row]:
         for rows in ([self._first], self._rows.partitions(PIECE)):
@@ -54,17 +54,17 @@ def opened(
     names: Sequence[str],
     where: Sequence[Any],
     order_by: Sequence[Any],
-    checked: Sequence[Stamp],
+    checked: Checked,
     parameters: Mapping[str, Any],
 ) -> Stream:
     """These fields of the records, in the statement that also checks the stamps. Raises Stale."""
     selected = dict(zip(definition.columns, definition.selected, strict=True))
     columns = [selected[name] for name in names]
-    statement = sa.select(*columns, *stamps.columns(checked)).where(*where).order_by(*order_by)
+    statement = sa.select(*columns, *checked.columns).where(*where).order_by(*order_by)
     connection = _connected()
     with ExitStack() as failed:
         failed.callback(connection.close)
-        bound = {**parameters, **stamps.parameters(checked)}
+        bound = {**parameters, **checked.parameters}
         stream = Stream(connection, connection.execute(statement, bound), names)
         stream.start(checked)
         failed.pop_all()

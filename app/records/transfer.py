@@ -7,7 +7,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Any
 
-from app import json_gate
+from app import json_gate, stamps
 from app.auth.principal import Principal
 from app.collections import access as accesses
 from app.collections import definition as definitions
@@ -52,7 +52,7 @@ def exported(collection: str, format: str, parameters: Parameters, *, by: Princi
         asked.names,
         [*store.scope(definition, by.account_id, access.where), *conditions.where],
         asked.order_by,
-        [*by.stamps, *definition.stamps, *conditions.stamps],
+        stamps.along(*by.stamps, *definition.stamps, *conditions.stamps),
         {**access.parameters, **conditions.bound},
     )
     shown = (views.shown(row, asked.names, access) for row in rows)

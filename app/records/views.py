@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -27,12 +27,10 @@ class Shown(dict[str, Any]):
         super().__init__(whole)
         self._whole, self._unsettled = whole, unsettled
 
-    def only(self, names: Sequence[str] | None) -> Shown:
-        """The same record, limited to these fields; None means all."""
-        if names is not None:
-            for name in self._whole.keys() - set(names):
-                del self[name]
-        return self
+    def keep(self, names: Iterable[str]) -> None:
+        """Limit it to these fields."""
+        for name in self._whole.keys() - set(names):
+            del self[name]
 
     @property
     def is_settled(self) -> bool:
@@ -42,8 +40,9 @@ class Shown(dict[str, Any]):
     @cached_property
     def etag(self) -> str:
         """The name of the whole view; what changes by itself has no part in it."""
-        lasting = {n: v for n, v in self._whole.items() if n not in self._unsettled}
-        return etags.of(lasting)
+        if self.is_settled:
+            return etags.of(self._whole)
+        return etags.of({n: v for n, v in self._whole.items() if n not in self._unsettled})
 
 
 def allowed(

@@ -7,11 +7,11 @@ from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 
-from app import db, stamps
+from app import db
 from app.collections.definition import Definition
 from app.records import store
 from app.records.store import ACCOUNT, NONE, Row
-from app.stamps import Stamp
+from app.stamps import Checked, columns_of
 from app.statements import Prepared
 
 
@@ -26,7 +26,7 @@ def read_one(
     definition: Definition,
     account_id: str | None,
     record_id: str,
-    checked: Sequence[Stamp],
+    checked: Checked,
     where: Any = None,
     parameters: Mapping[str, Any] = NONE,
     *,
@@ -36,7 +36,7 @@ def read_one(
 
     What is only `to_show` has moments as they are stored.
     """
-    about = (definition, to_show, account_id is None, where, tables_of(checked))
+    about = (definition, to_show, account_id is None, where, checked.tables)
     bound = {"_account": account_id, "_id": record_id, **parameters}
     return one_row(definition, definition.kept.get(_one, *about), bound, checked)
 
@@ -45,20 +45,15 @@ def one_row(
     definition: Definition,
     statement: Prepared,
     parameters: Mapping[str, Any],
-    checked: Sequence[Stamp],
+    checked: Checked,
 ) -> Row | None:
     """The one row of a statement that has the stamps' columns behind its own. Raises Stale."""
-    rows = statement.all({**parameters, **stamps.parameters(checked)})
+    rows = statement.all({**parameters, **checked.parameters})
     if not rows:
         return None
-    width, row = len(definition.columns), rows[0]
-    stamps.check(row[width:], checked)
-    return dict(zip(definition.columns, row[:width], strict=True))
-
-
-def tables_of(checked: Sequence[Stamp]) -> tuple[str, ...]:
-    """The tables of stamps, on which a statement that checks them depends."""
-    return tuple([stamp.table for stamp in checked])
+    columns, row = definition.columns, rows[0]
+    checked.check(row[len(columns) :])
+    return dict(zip(columns, row, strict=False))
 
 
 def _one(
@@ -74,7 +69,7 @@ def of_id(
 ) -> sa.Select[Any]:
     """The row with the id that is sent, and behind its columns those of the stamps."""
     columns = definition.listed if to_show else definition.selected
-    statement = sa.select(*columns, *stamps.columns_of(tables))
+    statement = sa.select(*columns, *columns_of(tables))
     scoped = store.scope(definition, None if anywhere else ACCOUNT, where)
     return statement.where(*scoped, definition.table.c.id == sa.bindparam("_id"))
 
@@ -88,7 +83,7 @@ def read_page(
     skip: int,
     limit: int,
     count: bool,
-    checked: Sequence[Stamp],
+    checked: Checked,
     parameters: Mapping[str, Any] = NONE,
     most: int | None = None,
     *,
@@ -99,11 +94,11 @@ def read_page(
     Where there are more than `most`, no more than one beyond it is counted. What is `kept` comes
     with the very same conditions and parts again, so its statement is.
     """
-    tables = tables_of(checked)
+    tables = checked.tables
     asked = (definition, account_id is None, where, tuple(conditions), parts, count, most, tables)
     statement = definition.kept.get(_prepared_page, *asked) if kept else _paged(*asked)
     place = {"_account": account_id, "_skip": skip, "_limit": limit, "_most": skip + limit}
-    bound = {**place, **parameters, **stamps.parameters(checked)}
+    bound = {**place, **parameters, **checked.parameters}
     rows, facts = _found(definition, statement, checked, bound, 1)
     return rows, facts[0]
 
@@ -134,7 +129,7 @@ def _paged(
         total = total.scalar_subquery()
     skip, limit, reached = (sa.bindparam(n, type_=sa.Integer) for n in ("_skip", "_limit", "_most"))
     page = _page(definition, where, parts(), reached).offset(skip).limit(limit)
-    return _beside(page, [total.label("total"), *stamps.columns_of(tables)])
+    return _beside(page, [total.label("total"), *columns_of(tables)])
 
 
 def read_parts(
@@ -142,7 +137,7 @@ def read_parts(
     where: Sequence[Any],
     parts: Sequence[Part],
     limit: int,
-    checked: Sequence[Stamp],
+    checked: Checked,
     parameters: Mapping[str, Any] = NONE,
 ) -> list[Row]:
     """The first rows of a list, in the statement that also checks the stamps. Raises Stale."""
@@ -167,7 +162,7 @@ def read_among(
     definition: Definition,
     scoped: Sequence[Any],
     record_ids: Sequence[str],
-    checked: Sequence[Stamp],
+    checked: Checked,
     parameters: Mapping[str, Any] = NONE,
 ) -> list[Row]:
     """Those of these records within reach, in the statement that checks the stamps. Raises Stale.
@@ -182,12 +177,12 @@ def read_among(
 def _read(
     definition: Definition,
     chosen: sa.Select[Any],
-    checked: Sequence[Stamp],
+    checked: Checked,
     parameters: Mapping[str, Any],
 ) -> list[Row]:
     """What was chosen, in a statement that tells of the stamps also where nothing is found."""
-    statement = _beside(chosen, stamps.columns(checked))
-    bound = {**parameters, **stamps.parameters(checked)}
+    statement = _beside(chosen, checked.columns)
+    bound = {**parameters, **checked.parameters}
     return _found(definition, statement, checked, bound, 0)[0]
 
 
@@ -200,7 +195,7 @@ def _beside(chosen: sa.Select[Any], facts: Sequence[Any]) -> sa.Select[Any]:
 def _found(
     definition: Definition,
     statement: sa.Select[Any] | Prepared,
-    checked: Sequence[Stamp],
+    checked: Checked,
     parameters: Mapping[str, Any],
     facts: int,
 ) -> tuple[list[Row], Sequence[Any]]:
@@ -210,7 +205,7 @@ def _found(
     else:
         rows = db.connection().execute(statement, parameters).all()
     width = len(definition.columns)
-    stamps.check(rows[0][width + facts :], checked)
+    checked.check(rows[0][width + facts :])
     id = list(definition.columns).index("id")
     found = [row[:width] for row in rows] if rows[0][id] is not None else []
     return store.rows(definition, found), rows[0][width : width + facts]

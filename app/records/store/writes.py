@@ -11,7 +11,7 @@ from app import db, sqlite
 from app.collections.definition import Definition
 from app.records import store
 from app.records.store import ACCOUNT, Row, reads
-from app.stamps import Stamp
+from app.stamps import Checked
 from app.statements import Prepared
 
 _PREFIX = "_value_"
@@ -30,15 +30,13 @@ def lock(
 
 
 def lock_one(
-    definition: Definition, account_id: str | None, record_id: str, checked: Sequence[Stamp] = ()
+    definition: Definition, account_id: str | None, record_id: str, checked: Checked
 ) -> Row | None:
     """The same of one record of an account, or of any; if it is there the stamps are checked.
 
     Raises Stale.
     """
-    statement = definition.kept.get(
-        _locked, definition, account_id is None, reads.tables_of(checked)
-    )
+    statement = definition.kept.get(_locked, definition, account_id is None, checked.tables)
     bound = {"_account": account_id, "_id": record_id}
     return reads.one_row(definition, statement, bound, checked)
 
