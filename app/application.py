@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from flask import Flask, Request
 from flask.ctx import RequestContext
-from flask.sessions import SecureCookieSession, SecureCookieSessionInterface
+from flask.sessions import NullSession, SecureCookieSession, SecureCookieSessionInterface
 from werkzeug.exceptions import HTTPException, NotFound
 from werkzeug.routing import MapAdapter, Rule
 from werkzeug.wsgi import get_host
@@ -27,9 +27,33 @@ MOST_FORMS, LONGEST_KEPT_PATH = 1000, 200
 class _SessionsOfPages(SecureCookieSessionInterface):
     """Flask's own session, which carries the notices and tokens of forms: the API has none."""
 
+    _none = NullSession()  # which refuses whatever would change it
+
     def open_session(self, app: Flask, request: Request) -> SecureCookieSession | None:
-        """The session of a page; None for a call of the API."""
-        return None if request.path.startswith(f"{PREFIX}/") else super().open_session(app, request)
+        """The session of a page; that of nobody for a call of the API."""
+        if request.path.startswith(f"{PREFIX}/"):
+            return self._none
+        return super().open_session(app, request)
+
+
+class _Request(Request):
+    """A request that is not looked through again for what it does not have."""
+
+    @property
+    def blueprints(self) -> list[str]:
+        """The names of the blueprint of its route, and of those around it."""
+        return _blueprints_of(self.url_rule.endpoint) if self.url_rule else []
+
+    def close(self) -> None:
+        """Let go of files that were sent."""
+        if "files" in self.__dict__:
+            super().close()
+
+
+@lru_cache(MOST_FORMS)
+def _blueprints_of(endpoint: str) -> list[str]:
+    names = endpoint.split(".")
+    return [".".join(names[:length]) for length in range(len(names) - 1, 0, -1)]
 
 
 @lru_cache
@@ -81,6 +105,7 @@ class _Adapter(MapAdapter):
 class Application(Flask):
     """What serves requests."""
 
+    request_class = _Request
     session_interface = _SessionsOfPages()
 
     def __init__(self, *about: Any, **options: Any) -> None:
