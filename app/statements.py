@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
+from operator import itemgetter
 from typing import Any
 
 import psycopg2
@@ -68,6 +69,7 @@ class _Compiled:
         keyed = keyed and not self._constant and self._dialect.name == "postgresql"
         self._kept = postgres.Kept(self._text) if keyed else None
         self._outgoing: list[tuple[int, Process]] | None = None
+        self._plainly = self._way_of_plain()
 
     def _take(self, parameter: Any, name: str, process: Process | None) -> None:
         if not parameter.unique:  # it has a name by which it can be given
@@ -78,11 +80,15 @@ class _Compiled:
 
     def all(self, parameters: Mapping[str, Any]) -> list[Row]:
         bound = self._bound(parameters)
-        with db.driver() as driver, closing(driver.cursor()) as cursor:
-            send(cursor, self._text, bound, self._kept)
-            if self._outgoing is None:
-                self._outgoing = self._processors(cursor.description)
-            found: list[Row] = cursor.fetchall()
+        with db.driver() as driver:
+            cursor = driver.cursor()
+            try:
+                send(cursor, self._text, bound, self._kept)
+                if self._outgoing is None:
+                    self._outgoing = self._processors(cursor.description)
+                found: list[Row] = cursor.fetchall()
+            finally:
+                cursor.close()
         return self._read(found) if found and self._outgoing else found
 
     def run(self, parameters: Mapping[str, Any]) -> None:
@@ -93,7 +99,16 @@ class _Compiled:
             else:
                 send(cursor, self._text, self._bound(parameters))
 
+    def _way_of_plain(self) -> Callable[[Mapping[str, Any]], Any] | None:
+        """What binds parameters that are all given, and go as they are; else None."""
+        keys = {n: p.key for n, p, process in self._given if p.required and process is None}
+        if self._order is None or len(self._order) < 2 or not keys.keys() >= set(self._order):
+            return None
+        return itemgetter(*[keys[name] for name in self._order])
+
     def _bound(self, parameters: Mapping[str, Any]) -> Any:
+        if self._plainly is not None:
+            return self._plainly(parameters)
         bound = self._constant.copy()
         for name, parameter, process in self._given:
             key = parameter.key
@@ -110,6 +125,11 @@ class _Compiled:
         return [(i, process) for i, process in found if process is not None]
 
     def _read(self, rows: Sequence[Row]) -> list[Row]:
+        if len(rows) == 1:
+            row = list(rows[0])
+            for i, process in self._outgoing or ():
+                row[i] = process(row[i])
+            return [tuple(row)]
         columns: list[Any] = list(zip(*rows, strict=True))
         for i, process in self._outgoing or ():
             columns[i] = map(process, columns[i])
