@@ -2,7 +2,12 @@
 
 SQLite lets one write at a time, and has the others sleep and try again, ever more rarely: under
 load some of them wait for seconds while newcomers pass them. Here they wait in the order they came,
-in all processes; only the first in the queue tries, and often.
+in all processes. Whose turn it is keeps it to the end of the transaction, if that is soon; behind a
+longer one, and behind another program, the first in the queue waits as SQLite has it.
+
+What was written is copied from the log into the database by whose turn it is, too. SQLite does it
+after any commit, but where others write meanwhile it is never done with it: the log is not begun
+anew, and from then on every commit copies.
 """
 
 from __future__ import annotations
@@ -18,8 +23,12 @@ from weakref import WeakSet, finalize
 from app.rules import sqlite as rules_on_sqlite
 
 BUSY_SECONDS = 15
-# Seconds between two tries: at first, and at most. What others write takes a few milliseconds.
-PAUSES, LONGER = (0.0001, 0.01), 1.1
+NOTABLE_SECONDS = 0.1
+LONG_SECONDS = 0.5
+ROWS_IN_LOG, PAGES_IN_LOG, LOG_BYTES = 1000, 10_000, 64 * 2**20
+"""After how many changed rows the log is copied; the pages at which SQLite does, come what may; and
+what is left of its file where a long read had it grow.
+"""
 ROWS = 50
 """How many rows a statement writes at most.
 
@@ -36,12 +45,16 @@ class Driver(sqlite3.Connection):
         super().__init__(database, **options)
         file = self.execute("PRAGMA database_list").fetchone()[2]
         self._queue = _queue_beside(file) if file else None
+        self._turn_since = 0.0
+        self._rows_before = 0
         if self._queue is not None:
             self._close_queue = finalize(self, os.close, self._queue)
         _all.add(self)
         self.execute("PRAGMA journal_mode = WAL")
         self.execute("PRAGMA synchronous = NORMAL")
         self.execute("PRAGMA foreign_keys = ON")
+        self.execute(f"PRAGMA wal_autocheckpoint = {PAGES_IN_LOG}")
+        self.execute(f"PRAGMA journal_size_limit = {LOG_BYTES}")
         rules_on_sqlite.register(self)
         # INSERT OR REPLACE asks the triggers for DELETE, too.
         self.execute("PRAGMA recursive_triggers = ON")
@@ -51,16 +64,53 @@ class Driver(sqlite3.Connection):
 
         Raises OperationalError where the database is busy for too long, counted from now.
         """
-        until = time.monotonic() + self._patience
-        self._queue_up(fcntl.LOCK_EX)
+        self._turn_since = asked = time.monotonic()
         try:
-            self.execute("PRAGMA busy_timeout = 0")
-            try:
-                self._begin_by(until)
-            finally:
-                self.execute(f"PRAGMA busy_timeout = {int(self._patience * 1000)}")
+            self._queue_up(fcntl.LOCK_EX)
+            self._turn_since = time.monotonic()
+            waited = self._turn_since - asked
+            if waited < NOTABLE_SECONDS:
+                self.execute("BEGIN IMMEDIATE")
+            else:
+                self._begin_within(max(0, self._patience - waited))
+        except BaseException:  # whatever broke in: nobody else must wait for it
+            self.end_turn()
+            raise
+
+    def commit(self) -> None:
+        """Commit, and let the next one write."""
+        super().commit()
+        rows, self._rows_before = self.total_changes - self._rows_before, self.total_changes
+        if self._turn_since and _log.is_nearly_copied:
+            _log.is_nearly_copied = False
+            self._copy_log()
+        self.end_turn()
+        if _log.is_long(rows):
+            self._copy_log()
+            _log.is_nearly_copied = True
+
+    def rollback(self) -> None:
+        """Take back what is not committed, and let the next one write."""
+        try:
+            super().rollback()
         finally:
+            self.end_turn()
+
+    def cursor(self, *kind: Any) -> Any:
+        """What runs the next statement; who has written for long lets others wait their own way."""
+        if self._turn_since and time.monotonic() - self._turn_since > LONG_SECONDS:
+            self.end_turn()
+        return super().cursor(*kind)
+
+    def end_turn(self) -> None:
+        """Have the next one in the queue try, also where this transaction goes on."""
+        if self._turn_since:
+            self._turn_since = 0.0
             self._queue_up(fcntl.LOCK_UN)
+
+    def _copy_log(self) -> None:
+        with suppress(sqlite3.Error):  # what is committed stays so, and the next one tries again
+            self.execute("PRAGMA wal_checkpoint")
 
     def close(self) -> None:
         """Let go of the database."""
@@ -79,19 +129,31 @@ class Driver(sqlite3.Connection):
             with suppress(OSError):
                 fcntl.flock(self._queue, operation)
 
-    def _begin_by(self, until: float) -> None:
-        pause, longest = PAUSES
-        while True:
-            try:
-                self.execute("BEGIN IMMEDIATE")
-            except sqlite3.OperationalError as error:
-                is_busy = error.sqlite_errorcode & 0xFF == sqlite3.SQLITE_BUSY
-                if not is_busy or time.monotonic() > until:
-                    raise
-            else:
-                return
-            time.sleep(pause)
-            pause = min(pause * LONGER, longest)
+    def _begin_within(self, seconds: float) -> None:
+        self.execute(f"PRAGMA busy_timeout = {int(seconds * 1000)}")
+        try:
+            self.execute("BEGIN IMMEDIATE")
+        finally:
+            self.execute(f"PRAGMA busy_timeout = {int(self._patience * 1000)}")
+
+
+class _Log:
+    """How much of this process's writing the log may still hold."""
+
+    def __init__(self) -> None:
+        self._rows = 0
+        self.is_nearly_copied = False
+
+    def is_long(self, more: int) -> bool:
+        """Count rows that were changed: whether it is time to copy them."""
+        self._rows += more
+        if self._rows < ROWS_IN_LOG:
+            return False
+        self._rows = 0
+        return True
+
+
+_log = _Log()
 
 
 def _make(database: str) -> None:

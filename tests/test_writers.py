@@ -48,6 +48,31 @@ def test_writers_take_their_turns_in_the_order_in_which_they_came(app: Flask) ->
     assert turns == [*range(8)]
 
 
+def test_whoever_writes_for_long_keeps_nobody_waiting_for_longer_than_anybody_can(
+    app: Flask, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write = sa.text("UPDATE accounts SET name = name")
+    monkeypatch.setattr(sqlite, "BUSY_SECONDS", 0.2)
+    monkeypatch.setattr(sqlite, "LONG_SECONDS", 0.01)
+    told = list[Exception]()
+
+    def write_too() -> None:
+        with app.app_context(), pytest.raises(OperationalError) as error, db.transaction():
+            db.connection().execute(write)
+        told.append(error.value)
+
+    with app.app_context():
+        engines.running().dispose()  # new connections
+        other = threading.Thread(target=write_too)
+        with db.transaction():
+            db.connection().execute(write)
+            other.start()
+            time.sleep(0.05)
+            db.connection().execute(write)
+            other.join(5)
+    assert "locked" in str(told[0])
+
+
 def test_what_comes_before_the_first_statement_waits_for_nobody(app: Flask) -> None:
     with somebody_writing(app), app.app_context(), db.transaction():
         pass
