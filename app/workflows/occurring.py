@@ -21,15 +21,18 @@ def note(event: events.RecordChanged) -> None:
     """Begin what a change starts, and find out at its end who waits for it."""
     found = listeners.of_account(event.account_id)
     name, collection = f"records.{event.operation}", event.definition.name.lower()
+    starting, awaited = found.of(name, collection), found.may_await(name, collection)
+    if not starting and not awaited:
+        return
     told = _Told(event, name)
-    for listener in found.of(name, collection):
+    for listener in starting:
         owner = (listener.account_id, listener.owner_home, listener.owner_id)
         seen, personal = told.to(*owner)
         # Where nobody may look, nothing can be compared: the instance begins, to fail and say why.
         if not told.acting(*owner) or all(told.holds(c, seen, {}) for c in listener.conditions):
             row = beginning.row(listener, seen, EVENT, holds_pii=personal)
             db.before_commit(beginning.write, row)
-    if found.may_await(name, collection):
+    if awaited:
         db.before_commit(_tell_waiting, partial(_tell, told, name, collection))
 
 
