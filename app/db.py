@@ -323,14 +323,11 @@ def _begun(changes_schema: bool) -> Any:
 
 def _begin(pooled: Any, changes_schema: bool) -> None:
     found = pooled.dbapi_connection
-    rebuilds = changes_schema and isinstance(found, sqlite.Driver)
-    if rebuilds:
+    if changes_schema and isinstance(found, sqlite.Driver):
         # Tables are rebuilt to alter them; only out here can the checks be turned off.
         pooled.info["unchecked"] = True
         found.execute("PRAGMA foreign_keys = OFF")
     found.begin()
-    if rebuilds:
-        found.end_turn()  # a statement of it may take longer than others can wait
 
 
 def _lock_schema(session: Session) -> None:

@@ -2,8 +2,9 @@
 
 SQLite lets one write at a time, and has the others sleep and try again, ever more rarely: under
 load some of them wait for seconds while newcomers pass them. Here they wait in the order they came,
-in all processes. Whose turn it is keeps it to the end of the transaction, if that is soon; behind a
-longer one, and behind another program, the first in the queue waits as SQLite has it.
+in all processes. Whose turn it is keeps it to the end of the transaction; only the first in the
+queue asks for it, and often. Behind a transaction that takes long, and behind another program, that
+one waits as SQLite has it: a writer that hangs keeps nobody waiting for longer than all can wait.
 
 What was written is copied from the log into the database by whose turn it is, too. SQLite does it
 after any commit, but where others write meanwhile it is never done with it: the log is not begun
@@ -25,10 +26,13 @@ from app.rules import sqlite as rules_on_sqlite
 BUSY_SECONDS = 15
 NOTABLE_SECONDS = 0.1
 LONG_SECONDS = 0.5
+# Seconds between two tries: at first, and at most. What others write takes a few milliseconds.
+PAUSES, LONGER = (0.00005, 0.005), 1.03
 ROWS_IN_LOG, PAGES_IN_LOG, LOG_BYTES = 1000, 10_000, 64 * 2**20
 """After how many changed rows the log is copied; the pages at which SQLite does, come what may; and
 what is left of its file where a long read had it grow.
 """
+LOCKS = ("queue", "turn")
 ROWS = 50
 """How many rows a statement writes at most.
 
@@ -44,11 +48,9 @@ class Driver(sqlite3.Connection):
         self._patience = options.setdefault("timeout", BUSY_SECONDS)
         super().__init__(database, **options)
         file = self.execute("PRAGMA database_list").fetchone()[2]
-        self._queue = _queue_beside(file) if file else None
-        self._turn_since = 0.0
+        # Never the file itself: SQLite's own locks are lost when any descriptor of it is closed.
+        self._queue, self._turn = (_Lock(f"{file}-{name}" if file else "") for name in LOCKS)
         self._rows_before = 0
-        if self._queue is not None:
-            self._close_queue = finalize(self, os.close, self._queue)
         _all.add(self)
         self.execute("PRAGMA journal_mode = WAL")
         self.execute("PRAGMA synchronous = NORMAL")
@@ -64,27 +66,28 @@ class Driver(sqlite3.Connection):
 
         Raises OperationalError where the database is busy for too long, counted from now.
         """
-        self._turn_since = asked = time.monotonic()
+        asked = time.monotonic()
+        until = asked + self._patience
         try:
-            self._queue_up(fcntl.LOCK_EX)
-            self._turn_since = time.monotonic()
-            waited = self._turn_since - asked
-            if waited < NOTABLE_SECONDS:
+            self._queue.wait()
+            self._turn.try_for(min(LONG_SECONDS, until - time.monotonic()))
+            if time.monotonic() - asked < NOTABLE_SECONDS:
                 self.execute("BEGIN IMMEDIATE")
             else:
-                self._begin_within(max(0, self._patience - waited))
-        except BaseException:  # whatever broke in: nobody else must wait for it
-            self.end_turn()
-            raise
+                self._begin_within(max(0, until - time.monotonic()))
+        finally:  # whatever broke in: nobody else must wait for it
+            self._queue.give_back()
+            if not self.in_transaction:
+                self._turn.give_back()
 
     def commit(self) -> None:
         """Commit, and let the next one write."""
         super().commit()
         rows, self._rows_before = self.total_changes - self._rows_before, self.total_changes
-        if self._turn_since and _log.is_nearly_copied:
+        if self._turn.is_mine and _log.is_nearly_copied:
             _log.is_nearly_copied = False
             self._copy_log()
-        self.end_turn()
+        self._turn.give_back()
         if _log.is_long(rows):
             self._copy_log()
             _log.is_nearly_copied = True
@@ -94,19 +97,8 @@ class Driver(sqlite3.Connection):
         try:
             super().rollback()
         finally:
-            self.end_turn()
-
-    def cursor(self, *kind: Any) -> Any:
-        """What runs the next statement; who has written for long lets others wait their own way."""
-        if self._turn_since and time.monotonic() - self._turn_since > LONG_SECONDS:
-            self.end_turn()
-        return super().cursor(*kind)
-
-    def end_turn(self) -> None:
-        """Have the next one in the queue try, also where this transaction goes on."""
-        if self._turn_since:
-            self._turn_since = 0.0
-            self._queue_up(fcntl.LOCK_UN)
+            self._queue.give_back()
+            self._turn.give_back()
 
     def _copy_log(self) -> None:
         with suppress(sqlite3.Error):  # what is committed stays so, and the next one tries again
@@ -119,15 +111,8 @@ class Driver(sqlite3.Connection):
 
     def leave_queue(self) -> None:
         """Have no place in the queue any more."""
-        if self._queue is not None:
-            self._queue = None
-            self._close_queue()
-
-    def _queue_up(self, operation: int) -> None:
-        # Let go in words, as a process that was forked meanwhile has the file open, too.
-        if self._queue is not None:
-            with suppress(OSError):
-                fcntl.flock(self._queue, operation)
+        self._queue.close()
+        self._turn.close()
 
     def _begin_within(self, seconds: float) -> None:
         self.execute(f"PRAGMA busy_timeout = {int(seconds * 1000)}")
@@ -135,6 +120,56 @@ class Driver(sqlite3.Connection):
             self.execute("BEGIN IMMEDIATE")
         finally:
             self.execute(f"PRAGMA busy_timeout = {int(self._patience * 1000)}")
+
+
+class _Lock:
+    """A file that one connection at a time has to itself; where there can be none, each has it."""
+
+    def __init__(self, path: str) -> None:
+        self.is_mine = False
+        """Whether it is this connection's, or is about to be, or was so just now."""
+        self._file: int | None = None
+        with suppress(OSError):
+            self._file = os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+            self._close = finalize(self, os.close, self._file)
+
+    def wait(self) -> None:
+        """Have it after all who came before."""
+        self.is_mine = True  # before it is: whatever breaks in, it is given back
+        self._has(fcntl.LOCK_EX)
+
+    def try_for(self, seconds: float) -> None:
+        """Have it as soon as it is free, or give up after so long."""
+        self.is_mine = True
+        until = time.monotonic() + seconds
+        pause, longest = PAUSES
+        while not self._has(fcntl.LOCK_EX | fcntl.LOCK_NB):
+            if time.monotonic() > until:
+                self.is_mine = False
+                return
+            time.sleep(pause)
+            pause = min(pause * LONGER, longest)
+
+    def give_back(self) -> None:
+        """Let the next one have it."""
+        if self.is_mine:
+            # In words, as a process that was forked meanwhile has the file open, too.
+            self._has(fcntl.LOCK_UN)
+            self.is_mine = False  # only now: what breaks in must not have it kept for good
+
+    def close(self) -> None:
+        """Let go of it, and want it no more."""
+        if self._file is not None:
+            self._file = None
+            self._close()
+
+    def _has(self, operation: int) -> bool:
+        try:
+            if self._file is not None:
+                fcntl.flock(self._file, operation)
+        except OSError as error:  # else of a file that knows no locks
+            return not isinstance(error, BlockingIOError)
+        return True
 
 
 class _Log:
@@ -161,14 +196,6 @@ def _make(database: str) -> None:
     if database and not database.startswith((":", "file:")):
         with suppress(OSError):  # it is there, or cannot be made, as SQLite is about to say
             os.close(os.open(database, os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
-
-
-def _queue_beside(database: str) -> int | None:
-    # Never the database itself: SQLite's own locks are lost when any descriptor of it is closed.
-    # Where there can be no such file, nobody waits for anybody.
-    with suppress(OSError):
-        return os.open(f"{database}-queue", os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
-    return None
 
 
 def _leave_queues() -> None:

@@ -1,12 +1,48 @@
 """The driver's turns to write on SQLite, and the log that all of them write to."""
 
+import fcntl
+import sqlite3
 import subprocess
 import sys
+import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
+from contextlib import closing, contextmanager
 from pathlib import Path
+from threading import Thread
+from typing import Any
+
+import pytest
 
 from app import sqlite
+
+
+@contextmanager
+def _connected(file: str, seconds: float = 1) -> Iterator[sqlite.Driver]:
+    options = {"isolation_level": None, "check_same_thread": False}
+    with closing(sqlite.Driver(file, timeout=seconds, **options)) as one:
+        yield one
+
+
+def _told(file: str) -> list[Any]:
+    """What came of a write, after how many seconds; of one that waits on, nothing."""
+    told = list[Any]()
+
+    def write() -> None:
+        begun = time.monotonic()
+        with _connected(file) as mine:
+            try:
+                mine.begin()
+                mine.commit()
+                told.append("written")
+            except sqlite3.OperationalError as error:
+                told.append(str(error))
+            told.append(time.monotonic() - begun)
+
+    other = Thread(target=write, daemon=True)
+    other.start()
+    other.join(5)
+    return told
 
 
 def test_a_writer_that_is_killed_leaves_its_turn_to_the_next(tmp_path: Path) -> None:
@@ -39,3 +75,84 @@ def test_the_log_is_begun_anew_while_many_write(tmp_path: Path) -> None:
         assert first.execute("SELECT count(*) FROM told").fetchone() == (16_000,)
         # All of it takes 24 MB; without turns the log held nearly all of that.
         assert Path(f"{file}-wal").stat().st_size < 12 * 2**20
+
+
+def test_a_writer_that_hangs_keeps_nobody_waiting_for_longer_than_all_can(tmp_path: Path) -> None:
+    file = str(tmp_path / "atrium.db")
+    with _connected(file) as hung:
+        hung.begin()  # and says nothing more
+        with ThreadPoolExecutor(4) as pool:
+            found = list(pool.map(_told, [file] * 4))
+    assert [told[0] for told in found] == ["database is locked"] * 4
+    assert max(told[1] for told in found) < 3
+
+
+def test_whoever_writes_beside_its_own_transaction_fails_and_does_not_hang(tmp_path: Path) -> None:
+    file = str(tmp_path / "atrium.db")
+    with _connected(file, 0.2) as outer, _connected(file, 0.2) as inner:
+        outer.begin()
+        with pytest.raises(sqlite3.OperationalError):
+            inner.begin()
+        outer.commit()
+        inner.begin()
+        inner.commit()
+    assert _told(file)[0] == "written"
+
+
+@pytest.mark.parametrize("number", range(4))
+@pytest.mark.parametrize("before", [False, True])
+def test_whoever_is_broken_off_as_it_takes_or_gives_back_its_turn_does_not_keep_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, before: bool
+) -> None:
+    file, lock = str(tmp_path / "atrium.db"), fcntl.flock
+    calls = list[int]()
+
+    def break_off(descriptor: int, operation: int) -> None:
+        calls.append(operation)
+        is_it = len(calls) == number + 1
+        if not (is_it and before):
+            lock(descriptor, operation)
+        if is_it:
+            raise KeyboardInterrupt
+
+    with _connected(file) as mine:
+        monkeypatch.setattr(fcntl, "flock", break_off)
+        try:
+            mine.begin()
+            mine.commit()
+        except KeyboardInterrupt:
+            mine.rollback()
+        monkeypatch.setattr(fcntl, "flock", lock)
+        assert _told(file)[0] == "written"
+
+
+def test_nobody_writes_again_before_those_who_wait_have_written(tmp_path: Path) -> None:
+    file, order = str(tmp_path / "atrium.db"), list[str]()
+
+    def write(one: sqlite.Driver) -> None:
+        one.begin()
+        order.append("other")
+        one.commit()
+
+    def is_waited_for() -> bool:
+        with Path(f"{file}-queue").open("rb") as queue:
+            try:
+                fcntl.flock(queue, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return True
+            return False
+
+    with _connected(file) as mine, _connected(file) as others:
+        for _ in range(20):
+            mine.begin()
+            other = Thread(target=write, args=[others])
+            other.start()
+            while not is_waited_for():
+                time.sleep(0.001)
+            time.sleep(0.02)
+            mine.commit()
+            mine.begin()
+            order.append("mine")
+            mine.commit()
+            other.join()
+    assert order == ["other", "mine"] * 20
