@@ -197,7 +197,9 @@ def test_only_transaction_commits() -> None:
         for module in SOURCES
         if module not in ("app.db", "app.postgres")  # the latter is how a connection does it
         for node in ast.walk(TREES[module])
-        if isinstance(node, ast.Attribute) and node.attr in ("commit", "begin", "begin_nested")
+        if isinstance(node, ast.Attribute)
+        and node.attr in ("commit", "begin", "begin_nested")
+        and ast.unparse(node.value) != "super()"  # how a connection does it, once more
     ]
     assert commits == []
 
