@@ -84,12 +84,10 @@ class Driver(sqlite3.Connection):
         """Commit, and let the next one write."""
         super().commit()
         rows, self._rows_before = self.total_changes - self._rows_before, self.total_changes
-        if self._turn.is_mine and _log.is_nearly_copied:
+        if self._turn.is_mine and _log.is_nearly_copied and self._copied_log():
             _log.is_nearly_copied = False
-            self._copy_log()
         self._turn.give_back()
-        if _log.is_long(rows):
-            self._copy_log()
+        if _log.is_long(rows) and self._copied_log():
             _log.is_nearly_copied = True
 
     def rollback(self) -> None:
@@ -100,9 +98,12 @@ class Driver(sqlite3.Connection):
             self._queue.give_back()
             self._turn.give_back()
 
-    def _copy_log(self) -> None:
+    def _copied_log(self) -> bool:
+        """Copy the log; False where somebody else is about it."""
         with suppress(sqlite3.Error):  # what is committed stays so, and the next one tries again
-            self.execute("PRAGMA wal_checkpoint")
+            is_busy = self.execute("PRAGMA wal_checkpoint").fetchone()[0]
+            return not is_busy
+        return False
 
     def close(self) -> None:
         """Let go of the database."""

@@ -58,22 +58,27 @@ def test_a_writer_that_is_killed_leaves_its_turn_to_the_next(tmp_path: Path) -> 
             assert mine.in_transaction
 
 
+def write(driver: sqlite.Driver, rows: int) -> None:
+    driver.begin()
+    driver.executemany("INSERT INTO told VALUES (?)", [("x" * 1000,)] * rows)
+    driver.commit()
+
+
 def test_the_log_is_begun_anew_while_many_write(tmp_path: Path) -> None:
     file = str(tmp_path / "atrium.db")
 
-    def write(number: int) -> None:
+    def write_often(_: int) -> None:
         with closing(sqlite.Driver(file, isolation_level=None)) as mine:
-            for _ in range(200):
-                mine.begin()
-                mine.executemany("INSERT INTO told VALUES (?)", [("x" * 1000,)] * 10)
-                mine.commit()
+            for _ in range(400):
+                write(mine, 10)
+                time.sleep(0.001)  # disks are slower than memory, and clients than both
 
     with closing(sqlite.Driver(file, isolation_level=None)) as first:
         first.execute("CREATE TABLE told (text TEXT)")
         with ThreadPoolExecutor(8) as pool:
-            list(pool.map(write, range(8)))
-        assert first.execute("SELECT count(*) FROM told").fetchone() == (16_000,)
-        # All of it takes 24 MB; without turns the log held nearly all of that.
+            list(pool.map(write_often, range(8)))
+        assert first.execute("SELECT count(*) FROM told").fetchone() == (32_000,)
+        # All of it takes 64 MB; without turns the log held nearly all of that.
         assert Path(f"{file}-wal").stat().st_size < 12 * 2**20
 
 
@@ -156,3 +161,27 @@ def test_nobody_writes_again_before_those_who_wait_have_written(tmp_path: Path) 
             mine.commit()
             other.join()
     assert order == ["other", "mine"] * 20
+
+
+def test_the_log_is_copied_as_soon_as_nobody_else_is_about_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = str(tmp_path / "atrium.db")
+    # What SQLite locks while it copies; of the own process it would not keep anybody out.
+    program = "import fcntl, sys; shared = open(sys.argv[1] + '-shm', 'r+b')"
+    program += "; fcntl.lockf(shared, fcntl.LOCK_EX, 1, 121); print(flush=True); input()"
+    command = [sys.executable, "-c", program, file]
+    monkeypatch.setattr(sqlite, "_log", sqlite._Log())
+    with closing(sqlite.Driver(file, isolation_level=None)) as mine:
+        mine.execute("CREATE TABLE told (text TEXT)")
+        write(mine, sqlite.ROWS_IN_LOG // 2)
+        sqlite._log.is_nearly_copied = True
+        with subprocess.Popen(command, stdin=-1, stdout=subprocess.PIPE) as other:
+            assert other.stdout
+            other.stdout.readline()
+            assert mine.execute("PRAGMA wal_checkpoint").fetchone() == (1, -1, -1)
+            write(mine, 1)
+            other.communicate(b"\n")
+        write(mine, 1)  # copies all of it, so that the next one begins anew
+        write(mine, 1)
+        assert mine.execute("PRAGMA wal_checkpoint").fetchone()[1] < 100
