@@ -2,9 +2,9 @@
 
 SQLite lets one write at a time, and has the others sleep and try again, ever more rarely: under
 load some of them wait for seconds while newcomers pass them. Here they wait in the order they came,
-in all processes. Whose turn it is keeps it to the end of the transaction; only the first in the
-queue asks for it, and often. Behind a transaction that takes long, and behind another program, that
-one waits as SQLite has it: a writer that hangs keeps nobody waiting for longer than all can wait.
+in all processes. Whose turn it is keeps it to the end of the transaction, and the first in the
+queue is told as it is given back. Behind a transaction that takes long, and behind another program,
+that one waits as SQLite has it: a writer that hangs keeps nobody waiting for longer than all can.
 
 What was written is copied from the log into the database by whose turn it is, too. SQLite does it
 after any commit, but where others write meanwhile it is never done with it: the log is not begun
@@ -13,21 +13,24 @@ anew, and from then on every commit copies.
 
 from __future__ import annotations
 
+import ctypes
 import fcntl
 import os
+import select
 import sqlite3
 import time
 from contextlib import suppress
 from typing import Any
-from weakref import WeakSet, finalize
+from weakref import WeakSet, WeakValueDictionary, finalize
 
 from app.rules import sqlite as rules_on_sqlite
 
 BUSY_SECONDS = 15
 NOTABLE_SECONDS = 0.1
 LONG_SECONDS = 0.5
-# Seconds between two tries: at first, and at most. What others write takes a few milliseconds.
-PAUSES, LONGER = (0.00005, 0.005), 1.03
+# Seconds between two tries where the system tells when to, or else does not.
+TOLD_PAUSE, UNTOLD_PAUSE = 0.01, 0.0003
+IN_MODIFY = 2
 ROWS_IN_LOG, PAGES_IN_LOG, LOG_BYTES = 1000, 10_000, 64 * 2**20
 """After how many changed rows the log is copied; the pages at which SQLite does, come what may; and
 what is left of its file where a long read had it grow.
@@ -127,6 +130,8 @@ class _Lock:
     """A file that one connection at a time has to itself; where there can be none, each has it."""
 
     def __init__(self, path: str) -> None:
+        self._path = path
+        self._returns: _Returns | None = None
         self.is_mine = False
         """Whether it is this connection's, or is about to be, or was so just now."""
         self._file: int | None = None
@@ -143,13 +148,13 @@ class _Lock:
         """Have it as soon as it is free, or give up after so long."""
         self.is_mine = True
         until = time.monotonic() + seconds
-        pause, longest = PAUSES
         while not self._has(fcntl.LOCK_EX | fcntl.LOCK_NB):
-            if time.monotonic() > until:
+            left = until - time.monotonic()
+            if left < 0:
                 self.is_mine = False
                 return
-            time.sleep(pause)
-            pause = min(pause * LONGER, longest)
+            self._returns = self._returns or _returns_of(self._path)
+            self._returns.wait(left)
 
     def give_back(self) -> None:
         """Let the next one have it."""
@@ -157,6 +162,9 @@ class _Lock:
             # In words, as a process that was forked meanwhile has the file open, too.
             self._has(fcntl.LOCK_UN)
             self.is_mine = False  # only now: what breaks in must not have it kept for good
+            with suppress(OSError):
+                if self._file is not None:
+                    os.pwrite(self._file, b"\0", 0)
 
     def close(self) -> None:
         """Let go of it, and want it no more."""
@@ -171,6 +179,42 @@ class _Lock:
         except OSError as error:  # else of a file that knows no locks
             return not isinstance(error, BlockingIOError)
         return True
+
+
+class _Returns:
+    """Tells this process when a lock is given back: its file is written to. Only Linux has it."""
+
+    def __init__(self, path: str) -> None:
+        self._told: int | None = None
+        with suppress(AttributeError):
+            libc = ctypes.CDLL(None)
+            told = libc.inotify_init1(os.O_CLOEXEC | os.O_NONBLOCK)
+            if told < 0:
+                return
+            finalize(self, os.close, told)
+            if libc.inotify_add_watch(told, os.fsencode(path), IN_MODIFY) >= 0:
+                self._told = told
+
+    def wait(self, seconds: float) -> None:
+        """Wait until it is, or may be: so long at most."""
+        if self._told is None:
+            time.sleep(min(UNTOLD_PAUSE, seconds))
+            return
+        told = select.poll()
+        told.register(self._told, select.POLLIN)
+        told.poll(min(TOLD_PAUSE, seconds) * 1000)
+        with suppress(BlockingIOError):  # what comes from now on is told once more
+            os.read(self._told, 4096)
+
+
+_returns: WeakValueDictionary[str, _Returns] = WeakValueDictionary()
+
+
+def _returns_of(path: str) -> _Returns:
+    found = _returns.get(path)
+    if found is None:
+        found = _returns[path] = _Returns(path)
+    return found
 
 
 class _Log:
@@ -203,6 +247,7 @@ def _leave_queues() -> None:
     # Their places are those of the parent, who would be waited for as long as the child lives.
     for one in list(_all):
         one.leave_queue()
+    _returns.clear()
 
 
 _all: WeakSet[Driver] = WeakSet()

@@ -131,6 +131,26 @@ def test_whoever_is_broken_off_as_it_takes_or_gives_back_its_turn_does_not_keep_
         assert _told(file)[0] == "written"
 
 
+@pytest.mark.parametrize("by_the_system", [True, False])
+def test_the_first_in_the_queue_is_told_when_its_turn_comes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, by_the_system: bool
+) -> None:
+    file, told = str(tmp_path / "atrium.db"), list[Any]()
+    monkeypatch.setattr(sqlite, "TOLD_PAUSE", 60)
+    if not by_the_system:
+        monkeypatch.setattr(sqlite._Returns, "__init__", lambda self, path: None)
+        monkeypatch.setattr(sqlite._Returns, "_told", None, raising=False)
+    with _connected(file) as mine:
+        mine.begin()
+        other = Thread(target=lambda: told.extend(_told(file)))
+        other.start()
+        time.sleep(0.2)
+        mine.commit()
+        other.join(5)
+    assert told[0] == "written"
+    assert told[1] < 0.4  # where nobody told of it, it would wait for half a second
+
+
 def test_nobody_writes_again_before_those_who_wait_have_written(tmp_path: Path) -> None:
     file, order = str(tmp_path / "atrium.db"), list[str]()
 
