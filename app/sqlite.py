@@ -35,7 +35,6 @@ ROWS_IN_LOG, PAGES_IN_LOG, LOG_BYTES = 1000, 10_000, 64 * 2**20
 """After how many changed rows the log is copied; the pages at which SQLite does, come what may; and
 what is left of its file where a long read had it grow.
 """
-LOCKS = ("queue", "turn")
 ROWS = 50
 """How many rows a statement writes at most.
 
@@ -52,7 +51,8 @@ class Driver(sqlite3.Connection):
         super().__init__(database, **options)
         file = self.execute("PRAGMA database_list").fetchone()[2]
         # Never the file itself: SQLite's own locks are lost when any descriptor of it is closed.
-        self._queue, self._turn = (_Lock(f"{file}-{name}" if file else "") for name in LOCKS)
+        self._queue = _Lock(file and f"{file}-queue")
+        self._turn = _Turn(file and f"{file}-turn")
         self._rows_before = 0
         _all.add(self)
         self.execute("PRAGMA journal_mode = WAL")
@@ -130,8 +130,6 @@ class _Lock:
     """A file that one connection at a time has to itself; where there can be none, each has it."""
 
     def __init__(self, path: str) -> None:
-        self._path = path
-        self._returns: _Returns | None = None
         self.is_mine = False
         """Whether it is this connection's, or is about to be, or was so just now."""
         self._file: int | None = None
@@ -144,27 +142,12 @@ class _Lock:
         self.is_mine = True  # before it is: whatever breaks in, it is given back
         self._has(fcntl.LOCK_EX)
 
-    def try_for(self, seconds: float) -> None:
-        """Have it as soon as it is free, or give up after so long."""
-        self.is_mine = True
-        until = time.monotonic() + seconds
-        while not self._has(fcntl.LOCK_EX | fcntl.LOCK_NB):
-            left = until - time.monotonic()
-            if left < 0:
-                self.is_mine = False
-                return
-            self._returns = self._returns or _returns_of(self._path)
-            self._returns.wait(left)
-
     def give_back(self) -> None:
         """Let the next one have it."""
         if self.is_mine:
             # In words, as a process that was forked meanwhile has the file open, too.
             self._has(fcntl.LOCK_UN)
             self.is_mine = False  # only now: what breaks in must not have it kept for good
-            with suppress(OSError):
-                if self._file is not None:
-                    os.pwrite(self._file, b"\0", 0)
 
     def close(self) -> None:
         """Let go of it, and want it no more."""
@@ -181,8 +164,37 @@ class _Lock:
         return True
 
 
+class _Turn(_Lock):
+    """The lock that only the first in the queue waits for, and not without end."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__(path)
+        self._path = path
+        self._returns: _Returns | None = None
+
+    def try_for(self, seconds: float) -> None:
+        """Have it as soon as it is free, or give up after so long."""
+        self.is_mine = True
+        until = time.monotonic() + seconds
+        while not self._has(fcntl.LOCK_EX | fcntl.LOCK_NB):
+            left = until - time.monotonic()
+            if left < 0:
+                self.is_mine = False
+                return
+            self._returns = self._returns or _returns_of(self._path)
+            self._returns.wait(left)
+
+    def give_back(self) -> None:
+        """Let the next one have it, and tell whoever watches its file."""
+        was_mine = self.is_mine
+        super().give_back()
+        if was_mine and self._file is not None:
+            with suppress(OSError):
+                os.pwrite(self._file, b"\0", 0)
+
+
 class _Returns:
-    """Tells this process when a lock is given back: its file is written to. Only Linux has it."""
+    """Tells this process when a turn is given back: its file is written to. Only Linux has it."""
 
     def __init__(self, path: str) -> None:
         self._told: int | None = None
