@@ -35,6 +35,7 @@ UNKNOWN: Any = object()
 
 
 LONG_AGO = datetime(1, 1, 1, tzinfo=UTC)
+UNWRITTEN = (Type.JSON, Type.DATE, Type.DATETIME)  # by `concat`, which takes texts of them only
 
 
 @dataclass(frozen=True)
@@ -205,8 +206,11 @@ def _call(node: Call, context: Context) -> Any:
     return function.python(*fitting) if all(kind is wanted for kind, wanted in kinds) else None
 
 
-def _concat(node: Call, context: Context) -> str:
-    return "".join(values.written(evaluate(one, context)) for one in node.arguments)
+def _concat(node: Call, context: Context) -> str | None:
+    given = [evaluate(argument, context) for argument in node.arguments]
+    if any(_kind(value) in UNWRITTEN for value in given):
+        return None
+    return "".join(map(values.written, given))
 
 
 def _if(node: Call, context: Context) -> Any:

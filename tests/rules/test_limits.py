@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable
+from datetime import UTC, date, datetime
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ from app.rules.parser import LONGEST
 from tests.rules import generator
 from tests.rules.backends import EDITOR, FIELDS, SCOPE, Backend, python_value, same
 
+NOON = datetime(2026, 11, 20, 12, tzinfo=UTC)
 QUICK = 0.05  # seconds, of this process
 # As many calls as stand between a request and a rule in the application, and some to spare.
 CALLS_BEFORE = 150
@@ -178,6 +180,14 @@ def test_damaged_expressions_are_read_or_refused(
     if node := read(text, Scope({}, open=True)):
         # Where types are known only from the values, any record gives some answer.
         python_value(node, {"t": 1, "n": "x", "b": {"a": [1]}, "at": None, "day": "soon"}, EDITOR)
+
+
+@pytest.mark.parametrize("value", [{"a": [1]}, [], {}, date(2026, 11, 20), NOON])
+def test_what_no_text_can_be_made_of_makes_a_text_null_and_a_comparison_false(value: Any) -> None:
+    for text in ("concat(b, 'x') IS NULL", "length(concat(b)) IS NULL", "NOT concat('x', b) = 'x'"):
+        node = read(text, Scope({}, open=True))
+        assert node
+        assert python_value(node, {"b": value}, EDITOR) is True
 
 
 def dense(inner: str) -> str:
