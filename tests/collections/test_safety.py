@@ -22,7 +22,6 @@ from flask import Flask
 from app import config, db, stamps
 from app.collections import definition
 from app.collections.models import Revision
-from app.records import service as records
 from tests import builders
 from tests.builders import Caller, make_collection, make_record
 from tests.collections import changer
@@ -115,15 +114,15 @@ def test_a_write_that_knows_an_older_schema_leaves_no_gap(
     made = make_collection(root, schema=[TITLE])
     schema = [TITLE, {"name": "code", "type": "text", "default": "x"}]
     changes = Thread(target=lambda: root.put(f"collections/{made['id']}", {"schema": schema}))
-    verify = stamps.verify
+    verify = stamps.Checked.verify
 
-    def verify_then_change(checked: Any) -> None:
+    def verify_then_change(checked: stamps.Checked) -> None:
         verify(checked)
         if not changes.ident and db.in_transaction():
             changes.start()
             changes.join(1)  # where it has to wait for the writer, it goes on after it
 
-    monkeypatch.setattr(records.stamps, "verify", verify_then_change)
+    monkeypatch.setattr(stamps.Checked, "verify", verify_then_change)
     made_record = make_record(alice, title="a")
     changes.join()
     assert alice.get(f"records/posts/{made_record['id']}").json["code"] == "x"
