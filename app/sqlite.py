@@ -26,8 +26,8 @@ from weakref import WeakSet, WeakValueDictionary, finalize
 from app.rules import sqlite as rules_on_sqlite
 
 BUSY_SECONDS = 15
-NOTABLE_SECONDS = 0.1
-LONG_SECONDS = 0.5
+# How long the first in the queue waits to be told; and the wait from which on less is left.
+LONG_SECONDS, NOTABLE_SECONDS = 0.5, 0.1
 # Seconds between two tries where the system tells when to, or else does not.
 TOLD_PAUSE, UNTOLD_PAUSE = 0.01, 0.0003
 IN_MODIFY = 2
