@@ -1,12 +1,14 @@
 """How gunicorn serves Atrium; PORT, SERVICE_ENV and WEB_CONCURRENCY adjust it."""
 
 import json
+import os
 import shutil
 import signal
 import socket
 import ssl
 import struct
 import sys
+import threading
 import time
 import uuid
 from contextlib import suppress
@@ -111,7 +113,8 @@ def _read(reader, size):
 
 body.ChunkedReader.read = _read  # there is no setting for it
 
-STOP_TAKING_SECONDS = 0.2
+STOP_TAKING_SECONDS, STOP_STEP = 0.2, 0.1
+END_SECONDS = 1  # of those to stop, for a worker to end in order before the master kills it
 STEP_SECONDS, MOST_STEPS = 0.0001, 8
 SO_ATTACH_FILTER = 26
 # What opens a connection (SYN without ACK) is dropped, all else passes: in classic BPF.
@@ -171,6 +174,10 @@ class Worker(ThreadWorker):
             for listener in self.sockets:
                 listener.close()
 
+    def wait_for_and_dispatch_events(self, timeout):
+        """Wait; as it stops, never past the moment at which it must have stopped."""
+        super().wait_for_and_dispatch_events(timeout if self.alive else min(timeout, STOP_STEP))
+
     def is_parent_alive(self):
         """Whether the master is there: that it was killed is as if it had said to stop."""
         self.alive = self.alive and super().is_parent_alive()
@@ -209,11 +216,19 @@ def _turn_away(listener):
 
 
 def post_fork(server, worker):
-    """Keep the worker from sharing the master's database connections."""
+    """Keep the worker from sharing the master's database connections, and all its time to stop."""
     from app.db import dispose_after_fork
 
+    worker.cfg.set("graceful_timeout", max(0, worker.cfg.graceful_timeout - END_SECONDS))
     worker.told_before = server.SIG_QUEUE
     dispose_after_fork(server.app.wsgi())
+
+
+def worker_exit(server, worker):
+    """End also where a request is not over: its thread would be waited for."""
+    stopped = os.getpid() == worker.pid and worker.booted and not worker.alive
+    if stopped and threading.active_count() > 1:
+        os._exit(0)
 
 
 def on_exit(server):

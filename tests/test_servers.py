@@ -30,7 +30,7 @@ from tests.site import ROOT, Client
 TOKEN = "nobody-may-read-this-1"
 STOPS_SOON = "from deploy import granian_server, serving; serving.GRACEFUL_SECONDS = 1; "
 SERVERS = {
-    "gunicorn": ["gunicorn", "-c", "deploy/gunicorn.conf.py", "--graceful-timeout=1", "wsgi:app"],
+    "gunicorn": ["gunicorn", "-c", "deploy/gunicorn.conf.py", "--graceful-timeout=2", "wsgi:app"],
     "granian": [str(PROGRAMS / "python"), "-c", f"{STOPS_SOON}granian_server.main()"],
 }
 JSON = "Host: a\r\nContent-Type: application/json\r\n"
