@@ -234,7 +234,8 @@ class _Log:
 
     def __init__(self) -> None:
         self._rows = 0
-        self.is_nearly_copied = False
+        # What the processes before left in it goes with the first change of this one.
+        self.is_nearly_copied = True
 
     def is_long(self, more: int) -> bool:
         """Count rows that were changed: whether it is time to copy them."""

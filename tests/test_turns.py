@@ -183,6 +183,20 @@ def test_nobody_writes_again_before_those_who_wait_have_written(tmp_path: Path) 
     assert order == ["other", "mine"] * 20
 
 
+def test_a_process_copies_what_others_left_in_the_log_with_its_first_change(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "atrium.db"
+    with _connected(str(file)) as mine:
+        mine.execute("CREATE TABLE told (text TEXT)")
+        monkeypatch.setattr(sqlite._log, "is_nearly_copied", False)
+        write(mine, 50)
+        assert file.stat().st_size < 50_000
+        monkeypatch.setattr(sqlite, "_log", sqlite._Log())
+        write(mine, 1)
+        assert file.stat().st_size > 50_000
+
+
 def test_the_log_is_copied_as_soon_as_nobody_else_is_about_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
