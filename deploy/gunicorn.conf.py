@@ -8,7 +8,6 @@ import socket
 import ssl
 import struct
 import sys
-import threading
 import time
 import uuid
 from contextlib import suppress
@@ -227,7 +226,7 @@ def post_fork(server, worker):
 def worker_exit(server, worker):
     """End also where a request is not over: its thread would be waited for."""
     stopped = os.getpid() == worker.pid and worker.booted and not worker.alive
-    if stopped and threading.active_count() > 1:
+    if stopped and worker.nr_conns > 0:
         os._exit(0)
 
 
