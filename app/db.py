@@ -22,7 +22,7 @@ from sqlalchemy.engine import Connection
 from sqlalchemy.exc import OperationalError, SQLAlchemyError
 from sqlalchemy.orm import DeclarativeBase
 
-from app import config, engines, postgres, row_security, sqlite, tenancy
+from app import config, engines, postgres, row_security, tenancy
 from app.errors import Conflict
 from app.pool import Pool
 from app.unit_of_work import Session, Work, give_back, is_open
@@ -323,7 +323,7 @@ def _begun(changes_schema: bool) -> Any:
 
 def _begin(pooled: Any, changes_schema: bool) -> None:
     found = pooled.dbapi_connection
-    if changes_schema and isinstance(found, sqlite.Driver):
+    if changes_schema and engines.running().dialect.name == "sqlite":
         # Tables are rebuilt to alter them; only out here can the checks be turned off.
         pooled.info["unchecked"] = True
         found.execute("PRAGMA foreign_keys = OFF")
