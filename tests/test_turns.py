@@ -50,7 +50,7 @@ def test_a_writer_that_is_killed_leaves_its_turn_to_the_next(tmp_path: Path) -> 
     program = "import sys, time; from app.sqlite import Driver; one = Driver(sys.argv[1])"
     program += "; one.begin(); print('begun', flush=True); time.sleep(60)"
     command = [sys.executable, "-c", program, file]
-    with subprocess.Popen(command, stdout=subprocess.PIPE) as other, other.stdout as said:  # type: ignore[union-attr]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as other, other.stdout as said:
         assert said.readline() == b"begun\n"
         other.kill()
         with closing(sqlite.Driver(file, isolation_level=None)) as mine:
