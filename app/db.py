@@ -186,6 +186,7 @@ def transaction(*, changes_schema: bool = False) -> Iterator[Session]:
         for (_, todo), items in sorted(work.before_commit.items(), key=_is_last):
             if items:
                 todo(items)
+        work.catch_up()
         if changes_schema:
             _check_foreign_keys(session)
         if session.holds_commits and work.pooled is not None:
@@ -292,6 +293,14 @@ def on_commit(callback: Callable[[], None]) -> None:
     callbacks = _open_work().on_commit
     if callback not in callbacks:
         callbacks.append(callback)
+
+
+def put_off(todo: Callable[[], None]) -> None:
+    """Have the open transaction do something before anything else that it does from now on.
+
+    It has begun no sooner than it must: while it waits for its turn, others wait for theirs.
+    """
+    _open_work().put_off(todo)
 
 
 def before_commit(work: Callable[[list[Any]], None], *items: Any, last: bool = False) -> None:

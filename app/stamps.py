@@ -61,7 +61,8 @@ class Checked:
 
     def verify(self) -> None:
         """Compare by a statement of its own. Raises Stale."""
-        self.check(_versions(self.tables).all(self.parameters)[0])
+        if self.tables:
+            self.check(_versions(self.tables).all(self.parameters)[0])
 
 
 @lru_cache(MOST_CHECKED)

@@ -27,12 +27,28 @@ class Work:
         self.on_commit: list[Callable[[], None]] = []
         self.before_commit: dict[tuple[bool, Callable[[list[Any]], None]], list[Any]] = {}
         self.notes: dict[str, Any] = {}
+        self._put_off: list[Callable[[], None]] = []
 
     def begun(self) -> Any:
         """The pool's hold on its connection, for a statement."""
         if self.pooled is None:
             self.pooled = self._begin()
+            self.catch_up()
         return self.pooled
+
+    def put_off(self, todo: Callable[[], None]) -> None:
+        """Have something done before the next statement, or at the end where there is none."""
+        self._put_off.append(todo)
+        if self.pooled is not None:
+            self.catch_up()
+
+    def catch_up(self) -> None:
+        """Do what was put off. What fails stays, so that nothing is committed without it."""
+        if self._put_off and self.pooled is None:
+            self.pooled = self._begin()
+        while self._put_off:
+            self._put_off[0]()
+            del self._put_off[0]
 
 
 class Session(BoundSession):

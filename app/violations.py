@@ -85,6 +85,12 @@ def gave_way(error: DBAPIError) -> bool:
     return getattr(error.orig, "pgcode", None) in ("55P03", "40P01")
 
 
+def was_overtaken(error: DBAPIError) -> bool:
+    """Whether others' work came in between: it gave way, or lacks what is required by now."""
+    lacks = isinstance(error, IntegrityError) and violation_of(error).kind == "not_null"
+    return lacks or gave_way(error)
+
+
 def is_out_of_date(error: DBAPIError) -> bool:
     """Whether a statement was made for a table or column that is not there, or is another now."""
     missing = str(error.orig).startswith(("no such table", "no such column"))

@@ -1,6 +1,7 @@
 """A transaction's parts, and what is left of one whose connection was lost."""
 
 from contextlib import closing
+from functools import partial
 
 import pytest
 import sqlalchemy as sa
@@ -36,6 +37,51 @@ def test_a_part_that_fails_is_taken_back_however_it_was_written(app: Flask, cast
             with pytest.raises(LookupError):
                 fail()
         assert name_of(mine) == "before"
+
+
+@pytest.mark.parametrize("with_session", [True, False])
+def test_what_is_put_off_is_done_before_whatever_comes_next(
+    app: Flask, cast: Cast, with_session: bool
+) -> None:
+    mine, seen = cast.alice.account_id, list[str]()
+
+    def look() -> None:
+        seen.append(name_of(mine))
+
+    with app.app_context(), db.tenancy.in_account(mine):
+        with db.transaction():
+            db.put_off(partial(rename, mine, "first"))
+            db.put_off(partial(rename, mine, "second"))
+            if with_session:
+                look()
+            else:
+                rename(mine, "third")
+            db.put_off(look)
+        with db.transaction():
+            db.put_off(partial(rename, mine, "last"))
+        look()
+    assert seen == [*(["second", "second"] if with_session else ["third"]), "last"]
+
+
+def test_nothing_is_committed_without_what_was_put_off_and_failed(app: Flask, cast: Cast) -> None:
+    mine = cast.alice.account_id
+    before = cast.alice.get("auth/me").json["account"]["name"]
+
+    def fail() -> None:
+        raise LookupError
+
+    def go_on_after_an_error() -> None:
+        with db.transaction():
+            db.put_off(fail)
+            db.put_off(partial(rename, mine, "never"))
+            with pytest.raises(LookupError):
+                name_of(mine)
+            rename(mine, "without it")
+
+    with app.app_context(), db.tenancy.in_account(mine):
+        with pytest.raises(LookupError):
+            go_on_after_an_error()
+        assert name_of(mine) == before
 
 
 @pytest.mark.parametrize("database", ["postgresql"])

@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
+from typing import Any
 
 import pytest
 import sqlalchemy as sa
@@ -13,6 +14,7 @@ from flask import Flask
 from sqlalchemy.exc import OperationalError
 
 from app import db, engines, sqlite
+from app.audit import append
 from tests.builders import Cast, make_collection
 
 pytestmark = pytest.mark.parametrize("database", ["sqlite"])
@@ -76,6 +78,23 @@ def test_whoever_writes_for_long_keeps_nobody_waiting_for_longer_than_anybody_ca
 def test_what_comes_before_the_first_statement_waits_for_nobody(app: Flask) -> None:
     with somebody_writing(app), app.app_context(), db.transaction():
         pass
+
+
+def test_a_record_keeps_nobody_waiting_until_all_that_is_told_of_it_is_ready(
+    app: Flask, cast: Cast, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_collection(cast.root, schema=[{"name": "title", "type": "text"}])
+    assert cast.alice.post("records/posts", {"title": "x"}).status_code == 201  # all is known now
+    digests, meanwhile = append._entries, list[str]()
+
+    def write_meanwhile(*about: Any) -> Any:
+        with somebody_writing(app):
+            meanwhile.append("a write")
+        return digests(*about)
+
+    monkeypatch.setattr(append, "_entries", write_meanwhile)
+    assert cast.alice.post("records/posts", {"title": "y"}).status_code == 201
+    assert meanwhile == ["a write"]
 
 
 def test_a_transaction_that_could_not_begin_writes_nothing(

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
-from app import clock, stamps
+from app import clock, db, stamps
 from app.auth import principal as principals
 from app.auth.principal import Principal
 from app.collections import access as accesses
@@ -108,19 +109,39 @@ def _after(change: Change) -> list[store.Row]:
 
 def store_all(change: Change) -> list[Shown]:
     """Store what was prepared. Raises Clash, and Forbidden where the rule refuses what was made."""
-    access, before = change.access, change.before
-    definition, by = access.definition, access.caller
-    with clashes.refusable(access, _after(change) or change.values, change.sent, change.problems):
+    definition, before = change.access.definition, change.before
+    rows = _after(change) or change.values
+    with clashes.refusable(change.access, rows, change.sent, change.problems):
         if before:
             stored = writes.update(definition, before, change.values)
         else:
             stored = writes.insert(definition, change.values)
+    return _told_of(change, stored)
+
+
+def store_one(change: Change, unchecked: Checked = stamps.NONE) -> Shown:
+    """The same of one record, after a look at stamps that nothing has checked. Raises Stale, too.
+
+    If nothing can be in its way, it is done last: until then nobody waits for it, nor it for any.
+    """
+    record = change.before[0] if change.before else None
+    stored = writes.foreseen(change.access.definition, record, change.values[0])
+    if stored is None:
+        unchecked.verify()
+        return store_all(change)[0]
+    db.put_off(unchecked.verify)
+    db.put_off(partial(writes.put, change.access.definition, record, change.values[0]))
+    return _told_of(change, [stored])[0]
+
+
+def _told_of(change: Change, stored: Sequence[store.Row]) -> list[Shown]:
+    access, before = change.access, change.before
     _check_allowed(access, stored, change)
     operation = "update" if before else "create"
     previously: Sequence[store.Row | None] = before or [None] * len(stored)
     for row, previous in zip(stored, previously, strict=True):
-        cascade.tell(definition, operation, row, previous, by)
-    return views.viewed(definition, stored, by)
+        cascade.tell(access.definition, operation, row, previous, access.caller)
+    return views.viewed(access.definition, stored, access.caller)
 
 
 def within_reach(

@@ -132,9 +132,10 @@ def create(collection: str, body: Body, *, by: Principal, again: str | None = No
     with _writing_one(collection, by) as (definition, unchecked):
         change = changes.prepare_new(definition, [body], problems := Problems(), by)
         problems.check()
+        if again is None:
+            return changes.store_one(change, unchecked)
         unchecked.verify()
-        if again is not None:
-            change = replace_in(change, values=[{**change.values[0], "id": again}])
+        change = replace_in(change, values=[{**change.values[0], "id": again}])
         return changes.store_all(change)[0]
 
 
@@ -182,9 +183,9 @@ def _writing_one(collection: str, by: Principal) -> Iterator[tuple[Definition, C
             listeners = webhooks.stamps_of(by.account_id)
             yield definition, stamps.along(*by.stamps, *definition.stamps, *listeners)
     except DBAPIError as error:
-        if not violations.gave_way(error):
+        if not violations.was_overtaken(error):
             raise
-        raise stamps.Stale from error  # two waited for each other: this one tries again
+        raise stamps.Stale from error  # this one tries again
 
 
 @contextmanager
@@ -202,4 +203,4 @@ def _change(access: Access, row: store.Row, body: Body, absent: Body) -> Shown:
     problems = Problems()
     change = changes.prepare_changes(access, [row], [body], problems, absent)
     problems.check()
-    return changes.store_all(change)[0]
+    return changes.store_one(change)

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from tests.builders import Caller, make_collection, make_record
+from tests.records.strategies import RECORD, SCHEMA
 
 TYPES = [
     {"name": "title", "type": "text", "required": True},
@@ -44,6 +49,38 @@ def test_a_record_comes_back_as_it_was_sent(root: Caller, alice: Caller) -> None
     ]
     assert (got["account_id"], got["created_by"]) == (alice.account_id, alice.id)
     assert list(got["data"]) == ["z", "a"]
+
+
+PLAIN = [field for field in SCHEMA if field["type"] not in ("reference", "computed")]
+
+
+@pytest.fixture
+def plain(root: Caller) -> None:
+    make_collection(root, schema=PLAIN)
+
+
+@given(
+    sent=RECORD,
+    changes=st.lists(RECORD, max_size=3),
+    names=st.lists(st.sampled_from([field["name"] for field in PLAIN]), unique=True),
+)
+@settings(
+    max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+def test_what_a_write_answers_is_what_a_read_finds(
+    plain: None, alice: Caller, sent: Any, changes: list[Any], names: list[str]
+) -> None:
+    answer = alice.post("records/posts", sent)
+    made = answer.json
+    path = f"records/posts/{made['id']}"
+    for changed in [None, *changes]:
+        if changed is not None:
+            answer = alice.patch(path, {name: changed[name] for name in names})
+        read = alice.get(path)
+        assert answer.data == read.data
+        assert answer.headers["ETag"] == read.headers["ETag"]
+    past = alice.get(path, query_string={"as_of": made["created_at"]}).json
+    assert {name: past[name] for name in names} == {name: made[name] for name in names}
 
 
 NUMBERS = [

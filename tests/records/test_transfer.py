@@ -11,7 +11,7 @@ import subprocess
 import sys
 import tracemalloc
 from collections.abc import Iterator
-from datetime import UTC, date, datetime
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -27,36 +27,10 @@ from app.collections import definition as definitions
 from app.records import formats, stream
 from tests.builders import OPEN, Caller, Cast, make_collection, make_record
 from tests.processes import PROJECT
+from tests.records.strategies import DISARMED, RECORD, SCHEMA
 
 TYPES = ("csv", "json", "jsonl")
-SCHEMA = [
-    {"name": "title", "type": "text", "required": True, "default": "none"},
-    {"name": "note", "type": "text", "default": "a default"},
-    {"name": "views", "type": "number"},
-    {"name": "done", "type": "boolean", "default": True},
-    {"name": "at", "type": "datetime"},
-    {"name": "day", "type": "date"},
-    {"name": "mail", "type": "email"},
-    {"name": "site", "type": "url"},
-    {"name": "extra", "type": "json"},
-    {"name": "parent", "type": "reference", "collection": "things"},
-    {"name": "loud", "type": "computed", "expression": "upper(title)", "return_type": "text"},
-]
 DECLARED = [field["name"] for field in SCHEMA if field["type"] != "computed"]
-DISARMED = {
-    "": "'",
-    "'": "''",
-    "=1+1": "'=1+1",
-    "+1": "'+1",
-    "-1": "'-1",
-    "@x": "'@x",
-    "\tx": "'\tx",
-    "\rx": "'\rx",
-    "'=1": "''=1",
-    "'quoted'": "'quoted'",
-    "plain": "plain",
-    "a=b": "a=b",
-}
 
 
 @pytest.fixture
@@ -418,33 +392,6 @@ def test_with_ids_kept_a_whole_tree_comes_back(cast: Cast, things: dict[str, Any
 
 
 # --- identity ---
-
-TEXTS = st.text(st.characters(exclude_categories=("Cs",), exclude_characters="\0"), max_size=20)
-RISKY = st.sampled_from([*DISARMED, "'\n", "\r\n", '"', ",", " ", "'''-", "null", "NaN", "1e5"])
-WHOLE = st.sampled_from([2**63 - 1, -(2**63), 0, -1])
-NUMBERS = (
-    WHOLE | st.integers(-(2**63), 2**63 - 1) | st.floats(allow_nan=False, allow_infinity=False)
-)
-INNER = st.recursive(
-    st.none() | st.booleans() | TEXTS | WHOLE | st.floats(-1e9, 1e9),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXTS, inner, max_size=3),
-    max_leaves=5,
-)
-RECORD = st.fixed_dictionaries(
-    {
-        "title": TEXTS | RISKY,
-        "note": st.none() | TEXTS | RISKY,
-        "views": st.none() | NUMBERS,
-        "done": st.none() | st.booleans(),
-        "at": st.none() | st.datetimes(timezones=st.just(UTC)).map(datetime.isoformat),
-        "day": st.none() | st.dates().map(date.isoformat),
-        "mail": st.sampled_from([None, "a@b.example", "+x@b.example"]),
-        "site": st.sampled_from([None, "https://a.example/?q=%20,\"'".replace('"', "")]),
-        "extra": st.none()
-        | st.lists(INNER, max_size=3)
-        | st.dictionaries(TEXTS, INNER, max_size=3),
-    }
-)
 
 
 @given(rows=st.lists(RECORD, min_size=1, max_size=6), format=st.sampled_from(TYPES))

@@ -53,6 +53,10 @@ class Field:
         """The stored form of a query parameter's text. Raises Refused."""
         return self.clean(text)
 
+    def read_back(self, value: Any) -> Any:
+        """What is read of a value that was stored, or of null."""
+        return value
+
     def shown(self, value: Any) -> Any:
         """The JSON form of a stored value that is not null."""
         return value

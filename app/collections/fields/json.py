@@ -13,6 +13,11 @@ from app import json_gate, rules
 from app.collections.fields.field import Field, Refused
 
 
+def text_of(value: Any) -> str:
+    """JSON as it is kept."""
+    return orjson.dumps(value).decode()
+
+
 class JsonText(sa.types.TypeDecorator[Any]):
     """JSON kept as the text that was sent, so that it comes back with its order and its numbers."""
 
@@ -21,7 +26,7 @@ class JsonText(sa.types.TypeDecorator[Any]):
 
     def process_bind_param(self, value: Any, dialect: Dialect) -> str | None:
         """Text on its way in."""
-        return None if value is None else orjson.dumps(value).decode()
+        return None if value is None else text_of(value)
 
 
 class JsonField(Field):
@@ -42,6 +47,10 @@ class JsonField(Field):
         if not json_gate.fits(value):
             raise Refused("number_out_of_range", "Whole numbers have at most 64 bits.")
         return value
+
+    def read_back(self, value: Any) -> str | None:
+        """Its text."""
+        return None if value is None else text_of(value)
 
     def shown(self, value: str) -> Any:
         """The stored text, passed through without parsing it."""

@@ -60,7 +60,7 @@ def lock_having(
 
 def insert(definition: Definition, rows: Sequence[Row]) -> list[Row]:
     """Store new records, which all name the same fields, and return them as stored."""
-    given = [{_PREFIX + name: value for name, value in row.items()} for row in rows]
+    given = list(map(_given, rows))
     if len(given) == 1:
         statement = definition.kept.get(_inserted, definition, tuple(rows[0]))
         return store.rows(definition, statement.all(given[0]))
@@ -77,14 +77,40 @@ def _insertion(definition: Definition, names: Iterable[str]) -> Any:
     return change.returning(*definition.selected)
 
 
+def put(definition: Definition, record: Row | None, values: Row) -> None:
+    """Store a new record (None), or change one, and read nothing back."""
+    given, names = _given(values), tuple(values)
+    if record is None:
+        definition.kept.get(_put_new, definition, names).run(given)
+    else:
+        definition.kept.get(_put, definition, names).run(given | _place_of(record))
+
+
+def _put_new(definition: Definition, names: tuple[str, ...]) -> Prepared:
+    parameters = _parameters(definition.table, names)
+    return Prepared(sa.insert(definition.table).values(parameters), keyed=True)
+
+
+def _put(definition: Definition, names: tuple[str, ...]) -> Prepared:
+    return Prepared(_change_of_one(definition, names), keyed=True)
+
+
+def foreseen(definition: Definition, record: Row | None, values: Row) -> Row | None:
+    """A new record (None), or a changed one, as it will be; None where the database has a say."""
+    fields = [definition.columns[name] for name in values]
+    if definition.computed or any(one.unique or one.collection for one in fields):
+        return None
+    new = {one.name: one.read_back(values[one.name]) for one in fields}
+    return {**(record or dict.fromkeys(definition.columns)), **new}
+
+
 def update(definition: Definition, records: Sequence[Row], values: Sequence[Row]) -> list[Row]:
     """Change records of one account and return them as stored."""
     table = definition.table
     if len(records) == 1:
         statement = definition.kept.get(_updated, definition, tuple(values[0]))
-        given = {_PREFIX + name: value for name, value in values[0].items()}
-        known = {"_account": records[0]["account_id"], "_id": records[0]["id"]}
-        return store.rows(definition, statement.all(given | known))
+        given = _given(values[0]) | _place_of(records[0])
+        return store.rows(definition, statement.all(given))
     names = [c.name for c in table.c if any(c.name in row for row in values)]
     width = max(1, _MOST_PARAMETERS // (len(names) + 1))
     if db.connection().dialect.name == "sqlite":
@@ -97,10 +123,14 @@ def update(definition: Definition, records: Sequence[Row], values: Sequence[Row]
 
 
 def _updated(definition: Definition, names: tuple[str, ...]) -> Prepared:
+    change = _change_of_one(definition, names)
+    return Prepared(change.returning(*definition.selected), keyed=True)
+
+
+def _change_of_one(definition: Definition, names: Iterable[str]) -> Any:
     table = definition.table
     mine = (table.c.account_id == ACCOUNT, table.c.id == sa.bindparam("_id"))
-    change = sa.update(table).where(*mine).values(_parameters(table, names))
-    return Prepared(change.returning(*definition.selected), keyed=True)
+    return sa.update(table).where(*mine).values(_parameters(table, names))
 
 
 def _update_some(
@@ -155,6 +185,14 @@ def delete_at_once(deletions: Sequence[sa.Delete]) -> None:
 def _in_order(definition: Definition, records: Sequence[Row], found: Iterable[Any]) -> list[Row]:
     by_id = {row["id"]: row for row in store.rows(definition, found)}
     return [by_id[record["id"]] for record in records]
+
+
+def _place_of(record: Row) -> dict[str, Any]:
+    return {"_account": record["account_id"], "_id": record["id"]}
+
+
+def _given(values: Row) -> dict[str, Any]:
+    return {_PREFIX + name: value for name, value in values.items()}
 
 
 def _parameters(table: sa.Table, names: Iterable[str]) -> dict[str, Any]:
