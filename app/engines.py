@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import atexit
 import sqlite3
 from typing import Any
+from weakref import WeakSet
 
 import sqlalchemy as sa
 from psycopg2.errors import ReadOnlySqlTransaction
@@ -22,6 +24,9 @@ SILENCE = {
 }
 UNUSABLE = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 POSTGRES_OPTIONS = "-c timezone=UTC -c default_transaction_isolation=read\\ committed"
+
+
+_prepared: WeakSet[sa.Engine] = WeakSet()
 
 
 def running() -> sa.Engine:
@@ -50,6 +55,7 @@ def options(settings: config.Config) -> dict[str, Any]:
 
 def prepare(engine: sa.Engine) -> None:
     """Have an engine tell that its database is unusable, and keep references checked."""
+    _prepared.add(engine)  # whose connections are closed in order when the process ends
 
     @sa.event.listens_for(engine, "handle_error", retval=True)
     def handle(context: Any) -> Exception | None:
@@ -64,6 +70,14 @@ def prepare(engine: sa.Engine) -> None:
         # Never without need: the pragma has SQLite prepare every kept statement anew.
         if connection is not None and record.info.pop("unchecked", False):
             connection.execute("PRAGMA foreign_keys = ON")
+
+
+@atexit.register
+def close() -> None:
+    """Close the idle connections of a process that is about to end."""
+    sqlite.Driver.closes_in_turn = True
+    for engine in list(_prepared):
+        engine.dispose()
 
 
 def as_of_sqlalchemy(error: Any, connection: Any = None, driver: Any = None) -> DBAPIError:

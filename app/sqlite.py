@@ -45,6 +45,10 @@ Each connection keeps its last 128 statements, and one of a thousand rows takes 
 class Driver(sqlite3.Connection):
     """A connection as Atrium uses it."""
 
+    closes_in_turn = False
+    """Whether others may be about to close theirs: the last takes the log along, if none is both.
+    """
+
     def __init__(self, database: str, **options: Any) -> None:
         _make(database)
         self._patience = options.setdefault("timeout", BUSY_SECONDS)
@@ -110,6 +114,8 @@ class Driver(sqlite3.Connection):
 
     def close(self) -> None:
         """Let go of the database."""
+        if self.closes_in_turn:
+            self._turn.try_for(LONG_SECONDS)
         super().close()
         self.leave_queue()
 

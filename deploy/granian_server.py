@@ -9,6 +9,7 @@ import signal
 import sys
 from collections.abc import Callable, Iterable
 from importlib import import_module
+from multiprocessing.util import Finalize
 from typing import Any
 
 from granian import Granian
@@ -49,6 +50,9 @@ def load(target: str) -> Callable[..., Iterable[bytes]]:
         ctypes.CDLL(None).prctl(SET_PARENT_DEATH_SIGNAL, signal.SIGKILL)
     os.setpgrp()  # a terminal's Ctrl-C is the parent's: told twice, a process at work does not end
     serving.share_freed_memory()
+    from app import engines  # not in the parent, which serves nothing
+
+    Finalize(None, engines.close, exitpriority=0)  # these processes heed no atexit
     module, _, name = target.partition(":")
     return bounded(getattr(import_module(module), name))
 

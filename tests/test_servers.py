@@ -162,6 +162,14 @@ def it_stops_in_time(server: Server) -> None:
         assert server.process.wait(10) == 0
 
 
+def its_database_is_one_file(server: Server) -> None:
+    """The last process that closed it left no log beside it."""
+    database = server.log.parent / "atrium.db"
+    assert not Path(f"{database}-wal").exists()
+    with closing(sqlite3.connect(f"file:{database}?immutable=1", uri=True)) as alone:
+        assert alone.execute("SELECT title FROM col_tasks").fetchall() == [("\xfc",)]
+
+
 def its_log_is_lines_of_json_without_what_was_sent(server: Server) -> None:
     """Of requests that nobody understood either."""
     text = server.log.read_text()
@@ -206,6 +214,16 @@ def test_granian_ends_with_the_requests_at_hand_when_its_terminal_interrupts_it(
         os.killpg(process.pid, signal.SIGINT)
         assert [one.result().read() for one in asked] == [b"done"] * 4
         assert process.wait(5) == 0
+
+
+@pytest.mark.parametrize("database", ["sqlite"], indirect=True)
+def test_granian_leaves_a_database_of_one_file(app: Flask, tmp_path: Path) -> None:
+    with serving("granian", app, tmp_path) as server:
+        with closing(Client(f"http://127.0.0.1:{server.port}", Path(), "127.0.0.1")) as client:
+            it_does_what_it_is_there_for(client)
+        server.process.terminate()
+        assert server.process.wait(10) == 0
+        its_database_is_one_file(server)
 
 
 INTERRUPTED = """
@@ -306,4 +324,6 @@ def test_a_server_keeps_its_promises(name: str, app: Flask, tmp_path: Path) -> N
         if name == "gunicorn":
             its_processes_share_connections(server)
         it_stops_in_time(server)
+        if name == "gunicorn":  # granian kills a process that waits for what is not sent
+            its_database_is_one_file(server)
         its_log_is_lines_of_json_without_what_was_sent(server)
