@@ -298,9 +298,15 @@ def on_commit(callback: Callable[[], None]) -> None:
 def put_off(todo: Callable[[], None]) -> None:
     """Have the open transaction do something before anything else that it does from now on.
 
-    It has begun no sooner than it must: while it waits for its turn, others wait for theirs.
+    It begins no sooner than it must, as others wait while it lasts. Whose rows statements are about
+    now, those of `todo` are.
     """
-    _open_work().put_off(todo)
+    _open_work().put_off(partial(_do_about, tenancy.current(), todo))
+
+
+def _do_about(scope: tenancy.Scope, todo: Callable[[], None]) -> None:
+    with tenancy.about(scope):
+        todo()
 
 
 def before_commit(work: Callable[[list[Any]], None], *items: Any, last: bool = False) -> None:

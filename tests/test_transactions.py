@@ -63,6 +63,15 @@ def test_what_is_put_off_is_done_before_whatever_comes_next(
     assert seen == [*(["second", "second"] if with_session else ["third"]), "last"]
 
 
+def test_what_is_put_off_is_about_whose_rows_it_was_about(app: Flask, cast: Cast) -> None:
+    mine, seen = cast.alice.account_id, list[str]()
+    with app.app_context(), db.tenancy.in_account(mine), db.transaction():
+        db.put_off(lambda: seen.append(db.tenancy.current()))
+        with db.tenancy.as_owner():
+            name_of(mine)
+    assert seen == [mine]
+
+
 def test_nothing_is_committed_without_what_was_put_off_and_failed(app: Flask, cast: Cast) -> None:
     mine = cast.alice.account_id
     before = cast.alice.get("auth/me").json["account"]["name"]

@@ -21,11 +21,11 @@ TWICE = "Another record of this request has the same."
 
 def create(collection: str, bodies: Sequence[Body], *, by: Principal) -> list[Shown]:
     """Store new records. Raises what `service.create` raises, with the places of the records."""
-    with service.writing(collection, by) as definition:
+    with service.writing_last(collection, by) as (definition, unchecked):
         problems = Problems(range(len(bodies)))
         change = changes.prepare_new(definition, bodies, problems, by)
         changes.check(change)
-        return changes.store_all(change)
+        return changes.store_last(change, unchecked)
 
 
 def update(collection: str, items: Sequence[Mapping[str, Any]], *, by: Principal) -> list[Shown]:

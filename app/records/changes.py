@@ -119,19 +119,22 @@ def store_all(change: Change) -> list[Shown]:
     return _told_of(change, stored)
 
 
-def store_one(change: Change, unchecked: Checked = stamps.NONE) -> Shown:
-    """The same of one record, after a look at stamps that nothing has checked. Raises Stale, too.
+def store_last(change: Change, unchecked: Checked = stamps.NONE) -> list[Shown]:
+    """The same of new records or a changed one, after a look at stamps. Raises Stale, too.
 
-    If nothing can be in its way, it is done last: until then nobody waits for it, nor it for any.
+    If nothing can be in the way, both come last: until then nobody waits for it, nor it for any.
     """
-    record = change.before[0] if change.before else None
-    stored = writes.foreseen(change.access.definition, record, change.values[0])
+    stored = writes.foreseen(change.access.definition, change.before, change.values)
     if stored is None:
         unchecked.verify()
-        return store_all(change)[0]
-    db.put_off(unchecked.verify)
-    db.put_off(partial(writes.put, change.access.definition, record, change.values[0]))
-    return _told_of(change, [stored])[0]
+        return store_all(change)
+    db.put_off(partial(_put, change, unchecked))
+    return _told_of(change, stored)
+
+
+def _put(change: Change, unchecked: Checked) -> None:
+    unchecked.verify()
+    writes.put(change.access.definition, change.before, change.values)
 
 
 def _told_of(change: Change, stored: Sequence[store.Row]) -> list[Shown]:

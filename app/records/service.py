@@ -129,11 +129,11 @@ def create(collection: str, body: Body, *, by: Principal, again: str | None = No
 
     Raises InvalidValues, Forbidden or Conflict.
     """
-    with _writing_one(collection, by) as (definition, unchecked):
+    with writing_last(collection, by) as (definition, unchecked):
         change = changes.prepare_new(definition, [body], problems := Problems(), by)
         problems.check()
         if again is None:
-            return changes.store_one(change, unchecked)
+            return changes.store_last(change, unchecked)[0]
         unchecked.verify()
         change = replace_in(change, values=[{**change.values[0], "id": again}])
         return changes.store_all(change)[0]
@@ -159,7 +159,7 @@ def patch(
 
 def delete(collection: str, record_id: str, *, if_match: str | None = None, by: Principal) -> None:
     """Remove a record, and what `on_delete` says goes with it. Raises Conflict while it is held."""
-    with _writing_one(collection, by) as (definition, unchecked):
+    with writing_last(collection, by) as (definition, unchecked):
         access = accesses.of(by, definition, "delete")
         rows = changes.within_reach(access, [record_id], [{}], Problems(), unchecked)
         changes.check_etag(access, rows[0], if_match)
@@ -169,13 +169,13 @@ def delete(collection: str, record_id: str, *, if_match: str | None = None, by: 
 @contextmanager
 def writing(collection: str, by: Principal) -> Iterator[Definition]:
     """The transaction of a change of records. Raises Stale where it has to be done again."""
-    with _writing_one(collection, by) as (definition, unchecked):
+    with writing_last(collection, by) as (definition, unchecked):
         unchecked.verify()
         yield definition
 
 
 @contextmanager
-def _writing_one(collection: str, by: Principal) -> Iterator[tuple[Definition, Checked]]:
+def writing_last(collection: str, by: Principal) -> Iterator[tuple[Definition, Checked]]:
     """The same, with what is still to be checked before anything is written."""
     try:
         with clashes.explaining(), db.transaction():
@@ -192,7 +192,7 @@ def _writing_one(collection: str, by: Principal) -> Iterator[tuple[Definition, C
 def _changing(
     collection: str, record_id: str, body: Body, if_match: str | None, by: Principal
 ) -> Iterator[tuple[Access, store.Row]]:
-    with _writing_one(collection, by) as (definition, unchecked):
+    with writing_last(collection, by) as (definition, unchecked):
         access = accesses.of(by, definition, "update")
         row = changes.within_reach(access, [record_id], [body], Problems(), unchecked)[0]
         changes.check_etag(access, row, if_match)
@@ -203,4 +203,4 @@ def _change(access: Access, row: store.Row, body: Body, absent: Body) -> Shown:
     problems = Problems()
     change = changes.prepare_changes(access, [row], [body], problems, absent)
     problems.check()
-    return changes.store_one(change)
+    return changes.store_last(change)[0]

@@ -64,44 +64,48 @@ def insert(definition: Definition, rows: Sequence[Row]) -> list[Row]:
     if len(given) == 1:
         statement = definition.kept.get(_inserted, definition, tuple(rows[0]))
         return store.rows(definition, statement.all(given[0]))
-    many = _insertion(definition, rows[0])
+    many = _new(definition, rows[0]).returning(*definition.selected)
     return _in_order(definition, rows, db.connection().execute(many, given))
 
 
 def _inserted(definition: Definition, names: tuple[str, ...]) -> Prepared:
-    return Prepared(_insertion(definition, names), keyed=True)
+    change = _new(definition, names)
+    return Prepared(change.returning(*definition.selected), keyed=True)
 
 
-def _insertion(definition: Definition, names: Iterable[str]) -> Any:
-    change = sa.insert(definition.table).values(_parameters(definition.table, names))
-    return change.returning(*definition.selected)
+def _new(definition: Definition, names: Iterable[str]) -> Any:
+    return sa.insert(definition.table).values(_parameters(definition.table, names))
 
 
-def put(definition: Definition, record: Row | None, values: Row) -> None:
-    """Store a new record (None), or change one, and read nothing back."""
-    given, names = _given(values), tuple(values)
-    if record is None:
-        definition.kept.get(_put_new, definition, names).run(given)
+def put(definition: Definition, before: Sequence[Row], values: Sequence[Row]) -> None:
+    """Store new records, or change one that there was before, and read nothing back."""
+    given, names = list(map(_given, values)), tuple(values[0])
+    if before:
+        definition.kept.get(_put, definition, names).run(given[0] | _place_of(before[0]))
+    elif len(given) == 1:
+        definition.kept.get(_put_new, definition, names).run(given[0])
     else:
-        definition.kept.get(_put, definition, names).run(given | _place_of(record))
+        db.connection().execute(_new(definition, names), given)
 
 
 def _put_new(definition: Definition, names: tuple[str, ...]) -> Prepared:
-    parameters = _parameters(definition.table, names)
-    return Prepared(sa.insert(definition.table).values(parameters), keyed=True)
+    return Prepared(_new(definition, names), keyed=True)
 
 
 def _put(definition: Definition, names: tuple[str, ...]) -> Prepared:
     return Prepared(_change_of_one(definition, names), keyed=True)
 
 
-def foreseen(definition: Definition, record: Row | None, values: Row) -> Row | None:
-    """A new record (None), or a changed one, as it will be; None where the database has a say."""
-    fields = [definition.columns[name] for name in values]
+def foreseen(
+    definition: Definition, before: Sequence[Row], values: Sequence[Row]
+) -> list[Row] | None:
+    """The same records as they will be; None where the database has a say in it."""
+    fields = [definition.columns[name] for name in values[0]]
     if definition.computed or any(one.unique or one.collection for one in fields):
         return None
-    new = {one.name: one.read_back(values[one.name]) for one in fields}
-    return {**(record or dict.fromkeys(definition.columns)), **new}
+    ways = [(one.name, one.read_back) for one in fields]
+    start = before[0] if before else dict.fromkeys(definition.columns)
+    return [{**start, **{name: way(one[name]) for name, way in ways}} for one in values]
 
 
 def update(definition: Definition, records: Sequence[Row], values: Sequence[Row]) -> list[Row]:
