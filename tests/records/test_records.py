@@ -79,6 +79,8 @@ def test_what_a_write_answers_is_what_a_read_finds(
         read = alice.get(path)
         assert answer.data == read.data
         assert answer.headers["ETag"] == read.headers["ETag"]
+    for one in alice.post("records/posts/batch", {"records": [sent, *changes]}).json["created"]:
+        assert alice.get(f"records/posts/{one['id']}").json == one
     past = alice.get(path, query_string={"as_of": made["created_at"]}).json
     assert {name: past[name] for name in names} == {name: made[name] for name in names}
 
