@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any
 
+import orjson
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql
 from sqlalchemy.engine import Dialect
@@ -45,6 +46,22 @@ class StoredMoment(Moment):
     def result_processor(self, dialect: Dialect, coltype: object) -> Any:
         """None: nothing is made of it."""
         return None
+
+
+class Json(sa.JSON):
+    """JSON in which a change from 1 to true is one, and is stored."""
+
+    def compare_values(self, x: Any, y: Any) -> bool:
+        """Whether nothing has changed."""
+        return same_json(x, y)
+
+
+def same_json(left: Any, right: Any) -> bool:
+    """Whether two values are the same JSON: to Python 1 equals true, and 1.0."""
+    if left != right:
+        return False
+    one, other = (orjson.dumps(value, option=orjson.OPT_SORT_KEYS) for value in (left, right))
+    return one == other
 
 
 def _moment(text: str | None) -> datetime | None:

@@ -9,7 +9,7 @@ import sqlalchemy as sa
 from sqlalchemy.orm import Mapped, mapped_column
 
 from app import clock
-from app.column_types import Id, Moment, Text
+from app.column_types import Id, Json, Moment, Text
 from app.db import Base
 from app.ids import new_id
 
@@ -23,7 +23,7 @@ class Collection(Base):
     name: Mapped[str] = mapped_column(Text)
     name_key: Mapped[str] = mapped_column(Text, unique=True)  # the name as it is compared
     table_name: Mapped[str] = mapped_column(Text, unique=True)
-    schema: Mapped[list[dict[str, Any]]] = mapped_column(sa.JSON)
+    schema: Mapped[list[dict[str, Any]]] = mapped_column(Json)
     rules: Mapped[dict[str, Any]] = mapped_column(sa.JSON)
     options: Mapped[dict[str, Any]] = mapped_column(sa.JSON, default=dict, server_default="{}")
     version: Mapped[int] = mapped_column(default=1)

@@ -27,7 +27,7 @@ from sqlalchemy.schema import (
 
 from app import db, row_security, tenancy
 from app.collections.fields import Field, ReferenceField
-from app.column_types import Id, Moment
+from app.column_types import Id, Moment, same_json
 
 PREFIX = "col_"
 LONGEST_IDENTIFIER = 63
@@ -148,7 +148,7 @@ def _column_changes(old: sa.Table, column: sa.Column[Any]) -> Iterator[Any]:
         yield _alter(table, f"ADD COLUMN {spec}{preset}")
         yield from map(AddConstraint, _foreign_keys(column))
         return
-    if before.info != column.info:
+    if not same_json(before.info, column.info):
         yield _alter(table, f"ALTER COLUMN {name} {_default(column)}")
     if before.nullable and not column.nullable:
         if _is_preset(column):

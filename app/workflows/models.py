@@ -13,7 +13,7 @@ import sqlalchemy as sa
 from sqlalchemy.orm import Mapped, mapped_column
 
 from app import clock, leases
-from app.column_types import Id, Moment, Text
+from app.column_types import Id, Json, Moment, Text
 from app.database_clock import database_now
 from app.db import Base
 from app.ids import new_id
@@ -41,7 +41,7 @@ class Workflow(Base):
     description: Mapped[str | None] = mapped_column(Text)
     trigger_type: Mapped[str] = mapped_column(Text)
     trigger: Mapped[dict[str, Any]] = mapped_column(sa.JSON)
-    steps: Mapped[list[dict[str, Any]]] = mapped_column(sa.JSON)  # may hold others' secrets
+    steps: Mapped[list[dict[str, Any]]] = mapped_column(Json)  # may hold others' secrets
     condition: Mapped[str | None] = mapped_column(Text)  # of a hook
     enabled: Mapped[bool] = mapped_column(default=True)
     version: Mapped[int] = mapped_column(default=1)

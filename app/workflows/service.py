@@ -19,6 +19,7 @@ from app.accounts.models import Account
 from app.auth import principal as principals
 from app.auth import tokens
 from app.auth.principal import Principal
+from app.column_types import same_json
 from app.errors import Conflict, InvalidValues, NotFound, problem
 from app.ids import new_id
 from app.webhooks import versions as listeners
@@ -90,7 +91,9 @@ def change(
     with changing(workflow_id, by, kind) as workflow:
         values = _checked(body, workflow)
         acting = {name: values[name] for name in (*STARTING, "steps") if name in values}
-        changed = {name for name, value in acting.items() if value != getattr(workflow, name)}
+        changed = {
+            name for name, value in acting.items() if not same_json(value, getattr(workflow, name))
+        }
         if not takes_over and changed & set(STARTING):
             versions.check_sight(workflow, values.get("trigger", workflow.trigger), by)
         new_owner = takes_over and workflow.owner_id != user_id

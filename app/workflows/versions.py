@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,9 +13,10 @@ from app.auth import principal as principals
 from app.auth.principal import Principal
 from app.collections import definition as definitions
 from app.collections import masking
+from app.column_types import same_json
 from app.errors import Forbidden, NotFound
 from app.workflows import definition
-from app.workflows.definition import Series
+from app.workflows.definition import Series, Written
 from app.workflows.models import EVENT, Workflow, WorkflowVersion
 
 OWNER_GONE = "The owner of this workflow may not act any more: an admin has to send its steps anew."
@@ -32,6 +33,7 @@ class Version:
 
     account_id: str
     workflow_id: str
+    steps: Sequence[Written]
     series: Series
     owner_id: str
     owner_home: str
@@ -53,7 +55,7 @@ class Version:
             Workflow.account_id == self.account_id, Workflow.id == self.workflow_id
         )
         row = db.connection().execute(chosen).first()
-        if row is None or definition.series_of(row.steps) != self.series:
+        if row is None or not same_json(row.steps, self.steps):
             return self.owner_home, self.owner_id
         return row.owner_home, row.owner_id
 
@@ -112,4 +114,4 @@ def _load(key: tuple[str, str, int]) -> Version | None:
     if row is None:
         return None
     series = definition.series_of(row.steps)
-    return Version(row.account_id, row.workflow_id, series, row.owner_id, row.owner_home)
+    return Version(row.account_id, row.workflow_id, row.steps, series, row.owner_id, row.owner_home)

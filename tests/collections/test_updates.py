@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import orjson
 import pytest
 import sqlalchemy as sa
 from flask import Flask
@@ -123,6 +124,19 @@ def test_a_default_alone_changes_without_building_the_table_anew(
         assert make_record(alice)["title"] == default
         assert_agreement(app)
     assert alice.get(f"records/posts/{old['id']}").json == old
+
+
+def test_true_and_one_are_two_defaults_of_json(app: Flask, root: Caller, alice: Caller) -> None:
+    made = make_collection(root, schema=[field("meta", "json", default={"on": 1})])
+    for default in ('{"on":true}', '{"on":1}', '{"on":1.0}'):
+        changed = field("meta", "json", default=orjson.loads(default))
+        planned = plan(root, made, changed).json["operations"]
+        assert [one["property"] for one in planned] == ["default"]
+        assert update(root, made, changed).status_code == 200
+        kept = root.get("collections/posts").json["schema"][0]["default"]
+        written = make_record(alice)["meta"]
+        assert [orjson.dumps(one).decode() for one in (kept, written)] == [default] * 2
+        assert_agreement(app)
 
 
 # --- Rows that break a change ---------------------------------------------------------------------

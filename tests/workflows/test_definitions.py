@@ -256,6 +256,18 @@ def test_a_workflow_is_kept_changed_and_deleted(cast: Cast) -> None:
     assert cast.alice.get(path).status_code == 404
 
 
+def test_true_and_one_are_two_values_of_a_step(alice: Caller) -> None:
+    def steps(value: Any) -> list[dict[str, Any]]:
+        return [action("a", "create_record", collection="posts", data={"on": value})]
+
+    path = f"workflows/{make_workflow(alice, steps(1))['id']}"
+    for version, value in enumerate((True, 1, 1.0), 2):
+        assert alice.put(path, {"steps": steps(value)}).json["version"] == version
+        kept = alice.get(path).json["steps"][0]["config"]["data"]["on"]
+        assert (type(kept), kept) == (type(value), value)
+    assert alice.put(path, {"steps": steps(1.0)}).json["version"] == 4
+
+
 def test_whoever_changes_what_is_deleted_at_the_same_moment_finds_nothing(alice: Caller) -> None:
     for _ in range(3):
         one = f"workflows/{make_workflow(alice, [create('one')])['id']}"
