@@ -6,11 +6,13 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Protocol
 
 import sqlalchemy as sa
+from sqlalchemy.sql.operators import gt
 
 from app import clock
 from app.collections.fields import RETURN_TYPES
 from app.column_types import Moment, Text
-from app.rules import Node, Type, depth, sql
+from app.rules import Name, Node, Type, depth, sql, walk
+from app.rules.elements import Parameter
 
 Reach = Callable[[Any, Any], Iterable[Any]]
 """Conditions on the records that a reference leads to, for a collection and its table there."""
@@ -22,6 +24,11 @@ class Named(Protocol):
     @property
     def table(self) -> sa.Table:
         """The table that holds the records."""
+        ...
+
+    @property
+    def columns(self) -> Mapping[str, Any]:
+        """Every field by name."""
         ...
 
     @property
@@ -75,9 +82,19 @@ class TableColumns:
 
     def _own(self, name: str) -> sa.ColumnElement[Any]:
         if name in self.definition.computed:
-            return sql.value(self.definition.computed[name], self, depth.INNER).expression
+            return self._computed(name)
         found: sa.ColumnElement[Any] = self.source.c[name]
         return found
+
+    def _computed(self, name: str) -> sa.ColumnElement[Any]:
+        node = self.definition.computed[name]
+        found = sql.value(node, self, depth.INNER).expression
+        if any(isinstance(part, Name) for part in walk(node)):
+            # The toolkit puts no brackets before an operator that it does not know.
+            return found.self_group(gt)
+        # PostgreSQL takes a constant that it sorts or groups by for the number of a column.
+        like: Any = self.definition.columns[name].like
+        return Parameter(found, type_=like.column_type)
 
     def _followed(self, name: str) -> tuple[TableColumns, list[Any]]:
         # Names that lead the same way do so by the same alias, each in a subquery of its own: the

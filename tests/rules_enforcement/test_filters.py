@@ -272,3 +272,54 @@ def test_lists_sort_and_filter_by_computed_fields(root: Caller, alice: Caller) -
                 for query in ({name: value}, {"filter": f"{name} = {text}"}):
                     found = alice.get("records/posts", query_string=query)
                     assert {o["id"] for o in found.json["items"]} == same, query
+
+
+CONSTANTS = [
+    ("number", "2"),
+    ("number", "-0.5"),
+    ("number", "coalesce(3)"),
+    ("number", "null"),
+    ("text", "'x'"),
+    ("text", "null"),
+    ("boolean", "true"),
+    ("boolean", "null IS NULL"),
+    ("datetime", "'2026-01-01'"),
+]
+
+
+@pytest.mark.parametrize(("kind", "expression"), CONSTANTS)
+def test_what_is_computed_of_nothing_is_sorted_and_grouped_by(
+    root: Caller, alice: Caller, kind: str, expression: str
+) -> None:
+    always = {"type": "computed", "expression": expression, "return_type": kind}
+    make_collection(root, schema=[{"name": "n", "type": "number"}, {"name": "k", **always}])
+    for n in (2, 3, 1):
+        make_record(alice, n=n)
+    for sign in ("", "-"):
+        found = alice.get("records/posts", query_string={"sort": f"{sign}k,n"})
+        assert [one["n"] for one in found.json["items"]] == [1, 2, 3]
+    value = found.json["items"][0]["k"]
+    extremes = "sum(k)" if kind == "number" else "count(k)" if kind == "boolean" else "min(k)"
+    asked = {"functions": f"count(),{extremes}", "group_by": "k"}
+    groups = alice.get("records/posts/aggregate", query_string=asked).json["results"]
+    assert [(one["k"], one["count"]) for one in groups] == [(value, 3)]
+
+
+@pytest.mark.parametrize("expression", ["n IS NULL", "n != 1", "n > 1 || n < 0", "title ~ 'a%'"])
+def test_a_list_in_the_order_of_a_computed_condition_is_walked_through(
+    root: Caller, alice: Caller, expression: str
+) -> None:
+    asked = {"type": "computed", "expression": expression, "return_type": "boolean"}
+    stored = [{"name": "title", "type": "text"}, {"name": "n", "type": "number"}]
+    make_collection(root, schema=[*stored, {"name": "k", **asked}])
+    for title, n in (("a", 1), ("b", None), (None, 2), ("ab", None), ("c", -1)):
+        make_record(alice, title=title, n=n)
+    for sort in ("k,id", "-k,id"):
+        whole = alice.get("records/posts", query_string={"sort": sort}).json["items"]
+        walked, cursor = [], ""
+        while cursor is not None and len(walked) <= len(whole):
+            page = {"sort": sort, "limit": 1, "cursor": cursor}
+            found = alice.get("records/posts", query_string=page).json
+            walked += found["items"]
+            cursor = found["next_cursor"]
+        assert walked == whole
