@@ -267,6 +267,23 @@ def test_a_record_that_the_caller_cannot_view_cannot_be_referred_to(
 
 
 @pytest.mark.parametrize(
+    "expression", ["n < 9.5", "9.5 > n", "!(n >= 9.5)", "n = 0.3", "n IN [0.3]"]
+)
+def test_numbers_compare_alike_in_writes_and_in_reads(
+    root: Caller, alice: Caller, expression: str
+) -> None:
+    computed = {"type": "computed", "expression": expression, "return_type": "boolean"}
+    make_collection(root, schema=[{"name": "n", "type": "number"}, {"name": "small", **computed}])
+    made = make_record(alice, n=10)
+    path = f"records/posts/{made['id']}"
+    assert made["small"] is alice.get(path).json["small"] is False
+    for n in (100.5, 9, 0.1 + 0.2, -1, 10):
+        told = alice.patch(path, {"n": n}).json["small"]
+        small = n < 9.5 and "9.5" in expression
+        assert told is alice.get(path).json["small"] is small, n
+
+
+@pytest.mark.parametrize(
     "expression",
     ["n IS NULL", "!(n IS NOT NULL)", "n IS NULL && true", "if(n IS NULL, true, false)"],
 )
