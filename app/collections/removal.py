@@ -27,6 +27,8 @@ def delete(collection_id: str, along: Sequence[str] = ()) -> dict[str, Any]:
         names = ", ".join(row.name for row in staying)
         raise Conflict(f"Other collections refer to this one: {names}.")
     tables = [definition.of_row(row).table for row in rows]
+    for one in tables:
+        table.lock(one)  # before records are counted: others may be about to commit theirs
     first, *others = [_drop(row, tables[place + 1 :]) for place, row in enumerate(rows)]
     answer = {"message": "The collection and its records are deleted.", **first}
     return {**answer, "also_deleted": others} if along else answer

@@ -18,10 +18,12 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 from flask import Flask
+from werkzeug.test import TestResponse
 
 from app import config, db, stamps
 from app.collections import definition
 from app.collections.models import Revision
+from app.records.store import writes
 from tests import builders
 from tests.builders import Caller, make_collection, make_record
 from tests.collections import changer
@@ -127,6 +129,28 @@ def test_a_write_that_knows_an_older_schema_leaves_no_gap(
     changes.join()
     assert alice.get(f"records/posts/{made_record['id']}").json["code"] == "x"
     assert_agreement(app)
+
+
+def test_a_record_that_is_just_written_counts_among_those_that_go(
+    root: Caller, alice: Caller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A collection is deleted between a writer's statement and its commit."""
+    made, answers = make_collection(root, schema=[TITLE]), list[TestResponse]()
+    deletion = Thread(target=lambda: answers.append(root.delete(f"collections/{made['id']}")))
+    insert = writes.insert
+
+    def insert_while_deleting(*given: Any) -> Any:
+        rows = insert(*given)
+        deletion.start()
+        deletion.join(1)  # it has to wait for the writer
+        return rows
+
+    monkeypatch.setattr(writes, "insert", insert_while_deleting)
+    make_record(alice, title="a")
+    deletion.join()
+    assert [one.json["records_deleted"] for one in answers] == [1]
+    told = root.get("audit-logs?table_name=col_posts&operation=DELETE").json["items"]
+    assert [one["account_id"] for one in told] == [alice.account_id]
 
 
 def test_a_change_gives_way_to_a_long_reader(app: Flask, root: Caller, alice: Caller) -> None:
