@@ -175,7 +175,8 @@ def cancel_invitation(invitation: str) -> Response:
 def resend_invitation(invitation: str) -> dict[str, Any]:
     """Mail a new link; the old one is void from now on.
 
-    An API key cannot make admins (403).
+    One into `pii_access` is sent again by whom may invite into it (403). An API key cannot make
+    admins (403).
     """
     caller = principal()
     return _sent(*invitations.resend(caller.one_account(), invitation, by=caller))

@@ -81,7 +81,8 @@ def create(account_id: str, body: Mapping[str, Any], *, by: str | None) -> tuple
 def resend(account_id: str, invitation_id: str, *, by: Principal) -> tuple[Invitation, str]:
     """Mail a new link; the old one is void. Raises Conflict for one that is closed.
 
-    Also raises Forbidden where nobody is invited, or an admin by an API key, or TooManyRequests.
+    Also raises TooManyRequests, or Forbidden where nobody is invited, or an admin by an API key, or
+    where `by` lets nobody into a group of it.
     """
     check_open()
     with db.transaction() as session:
@@ -91,6 +92,9 @@ def resend(account_id: str, invitation_id: str, *, by: Principal) -> tuple[Invit
         if invitation.role_id is None:
             raise Conflict("The role of this invitation is deleted. Invite anew.")
         enrolment.check_role({"role_id": invitation.role_id}, by=by)
+        # Whoever sends it again is shown the token, and could join by it.
+        for group in _groups_of(session, invitation):
+            account_groups.check_may_admit(group, by.user_id)
         return invitation, _send(session, invitation)
 
 
@@ -186,10 +190,14 @@ def _join(session: Session, invitation: Invitation, name: str | None, **born: An
     # The link came by mail to this address, or a provider vouches: that proves it, and who acts.
     actor.identify(user.id, user.email, user.name)
     accounts.mark_verified(user)
-    wanted = (Group.account_id == invitation.account_id, Group.id.in_(invitation.groups))
-    for group in session.scalars(sa.select(Group).where(*wanted)):
+    for group in _groups_of(session, invitation):
         accounts.join_group(user, group.name)
     return user
+
+
+def _groups_of(session: Session, invitation: Invitation) -> Sequence[Group]:
+    wanted = (Group.account_id == invitation.account_id, Group.id.in_(invitation.groups))
+    return session.scalars(sa.select(Group).where(*wanted)).all()
 
 
 def _get(session: Session, account_id: str, invitation_id: str) -> Invitation:

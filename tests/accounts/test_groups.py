@@ -186,6 +186,19 @@ def test_only_a_member_invites_into_pii_access(app: Flask, cast: Cast, named: st
         assert inviter.get("invitations").json["total"] - before == (status == 201)
 
 
+def test_only_a_member_sends_an_invitation_into_pii_access_again(app: Flask, cast: Cast) -> None:
+    dora, alice = outsider(app, cast), cast.alice
+    body = {"email": "guest@acme.example", "groups": ["pii_access"]}
+    made = alice.post("invitations", body).json
+    path = f"invitations/{made['id']}"
+    assert dora.post(f"{path}/resend").status_code == 403
+    page = Browser(app, make_caller(cast, dora.email))
+    assert page.send(f"team/{path}/resend").status_code == 403
+    assert alice.get(f"invitations/{made['token']}").json["is_valid"]  # the link is still this one
+    for member in (alice, cast.root.acting_in("acme")):
+        assert member.post(f"{path}/resend").status_code == 200
+
+
 def test_the_console_says_beside_its_form_who_may(app: Flask, cast: Cast) -> None:
     outsider(app, cast)
     group_id = pii(cast.alice)
