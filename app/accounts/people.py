@@ -120,10 +120,9 @@ def change(scope: str | None, user_id: str, body: Mapping[str, Any], *, by: str 
         if role is None or any(found):
             raise InvalidValues([one for one in found if one])
         stays_admin = role.name == ADMIN and body.get("is_active", user.is_active)
-        demoted = role.id != user.role_id
-        if demoted or body.get("is_active") is False:
+        loses = role.id != user.role_id or body.get("is_active") is False
+        if loses:
             _check_may_lose(session, user, stays_admin=stays_admin, by=by)
-            events.publish(events.UserLostAccess(user.account_id, user.id))
         if {"role", "role_id"} & set(body):
             events.publish(events.RoleSetByHand(user.account_id, user.id))
         user.role = role
@@ -134,6 +133,8 @@ def change(scope: str | None, user_id: str, body: Mapping[str, Any], *, by: str 
         if "email" in body:
             _replace_email(user, body["email"].strip())
         _touch(session, user)
+        if loses:  # afterwards: who signed in meanwhile was waited for
+            events.publish(events.UserLostAccess(user.account_id, user.id))
         return user
 
 
@@ -164,9 +165,9 @@ def give_role(user: User, role: Role) -> bool:
             _check_may_lose(session, user, stays_admin=role.name == ADMIN, by=None)
         except Conflict:
             return False
-        events.publish(events.UserLostAccess(user.account_id, user.id))
         user.role = role
         _touch(session, user)
+        events.publish(events.UserLostAccess(user.account_id, user.id))
         return True
 
 

@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from http.cookies import SimpleCookie
 from statistics import median
+from threading import Thread
 from typing import Any
 
 import pytest
@@ -15,10 +16,10 @@ import sqlalchemy as sa
 from flask import Flask
 
 from app.accounts.models import Account
-from app.auth import passwords
+from app.auth import passwords, sessions
 from app.auth.models import SignInSession
 from app.db import db, transaction
-from tests.builders import PASSWORD, Caller, change_user, make_account, make_user
+from tests.builders import PASSWORD, Caller, Cast, change_user, make_account, make_user
 from tests.parallel import at_once
 from tests.sql import statements
 
@@ -246,6 +247,28 @@ def test_who_loses_access_while_the_password_is_looked_at_gets_no_session(
     with app.app_context():
         mine = sa.select(SignInSession.id).where(SignInSession.user_id == ann.id)
         assert db.session.scalars(mine).all() == []
+
+
+def test_who_signs_in_while_losing_access_keeps_no_session(
+    app: Flask, cast: Cast, anyone: Caller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    revoke, bob, threads = sessions._revoke, cast.bob, list[Thread]()
+    credentials = {"account": bob.slug, "email": bob.email, "password": PASSWORD}
+
+    def revoke_slowly(*which: Any) -> bool:
+        ended = revoke(*which)
+        threads.append(Thread(target=anyone.post, args=("auth/login", credentials)))
+        threads[-1].start()
+        threads[-1].join(0.3)  # where the database does not have it wait
+        return ended
+
+    monkeypatch.setattr(sessions, "_revoke", revoke_slowly)
+    assert cast.alice.patch(f"account/users/{bob.id}", {"is_active": False}).status_code == 200
+    for thread in threads:
+        thread.join()
+    with app.app_context():
+        mine = sa.select(SignInSession.id).where(SignInSession.user_id == bob.id)
+        assert (len(threads), db.session.scalars(mine).all()) == (1, [])
 
 
 @pytest.mark.usefixtures("real_hashes")
