@@ -151,7 +151,7 @@ def create_member(body: dict[str, Any]) -> User:
 
     An API key cannot make admins (403).
     """
-    enrolment.check_role(body, by=principal())
+    enrolment.check_role(body, by=principal(), joins=_own())
     return enrolment.enrol(_own(), body)
 
 

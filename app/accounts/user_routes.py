@@ -107,7 +107,7 @@ def create_user(body: dict[str, Any]) -> User:
     With a password, a mail asks to verify the address; without one, a link to set it is mailed.
     An API key cannot give a password or make admins (403).
     """
-    enrolment.check_role(body, by=principal())
+    enrolment.check_role(body, by=principal(), joins=body["account_id"])
     if body.get("password") is not None:
         principal().refuse_key(NO_PASSWORDS)
     return enrolment.enrol(body["account_id"], body)

@@ -7,16 +7,19 @@ from typing import Any
 
 from app import db, events
 from app.accounts import people, roles
-from app.accounts.models import ADMIN, User
+from app.accounts.models import ADMIN, SYSTEM_ACCOUNT_ID, User
 from app.auth import links, lockout, passwords, resets, verification
 from app.auth.principal import NO_ADMINS, Principal
 from app.errors import InvalidValues
 
 
-def check_role(body: Mapping[str, Any], *, by: Principal) -> None:
-    """Refuse what gives somebody the role of an admin by an API key. Raises Forbidden."""
+def check_role(body: Mapping[str, Any], *, by: Principal, joins: str | None = None) -> None:
+    """Refuse what makes somebody an admin by an API key. Raises Forbidden.
+
+    `joins` is the account that somebody new is for: in the system's, everybody is a superadmin.
+    """
     role = roles.chosen(body, []) if {"role", "role_id"} & set(body) else None
-    if role is not None and role.name == ADMIN:
+    if joins == SYSTEM_ACCOUNT_ID or (role is not None and role.name == ADMIN):
         by.refuse_key(NO_ADMINS)
 
 

@@ -153,8 +153,9 @@ def create_invitation(body: dict[str, Any]) -> dict[str, Any]:
     key cannot make admins (403).
     """
     caller = principal()
-    enrolment.check_role(body, by=caller)
-    return _sent(*invitations.create(caller.one_account(), body, by=caller.user_id))
+    account_id = caller.one_account()
+    enrolment.check_role(body, by=caller, joins=account_id)
+    return _sent(*invitations.create(account_id, body, by=caller.user_id))
 
 
 @blueprint.route("/<uuid:invitation>", methods=["DELETE"])

@@ -91,7 +91,7 @@ def resend(account_id: str, invitation_id: str, *, by: Principal) -> tuple[Invit
             raise Conflict(f"This invitation is {invitation.state}.")
         if invitation.role_id is None:
             raise Conflict("The role of this invitation is deleted. Invite anew.")
-        enrolment.check_role({"role_id": invitation.role_id}, by=by)
+        enrolment.check_role({"role_id": invitation.role_id}, by=by, joins=account_id)
         # Whoever sends it again is shown the token, and could join by it.
         for group in _groups_of(session, invitation):
             account_groups.check_may_admit(group, by.user_id)

@@ -465,6 +465,21 @@ def test_a_key_makes_no_admins(app: Flask, cast: Cast, body: dict[str, Any]) -> 
     assert alice.post("invitations", editor).status_code == 201
 
 
+def test_a_key_makes_no_superadmins(app: Flask, cast: Cast) -> None:
+    program, new = machine(app, cast.root), {"email": "eve@system.example", "role": "viewer"}
+    waiting = cast.root.post("invitations", {**new, "email": "rita@system.example"}).json["id"]
+    for path, sent in (
+        ("users", {**new, "account_id": cast.root.account_id}),
+        ("account/users", new),
+        ("invitations", new),
+        (f"invitations/{waiting}/resend", None),
+    ):
+        answer = program.post(path, sent)
+        assert (answer.status_code, answer.json["message"]) == (403, NO_ADMINS), path
+    assert cast.root.get("account/users").json["total"] == 1
+    assert program.patch(f"account/users/{cast.root.id}", {"name": "Root"}).status_code == 200
+
+
 @pytest.mark.parametrize("name", [" ", "two\nlines", "\u200b"])
 def test_a_key_has_a_name_that_can_be_read(alice: Caller, name: str) -> None:
     answer = alice.post("api-keys", {"name": name})
