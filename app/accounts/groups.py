@@ -24,7 +24,7 @@ def page(
     """The groups of an account (None: of all) by name, and how many there are."""
     conditions = [Group.account_id == account_id] if account_id else []
     if search:
-        conditions.append(Group.name.contains(search, autoescape=True))
+        conditions.append(Group.name.icontains(search, autoescape=True))
     total = db.db.session.scalar(sa.select(sa.func.count()).select_from(Group).where(*conditions))
     chosen = sa.select(Group).where(*conditions).order_by(Group.name, Group.id)
     return list(db.db.session.scalars(chosen.offset(skip).limit(limit))), total or 0
