@@ -37,6 +37,7 @@ from app.auth.principal import NO_ADDRESSES
 from app.rest.blueprint import Blueprint
 from app.rest.marks import account_admin
 from app.rest.paging import PageArgs, page_of
+from app.sso.service import NO_KEYS
 
 blueprint = Blueprint(
     "Account",
@@ -119,7 +120,12 @@ def get_own_account() -> Account:
 @blueprint.fails(400)
 @account_admin
 def update_own_account(body: dict[str, Any]) -> Account:
-    """Change the own account's name and settings."""
+    """Change the own account's name and settings.
+
+    An API key cannot change those of sign-in by providers, `sso_...` (403).
+    """
+    if body.keys() & set(sso_settings.NAMES):
+        principal().refuse_key(NO_KEYS)
     return tenants.change_own(_own(), body)
 
 

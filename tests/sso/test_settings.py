@@ -97,9 +97,12 @@ def test_a_key_does_not_change_how_people_sign_in(stage: Stage) -> None:
         program.patch(one, {"enabled": False}),
         program.delete(one),
         program.post(f"{PATH}/test-connection", github),
+        program.patch("account", {"name": "Acme", "sso_allow_admin": True}),
+        program.put("account", {"sso_group_roles": [{"group": "Staff", "role": "editor"}]}),
     ):
         assert answer.status_code == 403
     assert program.get(one).status_code == 200
+    assert program.patch("account", {"name": "Acme"}).status_code == 200
 
 
 WRONG: dict[str, tuple[dict[str, Any], dict[str, str]]] = {
