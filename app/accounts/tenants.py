@@ -135,7 +135,7 @@ def _refuse(found: Sequence[Mapping[str, Any] | None]) -> None:
 
 def _uris(body: Mapping[str, Any]) -> list[tuple[str, str]]:
     default = body.get("default_redirect_uri")
-    named = [("default_redirect_uri", default)] if default else []
+    named = [("default_redirect_uri", default)] if default is not None else []
     named += [("allowed_redirect_uris", uri) for uri in body.get("allowed_redirect_uris", ())]
     return named + [("cors_origins", origin) for origin in body.get("cors_origins", ())]
 

@@ -79,6 +79,7 @@ def test_a_body_of_another_shape_is_422(alice: Caller) -> None:
 
 
 NO_ADDRESSES = [
+    "",
     "x",
     "//evil.example",
     "https:evil.example",
