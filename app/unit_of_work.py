@@ -64,7 +64,8 @@ class Session(BoundSession):
         if work is None:
             return super().get_bind(*about, **options)
         if work.bound is None:
-            work.bound = Connection(engines.running(), connection=work.begun())
+            begun = work.begun()  # along with what was put off, which may bind it
+            work.bound = work.bound or Connection(engines.running(), connection=begun)
         return work.bound
 
     def close(self) -> None:

@@ -1,5 +1,6 @@
 """A transaction's parts, and what is left of one whose connection was lost."""
 
+from collections.abc import Callable
 from contextlib import closing
 from functools import partial
 
@@ -39,9 +40,17 @@ def test_a_part_that_fails_is_taken_back_however_it_was_written(app: Flask, cast
         assert name_of(mine) == "before"
 
 
+def rename_by_session(account_id: str, name: str) -> None:
+    found = db.connection()
+    found.execute(
+        sa.text("UPDATE accounts SET name = :n WHERE id = :i"), {"n": name, "i": account_id}
+    )
+
+
 @pytest.mark.parametrize("with_session", [True, False])
+@pytest.mark.parametrize("rename", [rename, rename_by_session])
 def test_what_is_put_off_is_done_before_whatever_comes_next(
-    app: Flask, cast: Cast, with_session: bool
+    app: Flask, cast: Cast, rename: Callable[[str, str], None], with_session: bool
 ) -> None:
     mine, seen = cast.alice.account_id, list[str]()
 

@@ -42,6 +42,17 @@ def told(answer: Any) -> list[tuple[int | None, str, str]]:
     return [(one.get("index"), one["field"], one["code"]) for one in answer.json["details"]]
 
 
+def test_a_batch_is_stored_along_with_its_deliveries(root: Caller, alice: Caller) -> None:
+    make_collection(root)
+    hook = {"url": "https://hooks.example/", "collection": "posts", "events": ["create"]}
+    made = alice.post("webhooks", hook).json["id"]
+    for count in (2, 4):  # the first has still to find out what there is
+        answer = alice.post(URL, {"records": [{"title": "a"}, {"title": "b"}]})
+        assert answer.status_code == 201
+        assert len(stored(alice)) == count
+        assert alice.get(f"webhooks/{made}/deliveries").json["total"] == count
+
+
 def test_a_batch_creates_what_single_requests_would(alice: Caller, posts: Any) -> None:
     bodies = [
         {"title": "Grüße 🎈", "code": "a", "live": True, "day": "2026-02-28"},
