@@ -276,7 +276,9 @@ def _waits(work: Work | None) -> bool:
 @contextmanager
 def savepoint() -> Iterator[None]:
     """A part of the open transaction that may fail without the rest of it."""
-    waiting = _open_work().before_commit
+    opened = _open_work()
+    opened.catch_up()  # what was put off is no part of this
+    waiting = opened.before_commit
     kept = {work: len(items) for work, items in waiting.items()}
     try:
         with db.session.begin_nested():

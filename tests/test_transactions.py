@@ -72,6 +72,24 @@ def test_what_is_put_off_is_done_before_whatever_comes_next(
     assert seen == [*(["second", "second"] if with_session else ["third"]), "last"]
 
 
+@pytest.mark.parametrize("rename", [rename, rename_by_session])
+def test_what_was_put_off_before_a_part_that_fails_stays(
+    app: Flask, cast: Cast, rename: Callable[[str, str], None]
+) -> None:
+    mine = cast.alice.account_id
+
+    def fail() -> None:
+        with db.savepoint():
+            raise LookupError
+
+    with app.app_context(), db.tenancy.in_account(mine):
+        with db.transaction():
+            db.put_off(partial(rename, mine, "before"))
+            with pytest.raises(LookupError):
+                fail()
+        assert name_of(mine) == "before"
+
+
 def test_what_is_put_off_is_about_whose_rows_it_was_about(app: Flask, cast: Cast) -> None:
     mine, seen = cast.alice.account_id, list[str]()
     with app.app_context(), db.tenancy.in_account(mine), db.transaction():
