@@ -12,7 +12,7 @@ from app import clock
 from app.collections.fields import RETURN_TYPES
 from app.column_types import Moment, Text
 from app.rules import Name, Node, Type, depth, sql, walk
-from app.rules.elements import Parameter
+from app.rules.elements import CodePoints, Parameter
 
 Reach = Callable[[Any, Any], Iterable[Any]]
 """Conditions on the records that a reference leads to, for a collection and its table there."""
@@ -87,14 +87,13 @@ class TableColumns:
         return found
 
     def _computed(self, name: str) -> sa.ColumnElement[Any]:
-        node = self.definition.computed[name]
+        node, field = self.definition.computed[name], self.definition.columns[name]
         found = sql.value(node, self, depth.INNER).expression
-        if any(isinstance(part, Name) for part in walk(node)):
-            # The toolkit puts no brackets before an operator that it does not know.
-            return found.self_group(gt)
-        # PostgreSQL takes a constant that it sorts or groups by for the number of a column.
-        like: Any = self.definition.columns[name].like
-        return Parameter(found, type_=like.column_type)
+        if not any(isinstance(part, Name) for part in walk(node)):
+            # PostgreSQL takes a constant that it sorts or groups by for the number of a column.
+            return Parameter(found, type_=field.like.column_type)
+        # The toolkit puts no brackets before an operator that it does not know.
+        return CodePoints(found) if field.return_type == "text" else found.self_group(gt)
 
     def _followed(self, name: str) -> tuple[TableColumns, list[Any]]:
         # Names that lead the same way do so by the same alias, each in a subquery of its own: the

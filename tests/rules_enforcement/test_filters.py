@@ -5,9 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+import sqlalchemy as sa
 from flask import Flask
 from werkzeug.test import TestResponse
 
+from app import db
+from app.collections import definition
 from tests.builders import Caller, Cast, make_collection, make_record
 from tests.sql import statements
 
@@ -272,6 +275,26 @@ def test_lists_sort_and_filter_by_computed_fields(root: Caller, alice: Caller) -
                 for query in ({name: value}, {"filter": f"{name} = {text}"}):
                     found = alice.get("records/posts", query_string=query)
                     assert {o["id"] for o in found.json["items"]} == same, query
+
+
+@pytest.mark.parametrize("database", ["postgresql"], indirect=True)
+def test_computed_texts_are_in_the_order_of_code_points_whatever_the_locale(
+    app: Flask, root: Caller
+) -> None:
+    """Also in groups, and where a database's own order is that of a language."""
+    texts = ["'x'", "concat(n, 'x')", "if(n > 1, 'a', 'B')", "coalesce(title, 'x')", "title"]
+    fields = [
+        {"name": f"k{i}", "type": "computed", "expression": text, "return_type": "text"}
+        for i, text in enumerate(texts)
+    ]
+    stored = [{"name": "title", "type": "text"}, {"name": "n", "type": "number"}]
+    make_collection(root, schema=[*stored, *fields])
+    make_record(root.acting_in("acme"), n=1)
+    with app.app_context():
+        posts = definition.named("posts")
+        orders = [sa.func.pg_collation_for(posts.expressions[one["name"]]) for one in fields]
+        assert set(db.connection().execute(sa.select(*orders)).one()) == {'"C"'}
+        db.db.session.remove()
 
 
 CONSTANTS = [
