@@ -18,6 +18,7 @@ from sqlalchemy.orm import ORMExecuteState, Session
 from app.accounts.models import SYSTEM_ACCOUNT_ID
 from app.audit import append
 from app.audit.append import CREATE, DELETE, HIDDEN, UPDATE, Value
+from app.column_types import same_json
 from app.db import Base
 
 Row = Mapping[str, Any]
@@ -106,10 +107,12 @@ def note_row(table: sa.Table, operation: str, old: Row, new: Row) -> None:
 
 
 def _values(tracked: Tracked, table: sa.Table, old: Row, new: Row) -> Iterator[Value]:
-    for column in (column.name for column in table.columns):
-        before, after = old.get(column), new.get(column)
-        if tracked.tells(column) and before != after:
-            yield column, tracked.text(column, before), tracked.text(column, after)
+    for column in table.columns:
+        name, is_json = column.name, isinstance(column.type, sa.JSON)
+        before, after = old.get(name), new.get(name)
+        changed = not same_json(before, after) if is_json else before != after
+        if changed and tracked.tells(name):
+            yield name, tracked.text(name, before), tracked.text(name, after)
 
 
 @sa.event.listens_for(Session, "before_flush")

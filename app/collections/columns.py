@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Protocol
 
 import sqlalchemy as sa
-from sqlalchemy.sql.operators import gt
 
 from app import clock
 from app.collections.fields import RETURN_TYPES
@@ -92,8 +91,7 @@ class TableColumns:
         if not any(isinstance(part, Name) for part in walk(node)):
             # PostgreSQL takes a constant that it sorts or groups by for the number of a column.
             return Parameter(found, type_=field.like.column_type)
-        # The toolkit puts no brackets before an operator that it does not know.
-        return CodePoints(found) if field.return_type == "text" else found.self_group(gt)
+        return CodePoints(found) if field.return_type == "text" else found
 
     def _followed(self, name: str) -> tuple[TableColumns, list[Any]]:
         # Names that lead the same way do so by the same alias, each in a subquery of its own: the

@@ -25,6 +25,7 @@ from app.records.store.reads import Part
 PURPOSE = "cursor"
 LONGEST_POSITION = 3000  # bytes; it has to fit into the line of a request, beside a filter
 DIRECTIONS = ("cursor", "cursor_before")
+COMPARISON = 5  # how firmly it binds, so that the toolkit puts brackets around what binds as much
 FOREIGN = "This cursor is not one of this list: not with this filter, this order, this account."
 
 Row = Mapping[str, Any]
@@ -161,7 +162,7 @@ def _beyond(keys: Sequence[Key], value: Any, backward: bool) -> Iterator[Part]:
     present = [first.ordered(backward=backward, present=True), *rest]
     if value is not None:
         operator = "<" if first.descending is not backward else ">"
-        yield Part([first.expression.bool_op(operator)(_bound(first, value))], present)
+        yield Part([first.expression.bool_op(operator, COMPARISON)(_bound(first, value))], present)
         if first.nullable and not backward:
             yield Part([first.expression.is_(sa.null())], rest)
     elif backward:

@@ -136,6 +136,10 @@ def test_true_and_one_are_two_defaults_of_json(app: Flask, root: Caller, alice: 
         kept = root.get("collections/posts").json["schema"][0]["default"]
         written = make_record(alice)["meta"]
         assert [orjson.dumps(one).decode() for one in (kept, written)] == [default] * 2
+        asked = {"record_id": made["id"], "operation": "UPDATE"}
+        told = root.get("audit-logs", query_string=asked).json["items"]
+        latest = next(one for one in told if one["column_name"] == "schema")
+        assert f'"default":{default}' in latest["new_value"]
         assert_agreement(app)
 
 
