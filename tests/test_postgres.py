@@ -63,18 +63,22 @@ def marked() -> Any:
 
 
 @pytest.mark.usefixtures("connected_anew")
-def test_a_write_takes_three_messages(cast: Cast, alice: Caller, messages: list[bytes]) -> None:
-    make_collection(cast.root)
-    for _ in range(3):
-        make_record(alice, title="kept")
-    messages.clear()
-    make_record(alice, title="one more")
-    begun, stored, audited = messages
-    assert begun.startswith(b"BEGIN; SET LOCAL app.account_id = ")
-    assert b"; EXECUTE kept_" in begun
-    assert stored.startswith(b"EXECUTE kept_")
-    assert audited.startswith(b"SELECT append_audit_change(")
-    assert audited.endswith(b"; COMMIT")
+@pytest.mark.parametrize("unique", [False, True])
+def test_a_write_takes_two_messages_or_three_where_it_may_clash(
+    cast: Cast, alice: Caller, messages: list[bytes], unique: bool
+) -> None:
+    make_collection(cast.root, schema=[{"name": "title", "type": "text", "unique": unique}])
+    for write, path in ((alice.post, ""), (alice.patch, f"/{make_record(alice)['id']}")):
+        for number in range(4):  # at first statements are still prepared
+            messages.clear()
+            assert write(f"records/posts{path}", {"title": f"{path} {number}"}).status_code < 300
+        begun, *stored, audited = messages
+        assert begun.startswith(b"BEGIN; SET LOCAL app.account_id = ")
+        assert b"; EXECUTE kept_" in begun
+        assert [one.startswith(b"EXECUTE kept_") for one in stored] == [True] * unique
+        assert audited.startswith(b"EXECUTE kept_" if not unique else b"SELECT append_audit_change")
+        assert b"SELECT append_audit_change(" in audited
+        assert audited.endswith(b"; COMMIT")
 
 
 @pytest.mark.usefixtures("within")
