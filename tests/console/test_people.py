@@ -6,8 +6,9 @@ import re
 
 from flask import Flask
 
+from app import create_app
 from tests import builders
-from tests.builders import PASSWORD, Cast
+from tests.builders import PASSWORD, Caller, Cast
 from tests.console.browser import HOSTILE, Browser, alert, beside, is_out, sign_in
 from tests.mailbox import link_in, outbox, run_jobs
 
@@ -308,6 +309,19 @@ def test_a_superadmin_keeps_the_team_groups_and_keys_of_any_account(
     assert Browser(app, cast.charlie).send(f"{home}/keys/{key}/revoke").status_code == 404
     superadmin.done(f"{home}/keys/{key}/revoke")
     assert cast.alice.get(f"api-keys/{key}").json["is_revoked"] is True
+
+
+def test_an_account_is_shown_as_another_process_left_it(cast: Cast, superadmin: Browser) -> None:
+    other = Caller(create_app(cast.root.app.extensions["atrium.config"]), **cast.root.headers)
+    account, team = f"accounts/{cast.alice.account_id}", f"accounts/{cast.alice.account_id}/team"
+    assert "of <strong>Acme</strong>" in superadmin.get(team).text
+    assert other.patch(account, {"name": "Acme Ltd"}).status_code == 200
+    assert "of <strong>Acme Ltd</strong>" in superadmin.get(team).text
+    assert other.patch(account, {"is_active": False}).status_code == 200
+    for _ in range(2):  # suspended, then closed
+        invited = superadmin.send(f"{team}/invite", email="new@acme.example", role="viewer")
+        assert superadmin.get(team).status_code == invited.status_code == 404
+        assert other.delete(account).status_code in (204, 404)
 
 
 def test_a_superadmin_keeps_all_users(app: Flask, cast: Cast, superadmin: Browser) -> None:
