@@ -32,8 +32,16 @@ def page(
 
 def get(account_id: str | None, group_id: str) -> Group:
     """One group of the account. Raises NotFound."""
-    conditions = [Group.account_id == account_id] if account_id else []
-    group = db.db.session.scalar(sa.select(Group).where(Group.id == group_id.lower(), *conditions))
+    return _found(_named(account_id, group_id))
+
+
+def _named(account_id: str | None, group_id: str) -> sa.Select[Group]:
+    mine = [Group.account_id == account_id] if account_id else []
+    return sa.select(Group).where(Group.id == group_id.lower(), *mine)
+
+
+def _found(chosen: sa.Select[Group]) -> Group:
+    group = db.db.session.scalar(chosen)
     if group is None:
         raise NotFound("There is no such group.")
     return group
@@ -74,7 +82,7 @@ def change(account_id: str, group_id: str, body: Mapping[str, Any]) -> Group:
     """Rename or describe a group. Raises Conflict for `pii_access` or a taken name."""
     body = {**body, "name": accounts.label(body["name"])} if "name" in body else body
     with db.transaction() as session, _unique():
-        group = get(account_id, group_id)
+        group = _alone(account_id, group_id)
         if body.get("name", group.name) != group.name:
             _check_ordinary(group)
             _outdate(session, group)
@@ -87,7 +95,7 @@ def change(account_id: str, group_id: str, body: Mapping[str, Any]) -> Group:
 def delete(account_id: str, group_id: str) -> None:
     """Remove a group. Raises Conflict for `pii_access`."""
     with db.transaction() as session:
-        group = get(account_id, group_id)
+        group = _alone(account_id, group_id)
         _check_ordinary(group)
         _outdate(session, group)
         session.delete(group)
@@ -140,6 +148,11 @@ def check_may_admit(group: Group, by: str | None) -> None:
         may = sa.or_(may, User.account_id == SYSTEM_ACCOUNT_ID)
     if db.db.session.scalar(sa.select(User.id).where(User.id == (by or ""), may)) is None:
         raise Forbidden(f"Only a member of {PII_GROUP} may let somebody into it.")
+
+
+def _alone(account_id: str, group_id: str) -> Group:
+    # Who joins was waited for, or waits: nobody is missed who must be told of the change.
+    return _found(_named(account_id, group_id).with_for_update())
 
 
 @contextmanager

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from threading import Thread
 from typing import Any
 
 import pytest
 from flask import Flask
 
+from app import db
 from app.accounts import service as accounts
-from app.accounts.models import ADMIN
+from app.accounts.models import ADMIN, User
 from tests.builders import Caller, Cast, make_user, password_hash
 from tests.console.browser import Browser, alert
 from tests.parallel import at_once
@@ -134,6 +136,24 @@ def test_joining_at_once_makes_one_membership(cast: Cast) -> None:
     assert groups_of(cast.bob) == ["finance"]
 
 
+@pytest.mark.parametrize("change", [{"name": "money"}, None], ids=["rename", "delete"])
+def test_who_joins_while_a_group_changes_is_told_of_it(
+    app: Flask, cast: Cast, change: dict[str, str] | None
+) -> None:
+    made, bob = make_group(cast.alice), (cast.bob.account_id, cast.bob.id)
+    sent = ("PATCH" if change else "DELETE", f"groups/{made['id']}", change)
+    other = Thread(target=cast.alice, args=sent)
+    with app.app_context(), db.transaction() as session:
+        before = session.get_one(User, bob).version
+        accounts.join_group(session.get_one(User, bob), made["name"])  # as by an invitation
+        other.start()
+        other.join(0.3)  # where the database does not have it wait
+    other.join()
+    with app.app_context():
+        assert db.db.session.get_one(User, bob).version == before + 2
+    assert groups_of(cast.bob) == (["money"] if change else [])
+
+
 def outsider(app: Flask, cast: Cast) -> Caller:
     """An admin of acme who is not in pii_access."""
     return Caller(app, make_user(app, cast.alice.account_id, "dora@acme.example", ADMIN))
@@ -181,9 +201,9 @@ def test_only_a_member_invites_into_pii_access(app: Flask, cast: Cast, named: st
         (cast.alice, cast.alice, 201),
         (root.acting_in("acme"), cast.alice, 201),
     ):
-        groups = [pii(account) if named == "id" else "pii_access"]
+        wanted = [pii(account) if named == "id" else "pii_access"]
         before = inviter.get("invitations").json["total"]
-        body = {"email": "guest@acme.example", "groups": groups}
+        body = {"email": "guest@acme.example", "groups": wanted}
         assert inviter.post("invitations", body).status_code == status
         assert inviter.get("invitations").json["total"] - before == (status == 201)
 
