@@ -112,8 +112,8 @@ def prove(user: User) -> None:
     """Note that a mailbox's owner proved the user's address; what was begun under it ends."""
     with db.transaction():
         if not user.email_verified:
+            outdate(user)  # first: what others begin in the user's name was waited for, or waits
             events.publish(events.AddressProved(user.account_id, user.id))
-            outdate(user)
         mark_verified(user)
 
 

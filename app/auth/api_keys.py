@@ -16,7 +16,7 @@ from app import clock, counting, db, events, stamps, tenancy, violations
 from app.accounts import service as accounts
 from app.accounts.models import Account
 from app.auth import principal as principals
-from app.auth import tokens
+from app.auth import sessions, tokens
 from app.auth.models import ApiKey
 from app.auth.principal import Principal
 from app.errors import Conflict, InvalidValues, NotFound, Unauthorized, problem
@@ -67,6 +67,7 @@ def create(body: Mapping[str, Any], *, by: Principal, id: str | None = None) -> 
     text = f"{PREFIX}{home.account_code}_{random}"
     there = violations.conflict_on("api_keys", "id", "id", "There is such a key already.")
     with there, db.transaction() as session:
+        sessions.hold(by)
         key = ApiKey(
             account_id=home.id,
             id=id or new_id(),

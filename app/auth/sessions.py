@@ -17,7 +17,7 @@ from app.auth.members import Member
 from app.auth.models import SignInSession
 from app.auth.principal import Principal
 from app.errors import NotFound, Unauthorized
-from app.ids import new_id
+from app.ids import first_id, new_id
 from app.statements import Prepared
 
 LONGEST_AGENT = 400
@@ -106,6 +106,18 @@ def end_all(account_id: str, user_id: str) -> None:
 def end_family(claims: Mapping[str, Any]) -> bool:
     """End the session that a refresh token grew from. Returns whether it was alive."""
     return _revoke(*_family(claims))
+
+
+def hold(caller: Principal) -> None:
+    """Have whoever ends the caller's tokens wait for the open transaction. Raises Unauthorized.
+
+    For what outlives them: an API key, say, must not be made when its maker was just found out.
+    """
+    home, user_id = user_key(caller)
+    begin = sa.select(User.tokens_valid_from).where(User.account_id == home, User.id == user_id)
+    row = db.db.session.execute(begin.with_for_update(key_share=True)).first()
+    if row is None or (row[0] and caller.first_token != first_id(row[0])):
+        raise Unauthorized
 
 
 def user_key(caller: Principal) -> tuple[str, str]:

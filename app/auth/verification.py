@@ -10,7 +10,7 @@ from app import clock, config, db, jobs, mail
 from app.accounts import people
 from app.accounts import service as accounts
 from app.accounts.models import SYSTEM_ACCOUNT_ID, User
-from app.auth import links, lockout
+from app.auth import links, lockout, sessions
 from app.auth import service as auth
 from app.auth.principal import NO_ADDRESSES, Principal
 from app.errors import Forbidden, InvalidValues
@@ -104,6 +104,7 @@ def change_profile(caller: Principal, body: Mapping[str, Any], address: str | No
             user.name = body["name"]
             accounts.outdate(user)
         if moves:
+            sessions.hold(caller)
             ask_to_change(user, email)
         session.flush()
         return user

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from threading import Thread
 from typing import Any
 
 import pytest
 import sqlalchemy as sa
 import time_machine
 from flask import Flask
+from werkzeug.test import TestResponse
 
 from app import clock
+from app.accounts import service as accounts
 from app.accounts.models import ADMIN, User
-from app.auth.models import MailedToken
-from app.db import db
+from app.auth.models import ApiKey, MailedToken
+from app.db import db, transaction
 from tests.builders import PASSWORD, Caller, change_user, make_account, make_user
 from tests.mailbox import body_of, link_in, outbox, run_jobs, token_in
 from tests.parallel import at_once
@@ -87,6 +90,27 @@ def test_no_change_is_mailed_that_was_asked_for_before_the_address_was_proved(
     before = len(outbox(app))
     run_jobs(app)
     assert len(outbox(app)) == before
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body"),
+    [("POST", "api-keys", {"name": "k"}), ("PATCH", "auth/me", {"email": "evil@acme.example"})],
+)
+def test_nothing_that_lasts_is_begun_while_the_address_is_proved(
+    app: Flask, ann: Caller, method: str, path: str, body: dict[str, str]
+) -> None:
+    answers = list[TestResponse]()
+    other = Thread(target=lambda: answers.append(ann(method, path, body)))
+    with app.app_context(), transaction() as session:
+        accounts.prove(session.get_one(User, (ann.account_id, ann.id)))
+        other.start()
+        other.join(0.3)
+    other.join()
+    assert [answer.status_code for answer in answers] == [401]
+    run_jobs(app)
+    assert outbox(app) == []
+    with app.app_context():
+        assert db.session.scalars(sa.select(ApiKey.id)).all() == []
 
 
 def test_the_links_host_comes_from_the_settings(app: Flask, anyone: Caller) -> None:
