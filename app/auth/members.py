@@ -54,6 +54,7 @@ class Member:
     created_at: datetime
     updated_at: datetime
     last_login: datetime | None
+    tokens_valid_from: datetime | None
 
     @property
     def may_sign_in(self) -> bool:

@@ -153,6 +153,7 @@ def _begin(user: User | Member, id: str, kind: str, secret: str, origin: Origin)
         "expires_at": _end(now),
     }
     seen = {"_account": user.account_id, "_id": user.id, "_hash": user.password_hash, "_now": now}
+    seen["_from"] = user.tokens_valid_from
     with db.transaction():
         # Whoever changed the user meanwhile ended the sessions that there were.
         if not _NOTE_LOGIN.all(seen):
@@ -210,6 +211,7 @@ _NOTE_LOGIN = Prepared(
     sa.update(_USERS)
     .where(_USERS.c.account_id == sa.bindparam("_account"), _USERS.c.id == sa.bindparam("_id"))
     .where(_USERS.c.password_hash.is_not_distinct_from(sa.bindparam("_hash")), _USERS.c.is_active)
+    .where(_USERS.c.tokens_valid_from.is_not_distinct_from(sa.bindparam("_from")))
     .values(last_login=sa.bindparam("_now"), updated_at=_USERS.c.updated_at)
     .returning(_USERS.c.id),
     keyed=True,

@@ -176,8 +176,9 @@ def finish_sso() -> str | BaseResponse:
         return render_template("console/sso/tested.html", place=place, outcome=outcome, flow=flow)
     if flow.is_new_user:
         flash(f"Welcome to {user.account.name}.")
-    guard.end_session("")  # this browser's cookie is about to be another's
-    return guard.begin_session(user, url_for("console.show_home"))
+    entered = guard.begin_session(user, url_for("console.show_home"))
+    guard.end_session("")  # this browser's cookie is another's now
+    return entered
 
 
 def _overview(place: Place, form: Form, planned: Any = None) -> Page:

@@ -51,8 +51,10 @@ def take(code: str, cookie: Cookie, origin: Origin) -> tuple[Flow, User | None]:
             raise StateRefused("code", "There is no such one-time code.")
         if not flows.is_of_browser(flow, cookie(flow)):
             raise StateRefused("state", "The sign-in was begun in another browser.")
-        flows.redeem(flow)
-        return flow, None if flow.purpose == TEST else _user_of(flow)
+        if flow.purpose == TEST:
+            flows.redeem(flow)
+            return flow, None
+        return flow, _redeemed(flow)
 
 
 def outcome_of(flow: Flow) -> dict[str, Any]:
@@ -66,14 +68,21 @@ def _trade(flow: Flow | None, state: str | None, origin: Origin) -> tuple[SignIn
         raise StateRefused("code", "There is no such one-time code.")
     if flow.code_needs_state and state != flow.client_state:
         raise StateRefused("state", "The client does not know its state.")
-    flows.redeem(flow)
-    return auth.sign_in(_user_of(flow), origin), flow
+    return auth.sign_in(_redeemed(flow), origin), flow
 
 
 def _noted(flow: Flow | None, origin: Origin) -> AbstractContextManager[None]:
     if flow is None:
         return refusals.noted(None, OAUTH, "", origin.ip_address)
     return refusals.noted(flow.account_id, flow.category, flow.provider_name, origin.ip_address)
+
+
+def _redeemed(flow: Flow) -> User:
+    # Read while the code is good: a session begins for the user as of then, or not at all.
+    with db.transaction():
+        user = _user_of(flow)
+        flows.redeem(flow)
+        return user
 
 
 def _user_of(flow: Flow) -> User:

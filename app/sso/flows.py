@@ -140,9 +140,9 @@ def redeem(flow: Flow) -> None:
     if flow.code_expires_at is None or flow.code_expires_at <= clock.now():
         raise StateRefused("code", "The one-time code is too old.")
     mine = (Flow.account_id == flow.account_id, Flow.id == flow.id)
-    given = Flow.code_hash == flow.code_hash
+    given = (Flow.code_hash == flow.code_hash, Flow.code_hash.is_not(None))
     with db.transaction() as session:
-        taken: Any = session.execute(sa.update(Flow).where(*mine, given).values(code_hash=None))
+        taken: Any = session.execute(sa.update(Flow).where(*mine, *given).values(code_hash=None))
     if taken.rowcount != 1:
         raise StateRefused("code", "The one-time code was used before.")
 

@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import json
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
 import jwt
 import pytest
+import sqlalchemy as sa
 import time_machine
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from app import clock
+from app.accounts import service as accounts
+from app.accounts.models import User
+from app.auth import sessions
+from app.auth.models import SignInSession
+from app.db import db, transaction
 from tests.builders import PASSWORD, Caller
 from tests.mailbox import outbox, run_jobs, token_in
 from tests.sso import saml_idp
@@ -200,6 +207,37 @@ def test_who_proves_an_address_by_mail_is_rid_of_who_came_first_under_it(stage: 
         assert found == (stays,) * 5, name
         followed = stage.anyone.post("auth/verify-email", {"token": waiting})
         assert (followed.status_code == 200) == (prove in kept), name
+
+
+@pytest.mark.parametrize("place", ["api", "console"])
+def test_who_trades_a_code_while_the_address_is_proved_gets_no_session(
+    stage: Stage, place: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stage.oauth(stage.cast.alice, "microsoft", tenant_id=UNPROVED["tid"])
+    stage.provider.who = {"sub": "first", "email": "first@acme.example", **UNPROVED}
+    user, begin = stage.traded(stage.sign_in("microsoft"))["user"], sessions._begin
+
+    def prove() -> None:
+        with stage.app.app_context(), transaction() as session:
+            accounts.prove(session.get_one(User, (user["account_id"], user["id"])))
+
+    def begin_late(*about: Any) -> None:
+        with ThreadPoolExecutor(1) as meanwhile:
+            meanwhile.submit(prove).result()
+        begin(*about)
+
+    monkeypatch.setattr(sessions, "_begin", begin_late)
+    if place == "api":
+        code = query_of(stage.sign_in("microsoft").headers["Location"])["code"]
+        assert stage.anyone.post("auth/exchange", {"code": code}).status_code == 401
+    else:
+        browser = stage.browser()
+        start = browser.get("/console/sso/start/auth_providers/microsoft?account=acme")
+        finish = stage.back(browser, start.headers["Location"]).headers["Location"]
+        assert browser.get(finish).status_code == 401
+    with stage.app.app_context():
+        alive = sa.select(SignInSession.id).where(SignInSession.revoked_at.is_(None))
+        assert db.session.scalars(alive.where(SignInSession.user_id == user["id"])).all() == []
 
 
 def test_a_host_name_and_a_header_that_disagree_are_refused(stage: Stage) -> None:
