@@ -10,7 +10,7 @@ from typing import Any
 import orjson
 from flask import request
 
-from app import json_gate
+from app import clock, json_gate
 from app.collections.access import Access
 from app.collections.fields import Field, Refused, TextField
 from app.console.forms import Form
@@ -86,7 +86,7 @@ class RecordForm(Form):
         one, text = widget.field, self[widget.name]
         if widget.kind not in AS_TYPED:
             text = text.strip()
-        if text == ("" if new else self.before.get(widget.name, "")):
+        if _is_same(widget.kind, text, "" if new else self.before.get(widget.name, "")):
             # Emptied on purpose, where a default was offered.
             return {one.name: None} if new and one.default is not None else {}
         return {one.name: None if text == "" else _typed(one, widget.kind, text)}
@@ -163,7 +163,17 @@ def shown(one: Field, value: Any) -> str:
         return str(value).lower()
     if one.type == "datetime":
         return str(value).removesuffix("Z").removesuffix(".000000")[:23]
-    return str(value).replace("\r\n", "\n")
+    # Browsers make a line feed of a carriage return that stands alone, too.
+    return str(value).replace("\r\n", "\n").replace("\r", "\n")
+
+
+def _is_same(kind: str, text: str, before: str) -> bool:
+    if kind != "moment" or not (text and before):
+        return text == before
+    try:  # browsers leave out seconds and digits that are zero
+        return clock.parse(text) == clock.parse(before)
+    except ValueError:
+        return False
 
 
 def _typed(one: Field, kind: str, text: str) -> Any:

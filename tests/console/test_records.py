@@ -155,6 +155,21 @@ def test_every_type_goes_in_and_comes_back(
     assert {name: again[name] for name in STORED} == dict.fromkeys(STORED) | {"title": "left"}
 
 
+def test_what_browsers_write_their_own_way_is_not_changed(
+    cast: Cast, admin: Browser, made: dict[str, str]
+) -> None:
+    kept = {"title": "one\rtwo\r\nthree", "at": "2026-11-20T12:00:00.120456Z"}
+    record = cast.alice.post("records/posts", {**kept, "views": 1}).json
+    path = place(cast, f"/posts/{record['id']}")
+    sent = form_of(admin.get(path).text)
+    assert sent["f_at"] == "2026-11-20T12:00:00.120"
+    sent |= {"f_at": "2026-11-20T12:00:00.12", "f_title": "one\r\ntwo\r\nthree"}
+    assert "Nothing was changed." in admin.done(path, **sent, do="save")
+    assert "The record is saved." in admin.done(path, **sent | {"f_views": "2"}, do="save")
+    again = cast.alice.get(f"records/posts/{record['id']}").json
+    assert {name: again[name] for name in (*kept, "views")} == {**kept, "views": 2}
+
+
 def test_mistakes_stand_beside_their_inputs_and_what_was_typed_stays(
     cast: Cast, admin: Browser, made: dict[str, str]
 ) -> None:
