@@ -95,9 +95,9 @@ def change_own(caller: Principal, current: str, new_password: str) -> None:
 
 def _change(user: User, password_hash: str) -> None:
     with db.transaction():
+        people.set_password(user, password_hash)
         # A change of the address that is waiting may be of whoever knew the old password.
         links.end(user, PURPOSE, links.EMAIL_CHANGE)
-        people.set_password(user, password_hash)
 
 
 def _check(password: str, field: str) -> None:

@@ -10,7 +10,7 @@ from app import clock, config, db, jobs, mail
 from app.accounts import people
 from app.accounts import service as accounts
 from app.accounts.models import SYSTEM_ACCOUNT_ID, User
-from app.auth import links, lockout, sessions
+from app.auth import links, lockout, sessions, tokens
 from app.auth import service as auth
 from app.auth.principal import NO_ADDRESSES, Principal
 from app.errors import Forbidden, InvalidValues
@@ -32,7 +32,8 @@ def ask_again(user: User) -> None:
 
 def ask_to_change(user: User, email: str) -> None:
     """Mail a link to a new address, which becomes the user's when the link is followed."""
-    payload = {"user_id": user.id, "email": email, "asked_at": clock.iso(clock.now())}
+    asked = {"asked_at": clock.iso(clock.now()), "asked_by": _who(user)}
+    payload = {"user_id": user.id, "email": email, **asked}
     jobs.enqueue("auth.send_email_change", payload, account_id=user.account_id)
 
 
@@ -114,18 +115,30 @@ def change_profile(caller: Principal, body: Mapping[str, Any], address: str | No
 def _mail_verification(payload: Mapping[str, Any]) -> None:
     user = db.db.session.get(User, (payload["account_id"], payload["user_id"]))
     if user is not None and user.may_sign_in and not user.email_verified:
-        _mail(user, user.email, PURPOSE)
+        _send(user, user.email, links.issue(user, PURPOSE))
 
 
 @jobs.job("auth.send_email_change")
 def _mail_email_change(payload: Mapping[str, Any]) -> None:
-    user = db.db.session.get(User, (payload["account_id"], payload["user_id"]))
-    if user is None or not user.may_sign_in:
-        return
+    key, alone = (payload["account_id"], payload["user_id"]), {"of": User, "key_share": True}
+    with db.transaction() as session:
+        user = session.get(User, key, with_for_update=alone)
+        if user is None or not user.may_sign_in or not _still_asks(user, payload):
+            return
+        token = links.issue(user, CHANGE, payload["email"])
+    _send(user, payload["email"], token)
+
+
+def _still_asks(user: User, payload: Mapping[str, Any]) -> bool:
+    # The owner of the address may have come since somebody else asked, or set a new password.
     begin = user.tokens_valid_from
-    # The owner of the address may have come since somebody else asked.
-    if begin is None or payload.get("asked_at", "") >= clock.iso(begin):
-        _mail(user, payload["email"], CHANGE)
+    since = begin is None or payload.get("asked_at", "") >= clock.iso(begin)
+    return since and payload.get("asked_by") == _who(user)
+
+
+def _who(user: User) -> str:
+    """What a new password or address makes another."""
+    return tokens.digest(f"{user.email_key}\n{user.password_hash}")
 
 
 @jobs.job("auth.resend_verification")
@@ -135,7 +148,6 @@ def _resend(payload: Mapping[str, Any]) -> None:
         _mail_verification({"account_id": user.account_id, "user_id": user.id})
 
 
-def _mail(user: User, email: str, purpose: str) -> None:
-    token = links.issue(user, purpose, email)
+def _send(user: User, email: str, token: str) -> None:
     link = f"{config.current().base_url}/auth/verify-email?token={quote(token)}"
     mail.send(email, "verification", link=link, account=user.account.name)
