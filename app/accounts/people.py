@@ -44,10 +44,11 @@ def place(scope: str | None, newer: int) -> str | None:
 
 
 def _order(asked: Mapping[str, Any]) -> list[Any]:
+    ascending = asked.get("sort_order") == "asc"
     if "sort_by" not in asked:  # ids are made in the order of time, and have an index
-        return [User.id.desc()]
+        return [User.id.asc() if ascending else User.id.desc()]
     column = SORTABLE[asked["sort_by"]]
-    ordered = column.asc() if asked.get("sort_order") == "asc" else column.desc()
+    ordered = column.asc() if ascending else column.desc()
     nullable = column.property.columns[0].nullable
     return [ordered.nulls_last() if nullable else ordered, User.id]
 

@@ -81,6 +81,7 @@ def test_filters_and_orders(cast: Cast) -> None:
         "sort=-email": ["root", "charlie", "bob", "alice"],
         "sort_by=email": ["root", "charlie", "bob", "alice"],
         "": ["root", "charlie", "bob", "alice"],
+        "sort_order=asc": ["alice", "bob", "charlie", "root"],
         "sort_by=name&sort_order=desc&limit=1": ["bob"],
         f"{order}&skip=1&limit=2": ["bob", "charlie"],
         f"{order}&page=2&page_size=3": ["root"],
