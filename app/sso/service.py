@@ -228,7 +228,8 @@ def level(named: str | None, by: Principal) -> str:
     if named is None:
         return by.one_account()
     account = account_named(named)
-    if not by.is_superadmin and (account is None or account.id != by.account_id):
+    may_elsewhere = by.is_superadmin and by.api_key_id is None
+    if not may_elsewhere and (account is None or account.id != by.account_id):
         raise Forbidden("Your credential belongs to another account.")
     if account is None:
         raise NotFound("There is no such account.")

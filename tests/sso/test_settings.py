@@ -105,6 +105,18 @@ def test_a_key_does_not_change_how_people_sign_in(stage: Stage) -> None:
     assert program.patch("account", {"name": "Acme"}).status_code == 200
 
 
+def test_a_key_of_a_superadmin_reads_the_systems_settings_only(stage: Stage) -> None:
+    stage.oauth(stage.cast.alice)
+    stage.oauth(stage.cast.root)
+    key = stage.cast.root.post("api-keys", {"name": "k"}).json["key"]
+    program = Caller(stage.app, **{"X-API-Key": key})
+    for query in ("", "?account_id=system"):
+        assert program.get(f"{PATH}{query}").json["total"] == 1
+    for account in ("acme", stage.cast.alice.account_id, "nobody"):
+        assert program.get(f"{PATH}?account_id={account}").status_code == 403
+    assert stage.cast.root.get(f"{PATH}?account_id=acme").json["total"] == 1
+
+
 WRONG: dict[str, tuple[dict[str, Any], dict[str, str]]] = {
     "nothing": (
         body("auth", "google"),
