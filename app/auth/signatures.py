@@ -29,11 +29,14 @@ class Signature:
     timestamp: datetime
 
 
-def check(
-    headers: Headers | Mapping[str, str], caller: Principal, address: str | None
-) -> Signature | None:
+def check(headers: Headers, caller: Principal, address: str | None) -> Signature | None:
     """The signature that a request carries, if any. Raises Malformed, Unauthorized."""
     given = {name: _text(headers.get(name, "")) for name in (USERNAME, PASSWORD, REASON)}
+    return checked(given, caller, address)
+
+
+def checked(given: Mapping[str, str], caller: Principal, address: str | None) -> Signature | None:
+    """The same of what stands in those headers, as text."""
     if not any(given.values()):
         return None
     for name, value in given.items():

@@ -24,9 +24,9 @@ def sign(shelf: Shelf, form: Form) -> None:
     form.values |= {"es_username": given["es_username"], "es_reason": given["es_reason"]}
     if not any(given.values()) and not shelf.demands_signature:
         return
-    headers = {header: given[name] for name, header in INPUTS.items()}
+    told = {header: given[name] for name, header in INPUTS.items()}
     try:
-        g.signature = signatures.check(headers, shelf.by, request.remote_addr)
+        g.signature = signatures.checked(told, shelf.by, request.remote_addr)
     except Malformed as error:
         raise BadRequest(INCOMPLETE) from error
     if g.signature is None:

@@ -108,6 +108,20 @@ def test_records_are_signed_in_forms(app: Flask, cast: Cast) -> None:
     assert {(e["es_username"], e["es_reason"]) for e in told} == {(cast.bob.email, "why")}
 
 
+@pytest.mark.parametrize("password", [" Correct-horse-1 ", "Correct-horse-1Ã©"])
+def test_a_password_is_signed_with_as_it_was_chosen(cast: Cast, password: str) -> None:
+    make_collection(cast.root, schema=TITLE, options={"require_signature": True})
+    body = {"password": password}
+    assert cast.root.put(f"users/{cast.bob.id}/password", body).status_code == 200
+    signed = {"es_username": cast.bob.email, "es_password": password, "es_reason": "cost: 5Â£"}
+    browser, new = Browser(cast.bob.app, cast.alice), f"records/{cast.alice.account_id}/posts/new"
+    browser.done(new, **signed, f_title="first", do="save")
+    told = entries(cast.root, table_name="col_posts")
+    assert {(one["es_username"], one["es_reason"]) for one in told} == {
+        (cast.bob.email, "cost: 5Â£")
+    }
+
+
 def test_what_turns_out_to_need_a_signature_asks_for_it(app: Flask, cast: Cast) -> None:
     make_collection(cast.root, schema=TITLE)
     to_posts = {"name": "post", "type": "reference", "collection": "posts", "on_delete": "cascade"}
