@@ -86,9 +86,9 @@ def gave_way(error: DBAPIError) -> bool:
 
 
 def was_overtaken(error: DBAPIError) -> bool:
-    """Whether others' work came in between: it gave way, or lacks what is required by now."""
-    lacks = isinstance(error, IntegrityError) and violation_of(error).kind == "not_null"
-    return lacks or gave_way(error)
+    """Whether others' work came in between: it gave way, or is against what holds by now."""
+    kind = violation_of(error).kind if isinstance(error, IntegrityError) else None
+    return kind in ("not_null", "unique") or gave_way(error)
 
 
 def is_out_of_date(error: DBAPIError) -> bool:

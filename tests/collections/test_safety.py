@@ -135,7 +135,8 @@ def test_a_record_that_is_just_written_counts_among_those_that_go(
     root: Caller, alice: Caller, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A collection is deleted between a writer's statement and its commit."""
-    made, answers = make_collection(root, schema=[TITLE]), list[TestResponse]()
+    schema = [TITLE | {"unique": True}]  # else it is written with the commit
+    made, answers = make_collection(root, schema=schema), list[TestResponse]()
     deletion = Thread(target=lambda: answers.append(root.delete(f"collections/{made['id']}")))
     insert = writes.insert
 
@@ -151,6 +152,30 @@ def test_a_record_that_is_just_written_counts_among_those_that_go(
     assert [one.json["records_deleted"] for one in answers] == [1]
     told = root.get("audit-logs?table_name=col_posts&operation=DELETE").json["items"]
     assert [one["account_id"] for one in told] == [alice.account_id]
+
+
+@pytest.mark.parametrize("database", ["postgresql"])  # on SQLite the change waits for the writer
+@pytest.mark.parametrize(
+    ("path", "body"), [("", {"title": "a"}), ("/batch", {"records": [{"title": "a"}]})]
+)
+def test_a_value_that_becomes_unique_while_it_is_written_is_told_as_taken(
+    root: Caller, alice: Caller, monkeypatch: pytest.MonkeyPatch, path: str, body: Any
+) -> None:
+    made = make_collection(root, schema=[TITLE])
+    make_record(alice, title="a")
+    schema = {"schema": [TITLE | {"unique": True}]}
+    change = Thread(target=lambda: root.put(f"collections/{made['id']}", schema))
+    put = writes.put
+
+    def change_then_put(*about: Any) -> None:
+        change.start()
+        change.join()
+        put(*about)
+
+    monkeypatch.setattr(writes, "put", change_then_put)
+    answer = alice.post(f"records/posts{path}", body)
+    assert (answer.status_code, answer.json["field"]) == (409, "title")
+    assert [one["code"] for one in answer.json["details"]] == ["not_unique"]
 
 
 def test_a_change_gives_way_to_a_long_reader(app: Flask, root: Caller, alice: Caller) -> None:
