@@ -67,6 +67,21 @@ def test_every_change_is_announced_with_what_was_and_what_is(
         assert ((change.record or change.previous) or {})["id"] == made["id"]
 
 
+def test_what_is_computed_is_announced_as_reads_find_it(
+    root: Caller, alice: Caller, told: list[events.RecordChanged]
+) -> None:
+    make_collection(root, "authors")
+    many = {"name": "many", "type": "computed", "expression": "n > 5", "return_type": "boolean"}
+    number = {"name": "n", "type": "number"}
+    make_collection(root, "notes", [reference("author", "authors", "set_null"), number, many])
+    author = make_record(alice, "authors")["id"]
+    for _ in range(2):
+        make_record(alice, "notes", author=author, n=10.5)
+    alice.delete(f"records/authors/{author}")
+    made = [one.record["many"] for one in told if one.definition.name == "notes" and one.record]
+    assert made == [True] * 4
+
+
 def test_what_is_refused_is_not_announced(
     root: Caller, alice: Caller, told: list[events.RecordChanged]
 ) -> None:

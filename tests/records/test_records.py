@@ -298,3 +298,24 @@ def test_what_is_computed_of_a_missing_value_is_told_by_writes_as_by_reads(
     for n in (1, None, 2):
         assert alice.patch(path, {"n": n}).json["lacks"] is alice.get(path).json["lacks"]
         assert alice.get(path).json["lacks"] is (n is None)
+
+
+@pytest.mark.parametrize("n", [10.5, 1e19, -10.5, 7])
+def test_what_is_computed_of_a_fraction_is_told_by_writes_as_by_reads(
+    root: Caller, alice: Caller, n: float
+) -> None:
+    many = {"name": "many", "type": "computed", "expression": "n > 5", "return_type": "boolean"}
+    key = {"name": "key", "type": "text", "unique": True}
+    make_collection(root, schema=[{"name": "n", "type": "number"}, many, key])
+    told = [alice.post("records/posts", {"n": n}).json]
+    told.append(alice.patch(f"records/posts/{make_record(alice)['id']}", {"n": n}).json)
+    batch = "records/posts/batch"
+    told += alice.post(batch, {"records": [{"n": n, "key": "a"}, {"n": n}]}).json["created"]
+    told += alice.post(f"{batch}?mode=upsert&on=key", {"records": [{"n": n, "key": "a"}]}).json[
+        "updated"
+    ]
+    changes = [{"id": make_record(alice)["id"], "data": {"n": n}} for _ in range(2)]
+    told += alice.patch(batch, {"records": changes}).json["updated"]
+    assert [one["many"] for one in told] == [n > 5] * 7
+    for one in told[:2] + told[3:]:
+        assert alice.get(f"records/posts/{one['id']}").json == one

@@ -11,7 +11,7 @@ from app import db
 from app.collections.columns import TableColumns
 from app.collections.definition import Definition
 from app.records import store
-from app.records.store import NONE, Row
+from app.records.store import NONE, Row, writes
 
 
 def lock_referring(
@@ -56,10 +56,8 @@ def cut_references(
         table.c.account_id == sa.bindparam("_account_id", account_id),
         store.among(table.c.id, record_ids),
     )
-    rows = db.connection().execute(
-        change.values({**emptied, **values}).returning(*definition.selected)
-    )
-    return [dict(zip(definition.columns, row, strict=True)) for row in rows]
+    cut = [{"account_id": account_id, "id": id} for id in record_ids]
+    return writes.changed(definition, change.values({**emptied, **values}), cut)
 
 
 def followed(
