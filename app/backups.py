@@ -50,6 +50,8 @@ def make(path: Path) -> None:
     try:
         if path.exists():
             raise BackupError(f"{path} is there already")
+        if not _tables() >= OURS:
+            raise BackupError("the database holds nothing of Atrium: see SERVICE_DATABASE_URL")
         number, name = tempfile.mkstemp(".part", f"{path.name}.", path.parent)
         os.close(number)
         draft = Path(name)
@@ -65,6 +67,9 @@ def make(path: Path) -> None:
 def _write(draft: Path) -> None:
     if _on_sqlite():
         with closing(sqlite3.connect(draft)) as copy, closing(_sqlite()) as source:
+            # One snapshot: the copy would begin anew with every change that others commit.
+            source.execute("BEGIN")
+            source.execute("SELECT name FROM sqlite_master").fetchone()
             source.backup(copy, pages=PAGES_AT_ONCE)
     else:
         _run("pg_dump", "--format=custom", "--no-owner", f"--file={draft}", _address())
@@ -76,7 +81,7 @@ def restore(path: Path, *, replacing: bool) -> None:
         path.open("rb").close()
     except OSError as error:
         raise BackupError(f"{path} cannot be read: {error.strerror}") from error
-    if sa.inspect(engines.running()).get_table_names() and not replacing:
+    if _tables() and not replacing:
         raise BackupError("the database is not empty: --replace overwrites it")
     (_restore_sqlite if _on_sqlite() else _restore_postgres)(path)
 
@@ -137,6 +142,10 @@ def _dictate(psql: Any, of_file: Sequence[str]) -> BackupError | None:
     except BrokenPipeError:
         return BackupError("psql has ended too soon")
     return None
+
+
+def _tables() -> set[str]:
+    return set(sa.inspect(engines.running()).get_table_names())
 
 
 def _on_sqlite() -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import secrets
 import sqlite3
@@ -17,7 +18,7 @@ import sqlalchemy as sa
 from click.testing import Result
 from flask import Flask
 
-from app import backups, db, engines, sqlite
+from app import backups, create_app, db, engines, sqlite
 from tests import builders, services
 from tests.builders import Cast
 from tests.conftest import make_app, settings_for
@@ -60,6 +61,39 @@ def test_a_restore_is_what_was_backed_up(kept: tuple[Flask, Cast], tmp_path: Pat
     assert builders.make_record(cast.alice, title="new")["title"] == "new"
     told = run(app, "doctor").output.splitlines()
     assert [line.split()[0] for line in told if " accounts " in line] == ["ok"]
+
+
+def test_it_ends_however_much_is_written_meanwhile(
+    kept: tuple[Flask, Cast], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app, _ = kept
+    with app.app_context():
+        if engines.running().dialect.name != "sqlite":
+            return  # whose program takes a snapshot by itself
+        address = str(engines.running().url.database)
+    number = itertools.count(1)
+
+    class Source(sqlite3.Connection):
+        def backup(self, target: sqlite3.Connection, **options: Any) -> None:
+            super().backup(target, progress=change, **options)
+
+    def change(*_: int) -> None:
+        changes = next(number)
+        assert changes < 1000
+        with closing(sqlite3.connect(address, isolation_level=None)) as other:
+            other.execute(f"PRAGMA user_version = {changes}")
+
+    monkeypatch.setattr(backups, "PAGES_AT_ONCE", 1)
+    monkeypatch.setattr(backups, "_sqlite", lambda: sqlite3.connect(address, factory=Source))
+    assert run(app, "backup", str(tmp_path / "atrium.backup")).exit_code == 0
+
+
+def test_a_database_without_atrium_is_not_backed_up(database: str, tmp_path: Path) -> None:
+    app = create_app(settings_for(database, tmp_path))
+    refused = run(app, "backup", str(tmp_path / "atrium.backup"))
+    assert refused.exit_code == 1
+    assert "nothing of Atrium: see SERVICE_DATABASE_URL" in refused.output
+    assert not (tmp_path / "atrium.backup").exists()
 
 
 def foreign(app: Flask, file: Path) -> Path:
