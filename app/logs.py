@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import re
 import time
+from contextlib import suppress
 from typing import Any
 
 import orjson
@@ -24,11 +25,23 @@ def init_app(app: Flask) -> None:
     """Give every request an id, and every answer a line."""
     structlog.configure(
         processors=[_line],
+        logger_factory=Printer,
         wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
         cache_logger_on_first_use=True,
     )
     app.before_request(_start)
     app.after_request(_finish)
+
+
+class Printer(structlog.PrintLogger):
+    """Prints lines. Where nobody reads them, or a disk is full, the work goes on without them."""
+
+    def msg(self, message: str) -> None:
+        """Print one."""
+        with suppress(OSError):
+            super().msg(message)
+
+    debug = info = warning = error = critical = msg
 
 
 def _line(logger: Any, level: str, told: Any) -> str | bytes:

@@ -6,14 +6,17 @@ import errno
 import io
 import os
 import re
+import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 import sqlalchemy as sa
+import structlog
 from flask import Flask
 from werkzeug import formparser
 from werkzeug.routing import Map, RequestRedirect, Rule
@@ -204,6 +207,18 @@ def test_a_large_upload_that_the_machine_has_no_room_for_is_503(
     answer = alice.post("records/posts/import", data=sent, content_type="multipart/form-data")
     told(answer, status, {503: "unavailable", 500: "internal_error"}[status])
     assert alice.get("records/posts").json["total"] == 1
+
+
+def test_where_the_log_has_no_room_requests_are_answered_all_the_same(
+    alice: Caller, record: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    full = Path("/dev/full").open("w")  # noqa: SIM115 - it refuses to be closed
+    monkeypatch.setattr(sys, "stdout", full)
+    assert make_record(alice, title="another")["title"] == "another"
+    assert alice.get("records/none").status_code == 404
+    structlog.get_logger().warning("worker cannot reach its jobs")  # which ended a line of work
+    with suppress(OSError):
+        full.close()
 
 
 def test_an_exception_with_a_message_for_programmers_tells_callers_nothing(
