@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+import sqlalchemy as sa
 from cryptography.fernet import Fernet
 from flask import Flask
 from flask.globals import _cv_app
@@ -171,7 +172,7 @@ class Config:
         for name, meta in _settings():
             variable, text = _lookup(environ, name, meta)
             try:
-                values[name] = meta["parse"](text) if text else meta["default"]
+                values[name] = meta["parse"](settings.utf8(text)) if text else meta["default"]
             except ValueError as error:
                 problems.append(f"{variable} {error}")
                 values[name] = meta["default"]
@@ -240,7 +241,8 @@ def _with_local_defaults(config: Config) -> Config:
     folder = config.instance_dir
     changes: dict[str, Any] = {}
     if not config.database_url:
-        changes["database_url"] = f"sqlite:///{folder.resolve() / 'atrium.db'}"
+        own = sa.URL.create("sqlite", database=str(folder.resolve() / "atrium.db"))
+        changes["database_url"] = own.render_as_string()
     if not config.production:
         try:
             changes |= _made_keys(config, folder)

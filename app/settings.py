@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from email.utils import parseaddr
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, unquote, urlsplit
 
 from email_validator import EmailNotValidError, validate_email
 
@@ -17,7 +17,17 @@ ORIGIN = re.compile(
 )
 DEFAULT_PORTS = {"http": "80", "https": "443"}
 HOST = re.compile(r"[a-z0-9_-]+(\.[a-z0-9_-]+)*", re.IGNORECASE | re.ASCII)
+DIGITS = re.compile(r"[0-9]{1,20}")
 RATE = re.compile(r"[1-9][0-9]{0,8}/(second|minute|hour|day)")
+
+
+def utf8(value: str) -> str:
+    """A text that other programs can be told, too."""
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        raise ValueError("must be text in UTF-8") from None
+    return value
 
 
 def boolean(value: str) -> bool:
@@ -33,7 +43,7 @@ def number(lowest: int, highest: int) -> Callable[[str], int]:
     """A whole number within bounds."""
 
     def parse(value: str) -> int:
-        if not value.isascii() or not value.isdigit() or not lowest <= int(value) <= highest:
+        if not DIGITS.fullmatch(value) or not lowest <= int(value) <= highest:
             raise ValueError(f"must be a whole number from {lowest} to {highest}")
         return int(value)
 
@@ -76,7 +86,7 @@ def url(*schemes: str) -> Callable[[str], str]:
     """A URL of one of these schemes, without a slash at its end."""
 
     def parse(value: str) -> str:
-        if urlsplit(value).scheme not in schemes:
+        if _parts(value).scheme not in schemes:
             raise ValueError(f"must be a URL starting with {', '.join(f'{s}:' for s in schemes)}")
         _check_host(value)
         return value.rstrip("/")
@@ -84,11 +94,18 @@ def url(*schemes: str) -> Callable[[str], str]:
     return parse
 
 
-def _check_host(url: str) -> None:
-    parts = urlsplit(url)
+def _parts(url: str) -> SplitResult:
     try:
-        named = bool(parts.hostname) and parts.port != 0
-    except ValueError:  # a port that is no number
+        return urlsplit(url)
+    except ValueError:  # which may quote a password
+        raise ValueError("must be a URL that can be read") from None
+
+
+def _check_host(url: str) -> None:
+    parts = _parts(url)
+    try:
+        named = bool((parts.hostname or "").encode("idna")) and parts.port != 0
+    except ValueError:  # a port that is no number, or a name that nobody can have
         named = False
     if not named and parts.scheme not in WITHOUT_HOST:
         raise ValueError("must name a host, and a port from 1 to 65535 if any")
@@ -96,7 +113,7 @@ def _check_host(url: str) -> None:
 
 def base_url(value: str) -> str:
     """The address of the service: a web address without query."""
-    parts = urlsplit(value)
+    parts = _parts(value)
     if parts.query or parts.fragment or parts.username or any(map(str.isspace, value)):
         raise ValueError("must have no user, query, fragment or blank")
     return url("http", "https")(value)
@@ -121,8 +138,11 @@ def origins(value: str) -> tuple[str, ...]:
 
 def mail_url(value: str) -> str:
     """Where mails go."""
+    parts = _parts(value)
+    if not f"{unquote(parts.username or '')}{unquote(parts.password or '')}".isascii():
+        raise ValueError("must have a user and password of ASCII characters")
     # A misspelt starttls would send passwords in the clear.
-    if urlsplit(value).query not in ("", "starttls=0", "starttls=1"):
+    if parts.query not in ("", "starttls=0", "starttls=1"):
         raise ValueError("takes no option but starttls=0 or starttls=1")
     return url("console", "smtp", "smtps")(value)
 

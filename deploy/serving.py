@@ -8,6 +8,7 @@ import fcntl
 import json
 import logging
 import os
+import re
 import shutil
 import sys
 import tempfile
@@ -43,7 +44,7 @@ def processes() -> int:
 
 def _number(name: str, default: int, highest: int) -> int:
     text = os.environ.get(name) or str(default)
-    if not text.isascii() or not text.isdigit() or not 1 <= int(text) <= highest:
+    if not re.fullmatch("[0-9]{1,20}", text) or not 1 <= int(text) <= highest:
         sys.exit(f"The settings are not usable:\n{name} must be a whole number from 1 to {highest}")
     return int(text)
 

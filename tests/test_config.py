@@ -124,10 +124,15 @@ MALFORMED = {
         "smtp://mail.example:port",
         "smtp://mail.example?starttls=yes",
         "smtp://mail.example?tls=1",
+        "smtp://mail..example",
+        f"smtp://{'x' * 64}.example",
+        "smtp://user:p%C3%A4ss@mail.example",
     ],
     "SERVICE_MAIL_FROM": ["Atrium", "Atrium <>", "a@b.example\nBcc: x", "Atrium <a@b@c>"],
     "SERVICE_MAX_BODY_BYTES": ["10MB", "1023", "9999999999999"],
-    "SERVICE_TRUSTED_PROXIES": ["-1", "11", "yes"],
+    "SERVICE_TRUSTED_PROXIES": ["-1", "11", "yes", "\u0661", "9" * 5000],
+    "SERVICE_SECRET_KEY": ["x" * 40 + "\udcff"],
+    "SERVICE_SUPERADMIN_PASSWORD": [f"{PASSWORD}\udcff"],
 }
 
 
@@ -137,9 +142,10 @@ MALFORMED = {
 )
 def test_a_malformed_setting_is_named(tmp_path: Path, variable: str, value: str) -> None:
     pair = {"SERVICE_SUPERADMIN_PASSWORD": PASSWORD} if "SUPERADMIN" in variable else {}
-    lines = told(tmp_path, **pair, **{variable: value})
+    lines = told(tmp_path, **{**pair, variable: value})
     assert any(variable in line for line in lines)
     assert all(variable in line or "go together" in line for line in lines)
+    assert not any("str_digits" in line for line in lines)
 
 
 def test_all_malformed_settings_are_named_at_once(tmp_path: Path) -> None:
@@ -209,6 +215,12 @@ def test_without_any_setting_development_works(tmp_path: Path) -> None:
     assert (settings.access_token_expire_minutes, settings.refresh_token_expire_days) == (60, 7)
     assert (settings.password_min_length, settings.mail_url) == (12, "console:")
     assert settings.base_url == "http://127.0.0.1:8000"
+
+
+@pytest.mark.parametrize("name", ["what?", "100%25", "a#b", "ü ñ"])
+def test_an_instance_folder_may_have_any_name(tmp_path: Path, name: str) -> None:
+    url = sa.make_url(read(tmp_path / name).database_url)
+    assert (url.database, dict(url.query)) == (f"{tmp_path}/{name}/atrium.db", {})
 
 
 def test_generated_keys_are_kept_and_nobody_else_can_read_them(tmp_path: Path) -> None:
@@ -288,6 +300,8 @@ def test_a_refusal_quotes_no_secret(tmp_path: Path) -> None:
     lines = told(tmp_path, **environ)
     assert len(lines) == 5
     assert "secret" not in "\n".join(lines)
+    for address in ("smtp://user:secret℀@h", "smtp://user:sec[ret@h"):
+        assert "sec" not in "".join(told(tmp_path, SERVICE_MAIL_URL=address))
 
 
 def test_a_refused_start_says_why(tmp_path: Path) -> None:

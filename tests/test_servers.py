@@ -304,7 +304,7 @@ def test_counts_that_a_killed_server_left_go_with_the_start_of_another(tmp_path:
 
 
 @pytest.mark.parametrize("name", ["PORT", "WEB_CONCURRENCY"])
-@pytest.mark.parametrize("text", ["0", "99999999", "-1", "1.5", "eight"])
+@pytest.mark.parametrize("text", ["0", "99999999", "9" * 5000, "-1", "1.5", "eight"])
 def test_a_number_that_is_none_is_told(
     name: str, text: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
