@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 from flask.cli import AppGroup
+from sqlalchemy.exc import ProgrammingError
 
 from app.errors import UNAVAILABLE, AppError, reason
 
@@ -31,7 +32,7 @@ def _in_words() -> Iterator[None]:
         yield
     except AppError as error:
         raise click.ClickException(error.message) from error
-    except UNAVAILABLE as error:
+    except (*UNAVAILABLE, ProgrammingError) as error:  # of PostgreSQL without its tables, say
         told = f"The database cannot be used: {reason(error)}"
         raise click.ClickException(f"{told}\nflask --app wsgi doctor looks for more.") from error
     except OSError as error:

@@ -39,6 +39,7 @@ COMMANDS = [
     ["create-superadmin", "a@system.example", "--password", PASSWORD],
     ["restore", __file__],
 ]
+NEEDING_TABLES = ("audit", "reencrypt", "isolation-check", "create-superadmin")
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -60,6 +61,15 @@ def test_where_the_database_is_another_file(tmp_path: Path, command: list[str]) 
     assert app.test_client().get("/ready").status_code == 503
     signing_in = {"account": "acme", "email": "a@acme.example", "password": PASSWORD}
     assert app.test_client().post("/api/v1/auth/login", json=signing_in).status_code == 503
+
+
+@pytest.mark.parametrize("database", ["sqlite", "postgresql"])
+@pytest.mark.parametrize("command", [one for one in COMMANDS if one[0] in NEEDING_TABLES])
+def test_where_nothing_was_migrated(tmp_path: Path, database: str, command: list[str]) -> None:
+    told = run(create_app(settings_for(database, tmp_path)), *command)
+    assert told.exit_code == 1
+    assert "Error: The database cannot be used: " in told.output
+    assert "no such table" in told.output or "does not exist" in told.output
 
 
 def test_where_nothing_can_be_written(without_database: Flask, tmp_path: Path) -> None:
