@@ -88,7 +88,7 @@ def restore(path: Path, *, replacing: bool) -> None:
 
 def _restore_sqlite(path: Path) -> None:
     try:
-        with closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)) as source:
+        with closing(sqlite3.connect(_only_read(path.resolve()), uri=True)) as source:
             tables = {row[0] for row in source.execute("SELECT name FROM sqlite_master")}
             sound = source.execute("PRAGMA integrity_check(1)").fetchone()[0] == "ok"
             if not tables >= OURS or not sound:
@@ -101,6 +101,14 @@ def _restore_sqlite(path: Path) -> None:
         if getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_BUSY:
             raise BackupError(IN_USE) from error
         raise BackupError(f"{path} cannot be restored: {error}") from error
+
+
+def _only_read(path: Path) -> str:
+    # SQLite makes files beside the one it reads, which a folder may not allow, unless told that
+    # nobody writes it. Then it reads no log either, which a copy of a database may have.
+    log = path.with_name(f"{path.name}-wal")
+    whole = not log.exists() or not log.stat().st_size
+    return f"{path.as_uri()}?mode=ro{'&immutable=1' if whole else ''}"
 
 
 def _restore_postgres(path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 import secrets
+import shutil
 import sqlite3
 import subprocess
 from collections.abc import Iterator
@@ -94,6 +95,32 @@ def test_a_database_without_atrium_is_not_backed_up(database: str, tmp_path: Pat
     assert refused.exit_code == 1
     assert "nothing of Atrium: see SERVICE_DATABASE_URL" in refused.output
     assert not (tmp_path / "atrium.backup").exists()
+
+
+def test_a_restore_writes_nothing_beside_the_file(kept: tuple[Flask, Cast], tmp_path: Path) -> None:
+    app, cast = kept
+    folder = tmp_path / "kept"
+    folder.mkdir()
+    assert run(app, "backup", str(folder / "atrium.backup")).exit_code == 0
+    assert run(app, "restore", str(folder / "atrium.backup"), "--replace").exit_code == 0
+    assert [path.name for path in folder.iterdir()] == ["atrium.backup"]
+    assert cast.alice.get("auth/me").status_code == 200
+
+
+def test_a_copy_is_restored_with_its_log(kept: tuple[Flask, Cast], tmp_path: Path) -> None:
+    app, cast = kept
+    with app.app_context():
+        url = engines.running().url
+    if url.get_backend_name() != "sqlite":
+        return  # whose files are none to copy
+    log = Path(f"{url.database}-wal")
+    assert log.stat().st_size
+    shutil.copy(str(url.database), tmp_path / "copy")
+    shutil.copy(log, tmp_path / "copy-wal")
+    before = cast.alice.get("records/posts").json
+    builders.make_record(cast.alice, title="lost")
+    assert run(app, "restore", str(tmp_path / "copy"), "--replace").exit_code == 0
+    assert cast.alice.get("records/posts").json == before
 
 
 def foreign(app: Flask, file: Path) -> Path:
