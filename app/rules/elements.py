@@ -84,30 +84,6 @@ def _sqlite_nothing(element: Nothing, compiler: Any, **options: Any) -> str:
     return "(SELECT NULL)"
 
 
-class Bare(FunctionElement[Any]):
-    """A column's number, compared as one: in RETURNING, SQLite 3.40 compares it as a text.
-
-    It takes every column there for the table's first. A sign takes the column's type away.
-    """
-
-    inherit_cache = True
-    name = "atrium_bare"
-
-    def __init__(self, column: Expression) -> None:
-        self.type = column.type
-        super().__init__(column)
-
-
-@compiles(Bare)
-def _bare(element: Bare, compiler: Any, **options: Any) -> str:
-    return str(compiler.process(element.clauses, **options))
-
-
-@compiles(Bare, "sqlite")
-def _sqlite_bare(element: Bare, compiler: Any, **options: Any) -> str:
-    return f"(+{_bare(element, compiler, **options)})"
-
-
 def _parts(element: FunctionElement[Any], compiler: Any, options: Mapping[str, Any]) -> list[str]:
     return [f"({compiler.process(clause, **options)})" for clause in element.clauses]
 

@@ -15,7 +15,6 @@ import sqlalchemy as sa
 from app.rules import program, values
 from app.rules.depth import ROOM, cuts, layers_of
 from app.rules.elements import (
-    Bare,
     CodePoints,
     Evaluated,
     Expression,
@@ -169,9 +168,7 @@ class _Builder:
         return sa.literal(node.value, self.types[node.type])
 
     def name(self, node: Name) -> Expression:
-        found = self.columns.column(node.path)
-        is_told = isinstance(self.nothing, Nothing)
-        return Bare(found) if is_told and node.type is Type.NUMBER else found
+        return self.columns.column(node.path)
 
     def caller(self, node: Caller) -> Expression:
         if self.callers:
