@@ -21,6 +21,7 @@ NO_PASSWORDS = "An API key cannot set passwords."
 # Whoever has the address can set the password.
 NO_ADDRESSES = "An API key cannot change addresses."
 # An admin who can sign in would outlive the key.
+ELSEWHERE = "Your credential belongs to another account."
 NO_ADMINS = "An API key cannot make admins."
 
 
@@ -68,6 +69,11 @@ class Principal:
     def is_superadmin(self) -> bool:
         """Whether the caller belongs to the system account; nothing else makes a superadmin."""
         return self.home is not None and self.home.id == SYSTEM_ACCOUNT_ID
+
+    @property
+    def may_act_elsewhere(self) -> bool:
+        """Whether the caller may name another account; an API key acts in its own alone."""
+        return self.is_superadmin and self.api_key_id is None
 
     @property
     def is_admin(self) -> bool:
@@ -163,8 +169,8 @@ def choose_account(caller: Principal, reference: str | None) -> Principal:
     """Let the caller act in the account that it names. Raises Forbidden or NotFound."""
     if reference is None or (caller.home and caller.home.is_named(reference)):
         return caller
-    if not caller.is_superadmin or caller.api_key_id is not None:
-        raise Forbidden("Your credential belongs to another account.")
+    if not caller.may_act_elsewhere:
+        raise Forbidden(ELSEWHERE)
     if reference == ALL_ACCOUNTS:
         return caller.acting_in(None)
     account = account_named(reference)

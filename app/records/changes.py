@@ -13,11 +13,11 @@ from typing import Any
 
 from app import clock, db, stamps
 from app.auth import principal as principals
-from app.auth.principal import Principal
+from app.auth.principal import ELSEWHERE, Principal
 from app.collections import access as accesses
 from app.collections.access import Access
 from app.collections.definition import Definition
-from app.errors import AppError, NotFound, Unauthorized, problem
+from app.errors import AppError, Forbidden, NotFound, Unauthorized, problem
 from app.ids import new_id
 from app.records import cascade, clashes, etags, store, values, views
 from app.records.store import reads, references, writes
@@ -233,6 +233,8 @@ def _accounts_to_write(by: Principal, bodies: Sequence[Body], problems: Problems
         return [by.one_account()] * len(bodies)
     texts = {one for one in chosen if isinstance(one, str)}
     named = {one: principals.account_as_it_is(one) for one in texts}
+    if not by.may_act_elsewhere and any(one and one.id != by.account_id for one in named.values()):
+        raise Forbidden(ELSEWHERE)
     accounts = []
     for index, one in enumerate(chosen):
         account = named.get(one) if isinstance(one, str) else None

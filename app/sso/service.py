@@ -14,7 +14,7 @@ from cryptography.fernet import InvalidToken
 from app import crypto, db, events, tenancy, violations
 from app.accounts.models import SYSTEM_ACCOUNT_ID, Account
 from app.auth import principal as principals
-from app.auth.principal import Principal
+from app.auth.principal import ELSEWHERE, Principal
 from app.errors import Forbidden, InvalidValues, NotFound, problem
 from app.sso import providers, values
 from app.sso.models import ProviderSetting
@@ -228,9 +228,8 @@ def level(named: str | None, by: Principal) -> str:
     if named is None:
         return by.one_account()
     account = account_named(named)
-    may_elsewhere = by.is_superadmin and by.api_key_id is None
-    if not may_elsewhere and (account is None or account.id != by.account_id):
-        raise Forbidden("Your credential belongs to another account.")
+    if not by.may_act_elsewhere and (account is None or account.id != by.account_id):
+        raise Forbidden(ELSEWHERE)
     if account is None:
         raise NotFound("There is no such account.")
     return account.id

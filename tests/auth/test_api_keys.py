@@ -129,6 +129,18 @@ def test_a_key_acts_in_its_own_account_only(app: Flask, cast: Cast, who: str) ->
         assert program.acting_in(owner.slug).get(path).status_code == 200
 
 
+def test_a_superadmins_key_makes_records_of_its_own_account_only(app: Flask, cast: Cast) -> None:
+    make_collection(cast.root)
+    program, own = machine(app, cast.root), cast.root.account_id
+    for other in (cast.alice.account_id, "acme"):
+        body = {"title": "x", "account_id": other}
+        assert program.post("records/posts", body).status_code == 403, other
+        many = {"records": [{"title": "y"}, body]}
+        assert program.post("records/posts/batch", many).status_code == 403, other
+    assert cast.root.acting_in("*").get("records/posts").json["total"] == 0
+    assert program.post("records/posts", {"title": "x", "account_id": own}).status_code == 201
+
+
 def test_a_key_has_the_present_role_and_groups(app: Flask, cast: Cast) -> None:
     program = machine(app, cast.bob)
     assert program.get("invitations").status_code == 403
