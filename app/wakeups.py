@@ -6,6 +6,7 @@ look now. So Redis may be down, emptied or restarted at any moment.
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
 from functools import lru_cache
@@ -79,6 +80,13 @@ def listen(url: str, stop: threading.Event) -> None:
         stop.wait(LISTEN_AGAIN_SECONDS)
 
 
+class _Retelling(logging.Handler):
+    """What RQ tells, in our own log."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        log.warning("queue listener", told=record.getMessage().partition("\n")[0])
+
+
 def _listener(url: str, stop: threading.Event) -> Any:
     from redis import Redis
     from rq import SimpleWorker
@@ -98,6 +106,9 @@ def _listener(url: str, stop: threading.Event) -> Any:
                 raise StopRequested
             super().heartbeat(*args, **options)
 
+    told = logging.getLogger("rq.worker")
+    if not told.handlers:  # RQ would give it its own
+        told.addHandler(_Retelling())
     connection = Redis.from_url(url, socket_connect_timeout=2)
     # RQ waits 15 seconds less than this for a job; then it looks whether it is to stop.
     seconds = 17

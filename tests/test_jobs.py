@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -340,15 +341,18 @@ def queued(app: Flask, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Redis,
 
 
 @contextmanager
-def process(environ: dict[str, str], *command: str) -> Iterator[None]:
+def process(environ: dict[str, str], *command: str) -> Iterator[list[str]]:
+    """A process, and the lines that it has told, once it has ended."""
+    told: list[str] = []
     running = subprocess.Popen(
         command, cwd=PROJECT, env=environ, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
     )
     try:
-        yield
+        yield told
     finally:
         running.terminate()
-        print(running.communicate(timeout=20)[0].decode())  # noqa: T201 - for a test that fails
+        told += running.communicate(timeout=20)[0].decode().splitlines()
+        print("\n".join(told))  # noqa: T201 - for a test that fails
 
 
 def until(happened: Callable[[], Any], seconds: float = 20) -> bool:
@@ -386,3 +390,16 @@ def test_without_redis_no_request_waits_and_the_sweep_finds_the_work(
         with process(environ, sys.executable, "-m", "flask", "--app", "wsgi", "worker"):
             assert until(lambda: outbox(app))
             assert until(lambda: only(app).status == "done")
+
+
+def test_a_worker_that_loses_redis_tells_so_in_lines_of_json(
+    app: Flask, anyone: Caller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with queued(app, monkeypatch) as (server, environ):
+        with process(environ, sys.executable, "-m", "flask", "--app", "wsgi", "worker") as told:
+            assert until(lambda: jobs.redis_client(server.url).scard("rq:workers"))
+            server.kill()
+            assert anyone.post("auth/register", BODY).status_code == 201
+            assert until(lambda: outbox(app))
+            time.sleep(1)  # RQ tries again within this, and tells so
+        assert "queue listener" in {json.loads(line)["event"] for line in told}
