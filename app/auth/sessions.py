@@ -115,8 +115,8 @@ def hold(caller: Principal) -> None:
     """
     home, user_id = user_key(caller)
     begin = sa.select(User.tokens_valid_from).where(User.account_id == home, User.id == user_id)
-    row = db.db.session.execute(begin.with_for_update(key_share=True)).first()
-    if row is None or (row[0] and caller.first_token != first_id(row[0])):
+    begun = db.db.session.scalar(begin.with_for_update(key_share=True))
+    if begun is not None and caller.first_token != first_id(begun):
         raise Unauthorized
 
 
