@@ -23,6 +23,7 @@ from app import (
     row_security,
 )
 from app.audit.models import AuditEntry, AuditHead
+from app.collections import revisions
 from app.column_types import Moment
 from app.database_clock import database_now
 
@@ -95,7 +96,10 @@ def _database(migrations: str) -> Iterator[Finding]:
     if migrations != "ok":
         yield Finding("migrations", "fail", migrations)
         return
-    yield Finding("migrations", "ok", "all are applied")
+    if revisions.applied_core_revision() == revisions.core_head():
+        yield Finding("migrations", "ok", "all are applied")
+    else:
+        yield Finding("migrations", "warn", "are a newer version's: restart this one as that")
     yield _secrets()
     yield _chains()
     yield _workers()

@@ -63,7 +63,7 @@ def settings(**changes: Any) -> Breaking:
 
 
 def bring_a_revision(app: Flask, patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(revisions, "core_head", lambda: "9999")
+    patch.setattr(revisions, "CORE", revisions.CORE | {"9999"})
 
 
 def let_a_job_wait(app: Flask, patch: pytest.MonkeyPatch) -> None:
@@ -104,6 +104,16 @@ def test_what_is_broken_is_told_with_what_to_do(
     assert advice in text
     looked_at = {other for other, (state, _) in parts.items() if state != "ok"}
     assert looked_at == {part}
+
+
+def test_a_newer_version_s_database_serves_this_one_until_it_is_restarted(
+    used: Flask, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(revisions, "CORE", revisions.CORE - {revisions.core_head()})
+    assert used.test_client().get("/ready").json["checks"]["migrations"] == "ok"
+    code, parts = told(used)
+    assert (code, parts["migrations"][0]) == (0, "warn")
+    assert "newer version" in parts["migrations"][1]
 
 
 def test_production_is_told_of_what_is_left_as_in_development(

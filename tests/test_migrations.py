@@ -11,9 +11,11 @@ import pytest
 import sqlalchemy as sa
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
+from alembic.script import ScriptDirectory
 from flask import Flask
 
 from app import cli, create_app, db, tenancy
+from app.collections import revisions
 from app.collections.revisions import MIGRATIONS
 from tests.conftest import settings_for
 
@@ -62,6 +64,12 @@ def test_the_comparison_would_see_a_difference(empty: Flask) -> None:
     run("ALTER TABLE users ADD COLUMN nickname TEXT")
     run("DROP INDEX ix_users_id")
     assert sorted(change[0] for change in differences()) == ["add_index", "remove_column"]
+
+
+def test_the_newest_is_known_by_its_file() -> None:
+    scripts = ScriptDirectory(DIRECTORY)
+    assert scripts.get_current_head() == revisions.core_head()
+    assert {one.revision for one in scripts.walk_revisions()} == revisions.CORE
 
 
 def test_they_can_be_taken_back_and_applied_again(empty: Flask) -> None:

@@ -17,6 +17,8 @@ from app.collections.models import Revision
 from app.ids import new_id
 
 MIGRATIONS = config.PROJECT / "migrations"
+# As they were when this process began: its folder may be another version's by now.
+CORE = frozenset(path.name[:4] for path in (MIGRATIONS / "versions").glob("[0-9]*.py"))
 
 
 def record(collection_id: str, description: str, statements: Sequence[str]) -> str:
@@ -60,7 +62,13 @@ def applied_core_revision() -> str | None:
 
 def core_head() -> str:
     """The newest core revision that this version of the application brings."""
-    return str(_scripts().get_current_head())
+    return max(CORE)
+
+
+def lacks_core() -> bool:
+    """Whether the database is of an older version, or of none; a newer one's will do."""
+    applied = applied_core_revision()
+    return applied is None or (applied in CORE and applied != core_head())
 
 
 def _scripts() -> Any:
