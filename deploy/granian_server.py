@@ -61,7 +61,7 @@ def main(application: str = "wsgi:app") -> None:
     """Serve until a signal says to stop."""
     port, processes = serving.port(), serving.processes()
     serving.count_together()
-    Granian(
+    server = Granian(
         application,
         address=serving.host(),
         port=port,
@@ -75,7 +75,11 @@ def main(application: str = "wsgi:app") -> None:
         workers_kill_timeout=serving.GRACEFUL_SECONDS,
         log_level=LogLevels.warning,
         log_dictconfig=LOGGING,
-    ).serve(target_loader=load)
+    )
+    try:
+        server.serve(target_loader=load)
+    except RuntimeError as error:  # of an address that is in use, say; a backtrace follows
+        sys.exit(f"granian cannot serve: {str(error).partition(chr(10))[0]}")
 
 
 if __name__ == "__main__":

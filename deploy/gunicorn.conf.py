@@ -24,7 +24,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from deploy import serving
 
-bind = f"{serving.host()}:{serving.port()}"
+_host = serving.host()
+bind = f"{f'[{_host}]' if ':' in _host else _host}:{serving.port()}"
 
 workers = serving.processes()
 threads = serving.THREADS

@@ -313,6 +313,24 @@ def test_a_number_that_is_none_is_told(
         deploy.port() if name == "PORT" else deploy.processes()
 
 
+@pytest.mark.parametrize("name", SERVERS)
+def test_an_address_that_is_taken_is_told(name: str, tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        env = environment(tmp_path, PORT=str(other.getsockname()[1]))
+        with started(SERVERS[name], env, tmp_path / "log") as process:
+            assert process.wait(30) == 1
+    text = (tmp_path / "log").read_text()
+    assert "in use" in text
+    assert "race" not in text, "Traceback or backtrace"
+
+
+def test_gunicorn_listens_on_an_address_of_ipv6(tmp_path: Path) -> None:
+    port = free_port()
+    env = environment(tmp_path, PORT=str(port), ATRIUM_LISTEN="::1")
+    with started(SERVERS["gunicorn"], env, tmp_path / "log"):
+        wait_for(f"http://[::1]:{port}/live", tmp_path / "log")
+
+
 @pytest.mark.parametrize("database", ["sqlite"], indirect=True)
 @pytest.mark.parametrize("name", SERVERS)
 def test_a_server_keeps_its_promises(name: str, app: Flask, tmp_path: Path) -> None:
