@@ -116,6 +116,7 @@ class Driver(sqlite3.Connection):
         """Let go of the database."""
         if self.closes_in_turn:
             self._turn.try_for(LONG_SECONDS)
+            Driver.closes_in_turn = self._turn.is_mine  # who has it for so long only writes
         super().close()
         self.leave_queue()
 

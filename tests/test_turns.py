@@ -219,3 +219,19 @@ def test_the_log_is_copied_as_soon_as_nobody_else_is_about_it(
         write(mine, 1)  # copies all of it, so that the next one begins anew
         write(mine, 1)
         assert mine.execute("PRAGMA wal_checkpoint").fetchone()[1] < 100
+
+
+def test_a_process_that_ends_waits_for_one_writer_no_longer_than_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = str(tmp_path / "atrium.db")
+    monkeypatch.setattr(sqlite, "LONG_SECONDS", 0.3)
+    monkeypatch.setattr(sqlite.Driver, "closes_in_turn", True)
+    with _connected(file) as other:
+        other.begin()
+        idle = [sqlite.Driver(file) for _ in range(4)]
+        begun = time.monotonic()
+        for one in idle:
+            one.close()
+        assert 0.3 <= time.monotonic() - begun < 0.6
+        other.rollback()
