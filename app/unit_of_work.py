@@ -44,8 +44,8 @@ class Work:
 
     def catch_up(self) -> None:
         """Do what was put off. What fails stays, so that nothing is committed without it."""
-        if self._put_off and self.pooled is None:
-            self.pooled = self._begin()
+        if self._put_off:
+            self.begun()
         while self._put_off:
             self._put_off[0]()
             del self._put_off[0]
