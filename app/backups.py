@@ -37,6 +37,8 @@ CREATE SCHEMA public;
 """
 LOCKED = "55P03"
 IN_USE = "somebody works with the database: stop web and worker processes first"
+KEPT_LOCKED = "due to statement timeout"
+IN_CHANGE = "somebody keeps a table locked: look for a change of the schema that hangs"
 # What names roles, which another server may not have; `row_security` makes it anew.
 OF_ROLES = re.compile(r"\d+; \d+ \d+ (ACL|DEFAULT ACL|POLICY|ROW SECURITY) ")
 
@@ -72,7 +74,8 @@ def _write(draft: Path) -> None:
             source.execute("SELECT name FROM sqlite_master").fetchone()
             source.backup(copy, pages=PAGES_AT_ONCE)
     else:
-        _run("pg_dump", "--format=custom", "--no-owner", f"--file={draft}", _address())
+        patience = f"--lock-wait-timeout={_lock_milliseconds()}"
+        _run("pg_dump", "--format=custom", "--no-owner", patience, f"--file={draft}", _address())
 
 
 def restore(path: Path, *, replacing: bool) -> None:
@@ -142,7 +145,7 @@ def _replace(*of_file: str) -> None:
 def _dictate(psql: Any, of_file: Sequence[str]) -> BackupError | None:
     """Say all in one transaction, which is rolled back where its COMMIT is not said."""
     try:
-        psql.write(EMPTIED.format(milliseconds=int(LOCK_SECONDS * 1000)).encode())
+        psql.write(EMPTIED.format(milliseconds=_lock_milliseconds()).encode())
         _run("pg_restore", "--file=-", *of_file, output=psql)
         psql.write(b"COMMIT;\n")
     except BackupError as error:
@@ -150,6 +153,10 @@ def _dictate(psql: Any, of_file: Sequence[str]) -> BackupError | None:
     except BrokenPipeError:
         return BackupError("psql has ended too soon")
     return None
+
+
+def _lock_milliseconds() -> int:
+    return int(LOCK_SECONDS * 1000)
 
 
 def _tables() -> set[str]:
@@ -191,6 +198,8 @@ def _program(name: str, *arguments: str) -> tuple[list[str], dict[str, str]]:
 def _check(name: str, status: int, told: str) -> None:
     if status and LOCKED in told:
         raise BackupError(IN_USE)
+    if status and KEPT_LOCKED in told:
+        raise BackupError(IN_CHANGE)
     if status:
         raise BackupError(f"{name} failed: {_reason(told.splitlines())}")
 

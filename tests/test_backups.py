@@ -38,6 +38,20 @@ def kept(database: str, tmp_path: Path) -> Iterator[tuple[Flask, Cast]]:
         db.db.engine.dispose()
 
 
+def on_sqlite(app: Flask) -> bool:
+    with app.app_context():
+        return engines.running().dialect.name == "sqlite"
+
+
+def connected(app: Flask) -> Any:
+    """A connection of another program's."""
+    with app.app_context():
+        url = engines.running().url.set(drivername="postgresql")
+    if on_sqlite(app):
+        return sqlite3.connect(str(url.database))
+    return psycopg2.connect(url.render_as_string(hide_password=False))
+
+
 def run(app: Flask, *args: str) -> Result:
     return app.test_cli_runner().invoke(args=list(args))
 
@@ -68,9 +82,9 @@ def test_it_ends_however_much_is_written_meanwhile(
     kept: tuple[Flask, Cast], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     app, _ = kept
+    if not on_sqlite(app):
+        return  # where the program takes a snapshot by itself
     with app.app_context():
-        if engines.running().dialect.name != "sqlite":
-            return  # whose program takes a snapshot by itself
         address = str(engines.running().url.database)
     number = itertools.count(1)
 
@@ -126,9 +140,7 @@ def test_a_copy_is_restored_with_its_log(kept: tuple[Flask, Cast], tmp_path: Pat
 def foreign(app: Flask, file: Path) -> Path:
     """A file in the form of a backup, of another application that Alembic migrates, too."""
     statements = "CREATE TABLE alembic_version (version_num text); CREATE TABLE users (id text);"
-    with app.app_context():
-        on_sqlite = engines.running().dialect.name == "sqlite"
-    if on_sqlite:
+    if on_sqlite(app):
         with closing(sqlite3.connect(file)) as other:
             other.executescript(statements)
         return file
@@ -175,13 +187,9 @@ def test_a_restore_that_the_server_refuses_changes_nothing(
 ) -> None:
     app, cast = kept
     file = str(tmp_path / "atrium.backup")
-    with app.app_context():
-        if engines.running().dialect.name == "sqlite":
-            return  # which copies pages, and refuses none
-        url = (
-            engines.running().url.set(drivername="postgresql").render_as_string(hide_password=False)
-        )
-    with closing(psycopg2.connect(url)) as other, other, other.cursor() as cursor:
+    if on_sqlite(app):
+        return  # which copies pages, and refuses none
+    with closing(connected(app)) as other, other, other.cursor() as cursor:
         cursor.execute("CREATE SCHEMA reports")
     assert run(app, "backup", file).exit_code == 0
     builders.make_record(cast.alice, title="later")
@@ -200,15 +208,24 @@ def test_a_restore_does_not_wait_long_for_who_works(
     assert run(app, "backup", file).exit_code == 0
     monkeypatch.setattr(backups, "LOCK_SECONDS", 0.05)
     monkeypatch.setattr(sqlite, "BUSY_SECONDS", 0.05)
-    with app.app_context():
-        url = engines.running().url.set(drivername="postgresql")
-    on_sqlite = url.host is None
-    connect: Any = sqlite3.connect if on_sqlite else psycopg2.connect
-    address = url.database if on_sqlite else url.render_as_string(hide_password=False)
-    with closing(connect(address)) as other:
-        other.cursor().execute("BEGIN IMMEDIATE" if on_sqlite else "SELECT count(*) FROM accounts")
+    begun = "BEGIN IMMEDIATE" if on_sqlite(app) else "SELECT count(*) FROM accounts"
+    with closing(connected(app)) as other:
+        other.cursor().execute(begun)
         told = run(app, "restore", file, "--replace")
     assert (told.exit_code, "stop web and worker" in told.output) == (1, True)
+
+
+def test_a_backup_does_not_wait_long_for_a_locked_table(
+    app: Flask, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(backups, "LOCK_SECONDS", 0.05)
+    if on_sqlite(app):
+        return  # where nobody who writes keeps a reader waiting
+    with closing(connected(app)) as other:
+        other.cursor().execute("LOCK TABLE webhooks")
+        told = run(app, "backup", str(tmp_path / "atrium.backup"))
+    assert (told.exit_code, "keeps a table locked" in told.output) == (1, True)
+    assert list(tmp_path.glob("atrium.backup*")) == []
 
 
 def test_what_is_in_the_way_of_a_file_is_told(app: Flask, tmp_path: Path) -> None:
@@ -229,10 +246,9 @@ def test_the_first_error_of_a_program_is_told(
     program.chmod(0o700)
     monkeypatch.setenv("PATH", str(tmp_path))
     result = run(app, "backup", str(tmp_path / "atrium.backup"))
-    with app.app_context():
-        if engines.running().dialect.name == "sqlite":
-            assert result.exit_code == 0
-            return
+    if on_sqlite(app):
+        assert result.exit_code == 0
+        return
     assert result.output.endswith("Error: pg_dump failed: pg_dump: error: why\n")
 
 
@@ -242,8 +258,7 @@ def test_a_missing_program_is_named(
     app, _ = kept
     monkeypatch.setenv("PATH", str(tmp_path))
     result = run(app, "backup", str(tmp_path / "atrium.backup"))
-    with app.app_context():
-        if db.db.engine.dialect.name == "sqlite":
-            assert result.exit_code == 0
-            return
+    if on_sqlite(app):
+        assert result.exit_code == 0
+        return
     assert "pg_dump is missing" in result.output
