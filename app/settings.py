@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from email.utils import parseaddr
+from email.utils import getaddresses
 from urllib.parse import SplitResult, unquote, urlsplit
 
 from email_validator import EmailNotValidError, validate_email
@@ -160,7 +160,10 @@ def sender(value: str) -> str:
     """An e-mail address, also with a name."""
     if not value.isprintable():
         raise ValueError("must be one line")
-    email(parseaddr(value)[1])
+    named = getaddresses([value])
+    if len(named) != 1:
+        raise ValueError("must be one e-mail address")
+    email(named[0][1])
     return value
 
 
