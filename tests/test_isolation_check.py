@@ -64,6 +64,13 @@ def test_nothing_leaks_and_nothing_is_left(furnished: Flask) -> None:
     assert remaining(furnished) == kept
 
 
+def test_an_instance_without_collections_is_isolated(app: Flask, cast: Cast) -> None:
+    only = "/(console|api/v1)/(records|groups|collections)"
+    result = app.test_cli_runner().invoke(args=["isolation-check", "--only", only])
+    assert result.exit_code == 0, result.output
+    assert result.output.splitlines()[-1].endswith("0 collections: 0 leaks, 0 not covered")
+
+
 def remaining(app: Flask) -> dict[str, int]:
     """How many rows each table has, but for those of the audit log."""
     with app.app_context():

@@ -92,8 +92,13 @@ class Book:
         return cls(app, described(), definitions.everything())
 
     def routes(self, only: str = "") -> Iterator[tuple[str, Rule]]:
-        """Every route and method whose path begins as a pattern says."""
+        """Every route and method whose path begins as a pattern says.
+
+        Where there are no collections, there are no records to reach either.
+        """
         for rule in sorted(self.app.url_map.iter_rules(), key=lambda one: one.rule):
+            if not self.collections and _names_collection(rule):
+                continue
             for method in sorted((rule.methods or set()) - {"HEAD", "OPTIONS"}):
                 if re.match(only, rule.rule) and (method, rule.rule) not in EXEMPT:
                     yield method, rule
@@ -134,7 +139,7 @@ class Book:
         self, rule: Rule, of: Tenant, instead: Mapping[str, Tenant] = {}
     ) -> Iterator[tuple[str, Definition | None]]:
         names = PART.findall(rule.rule)
-        in_collections = bool(OF_A_COLLECTION & set(names)) or _names_collection(rule, names)
+        in_collections = bool(OF_A_COLLECTION & set(names)) or _names_collection(rule)
         choices = {
             n: sorted(c.items) for n, c in rule._converters.items() if isinstance(c, AnyConverter)
         }
@@ -179,14 +184,15 @@ def _of_records(rule: Rule) -> bool:
     return rule.rule.startswith(f"{PREFIX}/records/")
 
 
-def _names_collection(rule: Rule, names: list[str]) -> bool:
-    return "name" in names and "/records/" in rule.rule
+def _names_collection(rule: Rule) -> bool:
+    in_console = "/records/" in rule.rule and "name" in PART.findall(rule.rule)
+    return in_console or _of_records(rule)
 
 
 def _part(
     rule: Rule, name: str, of: Tenant, one: Definition | None, picked: Mapping[str, str]
 ) -> str:
-    if name in OF_A_COLLECTION or (name == "name" and _names_collection(rule, [name])):
+    if name in OF_A_COLLECTION or (name == "name" and _names_collection(rule)):
         return _of_collection(name, of, one)
     if name == "workflow_id" and picked.get("kind") == "hook":
         return of.id_of("hooks")
