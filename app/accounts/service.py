@@ -180,12 +180,16 @@ def name_problem(name: str, field: str = "name") -> dict[str, object] | None:
 def label(name: str) -> str:
     """A role's or group's name without the blanks around it. Raises InvalidValues."""
     name = name.strip()
-    wrong = name_problem(name)
-    if not name_key(name):
-        wrong = problem("name", "name_invalid", "A name needs something that can be read.")
-    if wrong:
+    if wrong := label_problem(name):
         raise InvalidValues([wrong])
     return name
+
+
+def label_problem(name: str, field: str = "name") -> dict[str, object] | None:
+    """Why a text is no name of what must have one, or None."""
+    if not name_key(name).strip():
+        return problem(field, "name_invalid", "A name needs something that can be read.")
+    return name_problem(name, field)
 
 
 def is_email(text: str) -> bool:

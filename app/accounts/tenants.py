@@ -65,8 +65,9 @@ def _locked(account_id: str) -> Account:
 
 def create(name: str, slug: str | None) -> Account:
     """A new account without users. Raises InvalidValues or Conflict."""
+    name = name.strip()
     slug = slug or slugs.slug_from(name)
-    found = [accounts.name_problem(name)]
+    found = [accounts.label_problem(name)]
     if wrong := slugs.slug_problem(slug):
         found.append(problem("slug", "slug_invalid", wrong))
     _refuse(found)
@@ -75,7 +76,8 @@ def create(name: str, slug: str | None) -> Account:
 
 def change(account_id: str, body: Mapping[str, Any]) -> Account:
     """Rename, suspend or resume an account; suspended, its users and keys are refused at once."""
-    _refuse([accounts.name_problem(body.get("name", ""))])
+    body = _trimmed(body)
+    _refuse([_name_problem(body)])
     with db.transaction() as session:
         account = _locked(account_id)
         if account.id == SYSTEM_ACCOUNT_ID and body.get("is_active") is False:
@@ -89,7 +91,8 @@ def change(account_id: str, body: Mapping[str, Any]) -> Account:
 
 def change_own(account_id: str, body: Mapping[str, Any]) -> Account:
     """Change an account's name and settings, as its own admins may. Raises InvalidValues."""
-    wrong = [accounts.name_problem(body.get("name", ""))]
+    body = _trimmed(body)
+    wrong = [_name_problem(body)]
     wrong += [_uri_problem(*uri) for uri in _uris(body)]
     with db.transaction() as session:
         account = _locked(account_id)
@@ -102,6 +105,14 @@ def change_own(account_id: str, body: Mapping[str, Any]) -> Account:
             _list_origins(account.id, body["cors_origins"])
         session.flush()
         return account
+
+
+def _trimmed(body: Mapping[str, Any]) -> Mapping[str, Any]:
+    return {**body, "name": body["name"].strip()} if "name" in body else body
+
+
+def _name_problem(body: Mapping[str, Any]) -> dict[str, object] | None:
+    return accounts.label_problem(body["name"]) if "name" in body else None
 
 
 def _list_origins(account_id: str, origins: Sequence[str]) -> None:

@@ -45,7 +45,7 @@ def _found(
         email,
         password,
         problem("account_slug", "slug_invalid", wrong) if wrong else None,
-        accounts.name_problem(name or slug, "account_name"),
+        accounts.label_problem(name or slug, "account_name"),
     )
     lockout.mails(email, address)
     password_hash = passwords.hash(password)  # before the transaction: it takes its time

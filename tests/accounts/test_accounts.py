@@ -95,13 +95,22 @@ def test_a_body_of_another_shape_is_422(root: Caller) -> None:
         assert answer.json["detail"][0]["loc"][0] == "body"
 
 
-def test_a_name_is_one_line(root: Caller, alice: Caller) -> None:
-    body = {"name": "Acme\nPay here"}
+@pytest.mark.parametrize("name", ["Acme\nPay here", "  ", "\u3000", "\u200b"])
+def test_a_name_is_one_line_that_can_be_read(root: Caller, alice: Caller, name: str) -> None:
+    body = {"name": name}
     assert codes(root.post("accounts", {**body, "slug": "ok-slug"})) == [("name", "name_invalid")]
     path = f"accounts/{alice.account_id}"
     assert codes(root.patch(path, body)) == [("name", "name_invalid")]
     assert codes(alice.patch("account", body)) == [("name", "name_invalid")]
     assert root.get(path).json["name"] == "Acme"
+
+
+def test_blanks_around_a_name_are_none_of_it(root: Caller, alice: Caller) -> None:
+    body = {"name": "  Other \n"}
+    assert root.post("accounts", body).json["name"] == "Other"
+    path = f"accounts/{alice.account_id}"
+    assert root.patch(path, body).json["name"] == "Other"
+    assert alice.patch("account", {"name": " Own "}).json["name"] == "Own"
 
 
 LISTINGS = [
