@@ -28,7 +28,12 @@ def running(tmp_path: Path) -> Iterator[tuple[str, str]]:
 MAILS = "test $(grep --files-with-matches verify-email instance/outbox/*.eml | wc -l) -ge"
 INSTANCES = 'api "$ATRIUM/api/v1/workflows/$FLOW/instances" --header "Authorization: Bearer $TOKEN"'
 # What README pauses for, in its order.
-AWAITED = (f"{MAILS} 1", f'{INSTANCES} | grep --quiet \'"status":"completed"\'', f"{MAILS} 2")
+AWAITED = (
+    f"{MAILS} 1",
+    "test -s told.txt",
+    f'{INSTANCES} | grep --quiet \'"status":"completed"\'',
+    f"{MAILS} 2",
+)
 # A pause is over when there is what it is made for, and takes no longer than README says.
 PAUSE = """
 pause() {
@@ -49,6 +54,7 @@ def quickstart(address: str, password: str) -> str:
         place = 2 * number + 1
         pauses[place] = f"pause {pauses[place]} {shlex.quote(awaited)}"
     script = PAUSE + "".join(pauses).replace("http://127.0.0.1:8000", address)
+    script = script.replace("9000", str(free_port()))
     return script.replace("the one that make run printed", password)
 
 
@@ -75,9 +81,13 @@ def test_the_quickstart_works_as_written(running: tuple[str, str], tmp_path: Pat
         '"total":1',
         '"title":"Write the whole plan","effort":1',
         '"done":true',
+        "sha256=",
+        '"event":"records.create","collection":"tasks"',
         '"steps":{"pause"',
         '"title":"Do it all","effort":7',
         '"total":0',
         '{"error":"not_found"',
+        '"column_name":"done","old_value":"false","new_value":"true"',
+        '"valid":true',
     ):
         assert sign in said, f"{sign} not in:\n{said}"
