@@ -169,12 +169,30 @@ def _made_ready(collection: Definition, asked: Question, before: Row | None) -> 
         row = values.fresh(collection, body, given, found)
     else:
         stamp = {"updated_at": given["updated_at"], "updated_by": given["updated_by"]}
-        masked = masking.masks_for(asked.asker)
-        body = values.meant(collection, before, body, masked=masked)
+        body = values.meant(collection, before, body, _seen_masked(collection, asked.asker, before))
         row = {**before, **values.changed(collection, before, body, found), **stamp}
     if found:
         raise InvalidValues([{**one, "field": f"data.{one['field']}"} for one in found])
     return row
+
+
+def _seen_masked(collection: Definition, asker: rules.Asker, row: Row) -> set[str]:
+    """The fields of a record that the caller sees masked, where it views or lists it."""
+    found: set[str] = set()
+    if not masking.masks_for(asker):
+        return found
+    for operation in ("view", "list"):
+        node, opened = collection.conditions[operation], collection.field_list(operation)
+        if node is None:
+            sees = _by_form(collection.rule(operation), asker)["allowed"]
+        else:
+            led = references.followed(collection, [row], access.followed_by(node))[0]
+            sees = rules.holds(node, rules.Context(led, asker, now=clock.now()))
+        if sees:
+            found |= collection.personal.intersection(
+                collection.columns if opened == ALL_FIELDS else opened
+            )
+    return found
 
 
 def _by_rule(node: rules.Node, rule: str, asked: Question, case: _Case) -> dict[str, Any]:

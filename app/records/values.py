@@ -5,7 +5,7 @@ Every problem of every record is told at once; nothing here writes.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -18,7 +18,7 @@ from app.collections.access import Access
 from app.collections.definition import Definition
 from app.collections.fields import SYSTEM_FIELDS, Refused
 from app.errors import Forbidden, InvalidValues, problem
-from app.records import store
+from app.records import store, views
 from app.records.store import reads
 from app.records.views import SYSTEM_COLUMNS
 
@@ -87,11 +87,10 @@ def changed(
     return _clean(definition, {**missing, **body}, found, missing.keys())
 
 
-def meant(definition: Definition, row: Body, sent: Body, *, masked: bool) -> Body:
-    """What of a body is meant as a change: not what comes back as it was shown masked."""
-    if not masked:
-        return sent
-    return {n: v for n, v in sent.items() if not _is_masked_view(definition, row, n, v)}
+def meant(definition: Definition, row: Body, sent: Body, masked: Collection[str]) -> Body:
+    """What of a body is meant as a change: not what comes back of these fields as shown masked."""
+    kept = {n for n in masked if n in sent and _is_masked_view(definition, row, n, sent[n])}
+    return {n: v for n, v in sent.items() if n not in kept}
 
 
 def clean_changes(
@@ -104,9 +103,9 @@ def clean_changes(
     """The values that each record is to change to; `absent` are those of what was not sent."""
     _check_written(access, bodies, problems)
     changes: list[Values] = []
-    masked = masking.masks_for(access.caller)
+    masked = _seen_masked(access, rows, bodies)
     for index, (row, sent) in enumerate(zip(rows, bodies, strict=True)):
-        body = meant(access.definition, row, sent, masked=masked)
+        body = meant(access.definition, row, sent, masked[index])
         missing = {name: value for name, value in absent.items() if name not in sent}
         found: list[dict[str, Any]] = []
         changes.append(changed(access.definition, row, body, found, missing))
@@ -147,6 +146,15 @@ def _check_written(access: Access, bodies: Sequence[Body], problems: Problems) -
             )
         ]
         raise
+
+
+def _seen_masked(
+    access: Access, rows: Sequence[Body], bodies: Sequence[Body]
+) -> Sequence[Collection[str]]:
+    # Of what is hidden no mask can come back: what would be told of a guess is the value's own.
+    if access.definition.personal.isdisjoint(set().union(*bodies)):
+        return [()] * len(rows)
+    return views.seen_masked(access.definition, rows, access.caller)
 
 
 def _is_masked_view(definition: Definition, row: Body, name: str, value: Any) -> bool:

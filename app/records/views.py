@@ -61,6 +61,19 @@ def access_to_view(definition: Definition, by: Principal) -> Access | None:
     return accesses.opened(by, definition, "view")
 
 
+def seen_masked(
+    definition: Definition, rows: Sequence[store.Row], by: Principal
+) -> list[frozenset[str]]:
+    """For each record the fields that the caller sees masked, where it views or lists it."""
+    found = [frozenset[str]()] * len(rows)
+    for operation in ("view", "list"):
+        access = accesses.opened(by, definition, operation)
+        if access is not None and access.masked:
+            seen = zip(found, allowed(access, rows), strict=True)
+            found = [names | access.masked if open_ else names for names, open_ in seen]
+    return found
+
+
 def viewed(definition: Definition, rows: Sequence[store.Row], by: Principal) -> list[Shown]:
     """What the caller sees of records that it has written.
 

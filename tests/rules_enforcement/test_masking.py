@@ -155,6 +155,30 @@ def test_new_values_are_taken_from_whoever_sees_the_old_ones_masked(
     assert (kept["none"], kept["ssn"]) == (FULL, None)
 
 
+def test_a_guess_at_the_mask_of_what_is_hidden_tells_nothing(cast: Cast) -> None:
+    ssn = {"name": "ssn", "type": "text", "pii": True, "mask_type": "ssn"}
+    pattern = {"options": {"pattern": r"^\d{3}-\d{2}-\d{4}$"}}
+    make_collection(cast.root, schema=[{"name": "title", "type": "text"}, {**ssn, **pattern}])
+    url = f"records/posts/{make_record(cast.alice, title='t', ssn='123-45-6789')['id']}"
+    mask = {"ssn": "***-**-6789"}
+    batch = {"records": [{"id": url.rpartition("/")[2], "data": mask}]}
+    explained = {"operation": "update", "record_id": batch["records"][0]["id"], "data": mask}
+    explained |= {"user_id": cast.bob.id}
+    hiding: list[dict[str, Any]] = [
+        {"view_fields": ["title"], "list_fields": ["title"]},
+        {"view_rule": "title = 'other'", "list_rule": None},
+    ]
+    seeing = {"view_rule": "true", "list_rule": "true", "view_fields": "*", "list_fields": "*"}
+    for hidden in hiding:
+        for rules, status in ((hidden, 400), (seeing, 200)):
+            cast.root.put("collections/posts/rules", {"update_rule": "title = 't'", **rules})
+            assert cast.bob.patch(url, mask).status_code == status, rules
+            assert cast.bob.patch("records/posts/batch", batch).status_code == status, rules
+            told = cast.root.post("collections/posts/rules/explain", explained)
+            assert told.status_code == status, (rules, told.json)
+        assert cast.alice.get(url).json["ssn"] == "123-45-6789"
+
+
 def test_joining_and_leaving_the_group_is_obeyed_by_the_next_request(
     cast: Cast, record: dict[str, Any]
 ) -> None:
