@@ -54,7 +54,9 @@ def get(collection: str, record_id: str, asked: Mapping[str, Any], *, by: Princi
     now, then = past.last(), past.at(asked["as_of"])
     if now is None or then is None or not _allows(access, now) or not _allows(access, then):
         raise NotFound("There is no such record.")
-    return _shown(access, names or list(access.readable), then)
+    # Whether a hidden field was changed would tell, of who guesses its value, that it is the one.
+    seen = past.at(asked["as_of"], access.readable) or then
+    return _shown(access, names or list(access.readable), seen)
 
 
 def page(
@@ -62,11 +64,14 @@ def page(
 ) -> tuple[list[Shown], int]:
     """The changes of a record, the newest first, and how many there are.
 
-    One change is what one transaction did. Needs the update rule. Raises NotFound or Forbidden.
+    One change is what one transaction did to what the caller may view. Needs the update rule.
+    Raises NotFound or Forbidden.
     """
     definition = _checked(collection, by)
     _, view = _within_reach(definition, record_id, "update", by, pasts.last_entries)
     mine = pasts.changes_of(definition, by.one_account(), record_id)
+    # Were the others counted, a hidden value would show in whether writing a guess changed it.
+    mine.append(LOG.c.column_name.in_(view.readable if view else SYSTEM_FIELDS))
     changes = pasts.changes(mine)
     total = db.connection().scalar(sa.select(sa.func.count()).select_from(changes.subquery()))
     chosen = changes.order_by(sa.desc("newest")).offset(skip).limit(limit).subquery()

@@ -134,7 +134,8 @@ def list_changes(args: dict[str, Any], collection: str, record_id: str) -> Respo
     """List the changes of a record, the newest first.
 
     From the audit log. Needs the update rule, of a deleted record for its last state; the values
-    are those of the fields that the caller may view, masked where the record would be.
+    are those of the fields that the caller may view, masked where the record would be. What changed
+    nothing else than other fields is left out.
     """
     found = history.page(collection, record_id, args["skip"], args["limit"], by=principal())
     return respond(page_of(*found, args))

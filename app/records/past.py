@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
@@ -83,16 +83,19 @@ class Past:
             "created_by": _user(first) if made else None,
         }
 
-    def at(self, moment: datetime) -> State | None:
-        """The record at a moment, with who had changed it last; None where there was none."""
-        return self._settled(sum(entry.occurred_at <= moment for entry in self.entries))
+    def at(self, moment: datetime, seen: Collection[str] | None = None) -> State | None:
+        """The record at a moment, with who had changed it last; None where there was none.
+
+        Whoever changed no field that is `seen` does not count.
+        """
+        return self._settled(sum(e.occurred_at <= moment for e in self.entries), moment, seen)
 
     def after(self, audit_id: int) -> State | None:
         """The record after the whole change that an entry is of. Raises NotFound."""
         chosen = [e for e in self.entries if e.id == audit_id and e.record_id == self.record_id]
         if not chosen:
             raise NotFound("There is no such entry in the history of this record.")
-        return self._settled(sum(e.occurred_at <= chosen[0].occurred_at for e in self.entries))
+        return self.at(chosen[0].occurred_at)
 
     def last(self) -> State | None:
         """The record as it stands, or as it was before it was deleted."""
@@ -100,17 +103,24 @@ class Past:
             return dict(self.present)
         gone = [n for n, e in enumerate(self.entries) if e.operation == DELETE]
         last = [n for n in gone if _is_same_change(self.entries[n], self.entries[gone[-1]])]
-        return self._settled(last[0]) if last else None
+        return self._settled(last[0], self.entries[last[0]].occurred_at) if last else None
 
-    def _settled(self, first: int) -> State | None:
+    def _settled(
+        self, first: int, moment: datetime, seen: Collection[str] | None = None
+    ) -> State | None:
         state = self.before(first)
-        undone = [e for e in self.entries[first:] if e.record_id == self.record_id]
-        before = [e for e in self.entries[:first] if e.record_id == self.record_id]
-        if state is not None and undone:
+        before = self._mine(self.entries[:first], seen)
+        undone = self._mine(self.entries[first:], seen)
+        # A change that left all as it was has no entries, but its moment stands in the record.
+        if state is not None and (undone or state["updated_at"] > moment):
             last = before[-1] if before else None
             state["updated_at"] = last.occurred_at if last else state["created_at"]
             state["updated_by"] = _user(last) if last else state["created_by"]
         return _computed(self.definition, state) if state is not None else None
+
+    def _mine(self, entries: Sequence[Any], seen: Collection[str] | None) -> list[Any]:
+        mine = [e for e in entries if e.record_id == self.record_id]
+        return mine if seen is None else [e for e in mine if e.column_name in seen]
 
 
 def past_of(definition: Definition, record_id: str, by: Principal, read: Reader) -> Past:

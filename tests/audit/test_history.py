@@ -204,6 +204,43 @@ def test_the_update_rule_decides_and_the_view_limits_what_is_seen(cast: Cast) ->
     assert as_of(cast.charlie, id, create["occurred_at"]).status_code == 404
 
 
+def test_changes_of_hidden_fields_alone_are_not_told_of(cast: Cast) -> None:
+    make_collection(cast.root, schema=SCHEMA, view_fields=["title"])
+    id = make_record(cast.alice, **FIRST)["id"]
+    for body in ({"views": 5}, {"views": 5}, {"views": 6, "title": "new"}, {"views": 7}):
+        cast.bob.patch(ONE.format(id), body)
+    found = history(cast.bob, id)
+    assert [[c["field"] for c in one["changes"]] for one in found] == [["title"], ["title"]]
+    assert cast.bob.get(f"{ONE.format(id)}/history?limit=1").json["total"] == 2
+    assert len(history(cast.root.acting_in("acme"), id)) == 4
+    restored = cast.bob.post(f"{ONE.format(id)}/restore", {"audit_id": found[0]["audit_id"]})
+    assert restored.status_code == 200
+    assert cast.root.acting_in("acme").get(ONE.format(id)).json["views"] == 6
+    cast.root.put("collections/posts/rules", {"view_rule": None})
+    assert [one["operation"] for one in history(cast.bob, id)] == ["CREATE"]
+
+
+def test_the_past_was_not_changed_later(cast: Cast) -> None:
+    make_collection(cast.root, schema=SCHEMA, view_fields=["title"])
+    id = make_record(cast.alice, **FIRST)["id"]
+    moments = [clock.iso(clock.now())]
+    # What changes nothing, and what changes nothing that is seen.
+    for views in (FIRST["views"], 4):
+        cast.bob.patch(ONE.format(id), {"views": views})
+        moments.append(clock.iso(clock.now()))
+    for _ in range(2):
+        for moment in moments[:2]:
+            seen = as_of(cast.bob, id, moment).json
+            assert (seen["updated_at"] < moments[0], seen["updated_by"]) == (True, cast.alice.id)
+        cast.bob.patch(ONE.format(id), {"title": "new"})
+    assert as_of(cast.bob, id, moments[2]).json["updated_by"] == cast.alice.id
+    whole = as_of(cast.root.acting_in("acme"), id, moments[2]).json
+    assert (moments[1] < whole["updated_at"] < moments[2], whole["updated_by"]) == (
+        True,
+        cast.bob.id,
+    )
+
+
 def test_the_view_rule_must_hold_now_and_then(cast: Cast) -> None:
     make_collection(cast.root, schema=SCHEMA, view_rule="title != 'secret'")
     id = make_record(cast.alice, title="secret")["id"]
