@@ -11,7 +11,7 @@ from app.collections import access as accesses
 from app.collections.definition import Definition
 from app.collections.fields import Field, Refused
 from app.errors import Conflict, InvalidValues, problem
-from app.records import cascade, changes, service, store, values
+from app.records import cascade, changes, service, store, values, views
 from app.records.store import writes
 from app.records.values import Body, Problems
 from app.records.views import Shown
@@ -60,36 +60,55 @@ def upsert(
     """Update the records that have a body's value in the unique field `on`; create the others.
 
     Each kind under its own rule and field list. Returns what was created, and what was updated.
+    A record out of the caller's sight is in the way of its value, as for whoever creates one.
     """
+    hidden: set[int] = set()
     try:
         with service.writing(collection, by) as definition:
-            return _upsert(definition, bodies, on, by)
+            return _upsert(definition, bodies, on, hidden, by)
     except Conflict as error:
         # Somebody has made such a record since we looked: next time it is there.
-        if any(one["field"] == on for one in error.extra.get("details", ())):
+        told = error.extra.get("details", ())
+        if any(one["field"] == on and one["index"] not in hidden for one in told):
             raise stamps.Stale from error
         raise
 
 
 def _upsert(
-    definition: Definition, bodies: Sequence[Body], on: str, by: Principal
+    definition: Definition, bodies: Sequence[Body], on: str, hidden: set[int], by: Principal
 ) -> tuple[list[Shown], list[Shown]]:
     field = _key_field(definition, on, by)
     problems = Problems(range(len(bodies)))
     keys = _keys(field, bodies, problems)
     problems.check()
     rows = writes.lock_having(definition, by.one_account(), on, keys)
-    present = {row[on]: row for row in rows}
+    # What a record was found by is not sent to be changed.
+    left = [{n: v for n, v in body.items() if n != on} for body in bodies]
+    sent = dict(zip(keys, left, strict=True))
+    seen = _in_sight(definition, rows, [sent[row[on]] for row in rows], by)
+    present = {row[on]: row for row, open_ in zip(rows, seen, strict=True) if open_}
+    found_by = {row[on] for row in rows}
+    hidden |= {n for n, key in enumerate(keys) if key in found_by and key not in present}
     new = [place for place, key in enumerate(keys) if key not in present]
     old = [place for place, key in enumerate(keys) if key in present]
     made = _new(definition, [bodies[place] for place in new], problems.of(new), by)
-    # What a record was found by is not sent to be changed.
-    left = [{n: v for n, v in bodies[place].items() if n != on} for place in old]
     found = [present[keys[place]] for place in old]
-    changed = _changed(definition, found, left, problems.of(old), by)
+    changed = _changed(definition, found, [left[place] for place in old], problems.of(old), by)
     changes.check(*made, *changed)
     created = [shown for one in made for shown in changes.store_all(one)]
     return created, [shown for one in changed for shown in changes.store_all(one)]
+
+
+def _in_sight(
+    definition: Definition, rows: Sequence[store.Row], sent: Sequence[Body], by: Principal
+) -> list[bool]:
+    """Which records the caller may view, or at least update."""
+    view, update = (accesses.opened(by, definition, one) for one in ("view", "update"))
+    seen = views.allowed(view, rows) if view else [False] * len(rows)
+    if update is None or all(seen):
+        return seen
+    may = views.allowed(update, rows, values.sent_to(update, sent))
+    return [one or other for one, other in zip(seen, may, strict=True)]
 
 
 def _new(

@@ -131,7 +131,8 @@ def create_records(args: dict[str, Any], body: dict[str, Any], collection: str) 
     Every problem of every record is told, each with the `index` of its record. With `mode=upsert`
     and `on`, a record of the account with the same value in this unique field is updated instead,
     by the update rule and its fields; the answer then has `created` and `updated`, and is a 200
-    where nothing was created.
+    where nothing was created. A record that the caller may neither view nor update is not found so:
+    its value is taken, as for whoever creates one.
     """
     if args["mode"] == "create":
         created = batch.create(collection, body["records"], by=principal())

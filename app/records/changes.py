@@ -6,7 +6,7 @@ records of a request, and only then stored (`store_...`); whatever fails rolls a
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -17,10 +17,10 @@ from app.auth.principal import ELSEWHERE, Principal
 from app.collections import access as accesses
 from app.collections.access import Access
 from app.collections.definition import Definition
-from app.errors import AppError, Forbidden, NotFound, Unauthorized, problem
+from app.errors import Forbidden, NotFound, Unauthorized, problem
 from app.ids import new_id
 from app.records import cascade, clashes, etags, store, values, views
-from app.records.store import reads, references, writes
+from app.records.store import reads, writes
 from app.records.values import Body, Problems
 from app.records.views import Shown
 from app.stamps import Checked
@@ -71,8 +71,15 @@ def check(*prepared: Change) -> None:
     """
     if any(one.problems.found for one in prepared):
         for one in prepared:
-            note_clashes(faultless(one))
+            _note_told_clashes(faultless(one))
         prepared[0].problems.check()
+
+
+def _note_told_clashes(change: Change) -> None:
+    # Nor does a refusal show here: nobody has asked yet whether the rule refuses the others.
+    for index, names in _clashing(change):
+        if names:
+            change.problems.add(index, _taken(names))
 
 
 def faultless(change: Change) -> Change:
@@ -91,15 +98,20 @@ def faultless(change: Change) -> Change:
 
 def note_clashes(change: Change) -> None:
     """Add to the problems which records have a unique value that another has already."""
+    for index, names in _clashing(change):
+        refused = [problem(None, "rule_denied", str(change.access.refusal()))]
+        change.problems.add(index, _taken(names) if names else refused)
+
+
+def _clashing(change: Change) -> Iterator[tuple[int, Sequence[str]]]:
+    """The unique fields by place; none where the rule refuses the record, as it must not tell."""
     access, rows = change.access, _after(change) or change.values
     for index, names in reads.clashing(access.definition, rows).items():
-        led_to = references.foreseen(access.definition, rows[index], access.follows)
-        if access.allows({**rows[index], **led_to}, change.sent[index]):
-            found = [problem(name, "not_unique", clashes.TAKEN) for name in names]
-        else:
-            # What others have must not show to whom the rule refuses the record anyway.
-            found = [problem(None, "rule_denied", str(access.refusal()))]
-        change.problems.add(index, found)
+        yield index, names if clashes.is_allowed(access, rows[index], change.sent[index]) else ()
+
+
+def _taken(names: Sequence[str]) -> list[dict[str, Any]]:
+    return [problem(name, "not_unique", clashes.TAKEN) for name in names]
 
 
 def _after(change: Change) -> list[store.Row]:
@@ -163,7 +175,7 @@ def within_reach(
     locked = _locked(definition, by, record_ids, unchecked)
     gone = [index for index, id in enumerate(record_ids) if id not in locked]
     if gone:
-        raise _told(missing(access), gone, "not_found", NO_RECORD, problems)
+        raise problems.placed(missing(access), gone, "not_found", NO_RECORD)
     rows = [locked[id] for id in record_ids]
     check_may(access, rows, values.sent_to(access, bodies), problems)
     return rows
@@ -190,8 +202,8 @@ def check_may(
     seen = views.allowed(view, [rows[i] for i in refused]) if view else [False] * len(refused)
     hidden = [index for index, open_ in zip(refused, seen, strict=True) if not open_]
     if hidden:
-        raise _told(missing(access), hidden, "not_found", NO_RECORD, problems)
-    raise _told(access.refusal(), refused, "rule_denied", access.refusal().args[0], problems)
+        raise problems.placed(missing(access), hidden, "not_found", NO_RECORD)
+    raise problems.refusal(access, refused)
 
 
 def check_etag(access: Access, row: store.Row, if_match: str | None) -> None:
@@ -208,23 +220,11 @@ def missing(access: Access) -> Exception:
     return NotFound(NO_RECORD)
 
 
-def _told(
-    error: Exception, places: Sequence[int], code: str, message: str, problems: Problems
-) -> Exception:
-    if isinstance(error, AppError) and problems.places is not None:
-        field = "id" if code == "not_found" else None
-        error.extra["details"] = [
-            one for index in places for one in problems.told(index, [problem(field, code, message)])
-        ]
-    return error
-
-
 def _check_allowed(access: Access, stored: Sequence[store.Row], change: Change) -> None:
     may = views.allowed(access, stored, change.sent)
     refused = [index for index, open_ in enumerate(may) if not open_]
     if refused:
-        error = access.refusal()
-        raise _told(error, refused, "rule_denied", error.args[0], change.problems)
+        raise change.problems.refusal(access, refused)
 
 
 def _accounts_to_write(by: Principal, bodies: Sequence[Body], problems: Problems) -> list[str]:

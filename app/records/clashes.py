@@ -78,13 +78,18 @@ def _explained(clash: Clash) -> Exception:
 
 
 def _taken(clash: Clash) -> Exception:
-    access, places = clash.access, clash.problems
+    access, rows, places = clash.access, clash.rows, clash.problems
+    judged = [is_allowed(access, *one) for one in zip(rows, clash.sent, strict=True)]
+    if not all(judged):
+        # What others have must not show to whom the rule refuses the record anyway.
+        return places.refusal(access, [index for index, open_ in enumerate(judged) if not open_])
     details: list[dict[str, Any]] = []
-    for index, names in reads.clashing(access.definition, clash.rows).items():
-        row = clash.rows[index]
-        led_to = references.foreseen(access.definition, row, access.follows)
-        if not access.allows({**row, **led_to}, clash.sent[index]):
-            # What others have must not show to whom the rule refuses the record anyway.
-            return access.refusal()
+    for index, names in reads.clashing(access.definition, rows).items():
         details += places.told(index, [problem(name, "not_unique", TAKEN) for name in names])
     return Conflict(TAKEN, field=details[0]["field"] if details else None, details=details)
+
+
+def is_allowed(access: Access, row: store.Row, sent: Mapping[str, Any]) -> bool:
+    """Whether a record that is not stored meets the rule, given what was sent for it."""
+    led_to = references.foreseen(access.definition, row, access.follows)
+    return access.allows({**row, **led_to}, sent)

@@ -17,7 +17,7 @@ from app.collections import masking
 from app.collections.access import Access
 from app.collections.definition import Definition
 from app.collections.fields import SYSTEM_FIELDS, Refused
-from app.errors import Forbidden, InvalidValues, problem
+from app.errors import AppError, Forbidden, InvalidValues, problem
 from app.records import store, views
 from app.records.store import reads
 from app.records.views import SYSTEM_COLUMNS
@@ -42,6 +42,24 @@ class Problems:
         """Remember problems of one record."""
         if found:
             self.found += self.told(index, found)
+
+    def placed(
+        self, error: Exception, indexes: Sequence[int], code: str, message: str
+    ) -> Exception:
+        """An error with the places of the records that it is about, where there may be several."""
+        if isinstance(error, AppError) and self.places is not None:
+            field = "id" if code == "not_found" else None
+            error.extra["details"] = [
+                one
+                for index in indexes
+                for one in self.told(index, [problem(field, code, message)])
+            ]
+        return error
+
+    def refusal(self, access: Access, indexes: Sequence[int]) -> Exception:
+        """What tells the caller which records the rule refuses."""
+        error = access.refusal()
+        return self.placed(error, indexes, "rule_denied", error.args[0])
 
     def of(self, places: Sequence[int]) -> Problems:
         """The same for some of the records."""

@@ -243,6 +243,59 @@ def test_upsert_updates_by_the_unique_field_and_creates_the_rest(
         assert (answer.status_code, told(answer)) == (400, [(None, "on", "invalid_option")])
 
 
+REFUSING: list[tuple[str, list[dict[str, Any]], int]] = [
+    (URL, [{"title": "no"}], 403),
+    (URL, [{"title": "no"}, {"title": "mine", "code": "bob"}], 403),
+    (URL, [{"title": "no"}, {"title": "mine", "n": "x"}], 400),
+    (f"{URL}?mode=upsert&on=code", [{"title": "no"}], 403),
+    (f"{URL}?mode=upsert&on=code", [{"title": "no", "n": "x"}], 400),
+    (f"{URL}?mode=upsert&on=code", [{"title": "no"}, {"title": "mine", "code": "bob"}], 403),
+    ("records/posts", [{"title": "no"}], 403),
+]
+
+
+@pytest.mark.parametrize(("url", "bodies", "status"), REFUSING)
+@pytest.mark.parametrize("update_rule", ["created_by = @request.auth.id", None])
+def test_a_value_that_is_taken_does_not_show_to_whom_the_rule_refuses(
+    root: Caller,
+    alice: Caller,
+    bob: Caller,
+    url: str,
+    bodies: list[dict[str, Any]],
+    status: int,
+    update_rule: str | None,
+) -> None:
+    make_collection(
+        root,
+        schema=SCHEMA,
+        create_rule="title = 'mine' || @has_role(admin)",
+        view_rule="created_by = @request.auth.id",
+        update_rule=update_rule,
+    )
+    make_record(bob, title="mine", code="bob")
+    make_record(alice, title="hers", code="taken")
+    answers = []
+    for code in ("taken", "free"):
+        sent = [{**bodies[0], "code": code}, *bodies[1:]]
+        answers.append(bob.post(url, {"records": sent} if "batch" in url else sent[0]))
+    assert answers[0].status_code == status, answers[0].json
+    assert answers[0].json == answers[1].json
+
+
+def test_a_hidden_record_is_in_the_way_of_an_upsert_as_of_any_new_one(
+    root: Caller, alice: Caller, bob: Caller
+) -> None:
+    rules = {"view_rule": "@owns_record()", "update_rule": "@owns_record()"}
+    make_collection(root, schema=SCHEMA, **rules)
+    hers = make_record(alice, title="hers", code="a")
+    body = {"records": [{"title": "new", "code": "b"}, {"title": "his", "code": "a"}]}
+    answer = bob.post(f"{URL}?mode=upsert&on=code", body)
+    assert (answer.status_code, told(answer)) == (409, [(1, "code", "not_unique")])
+    root.put("collections/posts/rules", {"update_rule": "@request.data.title = 'his'"})
+    answer = bob.post(f"{URL}?mode=upsert&on=code", body)
+    assert (answer.status_code, answer.json["updated"][0]["id"]) == (201, hers["id"])
+
+
 def test_upserts_at_once_make_each_record_once(app: Flask, alice: Caller, posts: Any) -> None:
     bodies = [{"title": "x", "code": str(i)} for i in range(20)]
     url = f"{URL}?mode=upsert&on=code"
