@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import sqlalchemy as sa
@@ -11,6 +11,7 @@ from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.functions import FunctionElement
 
 Expression = sa.ColumnElement[Any]
+MOST_PARTS = 60  # of a call; some builds of SQLite take no more than 100, as does PostgreSQL
 
 
 class Parameter(FunctionElement[Any]):
@@ -135,10 +136,25 @@ def _postgres_code_points(element: CodePoints, compiler: Any, **options: Any) ->
     return f'{_parts(element, compiler, options)[0]} COLLATE "C"'
 
 
-@compiles(Joined)
-def _joined(element: Joined, compiler: Any, **options: Any) -> str:
-    # Each part is a call of coalesce, so only the whole needs parentheses.
-    return f"({' || '.join(compiler.process(part, **options) for part in element.clauses)})"
+# With `||` both databases copy what is joined so far once for each part, and PostgreSQL keeps each
+# of the copies: a text of some megabytes, named often enough, would take all memory there is.
+@compiles(Joined, "sqlite")
+def _sqlite_joined(element: Joined, compiler: Any, **options: Any) -> str:
+    parts = [compiler.process(part, **options) for part in element.clauses]
+    return _in_groups(parts, lambda some: f"printf('{'%s' * len(some)}', {', '.join(some)})")
+
+
+@compiles(Joined, "postgresql")
+def _postgres_joined(element: Joined, compiler: Any, **options: Any) -> str:
+    parts = [compiler.process(part, **options) for part in element.clauses]
+    return _in_groups(parts, lambda some: f"concat({', '.join(some)})")
+
+
+def _in_groups(parts: Sequence[str], call: Callable[[Sequence[str]], str]) -> str:
+    while len(parts) > MOST_PARTS:
+        firsts = range(0, len(parts), MOST_PARTS)
+        parts = [call(parts[first : first + MOST_PARTS]) for first in firsts]
+    return call(parts)
 
 
 @compiles(Midnight, "sqlite")
