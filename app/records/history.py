@@ -7,7 +7,8 @@ history, and can be made anew under its id; whatever referred to it stays as it 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from itertools import groupby
 from operator import attrgetter
 from typing import Any
@@ -24,7 +25,7 @@ from app.collections import masking
 from app.collections.access import Access
 from app.collections.definition import Definition
 from app.collections.fields import SYSTEM_FIELDS, Field
-from app.errors import Conflict, InvalidValues, NotFound
+from app.errors import Conflict, Forbidden, InvalidValues, NotFound
 from app.records import past as pasts
 from app.records import query
 from app.records import service as records
@@ -35,6 +36,7 @@ TOLD = (
     *("es_username", "es_reason", "es_timestamp", "request_id"),
 )
 NOT_DELETED = "This record is not deleted."
+NOT_YOURS = "You may not write all that this state has."
 Shown = dict[str, Any]
 State = dict[str, Any]
 
@@ -98,7 +100,7 @@ def restore(
     Fields that are required now and had no value then stay as they are.
     """
     definition = _checked(collection, by)
-    past, _ = _within_reach(definition, record_id, "update", by, pasts.all_entries)
+    past, view = _within_reach(definition, record_id, "update", by, pasts.all_entries)
     if past.present is None:
         raise NotFound("This record is deleted.")
     then = past.after(audit_id)
@@ -111,7 +113,8 @@ def restore(
     }
     # Once more through JSON, as stored texts of JSON are shown without being parsed.
     body = orjson.loads(orjson.dumps(body))
-    return records.patch(collection, record_id, body, if_match=if_match, by=by)
+    with _naming_only(view):
+        return records.patch(collection, record_id, body, if_match=if_match, by=by)
 
 
 def revive(collection: str, record_id: str, *, by: Principal) -> records.Shown:
@@ -120,7 +123,7 @@ def revive(collection: str, record_id: str, *, by: Principal) -> records.Shown:
     For whoever could delete it. Raises Conflict where it is there, and what making one raises.
     """
     definition = _checked(collection, by)
-    past, _ = _within_reach(definition, record_id, "delete", by, pasts.last_entries)
+    past, view = _within_reach(definition, record_id, "delete", by, pasts.last_entries)
     if past.present is not None:
         raise Conflict(NOT_DELETED, error="not_deleted")
     state = past.last() or {}
@@ -130,7 +133,20 @@ def revive(collection: str, record_id: str, *, by: Principal) -> records.Shown:
         if state.get(name) is not None
     }
     # Of two who undo it at once the second clashes with the first by the id.
-    return records.create(collection, orjson.loads(orjson.dumps(body)), again=record_id, by=by)
+    with _naming_only(view):
+        return records.create(collection, orjson.loads(orjson.dumps(body)), again=record_id, by=by)
+
+
+@contextmanager
+def _naming_only(view: Access | None) -> Iterator[None]:
+    """Around a write of what the caller has not sent: no fault tells of fields that are hidden."""
+    try:
+        yield
+    except (Forbidden, InvalidValues, Conflict) as error:
+        named = {one["field"] for one in error.extra.get("details", ())}
+        if named <= {None, *(view.readable if view else SYSTEM_FIELDS)}:
+            raise
+        raise Forbidden(NOT_YOURS, error="field_denied") from error
 
 
 def deletable(collection: str, record_id: str, *, by: Principal) -> tuple[Definition, bool]:

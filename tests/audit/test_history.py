@@ -220,6 +220,29 @@ def test_changes_of_hidden_fields_alone_are_not_told_of(cast: Cast) -> None:
     assert [one["operation"] for one in history(cast.bob, id)] == ["CREATE"]
 
 
+def test_a_refusal_to_restore_names_no_hidden_field(cast: Cast) -> None:
+    make_collection(cast.root, "teams")
+    team = {"name": "team", "type": "reference", "collection": "teams"}
+    make_collection(cast.root, schema=[*SCHEMA, team], view_fields=["title", "done"])
+    teams = [make_record(cast.root.acting_in("acme"), "teams", title=str(n))["id"] for n in (1, 2)]
+    id = make_record(cast.alice, **FIRST, team=teams[0])["id"]
+    cast.alice.patch(ONE.format(id), {"views": 8, "team": teams[1], "done": True})
+    url, body = f"{ONE.format(id)}/restore", {"audit_id": history(cast.bob, id)[-1]["audit_id"]}
+    message = "You may not write all that this state has."
+    hidden = {"error": "field_denied", "message": message}
+    for closed in ({"update_fields": ["title", "done"]}, {"update_fields": ["title"]}):
+        cast.root.put("collections/posts/rules", closed)
+        refused = cast.bob.post(url, body)
+        assert (refused.status_code, refused.json) == (403, hidden)
+    cast.root.put("collections/posts/rules", {"update_fields": "*"})
+    cast.root.put("collections/teams/rules", {"view_rule": "@owns_record()"})
+    refused = cast.bob.post(url, body)
+    assert (refused.status_code, refused.json) == (403, hidden)
+    cast.root.put("collections/posts/rules", {"view_fields": "*", "update_fields": ["title"]})
+    refused = cast.bob.post(url, body)
+    assert sorted(one["field"] for one in refused.json["details"]) == ["done", "team", "views"]
+
+
 def test_the_past_was_not_changed_later(cast: Cast) -> None:
     make_collection(cast.root, schema=SCHEMA, view_fields=["title"])
     id = make_record(cast.alice, **FIRST)["id"]
