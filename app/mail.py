@@ -91,13 +91,14 @@ def _compose(
     text = render_template(f"email/{template}.txt", **context)
     # The first line of the text template is the subject.
     subject, _, body = text.partition("\n")
-    # The policy refuses CR and LF in headers; lines of up to 998 characters keep links whole.
+    # The policy refuses CR and LF in headers; lines of up to 998 characters, which is what mail
+    # servers take, keep links whole. What has a longer one is encoded.
     message = EmailMessage(policy=SMTP.clone(max_line_length=998))
     message["From"], message["To"], message["Subject"] = settings.mail_from, to, subject.strip()
     message["Date"], message["Message-ID"] = clock.now(), make_msgid(domain="atrium")
-    message.set_content(body.strip() + "\n", cte="8bit")
+    message.set_content(body.strip() + "\n")
     html = render_template(f"email/{template}.html", **context)
-    message.add_alternative(html, subtype="html", cte="8bit")
+    message.add_alternative(html, subtype="html")
     return message
 
 

@@ -245,6 +245,18 @@ def test_a_link_is_not_broken_by_its_length(app: Flask) -> None:
     assert link in got.as_string()
 
 
+@pytest.mark.parametrize("body", ["x" * 5000, f"{'ä' * 5000}\n.\n"])
+def test_a_line_of_any_length_arrives(
+    app: Flask, monkeypatch: pytest.MonkeyPatch, body: str
+) -> None:
+    with Receiver() as receiver, app.app_context():
+        use(app, monkeypatch, f"smtp://127.0.0.1:{receiver.port}")
+        mail.send("ann@acme.example", "workflow", subject="List", body=body)
+    (got,) = receiver.received
+    assert body_of(got).split() == body.split()
+    assert body.split()[0] in body_of(got, "html")
+
+
 def test_while_smtp_is_down_the_mail_waits_and_then_goes_out(
     app: Flask, anyone: Caller, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
