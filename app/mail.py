@@ -18,6 +18,7 @@ from typing import Any
 from urllib.parse import SplitResult, parse_qs, unquote, urlsplit
 
 import structlog
+from email_validator import EmailNotValidError, validate_email
 from flask import render_template
 
 from app import clock, config
@@ -94,12 +95,23 @@ def _compose(
     # The policy refuses CR and LF in headers; lines of up to 998 characters, which is what mail
     # servers take, keep links whole. What has a longer one is encoded.
     message = EmailMessage(policy=SMTP.clone(max_line_length=998))
-    message["From"], message["To"], message["Subject"] = settings.mail_from, to, subject.strip()
+    message["From"], message["Subject"] = settings.mail_from, subject.strip()
+    message["To"] = _for_any_server(to)
     message["Date"], message["Message-ID"] = clock.now(), make_msgid(domain="atrium")
     message.set_content(body.strip() + "\n")
     html = render_template(f"email/{template}.html", **context)
     message.add_alternative(html, subtype="html")
     return message
+
+
+def _for_any_server(address: str) -> str:
+    # Not every server takes addresses in other scripts; a domain has a form that all take.
+    if address.isascii():
+        return address
+    try:
+        return validate_email(address, check_deliverability=False).ascii_email or address
+    except EmailNotValidError:
+        return address
 
 
 def _write_down(settings: config.Config, message: EmailMessage) -> None:

@@ -48,9 +48,8 @@ class Receiver:
             self,
             hostname="127.0.0.1",
             port=self.port,
-            enable_SMTPUTF8=True,
             authenticator=self._authenticate,
-            **options,
+            **{"enable_SMTPUTF8": True, **options},
         )
 
     def __enter__(self) -> Receiver:
@@ -235,6 +234,16 @@ def test_names_and_addresses_in_any_script_arrive(
     for got in receiver.received:
         assert "Bücher 日本 🎈" in body_of(got)
         assert "Bücher 日本 🎈" in body_of(got, "html")
+
+
+def test_an_international_domain_is_mailed_by_any_server(
+    app: Flask, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Receiver(enable_SMTPUTF8=False) as receiver:
+        use(app, monkeypatch, f"smtp://127.0.0.1:{receiver.port}")
+        send(app, "ann@bücher.example")
+    assert receiver.recipients == ["ann@xn--bcher-kva.example"]
+    assert receiver.received[0]["To"] == "ann@xn--bcher-kva.example"
 
 
 def test_a_link_is_not_broken_by_its_length(app: Flask) -> None:
