@@ -6,6 +6,7 @@ They know no database: the worker writes down that one has begun, and afterwards
 from __future__ import annotations
 
 import smtplib
+import time
 from collections.abc import Mapping
 from typing import Any
 from uuid import NAMESPACE_URL, uuid5
@@ -21,6 +22,7 @@ from app.workflows import templates
 USER_AGENT = "Atrium-Workflows/1"
 MOST_ADDRESSES = 20
 LONGEST_SUBJECT = 200
+SECONDS_PER_MAIL = 60
 HIDDEN = "***"
 ACTIONS = ("send_webhook", "send_email")
 
@@ -42,6 +44,13 @@ def carry_out(
         return _mailed(given, key)
     about = {"X-Service-Workflow-Instance": instance_id, **chain.headers(depth)}
     return _requested(given, {"Idempotency-Key": key, **about})
+
+
+def seconds(kind: str, given: Mapping[str, Any]) -> int:
+    """How long an attempt may take: until then nobody sends the same again."""
+    if kind == "send_email":
+        return SECONDS_PER_MAIL * min(len(_recipients(given)), MOST_ADDRESSES)
+    return config.current().webhook_timeout_seconds
 
 
 def logged(given: Mapping[str, Any]) -> dict[str, Any]:
@@ -99,20 +108,26 @@ def _read(text: str) -> Any:
 
 
 def _mailed(given: Mapping[str, Any], key: str) -> dict[str, Any]:
-    to = given.get("to")
-    addresses = [address(str(one)) for one in (to if isinstance(to, list) else [to])]
+    addresses = [address(str(one)) for one in _recipients(given)]
     if None in addresses:
         raise Failed("The template gave no e-mail address.")
     if not 1 <= len(addresses) <= MOST_ADDRESSES:
         raise Failed(f"A mail goes to 1 to {MOST_ADDRESSES} addresses.")
     subject = " ".join(templates.written(given.get("subject")).split())[:LONGEST_SUBJECT]
-    text = templates.written(given.get("body"))
+    text, begun = templates.written(given.get("body")), time.monotonic()
     try:
-        for one in filter(None, addresses):
+        for number, one in enumerate(filter(None, addresses)):
+            if time.monotonic() - begun > SECONDS_PER_MAIL * max(number, 1):
+                raise Failed(f"The mail server took more than {SECONDS_PER_MAIL} seconds a mail.")
             mail.send(one, "workflow", key=f"{key}.{one}", subject=subject, body=text)
     except (OSError, smtplib.SMTPException) as error:
         raise Failed(f"The mail was not taken: {type(error).__name__}.") from error
     return {"sent": True, "to": addresses}
+
+
+def _recipients(given: Mapping[str, Any]) -> list[Any]:
+    to = given.get("to")
+    return to if isinstance(to, list) else [to]
 
 
 def address(text: str) -> str | None:

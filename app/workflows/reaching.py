@@ -61,8 +61,8 @@ def _note_begun(run: Any, places: Sequence[Place], given: Mapping[str, Any]) -> 
             place.spot["attempt"] = place.spot.get("attempt", 0) + 1
         place.spot.update(log=new_id(), since=kept.plain(run.now))
     begun = [Entry(one, RUNNING, outside.logged(given[one.path])) for one in places]
-    settings = config.current()
-    seconds = settings.webhook_timeout_seconds + settings.workflow_lease_seconds
+    longest = max(outside.seconds(one.step.action or "", given[one.path]) for one in places)
+    seconds = longest + config.current().workflow_lease_seconds
     with db.transaction():
         told = rows(begun, run)
         values = {

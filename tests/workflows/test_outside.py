@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
@@ -16,6 +17,8 @@ from app.workflows import outside
 from tests.builders import Caller, Cast, change_user, make_collection, make_record, make_user
 from tests.mailbox import outbox
 from tests.receivers import Receiver
+from tests.test_mail import Receiver as MailServer
+from tests.test_mail import use as mail_by
 from tests.workflows.running import action, instance, make_workflow, outputs, ran, work
 
 SECRET = "s3cret-of-theirs"
@@ -132,6 +135,29 @@ def test_branches_send_at_the_same_time(app: Flask, alice: Caller, receiver: Rec
     assert (told["status"], told["current_step"]) == ("failed", "s1, s2")
     states = {one["step_name"]: one["status"] for one in told["step_logs"]}
     assert states == {"s0": "completed", "s1": "failed", "s2": "failed", "s3": "completed"}
+
+
+def test_a_slow_mail_server_gets_each_mail_once(
+    app: Flask, alice: Caller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Slow(MailServer):
+        async def handle_DATA(self, *context: Any) -> str:
+            await asyncio.sleep(0.5)
+            return await super().handle_DATA(*context)
+
+    addresses = [f"user{number}@x.example" for number in range(6)]
+    workflow = make_workflow(alice, [action("m", "send_email", to=addresses, subject="s", body="")])
+    with Slow() as server:
+        mail_by(
+            app,
+            monkeypatch,
+            f"smtp://127.0.0.1:{server.port}",
+            webhook_timeout_seconds=1,
+            workflow_lease_seconds=1,
+        )
+        found = ran(app, alice, workflow)
+    assert (found["status"], server.recipients) == ("completed", addresses)
+    assert [log["attempt"] for log in found["step_logs"]] == [1]
 
 
 def test_requests_go_where_webhooks_may(app: Flask, alice: Caller, receiver: Receiver) -> None:
