@@ -12,8 +12,11 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote, urlsplit
 
+from email_validator import validate_email
+
 LONGEST_URL = 2048
 HOST = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_.-]{0,251}[A-Za-z0-9_.])?")
+DEVIATING = frozenset("ßς\u200c\u200d")
 SAFE_IN_TARGET = "/%:=&?~+!$,;'@()*[]"
 Resolve = Callable[[str, int], Sequence[str]]
 
@@ -127,12 +130,19 @@ def _ascii_host(host: str) -> str:
         except ValueError:
             raise Refused("This is not an IPv6 address.") from None
     try:
-        host = host.encode("idna").decode().removesuffix(".")
-    except UnicodeError:
+        name = _of_2008(host) if DEVIATING & set(host) else host.encode("idna").decode()
+    except ValueError:
         raise Refused("This is not a host name.") from None
+    host = name.removesuffix(".")
     if not HOST.fullmatch(host):
         raise Refused("Must name a host.")
     return host
+
+
+def _of_2008(host: str) -> str:
+    # The codec knows the rules of 2003, by which ß is ss: the name of somebody else's host.
+    mailbox = f"x@{host.removesuffix('.')}"
+    return str(validate_email(mailbox, check_deliverability=False).ascii_domain)
 
 
 def addresses(place: Place, rules: Rules, deadline: float) -> Sequence[str]:

@@ -53,8 +53,23 @@ MALFORMED = [
     *("http://a.example:x/", "http://a example/", "http://a.example/\r\nX: y", "http://[::1"),
     *("http://a.example\\@127.0.0.1/", "http://a.example/\x00", "http://[fe80::1%25eth0]/"),
     *("http://" + "a" * 64 + ".example/", "https://a.example/" + "x" * 2048, "http://a..example/"),
+    *("http://a\u200db.example/", "http://ß..example/"),
     *("http://-/", "http://a_b;c/", "http://a.example%2f@127.0.0.1/"),
 ]
+
+
+HOSTS = {
+    "bücher.example": "xn--bcher-kva.example",
+    "BÜCHER.example.": "xn--bcher-kva.example",
+    "straße.example": "xn--strae-oqa.example",
+    "STRAẞE.example.": "xn--strae-oqa.example",
+    "ρς.example": "xn--2xac.example",
+}
+
+
+@pytest.mark.parametrize("host", HOSTS)
+def test_a_name_in_any_script_is_the_one_that_browsers_reach(host: str) -> None:
+    assert targets.place_of(f"https://{host}/", ANYWHERE).host == HOSTS[host]
 
 
 @pytest.mark.parametrize("address", PRIVATE)
