@@ -2,7 +2,8 @@
 
 croniter tells when they are, but makes something of what is written wrongly, too: of `*/61` the
 hour's first minute, of `5-1` a range over its end. So only what has one meaning is let through; and
-ranges are told to it in full, as it takes `3-3` for every day, and leaves Sunday out of `5/1`.
+ranges are told to it in full, as it takes `3-3` for every day, and leaves Sunday out of `5/1`; and
+of `*/1` it is told as `*`, or the first of a month would be any day with `0 0 1 * */1`.
 """
 
 from __future__ import annotations
@@ -54,6 +55,8 @@ class Field:
 
     def _in_full(self, item: str) -> str:
         found = ITEM.fullmatch(item)
+        if found and not found[1] and found[3] and int(found[3]) == 1:
+            return "*"  # which alone says that a day does not matter, where the other one does
         if found is None or not found[1] or not (found[2] or found[3]):
             return item
         low, high = self._ends(*found.groups())

@@ -171,7 +171,7 @@ GOOD = (
 
 
 def test_ranges_in_crons_are_what_a_plain_reckoning_finds() -> None:
-    """Of one value, too, and of days that end with the Sunday that is called 7."""
+    """Of one value, or all, too, and of days that end with the Sunday that is called 7."""
     minutes, hours, days = timedelta(minutes=1), timedelta(hours=1), timedelta(days=1)
     checks: list[tuple[str, timedelta, Callable[[datetime], bool]]] = []
     for n in (0, 30, 59):
@@ -192,6 +192,10 @@ def test_ranges_in_crons_are_what_a_plain_reckoning_finds() -> None:
             checks.append((f"0 0 * * {text}-{text}", days, lambda at, n=n: _day(at) == n % 7))
             wanted = {one % 7 for one in range(n, 8)}
             checks.append((f"0 0 * * {text}/1", days, lambda at, w=wanted: _day(at) in w))
+    for every in ("*", "*/1", "*/01"):
+        checks.append((f"0 0 1 * {every}", days, lambda at: at.day == 1))
+        checks.append((f"0 0 {every} * sun", days, lambda at: _day(at) == 0))
+    checks.append(("0 0 1 * sun", days, lambda at: at.day == 1 or _day(at) == 0))
     for text, step, fits in checks:
         assert cron.problem(text) is None, text
         at = begin = datetime(2026, 1, 1, tzinfo=UTC)
