@@ -109,8 +109,23 @@ def _never(text: str) -> str | None:
 
 def following(text: str, moment: datetime) -> datetime:
     """The first due time after a moment. Raises ValueError, which CroniterError is, KeyError."""
-    parts = text.split()
-    if len(parts) == len(FIELDS):
-        parts = [field.in_full(part) for field, part in zip(FIELDS, parts, strict=True)]
+    parts = [field.in_full(part) for field, part in zip(FIELDS, text.split(), strict=True)]
+    minute, hour, day, month, weekday = parts
+    days = f"{day} {weekday}"
+    if not re.search("[l#w]", days) or re.search("[*?]", days):
+        return _next(parts, moment)
+    # Of two day fields either is enough; beside such a form croniter forgets the other.
+    each = ([minute, hour, day, month, "*"], [minute, hour, "*", month, weekday])
+    return min(found for one in each if (found := _next_if_any(one, moment)))
+
+
+def _next(parts: list[str], moment: datetime) -> datetime:
     found: datetime = croniter(" ".join(parts), moment).get_next(datetime)
     return found
+
+
+def _next_if_any(parts: list[str], moment: datetime) -> datetime | None:
+    try:
+        return _next(parts, moment)
+    except CroniterBadDateError:
+        return None

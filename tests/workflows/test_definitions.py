@@ -196,6 +196,9 @@ def test_ranges_in_crons_are_what_a_plain_reckoning_finds() -> None:
         checks.append((f"0 0 1 * {every}", days, lambda at: at.day == 1))
         checks.append((f"0 0 {every} * sun", days, lambda at: _day(at) == 0))
     checks.append(("0 0 1 * sun", days, lambda at: at.day == 1 or _day(at) == 0))
+    checks.append(("0 0 13 * sun#2", days, lambda at: at.day == 13 or _is_second_sunday(at)))
+    checks.append(("0 0 31 2 sun#2", days, lambda at: at.month == 2 and _is_second_sunday(at)))
+    checks.append(("0 0 1w * mon", days, lambda at: _day(at) == 1 or _is_first_weekday(at)))
     for text, step, fits in checks:
         assert cron.problem(text) is None, text
         at = begin = datetime(2026, 1, 1, tzinfo=UTC)
@@ -209,6 +212,14 @@ def test_ranges_in_crons_are_what_a_plain_reckoning_finds() -> None:
 
 def _day(at: datetime) -> int:
     return at.isoweekday() % 7
+
+
+def _is_second_sunday(at: datetime) -> bool:
+    return _day(at) == 0 and 8 <= at.day <= 14
+
+
+def _is_first_weekday(at: datetime) -> bool:
+    return _day(at) in range(1, 6) and at.day <= (3 if _day(at) == 1 else 1)
 
 
 def test_odd_crons_are_refused_wherever_one_is_given() -> None:
