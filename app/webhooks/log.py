@@ -26,7 +26,7 @@ from app.webhooks.models import (
 )
 from app.webhooks.queue import Result
 
-PIECE = 500
+PIECE, LARGEST_PIECE = 500, 16 * 2**20  # deliveries, and characters of their payloads
 A_WHILE = timedelta(minutes=10)
 EARLIEST = datetime(2000, 1, 1, tzinfo=UTC)
 Shown = dict[str, Any]
@@ -163,7 +163,8 @@ def keep(result: Result) -> None:
 
 
 def _copies(webhook: Webhook, *which: Any) -> list[dict[str, Any]]:
-    chosen = sa.select(DELIVERIES).where(*_of(webhook), *which).order_by(DELIVERIES.c.id)
+    mine = _of(webhook)
+    chosen = sa.select(DELIVERIES).where(*mine, DELIVERIES.c.id.in_(_piece(*mine, *which)))
     return [
         outbox.row(
             row.account_id,
@@ -174,8 +175,20 @@ def _copies(webhook: Webhook, *which: Any) -> list[dict[str, Any]]:
             replay_of=row.replay_of or row.id,
             depth=row.depth,
         )
-        for row in db.connection().execute(chosen.limit(PIECE))
+        for row in db.connection().execute(chosen.order_by(DELIVERIES.c.id))
     ]
+
+
+def _piece(*which: Any) -> list[str]:
+    # As many as memory has room for, and one at least.
+    table, ids, left = DELIVERIES.c, list[str](), LARGEST_PIECE
+    chosen = sa.select(table.id, table.size).where(*which).order_by(table.id).limit(PIECE)
+    for row in db.connection().execute(chosen):
+        left -= row.size
+        if ids and left < 0:
+            break
+        ids.append(row.id)
+    return ids
 
 
 def _failed_since(webhook: Webhook, since: datetime, until: datetime) -> tuple[Any, ...]:

@@ -6,6 +6,7 @@ import hashlib
 import hmac
 import threading
 import time
+import tracemalloc
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -388,6 +389,24 @@ def test_what_failed_again_is_made_again_once(app: Flask, alice: Caller) -> None
         assert alice.post(f"{home}/redeliver", {"since": clock.iso(begun)}).json["count"] == 0
     replayed = [one.headers["x-service-replay-of"] for one in receiver.requests]
     assert sorted(replayed) == [first[0], first[3]]
+
+
+def test_many_large_deliveries_are_made_again_in_little_memory(app: Flask, alice: Caller) -> None:
+    webhook = make_webhook(alice, NOWHERE)
+    make_records(alice, 60)
+    rows = deliveries(app)
+    set_status(app, "failed", *(row.id for row in rows))
+    large = {"payload": f'"{"x" * 2_000_000}"', "size": 2_000_002}
+    with app.app_context(), db.transaction() as session:
+        session.execute(sa.update(DELIVERIES).values(large))
+    since = {"since": clock.iso(rows[0].created_at)}
+    assert alice.post(f"webhooks/{webhook['id']}/deliveries/redeliver", since).json["count"] == 60
+    tracemalloc.start()
+    run_jobs(app)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert log_of(alice, webhook, "?status=pending&limit=1")["total"] == 60
+    assert peak < 80 * 2**20
 
 
 def test_what_is_to_be_sent_by_a_disabled_webhook_waits_until_it_is_enabled(
