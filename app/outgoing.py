@@ -23,6 +23,7 @@ from app.targets import Failed, Place, Refused, Rules, addresses, place_of
 
 KEPT_CHARACTERS = 5000
 BODY_SECONDS = 5
+MOST_EARLY = 20
 HEADER_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]{1,100}")
 HEADER_VALUE = re.compile(r"[\x20-\x7e\t]{0,4000}")
 
@@ -92,8 +93,23 @@ def _tls() -> ssl.SSLContext:
     return context
 
 
+class _Response(http.client.HTTPResponse):
+    """An answer. What may be said before it, such as 103, is none (RFC 9110, 15.2)."""
+
+    def _read_status(self) -> tuple[str, int, str]:
+        # The library passes over 100 alone.
+        for _ in range(MOST_EARLY):
+            found: tuple[str, int, str] = super()._read_status()  # type: ignore[misc]
+            if not 102 <= found[1] < 200:
+                return found
+            http.client.parse_headers(self.fp)
+        raise http.client.HTTPException
+
+
 class _Connection(http.client.HTTPConnection):
     """A connection to an address that was checked, with one deadline for everything."""
+
+    response_class = _Response
 
     def __init__(self, place: Place, rules: Rules, deadline: float) -> None:
         super().__init__(place.host, place.port)

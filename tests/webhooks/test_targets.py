@@ -127,6 +127,13 @@ def test_the_connection_goes_to_the_very_address_that_was_checked() -> None:
         )
 
 
+def test_what_is_said_before_the_answer_is_no_answer() -> None:
+    early = b"HTTP/1.1 103 Early Hints\r\nLink: </x>\r\n\r\nHTTP/1.1 102 Processing\r\n\r\n"
+    with hostile(lambda connection: connection.sendall(early + OK + b"\r\nok")) as url:
+        answer = outgoing.send("POST", url, {}, b"{}", ANYWHERE)
+    assert (answer.status, answer.body) == (200, "ok")
+
+
 @pytest.mark.parametrize("private", ["127.0.0.1", "fd00::1", "::ffff:10.0.0.1"])
 def test_one_private_address_among_several_is_enough(private: str) -> None:
     rules = Rules(
