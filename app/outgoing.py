@@ -36,15 +36,17 @@ class Answer:
     body: str
 
 
-def problem(url: str, rules: Rules) -> str | None:
+def problem(url: str, rules: Rules, until: float | None = None) -> str | None:
     """Why no request may go to this URL, by its form and by what its name resolves to now.
 
-    A name that does not resolve yet is no problem: it is looked at again with every request.
+    A name that does not resolve yet, or not `until` a moment, is no problem: it is looked at again
+    with every request.
     """
+    until = time.monotonic() + BODY_SECONDS if until is None else until
     try:
         place = place_of(url, rules)
         if not rules.allow_private:
-            addresses(place, rules, time.monotonic() + BODY_SECONDS)
+            addresses(place, rules, until)
     except Refused as error:
         return str(error)
     except Failed:

@@ -159,7 +159,7 @@ def _looked_up(place: Place, resolve: Resolve, deadline: float) -> Sequence[str]
         return [str(ipaddress.ip_address(place.host))]
     except ValueError:
         pass
-    found: list[Any] = []
+    left, found = deadline - time.monotonic(), list[Any]()
 
     def look() -> None:
         try:
@@ -167,10 +167,11 @@ def _looked_up(place: Place, resolve: Resolve, deadline: float) -> Sequence[str]
         except (OSError, UnicodeError) as error:
             found.append(error)
 
-    # The system's look-up knows no deadline.
-    thread = threading.Thread(target=look, daemon=True)
-    thread.start()
-    thread.join(max(0.0, deadline - time.monotonic()))
+    if left > 0:
+        # The system's look-up knows no deadline.
+        thread = threading.Thread(target=look, daemon=True)
+        thread.start()
+        thread.join(left)
     if not found:
         raise Failed("The name was not resolved in time.")
     if isinstance(found[0], Exception):

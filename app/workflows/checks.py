@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 import orjson
 
-from app import config, json_gate, outgoing, rules
+from app import config, db, json_gate, outgoing, rules
 from app.collections.schema import COLLECTION_NAME
 from app.errors import problem
 from app.webhooks import delivery
@@ -98,6 +99,8 @@ class _Check:
         self.found: list[Problem] = []
         self.known: set[str] = set()
         self.count = 0
+        # All look-ups of names together; and while others wait for a transaction, there is none.
+        self.until = 0 if db.in_transaction() else time.monotonic() + outgoing.BODY_SECONDS
 
     def add(self, place: str, code: str, message: str, **extra: Any) -> None:
         self.found.append(problem(place, code, message, **extra))
@@ -266,7 +269,7 @@ class _Check:
         # What a template makes of it is looked at when the request is made.
         wrong = None
         if not templates.has_template(url):
-            wrong = outgoing.problem(url, delivery.rules(config.current()))
+            wrong = outgoing.problem(url, delivery.rules(config.current()), self.until)
         if wrong:
             self.add(place, "invalid_url", wrong)
 

@@ -39,6 +39,8 @@ def change(hook_id: str, body: Body, *, by: Principal) -> Workflow:
     Who sends no actions takes none over: a condition is no action, though it may be a step.
     """
     sent = "actions" in body
+    # Out here names of hosts are looked up; in the transaction everything is looked at again.
+    _refuse(_parts(body, service.get(hook_id, by=by, kind=HOOK))[1])
     with service.changing(hook_id, by, HOOK) as before:
         values = _translated(body, before)
         return service.change(hook_id, values, by=by, kind=HOOK, takes_over=sent)
@@ -69,6 +71,17 @@ def times(hooks: Sequence[Workflow]) -> dict[str, tuple[datetime | None, datetim
 
 def _translated(body: Body, before: Workflow | None) -> dict[str, Any]:
     """A hook as the workflow that it is: a condition, then its actions in a row."""
+    values, found = _parts(body, before)
+    _refuse(found)
+    return values
+
+
+def _refuse(found: list[Any]) -> None:
+    if found:
+        raise InvalidValues(found)
+
+
+def _parts(body: Body, before: Workflow | None) -> tuple[dict[str, Any], list[Any]]:
     values, found = {k: v for k, v in body.items() if k != "actions"}, []
     if "trigger" in values:
         values["trigger"] = triggers.normal(values["trigger"])
@@ -82,10 +95,7 @@ def _translated(body: Body, before: Workflow | None) -> dict[str, Any]:
         found += checks.condition_problems(condition, ASKED, known)
     actions = body.get("actions", actions_of(before) if before else [])
     steps, wrong = _steps(actions, None if of_event else condition)
-    if found + wrong:
-        raise InvalidValues(found + wrong)
-    values["condition"] = condition
-    return {**values, "steps": steps}
+    return {**values, "condition": condition, "steps": steps}, found + wrong
 
 
 def _steps(actions: Sequence[Any], condition: str | None) -> tuple[list[Any], list[Any]]:

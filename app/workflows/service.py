@@ -88,6 +88,7 @@ def change(
     """
     home, user_id = by.home_and_user()
     takes_over = "steps" in body if takes_over is None else takes_over
+    _checked(body, get(workflow_id, by=by, kind=kind))  # out here names of hosts are looked up
     with changing(workflow_id, by, kind) as workflow:
         values = _checked(body, workflow)
         acting = {name: values[name] for name in (*STARTING, "steps") if name in values}

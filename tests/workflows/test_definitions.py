@@ -8,10 +8,12 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import pytest
 from flask import Flask
 
+from app import outgoing, targets
 from app.workflows import cron, expressions, templates
-from tests.builders import Caller, Cast
+from tests.builders import Caller, Cast, make_collection
 from tests.parallel import at_once
 from tests.workflows.running import MANUAL, action, create, make_workflow
 
@@ -228,6 +230,53 @@ def test_odd_crons_are_refused_wherever_one_is_given() -> None:
     assert [cron.problem(text) for text in GOOD] == [None] * len(GOOD)
     told = str(cron.problem("60 24 0 13 8"))
     assert all(name in told for name in ("'60'", "'24'", "'0'", "'13'", "'8'"))
+
+
+def slow_names(app: Flask, monkeypatch: pytest.MonkeyPatch, look: Callable[[], None]) -> None:
+    """Only public addresses from now on, and names whose look-up takes time."""
+
+    def resolve(host: str, port: int) -> list[str]:
+        look()
+        return ["93.184.216.34"]
+
+    settings = replace(app.extensions["atrium.config"], webhook_allow_private=False)
+    monkeypatch.setitem(app.extensions, "atrium.config", settings)
+    monkeypatch.setattr(targets, "_resolve", resolve)
+
+
+def sending(number: int) -> list[dict[str, Any]]:
+    """Steps that send to as many hosts."""
+    hosts = [f"https://host{n}.example/" for n in range(number)]
+    return [action(f"s{n}", "send_webhook", url=url) for n, url in enumerate(hosts)]
+
+
+def test_slow_name_servers_take_no_more_time_for_many_steps(
+    app: Flask, alice: Caller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slow_names(app, monkeypatch, lambda: time.sleep(0.4))
+    monkeypatch.setattr(outgoing, "BODY_SECONDS", 1)
+    begun = time.monotonic()
+    make_workflow(alice, sending(20))
+    assert time.monotonic() - begun < 2
+
+
+def test_nobody_waits_for_a_name_server_that_a_changed_definition_asks(
+    app: Flask, root: Caller, alice: Caller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_collection(root)
+    workflow, statuses = make_workflow(alice, []), list[int]()
+    hook = alice.post("hooks", {"name": "x", "trigger": MANUAL}).json
+    monkeypatch.setattr(outgoing, "BODY_SECONDS", 2)
+
+    def write() -> None:
+        statuses.append(alice.post("records/posts", {}).status_code)
+
+    slow_names(app, monkeypatch, write)
+    actions = [{"type": "send_webhook", "config": one["config"]} for one in sending(1)]
+    assert alice.put(f"workflows/{workflow['id']}", {"steps": sending(1)}).status_code == 200
+    assert statuses == [201]
+    assert alice.put(f"hooks/{hook['id']}", {"actions": actions}).status_code == 200
+    assert statuses == [201, 201]
 
 
 def test_a_trigger_is_checked(alice: Caller) -> None:
