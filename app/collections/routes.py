@@ -63,7 +63,7 @@ def _views(rows: Sequence[Collection]) -> list[dict[str, Any]]:
 @superadmin
 def list_collections(args: dict[str, Any]) -> dict[str, Any]:
     """List collections."""
-    rows, total = collections.page(args["skip"], args["limit"], args.get("search"))
+    rows, total = collections.page(**args)
     return page_of(_views(rows), total, args)
 
 

@@ -7,6 +7,7 @@ from typing import Any
 import marshmallow as ma
 
 from app.collections import masking
+from app.collections import service as collections
 from app.collections.fields import RETURN_TYPES, TYPES
 from app.collections.rule_schemas import RulesOfNew, expression_field
 from app.collections.schema import LONGEST_SCHEMA
@@ -43,6 +44,7 @@ class FieldDefinition(Schema):
     unique = fields.Flag(metadata={"description": "Unique within each account."})
     options = ma.fields.Dict(
         keys=ma.fields.String(),
+        allow_none=True,
         metadata={
             "description": "text: min_length, max_length, pattern (RE2), choices; number: min, max,"
             " integer; any but json: index."
@@ -71,6 +73,11 @@ class FieldDefinition(Schema):
         allow_none=True,
         metadata={"description": f"Of a computed field: {', '.join(RETURN_TYPES)}."},
     )
+
+    @ma.post_load
+    def take_null_for_no_options(self, data: dict[str, Any], **options: Any) -> dict[str, Any]:
+        """The published client's types have null where a field has no options."""
+        return data | {"options": data["options"] or {}} if "options" in data else data
 
 
 class ChangedField(FieldDefinition):
@@ -253,3 +260,13 @@ class CollectionArgs(PageArgs):
     """Which collections to list."""
 
     search = fields.Text(longest=100, metadata={"description": "A part of the name."})
+    sort_by = ma.fields.String(
+        load_default="name",
+        validate=ma.validate.OneOf(list(collections.SORTABLE)),
+        metadata={"description": "What to sort by; `name` where it is absent."},
+    )
+    sort_order = ma.fields.String(
+        load_default="asc",
+        validate=ma.validate.OneOf(["asc", "desc"]),
+        metadata={"description": "`asc` where it is absent."},
+    )

@@ -24,6 +24,11 @@ View = TypeVar("View", bound=Callable[..., Any])
 TRIES = 20
 RULES = tuple(f"{operation}_rule" for operation in OPERATIONS)
 LISTS = tuple(f"{operation}_fields" for operation in FIELD_LISTS)
+SORTABLE: Mapping[str, Any] = {
+    "name": Collection.name_key,
+    "created_at": Collection.created_at,
+    "updated_at": Collection.updated_at,
+}
 # Which operations each part of the permission structure (spec section 2) stands for.
 STRUCTURE = {
     "create": ("create",),
@@ -103,11 +108,19 @@ def find(reference: str) -> Collection:
     return row
 
 
-def page(skip: int, limit: int, search: str | None = None) -> tuple[list[Collection], int]:
-    """Collections by name, and how many there are."""
+def page(
+    skip: int,
+    limit: int,
+    search: str | None = None,
+    sort_by: str = "name",
+    sort_order: str = "asc",
+) -> tuple[list[Collection], int]:
+    """Collections, by name unless asked otherwise, and how many there are."""
     which = Collection.name_key.contains((search or "").lower(), autoescape=True)
     total = db.db.session.scalar(sa.select(sa.func.count()).select_from(Collection).where(which))
-    chosen = sa.select(Collection).where(which).order_by(Collection.name_key)
+    column = SORTABLE[sort_by]
+    ordered = column.asc() if sort_order == "asc" else column.desc()
+    chosen = sa.select(Collection).where(which).order_by(ordered, Collection.name_key)
     return list(db.db.session.scalars(chosen.offset(skip).limit(limit))), total or 0
 
 

@@ -124,6 +124,22 @@ def test_collections_are_listed_by_name(root: Caller, alice: Caller) -> None:
     assert names == {"names": ["Alpha", "beta", "gamma_1"], "total": 3}
 
 
+def test_collections_are_listed_in_the_order_that_is_asked_for(root: Caller) -> None:
+    made = [make_collection(root, name) for name in ("beta", "Alpha", "gamma_1")]
+    root.patch(f"collections/{made[1]['id']}", {"options": {"require_signature": True}})
+    for query, expected in [
+        ("sort_by=name&sort_order=asc", ["Alpha", "beta", "gamma_1"]),
+        ("sort_by=created_at", ["beta", "Alpha", "gamma_1"]),
+        ("sort_by=created_at&sort_order=desc", ["gamma_1", "Alpha", "beta"]),
+        ("sort_by=updated_at&page_size=1&page=3", ["Alpha"]),
+        ("sort_order=desc&search=a_", ["gamma_1"]),
+    ]:
+        listed = root.get(f"collections?{query}").json
+        assert [c["name"] for c in listed["items"]] == expected, query
+    for query in ("sort_by=schema", "sort_order=up"):
+        assert root.get(f"collections?{query}").status_code == 422
+
+
 def test_a_list_refuses_other_parameters(root: Caller) -> None:
     for query in ["limit=0", "limit=101", "skip=-1", "page=0", "limit=x", "a=1"]:
         answer = root.get(f"collections?{query}")
@@ -486,6 +502,17 @@ def test_an_update_needs_a_schema(root: Caller) -> None:
     made = make_collection(root)
     for body in [{}, {"schema": []}, {"schema": None}, {"schema": "x"}, []]:
         assert root.put(f"collections/{made['id']}", body).status_code == 422
+
+
+def test_null_is_a_field_without_options(root: Caller) -> None:
+    named = {"name": "posts", "fields": [{**TITLE, "options": None}]}
+    made = root.post("collections", named)
+    assert (made.status_code, made.json["fields"][0]["options"]) == (201, {})
+    path = f"collections/{made.json['id']}"
+    assert root.put(path, {"schema": named["fields"]}).json == made.json
+    root.patch(path, {"schema": [TITLE | {"options": {"max_length": 5}}]})
+    emptied = root.patch(path, {"schema": [{"name": "title", "options": None}]})
+    assert emptied.json["schema"][0]["options"] == {}
 
 
 def test_an_update_that_adds_nothing_changes_nothing(app: Flask, root: Caller) -> None:

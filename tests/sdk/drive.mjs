@@ -78,12 +78,13 @@ assert.equal((await alice.apiKeys.get(key.id)).name, "from the client");
 const machine = client({ apiKey: key.key });
 
 // Collections, rules and records.
-const fields = [{ name: "title", type: "text", required: true }, { name: "pages", type: "number" }];
+const fields = [{ name: "title", type: "text", required: true, options: null }, { name: "pages", type: "number" }];
 const books = await root.collections.create({ name: "books", fields });
 assert.equal(books.fields.length, 2);
 const wider = [...books.fields, { name: "read", type: "boolean" }];
 assert.equal((await root.collections.update(books.id, { schema: wider })).fields.length, 3);
 assert.deepEqual(await root.collections.listNames(), ["books"]);
+assert.equal((await root.collections.listPaginated({ page: 1, page_size: 5, sort_by: "created_at", sort_order: "desc", search: "oo" })).total, 1);
 const saved = await root.collections.export({ collection_ids: [books.id] });
 assert.deepEqual([saved.exported_by, saved.collections[0].name, saved.collections[0].schema.length], [rootEmail, "books", 3]);
 assert.equal((await root.collections.import({ data: saved, strategy: "skip" })).skipped_count, 1);
