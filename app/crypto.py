@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+import hmac
+from collections.abc import Iterator
 from functools import lru_cache
 from typing import Any
 
@@ -46,6 +48,16 @@ def sign(value: Any, purpose: str) -> str:
 def signed(text: str, purpose: str) -> Any:
     """What was signed for that purpose, with this key or an older one. Raises BadSignature."""
     return _signer(purpose).loads(text)
+
+
+def fingerprints(text: bytes, purpose: str) -> Iterator[str]:
+    """What a text is recognised by, with each key, the newest first: who has none cannot guess it.
+
+    For what may hold a password, of which a bare digest would tell whether a guess is right.
+    """
+    settings = config.current()
+    for key in (settings.secret_key, *settings.secret_key_previous):
+        yield hmac.new(f"{purpose}:{key}".encode(), text, hashlib.sha256).hexdigest()
 
 
 def _signer(purpose: str) -> URLSafeSerializer:

@@ -10,7 +10,7 @@ it lives after all, its change finds the claim gone and is rolled back.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -20,7 +20,7 @@ from sqlalchemy.dialects.postgresql import insert as insert_on_postgresql
 from sqlalchemy.dialects.sqlite import insert as insert_on_sqlite
 from sqlalchemy.orm import Mapped, mapped_column
 
-from app import db, jobs
+from app import crypto, db, jobs
 from app.column_types import Id, Moment, Text
 from app.database_clock import database_now
 from app.errors import Conflict, Malformed
@@ -43,7 +43,7 @@ class IdempotencyKey(db.Base):
     key: Mapped[str] = mapped_column(Text, primary_key=True)
     claim: Mapped[str] = mapped_column(Text)
     request: Mapped[str] = mapped_column(Text)
-    """The digest of path and body."""
+    """What path and body are recognised by."""
     status: Mapped[int | None]
     answer: Mapped[str | None] = mapped_column(Text)
     etag: Mapped[str | None] = mapped_column(Text)
@@ -84,13 +84,15 @@ class Answer:
     etag: str | None
 
 
-def digest(path: str, query: bytes, body: bytes) -> str:
-    """What tells one request from another under the same key."""
+def digests(path: str, query: bytes, body: bytes) -> Sequence[str]:
+    """What tells one request from another under the same key: what is kept, and what may be."""
     parts = (path.rstrip("/").encode(), query, body)
-    return hashlib.sha256(b"".join(hashlib.sha256(part).digest() for part in parts)).hexdigest()
+    told = b"".join(hashlib.sha256(part).digest() for part in parts)
+    # The last is as former versions kept it, whose rows stay for a day.
+    return [*crypto.fingerprints(told, "idempotency"), hashlib.sha256(told).hexdigest()]
 
 
-def claim(account_id: str, caller: str, key: str, request: str) -> Claim | Answer:
+def claim(account_id: str, caller: str, key: str, request: Sequence[str]) -> Claim | Answer:
     """The right to carry out a request, or what was answered to it before.
 
     Raises Malformed (422) for a key of another request, Conflict while it is running, and
@@ -100,7 +102,7 @@ def claim(account_id: str, caller: str, key: str, request: str) -> Claim | Answe
         msg = f"Must have 1 to {LONGEST_KEY} characters."
         raise Malformed.at("header", HEADER, msg=msg)
     mine = Claim(account_id, caller, key, new_id())
-    found = _claimed(mine, request)
+    found = _claimed(mine, request[0])
     if found is None:
         db.hold_commits()
         return mine
@@ -136,8 +138,8 @@ def _claimed(claim: Claim, request: str) -> sa.Row[Any] | None:
     return found or _claimed(claim, request)  # it failed just now, and let go of the key
 
 
-def _before(found: sa.Row[Any], request: str) -> Answer:
-    if found.request != request:
+def _before(found: sa.Row[Any], request: Sequence[str]) -> Answer:
+    if found.request not in request:
         msg = "This key was used for another request."
         raise Malformed.at("header", HEADER, msg=msg, type="key_reused")
     if found.status is None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
 import re
 import signal
@@ -265,6 +267,35 @@ def test_a_file_is_the_same_whatever_parts_it_from_the_rest(alice: Caller, posts
     assert (first.json["imported"], again.data, total(alice)) == (1, first.data, 1)
     assert again.headers[REPLAYED] == "true"
     assert send("one", "title\nb").status_code == 422
+
+
+def test_what_is_kept_of_a_request_tells_no_guess_at_its_password(
+    app: Flask, root: Caller, bob: Caller
+) -> None:
+    path, body = f"users/{bob.id}/password", {"new_password": "Another-horse-2"}
+    assert root.post(path, body, headers=KEY).status_code == 200
+    (kept,) = keys(app)
+    parts = (f"{PREFIX}/{path}".encode(), b"", json.dumps(body).encode())
+    told = b"".join(hashlib.sha256(part).digest() for part in parts)
+    guess = hashlib.sha256(told).hexdigest()
+    assert guess not in str(tuple(kept))
+    age(app, 0, request=guess)  # which is how former versions kept it
+    assert root.post(path, body, headers=KEY).headers[REPLAYED] == "true"
+    assert root.post(path, {"password": "Third-horse-3!"}, headers=KEY).status_code == 422
+
+
+def test_a_repeat_is_recognised_after_the_secret_key_was_replaced(
+    app: Flask, bob: Caller, posts: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = bob.post("api-keys", {"name": "nightly"}).json["key"]  # no token, which has an old key
+    machine = Caller(app, Authorization=f"Bearer {text}")
+    first = machine.post("records/posts", {"title": "a"}, headers=KEY)
+    settings = app.extensions["atrium.config"]
+    other = replace(settings, secret_key="k" * 40, secret_key_previous=(settings.secret_key,))
+    monkeypatch.setitem(app.extensions, "atrium.config", other)
+    again = machine.post("records/posts", {"title": "a"}, headers=KEY)
+    assert (again.data, again.headers[REPLAYED]) == (first.data, "true")
+    assert machine.post("records/posts", {"title": "b"}, headers=KEY).status_code == 422
 
 
 def test_keys_of_sign_in_and_of_strangers_are_not_looked_at(

@@ -161,7 +161,7 @@ def _answer_again(access: Access) -> Response | None:
         return None
     g.principal = caller = _verified(caller, access)
     name = "/".join(filter(None, (caller.user_id, caller.api_key_id)))
-    asked = idempotency.digest(request.path, request.query_string, _lasting_body())
+    asked = idempotency.digests(request.path, request.query_string, _lasting_body())
     key = request.headers[idempotency.HEADER]
     found = idempotency.claim(caller.one_account(), name, key, asked)
     if isinstance(found, idempotency.Claim):
