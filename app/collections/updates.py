@@ -37,24 +37,20 @@ def update(
     found = _renaming(row, name)
     change = change_of(row, specs, partial, found)
     settled = collections.settle_rules(rules, change.new, found)
-    found += broken_rules(change, settled)
-    if not found:
-        found = broken_elsewhere([change])
-    if found:
-        raise InvalidValues(found)
+    _refuse_wrong(found, change, settled)
     changes.refuse(row_problems(change))
     write_down(row, change, settled, rules.get("options", {}))
     carry_out(row, change)
     return row
 
 
+@stamps.reloading()  # for the collections that rules lead to
 def plan(collection_id: str, specs: Sequence[schema.Spec]) -> dict[str, Any]:
     """What an update would do, and which rows would break it; nothing is changed."""
     row = collections.find(collection_id)
     found: list[dict[str, Any]] = []
     change = change_of(row, specs, False, found)
-    if found:
-        raise InvalidValues(found)
+    _refuse_wrong(found, change, {})
     try:
         problems = change.row_problems()
     except DBAPIError as error:
@@ -115,6 +111,14 @@ def carry_out(row: Collection, change: Change) -> str | None:
     except IntegrityError as error:
         raise Conflict("The records there are do not fit the new schema.") from error
     return revisions.record(row.id, change.description, change.statements)
+
+
+def _refuse_wrong(
+    found: Sequence[Mapping[str, Any]], change: Change, settled: Mapping[str, Any]
+) -> None:
+    wrong = [*found, *broken_rules(change, settled)] or broken_elsewhere([change])
+    if wrong:
+        raise InvalidValues(wrong)
 
 
 def broken_rules(change: Change, settled: Mapping[str, Any]) -> list[dict[str, Any]]:

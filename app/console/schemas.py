@@ -10,7 +10,6 @@ import orjson
 from flask import request
 from werkzeug.wrappers import Response as BaseResponse
 
-from app import stamps
 from app.collections import definition, masking, removal, schema, service, table, updates
 from app.collections.fields import RETURN_TYPES, TYPES
 from app.collections.models import Collection
@@ -78,8 +77,7 @@ def change_schema(collection_id: str) -> Page | BaseResponse:
         version, form.values["version"] = form["version"], str(row.version)
         service.check_seen(row, version)
         specs = form.specs()
-        with stamps.reloading():
-            plan = _with_options(updates.plan(row.id, specs), row, form)
+        plan = _with_options(updates.plan(row.id, specs), row, form)
         if not _is_planned(form, specs):
             return _editor(row, form, plan)
         changes = {"options": form.options()}

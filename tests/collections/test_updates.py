@@ -346,6 +346,24 @@ def test_rules_may_come_with_an_update(root: Caller, alice: Caller) -> None:
     assert (kept["list_rule"], kept["view_fields"]) == ("true", ["b"])
 
 
+def test_a_plan_finds_the_rules_that_the_update_would_break(root: Caller) -> None:
+    computed = field("c", "computed", expression="n", return_type="number")
+    own = {"list_rule": " || ".join(["c = 1"] * 12)}
+    made = make_collection(root, schema=[field("n", "number"), computed], **own)
+    longer = [field("n", "number"), computed | {"expression": " + ".join(["n"] * 99)}]
+    for place in ("list_rule", "others.list_rule"):
+        planned, updated = plan(root, made, *longer), update(root, made, *longer)
+        assert problems(updated) == [(place, "rule_invalid", None)]
+        assert (planned.status_code, planned.json) == (400, updated.json)
+        root.put("collections/posts/rules", {"list_rule": None})
+        refers = field("r", "reference", collection="posts")
+        led = {"list_rule": own["list_rule"].replace("c", "r.c")}
+        if place == "list_rule":
+            make_collection(root, "others", [refers], **led)
+    root.put("collections/others/rules", {"list_rule": None})
+    assert plan(root, made, *longer).status_code == update(root, made, *longer).status_code == 200
+
+
 def test_a_plan_of_nothing_known_is_404(root: Caller) -> None:
     assert root.post(f"collections/{NOWHERE}/plan", {"schema": [field()]}).status_code == 404
     assert root.patch(f"collections/{NOWHERE}", {}).status_code == 404
