@@ -35,8 +35,11 @@ def database(text: str) -> str:
 
 
 def _check_database(url: sa.URL) -> None:
-    _, options = url.get_dialect()().create_connect_args(url)
+    places, options = url.get_dialect()().create_connect_args(url)
     if url.drivername == "sqlite":
+        # In memory each process would have a database of its own, and none of them tables.
+        if any(":memory:" in place or "mode=memory" in place for place in places):
+            raise ValueError
         return
     make_dsn(**options)
     if url.port is not None and not 0 < url.port <= 65_535:

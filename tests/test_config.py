@@ -56,6 +56,9 @@ MALFORMED = {
         "postgresql://a:b@h/x?foo=bar",
         "sqlite://a/b/c.db",
         "sqlite:////a/c.db?timeout=x",
+        "sqlite://",
+        "sqlite:///:memory:",
+        "sqlite:///file:x?mode=memory&uri=true",
     ],
     "SERVICE_REDIS_URL": [
         "http://x",
