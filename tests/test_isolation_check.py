@@ -181,6 +181,16 @@ def test_what_is_made_to_leak_is_found(
     assert any(told in line for line in leaks), result.output
 
 
+def test_a_pattern_that_names_no_route_is_told_of(furnished: Flask) -> None:
+    for only, code, told in [
+        ("/nowhere", 1, "Error: No route begins as /nowhere says."),
+        ("[", 2, "[ is no regular expression: unterminated character set"),
+    ]:
+        result = furnished.test_cli_runner().invoke(args=["isolation-check", "--only", only])
+        assert isinstance(result.exception, SystemExit)
+        assert (result.exit_code, told in result.output) == (code, True)
+
+
 def test_a_route_that_nobody_says_how_to_call_is_not_covered(
     furnished: Flask, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import click
 from flask import Flask, current_app
 from flask.cli import with_appcontext
@@ -14,8 +16,22 @@ def init_app(app: Flask) -> None:
     app.cli.add_command(isolation_check)
 
 
+def _pattern(context: click.Context, option: click.Parameter, text: str) -> str:
+    try:
+        re.compile(text)
+    except re.error as error:
+        raise click.BadParameter(f"{text} is no regular expression: {error}") from error
+    return text
+
+
 @click.command("isolation-check", cls=commands.Command)
-@click.option("--only", default="", metavar="PATTERN", help="Try only routes that begin so.")
+@click.option(
+    "--only",
+    default="",
+    metavar="PATTERN",
+    callback=_pattern,
+    help="Try only routes that begin so: a regular expression.",
+)
 @with_appcontext
 def isolation_check(only: str) -> None:
     """Try every route as another account, and fail on one byte that leaks."""
@@ -31,5 +47,7 @@ def isolation_check(only: str) -> None:
         f" {report.collections} collections: {len(report.leaks)} leaks,"
         f" {len(report.uncovered)} not covered"
     )
-    if report.leaks or report.uncovered or not report.routes:
+    if not report.routes:
+        raise click.ClickException(f"No route begins as {only} says.")
+    if report.leaks or report.uncovered:
         raise click.exceptions.Exit(1)
