@@ -125,11 +125,13 @@ def _planned(items: Sequence[Item], present: Mapping[str, Collection], strategy:
 def _rules(planned: _Import) -> dict[str, dict[str, Any]]:
     # Judged when all schemas are known: a rule may lead into another collection of the import.
     settled, shall_be = {}, planned.definitions()
+    wrong_schemas = list(planned.problems)
     changes_of = {row.name_key: change for row, change in planned.updated}
     with definition.instead(shall_be):
         for key, one in shall_be.items():
-            found = list[dict[str, Any]]()
+            found = list(wrong_schemas)
             settled[key] = collections.settle_rules(planned.given[key], one, found)
+            del found[: len(wrong_schemas)]
             if key in changes_of:
                 found += updates.broken_rules(changes_of[key], settled[key])
             planned.problems += [_within(one.name, wrong) for wrong in found]

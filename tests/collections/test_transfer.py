@@ -176,6 +176,13 @@ BAD: list[tuple[list[Item], list[tuple[str, str]]]] = [
     ([item("ok1"), item("import")], [("import.name", "name_reserved")]),
     ([item("ok1", {"name": "f", "type": "wat"})], [("ok1.f", "type_invalid")]),
     ([item("ok1", reference("f", "nowhere"))], [("ok1.f", "reference_collection_required")]),
+    (
+        [
+            item("ok1", reference("f", "nowhere"), list_rule="f.title = 'a'"),
+            item("ok2", reference("g", "ok1"), list_rule="g.f.title = 'a'", view_rule="g ="),
+        ],
+        [("ok1.f", "reference_collection_required"), ("ok2.view_rule", "rule_invalid")],
+    ),
     ([item("ok1", list_fields=["x"])], [("ok1.list_fields", "unknown_field")]),
     (
         [item("posts", {"name": "f", "type": "text"})],
