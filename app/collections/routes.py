@@ -10,7 +10,7 @@ from app.accounts.schemas import PAGE
 from app.collections import removal, updates
 from app.collections import service as collections
 from app.collections.models import Collection
-from app.collections.rule_schemas import EXAMPLE_RULES, RULES, Rules, RulesBody
+from app.collections.rule_schemas import EXAMPLE_RULES, RULES, Rules
 from app.collections.schemas import (
     COLLECTION,
     SCHEMA,
@@ -211,7 +211,7 @@ def get_rules(collection_name: str) -> dict[str, Any]:
 
 
 @blueprint.route("/<collection_name>/rules", methods=["PUT"])
-@blueprint.arguments(RulesBody, example=RULES)
+@blueprint.arguments(Rules, example=RULES)
 @blueprint.response(200, Rules, example=EXAMPLE_RULES)
 @blueprint.fails(400)
 @superadmin
@@ -219,6 +219,6 @@ def update_rules(body: dict[str, Any], collection_name: str) -> dict[str, Any]:
     """Change rules and field lists.
 
     They act on the next request of every process. Where `list_rule` and `read.rule` are both
-    given, the flat form counts.
+    given, the flat form counts. What GET answers can be changed and sent back.
     """
     return collections.rules_of(collections.change_rules(collection_name, body))

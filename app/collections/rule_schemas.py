@@ -79,7 +79,9 @@ class RulesBody(RulesOfNew):
 class Rules(RulesBody):
     """The rules of a collection, in both forms."""
 
-    collection = ma.fields.String()
+    collection = fields.Text(
+        longest=200, metadata={"description": "The collection's name; sent, it must be that."}
+    )
 
 
 class Asker(Schema):

@@ -182,7 +182,7 @@ def change_rules(
     with db.transaction() as session:
         row = locked(find(reference).id)
         check_seen(row, seen)
-        found: list[dict[str, Any]] = []
+        found = renaming(row, "collection", changes.get("collection"))
         settled = settle_rules(changes, definition.of_row(row), found)
         if found:
             raise InvalidValues(found)
@@ -272,6 +272,13 @@ def check_seen(row: Collection, seen: str | None) -> None:
     if seen is not None and seen != str(row.version):
         message = "Somebody else has changed this collection meanwhile. Preview the effect anew."
         raise Conflict(message)
+
+
+def renaming(row: Collection, place: str, name: str | None) -> list[dict[str, Any]]:
+    """Why a change may not name the collection so."""
+    if name is None or name.lower() == row.name_key:
+        return []
+    return [problem(place, "name_invalid", "A collection cannot be renamed.")]
 
 
 def targets() -> dict[str, str]:

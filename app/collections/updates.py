@@ -13,7 +13,7 @@ from app.collections import access, changes, definition, revisions, schema, tabl
 from app.collections import service as collections
 from app.collections.changes import Change
 from app.collections.models import Collection
-from app.errors import Conflict, InvalidValues, problem
+from app.errors import Conflict, InvalidValues
 
 
 @collections.schema_change
@@ -34,7 +34,7 @@ def update(
     """
     row = collections.locked(collection_id)
     collections.check_seen(row, seen)
-    found = _renaming(row, name)
+    found = collections.renaming(row, "name", name)
     change = change_of(row, specs, partial, found)
     settled = collections.settle_rules(rules, change.new, found)
     _refuse_wrong(found, change, settled)
@@ -152,9 +152,3 @@ def _misfits(one: definition.Definition) -> Iterator[tuple[str, dict[str, Any]]]
         wrong = access.rule_problem(rule, one.scope) if "." in rule else None
         if wrong:
             yield f"{one.name}.{key}", wrong
-
-
-def _renaming(row: Collection, name: str | None) -> list[dict[str, Any]]:
-    if name is None or name.lower() == row.name_key:
-        return []
-    return [problem("name", "name_invalid", "A collection cannot be renamed.")]

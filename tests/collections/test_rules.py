@@ -210,6 +210,18 @@ def test_the_flat_form_wins_over_the_structure(root: Caller) -> None:
     assert (answer["list_fields"], answer["view_fields"]) == ("*", ["title"])
 
 
+def test_what_is_answered_can_be_sent_back(root: Caller) -> None:
+    make_collection(root, schema=SCHEMA, **CLOSED)
+    answer = rules(root, list_rule="true", view_rule="", view_fields=["title"])
+    assert rules(root, **answer) == answer
+    assert rules(root, **answer | {"list_rule": None}) == answer | {"list_rule": None}
+    for name in ("Posts", "POSTS"):
+        assert rules(root, collection=name)["collection"] == "posts"
+    other = root.put("collections/posts/rules", {"collection": "others", "list_rule": ""})
+    assert problems(other) == [("collection", "name_invalid")]
+    assert rules(root)["list_rule"] is None
+
+
 def test_a_field_list_is_a_star_or_an_array(root: Caller) -> None:
     make_collection(root, schema=SCHEMA)
     for sent, kept in [
