@@ -10,6 +10,7 @@ from flask import Response
 from app import rest
 from app.accounts.schemas import ACCOUNT, PAGE, USER
 from app.auth import enrolment, invitations
+from app.auth import principal as principals
 from app.auth import service as auth
 from app.auth.answers import answer_sign_in, origin
 from app.auth.guard import principal
@@ -95,6 +96,11 @@ class InvitationArgs(PageArgs):
         validate=ma.validate.OneOf(invitations.STATES),
         metadata={"description": "Another name for status."},
     )
+    account_id = fields.Text(
+        metadata={
+            "description": "Of which account: superadmins may name any, or `*`; others their own."
+        }
+    )
 
 
 class NewInvitation(Schema):
@@ -129,11 +135,13 @@ class Acceptance(Schema):
 @blueprint.response(
     200, InvitationPage, example={**page_of([INVITATION], 1, PAGE), "invitations": [INVITATION]}
 )
+@blueprint.fails(404)
 @account_admin
 def list_invitations(args: dict[str, Any]) -> dict[str, Any]:
     """List the invitations of the own account, newest first."""
     status = args.get("status") or args.get("status_filter")
-    found = invitations.page(principal().account_id, args["skip"], args["limit"], status)
+    account_id = principals.account_to_list(principal(), args.get("account_id"))
+    found = invitations.page(account_id, args["skip"], args["limit"], status)
     page = page_of(*found, args)
     return {**page, "invitations": page["items"]}
 

@@ -179,6 +179,16 @@ def choose_account(caller: Principal, reference: str | None) -> Principal:
     return caller.acting_in(account)
 
 
+def account_to_list(caller: Principal, named: str | None) -> str | None:
+    """The id of the account of a list: the one that is named, as by X-Account-ID, or acted in.
+
+    None stands for all. Raises Forbidden or NotFound.
+    """
+    if named is None:
+        return caller.account_id
+    return choose_account(caller.acting_in(caller.home), named).account_id
+
+
 def _load(account_id: str, user_id: str) -> Principal | None:
     with tenancy.in_account(account_id):
         user = db.session.get(User, (account_id, user_id), populate_existing=True)

@@ -295,6 +295,27 @@ def test_a_superadmin_invites_into_the_account_acted_in(
     assert everywhere.post("invitations", {"email": "x@y.example"}).status_code == 400
 
 
+def test_a_list_names_its_account_as_the_header_does(cast: Cast) -> None:
+    acme, globex = invite(cast.alice), invite(cast.charlie)
+
+    def listed(caller: Caller, named: str) -> list[str]:
+        answer = caller.get(f"invitations?account_id={named}")
+        assert answer.status_code == 200, answer.json
+        return [one["id"] for one in answer.json["items"]]
+
+    for root in (cast.root, cast.root.acting_in("globex")):
+        assert listed(root, cast.alice.account_id) == listed(root, "acme") == [acme["id"]]
+        assert listed(root, "system") == []
+        assert sorted(listed(root, "*")) == sorted([acme["id"], globex["id"]])
+        assert root.get("invitations?account_id=nowhere").status_code == 404
+    assert listed(cast.alice, cast.alice.account_id) == [acme["id"]]
+    for named in (cast.charlie.account_id, "*", "nowhere"):
+        assert cast.alice.get(f"invitations?account_id={named}").status_code == 403
+    text = cast.root.post("api-keys", {"name": "nightly"}).json["key"]
+    key = Caller(cast.root.app, Authorization=f"Bearer {text}")
+    assert key.get("invitations?account_id=acme").status_code == 403
+
+
 def test_one_address_joins_two_accounts(app: Flask, cast: Cast, anyone: Caller) -> None:
     tokens = [invite(caller)["token"] for caller in (cast.alice, cast.charlie)]
     assert [accept(anyone, token).status_code for token in tokens] == [200, 200]

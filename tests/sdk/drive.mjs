@@ -63,6 +63,8 @@ await alice.groups.delete(group.id);
 const invitation = await alice.invitations.create({ email: "guest@acme.example" });
 assert.equal(invitation.status, "pending");
 assert.equal((await alice.invitations.list()).invitations.length, 1);
+const theirs = { account_id: me.account.id, status_filter: "pending", page: 1, page_size: 5 };
+assert.equal((await root.invitations.list(theirs)).invitations[0].id, invitation.id);
 const again = await alice.invitations.resend(invitation.id);
 const open = await client().invitations.getPublic(again.token);
 assert.deepEqual([open.email, open.is_valid], ["guest@acme.example", true]);
