@@ -87,6 +87,13 @@ def test_a_job_gets_its_payload_and_account_once(app: Flask, define: Define) -> 
     assert row.finished_at is not None
 
 
+def test_what_a_job_was_about_is_kept_only_until_it_is_done(app: Flask, define: Define) -> None:
+    define(lambda payload: None)
+    ask(app, email="ada@x.example")
+    run_jobs(app)
+    assert only(app).payload == {}
+
+
 def test_work_asked_for_in_a_transaction_that_fails_is_not_there(
     app: Flask, define: Define
 ) -> None:
