@@ -128,14 +128,14 @@ def dropping() -> Iterator[None]:
         _dropping.reset(token)
 
 
-def enqueue(kind: str, payload: Mapping[str, Any], *, account_id: str) -> None:
-    """Ask for work, as part of the open transaction."""
+def enqueue(kind: str, payload: Mapping[str, Any], *, account_id: str, after: int = 0) -> None:
+    """Ask for work, as part of the open transaction, due after so many seconds."""
     if kind not in _handlers:
         raise LookupError(f"no job of kind {kind}")
     if _dropping.get():
         return
     new = sa.insert(Job).values(
-        account_id=account_id, kind=kind, payload=dict(payload), due_at=database_now()
+        account_id=account_id, kind=kind, payload=dict(payload), due_at=database_now(after)
     )
     with tenancy.in_account(account_id):
         db.connection().execute(new)

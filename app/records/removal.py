@@ -9,24 +9,27 @@ import sqlalchemy as sa
 from sqlalchemy.exc import IntegrityError
 
 from app import db, events, jobs, stamps
-from app.accounts.models import Group, User
-from app.auth.models import Invitation
 from app.collections import definition as definitions
 from app.collections import service as collections
 from app.collections.definition import Definition
 from app.records.store import writes
 
 PIECE = 500
+AGAIN_SECONDS = 3600
+# The audit log stays; jobs are forgotten when they are over, and this is one.
+KEPT = {"audit_log", "audit_changes", "audit_heads", "audit_checkpoints", jobs.TABLE.name}
 
 
 @events.subscribe(events.AccountClosed)
 def _remove_later(event: events.AccountClosed) -> None:
-    jobs.enqueue("records.remove_account", {}, account_id=event.account_id)
+    # Once more when all is over that was under way as the account was closed.
+    for delay in (0, AGAIN_SECONDS):
+        jobs.enqueue("records.remove_account", {}, account_id=event.account_id, after=delay)
 
 
 @jobs.job("records.remove_account")
 def remove_account(payload: Mapping[str, Any]) -> None:
-    """Remove an account's records and people; run again, it goes on where it was."""
+    """Remove all that is an account's but its audit entries; run again, it goes on where it was."""
     account_id = payload["account_id"]
     with stamps.reloading():
         remaining = [definitions.named(name) for name in collections.names()]
@@ -45,22 +48,23 @@ def remove_account(payload: Mapping[str, Any]) -> None:
                     ]
                 )
         remaining = waiting
-    for model in (Invitation, User, Group):
-        _emptied(model.__table__, account_id)
+    for table in reversed(db.Base.metadata.sorted_tables):
+        if "account_id" in table.c and table.name not in KEPT:
+            _emptied(table, account_id)
 
 
 def _cut_references(definition: Definition, account_id: str) -> None:
     table = definition.table
     nullable = [f.name for f in definition.fields.values() if f.collection and not f.required]
     referring = sa.or_(sa.false(), *(table.c[name].is_not(None) for name in nullable))
-    piece = sa.select(table.c.id).where(table.c.account_id == account_id, referring).limit(PIECE)
+    piece = sa.select(*_key(table)).where(table.c.account_id == account_id, referring)
     cut = sa.update(table).values(dict.fromkeys(nullable))
     while nullable and _changed(table, account_id, piece, cut):
         pass
 
 
 def _emptied(table: Any, account_id: str) -> bool:
-    piece = sa.select(table.c.id).where(table.c.account_id == account_id).limit(PIECE)
+    piece = sa.select(*_key(table)).where(table.c.account_id == account_id)
     try:
         while _changed(table, account_id, piece, sa.delete(table)):
             pass
@@ -69,9 +73,15 @@ def _emptied(table: Any, account_id: str) -> bool:
     return True
 
 
+def _key(table: Any) -> list[Any]:
+    return [column for column in table.primary_key if column.name != "account_id"] or [
+        table.c.account_id
+    ]
+
+
 def _changed(table: Any, account_id: str, piece: sa.Select[Any], change: Any) -> bool:
     with db.transaction() as session:
-        chosen = table.c.id.in_(piece.subquery().select())
+        chosen = sa.tuple_(*_key(table)).in_(piece.limit(PIECE).subquery().select())
         change = change.where(table.c.account_id == account_id, chosen)
         # One entry told of all of it when the account was closed.
         result: Any = session.execute(change, execution_options={"audited_as_one": True})

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 import pytest
 import sqlalchemy as sa
 from flask import Flask
 
-from app import jobs
+from app import db, jobs
 from app.accounts.models import SYSTEM_ACCOUNT_ID, Group, User
 from app.auth.models import Invitation, SignInSession
+from app.database_clock import database_now
 from app.db import connection
-from app.records import removal
+from app.records import cascade, removal
 from tests.builders import PASSWORD, Caller, Cast, make_account, make_collection, make_record
 from tests.mailbox import run_jobs
 
 KEYS = {"id", "slug", "name", "account_code", "created_at", "is_active", "updated_at"}
+HOME = "https://x.example/"
 RANDOM_ID = "019a9f00-0000-7000-8000-00000000dead"
 
 
@@ -300,6 +303,77 @@ def test_the_job_removes_what_a_closed_account_had(
         assert rows(cast.charlie.account_id) == kept
         failed = sa.select(jobs.Job.kind).where(jobs.Job.kind == "records.remove_account")
         assert connection().scalar(failed.where(jobs.Job.attempts > 1)) is None
+
+
+def left_of(account_id: str) -> set[str]:
+    """The tables that hold anything of an account, but the audit log's."""
+    inspected = sa.inspect(connection())
+    tables = [
+        sa.table(name, sa.column("account_id"))
+        for name in inspected.get_table_names()
+        if any(column["name"] == "account_id" for column in inspected.get_columns(name))
+    ]
+    chosen = {one.name: sa.select(one).where(one.c.account_id == account_id) for one in tables}
+    found = {name for name, rows in chosen.items() if connection().execute(rows).first()}
+    return {name for name in found if not name.startswith("audit_")}
+
+
+def let_an_hour_pass() -> None:
+    with db.transaction() as session:
+        later = sa.update(jobs.Job).where(jobs.Job.status == "pending")
+        session.execute(later.values(due_at=database_now()))
+
+
+def test_nothing_of_a_closed_account_is_left_but_its_audit_entries(app: Flask, cast: Cast) -> None:
+    make_collection(cast.root, schema=[{"name": "mail", "type": "email", "pii": True}])
+    once = {"Idempotency-Key": "once"}
+    made = cast.alice.post("records/posts", {"mail": "ada@x.example"}, headers=once)
+    assert made.status_code == 201, made.text
+    settings = {"cors_origins": ["https://x.example"], "allowed_redirect_uris": [HOME]}
+    assert cast.alice.patch("account", settings).status_code == 200
+    known = {"client_id": "x", "client_secret": "y", "allowed_redirect_uris": [HOME]}
+    github = {"category": "auth_providers", "provider_name": "github", "config": known}
+    assert cast.alice.post("admin/configuration", github).status_code == 201
+    begun = {"account": "acme", "redirect_uri": HOME, "state": "s"}
+    assert cast.alice.post("auth/oauth/github/authorize", begun).status_code == 200
+    assert cast.alice.patch("auth/me", {"email": "ada@x.example"}).status_code == 200
+    run_jobs(app)
+    assert cast.root.delete(f"accounts/{cast.alice.account_id}").status_code == 204
+    run_jobs(app)
+    with app.app_context():
+        assert left_of(cast.alice.account_id) == {"jobs"}
+        kept = connection().scalars(sa.select(sa.cast(jobs.TABLE.c.payload, sa.Text))).all()
+    assert "ada@x.example" not in "".join(kept)
+
+
+def test_what_is_written_while_an_account_is_closed_goes_too(
+    app: Flask, cast: Cast, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On PostgreSQL, where whoever closes an account does not wait for who writes in it."""
+    make_collection(cast.root)
+    with app.app_context():
+        if db.db.engine.dialect.name == "sqlite":
+            return
+    written, closed, tell = threading.Event(), threading.Event(), cascade.tell
+
+    def tell_late(*what: Any) -> None:
+        tell(*what)
+        written.set()
+        assert closed.wait(20)
+
+    monkeypatch.setattr(cascade, "tell", tell_late)
+    writer = threading.Thread(target=make_record, args=(cast.alice,), kwargs={"title": "late"})
+    writer.start()
+    assert written.wait(20)
+    assert cast.root.delete(f"accounts/{cast.alice.account_id}").status_code == 204
+    run_jobs(app)
+    closed.set()
+    writer.join()
+    with app.app_context():
+        assert "col_posts" in left_of(cast.alice.account_id)
+        let_an_hour_pass()
+        jobs.run_due()
+        assert left_of(cast.alice.account_id) == {"jobs"}
 
 
 def test_a_slug_is_free_only_once_it_is_given_up(app: Flask, root: Caller) -> None:
