@@ -13,6 +13,8 @@ from typing import Any
 import sqlalchemy as sa
 
 from app import db
+from app.accounts import service as accounts
+from app.accounts.models import SYSTEM_ACCOUNT_ID, User
 from app.audit import append, digest
 from app.audit.entries import CHANGES, LOG, told_by
 
@@ -30,10 +32,25 @@ def values(account_id: str, table_name: str, record_id: str) -> int:
 
 
 def actors(account_id: str, user_id: str, email: str) -> int:
-    """Erase the actor of what a user did, or signed in the own account. Returns of how many."""
+    """Erase the actor of what a user did, or signed. Returns of how many entries."""
     theirs = told_by(CHANGES.c.user_id == user_id)
     signed = told_by(LOG.c.account_id == account_id, LOG.c.es_username == email)
-    return sum(_erase(one, "actor_salt", digest.ACTOR_COLUMNS) for one in (theirs, signed))
+    of_all = told_by(CHANGES.c.user_id.in_(_superadmins()), LOG.c.es_username == email)
+    # It could be somebody else's signature where the same address is a user's elsewhere.
+    which = (theirs, signed) if _is_somebodys(email) else (theirs, signed, of_all)
+    return sum(_erase(one, "actor_salt", digest.ACTOR_COLUMNS) for one in which)
+
+
+def _superadmins() -> sa.Select[str]:
+    # What they do in an account, its users sign; and it may change what is another's, or all's.
+    told = CHANGES.alias()
+    mine = (told.c.account_id == SYSTEM_ACCOUNT_ID, told.c.table_name == User.__tablename__)
+    return sa.select(told.c.record_id).where(*mine)
+
+
+def _is_somebodys(email: str) -> bool:
+    same = sa.exists().where(User.email_key == accounts.email_key(email))
+    return bool(db.connection().scalar(sa.select(same)))
 
 
 def _erase(which: Any, salt: str, columns: Sequence[str]) -> int:

@@ -221,6 +221,29 @@ def test_an_erased_superadmin_is_nowhere_in_accounts_they_looked_after(
     assert verified(cast.root)["valid"]
 
 
+def test_an_erased_signer_is_nowhere_in_what_superadmins_changed(app: Flask, cast: Cast) -> None:
+    """What they do in an account may change what is all accounts', or another's."""
+
+    def sign(email: str, name: str) -> None:
+        make_user(app, cast.alice.account_id, email)
+        headers = {"X-ES-Username": email, "X-ES-Password": PASSWORD, "X-ES-Reason": "as I wish"}
+        acting, body = cast.root.acting_in("acme"), {"name": name}
+        for method, path in (("POST", "roles"), ("PATCH", f"accounts/{cast.charlie.account_id}")):
+            assert acting(method, path, body, headers=headers).status_code in (200, 201)
+
+    sign("dora@acme.example", "one")
+    sign("eve@acme.example", "two")
+    make_user(app, cast.charlie.account_id, "eve@acme.example")
+    team = cast.alice.get("account/users").json["items"]
+    ids = {one["email"]: one["id"] for one in team}
+    for email in ("dora@acme.example", "eve@acme.example"):
+        assert cast.root.post(f"users/{ids[email]}/erase").status_code == 200
+    assert "dora@" not in everything(app)
+    signers = {entry["es_username"] for entry in entries(cast.root)}
+    assert signers == {None, "eve@acme.example"}  # it could be the one of globex
+    assert verified(cast.root)["valid"]
+
+
 def test_answers_that_tell_of_an_erased_user_are_not_given_again(
     app: Flask, cast: Cast, monkeypatch: pytest.MonkeyPatch
 ) -> None:
