@@ -48,12 +48,13 @@ def note(
     extra_metadata: Mapping[str, str | int] | None = None,
     *,
     at: datetime | None = None,
+    always: bool = False,
 ) -> None:
     """Have the open transaction audit what happened to the columns of a row, if anything did.
 
-    `at` is when, where the row itself says so, too.
+    `at` is when, where the row itself says so, too; `always` also where auditing is off.
     """
-    if enabled() and (told := list(values)):
+    if (always or enabled()) and (told := list(values)):
         change = Change(account_id, (operation, table_name, record_id), told, extra_metadata, at)
         # Last of all, as the heads of the chains are locked from then on.
         db.before_commit(_append, change, last=True)

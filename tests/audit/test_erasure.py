@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -180,6 +181,20 @@ def test_a_user_deleted_long_ago_is_erased_all_the_same(app: Flask, cast: Cast) 
     assert cast.root.post(f"users/{cast.bob.id}/erase").json["values_erased"] > 3
     assert cast.bob.email not in everything(app)
     assert verified(cast.root)["valid"]
+
+
+def test_the_chain_verifies_also_where_it_is_erased_while_auditing_is_off(
+    app: Flask, cast: Cast, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_collection(cast.root, schema=SCHEMA)
+    id = make_record(cast.alice, title=ADA)["id"]
+    settings = replace(app.extensions["atrium.config"], audit_logging_enabled=False)
+    monkeypatch.setitem(app.extensions, "atrium.config", settings)
+    assert cast.alice.post(f"{ONE.format(id)}/erase").json["values_erased"] > 1
+    assert cast.root.post(f"users/{cast.bob.id}/erase").json["values_erased"] > 1
+    assert {ADA in everything(app), cast.bob.email in everything(app)} == {False}
+    found = verified(cast.root)
+    assert found["valid"], found
 
 
 def test_answers_kept_for_repeated_requests_are_erased_too(app: Flask, cast: Cast) -> None:
