@@ -30,6 +30,7 @@ from app.records import service as records
 from app.webhooks.models import ATTEMPTS, DELIVERIES
 
 PIECE = 200
+AGAIN_SECONDS = 3600
 RECORD_GONE, USER_GONE = "The record is erased.", "The user is erased."
 Erased = dict[str, Any]
 
@@ -104,7 +105,9 @@ def finish_user(payload: Mapping[str, Any]) -> None:
 
 
 def _enqueue(kind: str, what: Mapping[str, Any]) -> None:
-    jobs.enqueue(kind, what, account_id=what["account_id"])
+    # Once more when all is over that was under way: what a user writes, or a receiver answers.
+    for delay in (0, AGAIN_SECONDS):
+        jobs.enqueue(kind, what, account_id=what["account_id"], after=delay)
 
 
 def _rest_of_record(what: Mapping[str, Any]) -> Erased:
@@ -222,13 +225,15 @@ def _forget_record(account_id: str, record_id: str) -> int:
 def _forget_delivery(account_id: str, delivery_id: str, payload: str, record_id: str) -> bool:
     told = orjson.loads(payload)
     about = [one for one in ("record", "previous") if (told.get(one) or {}).get("id") == record_id]
-    if not about or all(told[one] == {"id": record_id} for one in about):
+    if not about:
         return False
-    text = orjson.dumps(told | {one: {"id": record_id} for one in about}).decode()
     run = db.connection().execute
-    mine = (DELIVERIES.c.account_id == account_id, DELIVERIES.c.id == delivery_id)
-    run(sa.update(DELIVERIES).where(*mine).values(payload=text, size=len(text)))
     # A receiver may have answered with what it was sent.
     tries = (ATTEMPTS.c.account_id == account_id, ATTEMPTS.c.delivery_id == delivery_id)
     run(sa.update(ATTEMPTS).where(*tries).values(response_body=sa.null()))
+    if all(told[one] == {"id": record_id} for one in about):
+        return False
+    text = orjson.dumps(told | {one: {"id": record_id} for one in about}).decode()
+    mine = (DELIVERIES.c.account_id == account_id, DELIVERIES.c.id == delivery_id)
+    run(sa.update(DELIVERIES).where(*mine).values(payload=text, size=len(text)))
     return True

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,9 +15,11 @@ from app import db, jobs
 from app.accounts import people
 from app.accounts.models import ADMIN, SYSTEM_ACCOUNT_ID, User
 from app.audit.models import AuditEntry
-from app.records import erasure
+from app.database_clock import database_now
+from app.records import cascade, erasure
 from tests.audit.chains import entries, stand_alone, verified
 from tests.builders import PASSWORD, Caller, Cast, make_collection, make_record, make_user
+from tests.receivers import Request, receiving
 from tests.webhooks.delivering import deliver, make_webhook
 from tests.workflows.running import make_workflow, rows
 
@@ -79,6 +82,60 @@ def test_an_erased_record_is_nowhere(app: Flask, cast: Cast, tmp_path: Path) -> 
     assert all(one["erased"] for change in changes for one in change["changes"])
     again = cast.alice.post(f"{ONE.format(id)}/erase").json
     assert (again["values_erased"], again["deliveries_erased"]) == (0, 0)
+
+
+def let_an_hour_pass(app: Flask) -> None:
+    with app.app_context():
+        with db.transaction() as session:
+            later = sa.update(jobs.Job).where(jobs.Job.status == "pending")
+            session.execute(later.values(due_at=database_now()))
+        jobs.run_due()
+
+
+def test_what_a_receiver_answers_during_the_erasure_is_erased_too(app: Flask, cast: Cast) -> None:
+    make_collection(cast.root, schema=SCHEMA)
+
+    def erase_and_repeat(request: Request) -> tuple[int, str]:
+        assert cast.alice.post(f"{ONE.format(record['id'])}/erase").status_code == 200
+        return 200, request.body.decode()
+
+    with receiving(erase_and_repeat) as receiver:
+        make_webhook(cast.alice, receiver.url, events=["create"])
+        record = make_record(cast.alice, title=ADA)
+        deliver(app)
+    let_an_hour_pass(app)
+    assert ADA not in everything(app)
+
+
+def test_what_an_erased_user_was_writing_names_nobody(
+    app: Flask, cast: Cast, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On PostgreSQL, where whoever deletes a user does not wait for what the user writes."""
+    make_collection(cast.root, schema=SCHEMA)
+    with app.app_context():
+        if db.db.engine.dialect.name == "sqlite":
+            return
+    written, erased, tell = threading.Event(), threading.Event(), cascade.tell
+
+    def tell_late(*what: Any) -> None:
+        tell(*what)
+        written.set()
+        assert erased.wait(20)
+
+    monkeypatch.setattr(cascade, "tell", tell_late)
+    writer = threading.Thread(target=make_record, args=(cast.bob,), kwargs={"title": "late"})
+    writer.start()
+    assert written.wait(20)
+    assert cast.root.post(f"users/{cast.bob.id}/erase").status_code == 200
+    with app.app_context():
+        jobs.run_due()
+    erased.set()
+    writer.join()
+    assert cast.bob.email in everything(app)
+    let_an_hour_pass(app)
+    assert cast.bob.email not in everything(app)
+    assert cast.alice.get("records/posts").json["items"][0]["created_by"] is None
+    assert verified(cast.root)["valid"]
 
 
 def test_who_may_erase_a_record(app: Flask, cast: Cast) -> None:
