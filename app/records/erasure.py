@@ -14,7 +14,7 @@ from typing import Any
 import orjson
 import sqlalchemy as sa
 
-from app import db, events, idempotency, jobs, tenancy
+from app import db, events, idempotency, jobs, stamps, tenancy
 from app.accounts import people
 from app.accounts import service as accounts
 from app.accounts.models import PII_GROUP, User
@@ -23,6 +23,7 @@ from app.audit.entries import CHANGES, LOG, told_by
 from app.auth.models import Invitation
 from app.auth.principal import Principal
 from app.collections import definition as definitions
+from app.collections import table as tables
 from app.collections.definition import Definition
 from app.errors import Forbidden, NotFound
 from app.records import history
@@ -39,15 +40,15 @@ def record(collection: str, record_id: str, *, by: Principal) -> Erased:
     """Delete a record, and erase what was kept of it. Raises Forbidden, NotFound or Conflict.
 
     For superadmins, and for members of `pii_access` whom the delete rule lets. A record that is
-    deleted already is erased all the same; for superadmins, also one of a deleted collection that
-    had the name before.
+    deleted already is erased all the same; for superadmins, also one of a deleted collection,
+    whether or not another has its name now.
     """
-    definition, present = _erasable(collection, record_id, by)
+    table_name, present = _erasable(collection, record_id, by)
     if not by.is_superadmin and PII_GROUP not in by.groups:
         raise Forbidden("Only members of the group pii_access may erase.")
     what = {
         "account_id": by.one_account(),
-        "table_name": definition.table_name,
+        "table_name": table_name,
         "record_id": record_id,
     }
     with db.transaction():
@@ -57,17 +58,19 @@ def record(collection: str, record_id: str, *, by: Principal) -> Erased:
     return {"message": RECORD_GONE, **what, **_rest_of_record(what)}
 
 
-def _erasable(collection: str, record_id: str, by: Principal) -> tuple[Definition, bool]:
+def _erasable(collection: str, record_id: str, by: Principal) -> tuple[str, bool]:
     try:
-        return history.deletable(collection, record_id, by=by)
+        definition, present = history.deletable(collection, record_id, by=by)
+        return definition.table_name, present
     except NotFound:
-        definition = definitions.named(collection)
-        told = {"account_id": by.one_account(), "table_name": definition.table_name}
+        stamps.verify(by.stamps)
+        table_name = tables.name_of(collection)
+        told = {"account_id": by.one_account(), "table_name": table_name}
         which = (CHANGES.c[name] == value for name, value in told.items())
         asked = sa.exists().where(*which, CHANGES.c.record_id == record_id)
         if not by.is_superadmin or not db.connection().scalar(sa.select(asked)):
             raise
-        return definition, False
+        return table_name, False
 
 
 @jobs.job("records.erase")

@@ -169,7 +169,8 @@ def erase_record(collection: str, record_id: str) -> Response:
 
     Deletes it, and takes its values out of the audit log and of the deliveries of webhooks; the
     chain still verifies. For superadmins, and for members of `pii_access` who may delete the
-    record. Works for a deleted one, too. Records that go along by `on_delete` keep their history.
+    record. Works for a deleted one, too, for superadmins also of a deleted collection. Records that
+    go along by `on_delete` keep their history.
     """
     return respond(erasure.record(collection, record_id, by=principal()))
 

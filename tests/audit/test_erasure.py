@@ -172,6 +172,21 @@ def test_a_record_of_a_collection_that_had_the_name_before_can_be_erased(
     assert root.post(f"{ONE.format(cast.bob.id)}/erase").status_code == 404
 
 
+def test_a_record_of_a_collection_that_is_deleted_can_be_erased(
+    app: Flask, cast: Cast, tmp_path: Path
+) -> None:
+    posts = make_collection(cast.root, schema=SCHEMA)
+    id = make_record(cast.alice, title=ADA)["id"]
+    assert cast.root.delete(f"collections/{posts['id']}").status_code == 200
+    assert cast.alice.post(f"{ONE.format(id)}/erase").status_code == 404
+    assert cast.root.acting_in("globex").post(f"{ONE.format(id)}/erase").status_code == 404
+    root = cast.root.acting_in("acme")
+    assert root.post(f"{ONE.format(cast.bob.id)}/erase").status_code == 404
+    assert root.post(f"records/Posts/{id}/erase").json["values_erased"] == 2
+    assert ADA not in everything(app)
+    check(cast.root, tmp_path)
+
+
 def test_an_erased_user_is_nowhere(app: Flask, cast: Cast, tmp_path: Path) -> None:
     make_collection(cast.root, schema=SCHEMA)
     make_webhook(cast.alice, "http://127.0.0.1:9/")
