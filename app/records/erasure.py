@@ -19,6 +19,7 @@ from app.accounts import people
 from app.accounts import service as accounts
 from app.accounts.models import PII_GROUP, User
 from app.audit import erase
+from app.audit.append import DELETE
 from app.audit.entries import CHANGES, LOG, told_by
 from app.auth.models import Invitation
 from app.auth.principal import Principal
@@ -76,7 +77,14 @@ def _erasable(collection: str, record_id: str, by: Principal) -> tuple[str, bool
 @jobs.job("records.erase")
 def finish_record(payload: Mapping[str, Any]) -> None:
     """Erase what is left of a deleted record."""
-    _rest_of_record(payload)
+    if not payload.get("again") or not _was_made_anew(payload):
+        _rest_of_record(payload)
+
+
+def _was_made_anew(what: Mapping[str, Any]) -> bool:
+    mine = [CHANGES.c[name] == what[name] for name in ("account_id", "table_name", "record_id")]
+    newest = sa.select(CHANGES.c.operation).where(*mine).order_by(CHANGES.c.first_id.desc())
+    return db.connection().scalar(newest.limit(1)) != DELETE
 
 
 def user(user_id: str, *, by: Principal) -> Erased:
@@ -109,8 +117,9 @@ def finish_user(payload: Mapping[str, Any]) -> None:
 
 def _enqueue(kind: str, what: Mapping[str, Any]) -> None:
     # Once more when all is over that was under way: what a user writes, or a receiver answers.
-    for delay in (0, AGAIN_SECONDS):
-        jobs.enqueue(kind, what, account_id=what["account_id"], after=delay)
+    jobs.enqueue(kind, what, account_id=what["account_id"])
+    again = {**what, "again": True}
+    jobs.enqueue(kind, again, account_id=what["account_id"], after=AGAIN_SECONDS)
 
 
 def _rest_of_record(what: Mapping[str, Any]) -> Erased:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from dataclasses import replace
+from json import dumps
 from pathlib import Path
 from typing import Any
 
@@ -104,6 +105,21 @@ def test_what_a_receiver_answers_during_the_erasure_is_erased_too(app: Flask, ca
         record = make_record(cast.alice, title=ADA)
         deliver(app)
     let_an_hour_pass(app)
+    assert ADA not in everything(app)
+
+
+def test_a_record_that_is_made_anew_keeps_its_history(app: Flask, cast: Cast) -> None:
+    make_collection(cast.root, schema=SCHEMA)
+    id = make_record(cast.alice, title=ADA)["id"]
+    assert cast.alice.post(f"{ONE.format(id)}/erase").status_code == 200
+    with app.app_context():
+        jobs.run_due()
+    anew = {"data": dumps([{"id": id, "title": "anew"}]), "content_type": "application/json"}
+    imported = cast.root.acting_in("acme").post("records/posts/import?keep_ids=true", **anew)
+    assert imported.status_code == 200, imported.text
+    let_an_hour_pass(app)
+    change = cast.alice.get(f"{ONE.format(id)}/history").json["items"][0]["changes"][0]
+    assert (change["new_value"], change["erased"]) == ("anew", False)
     assert ADA not in everything(app)
 
 
