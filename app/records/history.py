@@ -53,8 +53,10 @@ def get(collection: str, record_id: str, asked: Mapping[str, Any], *, by: Princi
     if found:
         raise InvalidValues(found)
     past = pasts.past_of(definition, record_id, by, pasts.all_entries)
-    now, then = past.last(), past.at(asked["as_of"])
-    if now is None or then is None or not _allows(access, now) or not _allows(access, then):
+    now = past.last()
+    # Asked before the past is: that it is erased is told to nobody else.
+    then = past.at(asked["as_of"]) if now is not None and _allows(access, now) else None
+    if then is None or not _allows(access, then):
         raise NotFound("There is no such record.")
     # Whether a hidden field was changed would tell, of who guesses its value, that it is the one.
     seen = past.at(asked["as_of"], access.readable) or then
@@ -126,7 +128,7 @@ def revive(collection: str, record_id: str, *, by: Principal) -> records.Shown:
     past, view = _within_reach(definition, record_id, "delete", by, pasts.last_entries)
     if past.present is not None:
         raise Conflict(NOT_DELETED, error="not_deleted")
-    state = past.last() or {}
+    state = past.lost() or {}
     body: State = {
         name: field.shown(state[name])
         for name, field in definition.fields.items()

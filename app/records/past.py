@@ -86,9 +86,9 @@ class Past:
     def at(self, moment: datetime, seen: Collection[str] | None = None) -> State | None:
         """The record at a moment, with who had changed it last; None where there was none.
 
-        Whoever changed no field that is `seen` does not count.
+        Whoever changed no field that is `seen` does not count. Raises NotFound where it is erased.
         """
-        return self._settled(sum(e.occurred_at <= moment for e in self.entries), moment, seen)
+        return self._kept(sum(e.occurred_at <= moment for e in self.entries), moment, seen)
 
     def after(self, audit_id: int) -> State | None:
         """The record after the whole change that an entry is of. Raises NotFound."""
@@ -101,9 +101,29 @@ class Past:
         """The record as it stands, or as it was before it was deleted."""
         if self.present is not None:
             return dict(self.present)
+        end = self._end()
+        return self._settled(*end) if end else None
+
+    def lost(self) -> State | None:
+        """The record as it was before it was deleted. Raises NotFound where it is erased."""
+        end = self._end()
+        return self._kept(*end) if end else None
+
+    def _end(self) -> tuple[int, datetime] | None:
         gone = [n for n, e in enumerate(self.entries) if e.operation == DELETE]
         last = [n for n in gone if _is_same_change(self.entries[n], self.entries[gone[-1]])]
-        return self._settled(last[0], self.entries[last[0]].occurred_at) if last else None
+        return (last[0], self.entries[last[0]].occurred_at) if last else None
+
+    def _kept(
+        self, first: int, moment: datetime, seen: Collection[str] | None = None
+    ) -> State | None:
+        state = self._settled(first, moment, seen)
+        mine = [e for e in reversed(self.entries[first:]) if e.record_id == self.record_id]
+        # The first entry from there on says what a field was.
+        telling = {e.column_name: e for e in mine}
+        if state and any(e.salt is None for n, e in telling.items() if n in state):
+            raise NotFound("What the record was then is erased.")
+        return state
 
     def _settled(
         self, first: int, moment: datetime, seen: Collection[str] | None = None

@@ -16,8 +16,10 @@ from app import db, jobs
 from app.accounts import people
 from app.accounts.models import ADMIN, SYSTEM_ACCOUNT_ID, User
 from app.audit.models import AuditEntry
+from app.auth import principal as principals
 from app.database_clock import database_now
-from app.records import cascade, erasure
+from app.errors import NotFound
+from app.records import cascade, erasure, history
 from tests.audit.chains import entries, stand_alone, verified
 from tests.builders import PASSWORD, Caller, Cast, make_collection, make_record, make_user
 from tests.receivers import Request, receiving
@@ -30,6 +32,7 @@ SCHEMA = [
 ]
 ONE = "records/posts/{}"
 ADA = "Ada Lovelace"
+JSON = "application/json"
 
 
 def everything(app: Flask) -> str:
@@ -114,13 +117,38 @@ def test_a_record_that_is_made_anew_keeps_its_history(app: Flask, cast: Cast) ->
     assert cast.alice.post(f"{ONE.format(id)}/erase").status_code == 200
     with app.app_context():
         jobs.run_due()
-    anew = {"data": dumps([{"id": id, "title": "anew"}]), "content_type": "application/json"}
+    anew = {"data": dumps([{"id": id, "title": "anew"}]), "content_type": JSON}
     imported = cast.root.acting_in("acme").post("records/posts/import?keep_ids=true", **anew)
     assert imported.status_code == 200, imported.text
     let_an_hour_pass(app)
     change = cast.alice.get(f"{ONE.format(id)}/history").json["items"][0]["changes"][0]
     assert (change["new_value"], change["erased"]) == ("anew", False)
     assert ADA not in everything(app)
+
+
+def test_what_is_erased_is_not_taken_for_empty(app: Flask, cast: Cast) -> None:
+    make_collection(cast.root, schema=SCHEMA[1:])
+    id = (made := make_record(cast.alice, mail="ada@x.example"))["id"]
+    entry = cast.alice.get(f"{ONE.format(id)}/history").json["items"][0]["audit_id"]
+    then = f"{ONE.format(id)}?as_of={made['created_at']}"
+    assert cast.alice.get(then).json["mail"] == "ada@x.example"
+    assert cast.alice.post(f"{ONE.format(id)}/erase").status_code == 200
+    assert "erased" in cast.alice.get(then).json["message"]
+    assert "erased" not in cast.charlie.get(then).json["message"]
+    with app.app_context():
+        alice = principals.of_user(cast.alice.account_id, cast.alice.id)
+        assert alice is not None
+        with pytest.raises(NotFound, match="erased"):
+            history.revive("posts", id, by=alice)
+    anew = {"data": dumps([{"id": id, "mail": "eve@x.example"}]), "content_type": JSON}
+    imported = cast.root.acting_in("acme").post("records/posts/import?keep_ids=true", **anew)
+    assert imported.status_code == 200, imported.text
+    assert cast.alice.get(then).status_code == 404
+    assert cast.alice.post(f"{ONE.format(id)}/restore", {"audit_id": entry}).status_code == 404
+    present = cast.alice.get(ONE.format(id)).json
+    assert present["mail"] == "eve@x.example"
+    moment = present["created_at"]
+    assert cast.alice.get(f"{ONE.format(id)}?as_of={moment}").json["mail"] == "eve@x.example"
 
 
 def test_what_an_erased_user_was_writing_names_nobody(
