@@ -4,7 +4,8 @@
 change that asked for it. A worker claims due rows under a lease of the database's clock; a worker
 that dies lets its lease run out, and another takes over. Jobs are therefore run at least once.
 
-A worker process has lines of work, each a thread: this one for jobs, and those that features add.
+A worker process has lines of work, each a thread: one for jobs, one for those that mail, as a mail
+server may keep them waiting, and those that features add.
 """
 
 from __future__ import annotations
@@ -73,15 +74,20 @@ QUEUE = leases.Queue(
 Line = Callable[[threading.Event, threading.Event], None]
 
 _handlers: dict[str, tuple[Handler, int]] = {}
+_mailing: set[str] = set()
 _periods: dict[str, int] = {}
 _lines: dict[str, Line] = {}
 
 
-def job(kind: str, *, attempts: int = ATTEMPTS) -> Callable[[Handler], Handler]:
-    """Register what carries out jobs of a kind, and how often it is tried."""
+def job(
+    kind: str, *, attempts: int = ATTEMPTS, mails: bool = False
+) -> Callable[[Handler], Handler]:
+    """Register what carries out jobs of a kind, how often it is tried, and whether it mails."""
 
     def register(handler: Handler) -> Handler:
         _handlers[kind] = (handler, attempts)
+        if mails:
+            _mailing.add(kind)
         return handler
 
     return register
@@ -157,11 +163,11 @@ def queue_answers() -> bool:
     return wakeups.answers(config.current().redis_url)
 
 
-def run_due() -> int:
-    """Carry out what is due, until nothing is. Returns how many jobs were tried."""
+def run_due(which: Any = None) -> int:
+    """Carry out what is due, or that of it, until nothing is. Returns how many jobs were tried."""
     tried = 0
     try:
-        while seen := _look():
+        while seen := _look(which):
             for one in seen:
                 # Claimed one by one: a lease must not run out while other jobs take their time.
                 row = _claim(one.account_id, one.id)
@@ -174,8 +180,8 @@ def run_due() -> int:
     return tried
 
 
-def _look() -> Sequence[sa.Row[Any]]:
-    return leases.look(QUEUE, LARGEST_LOOK)
+def _look(which: Any = None) -> Sequence[sa.Row[Any]]:
+    return leases.look(QUEUE, LARGEST_LOOK, where=which)
 
 
 def _claim(account_id: str, id: str) -> sa.Row[Any] | None:
@@ -279,7 +285,17 @@ def sweep_seconds() -> float:
 
 @line("jobs")
 def work(stop: threading.Event, woken: threading.Event) -> None:
-    """Carry out due jobs until told to stop."""
+    """Carry out due jobs until told to stop, but for those that mail."""
+    _work(stop, woken, Job.kind.not_in(_mailing))
+
+
+@line("mails")
+def mail(stop: threading.Event, woken: threading.Event) -> None:
+    """Carry out due jobs that mail until told to stop."""
+    _work(stop, woken, Job.kind.in_(_mailing))
+
+
+def _work(stop: threading.Event, woken: threading.Event, which: sa.ColumnElement[bool]) -> None:
     planned = False
     while not stop.is_set():
         woken.clear()
@@ -287,7 +303,7 @@ def work(stop: threading.Event, woken: threading.Event) -> None:
             if not planned:
                 plan()
                 planned = True
-            run_due()
+            run_due(which)
         except Exception as error:  # noqa: BLE001 - the worker outlives its database
             log.warning("worker cannot reach its jobs", error=type(error).__name__)
         woken.wait(sweep_seconds())

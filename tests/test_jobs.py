@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
+from types import FunctionType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -276,7 +276,9 @@ def test_a_worker_survives_a_database_that_was_away(
     define(lambda payload: done.append(payload["n"]))
     with app.app_context():
         with monkeypatch.context() as away:
-            away.setattr(jobs, "_look", lambda: db.connection().execute(sa.text("SELECT nothing")))
+            away.setattr(
+                jobs, "_look", lambda *_: db.connection().execute(sa.text("SELECT nothing"))
+            )
             with pytest.raises(sa.exc.DBAPIError):
                 jobs.run_due()
         with db.transaction():
@@ -302,6 +304,42 @@ def test_the_embedded_worker_does_what_becomes_due_until_stopped(
     stop.set()
     worker.join(5)
     assert not worker.is_alive()
+
+
+def test_a_mail_server_that_hangs_keeps_only_mails_waiting(app: Flask, define: Define) -> None:
+    stop, mailed, done = (threading.Event() for _ in range(3))
+    define(lambda payload: mailed.wait(20), kind="auth.send_verification")
+    define(lambda payload: done.set())
+    for kind in ("auth.send_verification", "test"):
+        ask(app, kind)
+
+    def work() -> None:
+        with app.app_context():
+            jobs.serve(stop)
+
+    worker = threading.Thread(target=work)
+    worker.start()
+    assert done.wait(10)
+    mailed.set()
+    stop.set()
+    worker.join(10)
+    assert not worker.is_alive()
+
+
+def test_what_mails_is_known_to(app: Flask) -> None:
+    """Every kind of job whose handler mails is done by the line for mails, and no other."""
+    mailing = {kind for kind, (handler, _) in jobs._handlers.items() if mails(handler)}
+    assert mailing == jobs._mailing
+
+
+def mails(handler: Callable[..., None]) -> bool:
+    """Whether a function calls `mail.send`, or one of its module that does."""
+    names, module = handler.__code__.co_names, sys.modules[handler.__module__]
+    if "mail" in names and "send" in names:
+        return True
+    called = [vars(module).get(name) for name in names if name != handler.__name__]
+    own = [one for one in called if isinstance(one, FunctionType)]
+    return any(mails(one) for one in own if one.__module__ == handler.__module__)
 
 
 def test_workers_that_start_at_once_plan_what_is_periodic_once(app: Flask) -> None:

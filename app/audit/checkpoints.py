@@ -93,7 +93,7 @@ def make(account_id: str) -> bool:
     return True
 
 
-@jobs.job("audit.mail_checkpoint")
+@jobs.job("audit.mail_checkpoint", mails=True)
 def mail_checkpoint(payload: Mapping[str, Any]) -> None:
     """Mail a checkpoint to the address that keeps them."""
     text = digest.canonical(dict(payload)).decode()

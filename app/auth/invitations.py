@@ -253,7 +253,7 @@ def _let_go_of_role(event: events.RoleGivenUp) -> None:
     db.db.session.execute(forgetting, execution_options={"synchronize_session": False})
 
 
-@jobs.job("auth.send_invitation")
+@jobs.job("auth.send_invitation", mails=True)
 def _mail_invitation(payload: Mapping[str, Any]) -> None:
     session = db.db.session
     invitation = session.get(Invitation, (payload["account_id"], payload["invitation_id"]))

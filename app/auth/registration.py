@@ -114,7 +114,7 @@ def _as_if_new(account: Account, email: str, **born: Any) -> User:
     return user
 
 
-@jobs.job("auth.known_already")
+@jobs.job("auth.known_already", mails=True)
 def _mail_known_already(payload: Mapping[str, Any]) -> None:
     mine = (User.account_id == payload["account_id"], User.email_key == payload["email_key"])
     user = db.db.session.scalar(sa.select(User).where(*mine))

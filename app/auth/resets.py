@@ -106,14 +106,14 @@ def _check(password: str, field: str) -> None:
         raise InvalidValues(weak)
 
 
-@jobs.job("auth.forgot_password")
+@jobs.job("auth.forgot_password", mails=True)
 def _mail_forgotten(payload: Mapping[str, Any]) -> None:
     user = auth.user_named(payload["account"], payload["email"])
     if user is not None:
         _mail_reset({"account_id": user.account_id, "user_id": user.id})
 
 
-@jobs.job("auth.send_reset")
+@jobs.job("auth.send_reset", mails=True)
 def _mail_reset(payload: Mapping[str, Any]) -> None:
     user = db.db.session.scalar(
         sa.select(User).where(

@@ -111,14 +111,14 @@ def change_profile(caller: Principal, body: Mapping[str, Any], address: str | No
         return user
 
 
-@jobs.job("auth.send_verification")
+@jobs.job("auth.send_verification", mails=True)
 def _mail_verification(payload: Mapping[str, Any]) -> None:
     user = db.db.session.get(User, (payload["account_id"], payload["user_id"]))
     if user is not None and user.may_sign_in and not user.email_verified:
         _send(user, user.email, links.issue(user, PURPOSE))
 
 
-@jobs.job("auth.send_email_change")
+@jobs.job("auth.send_email_change", mails=True)
 def _mail_email_change(payload: Mapping[str, Any]) -> None:
     key, alone = (payload["account_id"], payload["user_id"]), {"of": User, "key_share": True}
     with db.transaction() as session:
@@ -141,7 +141,7 @@ def _who(user: User) -> str:
     return tokens.digest(f"{user.email_key}\n{user.password_hash}")
 
 
-@jobs.job("auth.resend_verification")
+@jobs.job("auth.resend_verification", mails=True)
 def _resend(payload: Mapping[str, Any]) -> None:
     user = auth.user_named(payload["account"], payload["email"])
     if user is not None:

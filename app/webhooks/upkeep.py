@@ -48,7 +48,7 @@ def _admins(account_id: str) -> sa.Select[str]:
     return chosen.where(User.account_id == account_id, *able)
 
 
-@jobs.job("webhooks.tell_disabled")
+@jobs.job("webhooks.tell_disabled", mails=True)
 def _tell_disabled(payload: Mapping[str, Any]) -> None:
     account_id = payload["account_id"]
     webhook = db.db.session.get(Webhook, (account_id, payload["webhook_id"]))
