@@ -23,6 +23,9 @@ SILENCE = {
     "tcp_user_timeout": 25_000,
 }
 UNUSABLE = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
+# A process that stands still in a transaction, or a client that a list is read to, keeps others
+# waiting for so long: its transaction is taken back.
+IDLE_SECONDS = 60
 POSTGRES_OPTIONS = "-c timezone=UTC -c default_transaction_isolation=read\\ committed"
 
 
@@ -42,7 +45,8 @@ def options(settings: config.Config) -> dict[str, Any]:
     if settings.database_url.startswith("sqlite"):
         common |= {"insertmanyvalues_page_size": sqlite.ROWS}
         return common | {"connect_args": {"factory": sqlite.Driver}}
-    connect: dict[str, Any] = {"connect_timeout": 5, "options": POSTGRES_OPTIONS}
+    idle = f"-c idle_in_transaction_session_timeout={IDLE_SECONDS}s"
+    connect: dict[str, Any] = {"connect_timeout": 5, "options": f"{POSTGRES_OPTIONS} {idle}"}
     connect |= {"application_name": "atrium", **SILENCE}
     connect |= {"connection_factory": postgres.Driver, "cursor_factory": postgres.Cursor}
     return common | {

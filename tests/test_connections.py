@@ -6,12 +6,14 @@ import os
 import select
 import socket
 from collections.abc import Iterator
+from contextlib import ExitStack
 
 import pytest
 import sqlalchemy as sa
 from flask import Flask
 
-from app import connections, db
+from app import connections, create_app, db, engines
+from app.accounts.models import Account
 from tests.builders import Caller, make_collection
 
 OF_PID = "FROM pg_stat_activity WHERE pid = :pid"
@@ -41,6 +43,25 @@ def test_a_database_that_was_restarted_fails_no_request(
     assert apart.scalar(sa.text(f"SELECT count(*) {OF_PID}"), mine) == 0
     assert alice.get("auth/me").status_code == 200
     assert alice.patch("auth/me", {"name": "Alice"}).status_code == 200
+
+
+def test_who_stands_still_in_a_transaction_keeps_others_waiting_for_a_while_only(
+    app: Flask, alice: Caller, apart: sa.Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with app.app_context():
+        assert db.connection().scalar(sa.text("SHOW idle_in_transaction_session_timeout")) == "1min"
+    monkeypatch.setattr(engines, "IDLE_SECONDS", 1)
+    frozen = create_app(app.extensions["atrium.config"])
+    row = Account.slug == "acme"
+    with frozen.app_context(), ExitStack() as frozen_at:
+        session = frozen_at.enter_context(db.transaction())
+        session.execute(sa.update(Account).where(row).values(name="Frozen"))
+        assert alice.patch("account", {"name": "Awake"}).status_code == 200
+        with pytest.raises(sa.exc.OperationalError):
+            frozen_at.close()
+        assert db.db.session.scalar(sa.select(Account.name).where(row)) == "Awake"
+        db.db.session.remove()
+        db.db.engine.dispose()
 
 
 def test_a_network_that_drops_everything_is_noticed_soon(app: Flask) -> None:

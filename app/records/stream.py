@@ -2,7 +2,7 @@
 
 It has a connection of its own, as the request's is needed for nothing that lasts as long. On
 PostgreSQL a cursor of the server's keeps what was not fetched yet. Whoever stops reading for long
-is cut off, as an open snapshot keeps the database from tidying up.
+is cut off (`engines`), as an open snapshot keeps the database from tidying up.
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ from app.records.store import Row
 from app.stamps import Checked
 
 PIECE = 100  # rows, as many as a page has at most: each may be as large as a body
-IDLE = "SET LOCAL idle_in_transaction_session_timeout = '60s'"
 
 
 class Stream:
@@ -75,5 +74,4 @@ def _connected() -> Connection:
     connection = engines.running().connect()
     if connection.dialect.name == "postgresql":
         connection.execution_options(isolation_level="READ COMMITTED")
-        connection.exec_driver_sql(IDLE)
     return connection.execution_options(stream_results=True, yield_per=PIECE)
