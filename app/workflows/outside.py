@@ -12,9 +12,10 @@ from typing import Any
 from uuid import NAMESPACE_URL, uuid5
 
 import orjson
-from email_validator import EmailNotValidError, validate_email
+from email_validator import validate_email
 
 from app import chain, config, json_gate, mail, outgoing
+from app.accounts import service as accounts
 from app.errors import AppError
 from app.webhooks import delivery
 from app.workflows import templates
@@ -132,7 +133,6 @@ def _recipients(given: Mapping[str, Any]) -> list[Any]:
 
 def address(text: str) -> str | None:
     """An e-mail address in its usual form; None where the text is none."""
-    try:
-        return validate_email(text, check_deliverability=False).normalized
-    except EmailNotValidError:
+    if not accounts.is_email(text):
         return None
+    return str(validate_email(text, check_deliverability=False).normalized)

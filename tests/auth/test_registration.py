@@ -123,6 +123,7 @@ BAD_VALUES = [
     ({"email": ""}, [("email", "invalid_email")]),
     ({"email": "a@b.example\r\nBcc: c@d.example"}, [("email", "invalid_email")]),
     ({"email": "a@b.example, c@d.example"}, [("email", "invalid_email")]),
+    ({"email": "=?utf-8?q?a=40b.example=2C?=@c.example"}, [("email", "invalid_email")]),
     ({"email": "a" * 64 + "@" + "b" * 60 + ".example" * 24}, [("email", "invalid_email")]),
     ({"account_slug": "ab"}, [("account_slug", "slug_invalid")]),
     ({"account_slug": "a" * 33}, [("account_slug", "slug_invalid")]),

@@ -44,6 +44,10 @@ FAULTS: list[tuple[Any, dict[str, str]]] = [
         {"steps[0].expression": "expression_invalid"},
     ),
     ([{**ASK, "expression": "@has_role(admin)"}], {"steps[0].expression": "expression_invalid"}),
+    (
+        [action("m", "send_email", to="=?utf-8?q?a?=@b.example", subject="s", body="b")],
+        {"steps[0].config.to": "invalid_type"},
+    ),
     ([create("a", "{{ stps.x }}")], {"steps[0].config.data.title": "template_invalid"}),
     ([create("a", "{{ trigger.x")], {"steps[0].config.data.title": "template_invalid"}),
     ([create("a", "{{ 1 + }}")], {"steps[0].config.data.title": "template_invalid"}),
