@@ -15,6 +15,7 @@ import sqlalchemy as sa
 from cryptography.fernet import InvalidToken
 
 from app import clock, config, crypto, db, events, jobs, violations
+from app.accounts import service as accounts
 from app.accounts.models import Account
 from app.auth import principal as principals
 from app.auth import tokens
@@ -175,7 +176,9 @@ def _is_open(account_id: str) -> bool:
 
 
 def _checked(body: Body, before: Workflow | None) -> dict[str, Any]:
-    values, found = dict(body), []
+    values, found = dict(body), list[Any]()
+    if "name" in values and (unreadable := accounts.label_problem(values["name"])):
+        found.append(unreadable)
     if "trigger" in values:
         trigger = triggers.normal(values["trigger"])
         found += triggers.problems(trigger) + _token_problems(trigger, before)

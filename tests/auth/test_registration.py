@@ -138,6 +138,7 @@ BAD_VALUES = [
     ({"account_slug": "", "account_name": "日本"}, [("account_slug", "slug_invalid")]),
     ({"account_name": "Acme\r\nBcc: x"}, [("account_name", "name_invalid")]),
     ({"account_name": "Acme\x1b[31m"}, [("account_name", "name_invalid")]),
+    ({"account_name": "\u200b", "account_slug": "acme"}, [("account_name", "name_invalid")]),
 ]
 
 

@@ -324,6 +324,19 @@ def test_a_workflow_is_kept_changed_and_deleted(cast: Cast) -> None:
     assert cast.alice.get(path).status_code == 404
 
 
+def test_a_name_is_one_line_that_can_be_read(alice: Caller) -> None:
+    parts = {"workflows": "steps", "hooks": "actions"}
+    for kind, part in parts.items():
+        made = alice.post(kind, {"name": "Nightly", "trigger": MANUAL, part: []})
+        path = f"{kind}/{made.json['id']}"
+        for name in ("   ", "\u200b", "Nightly\nPay here"):
+            new = alice.post(kind, {"name": name, "trigger": MANUAL, part: []})
+            for answer in (new, alice.put(path, {"name": name}), alice.patch(path, {"name": name})):
+                assert answer.status_code == 400
+                assert [one["code"] for one in answer.json["details"]] == ["name_invalid"]
+        assert alice.get(path).json["name"] == "Nightly"
+
+
 def test_true_and_one_are_two_values_of_a_step(alice: Caller) -> None:
     def steps(value: Any) -> list[dict[str, Any]]:
         return [action("a", "create_record", collection="posts", data={"on": value})]
