@@ -132,7 +132,8 @@ def test_rule(body: dict[str, Any]) -> dict[str, Any]:
     """Evaluate a rule for a made-up record and caller.
 
     Fields that the record lacks are null. A field of another type than the rule needs makes its
-    comparison false. References are followed into nested objects.
+    comparison false; system fields have their types, so that moments compare as moments.
+    References are followed into nested objects.
     """
     given = {**body, **body.get("context", {})}
     asker = given.get("auth") or rules.Asker()

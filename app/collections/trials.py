@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import sqlalchemy as sa
@@ -13,8 +14,10 @@ from app.auth import principal as principals
 from app.auth.principal import Principal
 from app.collections import access, definition
 from app.errors import InvalidValues, problem
+from app.rules import values
 
-ANY_NAME = rules.Scope({}, open=True)
+SYSTEM_TYPES = definition.types_of({})
+ANY_NAME = rules.Scope(SYSTEM_TYPES, open=True)
 
 
 def scope_for(collection: str | None, names: Sequence[str]) -> rules.Scope:
@@ -23,8 +26,7 @@ def scope_for(collection: str | None, names: Sequence[str]) -> rules.Scope:
         return definition.named(collection).scope
     if not names:
         return ANY_NAME
-    known = definition.types_of({})
-    return rules.Scope(known | dict.fromkeys(names, rules.Type.ANY))
+    return rules.Scope(SYSTEM_TYPES | dict.fromkeys(names, rules.Type.ANY))
 
 
 def rule_problems(rule: str | None, scope: rules.Scope) -> list[dict[str, Any]]:
@@ -43,7 +45,18 @@ def judge(rule: str | None, record: Mapping[str, Any], asker: rules.Asker) -> bo
     if not definition.is_expression(rule):
         return rule == "" or asker.id is not None
     node = rules.condition(rule, ANY_NAME)
-    return rules.holds(node, rules.Context(record, asker, now=clock.now()))
+    return rules.holds(node, rules.Context(_read(record), asker, now=clock.now()))
+
+
+def _read(record: Mapping[str, Any]) -> dict[str, Any]:
+    # System fields are what they are in every collection: moments do not compare as texts.
+    moments = {name for name, kind in SYSTEM_TYPES.items() if kind is rules.Type.DATETIME}
+    found = dict(record)
+    for name in moments & record.keys():
+        if isinstance(record[name], str):
+            with suppress(ValueError):
+                found[name] = values.moment(record[name])
+    return found
 
 
 def caller_of(user_id: str) -> Principal:

@@ -51,7 +51,7 @@ class Scope:
     caller: bool = True
     """Whether `@request` and the functions about the caller may be used."""
     open: bool = False
-    """Whether every name is allowed, with a type that only its value tells."""
+    """Whether every name is allowed, those beside `fields` with a type that only values tell."""
     furthest: int = FURTHEST
     """How many dots a name has at most."""
     refused: Mapping[str, str] = field(default_factory=dict)
@@ -87,7 +87,7 @@ class _Checker:
     def name(self, node: Name) -> Node:
         scope: Scope = self.scope
         if scope.open:
-            return node
+            return replace(node, type=scope.fields.get(".".join(node.path), Type.ANY))
         *steps, last = node.path
         for step in steps:
             target = scope.follow(step)

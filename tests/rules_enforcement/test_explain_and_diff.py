@@ -384,6 +384,33 @@ def passes(
     return rules.holds(nodes[str(text)], rules.Context(record, asker))
 
 
+MOMENT = "2026-01-01T00:00:00.000000Z"
+OF_MOMENTS = {
+    "created_at > '2026-01-01'": False,
+    "created_at >= '2026-01-01'": True,
+    "created_at = '2026-01-01T01:00:00+01:00'": True,
+    "updated_at > created_at": True,
+    "date_diff(updated_at, created_at, 'seconds') = 0.5": True,
+    "created_at IN ['2026-01-01']": True,
+    "created_at < @now": True,
+    "created_at = other": True,
+}
+
+
+@pytest.mark.parametrize("rule", OF_MOMENTS)
+def test_a_rule_that_is_tried_out_takes_moments_for_moments(root: Caller, rule: str) -> None:
+    record = {"created_at": MOMENT, "updated_at": "2026-01-01T00:00:00.5Z", "other": MOMENT}
+    tried = root.post("rules/test", {"rule": rule, "record": record})
+    assert tried.json == {"result": OF_MOMENTS[rule]}
+
+
+def test_a_rule_that_no_collection_could_have_is_not_tried_out(root: Caller) -> None:
+    for rule in ("created_at = 5", "created_by > 1 || title = 'x'"):
+        refused = root.post("rules/test", {"rule": rule, "record": {}})
+        assert (refused.status_code, refused.json["details"][0]["code"]) == (400, "rule_invalid")
+        assert root.post("rules/validate", {"rule": rule}).json["valid"] is False
+
+
 ROUTES: list[tuple[str, dict[str, Any]]] = [
     ("rules/validate", {"rule": "true"}),
     ("rules/test", {"rule": "true", "record": {}}),
