@@ -30,7 +30,8 @@ INSTANCES = 'api "$ATRIUM/api/v1/workflows/$FLOW/instances" --header "Authorizat
 # What README pauses for, in its order.
 AWAITED = (
     f"{MAILS} 1",
-    "test -s told.txt",
+    "grep --quiet listening told.txt",
+    "grep --quiet sha256 told.txt",
     f'{INSTANCES} | grep --quiet \'"status":"completed"\'',
     f"{MAILS} 2",
 )
