@@ -92,8 +92,8 @@ class _Checker:
         for step in steps:
             target = scope.follow(step)
             if target is None:
-                known = step in scope.fields
-                message = f"{step} is no reference." if known else _no_field(step, scope)
+                known = f"{step} is no reference that may be followed here."
+                message = known if step in scope.fields else _no_field(step, scope)
                 raise RuleError(message, node.start)
             scope = target
         if last in scope.computed:
