@@ -111,8 +111,8 @@ def following(text: str, moment: datetime) -> datetime:
     """The first due time after a moment. Raises ValueError, which CroniterError is, KeyError."""
     parts = [field.in_full(part) for field, part in zip(FIELDS, text.split(), strict=True)]
     minute, hour, day, month, weekday = parts
-    days = f"{day} {weekday}"
-    if not re.search("[l#w]", days) or re.search("[*?]", days):
+    is_any = any({"*", "?"}.intersection(days.split(",")) for days in (day, weekday))
+    if is_any or not re.search("[l#w]", day + weekday):
         return _next(parts, moment)
     # Of two day fields either is enough; beside such a form croniter forgets the other.
     each = ([minute, hour, day, month, "*"], [minute, hour, "*", month, weekday])

@@ -204,6 +204,8 @@ def test_ranges_in_crons_are_what_a_plain_reckoning_finds() -> None:
     checks.append(("0 0 1 * sun", days, lambda at: at.day == 1 or _day(at) == 0))
     checks.append(("0 0 13 * sun#2", days, lambda at: at.day == 13 or _is_second_sunday(at)))
     checks.append(("0 0 31 2 sun#2", days, lambda at: at.month == 2 and _is_second_sunday(at)))
+    checks.append(("0 0 */10 * sun#2", days, lambda at: at.day % 10 == 1 or _is_second_sunday(at)))
+    checks.append(("0 0 1w * */3", days, lambda at: _day(at) % 3 == 0 or _is_first_weekday(at)))
     checks.append(("0 0 1w * mon", days, lambda at: _day(at) == 1 or _is_first_weekday(at)))
     for text, step, fits in checks:
         assert cron.problem(text) is None, text
