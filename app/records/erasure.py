@@ -19,7 +19,7 @@ from app.accounts import people
 from app.accounts import service as accounts
 from app.accounts.models import PII_GROUP, User
 from app.audit import erase
-from app.audit.append import DELETE
+from app.audit.append import CREATE
 from app.audit.entries import CHANGES, LOG, told_by
 from app.auth.models import Invitation
 from app.auth.principal import Principal
@@ -82,9 +82,10 @@ def finish_record(payload: Mapping[str, Any]) -> None:
 
 
 def _was_made_anew(what: Mapping[str, Any]) -> bool:
+    # What told of its making was erased with it, so this is another's, which may be gone as well.
     mine = [CHANGES.c[name] == what[name] for name in ("account_id", "table_name", "record_id")]
-    newest = sa.select(CHANGES.c.operation).where(*mine).order_by(CHANGES.c.first_id.desc())
-    return db.connection().scalar(newest.limit(1)) != DELETE
+    made = told_by(*mine, CHANGES.c.operation == CREATE, LOG.c.salt.is_not(None))
+    return db.connection().scalar(sa.select(LOG.c.id).select_from(made).limit(1)) is not None
 
 
 def user(user_id: str, *, by: Principal) -> Erased:

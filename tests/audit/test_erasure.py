@@ -101,6 +101,8 @@ def test_what_a_receiver_answers_during_the_erasure_is_erased_too(app: Flask, ca
 
     def erase_and_repeat(request: Request) -> tuple[int, str]:
         assert cast.alice.post(f"{ONE.format(record['id'])}/erase").status_code == 200
+        with app.app_context():
+            jobs.run_due()
         return 200, request.body.decode()
 
     with receiving(erase_and_repeat) as receiver:
@@ -109,6 +111,14 @@ def test_what_a_receiver_answers_during_the_erasure_is_erased_too(app: Flask, ca
         deliver(app)
     let_an_hour_pass(app)
     assert ADA not in everything(app)
+
+
+def test_what_a_receiver_answers_is_erased_also_while_auditing_is_off(
+    app: Flask, cast: Cast, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = replace(app.extensions["atrium.config"], audit_logging_enabled=False)
+    monkeypatch.setitem(app.extensions, "atrium.config", settings)
+    test_what_a_receiver_answers_during_the_erasure_is_erased_too(app, cast)
 
 
 def test_a_record_that_is_made_anew_keeps_its_history(app: Flask, cast: Cast) -> None:
@@ -124,6 +134,21 @@ def test_a_record_that_is_made_anew_keeps_its_history(app: Flask, cast: Cast) ->
     change = cast.alice.get(f"{ONE.format(id)}/history").json["items"][0]["changes"][0]
     assert (change["new_value"], change["erased"]) == ("anew", False)
     assert ADA not in everything(app)
+
+
+def test_a_record_that_was_made_anew_and_deleted_keeps_its_history(app: Flask, cast: Cast) -> None:
+    make_collection(cast.root, schema=SCHEMA)
+    id = make_record(cast.alice, title=ADA)["id"]
+    assert cast.alice.post(f"{ONE.format(id)}/erase").status_code == 200
+    with app.app_context():
+        jobs.run_due()
+    anew = {"data": dumps([{"id": id, "title": "anew"}]), "content_type": JSON}
+    imported = cast.root.acting_in("acme").post("records/posts/import?keep_ids=true", **anew)
+    assert imported.status_code == 200, imported.text
+    assert cast.alice.delete(ONE.format(id)).status_code == 204
+    let_an_hour_pass(app)
+    told = cast.alice.get(f"{ONE.format(id)}/history").json["items"][0]["changes"]
+    assert ("anew", False) in [(one["old_value"], one["erased"]) for one in told]
 
 
 def test_what_is_erased_is_not_taken_for_empty(app: Flask, cast: Cast) -> None:
