@@ -49,14 +49,17 @@ def judge(rule: str | None, record: Mapping[str, Any], asker: rules.Asker) -> bo
 
 
 def _read(record: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: _value(name, value) for name, value in record.items()}
+
+
+def _value(name: str, value: Any) -> Any:
+    if isinstance(value, Mapping):  # what a reference leads to
+        return _read(value)
     # System fields are what they are in every collection: moments do not compare as texts.
-    moments = {name for name, kind in SYSTEM_TYPES.items() if kind is rules.Type.DATETIME}
-    found = dict(record)
-    for name in moments & record.keys():
-        if isinstance(record[name], str):
-            with suppress(ValueError):
-                found[name] = values.moment(record[name])
-    return found
+    if isinstance(value, str) and SYSTEM_TYPES.get(name) is rules.Type.DATETIME:
+        with suppress(ValueError):
+            return values.moment(value)
+    return value
 
 
 def caller_of(user_id: str) -> Principal:

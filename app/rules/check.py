@@ -87,7 +87,7 @@ class _Checker:
     def name(self, node: Name) -> Node:
         scope: Scope = self.scope
         if scope.open:
-            return replace(node, type=scope.fields.get(".".join(node.path), Type.ANY))
+            return replace(node, type=scope.fields.get(node.path[-1], Type.ANY))
         *steps, last = node.path
         for step in steps:
             target = scope.follow(step)

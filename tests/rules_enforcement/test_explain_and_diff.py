@@ -394,18 +394,24 @@ OF_MOMENTS = {
     "created_at IN ['2026-01-01']": True,
     "created_at < @now": True,
     "created_at = other": True,
+    "author.created_at = '2026-01-01T01:00:00+01:00'": True,
+    "author.created_at < updated_at": True,
+    "date_diff(author.team.created_at, created_at, 'days') = 0": True,
+    "author.created_at = '2026-01-01' && author.team.created_at != null": True,
 }
 
 
 @pytest.mark.parametrize("rule", OF_MOMENTS)
 def test_a_rule_that_is_tried_out_takes_moments_for_moments(root: Caller, rule: str) -> None:
+    author = {"created_at": MOMENT, "team": {"created_at": MOMENT}}
     record = {"created_at": MOMENT, "updated_at": "2026-01-01T00:00:00.5Z", "other": MOMENT}
+    record |= {"author": author}
     tried = root.post("rules/test", {"rule": rule, "record": record})
     assert tried.json == {"result": OF_MOMENTS[rule]}
 
 
 def test_a_rule_that_no_collection_could_have_is_not_tried_out(root: Caller) -> None:
-    for rule in ("created_at = 5", "created_by > 1 || title = 'x'"):
+    for rule in ("created_at = 5", "created_by > 1 || title = 'x'", "author.created_at = 5"):
         refused = root.post("rules/test", {"rule": rule, "record": {}})
         assert (refused.status_code, refused.json["details"][0]["code"]) == (400, "rule_invalid")
         assert root.post("rules/validate", {"rule": rule}).json["valid"] is False
