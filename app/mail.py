@@ -12,7 +12,7 @@ from datetime import datetime
 from email import message_from_bytes
 from email.message import EmailMessage
 from email.policy import SMTP
-from email.utils import make_msgid
+from email.utils import make_msgid, parseaddr
 from pathlib import Path
 from typing import Any
 from urllib.parse import SplitResult, parse_qs, unquote, urlsplit
@@ -95,8 +95,9 @@ def _compose(
     # The policy refuses CR and LF in headers; lines of up to 998 characters, which is what mail
     # servers take, keep links whole. What has a longer one is encoded.
     message = EmailMessage(policy=SMTP.clone(max_line_length=998))
-    message["From"], message["Subject"] = settings.mail_from, subject.strip()
-    message["To"] = _for_any_server(to)
+    sender, address = settings.mail_from, parseaddr(settings.mail_from)[1]
+    message["From"] = sender.replace(address, _for_any_server(address))
+    message["To"], message["Subject"] = _for_any_server(to), subject.strip()
     message["Date"], message["Message-ID"] = clock.now(), make_msgid(domain="atrium")
     message.set_content(body.strip() + "\n")
     html = render_template(f"email/{template}.html", **context)

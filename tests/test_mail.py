@@ -240,10 +240,12 @@ def test_an_international_domain_is_mailed_by_any_server(
     app: Flask, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with Receiver(enable_SMTPUTF8=False) as receiver:
-        use(app, monkeypatch, f"smtp://127.0.0.1:{receiver.port}")
+        sender = "Bücher <info@bücher.example>"
+        use(app, monkeypatch, f"smtp://127.0.0.1:{receiver.port}", mail_from=sender)
         send(app, "ann@bücher.example")
     assert receiver.recipients == ["ann@xn--bcher-kva.example"]
     assert receiver.received[0]["To"] == "ann@xn--bcher-kva.example"
+    assert receiver.received[0]["From"] == "Bücher <info@xn--bcher-kva.example>"
 
 
 def test_a_link_is_not_broken_by_its_length(app: Flask) -> None:
