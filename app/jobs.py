@@ -163,12 +163,17 @@ def queue_answers() -> bool:
     return wakeups.answers(config.current().redis_url)
 
 
-def run_due(which: Any = None) -> int:
-    """Carry out what is due, or that of it, until nothing is. Returns how many jobs were tried."""
-    tried = 0
+def run_due(which: Any = None, stop: threading.Event | None = None) -> int:
+    """Carry out what is due, or that of it, until nothing is or `stop` is set.
+
+    Returns how many jobs were tried.
+    """
+    tried, stop = 0, stop or threading.Event()
     try:
         while seen := _look(which):
             for one in seen:
+                if stop.is_set():  # what would be begun now would be cut off
+                    return tried
                 # Claimed one by one: a lease must not run out while other jobs take their time.
                 row = _claim(one.account_id, one.id)
                 if row:
@@ -303,7 +308,7 @@ def _work(stop: threading.Event, woken: threading.Event, which: sa.ColumnElement
             if not planned:
                 plan()
                 planned = True
-            run_due(which)
+            run_due(which, stop)
         except Exception as error:  # noqa: BLE001 - the worker outlives its database
             log.warning("worker cannot reach its jobs", error=type(error).__name__)
         woken.wait(sweep_seconds())

@@ -306,6 +306,30 @@ def test_the_embedded_worker_does_what_becomes_due_until_stopped(
     assert not worker.is_alive()
 
 
+def test_a_worker_that_is_told_to_stop_begins_no_more_jobs(app: Flask, define: Define) -> None:
+    """What it began would be cut off when its time is over, and done once more."""
+    stop, begun, done = threading.Event(), threading.Event(), list[int]()
+
+    def handle(payload: Mapping[str, Any]) -> None:
+        begun.set()
+        assert stop.wait(10)
+        done.append(payload["n"])
+
+    def work() -> None:
+        with app.app_context():
+            jobs.serve(stop)
+
+    define(handle)
+    for n in range(3):
+        ask(app, n=n)
+    worker = threading.Thread(target=work)
+    worker.start()
+    assert begun.wait(5)
+    stop.set()
+    worker.join(5)
+    assert (worker.is_alive(), done) == (False, [0])
+
+
 def test_a_mail_server_that_hangs_keeps_only_mails_waiting(app: Flask, define: Define) -> None:
     stop, mailed, done = (threading.Event() for _ in range(3))
     define(lambda payload: mailed.wait(20), kind="auth.send_verification")
