@@ -30,7 +30,7 @@ from bench.product import application
 from tests import services
 from tests.builders import Cast, make_cast, make_collection
 from tests.conftest import settings_for
-from tests.processes import environment, free_port, started
+from tests.processes import environment, free_port, mebibytes, started
 
 BATCH = 1000
 HANGING = 20
@@ -109,13 +109,6 @@ def worker(app: Flask, folder: Path) -> Iterator[int]:
         yield process.pid
 
 
-def peak_memory(pid: int) -> int:
-    """The most memory that a process ever held, in MiB."""
-    status = Path(f"/proc/{pid}/status").read_text()
-    line = next(line for line in status.splitlines() if line.startswith("VmHWM"))
-    return int(line.split()[1]) // 1024
-
-
 def seconds_of_cpu(pid: int) -> float:
     """The CPU time that a process has used."""
     parts = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
@@ -132,7 +125,7 @@ class Drained:
     waiting: int
     seconds: float
     cpu: float
-    memory: int
+    memory: float
 
 
 def drained(app: Flask, cast: Cast, folder: Path, number: int) -> Drained:
@@ -144,7 +137,7 @@ def drained(app: Flask, cast: Cast, folder: Path, number: int) -> Drained:
         with worker(app, folder) as pid:
             await_all(url, number)
             time.sleep(1)
-            memory, cpu = peak_memory(pid), seconds_of_cpu(pid)
+            memory, cpu = mebibytes(pid, "VmHWM"), seconds_of_cpu(pid)
         distinct, requests, first, last = received(url)
     with app.app_context():
         kept = db.connection().scalar(sa.select(sa.func.count()).select_from(ATTEMPTS))
@@ -159,7 +152,7 @@ def drain(app: Flask, cast: Cast, folder: Path, number: int) -> None:
     found = drained(app, cast, folder, number)
     rate = (found.distinct - 1) / found.seconds
     say(f"{found.distinct} delivered in {found.seconds:.1f} s: {rate:.0f}/s")
-    say(f"{found.cpu:.1f} s of CPU, start included; peak {found.memory} MiB")
+    say(f"{found.cpu:.1f} s of CPU, start included; peak {found.memory:.0f} MiB")
     say(f"{found.requests} requests, {found.attempts} attempts, {found.waiting} not delivered")
 
 

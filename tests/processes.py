@@ -90,6 +90,17 @@ def forked(target: Callable[..., None], *args: Any) -> BaseProcess:
     return process
 
 
+def mebibytes(pid: int, line: str) -> float:
+    """A line of what Linux says of a process's memory: VmRSS is of now, VmHWM the highest.
+
+    Not getrusage: its peak counts what the parent had when it started the process.
+    """
+    for text in Path(f"/proc/{pid}/status").read_text().splitlines():
+        if text.startswith(f"{line}:"):
+            return int(text.split()[1]) / 1024
+    raise AssertionError(line)
+
+
 def wait_for(url: str, log: Path) -> None:
     """Wait until a server answers well."""
     deadline = time.monotonic() + START_SECONDS

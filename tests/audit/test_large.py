@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
-import resource
+import os
 import time
 from contextlib import closing
 from functools import partial
@@ -18,6 +18,7 @@ from app import actor, clock, config, create_app, db
 from app.audit import append, entries, service
 from app.auth.principal import Principal
 from bench.audit import server_seconds
+from tests.processes import mebibytes
 from tests.sql import statements
 
 ACCOUNTS = [f"019a9f00-0000-7000-8000-00000000000{i}" for i in range(3)]
@@ -97,7 +98,7 @@ def plan_of(app: Flask, asked: dict[str, Any]) -> str:
 def verify(settings: config.Config, told: Connection) -> None:
     """Have the command verify all chains; tell what it printed, and how much memory it took."""
     found = create_app(settings).test_cli_runner().invoke(args=["audit", "verify"])
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    peak = mebibytes(os.getpid(), "VmHWM")
     told.send((found.exit_code, found.output, peak))
 
 

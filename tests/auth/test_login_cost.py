@@ -18,7 +18,15 @@ from app.auth import passwords
 from tests.builders import PASSWORD, Caller, make_account, make_user
 from tests.conftest import make_app, settings_for
 from tests.parallel import at_once
-from tests.processes import environment, free_port, post, procfile, started, wait_for
+from tests.processes import (
+    environment,
+    free_port,
+    mebibytes,
+    post,
+    procfile,
+    started,
+    wait_for,
+)
 
 ROUNDS, PAIRS = 8, 20
 AT_ONCE = 50
@@ -74,14 +82,6 @@ def hashing() -> float:
 def workers_of(pid: int) -> list[int]:
     """The processes that a process has started."""
     return [int(one) for one in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
-
-
-def mebibytes(pid: int, line: str) -> float:
-    """A line of what Linux says of a process's memory: VmRSS is of now, VmHWM the highest."""
-    for text in Path(f"/proc/{pid}/status").read_text().splitlines():
-        if text.startswith(f"{line}:"):
-            return int(text.split()[1]) / 1024
-    raise AssertionError(line)
 
 
 def refused(url: str, number: int) -> int:
