@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote, urlsplit
 
-from email_validator import validate_email
+import idna
 
 LONGEST_URL = 2048
 HOST = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_.-]{0,251}[A-Za-z0-9_.])?")
@@ -141,8 +141,7 @@ def _ascii_host(host: str) -> str:
 
 def _of_2008(host: str) -> str:
     # The codec knows the rules of 2003, by which ß is ss: the name of somebody else's host.
-    mailbox = f"x@{host.removesuffix('.')}"
-    return str(validate_email(mailbox, check_deliverability=False).ascii_domain)
+    return idna.encode(host, uts46=True).decode()
 
 
 def addresses(place: Place, rules: Rules, deadline: float) -> Sequence[str]:

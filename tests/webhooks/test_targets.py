@@ -64,6 +64,8 @@ HOSTS = {
     "straße.example": "xn--strae-oqa.example",
     "STRAẞE.example.": "xn--strae-oqa.example",
     "ρς.example": "xn--2xac.example",
+    "straße.local": "xn--strae-oqa.local",
+    "straße": "xn--strae-oqa",
 }
 
 
