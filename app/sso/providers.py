@@ -40,6 +40,8 @@ class Provider:
     scopes: tuple[str, ...] = ()
     openid: bool = True
     posts_callback: bool = False
+    answers_below: str = ""
+    """The path below its issuer of the name that it answers browsers under, where that is one."""
 
     @property
     def secrets(self) -> list[str]:
@@ -144,6 +146,7 @@ PROVIDERS = (
         },
         ("read:user", "user:email"),
         openid=False,
+        answers_below="/login/oauth",
     ),
     Provider(
         OAUTH,

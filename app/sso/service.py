@@ -41,6 +41,11 @@ class Connection:
         usual = self.provider.addresses.get(name, "")
         return str(self.config.get(name) or usual.replace("{tenant}", self.tenant))
 
+    def answers_as(self, issuer: str) -> bool:
+        """Whether a browser that comes back with this issuer comes from the provider."""
+        usual = self.address("issuer")
+        return issuer in (usual, f"{usual}{self.provider.answers_below}")
+
     @property
     def tenant(self) -> str:
         """The tenant of Microsoft's directory."""

@@ -116,7 +116,7 @@ def end_oauth(came: Returned, cookie: Cookie, origin: Origin) -> Ended:
         def ask() -> Claimed:
             if came.error:
                 raise SignInRefused("provider", f"It says: {came.error}")
-            if came.issuer and came.issuer != connection.address("issuer"):
+            if came.issuer and not connection.answers_as(came.issuer):
                 raise SignInRefused("issuer", f"The answer is of {came.issuer}.")
             db.db.session.remove()  # no connection is held while others think
             return oauth.claimed(connection, flow, came.code, came.user)

@@ -328,6 +328,25 @@ def test_github_proves_addresses_by_its_list(stage: Stage) -> None:
     assert stage.traded(stage.sign_in("github"))["user"]["email"] == "dora@acme.example"
 
 
+@pytest.mark.parametrize("own", [True, False])
+def test_github_answers_below_its_issuer(stage: Stage, own: bool) -> None:
+    usual = "https://github.com"
+    issuer, other = (stage.provider.url, usual) if own else (usual, stage.provider.url)
+    addresses = {"userinfo_url": f"{stage.provider.url}/user", "issuer": issuer if own else None}
+    stage.oauth(stage.cast.alice, "github", **addresses)
+    stage.provider.who = {"id": 7, "login": "dora"}
+    stage.provider.emails = [{"email": "dora@acme.example", "verified": True, "primary": True}]
+    for answers_as, status in (
+        (f"{issuer}/login/oauth", 302),
+        (issuer, 302),
+        (f"{issuer}/login", 401),
+        (f"{other}/login/oauth", 401),
+    ):
+        browser = stage.browser()
+        answer = stage.back(browser, stage.begin(browser, "github"), iss=answers_as)
+        assert answer.status_code == status, answers_as
+
+
 @pytest.mark.parametrize("proved", [True, False])
 def test_microsoft_proves_an_address_by_one_claim_only(stage: Stage, proved: bool) -> None:
     tenant = "00000000-1111-2222-3333-444444444444"
