@@ -22,6 +22,7 @@ from app.sso.service import Connection
 APPLE_SECRET = timedelta(minutes=5)
 MOST_GROUPS = 500
 LONGEST_CODE = 4000
+OF_ADDRESS = ("email", "email_verified", "xms_edov")
 
 
 def authorization_url(connection: Connection, begun: Begun) -> str:
@@ -108,7 +109,11 @@ def _with_userinfo(
     found = _asked(connection.address("userinfo_url"), token)
     if not isinstance(found, dict) or found.get("sub") != claims["sub"]:
         raise SignInRefused("subject", "The user info is of somebody else.")
-    return found | claims
+    if found.get("email") == claims.get("email"):
+        return found | claims
+    # Of two addresses, what one says of its own proves nothing of the other.
+    told = claims if claims.get("email") else found
+    return found | claims | {name: told.get(name) for name in OF_ADDRESS}
 
 
 def _of_claims(

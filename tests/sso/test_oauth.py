@@ -328,6 +328,30 @@ def test_github_proves_addresses_by_its_list(stage: Stage) -> None:
     assert stage.traded(stage.sign_in("github"))["user"]["email"] == "dora@acme.example"
 
 
+def test_a_proof_is_of_the_address_that_it_stands_beside(stage: Stage) -> None:
+    stage.oauth(stage.cast.alice, userinfo_url=f"{stage.provider.url}/user")
+    ours, bobs = "dora@acme.example", stage.cast.bob.email
+    in_token: dict[str, Any] = {}
+
+    def lie(claims: dict[str, Any], header: dict[str, Any]) -> None:
+        for name in ("email", "email_verified"):
+            claims.pop(name)
+        claims.update(in_token)
+
+    stage.provider.lies = lie
+    for email, proved, in_token in (
+        (ours, True, {"email": bobs}),
+        (bobs, False, {"email_verified": True}),
+        (ours, True, {"email": ours}),
+    ):
+        stage.provider.who |= {"sub": email, "email": email, "email_verified": proved}
+        answer = stage.sign_in()
+        if in_token.get("email") == ours:
+            assert stage.traded(answer)["user"]["email_verified"]
+        else:
+            assert (answer.status_code, answer.json["error"]) == (403, "not_invited")
+
+
 @pytest.mark.parametrize("own", [True, False])
 def test_github_answers_below_its_issuer(stage: Stage, own: bool) -> None:
     usual = "https://github.com"
