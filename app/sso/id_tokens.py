@@ -8,9 +8,10 @@ import threading
 from typing import Any
 
 from authlib.oidc.core import CodeIDToken
+from cryptography.exceptions import UnsupportedAlgorithm
 from joserfc import jwt
 from joserfc.errors import ExpiredTokenError, InvalidClaimError, JoseError, MissingClaimError
-from joserfc.jwk import KeySet
+from joserfc.jwk import Key, KeySet, import_key
 from joserfc.jws import JWSRegistry
 
 from app import clock
@@ -123,15 +124,22 @@ def _keys(address: str, *, fresh: bool) -> KeySet:
 def key_set(found: Any) -> KeySet:
     """The keys of a key set that sign. Raises Unreachable where there are none."""
     listed = found.get("keys") if isinstance(found, dict) else None
-    usable = [one for one in listed or () if isinstance(one, dict) and _signs(one)]
-    try:
-        if usable:
-            return KeySet.import_key_set({"keys": usable})
-    except (JoseError, ValueError, TypeError, KeyError):
-        pass
-    raise exchange.Unreachable("The key set holds no usable key.")
+    found_keys = map(_signing, listed if isinstance(listed, list) else ())
+    usable = [key for key in found_keys if key is not None]
+    if not usable:
+        raise exchange.Unreachable("The key set holds no usable key.")
+    return KeySet(usable)
 
 
-def _signs(key: dict[str, Any]) -> bool:
+def _signing(listed: Any) -> Key | None:
     # No secret keys: whoever reads the key set could sign with them.
-    return key.get("kty") in ("RSA", "EC", "OKP") and key.get("use", "sig") == "sig"
+    if not isinstance(listed, dict) or listed.get("kty") not in ("RSA", "EC", "OKP"):
+        return None
+    if listed.get("use", "sig") != "sig":
+        return None
+    try:
+        key = import_key(listed)
+        key.ensure_kid()
+    except (JoseError, UnsupportedAlgorithm, ValueError, TypeError, KeyError):
+        return None  # the others may be good all the same (RFC 7517, section 5)
+    return key

@@ -1,6 +1,7 @@
 """An OpenID provider on loopback: it authorizes whom it is told to, checks PKCE, signs ID tokens.
 
-`lies` change what it says, one at a time, as an attacker's provider or a broken one would.
+`lies` change what it says, one at a time, as an attacker's provider or a broken one would;
+`answers` are what it says at some paths.
 """
 
 from __future__ import annotations
@@ -40,6 +41,7 @@ class Provider(Server):
         self.lies: Callable[[Claims, dict[str, Any]], str | None] | None = None
         self.emails: list[dict[str, Any]] = []
         self.token_answer: dict[str, Any] | None = None
+        self.answers: Claims = {}
         self.codes: dict[str, dict[str, str]] = {}
         self.forms: list[dict[str, str]] = []
         self.asked: list[str] = []
@@ -55,6 +57,7 @@ class Provider(Server):
             "name": "Dora",
         }
         self.lies, self.emails, self.token_answer = None, [], None
+        self.answers = {}
         self.codes, self.forms, self.asked = {}, [], []
 
     def answer(self, path: str, body: str | None) -> Answer:
@@ -123,6 +126,8 @@ class Provider(Server):
 
     def _asked(self, path: str) -> tuple[int, Any]:
         self.asked.append(path)
+        if path in self.answers:
+            return 200, self.answers[path]
         if path == "/keys":
             return 200, {"keys": [signing_key("one").as_dict(private=False)]}
         if path == "/user/emails":

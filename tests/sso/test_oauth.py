@@ -24,6 +24,7 @@ from tests.builders import PASSWORD, Caller
 from tests.mailbox import outbox, run_jobs, token_in
 from tests.sso import saml_idp
 from tests.sso.flows import HTML, Stage, query_of
+from tests.sso.openid import signing_key
 
 CHROME = (
     "text/html,application/xhtml+xml,application/xml;q=0.9,image/avif,image/webp,image/apng,*/*;q=0.8,"
@@ -326,6 +327,25 @@ def test_github_proves_addresses_by_its_list(stage: Stage) -> None:
     proved = {"email": "dora@acme.example", "verified": True, "primary": False}
     stage.provider.emails.append(proved)
     assert stage.traded(stage.sign_in("github"))["user"]["email"] == "dora@acme.example"
+
+
+UNREAD_KEYS: tuple[Any, ...] = (
+    {"kty": "EC", "crv": "P-999", "x": "AA", "y": "AA", "kid": "new"},
+    {"kty": "EC", "crv": "secp256k1", "x": "AA", "y": "AA"},
+    {"kty": "RSA", "kid": "half"},
+    {"kty": "RSA", "n": "!!", "e": "AQAB"},
+    {"kty": "RSA", "n": 5, "e": 5},
+    {"kty": "AKP", "alg": "ML-DSA-44", "pub": "AA"},
+    {"kty": ["RSA"]},
+    5,
+)
+
+
+def test_a_key_that_nobody_reads_hinders_no_other(stage: Stage) -> None:
+    good = signing_key("one").as_dict(private=False)
+    stage.provider.answers["/keys/odd"] = {"keys": [*UNREAD_KEYS, good]}
+    stage.oauth(stage.cast.alice, jwks_url=f"{stage.provider.url}/keys/odd")
+    assert stage.traded(stage.sign_in())["user"]["email"] == "dora@acme.example"
 
 
 def test_a_proof_is_of_the_address_that_it_stands_beside(stage: Stage) -> None:

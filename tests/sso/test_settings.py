@@ -232,6 +232,11 @@ def test_settings_are_tried_before_anybody_depends_on_them(stage: Stage) -> None
         bad = {**good, "config": {**good["config"], **changed}}
         found = alice.post(path, bad)
         assert (found.status_code, found.json["success"]) == (200, False), changed
+    for keys in (5, {}, "x", [5], [{"kty": "RSA"}], None):
+        stage.provider.answers["/keys/odd"] = {"keys": keys}
+        config = {**good["config"], "jwks_url": f"{stage.provider.url}/keys/odd"}
+        found = alice.post(path, {**good, "config": config})
+        assert (found.status_code, found.json["success"]) == (200, False), keys
     saml = body("saml", "okta", **saml_idp.config(idp_sso_url=f"{stage.provider.url}/user"))
     assert alice.post(path, saml).json["success"]
 
