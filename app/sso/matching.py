@@ -149,7 +149,9 @@ def _check_may_join(connection: Connection, claimed: Claimed) -> None:
     if domains and not (claimed.email_verified and domain in domains):
         raise NotInvited("email", "The address is of no domain of the account, or not proved.")
     if _owner(account.id, claimed.email):
-        if claimed.email_verified:  # made since it was looked for: found at the next try
+        # Made since it was looked for, perhaps by this very sign-in in another window: found at
+        # the next try.
+        if claimed.email_verified or db.db.session.scalar(_known(connection, claimed)):
             raise Conflict("Somebody of this address has just joined.")
         raise NotInvited("email", "The address is a user's, and the provider does not prove it.")
 

@@ -10,6 +10,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
+import sqlalchemy as sa
 import time_machine
 from flask import Flask
 from flask.testing import FlaskClient
@@ -18,7 +19,7 @@ from joserfc.jwk import OctKey
 from werkzeug.test import TestResponse
 
 from app import clock, db
-from app.sso import flows, models
+from app.sso import flows, matching, models
 from tests.parallel import at_once
 from tests.sso import openid
 from tests.sso.flows import Stage, query_of
@@ -290,6 +291,23 @@ def test_the_same_person_in_several_windows_becomes_one_user(stage: Stage) -> No
     found = at_once(4, lambda n: stage.back(browsers[n], addresses[n]).status_code)
     assert found == [302] * 4
     assert len(stage.users()) == before + 1
+
+
+@pytest.mark.parametrize("proved", [True, False])
+def test_who_joins_in_another_window_while_being_looked_for_is_let_in(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch, proved: bool
+) -> None:
+    stage.oauth(stage.cast.alice)
+    stage.provider.who["email_verified"] = proved
+    first = stage.traded(stage.sign_in())["user"]
+    known, not_yet = matching._known, iter([True])
+
+    def known_later(*about: Any) -> Any:
+        found = known(*about)
+        return found.where(sa.false()) if next(not_yet, False) else found
+
+    monkeypatch.setattr(matching, "_known", known_later)
+    assert stage.traded(stage.sign_in())["user"]["id"] == first["id"]
 
 
 def test_what_is_over_is_removed(stage: Stage, app: Flask) -> None:
