@@ -12,6 +12,7 @@ import structlog
 from cryptography.fernet import InvalidToken
 
 from app import crypto, db, events, tenancy, violations
+from app.accounts import service as accounts
 from app.accounts.models import SYSTEM_ACCOUNT_ID, Account
 from app.auth import principal as principals
 from app.auth.principal import ELSEWHERE, Principal
@@ -84,7 +85,7 @@ def create(body: Body, *, by: Principal) -> ProviderSetting:
         unknown = problem("provider_name", "invalid_option", error.message)
         raise InvalidValues([unknown]) from None
     config, found = values.checked(provider, body["config"])
-    _refuse([*found, *_problems_of_all(account_id, config)])
+    _refuse([*_unreadable(body), *found, *_problems_of_all(account_id, config)])
     with db.transaction() as session, _one_each():
         row = ProviderSetting(
             account_id=account_id,
@@ -127,11 +128,13 @@ def delete(setting_id: str, *, by: Principal) -> None:
 
 def _changed(row: ProviderSetting, body: Body) -> dict[str, Any]:
     changed = {name: body[name] for name in ("display_name", "enabled", "priority") if name in body}
+    unreadable = _unreadable(body)
     if "config" not in body:
+        _refuse(unreadable)
         return changed
     provider = provider_of(row)
     config, found = values.checked(provider, merged(row, body["config"]), row.config)
-    _refuse([*found, *_problems_of_all(row.account_id, config)])
+    _refuse([*unreadable, *found, *_problems_of_all(row.account_id, config)])
     return changed | _split(provider, config)
 
 
@@ -280,6 +283,13 @@ def _problems_of_all(account_id: str, config: Body) -> list[values.Problem]:
         return []
     message = "An account allows this for itself, with settings of its own."
     return [problem("config.allow_idp_initiated", "invalid_option", message)]
+
+
+def _unreadable(body: Body) -> list[values.Problem]:
+    # It is what the button on the page to sign in says.
+    name = body.get("display_name")
+    wrong = None if name is None else accounts.label_problem(name, "display_name")
+    return [wrong] if wrong else []
 
 
 def _refuse(found: list[values.Problem]) -> None:

@@ -200,6 +200,18 @@ def test_everything_that_is_wrong_is_said_at_once(stage: Stage) -> None:
     assert stage.cast.alice.post(PATH, {"category": "x"}).status_code == 422
 
 
+@pytest.mark.parametrize("name", [" ", "\u200b", "Goo\ngle", "\u202e\t"])
+def test_a_provider_has_a_name_that_can_be_read(stage: Stage, name: str) -> None:
+    alice, made = stage.cast.alice, stage.oauth(stage.cast.alice)
+    new = body("saml", "okta") | {"display_name": name}
+    assert fields(alice.post(PATH, new))["display_name"] == "name_invalid"
+    for also in ({}, {"config": {"client_id": 7}}):
+        found = fields(alice.patch(f"{PATH}/{made['id']}", {"display_name": name, **also}))
+        assert found.pop("display_name") == "name_invalid"
+        assert len(found) == len(also)
+    assert alice.get(f"{PATH}/{made['id']}").json["display_name"] == "Google"
+
+
 def test_each_provider_publishes_its_schema(stage: Stage) -> None:
     alice = stage.cast.alice
     listed = alice.get(f"{PATH}/providers").json
