@@ -175,16 +175,16 @@ def _conclude(
     needs_state = flow.client_state is not None and not flows.is_of_browser(flow, cookie)
     needs_state = needs_state and flow.purpose == API
     try:
-        return _conclude_once(connection, flow, claimed, keep, needs_state)
+        return _conclude_once(flow, claimed, keep, needs_state)
     except Conflict:  # the same person, by another sign-in at the same moment: known by now
-        return _conclude_once(connection, flow, claimed, keep, needs_state)
+        return _conclude_once(flow, claimed, keep, needs_state)
 
 
-def _conclude_once(
-    connection: Connection, flow: Flow, claimed: Claimed, keep: Keep, needs_state: bool
-) -> Ended:
-    account = connection.account
+def _conclude_once(flow: Flow, claimed: Claimed, keep: Keep, needs_state: bool) -> Ended:
     with db.transaction() as session:
+        # The provider took its time: what its account says now is what counts.
+        account = session.get_one(Account, flow.account_id, populate_existing=True)
+        connection = _connection(account, flow)
         keep(session)
         user, new = matching.settle(session, connection, claimed)
         outcome: dict[str, Any] = {"user_id": user.id, "is_new_user": new}

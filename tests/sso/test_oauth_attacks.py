@@ -40,6 +40,15 @@ def says(**changed: Any) -> Lie:
     return lie
 
 
+def meanwhile(switch: Callable[[bool], Any]) -> Lie:
+    """Nothing else, but something is switched off before it is said."""
+
+    def lie(claims: Claims, header: Claims) -> None:
+        switch(False)
+
+    return lie
+
+
 def late(claims: Claims, header: Claims) -> None:
     claims.update(iat=int(time.time()) - 900, exp=int(time.time()) - 600)
 
@@ -270,6 +279,23 @@ def test_what_is_not_set_up_is_not_there(stage: Stage) -> None:
     assert stage.last_refusal()[0] == "provider"  # told to the admins like any other
     hosted = stage.browser().get("/oauth/google/authorize", headers={"Host": "acme.atrium.test"})
     assert stage.browser().get(hosted.headers["Location"]).status_code == 404
+
+
+def test_what_is_switched_off_while_the_provider_thinks_lets_nobody_in(stage: Stage) -> None:
+    path = f"admin/configuration/{stage.oauth(stage.cast.alice)['id']}"
+    alice, account = stage.cast.alice, f"accounts/{stage.cast.alice.account_id}"
+    before = stage.users()
+    for switch, status, check in (
+        (lambda on: alice.patch("account", {"sso_provisioning": on}), 403, "provisioning"),
+        (lambda on: alice.patch(path, {"enabled": on}), 404, "provider"),
+        (lambda on: stage.cast.root.patch(account, {"is_active": on}), 404, "provider"),
+        (lambda on: on or alice.delete(path), 404, "provider"),
+    ):
+        stage.provider.lies = meanwhile(switch)
+        assert stage.sign_in().status_code == status
+        assert switch(True)
+        assert stage.checks(alice)[0] == check
+        assert stage.users() == before
 
 
 def test_an_address_that_is_refused_too_often_has_to_wait(
