@@ -161,7 +161,8 @@ def test_provider(account_id: str, setting_id: str) -> BaseResponse:
 @guard.open_to_all
 def start_sso(category: str, provider: str) -> BaseResponse:
     """Sign in to the console by a provider."""
-    return begin_in_console(category, provider, request.args.get("account", "")[:200])
+    target = guard.local_target(request.args.get("next"))
+    return begin_in_console(category, provider, request.args.get("account", "")[:200], target)
 
 
 @blueprint.get("/console/sso/finish")
@@ -176,7 +177,8 @@ def finish_sso() -> str | BaseResponse:
         return render_template("console/sso/tested.html", place=place, outcome=outcome, flow=flow)
     if flow.is_new_user:
         flash(f"Welcome to {user.account.name}.")
-    entered = guard.begin_session(user, url_for("console.show_home"))
+    target = guard.local_target(flow.redirect_uri) or url_for("console.show_home")
+    entered = guard.begin_session(user, target)
     guard.end_session("")  # this browser's cookie is another's now
     return entered
 

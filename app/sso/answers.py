@@ -74,8 +74,10 @@ def to_base(**more: str) -> BaseResponse | None:
     return _unkept(redirect(there))
 
 
-def begin_in_console(category: str, provider: str, account: str) -> BaseResponse:
-    """Begin a sign-in to the console, which ends at the host name where it was begun."""
+def begin_in_console(
+    category: str, provider: str, account: str, target: str | None
+) -> BaseResponse:
+    """Begin a sign-in to a page of the console, which ends at the host name where it was begun."""
     secret = secrets.token_urlsafe(32)
     mark = tokens.digest(secret)
     away = to_base(back=f"{account_of_host()}.{mark}")
@@ -83,7 +85,8 @@ def begin_in_console(category: str, provider: str, account: str) -> BaseResponse
         _give(away, mark, secret, posted=False)
         return away
     back = BACK.fullmatch(request.args.get("back", ""))
-    args = {"account": account, "client_state": back[0] if back else None}
+    state = back[0] if back else None
+    args = {"account": account, "client_state": state, "redirect_uri": target}
     return leave_for(*started(category, provider, CONSOLE, args))
 
 

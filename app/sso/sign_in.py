@@ -68,8 +68,12 @@ class Ended:
 def start(
     connection: Connection, purpose: str, *, redirect_uri: str | None, client_state: str | None
 ) -> tuple[str, Begun]:
-    """Start a flow; returns the provider's address for it. Raises InvalidValues."""
-    target = None if purpose in (CONSOLE, TEST) else return_address(connection, redirect_uri)
+    """Start a flow; returns the provider's address for it. Raises InvalidValues.
+
+    `redirect_uri` is the client application's, or for the console the page to go on to.
+    """
+    of_console = purpose in (CONSOLE, TEST)
+    target = redirect_uri if of_console else return_address(connection, redirect_uri)
     if purpose == API and client_state is None:
         client_state = secrets.token_urlsafe(24)
     begun = flows.start(connection, purpose, redirect_uri=target, client_state=client_state)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from html import unescape
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -70,6 +71,23 @@ def test_an_admin_sets_a_provider_up_tests_it_and_signs_in_by_it(
     assert "Welcome to Acme." in stranger.client.get("/console").text
     assert stage.cast.alice.get("account/users?search=dora").json["items"][0]["role"] == "editor"
     assert "The provider is removed." in admin.done(f"{one}/remove")
+
+
+def test_a_sign_in_by_a_provider_leads_to_the_page_that_was_asked_for(stage: Stage) -> None:
+    stage.oauth(stage.cast.alice)
+    browser = Browser(stage.app)
+    asked = browser.get("profile?page=2").headers["Location"]
+    forms = browser.client.get(asked).text
+    assert forms.count('name="next" value="/console/profile?page=2"') == forms.count("<form") == 2
+    page = browser.client.get(f"{asked}&account=acme").text
+    (start,) = re.findall(r'href="(/console/sso/start/[^"]+)"', page)
+    started = browser.client.get(unescape(start))
+    assert through(stage, browser, started).headers["Location"] == "/console/profile?page=2"
+    for elsewhere in ("//evil.example", "https://evil.example/console", "/console/../oauth", ""):
+        query = {"account": "acme", "next": elsewhere}
+        path = "/console/sso/start/auth_providers/google"
+        started = browser.client.get(path, query_string=query)
+        assert through(stage, browser, started).headers["Location"] == "/console"
 
 
 def test_a_code_of_the_console_is_good_in_its_own_browser_only(stage: Stage) -> None:

@@ -67,6 +67,10 @@ def test_the_console_is_entered_where_it_was_left(stage: Stage) -> None:
     assert at(browser, finish).status_code == 303
     assert "Welcome to Acme." in at(browser, f"{HOST}/console").text
     assert is_out(other)
+    wanted = begun(other, f"{HOST}{start}&next=/console/profile")
+    target, values = stage.provider.authorize(wanted)
+    back = other.get(urlsplit(target).path, query_string=values, base_url=BASE)
+    assert at(other, back.headers["Location"]).headers["Location"] == "/console/profile"
     # Nobody is led out of the domain.
     for back_to in ("evil.example.", f"evil.example/.{'0' * 64}", f"x.{'0' * 64}"):
         asked = at(browser, f"{BASE}{start}&back={back_to}").headers["Location"]
