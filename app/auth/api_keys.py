@@ -109,8 +109,8 @@ def revoke(key_id: str, *, by: Principal) -> ApiKey:
         key = _found(session.scalar(_named(key_id, by).with_for_update(of=ApiKey)))
         if key.is_revoked:
             raise Conflict("This key is revoked already.")
-        key.is_revoked, key.revoked_at, key.revoked_by = True, clock.now(), by.user_id
-        key.version += 1
+        key.revoked_by = by.user_id
+        _end(key)
         session.flush()
         return key
 
@@ -119,8 +119,14 @@ def revoke(key_id: str, *, by: Principal) -> ApiKey:
 def _revoke_all(event: events.AddressProved) -> None:
     mine = (ApiKey.account_id == event.account_id, ApiKey.created_by == event.user_id)
     for key in db.db.session.scalars(sa.select(ApiKey).where(*mine, ~ApiKey.is_revoked)):
-        key.is_revoked, key.revoked_at = True, clock.now()
-        key.version += 1
+        _end(key)
+
+
+def _end(key: ApiKey) -> None:
+    # Its use is no change of the key, but its end is: the column does not follow by itself.
+    key.is_revoked, key.revoked_at = True, clock.now()
+    key.updated_at = key.revoked_at
+    key.version += 1
 
 
 def caller(text: str) -> Principal:

@@ -295,6 +295,13 @@ def test_a_key_is_revoked_once(alice: Caller) -> None:
     assert alice.get(f"api-keys/{key['id']}").json["is_revoked"] is True
 
 
+def test_a_revoked_key_tells_when_it_changed(alice: Caller) -> None:
+    key = make_key(alice)
+    revoked_at = alice.post(f"api-keys/{key['id']}/revoke").json["revoked_at"]
+    shown = alice.get(f"api-keys/{key['id']}").json
+    assert shown["created_at"] < shown["updated_at"] == revoked_at
+
+
 def test_deleting_is_revoking(alice: Caller) -> None:
     key = make_key(alice)
     assert alice.delete(f"admin/api-keys/{key['id']}").status_code == 204
