@@ -10,7 +10,7 @@ import binascii
 from base64 import b64decode
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 from urllib.parse import urlencode, urlsplit
 from xml.sax.saxutils import quoteattr
@@ -30,6 +30,7 @@ from app.sso.service import Connection
 
 LONGEST_RESPONSE = 256 * 1024
 CLOCK_DRIFT = timedelta(seconds=Names.ALLOWED_CLOCK_DRIFT)
+LAST = datetime.max.replace(tzinfo=UTC) - CLOCK_DRIFT
 TRANSIENT = "urn:oasis:names:tc:SAML:2.0:nameid-format:transient"
 UNSPECIFIED = "urn:oasis:names:tc:SAML:1.1:nameid-format:unspecified"
 CLAIMS = "http://schemas.xmlsoap.org/ws/2005/05/identity/claims/"
@@ -229,4 +230,5 @@ def _last_moment(parsed: Any) -> datetime:
     assertion = saml_checks.assertion_of(parsed)
     found = [one for name in names for one in assertion.iter(saml_checks.tag(name))]
     texts = [one.get("NotOnOrAfter") for one in found]
-    return max(saml_checks.moment(text) for text in texts if text) + CLOCK_DRIFT
+    # Some providers write the end of all time for what has no end.
+    return min(max(saml_checks.moment(text) for text in texts if text), LAST) + CLOCK_DRIFT

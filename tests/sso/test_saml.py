@@ -160,6 +160,16 @@ def test_a_user_who_never_verified_loses_the_password(stage: Stage) -> None:
     assert stage.anyone.post("auth/login", login).status_code == 200
 
 
+def test_an_assertion_may_be_good_for_ever(stage: Stage) -> None:
+    stage.saml(stage.cast.alice)
+    ever = 'NotOnOrAfter="9999-12-31T23:59:59.9999999Z"'
+    browser = stage.browser()
+    request = stage.begin_saml(browser)
+    times = {"ends": ever, "confirmed": ever}
+    response = saml_idp.answer(request, times=times).encoded()
+    assert stage.traded(stage.post(browser, response, request.relay_state))["isNewUser"]
+
+
 def test_an_address_that_the_provider_does_not_vouch_for_links_nobody(stage: Stage) -> None:
     stage.saml(stage.cast.alice, email_verified=False)
     refused = stage.assert_in(subject=stage.cast.bob.email)
