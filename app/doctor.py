@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import smtplib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Literal, NamedTuple
 
 import sqlalchemy as sa
@@ -94,15 +94,30 @@ def _database(migrations: str) -> Iterator[Finding]:
     yield _clock()
     yield _accounts_apart()
     if migrations != "ok":
-        yield Finding("migrations", "fail", migrations)
+        yield Finding("migrations", "fail", f"{migrations}{_why_unread()}")
         return
     if revisions.applied_core_revision() == revisions.core_head():
         yield Finding("migrations", "ok", "all are applied")
     else:
         yield Finding("migrations", "warn", "are a newer version's: restart this one as that")
-    yield _secrets()
-    yield _chains()
-    yield _workers()
+    for part, look in (("secrets", _secrets), ("audit", _chains), ("worker", _workers)):
+        yield _looked_at(part, look)
+
+
+def _why_unread() -> str:
+    try:
+        revisions.applied_core_revision()
+    except SQLAlchemyError as error:
+        return f" ({errors.reason(error)})"
+    return ""
+
+
+def _looked_at(part: str, look: Callable[[], Finding]) -> Finding:
+    try:
+        return look()
+    except SQLAlchemyError as error:  # a table is damaged, lost or closed to the login
+        told = f"cannot be looked at ({errors.reason(error)}): see the database and its login"
+        return Finding(part, "fail", told)
 
 
 def _accounts_apart() -> Finding:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ import sqlalchemy as sa
 from cryptography.fernet import Fernet
 from flask import Flask
 
-from app import create_app, db, jobs
+from app import create_app, db, jobs, tenancy
 from app.collections import revisions
 from app.database_clock import database_now
 from tests.builders import Cast, make_collection, make_record
@@ -46,10 +47,18 @@ def run(statement: str) -> Breaking:
     """What breaks a database."""
 
     def change(app: Flask, patch: pytest.MonkeyPatch) -> None:
-        with app.app_context(), db.transaction() as session:
+        with app.app_context(), tenancy.as_owner(), db.transaction() as session:
             session.execute(sa.text(statement))
 
     return change
+
+
+@contextmanager
+def without(app: Flask, patch: pytest.MonkeyPatch, table: str) -> Iterator[None]:
+    """A database that has lost a table."""
+    run(f"ALTER TABLE {table} RENAME TO away")(app, patch)
+    yield
+    run(f"ALTER TABLE away RENAME TO {table}")(app, patch)
 
 
 def settings(**changes: Any) -> Breaking:
@@ -104,6 +113,30 @@ def test_what_is_broken_is_told_with_what_to_do(
     assert advice in text
     looked_at = {other for other, (state, _) in parts.items() if state != "ok"}
     assert looked_at == {part}
+
+
+@pytest.mark.parametrize(
+    ("part", "table"),
+    [("secrets", "provider_settings"), ("audit", "audit_heads"), ("worker", "jobs")],
+)
+def test_what_cannot_be_looked_at_leaves_the_rest_told(
+    used: Flask, monkeypatch: pytest.MonkeyPatch, part: str, table: str
+) -> None:
+    with without(used, monkeypatch, table):
+        code, parts = told(used)
+    assert (code, parts[part][0]) == (1, "fail")
+    assert table in parts[part][1]
+    assert {other for other, (state, _) in parts.items() if state != "ok"} == {part}
+
+
+def test_migrations_that_cannot_be_read_are_told_with_the_reason(
+    used: Flask, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with without(used, monkeypatch, "alembic_version"):
+        code, parts = told(used)
+    assert (code, parts["migrations"][0]) == (1, "fail")
+    assert "db upgrade" in parts["migrations"][1]
+    assert "alembic_version" in parts["migrations"][1]
 
 
 def test_a_newer_version_s_database_serves_this_one_until_it_is_restarted(
