@@ -40,7 +40,10 @@ limit_request_line = 8190
 limit_request_fields = 100
 limit_request_field_size = 8190
 
-forwarder_headers = ""  # of callers on this machine it would take SCRIPT_NAME and PATH_INFO
+# Of callers on this machine, a proxy's too, it would take SCRIPT_NAME and PATH_INFO, and refuse who
+# says contradictory things of encryption: whom to believe is for SERVICE_TRUSTED_PROXIES to say.
+forwarder_headers = ""
+secure_scheme_headers = {}
 
 # The workers' heartbeat files must not wait for a disk.
 if serving.in_memory():

@@ -117,6 +117,12 @@ def what_is_broken_is_refused(server: Server) -> None:
         assert server.name == "granian" or json.loads(body)["error"] == "bad_request"
 
 
+def what_is_claimed_of_encryption_does_not_matter(client: Client) -> None:
+    """Also where claims contradict each other; a proxy's are the application's matter."""
+    claims = {"X-Forwarded-Proto": "https", "X-Forwarded-Ssl": "off"}
+    assert client("GET", "/health", **claims).status_code == 200
+
+
 def its_processes_count_together(client: Client) -> None:
     """Whichever answers."""
     for _ in range(10):
@@ -337,6 +343,7 @@ def test_a_server_keeps_its_promises(name: str, app: Flask, tmp_path: Path) -> N
         with closing(Client(f"http://127.0.0.1:{server.port}", Path(), "127.0.0.1")) as client:
             it_does_what_it_is_there_for(client)
             what_is_broken_is_refused(server)
+            what_is_claimed_of_encryption_does_not_matter(client)
             its_processes_count_together(client)
         if name == "gunicorn":
             its_processes_share_connections(server)
