@@ -284,6 +284,22 @@ def test_a_previous_key_still_verifies_and_a_dropped_one_does_not(
     assert bearing(anyone, renewed.json["token"]).status_code == 200
 
 
+def test_processes_that_exchange_their_key_one_after_the_other_sign_nobody_out(
+    app: Flask, anyone: Caller, signed_in: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = app.extensions["atrium.config"]
+    old, new = settings.secret_key, "another-secret-key-of-the-right-length"
+    before = replace(settings, secret_key_previous=(new,))
+    after = replace(settings, secret_key=new, secret_key_previous=(old,))
+    had = signed_in
+    for its in (after, before, after):
+        monkeypatch.setitem(app.extensions, "atrium.config", its)
+        assert bearing(anyone, had["token"]).status_code == 200
+        renewed = refresh(anyone, had["refresh_token"])
+        assert renewed.status_code == 200
+        had = renewed.json
+
+
 def test_a_refresh_answers_a_new_pair(anyone: Caller, signed_in: dict[str, Any]) -> None:
     answer = refresh(anyone, signed_in["refresh_token"])
     assert answer.status_code == 200
