@@ -78,7 +78,7 @@ def main(application: str = "wsgi:app") -> None:
     )
     try:
         server.serve(target_loader=load)
-    except RuntimeError as error:  # of an address that is in use, say; a backtrace follows
+    except (RuntimeError, ValueError) as error:  # of an address in use, say; a backtrace follows
         sys.exit(f"granian cannot serve: {str(error).partition(chr(10))[0]}")
 
 

@@ -29,7 +29,8 @@ COUNTS, BEGUN_SECONDS = "atrium-counts-", 60
 def host() -> str:
     """Where to listen: but for ATRIUM_LISTEN only production is reached from other machines."""
     production = os.environ.get("SERVICE_ENV") == "production"
-    return os.environ.get("ATRIUM_LISTEN") or ("0.0.0.0" if production else "127.0.0.1")  # noqa: S104
+    given = os.environ.get("ATRIUM_LISTEN", "").removeprefix("[").removesuffix("]")
+    return given or ("0.0.0.0" if production else "127.0.0.1")  # noqa: S104
 
 
 def port() -> int:

@@ -329,11 +329,22 @@ def test_granian_tells_that_an_address_is_taken(tmp_path: Path) -> None:
     assert "race" not in text, "Traceback or backtrace"
 
 
-def test_gunicorn_listens_on_an_address_of_ipv6(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", SERVERS)
+@pytest.mark.parametrize("address", ["::1", "[::1]"])  # gunicorn's --bind wants brackets
+def test_a_server_listens_on_an_address_of_ipv6(name: str, address: str, tmp_path: Path) -> None:
     port = free_port()
-    env = environment(tmp_path, PORT=str(port), ATRIUM_LISTEN="::1")
-    with started(SERVERS["gunicorn"], env, tmp_path / "log"):
+    env = environment(tmp_path, PORT=str(port), ATRIUM_LISTEN=address)
+    with started(SERVERS[name], env, tmp_path / "log"):
         wait_for(f"http://[::1]:{port}/live", tmp_path / "log")
+
+
+def test_granian_tells_that_it_cannot_listen_on_a_name(tmp_path: Path) -> None:
+    env = environment(tmp_path, PORT=str(free_port()), ATRIUM_LISTEN="localhost")
+    with started(SERVERS["granian"], env, tmp_path / "log") as process:
+        assert process.wait(30) == 1
+    text = (tmp_path / "log").read_text()
+    assert "IP address" in text
+    assert "race" not in text, "Traceback or backtrace"
 
 
 @pytest.mark.parametrize("database", ["sqlite"], indirect=True)
