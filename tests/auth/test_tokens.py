@@ -267,6 +267,14 @@ def test_an_access_token_ends_after_its_lifetime(anyone: Caller, signed_in: dict
             assert bearing(anyone, signed_in["token"]).status_code == status
 
 
+def test_a_token_holds_where_another_process_s_clock_is_behind(
+    anyone: Caller, signed_in: dict[str, Any]
+) -> None:
+    with time_machine.travel(clock.now() - timedelta(seconds=5)):
+        assert bearing(anyone, signed_in["token"]).status_code == 200
+        assert refresh(anyone, signed_in["refresh_token"]).status_code == 200
+
+
 def test_a_previous_key_still_verifies_and_a_dropped_one_does_not(
     app: Flask, anyone: Caller, signed_in: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
