@@ -41,6 +41,7 @@ SWEEP_SECONDS = 3
 EMBEDDED_SWEEP_SECONDS = 0.5
 STOP_SECONDS = 20
 KEPT_DAYS = 7
+UNDER_WAY_SECONDS = 3600  # then all is over that was under way as a job was asked for
 INSTANCE = "00000000-0000-0000-0000-000000000000"  # the account that what is nobody's belongs to
 Handler = Callable[[Mapping[str, Any]], None]
 

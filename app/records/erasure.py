@@ -32,7 +32,6 @@ from app.records import service as records
 from app.webhooks.models import ATTEMPTS, DELIVERIES
 
 PIECE = 200
-AGAIN_SECONDS = 3600
 RECORD_GONE, USER_GONE = "The record is erased.", "The user is erased."
 Erased = dict[str, Any]
 
@@ -120,7 +119,7 @@ def _enqueue(kind: str, what: Mapping[str, Any]) -> None:
     # Once more when all is over that was under way: what a user writes, or a receiver answers.
     jobs.enqueue(kind, what, account_id=what["account_id"])
     again = {**what, "again": True}
-    jobs.enqueue(kind, again, account_id=what["account_id"], after=AGAIN_SECONDS)
+    jobs.enqueue(kind, again, account_id=what["account_id"], after=jobs.UNDER_WAY_SECONDS)
 
 
 def _rest_of_record(what: Mapping[str, Any]) -> Erased:

@@ -15,7 +15,6 @@ from app.collections.definition import Definition
 from app.records.store import writes
 
 PIECE = 500
-AGAIN_SECONDS = 3600
 # The audit log stays; jobs are forgotten when they are over, and this is one.
 KEPT = {"audit_log", "audit_changes", "audit_heads", "audit_checkpoints", jobs.TABLE.name}
 
@@ -23,7 +22,7 @@ KEPT = {"audit_log", "audit_changes", "audit_heads", "audit_checkpoints", jobs.T
 @events.subscribe(events.AccountClosed)
 def _remove_later(event: events.AccountClosed) -> None:
     # Once more when all is over that was under way as the account was closed.
-    for delay in (0, AGAIN_SECONDS):
+    for delay in (0, jobs.UNDER_WAY_SECONDS):
         jobs.enqueue("records.remove_account", {}, account_id=event.account_id, after=delay)
 
 

@@ -121,15 +121,26 @@ def test_what_a_receiver_answers_is_erased_also_while_auditing_is_off(
     test_what_a_receiver_answers_during_the_erasure_is_erased_too(app, cast)
 
 
-def test_a_record_that_is_made_anew_keeps_its_history(app: Flask, cast: Cast) -> None:
+def made_anew(app: Flask, cast: Cast) -> str:
+    """The id of a record that was erased, and is there again."""
     make_collection(cast.root, schema=SCHEMA)
-    id = make_record(cast.alice, title=ADA)["id"]
+    id: str = make_record(cast.alice, title=ADA)["id"]
     assert cast.alice.post(f"{ONE.format(id)}/erase").status_code == 200
     with app.app_context():
         jobs.run_due()
-    anew = {"data": dumps([{"id": id, "title": "anew"}]), "content_type": JSON}
+    bring_back(cast, {"id": id, "title": "anew"})
+    return id
+
+
+def bring_back(cast: Cast, record: dict[str, str]) -> None:
+    """Import a record under the id that it had."""
+    anew = {"data": dumps([record]), "content_type": JSON}
     imported = cast.root.acting_in("acme").post("records/posts/import?keep_ids=true", **anew)
     assert imported.status_code == 200, imported.text
+
+
+def test_a_record_that_is_made_anew_keeps_its_history(app: Flask, cast: Cast) -> None:
+    id = made_anew(app, cast)
     let_an_hour_pass(app)
     change = cast.alice.get(f"{ONE.format(id)}/history").json["items"][0]["changes"][0]
     assert (change["new_value"], change["erased"]) == ("anew", False)
@@ -137,14 +148,7 @@ def test_a_record_that_is_made_anew_keeps_its_history(app: Flask, cast: Cast) ->
 
 
 def test_a_record_that_was_made_anew_and_deleted_keeps_its_history(app: Flask, cast: Cast) -> None:
-    make_collection(cast.root, schema=SCHEMA)
-    id = make_record(cast.alice, title=ADA)["id"]
-    assert cast.alice.post(f"{ONE.format(id)}/erase").status_code == 200
-    with app.app_context():
-        jobs.run_due()
-    anew = {"data": dumps([{"id": id, "title": "anew"}]), "content_type": JSON}
-    imported = cast.root.acting_in("acme").post("records/posts/import?keep_ids=true", **anew)
-    assert imported.status_code == 200, imported.text
+    id = made_anew(app, cast)
     assert cast.alice.delete(ONE.format(id)).status_code == 204
     let_an_hour_pass(app)
     told = cast.alice.get(f"{ONE.format(id)}/history").json["items"][0]["changes"]
@@ -165,9 +169,7 @@ def test_what_is_erased_is_not_taken_for_empty(app: Flask, cast: Cast) -> None:
         assert alice is not None
         with pytest.raises(NotFound, match="erased"):
             history.revive("posts", id, by=alice)
-    anew = {"data": dumps([{"id": id, "mail": "eve@x.example"}]), "content_type": JSON}
-    imported = cast.root.acting_in("acme").post("records/posts/import?keep_ids=true", **anew)
-    assert imported.status_code == 200, imported.text
+    bring_back(cast, {"id": id, "mail": "eve@x.example"})
     assert cast.alice.get(then).status_code == 404
     assert cast.alice.post(f"{ONE.format(id)}/restore", {"audit_id": entry}).status_code == 404
     present = cast.alice.get(ONE.format(id)).json
