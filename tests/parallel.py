@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import TypeVar
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+import pytest
+
+from app.records import cascade
+from tests.builders import Caller, make_record
 
 Result = TypeVar("Result")
 
@@ -20,3 +26,24 @@ def at_once(count: int, call: Callable[[int], Result]) -> list[Result]:
 
     with ThreadPoolExecutor(count) as pool:
         return list(pool.map(run, range(count)))
+
+
+@contextmanager
+def under_way(caller: Caller, patch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Inside, a record of a caller's is written and not committed; behind it, it is."""
+    written, over, tell = threading.Event(), threading.Event(), cascade.tell
+
+    def tell_late(*what: Any) -> None:
+        tell(*what)
+        written.set()
+        assert over.wait(20)
+
+    patch.setattr(cascade, "tell", tell_late)
+    writer = threading.Thread(target=make_record, args=(caller,), kwargs={"title": "late"})
+    writer.start()
+    try:
+        assert written.wait(20)
+        yield
+    finally:
+        over.set()
+        writer.join()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from typing import Any
 
 import pytest
@@ -14,9 +13,10 @@ from app.accounts.models import SYSTEM_ACCOUNT_ID, Group, User
 from app.auth.models import Invitation, SignInSession
 from app.database_clock import database_now
 from app.db import connection
-from app.records import cascade, removal
+from app.records import removal
 from tests.builders import PASSWORD, Caller, Cast, make_account, make_collection, make_record
 from tests.mailbox import run_jobs
+from tests.parallel import under_way
 
 KEYS = {"id", "slug", "name", "account_code", "created_at", "is_active", "updated_at"}
 HOME = "https://x.example/"
@@ -354,21 +354,9 @@ def test_what_is_written_while_an_account_is_closed_goes_too(
     with app.app_context():
         if db.db.engine.dialect.name == "sqlite":
             return
-    written, closed, tell = threading.Event(), threading.Event(), cascade.tell
-
-    def tell_late(*what: Any) -> None:
-        tell(*what)
-        written.set()
-        assert closed.wait(20)
-
-    monkeypatch.setattr(cascade, "tell", tell_late)
-    writer = threading.Thread(target=make_record, args=(cast.alice,), kwargs={"title": "late"})
-    writer.start()
-    assert written.wait(20)
-    assert cast.root.delete(f"accounts/{cast.alice.account_id}").status_code == 204
-    run_jobs(app)
-    closed.set()
-    writer.join()
+    with under_way(cast.alice, monkeypatch):
+        assert cast.root.delete(f"accounts/{cast.alice.account_id}").status_code == 204
+        run_jobs(app)
     with app.app_context():
         assert "col_posts" in left_of(cast.alice.account_id)
         let_an_hour_pass()

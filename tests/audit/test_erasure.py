@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from dataclasses import replace
 from json import dumps
 from pathlib import Path
@@ -19,9 +18,10 @@ from app.audit.models import AuditEntry
 from app.auth import principal as principals
 from app.database_clock import database_now
 from app.errors import NotFound
-from app.records import cascade, erasure, history
+from app.records import erasure, history
 from tests.audit.chains import entries, stand_alone, verified
 from tests.builders import PASSWORD, Caller, Cast, make_collection, make_record, make_user
+from tests.parallel import under_way
 from tests.receivers import Request, receiving
 from tests.webhooks.delivering import deliver, make_webhook
 from tests.workflows.running import make_workflow, rows
@@ -186,22 +186,10 @@ def test_what_an_erased_user_was_writing_names_nobody(
     with app.app_context():
         if db.db.engine.dialect.name == "sqlite":
             return
-    written, erased, tell = threading.Event(), threading.Event(), cascade.tell
-
-    def tell_late(*what: Any) -> None:
-        tell(*what)
-        written.set()
-        assert erased.wait(20)
-
-    monkeypatch.setattr(cascade, "tell", tell_late)
-    writer = threading.Thread(target=make_record, args=(cast.bob,), kwargs={"title": "late"})
-    writer.start()
-    assert written.wait(20)
-    assert cast.root.post(f"users/{cast.bob.id}/erase").status_code == 200
-    with app.app_context():
-        jobs.run_due()
-    erased.set()
-    writer.join()
+    with under_way(cast.bob, monkeypatch):
+        assert cast.root.post(f"users/{cast.bob.id}/erase").status_code == 200
+        with app.app_context():
+            jobs.run_due()
     assert cast.bob.email in everything(app)
     let_an_hour_pass(app)
     assert cast.bob.email not in everything(app)
