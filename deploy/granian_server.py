@@ -44,10 +44,15 @@ def bounded(application: Callable[..., Iterable[bytes]]) -> Callable[..., Iterab
     return serve
 
 
+def _stop(number: int, frame: object) -> None:
+    sys.exit()
+
+
 def load(target: str) -> Callable[..., Iterable[bytes]]:
     """The application that a name such as `wsgi:app` stands for, in the process that serves it."""
     if sys.platform == "linux":  # or a process whose parent was killed would keep the port
         ctypes.CDLL(None).prctl(SET_PARENT_DEATH_SIGNAL, signal.SIGKILL)
+    signal.signal(signal.SIGTERM, _stop)  # until granian heeds it here: the parent's way is no use
     os.setpgrp()  # a terminal's Ctrl-C is the parent's: told twice, a process at work does not end
     serving.share_freed_memory()
     from app import engines  # not in the parent, which serves nothing

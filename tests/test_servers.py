@@ -33,6 +33,7 @@ SERVERS = {
     "gunicorn": ["gunicorn", "-c", "deploy/gunicorn.conf.py", "--graceful-timeout=2", "wsgi:app"],
     "granian": [str(PROGRAMS / "python"), "-c", f"{STOPS_SOON}granian_server.main()"],
 }
+GRANIAN = [str(PROGRAMS / "python"), "-m", "deploy.granian_server"]
 JSON = "Host: a\r\nContent-Type: application/json\r\n"
 CHUNKS = f"POST /api/v1/auth/login HTTP/1.1\r\n{JSON}Transfer-Encoding: chunked\r\n\r\n"
 FORM = "Host: a\r\nContent-Type: application/x-www-form-urlencoded\r\nTransfer-Encoding: chunked"
@@ -76,7 +77,9 @@ class Server:
 
 
 @contextmanager
-def serving(name: str, app: Flask, folder: Path) -> Iterator[Server]:
+def serving(
+    name: str, app: Flask, folder: Path, command: list[str] | None = None
+) -> Iterator[Server]:
     """Two processes on a copy of an application's database."""
     database, port, log = folder / "atrium.db", free_port(), folder / "log"
     migrated = app.extensions["atrium.config"].database_url.removeprefix("sqlite:///")
@@ -91,7 +94,7 @@ def serving(name: str, app: Flask, folder: Path) -> Iterator[Server]:
         SERVICE_SUPERADMIN_EMAIL=ROOT,
         SERVICE_SUPERADMIN_PASSWORD=PASSWORD,
     )
-    with started(SERVERS[name], env, log) as process:
+    with started(command or SERVERS[name], env, log) as process:
         wait_for(f"http://127.0.0.1:{port}/ready", log)
         yield Server(name, port, process, log)
 
@@ -187,8 +190,7 @@ def its_log_is_lines_of_json_without_what_was_sent(server: Server) -> None:
 
 def test_granian_leaves_no_process_behind_when_it_is_killed(tmp_path: Path) -> None:
     port, log = free_port(), tmp_path / "log"
-    command = [*SERVERS["granian"][:1], "-m", "deploy.granian_server"]
-    command += ["wsgiref.simple_server:demo_app"]
+    command = [*GRANIAN, "wsgiref.simple_server:demo_app"]
     with started(command, environment(tmp_path, PORT=str(port)), log) as process:
         wait_for(f"http://127.0.0.1:{port}/", log)
         process.kill()
@@ -211,7 +213,7 @@ def test_granian_ends_with_the_requests_at_hand_when_its_terminal_interrupts_it(
 ) -> None:
     (tmp_path / "at_work.py").write_text(AT_WORK)
     port, log = free_port(), tmp_path / "log"
-    command = [*SERVERS["granian"][:1], "-m", "deploy.granian_server", "at_work:serve"]
+    command = [*GRANIAN, "at_work:serve"]
     env = environment(tmp_path, PORT=str(port), PYTHONPATH=f"{PROJECT}:{tmp_path}")
     with started(command, env, log) as process, ThreadPoolExecutor() as pool:
         wait_for(f"http://127.0.0.1:{port}/", log)
@@ -222,9 +224,29 @@ def test_granian_ends_with_the_requests_at_hand_when_its_terminal_interrupts_it(
         assert process.wait(5) == 0
 
 
+BEGINS_SLOWLY = """
+import time
+
+print("begins", flush=True)
+time.sleep(9)
+"""
+
+
+def test_granian_stops_at_once_though_its_processes_still_begin(tmp_path: Path) -> None:
+    (tmp_path / "begins.py").write_text(BEGINS_SLOWLY)
+    log = tmp_path / "log"
+    command = [*GRANIAN, "begins:serve"]
+    env = environment(tmp_path, PORT=str(free_port()), PYTHONPATH=f"{PROJECT}:{tmp_path}")
+    with started(command, env, log) as process:
+        until(lambda: log.read_text().count("begins") == 2)
+        process.terminate()
+        assert process.wait(5) == 0
+    assert log.read_text().split() == ["begins"] * 2
+
+
 @pytest.mark.parametrize("database", ["sqlite"], indirect=True)
 def test_granian_leaves_a_database_of_one_file(app: Flask, tmp_path: Path) -> None:
-    with serving("granian", app, tmp_path) as server:
+    with serving("granian", app, tmp_path, GRANIAN) as server:
         with closing(Client(f"http://127.0.0.1:{server.port}", Path(), "127.0.0.1")) as client:
             it_does_what_it_is_there_for(client)
         server.process.terminate()
