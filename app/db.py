@@ -23,7 +23,6 @@ from sqlalchemy.exc import OperationalError, SQLAlchemyError
 from sqlalchemy.orm import DeclarativeBase
 
 from app import config, engines, postgres, row_security, tenancy
-from app.errors import Conflict
 from app.pool import Pool
 from app.unit_of_work import Session, Work, give_back, is_open
 
@@ -187,8 +186,6 @@ def transaction(*, changes_schema: bool = False) -> Iterator[Session]:
             if items:
                 todo(items)
         work.catch_up()
-        if changes_schema:
-            _check_foreign_keys(session)
         if session.holds_commits and work.pooled is not None:
             _catch_up()
     except BaseException:
@@ -341,7 +338,8 @@ def _begun(changes_schema: bool) -> Any:
 def _begin(pooled: Any, changes_schema: bool) -> None:
     found = pooled.dbapi_connection
     if changes_schema and engines.running().dialect.name == "sqlite":
-        # Tables are rebuilt to alter them; only out here can the checks be turned off.
+        # Tables are rebuilt to alter them, and checked then (app/collections/table.py); only out
+        # here can the database's own checks be turned off.
         pooled.info["unchecked"] = True
         found.execute("PRAGMA foreign_keys = OFF")
     found.begin()
@@ -353,10 +351,3 @@ def _lock_schema(session: Session) -> None:
     if engines.running().dialect.name == "postgresql":
         session.execute(sa.text("SELECT pg_advisory_xact_lock(:key)"), {"key": SCHEMA_LOCK})
         session.execute(sa.text("SET LOCAL lock_timeout = '500ms'"))
-
-
-def _check_foreign_keys(session: Session) -> None:
-    if engines.running().dialect.name == "sqlite":
-        broken = session.execute(sa.text("PRAGMA foreign_key_check")).first()
-        if broken:
-            raise Conflict("A reference would point at nothing.")

@@ -110,6 +110,8 @@ def carry_out(row: Collection, change: Change) -> str | None:
         table.run(change.statements)
     except IntegrityError as error:
         raise Conflict("The records there are do not fit the new schema.") from error
+    if not table.is_sound(change.new.table):
+        raise Conflict("A reference would point at nothing.")
     return revisions.record(row.id, change.description, change.statements)
 
 

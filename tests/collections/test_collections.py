@@ -18,6 +18,7 @@ from app.collections.models import Collection, Revision
 from tests.builders import Caller, Cast, make_collection, make_record
 from tests.collections.tables import inspected
 from tests.parallel import at_once
+from tests.sql import statements
 
 TITLE = {"name": "title", "type": "text"}
 FAILED = (500, 503)  # SQLite tells a failed statement and a busy database alike
@@ -469,6 +470,19 @@ def shape(app: Flask, table: str) -> dict[str, set[Any]]:
                 for k in inspector.get_foreign_keys(table)
             },
         }
+
+
+def test_a_change_of_a_table_checks_the_references_of_no_other(
+    app: Flask, database: str, root: Caller
+) -> None:
+    authors = make_collection(root, "authors")
+    added = [{"name": "best", "type": "reference", "collection": "authors"}]
+    with statements(app) as sent:
+        made = make_collection(root)
+        assert extend(root, made, *added).status_code == 200
+        assert root.delete(f"collections/{authors['id']}?with=posts").status_code == 200
+    checks = [one for one in sent if "foreign_key_check" in one]
+    assert checks == (["PRAGMA foreign_key_check(col_posts)"] if database == "sqlite" else [])
 
 
 def test_what_an_update_may_not_do_is_named(app: Flask, root: Caller) -> None:
