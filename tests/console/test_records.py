@@ -170,6 +170,21 @@ def test_what_browsers_write_their_own_way_is_not_changed(
     assert {name: again[name] for name in (*kept, "views")} == {**kept, "views": 2}
 
 
+def test_a_value_that_is_no_choice_any_more_is_shown_and_stays(
+    cast: Cast, admin: Browser, made: dict[str, str]
+) -> None:
+    record = make_record(cast.alice, title="first", kind="note")["id"]
+    fewer = [one | {"options": {"choices": ["news"]}, "default": None} for one in POSTS[1:2]]
+    changed = {"schema": [POSTS[0], *fewer, *POSTS[2:]]}
+    assert cast.root.put(f"collections/{made['posts']}", changed).status_code == 200
+    path = place(cast, f"/posts/{record}")
+    sent = form_of(admin.get(path).text)
+    assert sent["f_kind"] == "note"
+    admin.done(path, **sent | {"f_title": "second"}, do="save")
+    found = cast.alice.get(f"records/posts/{record}").json
+    assert (found["title"], found["kind"]) == ("second", "note")
+
+
 def test_mistakes_stand_beside_their_inputs_and_what_was_typed_stays(
     cast: Cast, admin: Browser, made: dict[str, str]
 ) -> None:
