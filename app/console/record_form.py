@@ -15,7 +15,7 @@ from app.collections.access import Access
 from app.collections.fields import Field, Refused, TextField
 from app.console.forms import Form
 from app.console.references import Found
-from app.errors import AppError, InvalidValues, Malformed, problem
+from app.errors import AppError, Malformed, problem
 
 SHORT = 200
 WIDGETS = {
@@ -57,22 +57,26 @@ class RecordForm(Form):
     labels: dict[str, str] = field(default_factory=dict)
     """What the records that references lead to are called, by input."""
 
+    unread: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """What is wrong with texts that are no values of their fields' types, by field."""
+
     def body(self, *, new: bool) -> dict[str, Any]:
-        """The values that were changed, as the API takes them. Raises InvalidValues."""
+        """The values that were changed, as the API takes them; of what is none, the text."""
         body: dict[str, Any] = {}
-        wrong = []
         for widget in self.widgets:
+            name = widget.field.name
             try:
                 body |= self._value(widget, new)
             except Refused as error:
-                wrong.append(problem(widget.field.name, error.code, str(error)))
-        if wrong:
-            raise InvalidValues(wrong)
+                # Refused by the service, too, which tells along with it what else is wrong.
+                body[name] = self[widget.name]
+                self.unread[name] = problem(name, error.code, str(error))
         return body
 
     def refused(self, error: AppError) -> RecordForm:
         """Take in what an error says; fields have inputs of other names."""
         details = error.extra.get("details") or ()
+        details = [self.unread.get(one["field"] or "", one) for one in details]
         error.extra["details"] = [{**one, "field": self._input(one["field"])} for one in details]
         if not details and error.extra.get("field"):
             error.extra["field"] = self._input(error.extra["field"])
@@ -82,10 +86,12 @@ class RecordForm(Form):
     def _input(self, name: str | None) -> str | None:
         return f"f_{name}" if f"f_{name}" in self.values else name
 
+    def _text(self, widget: Widget) -> str:
+        text = self[widget.name]
+        return text if widget.kind in AS_TYPED else text.strip()
+
     def _value(self, widget: Widget, new: bool) -> dict[str, Any]:
-        one, text = widget.field, self[widget.name]
-        if widget.kind not in AS_TYPED:
-            text = text.strip()
+        one, text = widget.field, self._text(widget)
         if _is_same(widget.kind, text, "" if new else self.before.get(widget.name, "")):
             # Emptied on purpose, where a default was offered.
             return {one.name: None} if new and one.default is not None else {}

@@ -188,7 +188,7 @@ def test_a_value_that_is_no_choice_any_more_is_shown_and_stays(
 def test_mistakes_stand_beside_their_inputs_and_what_was_typed_stays(
     cast: Cast, admin: Browser, made: dict[str, str]
 ) -> None:
-    make_record(cast.alice, title="first", views=7)
+    first = make_record(cast.alice, title="first", views=7)["id"]
     wrong = {"f_title": HOSTILE, "f_views": "many", "f_more": "{", "f_author": "", "f_open": "?"}
     answer = admin.send(place(cast, "/posts/new"), **wrong, do="save")
     assert (answer.status_code, HOSTILE in answer.text) == (400, False)
@@ -204,6 +204,15 @@ def test_mistakes_stand_beside_their_inputs_and_what_was_typed_stays(
     assert answer.status_code == 409
     assert "already" in beside(answer, "f_views")
     assert cast.alice.get("records/posts").json["total"] == 1
+    # What is no number and no JSON hides nothing of what else is wrong.
+    wrong |= {"f_title": "", "f_views": "many", "f_more": "{", "f_open": "?"}
+    for path in ("/posts/new", f"/posts/{first}"):
+        answer = admin.send(place(cast, path), **wrong, do="save")
+        assert answer.status_code == 400
+        for name in wrong:
+            assert beside(answer, name), (path, name)
+        assert "line 1 column 2" in beside(answer, "f_more")
+    assert cast.alice.get(f"records/posts/{first}").json["title"] == "first"
 
 
 def test_a_change_made_meanwhile_is_told(cast: Cast, admin: Browser, made: dict[str, str]) -> None:
