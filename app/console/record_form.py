@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import orjson
@@ -29,6 +29,7 @@ WIDGETS = {
     "reference": "reference",
 }
 AS_TYPED = ("text", "area", "choice")  # blanks around them belong to them
+FLAGS = {"true": "yes", "false": "no"}
 MASKED = "You see this masked. Left as it is, it stays as it is."
 UNSEEN = "You may write this but not see it. Left empty, it stays as it is."
 
@@ -73,6 +74,11 @@ class RecordForm(Form):
                 self.unread[name] = problem(name, error.code, str(error))
         return body
 
+    def telling_stored(self) -> RecordForm:
+        """The form with what is stored beside each input that says something else."""
+        self.widgets = [self._telling_stored(one) for one in self.widgets]
+        return self
+
     def refused(self, error: AppError) -> RecordForm:
         """Take in what an error says; fields have inputs of other names."""
         details = error.extra.get("details") or ()
@@ -85,6 +91,13 @@ class RecordForm(Form):
 
     def _input(self, name: str | None) -> str | None:
         return f"f_{name}" if f"f_{name}" in self.values else name
+
+    def _telling_stored(self, widget: Widget) -> Widget:
+        stored = self.before[widget.name]
+        if widget.note == UNSEEN or _is_same(widget.kind, self._text(widget), stored):
+            return widget
+        words = FLAGS.get(stored, stored) if widget.kind == "flag" else stored
+        return replace(widget, note=f"Stored now: {words or 'nothing'}")
 
     def _text(self, widget: Widget) -> str:
         text = self[widget.name]

@@ -22,8 +22,8 @@ RECORD = f"{COLLECTION}/<uuid:record_id>"
 DELETED = "The record is deleted."
 BACK, BACK_ALREADY = "The record is there again.", "The record is there already."
 CHANGED = (
-    "Somebody else has changed this record meanwhile. Below is what you typed;"
-    " save again to write it over."
+    "Somebody else has changed this record meanwhile. Below is what you typed, and what is"
+    " stored now where that is something else; save again to write it over."
 )
 
 
@@ -95,7 +95,8 @@ def change_record(account_id: str, name: str, record_id: str) -> Page | BaseResp
             service.patch(shelf.collection.name, record_id, body, if_match=seen, by=shelf.by)
     except PreconditionFailed:
         form.values["seen"] = record.etag if record else ""
-        return _one(shelf, record_id, record, form.refused(Conflict(CHANGED)))
+        form.refused(Conflict(CHANGED)).telling_stored()
+        return _one(shelf, record_id, record, form)
     except AppError as error:
         return _one(shelf, record_id, record, form.refused(error))
     notice = "The record is saved." if body else "Nothing was changed."

@@ -216,13 +216,16 @@ def test_mistakes_stand_beside_their_inputs_and_what_was_typed_stays(
 
 
 def test_a_change_made_meanwhile_is_told(cast: Cast, admin: Browser, made: dict[str, str]) -> None:
-    record = make_record(cast.alice, title="first", views=1)["id"]
+    record = make_record(cast.alice, title="first", views=1, open=True)["id"]
     path = place(cast, f"/posts/{record}")
     sent = form_of(admin.get(path).text) | {"f_title": "mine"}
-    assert cast.alice.patch(f"records/posts/{record}", {"views": 2}).status_code == 200
+    change = {"views": 2, "open": None, "at": "2026-11-20T12:00:00Z"}
+    assert cast.alice.patch(f"records/posts/{record}", change).status_code == 200
     late = admin.send(path, **sent, do="save")
     assert (late.status_code, "Somebody else" in alert(late)) == (409, True)
     assert form_of(late.text)["f_title"] == "mine"
+    stored = re.findall(r"Stored now: ([^<]*)<", late.text)
+    assert stored == ["first", "2", "nothing", "2026-11-20T12:00:00"]
     admin.done(path, **form_of(late.text) | {"f_views": "2"}, do="save")
     found = cast.alice.get(f"records/posts/{record}").json
     assert (found["title"], found["views"]) == ("mine", 2)
