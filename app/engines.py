@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import re
 import sqlite3
 from typing import Any
 from weakref import WeakSet
@@ -22,6 +23,7 @@ SILENCE = {
     "keepalives_count": 3,
     "tcp_user_timeout": 25_000,
 }
+KEYS = re.compile(r"IN \(VALUES (\((?:\?, )*\?\)(?:, \((?:\?, )*\?\))*)\)")
 UNUSABLE = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 # A process that stands still in a transaction, or a client that a list is read to, keeps others
 # waiting for so long: its transaction is taken back.
@@ -77,6 +79,15 @@ def prepare(engine: sa.Engine) -> None:
         # Never without need: the pragma has SQLite prepare every kept statement anew.
         if connection is not None and record.info.pop("unchecked", False):
             connection.execute("PRAGMA foreign_keys = ON")
+
+    @sa.event.listens_for(engine, "before_cursor_execute", retval=True)
+    def let_indexes_serve(
+        connection: Any, cursor: Any, text: str, parameters: Any, *rest: Any
+    ) -> tuple[str, Any]:
+        # SQLite finds rows by an index for keys that are selected, but not for several values.
+        if "IN (VALUES (" in text:
+            text = KEYS.sub(r"IN (SELECT * FROM (VALUES \1))", text)
+        return text, parameters
 
 
 @atexit.register

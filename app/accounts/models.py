@@ -185,7 +185,8 @@ class GroupMember(Base):
         sa.ForeignKeyConstraint(
             ["account_id", "user_id"], ["users.account_id", "users.id"], ondelete="CASCADE"
         ),
-        sa.Index("ix_group_members_user", "account_id", "user_id"),
+        # With the group, or SQLite reads the memberships of all users instead.
+        sa.Index("ix_group_members_user", "account_id", "user_id", "group_id"),
     )
 
     account_id: Mapped[str] = mapped_column(Id, primary_key=True)

@@ -14,6 +14,7 @@ from app.accounts.models import ADMIN, User
 from tests.builders import Caller, Cast, make_user, password_hash
 from tests.console.browser import Browser, alert
 from tests.parallel import at_once
+from tests.sql import statements
 
 KEYS = {"id", "account_id", "name", "description", "is_system", "created_at", "updated_at"}
 RANDOM_ID = "019a9f00-0000-7000-8000-00000000dead"
@@ -126,6 +127,20 @@ def test_what_has_another_shape_is_422(alice: Caller) -> None:
     for body in ({}, {"user_id": 7}, {"user_id": RANDOM_ID, "role": "x"}):
         assert alice.post(f"{path}/users", body).status_code == 422
     assert alice.get("groups/7").json["detail"][0]["loc"] == ["path", "group_id"]
+
+
+@pytest.mark.parametrize("database", ["sqlite"], indirect=True)  # the other goes by what there is
+@pytest.mark.parametrize("path", ["auth/me", "account/users"])
+def test_the_groups_of_users_are_found_by_the_users(app: Flask, cast: Cast, path: str) -> None:
+    with statements(app) as sent:
+        assert cast.alice.get(path).status_code == 200
+    asked = [one for one in sent if "JOIN groups" in one]
+    assert asked
+    with app.app_context():
+        for one in asked:
+            explain = db.connection().exec_driver_sql(f"EXPLAIN QUERY PLAN {one}", one.parameters)
+            plan = str(explain.all())
+            assert "ix_group_members_user (account_id=? AND user_id=?)" in plan, plan
 
 
 def test_joining_at_once_makes_one_membership(cast: Cast) -> None:
