@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import sqlalchemy as sa
@@ -36,10 +37,13 @@ def delete(collection_id: str, along: Sequence[str] = ()) -> dict[str, Any]:
 
 def bound_to(row: Collection) -> list[Collection]:
     """The collections that have to go along with one: those that refer to it, and on from them."""
-    found: list[Collection] = []
-    while more := _referring_to([row, *found]):
-        found += more
-    return found
+    found, referring = {row.id: row}, _referring()
+    going = [row]
+    for one in going:
+        more = [other for other in referring[one.name_key] if other.id not in found]
+        found |= {other.id: other for other in more}
+        going += more
+    return going[1:]
 
 
 def _named(references: Sequence[str]) -> list[Collection]:
@@ -57,14 +61,18 @@ def _named(references: Sequence[str]) -> list[Collection]:
 
 def _referring_to(rows: Sequence[Collection]) -> list[Collection]:
     """The other collections that refer to any of these, by name."""
-    ids, keys = {row.id for row in rows}, {row.name_key for row in rows}
-    everything = db.db.session.scalars(sa.select(Collection).order_by(Collection.name_key))
-    return [
-        other
-        for other in everything
-        if other.id not in ids
-        and any((spec.get("collection") or "").lower() in keys for spec in other.schema)
-    ]
+    ids, referring = {row.id for row in rows}, _referring()
+    found = {other.name_key: other for row in rows for other in referring[row.name_key]}
+    return [found[key] for key in sorted(found) if found[key].id not in ids]
+
+
+def _referring() -> Mapping[str, list[Collection]]:
+    """The collections that refer to each, by the key of its name, read at once."""
+    found: dict[str, list[Collection]] = defaultdict(list)
+    for row in db.db.session.scalars(sa.select(Collection).order_by(Collection.name_key)):
+        for key in {(spec.get("collection") or "").lower() for spec in row.schema}:
+            found[key].append(row)
+    return found
 
 
 def _drop(row: Collection, later: Sequence[sa.Table]) -> dict[str, Any]:

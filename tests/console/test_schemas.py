@@ -9,8 +9,11 @@ from typing import Any
 import pytest
 from flask import Flask
 
+from app.collections import service as collections
+from app.collections.models import Collection
 from tests.builders import Caller, Cast, make_collection, make_record
 from tests.console.browser import HOSTILE, Browser, alert, asks_to_sign_in, beside
+from tests.sql import statements
 
 NONE = "019a9f00-0000-7000-8000-00000000dead"
 FULL = [
@@ -207,3 +210,24 @@ def test_a_collection_is_deleted_by_typing_its_name(
     notice = "posts, links are deleted, with 1 record."
     assert notice in superadmin.done(path, name="posts", along=other)
     assert cast.root.get("collections/names").json["total"] == 0
+
+
+def test_what_goes_along_with_a_collection_is_found_at_once(
+    app: Flask, cast: Cast, superadmin: Browser, posts: str
+) -> None:
+    for name, target in (("links", "posts"), ("notes", "links"), ("marks", "notes")):
+        to = [{"name": "to", "type": "reference", "collection": target}]
+        make_collection(cast.root, name, [*to, {**to[0], "name": "also"}])
+    with statements(app) as sent:
+        page = superadmin.get(f"collections/{posts}/delete").text
+    assert re.findall(r"> (\w+), with 0 records", page) == ["links", "notes", "marks"]
+    assert len([one for one in sent if "ORDER BY collections.name_key" in one]) == 1
+
+
+def test_the_records_of_any_number_of_collections_are_counted(
+    app: Flask, cast: Cast, posts: str
+) -> None:
+    make_record(cast.alice)
+    with app.app_context():
+        rows = [Collection(id=str(n), table_name="col_posts") for n in range(501)]
+        assert collections.record_counts(rows) == {row.id: 1 for row in rows}
