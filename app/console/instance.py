@@ -147,4 +147,4 @@ def _account_named(reference: str) -> str:
 
 
 def _new_user_page(form: Form) -> Page:
-    return form.page("console/users/new.html", roles=people.choices())
+    return form.page("console/users/new.html", **people.choices())

@@ -12,7 +12,6 @@ from werkzeug.wrappers import Response as BaseResponse
 
 from app.accounts import people as users
 from app.accounts import roles
-from app.accounts.models import Role
 from app.auth import resets
 from app.console import forms, guard, once
 from app.console.blueprint import blueprint
@@ -56,9 +55,10 @@ EVERYBODY = Place(
 )
 
 
-def choices() -> list[Role]:
-    """The roles that a user can have."""
-    return roles.page(0, MOST_ROLES)[0]
+def choices() -> dict[str, Any]:
+    """The roles that a user can have; where they are too many for a list, some of them."""
+    some, total = roles.page(0, MOST_ROLES)
+    return {"roles": [role.name for role in some], "more_roles": total > MOST_ROLES}
 
 
 def show(place: Place, user_id: str) -> Page:
@@ -124,7 +124,7 @@ def _page(place: Place, user_id: str, form: Form) -> Page:
     return form.page(
         "console/users/one.html",
         user=user,
-        roles=choices(),
+        **choices(),
         here=url_for(place.one, user_id=user.id),
         above=(title, url_for(above)),
         of_any_account=place.of_all,

@@ -74,7 +74,7 @@ def invite(account_id: str | None = None) -> Page | BaseResponse:
 
 def _invite_page(place: Place, form: Form) -> Page:
     known, _ = groups.page(place.account.id, 0, MOST_SHOWN, None)
-    shown = {"place": place, "roles": people.choices(), "groups": known}
+    shown = {"place": place, "groups": known, **people.choices()}
     return form.page("console/team/invite.html", **shown)
 
 

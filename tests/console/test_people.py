@@ -7,6 +7,8 @@ import re
 from flask import Flask
 
 from app import create_app
+from app.accounts import roles
+from app.db import transaction
 from tests import builders
 from tests.builders import PASSWORD, Caller, Cast
 from tests.console.browser import HOSTILE, Browser, alert, beside, is_out, sign_in
@@ -194,6 +196,27 @@ def test_a_member_is_changed_and_removed(app: Flask, cast: Cast, admin: Browser)
     assert "a new password is on its way" in admin.done(f"{path}/reset-link")
     assert "is removed" in admin.done(f"{path}/remove")
     assert cast.alice.get(f"account/users/{cast.bob.id}").status_code == 404
+
+
+def test_where_roles_are_many_each_can_be_given_and_the_present_one_is_shown(
+    app: Flask, cast: Cast, admin: Browser, superadmin: Browser
+) -> None:
+    path = f"users/{cast.bob.id}"
+    assert '<select id="role"' in admin.get(f"team/{path}").text
+    with app.app_context(), transaction():
+        for n in range(100):
+            roles.create(f"role {n}", None)
+    assert "is role 99 now" in admin.done(f"team/{path}/role", role="role 99")
+    for browser, page in ((admin, f"team/{path}"), (superadmin, path)):
+        (field,) = re.findall('<(?:input|select) id="role"[^>]*>', browser.get(page).text)
+        assert 'value="role 99"' in field, field
+    for browser, page in ((admin, "team/invite"), (superadmin, "users/new")):
+        (field,) = re.findall('<(?:input|select) id="role"[^>]*>', browser.get(page).text)
+        assert 'value="viewer"' in field, field
+    sent = {"account": "acme", "email": "dora@acme.example"}
+    wrong = superadmin.send("users/new", **sent, role="role 100")
+    assert (wrong.status_code, beside(wrong, "role")) == (400, "There is no such role.")
+    assert "is on its way" in superadmin.done("users/new", **sent, role="role 99")
 
 
 def test_nobody_locks_themself_or_the_account_out(
