@@ -8,7 +8,7 @@ from functools import wraps
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
-from flask import current_app, g, redirect, request, url_for
+from flask import current_app, g, redirect, request, session, url_for
 from flask_wtf.csrf import CSRFProtect
 from sqlalchemy.exc import DBAPIError
 from werkzeug.wrappers import Response as BaseResponse
@@ -27,6 +27,7 @@ from app.sso import service as providers
 
 RERUNS = 10
 SIGN_IN = "console/sign_in.html"
+FORMS_OF = "forms_of"
 View = TypeVar("View", bound=Callable[..., Any])
 Step = TypeVar("Step")
 csrf = CSRFProtect()
@@ -165,6 +166,7 @@ def own_account() -> str:
 def begin_session(user: User | Member, target: str, status: int = 303) -> BaseResponse:
     """Sign a user in to the console in this browser, and go on to a page."""
     secret = sessions.start_in_console(user, origin())
+    _void_forms_of_others(user.id)
     response = redirect(target, status)
     response.set_cookie(
         cookie_name(),
@@ -175,6 +177,14 @@ def begin_session(user: User | Member, target: str, status: int = 303) -> BaseRe
         secure=config.current().production,
     )
     return response
+
+
+def _void_forms_of_others(user_id: str) -> None:
+    # What somebody else left open in this browser must not be sent in this user's name. Who signs
+    # in again after the session has ended keeps theirs.
+    if session.get(FORMS_OF, user_id) != user_id:
+        session.pop("csrf_token", None)
+    session[FORMS_OF] = user_id
 
 
 def end_session(target: str) -> BaseResponse:

@@ -71,6 +71,27 @@ def test_the_form_needs_its_token(browser: FlaskClient, alice: Caller, bob: Call
     assert is_out(browser)
 
 
+def test_a_form_that_somebody_else_left_open_is_not_sent_in_the_name_of_who_signs_in(
+    browser: FlaskClient, cast: Cast
+) -> None:
+    def opened_by_alice() -> dict[str, str]:
+        sign_in(browser, cast.alice)
+        return {"email": "ed@acme.example", "role": "viewer", "csrf_token": token(browser)}
+
+    for signs_out in (True, False):
+        invitation = opened_by_alice()
+        if signs_out:
+            sign_out(browser)
+        sign_in(browser, cast.charlie)
+        late = browser.post("/console/team/invite", data=invitation)
+        assert (late.status_code, "out of date" in late.text) == (400, True)
+    assert cast.charlie.get("invitations").json["total"] == 0
+    invitation = opened_by_alice()
+    sign_out(browser)
+    sign_in(browser, cast.alice)
+    assert browser.post("/console/team/invite", data=invitation).status_code == 303
+
+
 def test_signing_out_needs_its_token(browser: FlaskClient, alice: Caller) -> None:
     sign_in(browser, alice)
     assert browser.post("/console/sign-out").status_code == 400
