@@ -124,3 +124,13 @@ def test_new_pages_fit_and_keep_nobody_out(
         if name == "record":
             press(visit, "Find")
         look(name)
+
+
+def test_the_longest_name_of_a_collection_fits(
+    visit: Visit, live_cast: Cast, look: Callable[[str], None]
+) -> None:
+    made = make_collection(live_cast.root, "m" * 56)
+    sign_in(visit, live_cast.alice)
+    visit.page.goto(f"/console/records/{live_cast.alice.account_id}/{made['name']}")
+    look("longest-name")
+    assert live_cast.root.delete(f"collections/{made['id']}").status_code == 200
