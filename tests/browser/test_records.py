@@ -123,6 +123,7 @@ def test_new_pages_fit_and_keep_nobody_out(
             press(visit, "Show the plan")
         if name == "record":
             press(visit, "Find")
+            expect(page.locator("#f_before")).to_be_in_viewport()
         look(name)
 
 
