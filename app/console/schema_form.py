@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from typing import Any
 
 from flask import request
@@ -50,14 +51,23 @@ class SchemaForm(Form):
 
     present: Sequence[Mapping[str, Any]] = ()
     rows: int = 0
+    unread: list[dict[str, Any]] = field(default_factory=list)
+    """What is wrong with texts that are no values, which the specs are without."""
 
     def specs(self) -> list[dict[str, Any]]:
-        """The fields that the form declares. Raises InvalidValues."""
-        found: list[dict[str, Any]] = []
-        specs = [self._spec(n, found) for n in self.filled()]
-        if found:
-            raise InvalidValues(found)
-        return specs
+        """The fields that the form declares, as far as it can be read."""
+        self.unread = []
+        return [self._spec(n, self.unread) for n in self.filled()]
+
+    @contextmanager
+    def telling_unread(self) -> Iterator[None]:
+        """Around what refuses the specs: what is unread is told with it. Raises InvalidValues."""
+        try:
+            yield
+        except InvalidValues as error:
+            raise InvalidValues([*self.unread, *error.details]) from error
+        if self.unread:
+            raise InvalidValues(self.unread)
 
     def options(self) -> dict[str, bool]:
         """The options of the collection that the form sets."""

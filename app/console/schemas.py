@@ -44,7 +44,8 @@ def make_collection() -> Page | BaseResponse:
         return _editor(None, form)
     try:
         specs = form.specs()
-        plan = _plan_of_new(form["collection_name"], specs)
+        with form.telling_unread():
+            plan = _plan_of_new(form["collection_name"], specs)
         if not _is_planned(form, specs):
             return _editor(None, form, plan)
         row = service.create(form["collection_name"], specs, {"options": form.options()})
@@ -77,7 +78,8 @@ def change_schema(collection_id: str) -> Page | BaseResponse:
         version, form.values["version"] = form["version"], str(row.version)
         service.check_seen(row, version)
         specs = form.specs()
-        plan = _with_options(updates.plan(row.id, specs), row, form)
+        with form.telling_unread():
+            plan = _with_options(updates.plan(row.id, specs), row, form)
         if not _is_planned(form, specs):
             return _editor(row, form, plan)
         changes = {"options": form.options()}

@@ -118,6 +118,8 @@ def test_new_pages_fit_and_keep_nobody_out(
             press(visit, "Try it out")
             expect(page.get_by_role("status")).to_contain_text("All 600 records of the file fit")
         if name == "schema":
+            press(visit, "Add a field")
+            expect(page.locator("[name=name_12]")).to_be_in_viewport()
             fill(visit, name_11="code")
             page.locator("[name=unique_11]").check()
             press(visit, "Show the plan")

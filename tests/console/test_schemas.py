@@ -163,6 +163,15 @@ def test_mistakes_stand_beside_their_inputs(superadmin: Browser, posts: str) -> 
     sent = inputs(page) | {"collection_name": HOSTILE, "name_0": "1x", "min_length_0": "many"}
     answer = superadmin.send("collections/new", **sent, do="plan")
     assert (answer.status_code, beside(answer, "min_length_0")) == (400, "Must be a number.")
+    # What is no number hides nothing of what else is wrong.
+    assert "3 to 56 letters" in beside(answer, "collection_name")
+    assert "letter first" in beside(answer, "name_0")
+    present = inputs(superadmin.get(f"collections/{posts}/schema").text)
+    present |= {"default_1": "many", "pattern_0": "([", "name_8": "1x"}
+    answer = superadmin.send(f"collections/{posts}/schema", **present, do="plan")
+    assert "Not a value" in beside(answer, "default_1")
+    assert beside(answer, "name_0")
+    assert "letter first" in beside(answer, "name_8")
     sent |= {"min_length_0": "", "name_1": "name", "type_1": "reference"}
     sent |= {"name_2": "name", "type_2": "computed", "expression_2": HOSTILE}
     answer = superadmin.send("collections/new", **sent, do="plan")
