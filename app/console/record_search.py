@@ -29,21 +29,26 @@ class Some:
     hits: Sequence[tuple[str, str]]
     rest: str
     looked_at: int | None
+    """How many of the newest were looked at, where there are more; 0 of a collection too many."""
 
 
 def search(text: str, place: Place) -> Iterator[Some]:
     """What is found in each collection of which the caller may list records and see texts."""
     opened = [one for one in definition.everything() if access.may(place.by, one, "list")]
-    most = max(LEAST_OF_EACH, LOOKED_AT // max(1, len(opened)))
-    for one in opened[:MOST_COLLECTIONS]:
-        names = references.speaking(access.of(place.by, one, "list"))
-        if names or UuidPath.accepts(text):
-            yield _of(one, names[: references.MOST_SEARCHED], text, place, most)
+    texts = [(one, references.speaking(access.of(place.by, one, "list"))) for one in opened]
+    searched = [(one, names) for one, names in texts if names or UuidPath.accepts(text)]
+    most = max(LEAST_OF_EACH, LOOKED_AT // max(1, len(searched)))
+    for n, (one, names) in enumerate(searched):
+        few = names[: references.MOST_SEARCHED]
+        yield _of(one, few, text, place, most if n < MOST_COLLECTIONS else 0)
 
 
 def _of(one: Definition, names: Sequence[str], text: str, place: Place, most: int) -> Some:
     at = {**place.at, "name": one.name}
     oldest, expression = None, references.holding(text, names)
+    rest = url_for("console.show_records", filter=expression, look="all", **at)
+    if not most:
+        return Some(one.name, [], rest, 0)
     asked: dict[str, list[str]] = {"id": [text.lower()]}
     if not UuidPath.accepts(text):
         oldest, asked = records.moment_of(one, place.account.id, most), {"filter": [expression]}
@@ -56,5 +61,4 @@ def _of(one: Definition, names: Sequence[str], text: str, place: Place, most: in
         (references.label(row, names), url_for("console.show_record", record_id=row["id"], **at))
         for row in rows
     ]
-    rest = url_for("console.show_records", filter=expression, look="all", **at)
     return Some(one.name, hits, rest, most if oldest else None)

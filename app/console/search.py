@@ -89,10 +89,19 @@ def _found(text: str, place: Place | None) -> Iterator[Found]:
         yield _groups(text, account_id or guard.own_account())
     yield _keys(text, account_id or guard.own_account())
     if caller.is_admin and place is not None:
-        for one in record_search.search(text, place):
-            hits = [Hit(name, "", target) for name, target in one.hits]
-            title = f"Records of {one.collection}"
-            yield Found(title, hits[:SHOWN], len(hits) > SHOWN, one.rest, one.looked_at)
+        yield from _records(text, place)
+
+
+def _records(text: str, place: Place) -> Iterator[Found]:
+    left_out = []
+    for one in record_search.search(text, place):
+        if one.looked_at == 0:
+            left_out.append(Hit(one.collection, "", one.rest))
+            continue
+        hits = [Hit(name, "", target) for name, target in one.hits]
+        title = f"Records of {one.collection}"
+        yield Found(title, hits[:SHOWN], len(hits) > SHOWN, one.rest, one.looked_at)
+    yield Found("Collections too many to look through, each with a search of its own", left_out)
 
 
 def _rows(text: str, model: Any, names: Sequence[str], *where: Any) -> Sequence[Any]:

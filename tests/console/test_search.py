@@ -83,6 +83,19 @@ def test_the_text_is_taken_as_it_is(cast: Cast, admin: Browser, superadmin: Brow
 
 
 @pytest.mark.usefixtures("things")
+def test_collections_that_are_too_many_are_named_not_passed_over(
+    cast: Cast, admin: Browser, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    builders.make_collection(cast.root, "others")
+    builders.make_record(cast.alice, "others", title="one more needle")
+    monkeypatch.setattr(record_search, "MOST_COLLECTIONS", 1)
+    assert "a Needle of acme, 100%" in found(admin, "needle")
+    assert found(admin, "one more") == ["others"]
+    (way,) = HIT.findall(admin.get("search?search=one+more").text.partition("<main")[2])
+    assert "one more needle" in admin.client.get(html.unescape(way[0])).text
+
+
+@pytest.mark.usefixtures("things")
 def test_only_the_newest_records_are_looked_at(
     cast: Cast, admin: Browser, monkeypatch: pytest.MonkeyPatch
 ) -> None:
