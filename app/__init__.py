@@ -139,11 +139,13 @@ def _with_collections(description: dict[str, Any]) -> dict[str, Any]:
 def _configure(app: Flask, settings: Config) -> None:
     app.config.update(
         SECRET_KEY=settings.secret_key,
+        SECRET_KEY_FALLBACKS=list(settings.secret_key_previous),
         SESSION_COOKIE_NAME="__Host-atrium_form" if settings.production else "atrium_form",
         SESSION_COOKIE_SECURE=settings.production,
         SESSION_COOKIE_SAMESITE="Lax",
         WTF_CSRF_CHECK_DEFAULT=False,  # the API takes no cookies; the console asks for the check
         WTF_CSRF_TIME_LIMIT=None,
+        WTF_CSRF_SECRET_KEY=[*settings.secret_key_previous, settings.secret_key],
         MAX_CONTENT_LENGTH=settings.max_body_bytes,
         API_TITLE="Atrium",
         API_VERSION=rest.VERSION,

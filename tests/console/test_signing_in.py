@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from flask import Flask
 from flask.testing import FlaskClient
 from werkzeug.test import TestResponse
 
-from app import config
+from app import config, create_app
 from app.config import Config
 from app.console import guard
 from tests import builders
@@ -90,6 +91,22 @@ def test_a_form_that_somebody_else_left_open_is_not_sent_in_the_name_of_who_sign
     sign_out(browser)
     sign_in(browser, cast.alice)
     assert browser.post("/console/team/invite", data=invitation).status_code == 303
+
+
+def test_forms_are_taken_by_processes_that_exchange_their_key_one_after_the_other(
+    app: Flask, browser: FlaskClient, alice: Caller
+) -> None:
+    settings = app.extensions["atrium.config"]
+    old, new = settings.secret_key, "another-secret-key-of-the-right-length"
+    before = create_app(replace(settings, secret_key_previous=(new,)))
+    after = create_app(replace(settings, secret_key=new, secret_key_previous=(old,)))
+    form = {"account": alice.slug, "email": alice.email, "password": PASSWORD}
+    for shown, sent in ((after, before), (before, after)):
+        browser.application = shown
+        form["csrf_token"] = token(browser)
+        browser.application = sent
+        assert browser.post("/console/sign-in", data=form).status_code == 303
+        assert sign_out(browser).status_code == 303
 
 
 def test_signing_out_needs_its_token(browser: FlaskClient, alice: Caller) -> None:
