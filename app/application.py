@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from flask import Flask, Request
 from flask.ctx import RequestContext
 from flask.sessions import NullSession, SecureCookieSession, SecureCookieSessionInterface
+from itsdangerous import TimestampSigner, URLSafeTimedSerializer
 from werkzeug.exceptions import HTTPException, NotFound
 from werkzeug.routing import MapAdapter, Rule
 from werkzeug.wsgi import get_host
@@ -24,6 +25,14 @@ LENGTH_OF_IDS = 36  # which no part of a route has that is always the same
 MOST_FORMS, LONGEST_KEPT_PATH = 1000, 200
 
 
+class _Signer(TimestampSigner):
+    """Flask's, by which the clock of the process that signed may be ahead of this one's."""
+
+    def unsign(self, *signed: Any, max_age: int | None = None, **options: Any) -> Any:
+        """What was signed, however long ago, or to come: the browser forgets it when it closes."""
+        return super().unsign(*signed, **options)
+
+
 class _SessionsOfPages(SecureCookieSessionInterface):
     """Flask's own session, which carries the notices and tokens of forms: the API has none."""
 
@@ -34,6 +43,13 @@ class _SessionsOfPages(SecureCookieSessionInterface):
         if request.path.startswith(f"{PREFIX}/"):
             return self._none
         return super().open_session(app, request)
+
+    def get_signing_serializer(self, app: Flask) -> URLSafeTimedSerializer | None:
+        """What reads and writes the cookie."""
+        serializer = super().get_signing_serializer(app)
+        if serializer:
+            serializer.signer = _Signer
+        return serializer
 
 
 class _Request(Request):

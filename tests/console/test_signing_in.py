@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from flask import Flask
 from flask.testing import FlaskClient
+from itsdangerous import TimestampSigner
 from werkzeug.test import TestResponse
 
 from app import config, create_app
@@ -107,6 +108,17 @@ def test_forms_are_taken_by_processes_that_exchange_their_key_one_after_the_othe
         browser.application = sent
         assert browser.post("/console/sign-in", data=form).status_code == 303
         assert sign_out(browser).status_code == 303
+
+
+def test_forms_are_taken_of_a_process_whose_clock_is_ahead(
+    browser: FlaskClient, alice: Caller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    form = {"account": alice.slug, "email": alice.email, "password": PASSWORD}
+    now = TimestampSigner.get_timestamp
+    with monkeypatch.context() as ahead:
+        ahead.setattr(TimestampSigner, "get_timestamp", lambda self: now(self) + 60)
+        form["csrf_token"] = token(browser)
+    assert browser.post("/console/sign-in", data=form).status_code == 303
 
 
 def test_signing_out_needs_its_token(browser: FlaskClient, alice: Caller) -> None:
