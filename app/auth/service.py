@@ -143,5 +143,9 @@ def require_account(account: str | None) -> str:
 
 def _access_token(user: User | Member) -> str:
     return tokens.access(
-        user_id=user.id, account_id=user.account_id, email=user.email, role=user.role.name
+        user_id=user.id,
+        account_id=user.account_id,
+        email=user.email,
+        role=user.role.name,
+        valid_from=user.tokens_valid_from,
     )

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import secrets
-from datetime import timedelta
+from datetime import datetime, timedelta
 from functools import lru_cache
 from typing import Any
 
@@ -17,7 +17,7 @@ from jwt.algorithms import HMACAlgorithm
 
 from app import clock, config
 from app.errors import Unauthorized
-from app.ids import new_id
+from app.ids import first_id, new_id
 
 ALGORITHM = "HS256"
 ACCESS, REFRESH = "access", "refresh"
@@ -46,11 +46,19 @@ def random_token(account_code: str) -> str:
     return f"{account_code}-{secrets.token_urlsafe(32)}"
 
 
-def access(*, user_id: str, account_id: str, email: str, role: str) -> str:
-    """A signed access token."""
+def access(
+    *, user_id: str, account_id: str, email: str, role: str, valid_from: datetime | None = None
+) -> str:
+    """A signed access token, of those that the user has since `valid_from`."""
     lifetime = timedelta(minutes=config.current().access_token_expire_minutes)
     claims = {"sub": user_id, "account_id": account_id, "email": email, "role": role}
-    return _sign(ACCESS, claims | {"jti": new_id()}, lifetime)
+    return _sign(ACCESS, claims | {"jti": _id_since(valid_from)}, lifetime)
+
+
+def _id_since(moment: datetime | None) -> str:
+    # By the clock of the process that ended the tokens before, it may not be that late yet.
+    id, first = new_id(), first_id(moment) if moment else ""
+    return id if id >= first else f"{first}{id[len(first) :]}"
 
 
 def refresh(*, user_id: str, account_id: str, session_id: str) -> tuple[str, str]:

@@ -46,8 +46,9 @@ def of_tenant(app: Flask, tenant: Tenant) -> dict[str, Caller]:
     """The account's people, by role: with tokens and a key at the API, and in the console."""
     found = {}
     for role, user in tenant.users.items():
-        claims = {"user_id": user.id, "account_id": user.account_id, "email": user.email}
-        token = tokens.access(**claims, role=role)
+        token = tokens.access(
+            user_id=user.id, account_id=user.account_id, email=user.email, role=role
+        )
         found[role] = Caller(app, role, True, {"Authorization": f"Bearer {token}"})
         secret = sessions.start_in_console(user, Origin(None, None))
         cookie = {"Cookie": f"{guard.cookie_name()}={secret}"}

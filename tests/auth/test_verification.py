@@ -81,6 +81,20 @@ def test_the_token_verifies_over_the_api_too(app: Flask, anyone: Caller, ann: Ca
     assert ann.get("auth/me").status_code == 401
 
 
+def test_a_token_holds_at_once_where_the_address_was_proved_by_a_clock_ahead(
+    app: Flask, anyone: Caller, ann: Caller
+) -> None:
+    token = mailed_token(app, anyone)
+    with time_machine.travel(clock.now() + timedelta(seconds=30)):
+        assert follow(anyone, token).status_code == 200
+    signed_in = anyone.post("auth/login", LOGIN).json
+    renewed = anyone.post("auth/refresh", {"refresh_token": signed_in["refresh_token"]}).json
+    for its in (signed_in, renewed):
+        headers = {"Authorization": f"Bearer {its['access_token']}"}
+        assert anyone.get("auth/me", headers=headers).status_code == 200
+    assert ann.get("auth/me").status_code == 401
+
+
 def test_no_change_is_mailed_that_was_asked_for_before_the_address_was_proved(
     app: Flask, anyone: Caller, ann: Caller
 ) -> None:
