@@ -13,8 +13,9 @@ from typing import Any
 
 import orjson
 import sqlalchemy as sa
+from cryptography.fernet import InvalidToken
 
-from app import db, events, idempotency, jobs, stamps, tenancy
+from app import crypto, db, events, idempotency, jobs, stamps, tenancy
 from app.accounts import people
 from app.accounts import service as accounts
 from app.accounts.models import PII_GROUP, User
@@ -97,7 +98,9 @@ def user(user_id: str, *, by: Principal) -> Erased:
     account_id = found.account_id if found else _account_of(user_id)
     what = {"account_id": account_id, "user_id": user_id}
     with db.transaction() as session:
-        _enqueue("users.erase", what)
+        emails = orjson.dumps(sorted(_emails(what))).decode()
+        # Nothing else tells them then, and nobody is to read them in the meantime.
+        _enqueue("users.erase", what, emails=crypto.encrypt(emails))
         if found is not None:
             mine = Invitation.account_id == account_id
             key = accounts.email_key(found.email)
@@ -115,10 +118,10 @@ def finish_user(payload: Mapping[str, Any]) -> None:
     _rest_of_user(payload)
 
 
-def _enqueue(kind: str, what: Mapping[str, Any]) -> None:
+def _enqueue(kind: str, what: Mapping[str, Any], **kept: str) -> None:
     # Once more when all is over that was under way: what a user writes, or a receiver answers.
     jobs.enqueue(kind, what, account_id=what["account_id"])
-    again = {**what, "again": True}
+    again = {**what, **kept, "again": True}
     jobs.enqueue(kind, again, account_id=what["account_id"], after=jobs.UNDER_WAY_SECONDS)
 
 
@@ -137,7 +140,7 @@ def _rest_of_user(what: Mapping[str, Any]) -> Erased:
     account_id, user_id = what["account_id"], what["user_id"]
     # Superadmins act in all accounts, and what they are answered of a user is kept where they act.
     with tenancy.across_accounts(), db.transaction():
-        emails = _told(account_id, "users", "email", [CHANGES.c.record_id == user_id]) - {""}
+        emails = _emails(what) | _kept_emails(what)
         places = sorted(_acted_in(user_id) | {account_id})
         for place in places:
             events.publish(events.UserErased(place, user_id, frozenset(emails)))
@@ -153,6 +156,24 @@ def _rest_of_user(what: Mapping[str, Any]) -> Erased:
         for definition in definitions.everything():
             _disown(definition, user_id)
     return {"values_erased": values, "actors_erased": actors, "deliveries_erased": told}
+
+
+def _emails(what: Mapping[str, Any]) -> set[str]:
+    mine = [CHANGES.c.record_id == what["user_id"]]
+    return _told(what["account_id"], "users", "email", mine) - {""}
+
+
+def _kept_emails(what: Mapping[str, Any]) -> set[str]:
+    # Who has the address now, or is invited by it, is another user.
+    try:
+        emails = orjson.loads(crypto.decrypt(what.get("emails", "")))
+    except InvalidToken:
+        return set()
+    keys, taken = {one: accounts.email_key(one) for one in emails}, set[str]()
+    for model in (User, Invitation):
+        mine = (model.account_id == what["account_id"], model.email_key.in_(keys.values()))
+        taken |= set(db.connection().scalars(sa.select(model.email_key).where(*mine)))
+    return {email for email, key in keys.items() if key not in taken}
 
 
 def _account_of(user_id: str) -> str:

@@ -197,6 +197,36 @@ def test_what_an_erased_user_was_writing_names_nobody(
     assert verified(cast.root)["valid"]
 
 
+def test_what_an_erased_user_had_just_signed_names_nobody(
+    app: Flask, cast: Cast, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On PostgreSQL, as above."""
+    make_collection(cast.root, schema=SCHEMA)
+    with app.app_context():
+        if db.db.engine.dialect.name == "sqlite":
+            return
+    signed = {"X-ES-Username": cast.bob.email, "X-ES-Password": PASSWORD, "X-ES-Reason": "seen"}
+    with under_way(Caller(app, **cast.alice.headers, **signed), monkeypatch):
+        assert cast.root.post(f"users/{cast.bob.id}/erase").status_code == 200
+        with app.app_context():
+            jobs.run_due()
+    assert cast.bob.email in everything(app)
+    let_an_hour_pass(app)
+    assert cast.bob.email not in everything(app)
+    assert verified(cast.root)["valid"]
+
+
+def test_who_joins_anew_keeps_what_is_signed_since(app: Flask, cast: Cast) -> None:
+    make_collection(cast.root, schema=SCHEMA)
+    assert cast.root.post(f"users/{cast.bob.id}/erase").status_code == 200
+    make_user(app, cast.alice.account_id, cast.bob.email)
+    signed = {"X-ES-Username": cast.bob.email, "X-ES-Password": PASSWORD, "X-ES-Reason": "seen"}
+    make_record(Caller(app, **cast.alice.headers, **signed), title="signed")
+    let_an_hour_pass(app)
+    told = entries(cast.root, table_name="col_posts")
+    assert {one["es_username"] for one in told} == {cast.bob.email}
+
+
 def test_who_may_erase_a_record(app: Flask, cast: Cast) -> None:
     make_collection(cast.root, schema=SCHEMA, delete_rule="title != 'held'")
     id = make_record(cast.alice, title=ADA)["id"]
