@@ -170,6 +170,5 @@ def _check_ordinary(group: Group) -> None:
 
 
 def _outdate(session: Session, group: Group) -> None:
-    ids = [user.id for user in members(group)]
-    mine = sa.update(User).where(User.account_id == group.account_id, User.id.in_(ids))
+    mine = sa.update(User).where(*_inside(group))
     session.execute(mine.values(version=User.version + 1, updated_at=User.updated_at))

@@ -143,6 +143,16 @@ def test_the_groups_of_users_are_found_by_the_users(app: Flask, cast: Cast, path
             assert "ix_group_members_user (account_id=? AND user_id=?)" in plan, plan
 
 
+def test_a_group_changes_without_reading_its_members(app: Flask, cast: Cast) -> None:
+    group = make_group(cast.alice)["id"]
+    assert cast.alice.post(f"groups/{group}/users", {"user_id": cast.bob.id}).status_code == 200
+    assert (groups_of(cast.alice), groups_of(cast.bob)) == (["pii_access"], ["finance"])
+    with statements(app) as sent:
+        assert cast.alice.patch(f"groups/{group}", {"name": "sales"}).status_code == 200
+    assert [one for one in sent if "users.email" in one] == []
+    assert groups_of(cast.bob) == ["sales"]
+
+
 def test_joining_at_once_makes_one_membership(cast: Cast) -> None:
     path = f"groups/{make_group(cast.alice)['id']}"
     body = {"user_id": cast.bob.id}
