@@ -55,18 +55,15 @@ def remove_account(payload: Mapping[str, Any]) -> None:
 def _cut_references(definition: Definition, account_id: str) -> None:
     table = definition.table
     nullable = [f.name for f in definition.fields.values() if f.collection and not f.required]
-    referring = sa.or_(sa.false(), *(table.c[name].is_not(None) for name in nullable))
-    piece = sa.select(*_key(table)).where(table.c.account_id == account_id, referring)
-    cut = sa.update(table).values(dict.fromkeys(nullable))
-    while nullable and _changed(table, account_id, piece, cut):
-        pass
+    if nullable:
+        referring = sa.or_(*(table.c[name].is_not(None) for name in nullable))
+        cut = sa.update(table).values(dict.fromkeys(nullable))
+        _piecewise(table, account_id, cut.where(referring), referring)
 
 
 def _emptied(table: Any, account_id: str) -> bool:
-    piece = sa.select(*_key(table)).where(table.c.account_id == account_id)
     try:
-        while _changed(table, account_id, piece, sa.delete(table)):
-            pass
+        _piecewise(table, account_id, sa.delete(table))
     except IntegrityError:
         return False
     return True
@@ -78,10 +75,14 @@ def _key(table: Any) -> list[Any]:
     ]
 
 
-def _changed(table: Any, account_id: str, piece: sa.Select[Any], change: Any) -> bool:
-    with db.transaction() as session:
-        chosen = sa.tuple_(*_key(table)).in_(piece.limit(PIECE).subquery().select())
-        change = change.where(table.c.account_id == account_id, chosen)
-        # One entry told of all of it when the account was closed.
-        result: Any = session.execute(change, execution_options={"audited_as_one": True})
-        return bool(result.rowcount)
+def _piecewise(table: Any, account_id: str, change: Any, *which: Any) -> None:
+    key, mine = sa.tuple_(*_key(table)), table.c.account_id == account_id
+    ordered = sa.select(*_key(table)).where(mine, *which).order_by(*_key(table))
+    left: Any = sa.true()  # what was changed already is not looked at again
+    while left is not None:
+        with db.transaction() as session:
+            last = session.execute(ordered.where(left).offset(PIECE - 1).limit(1)).first()
+            some = (mine, left) if last is None else (mine, left, key <= tuple(last))
+            # One entry told of all of it when the account was closed.
+            session.execute(change.where(*some), execution_options={"audited_as_one": True})
+        left = None if last is None else key > tuple(last)

@@ -17,6 +17,7 @@ from app.records import removal
 from tests.builders import PASSWORD, Caller, Cast, make_account, make_collection, make_record
 from tests.mailbox import run_jobs
 from tests.parallel import under_way
+from tests.sql import statements
 
 KEYS = {"id", "slug", "name", "account_code", "created_at", "is_active", "updated_at"}
 HOME = "https://x.example/"
@@ -322,6 +323,22 @@ def let_an_hour_pass() -> None:
     with db.transaction() as session:
         later = sa.update(jobs.Job).where(jobs.Job.status == "pending")
         session.execute(later.values(due_at=database_now()))
+
+
+def test_what_the_job_has_done_it_does_not_look_at_again(
+    app: Flask, cast: Cast, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(removal, "PIECE", 3)
+    make_collection(cast.root, schema=[{"name": "up", "type": "reference", "collection": "posts"}])
+    first = make_record(cast.alice)["id"]
+    batch = {"records": [{"up": first}] * 8}
+    assert cast.alice.post("records/posts/batch", batch).status_code == 201
+    assert cast.root.delete(f"accounts/{cast.alice.account_id}").status_code == 204
+    with statements(app) as sent:
+        run_jobs(app)
+    for change, pieces in (("UPDATE col_posts", 3), ("DELETE FROM col_posts", 4)):
+        some = [one for one in sent if one.startswith(change)][:pieces]
+        assert [one.count("(col_posts.id) > ") for one in some] == [0, *[1] * (pieces - 1)]
 
 
 def test_nothing_of_a_closed_account_is_left_but_its_audit_entries(app: Flask, cast: Cast) -> None:
