@@ -131,7 +131,8 @@ def import_records(account_id: str, name: str) -> Page | BaseResponse:
         pass
     if dry_run or form.status != 200:
         return _page(shelf, form, run=run)
-    return told(f"{run.count} records are imported.", "console.show_records", **shelf.at)
+    notice = f"{run.count} record{' is' if run.count == 1 else 's are'} imported."
+    return told(notice, "console.show_records", **shelf.at)
 
 
 def _file() -> tuple[str, bytes]:

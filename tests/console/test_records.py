@@ -442,6 +442,9 @@ def test_a_file_is_exported_tried_out_and_imported(
     assert cast.alice.get("records/posts").json["total"] == 2
     moved = send(exported.data, do="import")
     assert moved.status_code == 303
+    listed = admin.client.get(moved.headers["Location"]).text
+    assert "1 record is imported." in listed
+    assert "A date with a time is in UTC here" in listed
     found = cast.alice.get("records/posts?sort=title").json["items"]
     assert [one["title"] for one in found] == ["=t0", "=t1", "=t1"]
 
