@@ -25,6 +25,10 @@ CHANGED = (
     "Somebody else has changed this record meanwhile. Below is what you typed, and what is"
     " stored now where that is something else; save again to write it over."
 )
+GONE = (
+    "Somebody else has deleted this record meanwhile. Below is what you typed: store it as a new"
+    " record, or leave it."
+)
 
 
 @blueprint.get(NEW)
@@ -81,7 +85,10 @@ def show_record(account_id: str, name: str, record_id: str) -> Page:
 def change_record(account_id: str, name: str, record_id: str) -> Page | BaseResponse:
     """Write what was changed in the form, or look for a record to refer to."""
     shelf = places.shelf(account_id, name)
-    record = _record(shelf, record_id)
+    try:
+        record = _record(shelf, record_id)
+    except NotFound as error:
+        return _instead_of(shelf, error)
     form = record_form.take_sent(_form(shelf, record))
     if _pick(shelf, form):
         return _one(shelf, record_id, record, form)
@@ -199,6 +206,16 @@ def _new(shelf: Shelf, form: RecordForm, access: Access | None) -> Page:
     shown = {"shelf": shelf, "may": access is not None, "access": access}
     shown |= {"drawn": once.drawn(), "ask": places.WHOM_TO_ASK}
     return form.page("console/records/new.html", **shown)
+
+
+def _instead_of(shelf: Shelf, gone: NotFound) -> Page:
+    access = shelf.access(shelf.collection, "create")
+    if access is None:
+        raise gone
+    form = record_form.take_sent(record_form.of_new(access))
+    form.values |= dict.fromkeys((f"f_{name}" for name in access.masked), "")  # masks are no values
+    form.problem, form.status = GONE, gone.status
+    return _new(shelf, form, access)
 
 
 def _one(shelf: Shelf, record_id: str, record: Shown | None, form: RecordForm) -> Page:

@@ -231,6 +231,26 @@ def test_a_change_made_meanwhile_is_told(cast: Cast, admin: Browser, made: dict[
     assert (found["title"], found["views"]) == ("mine", 2)
 
 
+def test_what_was_typed_into_a_record_that_is_gone_is_kept(
+    app: Flask, cast: Cast, made: dict[str, str]
+) -> None:
+    carol = make_user(app, cast.alice.account_id, "carol@acme.example", "admin")
+    browser = Browser(app, type(cast.alice)(app, carol))
+    record = make_record(cast.alice, title="first", mail="alice@example.org")["id"]
+    path = place(cast, f"/posts/{record}")
+    sent = form_of(browser.get(path).text) | {"f_title": "a long text", "f_day": "2026-11-20"}
+    assert cast.alice.delete(f"records/posts/{record}").status_code == 204
+    late = browser.send(path, **sent, do="save")
+    assert (late.status_code, "has deleted this record" in alert(late)) == (404, True)
+    kept = form_of(late.text)
+    assert (kept["f_title"], kept["f_day"], kept["f_mail"]) == ("a long text", "2026-11-20", "")
+    browser.done(place(cast, "/posts/new"), **kept, do="save")
+    assert cast.alice.get("records/posts").json["items"][0]["title"] == "a long text"
+    closed_rules(cast, create_rule=None)
+    late = browser.send(path, **sent, do="save")
+    assert (late.status_code, "a long text" in late.text) == (404, False)
+
+
 def test_what_is_masked_stays_as_it_is(app: Flask, cast: Cast, made: dict[str, str]) -> None:
     record = make_record(cast.alice, title="a", mail="alice@example.org")["id"]
     carol = make_user(app, cast.alice.account_id, "carol@acme.example", "admin")
