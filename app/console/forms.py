@@ -4,18 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any
 
 from flask import flash, redirect, render_template, request, url_for
 from werkzeug.wrappers import Response as BaseResponse
 
-from app.errors import AppError, InvalidValues, problem
+from app import clock
+from app.errors import AppError, Conflict, InvalidValues, problem
 from app.rest.schemas import Schema
 
 Page = tuple[str, int]
 # Refusals that a form can tell of; whatever else goes wrong has a page of its own.
 TOLD_IN_FORM = (400, 401, 403, 409, 428, 429)
 UNSIGNED = "This reaches records that are changed with an electronic signature only: sign it."
+CHANGED = (
+    "Somebody else has changed this meanwhile. Below is what you typed: open the page anew to see"
+    " what it is now, or save again to write it over."
+)
 LONGEST_PASSWORD = 20_000
 MOST_CHOSEN = 100
 
@@ -67,6 +73,13 @@ def sent(*names: str, chosen: str | None = None) -> Form:
         return Form(values)
     several = [one.replace("\0", "") for one in request.form.getlist(chosen)[:MOST_CHOSEN]]
     return Form({**values, chosen: ""}, several)
+
+
+def check_seen(form: Form, changed: datetime) -> None:
+    """Refuse once to write over what was changed after the form was opened. Raises Conflict."""
+    seen, form.values["seen"] = form["seen"], clock.iso(changed)
+    if seen and seen != form["seen"]:
+        raise Conflict(CHANGED)
 
 
 def fitting(schema: Schema, body: dict[str, Any]) -> dict[str, Any]:

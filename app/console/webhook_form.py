@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from app import clock
 from app.accounts.models import PII_GROUP
 from app.collections import definition
 from app.console import forms
@@ -35,13 +36,14 @@ def of_webhook(webhook: Webhook) -> Form:
         "headers": "\n".join(f"{name}: {text}" for name, text in (webhook.headers or {}).items()),
         "include_pii": "true" if webhook.include_pii else "",
         "events": "",
+        "seen": clock.iso(webhook.updated_at),
     }
     return Form(values, list(webhook.events))
 
 
 def sent() -> Form:
     """The form as it was sent."""
-    return forms.sent(*TEXTS, "include_pii", chosen="events")
+    return forms.sent(*TEXTS, "include_pii", "seen", chosen="events")
 
 
 def body(form: Form) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from werkzeug.wrappers import Response as BaseResponse
 
 from app import config
 from app.accounts import tenants
-from app.console import guard, handover, lists, once, places, webhook_form
+from app.console import forms, guard, handover, lists, once, places, webhook_form
 from app.console.blueprint import blueprint
 from app.console.forms import Form, Page, told
 from app.console.places import Place
@@ -89,6 +89,7 @@ def change_webhook(account_id: str, webhook_id: str) -> Page | BaseResponse:
     place, form = places.found(account_id), webhook_form.sent()
     webhook = service.get(webhook_id, by=place.by)
     try:
+        forms.check_seen(form, webhook.updated_at)
         service.change(webhook_id, webhook_form.body(form), by=place.by)
     except AppError as error:
         return _page(place, webhook, form.refused(error))

@@ -8,7 +8,7 @@ from typing import Any
 
 import orjson
 
-from app import json_gate
+from app import clock, json_gate
 from app.console import forms
 from app.console.forms import Form
 from app.errors import AppError, InvalidValues, Malformed, problem
@@ -58,13 +58,14 @@ def of_workflow(workflow: Workflow) -> Form:
             "trigger": pretty(service.shown_trigger(workflow)),
             "steps": pretty(steps),
             "condition": workflow.condition or "",
+            "seen": clock.iso(workflow.updated_at),
         }
     )
 
 
 def sent() -> Form:
     """The form as it was sent."""
-    return forms.sent(*LONGEST)
+    return forms.sent(*LONGEST, "seen")
 
 
 def body(form: Form, kind: str) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from werkzeug.wrappers import Response as BaseResponse
 
 from app import config
 from app.accounts import people, tenants
-from app.console import guard, lists, once, places, workflow_form
+from app.console import forms, guard, lists, once, places, workflow_form
 from app.console.blueprint import blueprint
 from app.console.forms import Form, Page, told
 from app.console.places import Place
@@ -102,6 +102,7 @@ def change_workflow(account_id: str, kind: str, workflow_id: str) -> Page | Base
     workflow = service.get(workflow_id, by=place.by, kind=kind)
     change = hooks.change if kind == HOOK else service.change
     try:
+        forms.check_seen(form, workflow.updated_at)
         change(workflow_id, workflow_form.body(form, kind), by=place.by)
     except AppError as error:
         faults = workflow_form.faults(error, form)

@@ -106,6 +106,28 @@ def test_what_is_wrong_stands_beside_its_field_and_nothing_is_lost(app: Flask, c
         assert (answer.status_code, bool(beside(answer, "since"))) == (400, True)
 
 
+def test_a_webhook_that_was_changed_meanwhile_is_not_overwritten_unseen(
+    app: Flask, cast: Cast
+) -> None:
+    make_collection(cast.root)
+    admin, made = Browser(app, cast.alice), make_webhook(cast.alice, NOWHERE)["id"]
+    one, body = f"{home_of(cast.alice)}/{made}", {"url": NOWHERE, "collection": "posts"}
+
+    def seen(page: str) -> dict[str, Any]:
+        (moment,) = re.findall(r'name="seen" value="([^"]+)"', page)
+        return {**body, "events": ["create"], "headers": "X-A: mine", "seen": moment}
+
+    sent = seen(admin.get(one).text)
+    changed = cast.alice.patch(f"webhooks/{made}", {"filter": "title = 'theirs'"})
+    assert changed.status_code == 200
+    late = admin.send(one, **sent)
+    assert (late.status_code, "Somebody else has changed this" in alert(late)) == (409, True)
+    assert "X-A: mine" in late.text
+    assert cast.alice.get(f"webhooks/{made}").json["filter"] == "title = 'theirs'"
+    assert "The webhook is saved." in admin.done(one, **seen(late.text))
+    assert cast.alice.get(f"webhooks/{made}").json["headers"] == {"X-A": "mine"}
+
+
 def test_deliveries_are_filtered_looked_at_and_sent_again(app: Flask, cast: Cast) -> None:
     make_collection(cast.root)
     admin, home = Browser(app, cast.alice), home_of(cast.alice)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 from flask import Flask
 
 from tests.builders import Caller, Cast, make_collection, make_user
-from tests.console.browser import HOSTILE, Browser, beside, once
+from tests.console.browser import HOSTILE, Browser, alert, beside, once
 from tests.parallel import at_once
 from tests.workflows.running import create, instance, make_workflow, ran, start, work
 
@@ -26,7 +27,10 @@ def test_a_workflow_is_made_changed_started_and_deleted(app: Flask, cast: Cast) 
     assert "The workflow is made." in admin.done(f"{home}/workflow/new", **body)
     (shown,) = cast.alice.get("workflows").json["items"]
     one = f"{home}/workflow/{shown['id']}"
-    assert "saved" in admin.done(one, **{**body, "name": "Other", "description": "d"})
+    (seen,) = re.findall(r'name="seen" value="([^"]+)"', admin.get(one).text)
+    assert "saved" in admin.done(one, **{**body, "name": "Other", "description": "d"}, seen=seen)
+    late = admin.send(one, **body, seen=seen)
+    assert (late.status_code, "Somebody else has changed this" in alert(late)) == (409, True)
     assert cast.alice.get(f"workflows/{shown['id']}").json["name"] == "Other"
     assert "It is started." in admin.done(f"{one}/trigger")
     work(app)
