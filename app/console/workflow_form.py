@@ -17,7 +17,7 @@ from app.workflows.models import HOOK, Workflow
 
 LONGEST = {"name": 200, "description": 2000, "trigger": 10_000, "steps": 300_000, "condition": 2000}
 LONGEST_SHOWN = 100_000
-STEP = re.compile(r"(?:steps|actions)\[([0-9]+)\]\.?(.*)")
+STEP = re.compile(r"(step|action)s\[([0-9]+)\]\.?(.*)")
 EXAMPLES: Mapping[str, Mapping[str, Any]] = {
     "workflow": {
         "trigger": {"type": "event", "event": "records.create", "collection": "posts"},
@@ -103,17 +103,18 @@ def faults(error: AppError, form: Form) -> list[dict[str, Any]]:
     """The steps as they were sent, each with what is wrong with it."""
     steps, _ = _read(form["steps"] or "[]", "steps", list)
     told: dict[int, list[str]] = {}
+    noun = "step"
     for one in error.extra.get("details") or ():
         if found := STEP.fullmatch(str(one["field"])):
-            where = f"{found[2]}: " if found[2] else ""
-            told.setdefault(int(found[1]), []).append(f"{where}{one['message']}")
+            noun, where = found[1], f"{found[3]}: " if found[3] else ""
+            told.setdefault(int(found[2]), []).append(f"{where}{one['message']}")
     if not told:
         return []
     rows = []
     for index, step in enumerate(steps):
         about = step if isinstance(step, dict) else {}
-        kind = about.get("action_type") or about.get("type")
-        name = about.get("name") or f"action {index + 1}"
+        kind = about.get("action_type") or about.get("type") or ""
+        name = about.get("name") or f"{noun} {index + 1}"
         rows.append({"name": str(name), "type": str(kind), "faults": told.get(index, [])})
     return rows
 

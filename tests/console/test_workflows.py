@@ -74,6 +74,9 @@ def test_what_is_wrong_stands_beside_the_step(app: Flask, cast: Cast) -> None:
     table = answer.text.partition("What is wrong, step by step")[2]
     assert table.index("good") < table.index("nothing") < table.index("nap")
     assert "A length of time" in table[table.index("nap") :]
+    nameless = admin.send(f"{home}/workflow/new", name="Flow", trigger=MANUAL, steps="[{}]").text
+    table = nameless.partition("What is wrong, step by step")[2].partition("</table>")[0]
+    assert ("step 1" in table, "None" in table) == (True, False)
     for text in ("[", HOSTILE, "{}", '["x"]', '[{"name": "' + "<script>alert(1)" + '"}]'):
         answer = admin.send(f"{home}/workflow/new", name=HOSTILE, trigger=MANUAL, steps=text)
         assert (answer.status_code, bool(beside(answer, "steps"))) == (400, True)
