@@ -31,7 +31,6 @@ INPUTS = (*TEXTS, "return_type", *FLAGS, *OPTIONS)
 # What cannot change once the field is there.
 FIXED = ("name", "type", "collection", "return_type")
 UNTOUCHED = ("type", "on_delete", "mask_type", "return_type")  # selects, which always have a value
-TEXT_TYPES = ("text", "email", "url")
 # Beside which input a problem is told; all others are told beside the name.
 PLACES = {
     "type_invalid": "type",

@@ -185,7 +185,6 @@ PROVIDERS = (
     Provider(SAML, "generic", "SAML 2.0", _SAML),
 )
 _KNOWN = {(one.category, one.name): one for one in PROVIDERS}
-CATEGORIES = (OAUTH, SAML)
 
 
 def named(category: str, name: str) -> Provider:

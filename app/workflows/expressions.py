@@ -18,7 +18,6 @@ from app.rules.nodes import Sent
 FURTHEST = 12
 ALWAYS = frozenset({"trigger", "steps", "now"})
 IN_LOOPS = frozenset({"item", "index"})
-OF_EVENTS = frozenset({"event", "record", "previous"})
 _VALUES = rules.Scope({}, open=True, furthest=FURTHEST, caller=False)
 _EVENTS = rules.Scope({}, open=True, furthest=FURTHEST)
 
