@@ -10,9 +10,10 @@ server may keep them waiting, and those that features add.
 
 from __future__ import annotations
 
+import json
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from datetime import datetime
@@ -255,6 +256,16 @@ def retry(account_id: str, id: str) -> None:
         if row is None or row.kind not in _handlers:
             raise NotFound("There is no such job that was given up.")
         enqueue(row.kind, row.payload, account_id=account_id)
+
+
+def forget(texts: Iterable[str]) -> None:
+    """Forget jobs that were given up and tell one of these texts, in whatever case of letters."""
+    payload = sa.func.lower(sa.cast(TABLE.c.payload, sa.Text))
+    told = [payload.contains(json.dumps(text).lower(), autoescape=True) for text in texts]
+    with db.transaction() as session:
+        session.execute(
+            sa.delete(TABLE).where(TABLE.c.status == "failed", sa.or_(sa.false(), *told))
+        )
 
 
 def plan() -> None:

@@ -152,6 +152,7 @@ def _rest_of_user(what: Mapping[str, Any]) -> Erased:
         actors = sum(erase.actors(account_id, user_id, email) for email in sorted(emails | {""}))
         # In quotes: to forget what tells of a longer address would let a request be done twice.
         _forget_answers([user_id, *(f'"{email}"' for email in emails)])
+        jobs.forget(emails | {accounts.email_key(email) for email in emails})
         told = sum(_forget_actor(place, user_id) for place in places)
         for definition in definitions.everything():
             _disown(definition, user_id)

@@ -197,6 +197,24 @@ def test_what_an_erased_user_was_writing_names_nobody(
     assert verified(cast.root)["valid"]
 
 
+def test_an_erased_user_is_in_no_job_that_was_given_up(
+    app: Flask, cast: Cast, anyone: Caller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(jobs, "_handlers", dict.fromkeys(jobs.kinds(), (jobs._unknown, 1)))
+    for email in (cast.bob.email.upper(), cast.alice.email):
+        asked = {"account": "acme", "email": email}
+        assert anyone.post("auth/forgot-password", asked).status_code == 200
+    with app.app_context():
+        jobs.run_due()
+    monkeypatch.undo()
+    assert cast.bob.email.upper() in everything(app)
+    assert cast.root.post(f"users/{cast.bob.id}/erase").status_code == 200
+    assert cast.bob.email.upper() not in everything(app)
+    with app.app_context():
+        (left,) = db.db.session.scalars(sa.select(jobs.Job).where(jobs.Job.status == "failed"))
+        assert left.payload["email"] == cast.alice.email
+
+
 def test_what_an_erased_user_had_just_signed_names_nobody(
     app: Flask, cast: Cast, monkeypatch: pytest.MonkeyPatch
 ) -> None:
