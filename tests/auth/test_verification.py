@@ -81,7 +81,7 @@ def test_the_token_verifies_over_the_api_too(app: Flask, anyone: Caller, ann: Ca
     assert ann.get("auth/me").status_code == 401
 
 
-def test_a_token_holds_at_once_where_the_address_was_proved_by_a_clock_ahead(
+def test_all_goes_on_at_once_where_the_address_was_proved_by_a_clock_ahead(
     app: Flask, anyone: Caller, ann: Caller
 ) -> None:
     token = mailed_token(app, anyone)
@@ -93,6 +93,10 @@ def test_a_token_holds_at_once_where_the_address_was_proved_by_a_clock_ahead(
         headers = {"Authorization": f"Bearer {its['access_token']}"}
         assert anyone.get("auth/me", headers=headers).status_code == 200
     assert ann.get("auth/me").status_code == 401
+    changed = anyone.patch("auth/me", {"email": "new@acme.example"}, headers=headers)
+    assert changed.status_code == 200
+    run_jobs(app)
+    assert outbox(app)[-1]["To"] == "new@acme.example"
 
 
 def test_no_change_is_mailed_that_was_asked_for_before_the_address_was_proved(
