@@ -258,14 +258,13 @@ def retry(account_id: str, id: str) -> None:
         enqueue(row.kind, row.payload, account_id=account_id)
 
 
-def forget(texts: Iterable[str]) -> None:
-    """Forget jobs that were given up and tell one of these texts, in whatever case of letters."""
+def forget(texts: Iterable[str], account_ids: Iterable[str]) -> None:
+    """Forget jobs of accounts that were given up and tell one of these texts, in whatever case."""
     payload = sa.func.lower(sa.cast(TABLE.c.payload, sa.Text))
     told = [payload.contains(json.dumps(text).lower(), autoescape=True) for text in texts]
+    given_up = (TABLE.c.account_id.in_(account_ids), TABLE.c.status == "failed")
     with db.transaction() as session:
-        session.execute(
-            sa.delete(TABLE).where(TABLE.c.status == "failed", sa.or_(sa.false(), *told))
-        )
+        session.execute(sa.delete(TABLE).where(*given_up, sa.or_(sa.false(), *told)))
 
 
 def plan() -> None:

@@ -18,7 +18,7 @@ from cryptography.fernet import InvalidToken
 from app import crypto, db, events, idempotency, jobs, stamps, tenancy
 from app.accounts import people
 from app.accounts import service as accounts
-from app.accounts.models import PII_GROUP, User
+from app.accounts.models import PII_GROUP, SYSTEM_ACCOUNT_ID, User
 from app.audit import erase
 from app.audit.append import CREATE
 from app.audit.entries import CHANGES, LOG, told_by
@@ -152,7 +152,9 @@ def _rest_of_user(what: Mapping[str, Any]) -> Erased:
         actors = sum(erase.actors(account_id, user_id, email) for email in sorted(emails | {""}))
         # In quotes: to forget what tells of a longer address would let a request be done twice.
         _forget_answers([user_id, *(f'"{email}"' for email in emails)])
-        jobs.forget(emails | {accounts.email_key(email) for email in emails})
+        # The system account's are those of forms that anybody may send, for whichever account.
+        named = emails | {accounts.email_key(email) for email in emails}
+        jobs.forget(named, (account_id, SYSTEM_ACCOUNT_ID))
         told = sum(_forget_actor(place, user_id) for place in places)
         for definition in definitions.everything():
             _disown(definition, user_id)
