@@ -157,7 +157,7 @@ def _rest_of_user(what: Mapping[str, Any]) -> Erased:
         jobs.forget(named, (account_id, SYSTEM_ACCOUNT_ID))
         told = sum(_forget_actor(place, user_id) for place in places)
         for definition in definitions.everything():
-            _disown(definition, user_id)
+            _disown(definition, account_id, user_id)
     return {"values_erased": values, "actors_erased": actors, "deliveries_erased": told}
 
 
@@ -209,12 +209,13 @@ def _of_column(account_id: str, table: str, column: str, *which: Any) -> Any:
     return told_by(*of_table, LOG.c.column_name == column, *which)
 
 
-def _disown(definition: Definition, user_id: str) -> None:
+def _disown(definition: Definition, account_id: str, user_id: str) -> None:
     table = definition.table
+    # Only superadmins write in accounts that are not their own.
+    where = [] if account_id == SYSTEM_ACCOUNT_ID else [table.c.account_id == account_id]
     for column in (table.c.created_by, table.c.updated_by):
-        db.connection().execute(
-            sa.update(table).where(column == user_id).values({column: sa.null()})
-        )
+        theirs = sa.update(table).where(*where, column == user_id)
+        db.connection().execute(theirs.values({column: sa.null()}))
 
 
 def _forget_answers(texts: Iterable[str], *where: Any) -> None:

@@ -23,6 +23,7 @@ from tests.audit.chains import entries, stand_alone, verified
 from tests.builders import PASSWORD, Caller, Cast, make_collection, make_record, make_user
 from tests.parallel import under_way
 from tests.receivers import Request, receiving
+from tests.sql import statements
 from tests.webhooks.delivering import deliver, make_webhook
 from tests.workflows.running import make_workflow, rows
 
@@ -417,6 +418,19 @@ def test_an_erased_superadmin_is_nowhere_in_accounts_they_looked_after(
     assert [one["user_email"] for one in history] == [None]
     assert "sue@system" not in everything(app)
     assert verified(cast.root)["valid"]
+
+
+def test_users_are_looked_for_where_they_can_have_written(app: Flask, cast: Cast) -> None:
+    make_collection(cast.root)
+    sue = Caller(app, make_user(app, SYSTEM_ACCOUNT_ID, "sue@system.example", ADMIN))
+    for caller, whole in ((cast.bob, False), (sue, True)):
+        record = make_record(sue.acting_in("acme") if whole else cast.bob)["id"]
+        with statements(app) as sent:
+            assert cast.root.post(f"users/{caller.id}/erase").status_code == 200
+        looked = ["account_id = " not in one for one in sent if one.startswith("UPDATE col_posts")]
+        assert looked == [whole, whole]
+        left = cast.alice.get(ONE.format(record)).json
+        assert (left["created_by"], left["updated_by"]) == (None, None)
 
 
 def test_an_erased_signer_is_nowhere_in_what_superadmins_changed(app: Flask, cast: Cast) -> None:
