@@ -104,6 +104,7 @@ def _listed(shelf: Shelf, access: Access, form: FilterForm) -> dict[str, Any]:
         "heads": [_head(access, listing, column, sort) for column in columns],
         "sort": sort,
         "columns": columns,
+        "choosable": dict.fromkeys((*_declared(access), *access.readable)),
         "offered": record_filter.offered(access),
         "operators": record_filter.OPERATORS,
         "labels": _labels(shelf, access, listing.items, columns),
@@ -151,8 +152,11 @@ def moment_of(collection: Definition, account_id: str, newer: int) -> datetime |
 
 def _columns(access: Access) -> list[str]:
     chosen = [one for one in request.args.getlist("column") if one in access.readable]
-    declared = [one for one in access.definition.declared if one in access.readable]
-    return list(dict.fromkeys(chosen)) or [*declared[:USUAL_COLUMNS], "created_at"]
+    return list(dict.fromkeys(chosen)) or [*_declared(access)[:USUAL_COLUMNS], "created_at"]
+
+
+def _declared(access: Access) -> list[str]:
+    return [one for one in access.definition.declared if one in access.readable]
 
 
 def _head(access: Access, listing: Listing, name: str, sort: str) -> Head:

@@ -297,6 +297,10 @@ def test_lists_are_filtered_sorted_and_leafed_through(
         "a"
     ]
     assert found(field_0="day", op_0="empty", filter="loud = 'B'") == ["b"]
+    # Whoever filters sends the boxes of the columns along: they stay in their order.
+    usual = re.findall(r'name="column" value="(\w+)" checked', admin.get(path).text)
+    heads = re.findall(r'<th scope="col"[^>]*>(?:<a[^>]*>)?(\w+)', admin.get(path).text)
+    assert ["Record", *usual] == heads
     page = admin.get(f"{path}?column=views&column=loud&sort=views").text
     assert [row[1:] for row in rows(page, "Records")] == [
         ["0", "B"],
