@@ -7,6 +7,7 @@ from typing import Any
 from flask import redirect, url_for
 from werkzeug.wrappers import Response as BaseResponse
 
+from app import clock
 from app.accounts import tenants
 from app.console import forms, guard, places
 from app.console.blueprint import blueprint
@@ -38,7 +39,8 @@ def show_settings(account_id: str) -> Page:
     account = tenants.get(place.account.id)
     kept = {name: "\n".join(account.settings.get(name, ())) for name in LISTS}
     default = account.settings.get("default_redirect_uri") or ""
-    return _page(place, Form({"name": account.name, "default_redirect_uri": default, **kept}))
+    shown = {"name": account.name, "default_redirect_uri": default, **kept}
+    return _page(place, Form(shown | {"seen": clock.iso(account.updated_at)}))
 
 
 @blueprint.post(ONE)
@@ -47,8 +49,9 @@ def show_settings(account_id: str) -> Page:
 def change_settings(account_id: str) -> Page | BaseResponse:
     """Save the settings of an account."""
     place = places.found(account_id)
-    form = forms.sent("name", "default_redirect_uri", *LISTS)
+    form = forms.sent("name", "default_redirect_uri", *LISTS, "seen")
     try:
+        forms.check_seen(form, tenants.get(place.account.id).updated_at)
         tenants.change_own(place.account.id, _body(form))
     except AppError as error:
         return _page(place, form.refused(error))

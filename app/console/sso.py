@@ -49,12 +49,13 @@ def show_providers(account_id: str) -> Page:
 @guard.for_admins
 def change_sign_in(account_id: str) -> Page | BaseResponse:
     """Say who becomes a user and with which role, or try that."""
-    place, form = places.found(account_id), forms.sent(*sso_form.OF_ACCOUNT)
+    place, form = places.found(account_id), forms.sent(*sso_form.OF_ACCOUNT, "seen")
     try:
         body = forms.fitting(OwnAccountBody(), sso_form.account_body(form))
         if request.form.get("try"):
             tried = {name: body[name] for name in ("sso_group_roles", "sso_allow_admin")}
             return _overview(place, form, roles.plan(tried, by=place.by))
+        forms.check_seen(form, tenants.get(place.account.id).updated_at)
         tenants.change_own(place.account.id, body)
     except AppError as error:
         return _overview(place, form.refused(error))
@@ -104,8 +105,9 @@ def change_provider(account_id: str, setting_id: str) -> Page | BaseResponse:
     place = places.found(account_id)
     row = service.get(setting_id, by=place.by)
     kind = service.provider_of(row)
-    form = forms.sent(*sso_form.names(kind))
+    form = forms.sent(*sso_form.names(kind), "seen")
     try:
+        forms.check_seen(form, row.updated_at)
         service.change(row.id, sso_form.body(kind, form), by=place.by)
     except AppError as error:
         return _form_page(place, kind, sso_form.refused(form, error), row)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from app import clock
 from app.accounts.models import Account
 from app.console.forms import Form
 from app.errors import AppError, InvalidValues, problem
@@ -71,6 +72,7 @@ def of_row(row: ProviderSetting) -> Form:
     for one in kind.settings:
         values[one.name] = _text(config.get(one.name))
     enabled = "true" if row.enabled else ""
+    values["seen"] = clock.iso(row.updated_at)
     values |= {"display_name": row.display_name, "priority": str(row.priority)}
     return Form(values | {"enabled": enabled} | _flags(kind, config))
 
@@ -112,6 +114,7 @@ def of_account(account: Account) -> Form:
             "sso_tokens_in_fragment": "true" if found.get("sso_tokens_in_fragment") else "",
             "allowed_redirect_uris": _text(found.get("allowed_redirect_uris")),
             "default_redirect_uri": found.get("default_redirect_uri") or "",
+            "seen": clock.iso(account.updated_at),
         }
     )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from urllib.parse import quote
 
@@ -12,7 +13,7 @@ from app import mail
 from app.collections import revisions
 from tests import builders
 from tests.builders import Cast
-from tests.console.browser import Browser, beside
+from tests.console.browser import Browser, alert, beside
 
 GIVEN = {
     "name": "Acme & Sons",
@@ -32,6 +33,33 @@ def test_an_admin_changes_the_settings_of_the_own_account(cast: Cast, admin: Bro
     assert kept["name"] == GIVEN["name"]
     assert kept["cors_origins"] == ["https://app.acme.example", "https://two.acme.example"]
     assert kept["default_redirect_uri"] == GIVEN["default_redirect_uri"]
+
+
+def test_settings_that_were_changed_meanwhile_are_not_overwritten_unseen(
+    cast: Cast, admin: Browser
+) -> None:
+    account = cast.alice.account_id
+    setting = {"category": "auth_providers", "provider_name": "github", "display_name": "Hub"}
+    config = {"client_id": "a", "client_secret": "b"}
+    made = cast.alice.post("admin/configuration", {**setting, "config": config}).json["id"]
+
+    def seen(path: str) -> str:
+        (moment,) = re.findall(r'name="seen" value="([^"]+)"', admin.get(path).text)
+        return str(moment)
+
+    provider = {"display_name": "Mine", "priority": "0", "client_id": "a"}
+    sign_in = {"sso_provisioning": "usual"}
+    for path, body, theirs in (
+        (f"settings/{account}", GIVEN, ("account", {"name": "Theirs"})),
+        (f"sso/{account}", sign_in, ("account", {"name": "Again"})),
+        (f"sso/{account}/{made}", provider, (f"admin/configuration/{made}", {"priority": 3})),
+    ):
+        sent = {**body, "seen": seen(path)}
+        assert cast.alice.patch(theirs[0], theirs[1]).status_code == 200
+        late = admin.send(path, **sent)
+        assert (late.status_code, "Somebody else has changed this" in alert(late)) == (409, True)
+        assert cast.alice.get(theirs[0]).json.items() >= theirs[1].items()
+        admin.done(path, **body, seen=seen(path))
 
 
 def test_all_that_is_wrong_is_told_beside_its_field(cast: Cast, admin: Browser) -> None:
