@@ -28,8 +28,9 @@ from app.collections import definition as definitions
 from app.collections import table as tables
 from app.collections.definition import Definition
 from app.errors import Forbidden, NotFound
-from app.records import history
+from app.records import history, store
 from app.records import service as records
+from app.records.store import reads
 from app.webhooks.models import ATTEMPTS, DELIVERIES
 
 PIECE = 200
@@ -82,10 +83,20 @@ def finish_record(payload: Mapping[str, Any]) -> None:
 
 
 def _was_made_anew(what: Mapping[str, Any]) -> bool:
+    if _is_present(what):  # which nothing told of where auditing is off
+        return True
     # What told of its making was erased with it, so this is another's, which may be gone as well.
     mine = [CHANGES.c[name] == what[name] for name in ("account_id", "table_name", "record_id")]
     made = told_by(*mine, CHANGES.c.operation == CREATE, LOG.c.salt.is_not(None))
     return db.connection().scalar(sa.select(LOG.c.id).select_from(made).limit(1)) is not None
+
+
+def _is_present(what: Mapping[str, Any]) -> bool:
+    for one in definitions.everything():
+        if one.table_name == what["table_name"]:
+            scoped = store.scope(one, what["account_id"])
+            return bool(reads.existing(one, scoped, [what["record_id"]]))
+    return False
 
 
 def user(user_id: str, *, by: Principal) -> Erased:

@@ -156,6 +156,17 @@ def test_a_record_that_was_made_anew_and_deleted_keeps_its_history(app: Flask, c
     assert ("anew", False) in [(one["old_value"], one["erased"]) for one in told]
 
 
+def test_a_record_that_is_made_anew_is_told_of_also_while_auditing_is_off(
+    app: Flask, cast: Cast, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = replace(app.extensions["atrium.config"], audit_logging_enabled=False)
+    monkeypatch.setitem(app.extensions, "atrium.config", settings)
+    make_webhook(cast.alice, "http://127.0.0.1:9/")
+    made_anew(app, cast)
+    let_an_hour_pass(app)
+    assert '"anew"' in everything(app)
+
+
 def test_what_is_erased_is_not_taken_for_empty(app: Flask, cast: Cast) -> None:
     make_collection(cast.root, schema=SCHEMA[1:])
     id = (made := make_record(cast.alice, mail="ada@x.example"))["id"]
