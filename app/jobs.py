@@ -1,8 +1,9 @@
 """The one door to background work: a row in SQL is the truth, Redis only wakes a worker.
 
 `enqueue` writes the row in the caller's transaction, so there is work exactly when there was the
-change that asked for it. A worker claims due rows under a lease of the database's clock; a worker
-that dies lets its lease run out, and another takes over. Jobs are therefore run at least once.
+change that asked for it. A worker claims due rows under a lease of the database's clock, which it
+renews as long as it lives; one that dies lets it run out, and another takes over. Jobs are
+therefore run at least once.
 
 A worker process has lines of work, each a thread: one for jobs, one for those that mail, as a mail
 server may keep them waiting, and those that features add.
@@ -24,6 +25,7 @@ import sqlalchemy as sa
 import structlog
 from flask import current_app
 from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Mapped, mapped_column
 
 from app import clock, config, db, engines, leases, tenancy, wakeups
@@ -79,6 +81,8 @@ _handlers: dict[str, tuple[Handler, int]] = {}
 _mailing: set[str] = set()
 _periods: dict[str, int] = {}
 _lines: dict[str, Line] = {}
+_running: dict[str, sa.Row[Any]] = {}
+_renewing = threading.Lock()
 
 
 def job(
@@ -201,19 +205,30 @@ def _run(row: sa.Row[Any]) -> None:
     # A kind unknown here may be known to the newer release that is just being rolled out.
     handler, attempts = _handlers.get(row.kind, (_unknown, ATTEMPTS))
     if row.attempts > attempts and row.kind not in _periods:  # nobody who tried it lived to tell
-        _finish(row, _given_up("WorkerLost"))
+        _change(row, _given_up("WorkerLost"))
         return
     # What is the whole instance's looks over all accounts.
     whose = tenancy.ACROSS if row.account_id == INSTANCE else row.account_id
     try:
-        with tenancy.about(whose):
+        with _under_way(row), tenancy.about(whose):
             handler({"account_id": row.account_id, **row.payload})
     except Exception as error:  # noqa: BLE001 - whatever a job fails of is recorded
         log.warning("job failed", kind=row.kind, job=row.id, error=type(error).__name__)
         tried = min(row.attempts, 4) if row.kind in _periods else row.attempts
-        _finish(row, _after_failure(tried, attempts, error))
+        _change(row, _after_failure(tried, attempts, error))
     else:
-        _finish(row, _after_success(row.kind))
+        _change(row, _after_success(row.kind))
+
+
+@contextmanager
+def _under_way(row: sa.Row[Any]) -> Iterator[None]:
+    with _renewing:
+        _running[row.id] = row
+    try:
+        yield
+    finally:
+        with _renewing:  # or its lease would be renewed after its end
+            _running.pop(row.id, None)
 
 
 def _unknown(payload: Mapping[str, Any]) -> None:
@@ -239,7 +254,7 @@ def _given_up(reason: str) -> dict[str, Any]:
     return {"status": "failed", "last_error": reason, "finished_at": clock.now()}
 
 
-def _finish(row: sa.Row[Any], changes: Mapping[str, Any]) -> None:
+def _change(row: sa.Row[Any], changes: Mapping[str, Any]) -> None:
     # The attempt is part of the key: a worker whose lease ran out changes nothing any more.
     mine = (Job.account_id == row.account_id, Job.id == row.id, Job.attempts == row.attempts)
     with db.transaction() as session:
@@ -309,6 +324,23 @@ def work(stop: threading.Event, woken: threading.Event) -> None:
 def mail(stop: threading.Event, woken: threading.Event) -> None:
     """Carry out due jobs that mail until told to stop."""
     _work(stop, woken, Job.kind.in_(_mailing))
+
+
+@line("leases")
+def keep(stop: threading.Event, woken: threading.Event) -> None:
+    """Have jobs that take long stay with this process, as long as it lives."""
+    while not stop.wait(LEASE_SECONDS / 4):
+        with _renewing:
+            for row in _running.values():
+                _renew(row)
+
+
+def _renew(row: sa.Row[Any]) -> None:
+    try:
+        _change(row, {"due_at": database_now(LEASE_SECONDS)})
+    except SQLAlchemyError as error:  # the next time may be in time, too
+        log.warning("a lease is not renewed", job=row.id, error=type(error).__name__)
+        db.db.session.remove()
 
 
 def _work(stop: threading.Event, woken: threading.Event, which: sa.ColumnElement[bool]) -> None:

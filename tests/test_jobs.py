@@ -255,6 +255,37 @@ def test_workers_at_once_run_each_job_once(app: Flask, define: Define) -> None:
     assert {row.status for row, _ in rows(app)} == {"done"}
 
 
+def test_a_job_that_outlasts_its_lease_stays_with_its_worker(
+    app: Flask, define: Define, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(jobs, "LEASE_SECONDS", 2)
+    stop, begun, go_on = (threading.Event() for _ in range(3))
+
+    def handle(payload: Mapping[str, Any]) -> None:
+        begun.set()
+        assert go_on.wait(20)
+
+    def work() -> None:
+        with app.app_context():
+            jobs.serve(stop)
+
+    define(handle)
+    ask(app)
+    worker = threading.Thread(target=work)
+    worker.start()
+    assert begun.wait(10)
+    time.sleep(2.5)
+    with app.app_context():
+        assert jobs.run_due(Job.kind == "test") == 0
+    assert only(app).status == "pending"
+    go_on.set()
+    assert until(lambda: only(app).status == "done")
+    assert only(app).attempts == 1
+    stop.set()
+    worker.join(10)
+    assert not worker.is_alive()
+
+
 def test_a_job_that_takes_long_takes_no_others_lease(app: Flask, define: Define) -> None:
     due_while_running: list[int] = []
 
