@@ -82,6 +82,15 @@ def body(form: Form, kind: str) -> dict[str, Any]:
     return {**values, "trigger": trigger, "steps": steps}
 
 
+def given(form: Form) -> dict[str, Any]:
+    """What an instance is begun with by hand. Raises InvalidValues."""
+    form.checked(given=LONGEST["steps"])
+    value, wrong = _read(form["given"] or "{}", "given", dict)
+    if wrong:
+        raise InvalidValues(wrong)
+    return dict(value)
+
+
 def refused(form: Form, error: AppError) -> Form:
     """Take in what an error says; places within the parts are told in words."""
     for one in error.extra.get("details") or ():

@@ -126,11 +126,13 @@ def switch_workflow(account_id: str, kind: str, workflow_id: str, action: str) -
 def trigger_workflow(account_id: str, kind: str, workflow_id: str) -> Page | BaseResponse:
     """Start one by hand, and go on to what it does."""
     place = places.found(account_id)
+    workflow = service.get(workflow_id, by=place.by, kind=kind)
+    form = workflow_form.of_workflow(workflow)
+    form.values["given"] = forms.text("given")
     try:
-        id = service.trigger(workflow_id, {}, by=place.by, kind=kind)
+        id = service.trigger(workflow_id, workflow_form.given(form), by=place.by, kind=kind)
     except AppError as error:
-        workflow = service.get(workflow_id, by=place.by, kind=kind)
-        return _page(place, workflow, workflow_form.of_workflow(workflow).refused(error))
+        return _page(place, workflow, form.refused(error))
     return told("It is started.", "console.show_instance", **place.at, instance_id=id)
 
 

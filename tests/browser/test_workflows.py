@@ -42,6 +42,7 @@ def test_every_page_of_workflows_suits_everybody(
     trigger = json.dumps({"type": "webhook"})
     fill(visit, name="Welcome whoever is new", steps=json.dumps(steps), trigger=trigger)
     press(visit, "Make the workflow")
+    page.get_by_text("Start it with…").click()
     page.get_by_text("Delete…").click()
     look("one")
     press(visit, "Start it now")

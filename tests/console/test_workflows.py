@@ -7,6 +7,7 @@ import re
 
 import pytest
 from flask import Flask
+from markupsafe import escape
 
 from tests.builders import Caller, Cast, make_collection, make_user
 from tests.console.browser import HOSTILE, Browser, alert, beside, once
@@ -45,6 +46,24 @@ def test_a_workflow_is_made_changed_started_and_deleted(app: Flask, cast: Cast) 
     assert admin.send(f"{one}/trigger").status_code == 409
     assert "enabled" in admin.done(f"{one}/enable")
     assert "is deleted" in admin.done(f"{one}/delete")
+
+
+def test_a_workflow_is_started_with_what_is_given(app: Flask, cast: Cast) -> None:
+    make_collection(cast.root)
+    admin, home = Browser(app, cast.alice), f"workflows/{cast.alice.account_id}"
+    steps = json.dumps([create("make", "{{ trigger.title }}")])
+    admin.done(f"{home}/workflow/new", name="Flow", trigger=MANUAL, steps=steps)
+    (flow,) = cast.alice.get("workflows").json["items"]
+    one = f"{home}/workflow/{flow['id']}"
+    for text in ("[]", "{", '"a"', '{"n": 1e999}'):
+        answer = admin.send(f"{one}/trigger", given=text)
+        assert answer.status_code == 400
+        assert beside(answer, "given"), text
+        assert f"\n{escape(text)}</textarea>" in answer.text
+    assert cast.alice.get("workflow-instances").json["total"] == 0
+    assert "It is started." in admin.done(f"{one}/trigger", given='{"title": "given"}')
+    work(app)
+    assert [one["title"] for one in cast.alice.get("records/posts").json["items"]] == ["given"]
 
 
 @pytest.mark.parametrize("kind", ["workflow", "hook"])
