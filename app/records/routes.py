@@ -260,6 +260,7 @@ def replace_record(body: dict[str, Any], collection: str, record_id: str) -> Res
     """Replace a record.
 
     A field that is absent takes its default, else null; fields that the caller may not write stay.
+    A reference that comes back as the caller sees it may lead to what they cannot view.
     """
     if_match = header("If-Match")
     changed = records.replace(collection, record_id, body, if_match=if_match, by=principal())
@@ -276,7 +277,8 @@ def replace_record(body: dict[str, Any], collection: str, record_id: str) -> Res
 def patch_record(body: dict[str, Any], collection: str, record_id: str) -> Response:
     """Change fields of a record.
 
-    Only the fields in the body change.
+    Only the fields in the body change. A reference that comes back as the caller sees it may lead
+    to what they cannot view; a new one may not.
     """
     if_match = header("If-Match")
     changed = records.patch(collection, record_id, body, if_match=if_match, by=principal())

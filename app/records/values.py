@@ -128,7 +128,7 @@ def clean_changes(
         found: list[dict[str, Any]] = []
         changes.append(changed(access.definition, row, body, found, missing))
         problems.add(index, found)
-    _check_references(access, changes, [row["account_id"] for row in rows], problems)
+    _check_references(access, changes, [row["account_id"] for row in rows], problems, rows)
     return changes
 
 
@@ -220,7 +220,11 @@ def _system_problems(body: Body, stored: Mapping[str, Any]) -> list[dict[str, An
 
 
 def _check_references(
-    access: Access, values: Sequence[Values], accounts: Sequence[str], problems: Problems
+    access: Access,
+    values: Sequence[Values],
+    accounts: Sequence[str],
+    problems: Problems,
+    before: Sequence[store.Row] = (),
 ) -> None:
     """One look-up for each collection that is referred to, and account."""
     references = {n: f.collection for n, f in access.definition.fields.items() if f.collection}
@@ -232,11 +236,24 @@ def _check_references(
     visible = {key: _visible(*key, ids, access.caller) for key, ids in wanted.items()}
     for index, (row, account_id) in enumerate(zip(values, accounts, strict=True)):
         lost = [
-            problem(name, "invalid_reference", f"There is no such record in {target}.")
+            name
             for name, target in references.items()
             if row.get(name) is not None and row[name] not in visible[target, account_id]
         ]
-        problems.add(index, lost)
+        if lost and before:
+            lost = _newly_lost(access, before[index], row, lost)
+        problems.add(index, [_lost_reference(name, references[name]) for name in lost])
+
+
+def _newly_lost(access: Access, stored: store.Row, row: Values, lost: list[str]) -> list[str]:
+    # What a record refers to already may come back as it is. Of a reference that the caller does
+    # not see this would tell whether a guess is right.
+    seen = views.seen_plainly(access.definition, stored, access.caller)
+    return [name for name in lost if name not in seen or row[name] != stored[name]]
+
+
+def _lost_reference(name: str, target: str) -> dict[str, Any]:
+    return problem(name, "invalid_reference", f"There is no such record in {target}.")
 
 
 def _visible(collection: str, account_id: str, ids: set[str], by: Principal) -> set[str]:

@@ -74,6 +74,16 @@ def seen_masked(
     return found
 
 
+def seen_plainly(definition: Definition, row: store.Row, by: Principal) -> set[str]:
+    """The fields of a record that the caller sees unmasked, viewing or listing it."""
+    found: set[str] = set()
+    for operation in ("view", "list"):
+        access = accesses.opened(by, definition, operation)
+        if access is not None and allowed(access, [row])[0]:
+            found.update(access.comparable)
+    return found
+
+
 def viewed(definition: Definition, rows: Sequence[store.Row], by: Principal) -> list[Shown]:
     """What the caller sees of records that it has written.
 

@@ -266,6 +266,44 @@ def test_a_record_that_the_caller_cannot_view_cannot_be_referred_to(
     assert answer.json["details"][0]["code"] == "invalid_reference"
 
 
+def test_a_reference_to_what_the_caller_cannot_view_may_be_sent_back_unchanged(
+    root: Caller, alice: Caller
+) -> None:
+    make_collection(root, "authors", view_rule=None)
+    reference = {"name": "author", "type": "reference", "collection": "authors"}
+    make_collection(root, schema=[TYPES[0], reference])
+    one, other = (make_record(alice, "authors")["id"] for _ in range(2))
+    made = make_record(root.acting_in("acme"), title="old", author=one)
+    path = f"records/posts/{made['id']}"
+    seen = alice.get(path).json
+    assert seen["author"] == one
+    assert alice.put(path, {**seen, "title": "new"}).json["title"] == "new"
+    many = {"records": [{"id": made["id"], "data": {"author": one, "title": "newer"}}]}
+    assert alice.patch("records/posts/batch", many).json["updated"][0]["title"] == "newer"
+    refused = alice.patch(path, {"author": other})
+    assert [d["code"] for d in refused.json["details"]] == ["invalid_reference"]
+
+
+@pytest.mark.parametrize("hidden", ["masked", "left out"])
+def test_guessing_a_reference_that_the_caller_does_not_see_tells_nothing(
+    root: Caller, alice: Caller, bob: Caller, hidden: str
+) -> None:
+    make_collection(root, "authors", view_rule=None)
+    reference = {"name": "author", "type": "reference", "collection": "authors"}
+    seen = ["title"] if hidden == "left out" else "*"
+    make_collection(
+        root,
+        schema=[TYPES[0], {**reference, "pii": hidden == "masked"}],
+        view_fields=seen,
+        list_fields=seen,
+    )
+    one, other = (make_record(alice, "authors")["id"] for _ in range(2))
+    made = make_record(root.acting_in("acme"), title="t", author=one)
+    told = [bob.patch(f"records/posts/{made['id']}", {"author": id}) for id in (one, other)]
+    assert [answer.status_code for answer in told] == [400, 400]
+    assert told[0].json == told[1].json
+
+
 @pytest.mark.parametrize(
     "expression", ["n < 9.5", "9.5 > n", "!(n >= 9.5)", "n = 0.3", "n IN [0.3]"]
 )
