@@ -84,11 +84,13 @@ def _unique() -> Iterator[None]:
 
 
 def chosen(body: Mapping[str, Any], found: list[Any], default: str | None = None) -> Role | None:
-    """The role that a body names by `role_id` or `role`; adds a problem where there is none."""
+    """The role that a body names by `role_id`, `role` or both; adds what is wrong with them."""
     by_id = body.get("role_id") is not None
     which = Role.id == body["role_id"] if by_id else Role.name == body.get("role", default)
     role = db.db.session.scalar(sa.select(Role).where(which))
     if role is None:
         field = "role_id" if by_id else "role"
         found.append(problem(field, "invalid_reference", "There is no such role."))
+    elif by_id and body.get("role", role.name) != role.name:
+        found.append(problem("role", "invalid_reference", "`role_id` names another role."))
     return role

@@ -199,6 +199,19 @@ def test_a_role_that_is_none_is_refused(cast: Cast) -> None:
     assert me(cast.bob)["role"] == "viewer"
 
 
+@pytest.mark.parametrize("role", ["viewer", "boss", ""])
+def test_two_roles_that_are_not_the_same_are_refused(cast: Cast, role: str) -> None:
+    both, refused = {"role_id": 1, "role": role}, {("role", "invalid_reference")}
+    path, new = f"users/{cast.bob.id}", {"email": "dora@acme.example", **both}
+    assert codes(cast.root.patch(path, both)) == refused
+    assert codes(cast.alice.patch(f"account/{path}", both)) == refused
+    assert codes(cast.root.post("users", {"account_id": cast.bob.account_id, **new})) == refused
+    assert codes(cast.alice.post("account/users", new)) == refused
+    assert codes(cast.alice.post("invitations", new)) == refused
+    assert me(cast.bob)["role"] == "viewer"
+    assert cast.root.patch(path, {"role_id": 2, "role": "editor"}).json["role"] == "editor"
+
+
 @pytest.mark.parametrize("method", ["PUT", "POST"])
 @pytest.mark.parametrize("name", ["new_password", "password"])
 def test_setting_a_password_ends_all_sessions(cast: Cast, method: str, name: str) -> None:
