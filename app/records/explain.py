@@ -70,7 +70,7 @@ def explain(collection: Definition, asked: Question) -> dict[str, Any]:
     told |= {"clause": None, "sql": None, "parameters": None}
     before = _stored(collection, asked)
     if node is None or asked.asker.is_superadmin:
-        verdicts = iter([_by_form(rule, asked.asker), *_by_field_list(collection, asked)])
+        verdicts = _without_expression(collection, asked, before)
     elif node is NEVER:
         reason = "The rule does not fit the schema any more: closed to all but superadmins."
         verdicts = iter([{"allowed": False, "reason": reason}])
@@ -83,6 +83,16 @@ def explain(collection: Definition, asked: Question) -> dict[str, Any]:
     return told | verdict
 
 
+def _without_expression(
+    collection: Definition, asked: Question, before: Row | None
+) -> Iterator[dict[str, Any]]:
+    yield _by_form(collection.rule(asked.operation), asked.asker)
+    yield from _by_field_list(collection, asked)
+    # A superadmin's body may name another account, of which nothing is known here.
+    if _is_foreseen(asked, before) and not asked.asker.is_superadmin:
+        _made_ready(collection, asked, before)
+
+
 def _by_expression(
     collection: Definition, node: rules.Node, asked: Question, before: Row | None
 ) -> Iterator[dict[str, Any]]:
@@ -92,8 +102,12 @@ def _by_expression(
         before = references.followed(collection, [before], access.followed_by(node))[0]
     yield _by_rule(node, rule, asked, _as_it_is(collection, asked, before))
     yield from _by_field_list(collection, asked)
-    if asked.data is not None and (asked.operation == "create" or before is not None):
+    if _is_foreseen(asked, before):
         yield _by_rule(node, rule, asked, _as_it_would_be(collection, node, asked, before))
+
+
+def _is_foreseen(asked: Question, before: Row | None) -> bool:
+    return asked.data is not None and (asked.operation == "create" or before is not None)
 
 
 def _stored(collection: Definition, asked: Question) -> Row | None:

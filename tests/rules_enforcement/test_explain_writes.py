@@ -107,6 +107,28 @@ def test_what_is_wrong_is_told_where_a_write_gets_as_far(posts: Posts) -> None:
     assert posts.explain("update", user_id=bob.id, data={"x": "many"}).json["allowed"] is False
 
 
+@pytest.mark.parametrize(
+    ("data", "status"),
+    [({"x": "many"}, 400), ({"x": "many", "locked": "a"}, 403), ({"hue": 1}, 400), ({"x": 2}, 200)],
+)
+@pytest.mark.parametrize("operation", ["create", "update"])
+@pytest.mark.parametrize("rule", ["", "true", None])
+def test_what_is_wrong_is_told_where_the_rule_is_open_as_well(
+    posts: Posts, rule: str | None, operation: str, data: dict[str, Any], status: int
+) -> None:
+    posts.rule(**{f"{operation}_rule": rule})
+    bob, status = posts.cast.bob, 403 if rule is None else status
+    told = posts.explain(operation, user_id=bob.id, data=data)
+    answer = posts.write(bob, operation, data)
+    assert answer.status_code in (status, 201 if status == 200 else status), answer.json
+    assert told.status_code == (400 if status == 400 else 200), told.json
+    if status == 400:
+        wrong = [(f"data.{one['field']}", one["code"]) for one in answer.json["details"]]
+        assert [(one["field"], one["code"]) for one in told.json["details"]] == wrong
+    else:
+        assert told.json["allowed"] is (status == 200)
+
+
 def test_whatever_is_sent_counts_as_sent(posts: Posts) -> None:
     bob, record = posts.cast.bob, posts.record
     same = ("id", "account_id", "created_at", "created_by")
