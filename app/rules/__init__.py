@@ -27,7 +27,8 @@ Meaning:
 - Conditions are true or false, never null. `=`, `<`, `<=`, `>`, `>=`, `~` and IN are false where
   an operand is null; `!=`, `!~` and NOT IN are their exact negations. Against the literal null, `=`
   and `!=` test for null. A boolean that is null counts as false where a condition is needed.
-- The empty text, compared with `@request.auth.id`, equals nobody having signed in.
+- The empty text, compared with `@request.auth.id`, equals nobody having signed in; in lists of IN,
+  too.
 - Numbers are whole ones of 64 bits or IEEE doubles. Arithmetic is that of the numbers as they are
   written, in decimal, and its result the nearest such number: 0.1 + 0.2 = 0.3. `/` is true
   division, `%` has the sign of its left side; what has no result is null. `round` rounds halves

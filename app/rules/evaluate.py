@@ -120,14 +120,20 @@ def _sides(node: Comparison, context: Context) -> tuple[Any, Any]:
     return left, right
 
 
-def treats_anonymous_as_empty(node: Comparison) -> bool:
+def treats_anonymous_as_empty(node: Comparison | Membership) -> bool:
     """Whether this compares `@request.auth.id` with the empty text."""
+    if isinstance(node, Membership):
+        return _is_id(node.value) and any(map(_is_empty, node.items))
     sides = (node.left, node.right)
-    return (
-        node.operator in ("=", "!=")
-        and any(isinstance(side, Caller) and side.attribute == "id" for side in sides)
-        and any(isinstance(side, Literal) and side.value == "" for side in sides)
-    )
+    return node.operator in ("=", "!=") and any(map(_is_id, sides)) and any(map(_is_empty, sides))
+
+
+def _is_id(node: Node) -> bool:
+    return isinstance(node, Caller) and node.attribute == "id"
+
+
+def _is_empty(node: Node) -> bool:
+    return isinstance(node, Literal) and node.value == ""
 
 
 COMPARE: Mapping[str, Callable[[Any, Any], bool]] = {
@@ -177,6 +183,8 @@ def _as_moment(value: Any) -> Any:
 
 def _membership(node: Membership, context: Context) -> bool:
     tested = evaluate(node.value, context)
+    if tested is None and treats_anonymous_as_empty(node):
+        tested = ""
     found = any(_compared("=", tested, evaluate(item, context)) for item in node.items)
     return found is not node.negated
 

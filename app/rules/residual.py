@@ -81,7 +81,7 @@ def _answer(node: Node, asker: Asker) -> bool | None:
     if isinstance(node, IsNull) and isinstance(node.value, Caller):
         return _is_missing(node.value, asker) is not node.negated
     if isinstance(node, Membership) and _is_missing(node.value, asker):
-        return node.negated
+        return treats_anonymous_as_empty(node) is not node.negated
     return _compared(node, asker) if isinstance(node, Comparison) else None
 
 

@@ -57,17 +57,20 @@ def test_a_read_is_one_statement_whatever_the_rule(app: Flask, posts: Cast) -> N
         assert [text.split()[0] for text in sent] == ["SELECT"], path
 
 
-def test_joining_long_texts_costs_what_they_are_long(cast: Cast) -> None:
+def test_joining_long_texts_costs_what_they_are_long(cast: Cast, database: str) -> None:
     make_collection(cast.root, schema=[{"name": "t", "type": "text"}])
     size = 300_000  # so that what a request costs anyway does not count
     make_record(cast.bob, t="a" * size)
 
+    # Of this thread alone, where it does the database's work: others may keep it waiting.
+    spent = time.thread_time if database == "sqlite" else time.perf_counter
+
     def cost(count: int) -> float:
         joined = f"length(concat({', '.join(['t'] * count)})) = {count * size}"
-        began = time.perf_counter()
+        began = spent()
         found = cast.bob.get("records/posts", query_string={"filter": joined, "fields": "id"})
         assert found.json["total"] == 1, found.json
-        return time.perf_counter() - began
+        return spent() - began
 
     few, many = (min(cost(count) for _ in range(3)) for count in (19, 190))
     assert many < 40 * few

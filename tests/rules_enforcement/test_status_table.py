@@ -65,6 +65,8 @@ FORMS = [
     Form("@has_role(editor)", lambda w, r, s: w.role == "editor", True, True),
     Form('@request.auth.id != ""', lambda w, r, s: w.id is not None, True, True),
     Form('@request.auth.id = ""', lambda w, r, s: w.id is None, True),
+    Form('@request.auth.id NOT IN ["", "x"]', lambda w, r, s: w.id is not None, True, True),
+    Form('@request.auth.id IN ["", "x"]', lambda w, r, s: w.id is None, True),
     Form("@request.auth.role != 'viewer'", lambda w, r, s: w.role != "viewer", True),
     Form("status = 'open'", lambda w, r, s: r["status"] == "open"),
     Form("status != 'open'", lambda w, r, s: r["status"] != "open"),
