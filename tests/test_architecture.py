@@ -57,6 +57,7 @@ LAYERS = [
         "extensions",
         "health",
         "metrics",
+        "pacing",
         "routes",
     ),
     ("isolation",),
