@@ -11,7 +11,7 @@ import click
 from flask import Flask, current_app
 from flask.cli import ScriptInfo, with_appcontext
 
-from app import backups, commands, config, db, jobs, reencryption
+from app import backups, commands, config, db, reencryption, worker
 from app import doctor as doctoring
 from app.accounts import service as accounts
 from app.audit.commands import audit
@@ -22,7 +22,7 @@ from app.collections import revisions as core
 
 def init_app(app: Flask) -> None:
     """Register the commands."""
-    own = (setup, settings, doctor, create_superadmin, reencrypt, worker, revisions, audit)
+    own = (setup, settings, doctor, create_superadmin, reencrypt, work, revisions, audit)
     keeping = (backup, restore)
     for command in (*own, *keeping, Migrations("db", help="Migrate the database.")):
         app.cli.add_command(command)
@@ -145,14 +145,14 @@ def restore(file: Path, replace: bool) -> None:
     click.echo("Restored. Now run flask --app wsgi db upgrade, and flask --app wsgi audit verify.")
 
 
-@click.command(cls=commands.Command)
+@click.command("worker", cls=commands.Command)
 @with_appcontext
-def worker() -> None:
+def work() -> None:
     """Carry out background work until stopped (SIGTERM, Ctrl-C)."""
     stop = threading.Event()
     for name in (signal.SIGTERM, signal.SIGINT):
         signal.signal(name, lambda *_: stop.set())
-    jobs.serve(stop)
+    worker.serve(stop)
 
 
 @click.group(cls=commands.Group)

@@ -10,13 +10,13 @@ from typing import cast
 
 from flask import Flask
 
-from app import config, jobs
+from app import config, worker
 
 
 def run_jobs(app: Flask) -> int:
     """Carry out what is due, as a worker would."""
     with app.app_context():
-        return jobs.run_due()
+        return worker.run_due()
 
 
 def outbox(app: Flask) -> list[EmailMessage]:

@@ -37,7 +37,7 @@ LAYERS = [
         *("commands", "reencryption", "statements", "violations"),
     ),
     ("jobs", "mail", "pages", "rest", "stamps"),
-    ("idempotency", "limits"),
+    ("idempotency", "limits", "worker"),
     ("accounts",),
     ("auth",),
     ("sso",),
@@ -75,11 +75,11 @@ PAGES = {"app.apidocs": {"make_response"}}
 # The only places that catch everything, each with its reason beside it.
 CATCH_ALL = {
     "app.db": 2,  # any error rolls the transaction, or its part, back, and goes on
-    "app.jobs": 2,  # a failed job, a worker without its database
     "app.pool": 1,  # a connection that is not fit to be lent: its place comes back
     "app.sso.saml": 1,  # what the library cannot read, which it tells by any exception
     "app.sso.saml_checks": 1,  # a time that it cannot read, by that very class
     "app.wakeups": 1,  # a lost wake-up
+    "app.worker": 2,  # a failed job, a worker without its database
     "app.webhooks.dispatch": 2,  # a broken attempt, a worker without its database
     "app.workflows.schedules": 1,  # a due time that cannot be fired
     "app.workflows.dispatch": 2,  # a broken instance, a worker without its database

@@ -14,7 +14,7 @@ import sqlalchemy as sa
 from cryptography.fernet import Fernet
 from flask import Flask
 
-from app import create_app, db, jobs, tenancy
+from app import create_app, db, jobs, tenancy, worker
 from app.collections import revisions
 from app.database_clock import database_now
 from tests.builders import Cast, make_collection, make_record
@@ -32,7 +32,7 @@ def used(app: Flask, cast: Cast) -> Flask:
     hook = {"url": "https://receiver.example/", "events": ["create"], "collection": "posts"}
     assert cast.alice.post("webhooks", hook).status_code == 201
     with app.app_context():
-        jobs.plan()  # as a worker does first
+        worker.plan()  # as a worker does first
     return app
 
 

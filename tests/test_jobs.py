@@ -20,7 +20,7 @@ import pytest
 import sqlalchemy as sa
 from flask import Flask
 
-from app import db, jobs
+from app import db, jobs, worker
 from app.accounts.models import SYSTEM_ACCOUNT_ID
 from app.config import PROJECT
 from app.database_clock import database_now
@@ -32,7 +32,7 @@ from tests.processes import started
 from tests.services import Redis
 
 BODY = {"account": "acme", "email": "ann@acme.example", "password": PASSWORD}
-WORKER = "from app import create_app, jobs; app = create_app(); app.app_context().push(); "
+WORKER = "from app import create_app, worker; app = create_app(); app.app_context().push(); "
 Define = Callable[..., None]
 
 
@@ -41,7 +41,9 @@ def define(monkeypatch: pytest.MonkeyPatch) -> Define:
     """Defines a kind of job for one test."""
 
     def defined(handler: jobs.Handler, *, attempts: int = 3, kind: str = "test") -> None:
-        monkeypatch.setitem(jobs._handlers, kind, (handler, attempts))
+        known = jobs.KINDS.get(kind, jobs.Kind(handler))
+        new = known._replace(handler=handler, attempts=attempts)
+        monkeypatch.setitem(jobs.KINDS, kind, new)
 
     return defined
 
@@ -62,7 +64,7 @@ def rows(app: Flask) -> list[Any]:
 
 def only(app: Flask) -> Any:
     """The only job there is."""
-    (row,) = [row for row, _ in rows(app) if row.kind not in jobs._periods]
+    (row,) = [row for row, _ in rows(app) if not jobs.KINDS[row.kind].period]
     return row
 
 
@@ -180,7 +182,7 @@ def test_a_kind_that_only_a_newer_release_knows_is_kept_for_it(
     define(seen.append)
     ask(app)
     with monkeypatch.context() as older:
-        older.delitem(jobs._handlers, "test")
+        older.delitem(jobs.KINDS, "test")
         assert run_jobs(app) == 1
     row = only(app)
     assert (row.status, row.last_error) == ("pending", "LookupError")
@@ -258,7 +260,7 @@ def test_workers_at_once_run_each_job_once(app: Flask, define: Define) -> None:
 def test_a_job_that_outlasts_its_lease_stays_with_its_worker(
     app: Flask, define: Define, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(jobs, "LEASE_SECONDS", 2)
+    monkeypatch.setattr(worker, "LEASE_SECONDS", 2)
     stop, begun, go_on = (threading.Event() for _ in range(3))
 
     def handle(payload: Mapping[str, Any]) -> None:
@@ -267,23 +269,23 @@ def test_a_job_that_outlasts_its_lease_stays_with_its_worker(
 
     def work() -> None:
         with app.app_context():
-            jobs.serve(stop)
+            worker.serve(stop)
 
     define(handle)
     ask(app)
-    worker = threading.Thread(target=work)
-    worker.start()
+    thread = threading.Thread(target=work)
+    thread.start()
     assert begun.wait(10)
     time.sleep(2.5)
     with app.app_context():
-        assert jobs.run_due(Job.kind == "test") == 0
+        assert worker.run_due(Job.kind == "test") == 0
     assert only(app).status == "pending"
     go_on.set()
     assert until(lambda: only(app).status == "done")
     assert only(app).attempts == 1
     stop.set()
-    worker.join(10)
-    assert not worker.is_alive()
+    thread.join(10)
+    assert not thread.is_alive()
 
 
 def test_a_job_that_takes_long_takes_no_others_lease(app: Flask, define: Define) -> None:
@@ -308,13 +310,13 @@ def test_a_worker_survives_a_database_that_was_away(
     with app.app_context():
         with monkeypatch.context() as away:
             away.setattr(
-                jobs, "_look", lambda *_: db.connection().execute(sa.text("SELECT nothing"))
+                worker, "_look", lambda *_: db.connection().execute(sa.text("SELECT nothing"))
             )
             with pytest.raises(sa.exc.DBAPIError):
-                jobs.run_due()
+                worker.run_due()
         with db.transaction():
             jobs.enqueue("test", {"n": 1}, account_id=SYSTEM_ACCOUNT_ID)
-        assert jobs.run_due() == 1
+        assert worker.run_due() == 1
     assert done == [1]
 
 
@@ -326,15 +328,15 @@ def test_the_embedded_worker_does_what_becomes_due_until_stopped(
 
     def work() -> None:
         with app.app_context():
-            jobs.serve(stop)
+            worker.serve(stop)
 
-    worker = threading.Thread(target=work)
-    worker.start()
+    thread = threading.Thread(target=work)
+    thread.start()
     ask(app)
     assert done.wait(5)
     stop.set()
-    worker.join(5)
-    assert not worker.is_alive()
+    thread.join(5)
+    assert not thread.is_alive()
 
 
 def test_a_worker_that_is_told_to_stop_begins_no_more_jobs(app: Flask, define: Define) -> None:
@@ -348,17 +350,17 @@ def test_a_worker_that_is_told_to_stop_begins_no_more_jobs(app: Flask, define: D
 
     def work() -> None:
         with app.app_context():
-            jobs.serve(stop)
+            worker.serve(stop)
 
     define(handle)
     for n in range(3):
         ask(app, n=n)
-    worker = threading.Thread(target=work)
-    worker.start()
+    thread = threading.Thread(target=work)
+    thread.start()
     assert begun.wait(5)
     stop.set()
-    worker.join(5)
-    assert (worker.is_alive(), done) == (False, [0])
+    thread.join(5)
+    assert (thread.is_alive(), done) == (False, [0])
 
 
 def test_a_mail_server_that_hangs_keeps_only_mails_waiting(app: Flask, define: Define) -> None:
@@ -370,21 +372,21 @@ def test_a_mail_server_that_hangs_keeps_only_mails_waiting(app: Flask, define: D
 
     def work() -> None:
         with app.app_context():
-            jobs.serve(stop)
+            worker.serve(stop)
 
-    worker = threading.Thread(target=work)
-    worker.start()
+    thread = threading.Thread(target=work)
+    thread.start()
     assert done.wait(10)
     mailed.set()
     stop.set()
-    worker.join(10)
-    assert not worker.is_alive()
+    thread.join(10)
+    assert not thread.is_alive()
 
 
 def test_what_mails_is_known_to(app: Flask) -> None:
     """Every kind of job whose handler mails is done by the line for mails, and no other."""
-    mailing = {kind for kind, (handler, _) in jobs._handlers.items() if mails(handler)}
-    assert mailing == jobs._mailing
+    for kind in jobs.KINDS.values():
+        assert kind.mails == mails(kind.handler)
 
 
 def mails(handler: Callable[..., None]) -> bool:
@@ -400,11 +402,12 @@ def mails(handler: Callable[..., None]) -> bool:
 def test_workers_that_start_at_once_plan_what_is_periodic_once(app: Flask) -> None:
     def plan(number: int) -> None:
         with app.app_context():
-            jobs.plan()
+            worker.plan()
             db.db.session.remove()
 
     at_once(4, plan)
-    assert sorted(row.kind for row, _ in rows(app)) == sorted(jobs._periods)
+    periodic = [name for name in jobs.kinds() if jobs.KINDS[name].period]
+    assert sorted(row.kind for row, _ in rows(app)) == periodic
 
 
 def test_a_worker_waits_for_all_its_lines_together_as_long_as_for_one(
@@ -415,14 +418,14 @@ def test_a_worker_waits_for_all_its_lines_together_as_long_as_for_one(
     def join(thread: threading.Thread, timeout: float = 0) -> None:
         waited.append(timeout)
 
-    monkeypatch.setattr(jobs, "_lines", dict.fromkeys("abc", lambda stop, woken: None))
-    monkeypatch.setattr(jobs, "time", SimpleNamespace(monotonic=lambda: sum(waited)))
+    monkeypatch.setattr(worker, "_lines", dict.fromkeys("abc", lambda stop, woken: None))
+    monkeypatch.setattr(worker, "time", SimpleNamespace(monotonic=lambda: sum(waited)))
     monkeypatch.setattr(threading.Thread, "join", join)
     stop = threading.Event()
     stop.set()
     with app.app_context():
-        jobs.serve(stop)
-    assert waited == [0, jobs.STOP_SECONDS, 0, 0]
+        worker.serve(stop)
+    assert waited == [0, worker.STOP_SECONDS, 0, 0]
 
 
 @contextmanager
@@ -467,7 +470,7 @@ def test_with_redis_the_queue_wakes_a_worker(
     app: Flask, anyone: Caller, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Without the sweep, so that only the queue can tell the worker.
-    serve = WORKER + "jobs.SWEEP_SECONDS = 3600; jobs.serve(__import__('threading').Event())"
+    serve = WORKER + "worker.SWEEP_SECONDS = 3600; worker.serve(__import__('threading').Event())"
     with queued(app, monkeypatch) as (_, environ):
         assert anyone.get("/ready").json["checks"]["queue"] == "ok"
         with process(environ, sys.executable, "-c", serve):

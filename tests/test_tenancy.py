@@ -13,7 +13,7 @@ import pytest
 import sqlalchemy as sa
 from flask import Flask
 
-from app import db, jobs
+from app import db, worker
 from app.rest import PREFIX
 from app.rest.marks import Access, access_of
 from app.workflows.models import INSTANCES
@@ -524,7 +524,7 @@ def test_a_route_about_the_caller_tells_and_changes_nothing_of_others(
     for secret in ("acme", cast.alice.id, cast.alice.account_id, kept["id"]):
         assert secret not in answer.text
     with app.app_context():
-        jobs.run_due()
+        worker.run_due()
     assert not [mail for mail in _mails(app) if cast.alice.email in mail]
     assert cast.alice.get("records/posts").json["items"] == [kept]
     assert Caller(app).post("auth/refresh", signed_in).status_code == 200

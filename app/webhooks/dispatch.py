@@ -16,7 +16,7 @@ from queue import Empty, SimpleQueue
 
 import structlog
 
-from app import clock, config, db, jobs, outgoing
+from app import clock, config, db, outgoing, worker
 from app.ids import new_id
 from app.webhooks import delivery, queue, upkeep
 from app.webhooks.lanes import Lane
@@ -86,7 +86,7 @@ class Dispatcher:
         if self._unwritten or not self._finished.empty():
             return TOGETHER_SECONDS
         throttled = self._look_after - time.monotonic()
-        return min(throttled, jobs.sweep_seconds()) if throttled > 0 else jobs.sweep_seconds()
+        return min(throttled, worker.sweep_seconds()) if throttled > 0 else worker.sweep_seconds()
 
     def _is_time_to_write(self) -> bool:
         waited = time.monotonic() - self._written_at
@@ -213,7 +213,7 @@ def _all_of(results: SimpleQueue[Result]) -> Iterator[Result]:
             return
 
 
-@jobs.line("deliveries")
+@worker.line("deliveries")
 def work(stop: threading.Event, woken: threading.Event) -> None:
     """Deliver what is due until told to stop."""
     dispatcher = Dispatcher(delivery.rules(config.current()), woken)
@@ -225,7 +225,7 @@ def work(stop: threading.Event, woken: threading.Event) -> None:
         if dispatcher.busy:
             # What is finished within a moment is written down together.
             stop.wait(PAUSE_SECONDS)
-    _survive(lambda: dispatcher.close(jobs.STOP_SECONDS / 2))
+    _survive(lambda: dispatcher.close(worker.STOP_SECONDS / 2))
 
 
 def _survive(step: Callable[[], None]) -> None:

@@ -14,7 +14,7 @@ import structlog
 from flask import current_app
 from sqlalchemy.exc import DBAPIError
 
-from app import actor, chain, db, engines, jobs, tenancy
+from app import actor, chain, db, engines, tenancy, worker
 from app.workflows import queue, schedules
 from app.workflows.run import Run
 from app.workflows.slots import Slots
@@ -97,7 +97,7 @@ class Dispatcher:
                 self._woken.set()
 
 
-@jobs.line("workflows")
+@worker.line("workflows")
 def work(stop: threading.Event, woken: threading.Event) -> None:
     """Carry out due instances until told to stop."""
     dispatcher = Dispatcher(woken)
@@ -105,8 +105,8 @@ def work(stop: threading.Event, woken: threading.Event) -> None:
         woken.clear()
         _survive(dispatcher.turn)
         db.db.session.remove()
-        woken.wait(min(jobs.sweep_seconds(), PATIENCE_SECONDS))
-    _survive(lambda: dispatcher.close(jobs.STOP_SECONDS / 2))
+        woken.wait(min(worker.sweep_seconds(), PATIENCE_SECONDS))
+    _survive(lambda: dispatcher.close(worker.STOP_SECONDS / 2))
 
 
 def _survive(step: Callable[[], None]) -> None:

@@ -8,7 +8,7 @@ import pytest
 import sqlalchemy as sa
 from flask import Flask
 
-from app import db, jobs
+from app import db, jobs, worker
 from app.accounts.models import SYSTEM_ACCOUNT_ID, Group, User
 from app.auth.models import Invitation, SignInSession
 from app.database_clock import database_now
@@ -377,7 +377,7 @@ def test_what_is_written_while_an_account_is_closed_goes_too(
     with app.app_context():
         assert "col_posts" in left_of(cast.alice.account_id)
         let_an_hour_pass()
-        jobs.run_due()
+        worker.run_due()
         assert left_of(cast.alice.account_id) == {"jobs"}
 
 

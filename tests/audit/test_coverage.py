@@ -13,7 +13,7 @@ import pytest
 import sqlalchemy as sa
 from flask import Flask
 
-from app import db, jobs
+from app import db, worker
 from app.accounts.models import SYSTEM_ACCOUNT_ID
 from app.audit import append, tracking
 from app.audit.tracking import EXEMPT, TRACKED
@@ -307,7 +307,7 @@ def test_a_worker_that_removes_an_account_writes_one_entry_for_all(app: Flask, c
     assert closed["extra_metadata"] == {"count": 3, "users": 2}
     before = len(newest(cast.root))
     with app.app_context():
-        jobs.run_due()
+        worker.run_due()
         assert not contents()["col_posts"]
     assert len(newest(cast.root)) == before
     assert verified(cast.root)["valid"]

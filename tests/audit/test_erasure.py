@@ -11,7 +11,7 @@ import pytest
 import sqlalchemy as sa
 from flask import Flask
 
-from app import db, jobs
+from app import db, jobs, worker
 from app.accounts import people
 from app.accounts.models import ADMIN, SYSTEM_ACCOUNT_ID, User
 from app.audit.models import AuditEntry
@@ -94,7 +94,7 @@ def let_an_hour_pass(app: Flask) -> None:
         with db.transaction() as session:
             later = sa.update(jobs.Job).where(jobs.Job.status == "pending")
             session.execute(later.values(due_at=database_now()))
-        jobs.run_due()
+        worker.run_due()
 
 
 def test_what_a_receiver_answers_during_the_erasure_is_erased_too(app: Flask, cast: Cast) -> None:
@@ -103,7 +103,7 @@ def test_what_a_receiver_answers_during_the_erasure_is_erased_too(app: Flask, ca
     def erase_and_repeat(request: Request) -> tuple[int, str]:
         assert cast.alice.post(f"{ONE.format(record['id'])}/erase").status_code == 200
         with app.app_context():
-            jobs.run_due()
+            worker.run_due()
         return 200, request.body.decode()
 
     with receiving(erase_and_repeat) as receiver:
@@ -128,7 +128,7 @@ def made_anew(app: Flask, cast: Cast) -> str:
     id: str = make_record(cast.alice, title=ADA)["id"]
     assert cast.alice.post(f"{ONE.format(id)}/erase").status_code == 200
     with app.app_context():
-        jobs.run_due()
+        worker.run_due()
     bring_back(cast, {"id": id, "title": "anew"})
     return id
 
@@ -202,7 +202,7 @@ def test_what_an_erased_user_was_writing_or_signing_names_nobody(
     with under_way(writer, monkeypatch):
         assert cast.root.post(f"users/{cast.bob.id}/erase").status_code == 200
         with app.app_context():
-            jobs.run_due()
+            worker.run_due()
     assert cast.bob.email in everything(app)
     let_an_hour_pass(app)
     assert cast.bob.email not in everything(app)
@@ -214,14 +214,15 @@ def test_what_an_erased_user_was_writing_or_signing_names_nobody(
 def test_an_erased_user_is_in_no_job_that_was_given_up(
     app: Flask, cast: Cast, anyone: Caller, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(jobs, "_handlers", dict.fromkeys(jobs.kinds(), (jobs._unknown, 1)))
+    for kind in jobs.kinds():
+        monkeypatch.setitem(jobs.KINDS, kind, worker.UNKNOWN._replace(attempts=1))
     for email in (cast.bob.email.upper(), cast.alice.email):
         asked = {"account": "acme", "email": email}
         assert anyone.post("auth/forgot-password", asked).status_code == 200
     namesake = cast.charlie.patch("auth/me", {"email": cast.bob.email})  # in another account
     assert namesake.status_code == 200, namesake.text
     with app.app_context():
-        jobs.run_due()
+        worker.run_due()
     monkeypatch.undo()
     assert cast.bob.email.upper() in everything(app)
     assert cast.root.post(f"users/{cast.bob.id}/erase").status_code == 200
@@ -309,7 +310,7 @@ def test_an_erased_user_is_nowhere(app: Flask, cast: Cast, tmp_path: Path) -> No
     signed = cast.alice.patch(ONE.format(record["id"]), {"title": "signed"}, headers=signature)
     assert signed.status_code == 200, signed.text
     with app.app_context():
-        jobs.run_due()
+        worker.run_due()
     assert cast.alice.post(f"users/{dora.id}/erase").status_code == 403
     answer = cast.root.post(f"users/{dora.id}/erase")
     assert answer.status_code == 200, answer.text
@@ -348,7 +349,7 @@ def test_an_erasure_that_was_cut_off_is_finished_by_a_worker(
     monkeypatch.undo()
     assert ADA in everything(app)
     with app.app_context():
-        jobs.run_due()
+        worker.run_due()
     assert ADA not in everything(app)
     assert verified(cast.root)["valid"]
 
@@ -384,7 +385,7 @@ def test_answers_kept_for_repeated_requests_are_erased_too(app: Flask, cast: Cas
     erased = cast.alice.post(path, headers={"Idempotency-Key": "erase"})
     assert erased.status_code == 200, erased.text
     with app.app_context():
-        jobs.run_due()
+        worker.run_due()
     assert ADA not in everything(app)
     assert cast.alice.post(path, headers={"Idempotency-Key": "erase"}).json == erased.json
     assert verified(cast.root)["valid"]
@@ -465,12 +466,12 @@ def test_answers_that_tell_of_an_erased_user_are_not_given_again(
     assert cast.root.post(f"{path}/erase").status_code == 500
     monkeypatch.undo()
     with app.app_context():
-        jobs.run_due()
+        worker.run_due()
     assert "Dora Dot" not in everything(app)
     erased = cast.root.post(f"{path}/erase", headers={"Idempotency-Key": "erase"})
     assert erased.status_code == 200, erased.text
     with app.app_context():
-        jobs.run_due()
+        worker.run_due()
     assert elsewhere.post(f"{path}/verify", headers=once).status_code == 404
     assert "Idempotent-Replayed" not in cast.root.post("users", body, headers=once).headers
     again = cast.root.post(f"{path}/erase", headers={"Idempotency-Key": "erase"})

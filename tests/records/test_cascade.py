@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from flask import Flask
 
-from app import db, events, jobs
+from app import db, events, worker
 from app.records import removal
 from tests.builders import Caller, Cast, make_collection, make_record
 from tests.parallel import at_once
@@ -274,7 +274,7 @@ def test_a_closed_account_whose_records_need_each_other_is_emptied(app: Flask, c
         assert answer.status_code == 200, answer.json
     with app.app_context():
         removal.remove_account({"account_id": cast.alice.account_id})
-        jobs.run_due()
+        worker.run_due()
         db.db.session.remove()
     assert ids(cast.root.acting_in("acme"), "men") == set()
     assert len(ids(cast.charlie, "women")) == 1

@@ -8,7 +8,7 @@ import pytest
 from flask import Flask
 from jsonschema import Draft202012Validator
 
-from app import db, jobs
+from app import db, worker
 from app.sso.models import ProviderSetting
 from app.sso.providers import PROVIDERS
 from tests.builders import Caller
@@ -269,4 +269,4 @@ def test_a_closed_account_takes_its_providers_along(stage: Stage, app: Flask) ->
     assert stage.cast.root.delete(f"accounts/{stage.cast.charlie.account_id}").status_code == 204
     with app.app_context():
         assert db.db.session.query(ProviderSetting).count() == 0
-        jobs.run_due()
+        worker.run_due()

@@ -691,7 +691,7 @@ def test_old_deliveries_are_forgotten_and_waiting_ones_are_not(app: Flask, alice
     ids = [row.id for row in deliveries(app)]
     for days, kept in ((29, ids), (31, ids[1:])):
         with time_machine.travel(clock.now() + timedelta(days=days), tick=True), app.app_context():
-            jobs._handlers["webhooks.purge"][0]({})
+            jobs.KINDS["webhooks.purge"].handler({})
         assert [row.id for row in deliveries(app)] == kept
     assert attempts(app) == []
 
@@ -711,7 +711,7 @@ def test_an_attempt_that_outlived_its_delivery_is_forgotten_in_time(
         queue.record(alice.account_id, made)
         assert len(attempts(app)) == 2
         with time_machine.travel(clock.now() + timedelta(days=31), tick=True):
-            jobs._handlers["webhooks.purge"][0]({})
+            jobs.KINDS["webhooks.purge"].handler({})
     assert [one.delivery_id for one in attempts(app)] == [kept.id]
 
 

@@ -11,7 +11,7 @@ import pytest
 import sqlalchemy as sa
 from flask import Flask
 
-from app import clock, db, jobs, leases, tenancy
+from app import clock, db, leases, tenancy, worker
 from app.database_clock import database_now
 from app.ids import first_id, new_id
 from app.workflows import dispatch, queue, service, upkeep
@@ -126,7 +126,7 @@ def test_what_is_deleted_takes_its_instances_along(app: Flask, cast: Cast, close
         for one in (flow, timed):
             assert cast.alice.delete(f"workflows/{one['id']}").status_code == 204
     with app.app_context():
-        jobs.run_due()
+        worker.run_due()
     assert counts(app) == before
 
 
