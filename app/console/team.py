@@ -73,9 +73,9 @@ def invite(account_id: str | None = None) -> Page | BaseResponse:
 
 
 def _invite_page(place: Place, form: Form) -> Page:
-    known, _ = groups.page(place.account.id, 0, MOST_SHOWN, None)
-    shown = {"place": place, "groups": known, **people.choices()}
-    return form.page("console/team/invite.html", **shown)
+    known, total = groups.page(place.account.id, 0, MOST_SHOWN, None)
+    shown = {"groups": known, "other_groups": total - len(known), **people.choices()}
+    return form.page("console/team/invite.html", place=place, **shown)
 
 
 def _told(notice: str, place: Place) -> BaseResponse:

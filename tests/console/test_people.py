@@ -7,7 +7,7 @@ import re
 from flask import Flask
 
 from app import create_app
-from app.accounts import roles
+from app.accounts import groups, roles
 from app.db import transaction
 from tests import builders
 from tests.builders import PASSWORD, Caller, Cast
@@ -196,6 +196,18 @@ def test_a_member_is_changed_and_removed(app: Flask, cast: Cast, admin: Browser)
     assert "a new password is on its way" in admin.done(f"{path}/reset-link")
     assert "is removed" in admin.done(f"{path}/remove")
     assert cast.alice.get(f"account/users/{cast.bob.id}").status_code == 404
+
+
+def test_an_invitation_says_that_it_does_not_show_all_groups(
+    app: Flask, cast: Cast, admin: Browser
+) -> None:
+    present = cast.alice.get("groups").json["total"]
+    for expected, numbers in (("", range(present, 100)), ("1 more", [100])):
+        with app.app_context():
+            for n in numbers:
+                groups.create(cast.alice.account_id, f"group {n}", None)
+        told = re.findall("([0-9]+ more) are not shown", admin.get("team/invite").text)
+        assert "".join(told) == expected
 
 
 def test_where_roles_are_many_each_can_be_given_and_the_present_one_is_shown(
