@@ -96,7 +96,7 @@ class Change:
             message = "{count} records have no value here; a default would fill them."
             empty = sa.select(count).select_from(rows).where(value.is_(None))
             yield problem(field.name, "required", message), empty
-        if field.unique and not (before and before.unique):
+        if field.unique and not (before and before.unique and value is rows.c[field.name]):
             message = "{count} values occur more than once in an account."
             yield problem(field.name, CLASH, message), _clashes(rows, value)
         if before and field.indexed and not before.indexed and _is_text(value):

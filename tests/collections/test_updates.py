@@ -210,6 +210,21 @@ def test_a_default_that_fills_several_records_cannot_be_unique(root: Caller, ali
     assert update(root, made, field(), field("g", unique=True)).status_code == 200
 
 
+@pytest.mark.parametrize("held", [(None, None), (None, "x")])
+def test_a_plan_knows_that_a_default_would_fill_a_unique_field_with_one_value_twice(
+    root: Caller, alice: Caller, held: tuple[str | None, ...]
+) -> None:
+    optional = field(unique=True, default="x")
+    made = make_collection(root, schema=[optional])
+    for value in held:
+        make_record(alice, f=value)
+    filled = optional | {"required": True}
+    expected = [("f", "not_unique", 1)]
+    planned = plan(root, made, filled).json["problems"]
+    assert [(p["field"], p["code"], p["count"]) for p in planned] == expected
+    assert problems(update(root, made, filled), 409) == expected
+
+
 def test_every_problem_of_the_records_is_told_at_once(root: Caller, alice: Caller) -> None:
     made = make_collection(root, schema=[field("a"), field("b"), field("c"), field("d")])
     for _ in range(2):
