@@ -26,6 +26,7 @@ Entry = dict[str, Any]
 PIECE = 1000
 TABLES = (AuditEntry, AuditChange, AuditHead)
 LOG, CHANGES, HEADS = (Base.metadata.tables[one.__tablename__] for one in TABLES)
+TOLD = ("table_name", "column_name", "occurred_at")  # what says whether a value is personal
 PERSONAL = {("users", "email"), ("users", "name"), ("invitations", "email")}
 
 
@@ -68,7 +69,7 @@ class Mask:
     def __call__(self, entry: Entry) -> Entry:
         """The entry, with personal values masked, and without the salt that would prove a guess."""
         hidden = entry["salt"] is not None
-        mask = self._mask_of(entry["table_name"], entry["column_name"]) if hidden else None
+        mask = self._mask_of(*(entry[name] for name in TOLD)) if hidden else None
         if mask is None:
             return entry
         for name in ("old_value", "new_value"):
@@ -76,11 +77,13 @@ class Mask:
         entry["salt"], entry["masked"] = None, True
         return entry
 
-    def hides(self, table_name: str, column: str) -> bool:
-        """Whether the caller may not see the values of a column."""
-        return self._mask_of(table_name, column) is not None
+    def hides(self, table_name: str, column: str, occurred_at: str) -> bool:
+        """Whether the caller may not see the values that a column had at a moment."""
+        return self._mask_of(table_name, column, occurred_at) is not None
 
-    def _mask_of(self, table_name: str, column: str) -> Callable[[str], str] | None:
+    def _mask_of(
+        self, table_name: str, column: str, occurred_at: str
+    ) -> Callable[[str], str] | None:
         if self._off:
             return None
         if not table_name.startswith(tables.PREFIX):
@@ -91,9 +94,11 @@ class Mask:
             rows = db.db.session.scalars(sa.select(Collection))
             self._known = {row.table_name: definitions.of_row(row) for row in rows}
         definition = self._known.get(table_name)
-        field = definition.fields.get(column) if definition else None
+        if definition is None or occurred_at < clock.iso(definition.created_at):
+            return _hide  # what was deleted, and perhaps made anew, may have been personal
+        field = definition.fields.get(column)
         if field is None:
-            return _hide  # what no schema declares any more may have been personal
+            return _hide
         return partial(_masked, field) if field.pii else None
 
 

@@ -7,10 +7,11 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from app import db
+from app import clock, db
 from app.audit import entries
 from app.audit.entries import CHANGES, HEADS, LOG, Entry, Mask
 from app.auth.principal import Principal
+from app.collections.models import Collection
 from app.errors import InvalidValues, NotFound, problem
 
 # What could tell a value that is masked (its digests, and itself) is not to be sorted by.
@@ -79,17 +80,22 @@ def exported(asked: Mapping[str, Any], *, by: Principal) -> Iterator[Entry]:
 
 def told_of_export(asked: Mapping[str, Any], *, by: Principal) -> dict[str, int]:
     """How many values of an export's entries are masked, and how many erased."""
-    columns, mask = (LOG.c.table_name, LOG.c.column_name), Mask(by)
-    erased = LOG.c.salt.is_(None).label("erased")
-    counted = sa.select(*columns, erased, sa.func.count()).where(*_where(asked, LOG))
+    mask, made = Mask(by), Collection.table_name == LOG.c.table_name
+    alike = [
+        LOG.c.table_name,
+        LOG.c.column_name,
+        LOG.c.salt.is_(None).label("erased"),
+        (LOG.c.occurred_at < Collection.created_at).label("earlier"),
+    ]
+    first, total = sa.func.min(LOG.c.occurred_at), sa.func.count()
+    counted = sa.select(*alike, first.label("first"), total.label("total")).group_by(*alike)
+    chosen = counted.select_from(LOG.outerjoin(Collection, made)).where(*_where(asked, LOG))
     found = {"values_masked": 0, "values_erased": 0}
-    for table_name, column, is_erased, count in db.connection().execute(
-        counted.group_by(*columns, erased)
-    ):
-        if is_erased:
-            found["values_erased"] += count
-        elif mask.hides(table_name, column):
-            found["values_masked"] += count
+    for row in db.connection().execute(chosen):
+        if row.erased:
+            found["values_erased"] += row.total
+        elif mask.hides(row.table_name, row.column_name, clock.iso(row.first)):
+            found["values_masked"] += row.total
     return found
 
 

@@ -147,6 +147,25 @@ def test_values_of_records_are_masked_as_their_field_says(cast: Cast) -> None:
     assert verified(cast.root)["valid"]
 
 
+def test_values_of_a_deleted_collection_stay_masked_when_its_name_is_made_anew(cast: Cast) -> None:
+    made = make_collection(cast.root, schema=PERSON)
+    make_record(cast.alice, **ADA)
+    assert cast.root.delete(f"collections/{made['id']}").status_code == 200
+    make_collection(cast.root, schema=[{"name": name, "type": "text"} for name in ADA])
+    make_record(cast.alice, title="Open", mail="open@acme.example")
+    found = entries(cast.root, table_name="col_posts", operation="CREATE")
+    values = [(e["column_name"], e["new_value"]) for e in found if e["column_name"] != "id"]
+    present = [("title", "Open"), ("mail", "open@acme.example")]
+    assert values == [*((name, "***") for name in ADA), *present]
+    for entry in found[: len(ADA)]:
+        assert cast.root.get(f"audit-logs/{entry['id']}").json == entry
+    for format in transfer.FORMATS:
+        exported = cast.root.get(f"audit-logs/export?table_name=col_posts&format={format}")
+        assert "Countess" not in exported.text
+        assert exported.headers["X-Service-Values-Masked"] == str(len(ADA)), format
+    assert verified(cast.root)["valid"]
+
+
 def test_no_secret_is_kept(app: Flask, cast: Cast) -> None:
     key = cast.alice.post("api-keys", {"name": "nightly"}).json
     cast.bob.post(
