@@ -30,6 +30,10 @@ UNTIL_WORN = """([width, scheme]) => new Promise(done => {
     ? done() : setTimeout(look);
   look();
 })"""
+WIDER_THAN_THEIR_PLACE = """
+[...document.querySelectorAll("main :not(thead, thead *, input, select, span)")]
+  .filter(one => one.clientWidth && one.scrollWidth > one.clientWidth + 1)
+  .map(one => one.outerHTML)"""
 # Said in the console by the page itself, as the browser does not report each violation there.
 TELL_VIOLATIONS = """addEventListener("securitypolicyviolation", event =>
   console.error("refused by policy:", event.violatedDirective, event.blockedURI))"""
@@ -87,11 +91,7 @@ class Visit:
 
     def check_nothing_scrolls_sideways(self) -> None:
         """No part of the page is wider than its place, either."""
-        parts = self.page.locator("main :not(thead, thead *, input, select, span)")
-        wide = parts.evaluate_all(
-            "all => all.filter(one => one.clientWidth && one.scrollWidth > one.clientWidth + 1)"
-            ".map(one => one.outerHTML)"
-        )
+        wide = self.page.evaluate(WIDER_THAN_THEIR_PLACE)
         assert wide == [], self.page.url
 
     def check_worn(self, name: str, scheme: str, size: Mapping[str, int]) -> None:
