@@ -54,6 +54,8 @@ def test_a_superadmin_sees_the_instance(visit: Visit, live_cast: Cast) -> None:
     assert [figure(visit, name) for name in ("Accounts", "Users", "Records")] == ["2", "4", "3"]
     rows = visit.page.get_by_role("region", name="Collections").locator("tbody tr")
     assert rows.all_inner_texts() == ["articles\t1\t0", "posts\t1\t3"]
+    baselines = {round(one.bounding_box()["y"]) for one in visit.page.locator(".chart line").all()}
+    assert len(baselines) == 1  # however many lines their captions have
     visit.check_quiet_and_at_home()
 
 
