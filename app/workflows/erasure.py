@@ -15,6 +15,8 @@ import orjson
 import sqlalchemy as sa
 
 from app import clock, db, events, jobs
+from app.audit.append import CREATE
+from app.audit.entries import CHANGES, LOG, told_by
 from app.database_clock import database_now
 from app.workflows import kept
 from app.workflows.beginning import NOT_BEGUN
@@ -42,20 +44,34 @@ KEPT = {
 
 @events.subscribe(events.RecordErased)
 def _forget_record(event: events.RecordErased) -> None:
-    mine = INSTANCES.c.account_id == event.account_id
-    named = INSTANCES.c.id.in_(_naming(event.account_id, event.record_id))
+    for account_id in sorted({event.account_id, *_makers(event)}):
+        _forget_in(account_id, event.record_id)
+
+
+def _makers(event: events.RecordErased) -> set[str]:
+    """Whose instances made the record: a superadmin's may make one of another account."""
+    of_record = (CHANGES.c[name] == getattr(event, name) for name in ("account_id", "record_id"))
+    made = told_by(*of_record, CHANGES.c.operation == CREATE)
+    by = set(db.connection().scalars(sa.select(LOG.c.request_id).select_from(made).distinct()))
+    chosen = sa.select(INSTANCES.c.account_id).where(INSTANCES.c.id.in_(by))
+    return set(db.connection().scalars(chosen))
+
+
+def _forget_in(account_id: str, record_id: str) -> None:
+    mine = INSTANCES.c.account_id == account_id
+    named = INSTANCES.c.id.in_(_naming(account_id, record_id))
     chosen = sa.select(INSTANCES).where(mine, named).order_by(INSTANCES.c.id)
     # Locked, so that no worker takes what has not begun, and none goes on with what has.
     rows = db.connection().execute(chosen.with_for_update(of=INSTANCES)).all()
     new = [row for row in rows if _has_not_begun(row)]
     for row in new:
-        told = _without(kept.loads(row.context), event.record_id)
+        told = _without(kept.loads(row.context), record_id)
         one = (mine, INSTANCES.c.id == row.id)
         change = sa.update(INSTANCES).where(*one).values(context=kept.dumps(told))
         db.connection().execute(change)
     begun = [row for row in rows if row not in new]
     for at in range(0, len(begun), PIECE):
-        _empty(event.account_id, begun[at : at + PIECE])
+        _empty(account_id, begun[at : at + PIECE])
 
 
 @events.subscribe(events.UserErased)

@@ -391,6 +391,23 @@ def test_answers_kept_for_repeated_requests_are_erased_too(app: Flask, cast: Cas
     assert verified(cast.root)["valid"]
 
 
+def test_what_a_superadmin_was_answered_elsewhere_of_a_record_is_erased_too(
+    app: Flask, cast: Cast
+) -> None:
+    make_collection(cast.root, schema=SCHEMA)
+    body = {"account_id": cast.alice.account_id, "title": ADA}
+    for number, caller in enumerate((cast.root, cast.root.acting_in("globex"))):
+        once = {"Idempotency-Key": "once"}
+        made = caller.post("records/posts", {**body, "mail": f"{number}@x.example"}, headers=once)
+        other = caller.post("records/posts", {"title": "other"}, headers={"Idempotency-Key": "2"})
+        assert (made.status_code, other.status_code) == (201, 201)
+        assert cast.alice.post(f"{ONE.format(made.json['id'])}/erase").status_code == 200
+        again = caller.post("records/posts", {"title": "other"}, headers={"Idempotency-Key": "2"})
+        assert again.json == other.json
+    assert ADA not in everything(app)
+    assert verified(cast.root)["valid"]
+
+
 def test_an_erased_superadmin_is_nowhere_in_accounts_they_looked_after(
     app: Flask, cast: Cast
 ) -> None:

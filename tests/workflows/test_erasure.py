@@ -77,6 +77,20 @@ def test_an_erased_record_leaves_nothing_in_instances(app: Flask, cast: Cast, po
     assert instance(alice, found[3]["id"])["status"] == "completed"
 
 
+def test_an_erased_record_leaves_nothing_in_instances_of_another_account_that_made_it(
+    app: Flask, cast: Cast, posts: Any
+) -> None:
+    data = {"account_id": cast.alice.account_id, "title": "{{ trigger.title }}"}
+    for owner in (cast.root, cast.root.acting_in("globex")):
+        made = action("made", "create_record", collection="posts", data=data)
+        done = ran(app, owner, make_workflow(owner, [made]), {"title": HER})
+        assert (done["status"], HER in kept(app)) == ("completed", True)
+        record = cast.alice.get("records/posts").json["items"][0]
+        assert cast.alice.post(f"records/posts/{record['id']}/erase").status_code == 200
+        assert HER not in kept(app)
+        assert instance(owner, done["id"])["status"] == "completed"
+
+
 def test_an_erased_user_leaves_neither_id_nor_address(app: Flask, cast: Cast, posts: Any) -> None:
     eve = make_user(app, cast.alice.account_id, "Zoë@acme.example", "admin")
     wait = {"name": "w", "type": "wait_delay", "duration": "1h"}
