@@ -168,7 +168,8 @@ def _rest_of_user(what: Mapping[str, Any]) -> Erased:
         # In quotes: to forget what tells of a longer address would let a request be done twice.
         _forget_answers([user_id, *(f'"{email}"' for email in emails)])
         # The system account's are those of forms that anybody may send, for whichever account.
-        named = emails | {accounts.email_key(email) for email in emails}
+        # An address that the user asked for, and never proved, is told beside the user's id alone.
+        named = emails | {accounts.email_key(email) for email in emails} | {user_id}
         jobs.forget(named, (account_id, SYSTEM_ACCOUNT_ID))
         told = sum(_forget_actor(place, user_id) for place in places)
         for definition in definitions.everything():

@@ -221,12 +221,16 @@ def test_an_erased_user_is_in_no_job_that_was_given_up(
         assert anyone.post("auth/forgot-password", asked).status_code == 200
     namesake = cast.charlie.patch("auth/me", {"email": cast.bob.email})  # in another account
     assert namesake.status_code == 200, namesake.text
+    wanted = "robert@acme.example"  # an address that is never proved
+    assert cast.bob.patch("auth/me", {"email": wanted}).status_code == 200
     with app.app_context():
         worker.run_due()
     monkeypatch.undo()
+    assert wanted in everything(app)
     assert cast.bob.email.upper() in everything(app)
     assert cast.root.post(f"users/{cast.bob.id}/erase").status_code == 200
     assert cast.bob.email.upper() not in everything(app)
+    assert wanted not in everything(app)
     with app.app_context():
         given_up = db.db.session.scalars(sa.select(jobs.Job).where(jobs.Job.status == "failed"))
         left = {(job.kind, job.payload["email"]) for job in given_up}
