@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from errno import EPIPE
 from typing import Any
 
 import click
@@ -36,6 +37,7 @@ def _in_words() -> Iterator[None]:
         told = f"The database cannot be used: {reason(error)}"
         raise click.ClickException(f"{told}\nflask --app wsgi doctor looks for more.") from error
     except OSError as error:
-        if error.filename is None:  # no file, but a pipe that is closed: click knows about those
+        if error.errno == EPIPE:  # whoever read what is printed has gone: click knows about those
             raise
-        raise click.ClickException(f"{error.filename}: {error.strerror}") from error
+        told = error.strerror or type(error).__name__
+        raise click.ClickException(": ".join(filter(None, (error.filename, told)))) from error

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,6 +13,7 @@ from flask import Flask
 
 from app import create_app
 from tests.conftest import settings_for
+from tests.processes import PROJECT, environment
 
 PASSWORD = "Correct-Horse-1-battery"
 
@@ -78,3 +81,32 @@ def test_where_nothing_can_be_written(without_database: Flask, tmp_path: Path) -
     assert told.exit_code == 1
     assert f"Error: {tmp_path}/file/in" in told.output
     assert "Not a directory" in told.output
+
+
+def test_where_the_disk_is_full(without_database: Flask, tmp_path: Path) -> None:
+    (tmp_path / "alembic.ini").symlink_to("/dev/full")
+    told = run(without_database, "revisions", "export", str(tmp_path))
+    assert told.exit_code == 1
+    assert "Error: No space left on device" in told.output
+
+
+@pytest.mark.parametrize(("output", "told"), [("full", "No space left on device"), ("closed", "")])
+def test_where_nothing_can_be_printed(tmp_path: Path, output: str, told: str) -> None:
+    reader, taker = os.pipe()
+    os.close(reader)
+    if output == "full":
+        os.close(taker)
+        taker = os.open("/dev/full", os.O_WRONLY)
+    done = subprocess.run(
+        ["flask", "--app", "wsgi", "settings"],
+        cwd=PROJECT,
+        env=environment(tmp_path),
+        stdout=taker,
+        stderr=subprocess.PIPE,
+        text=True,
+        check=False,
+    )
+    os.close(taker)
+    assert done.returncode
+    assert (f"Error: {told}" if told else "") in done.stderr
+    assert "Traceback" not in done.stderr
