@@ -10,7 +10,8 @@ it lives after all, its change finds the claim gone and is rolled back.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -30,6 +31,9 @@ LONGEST_KEY = 255
 KEPT_SECONDS = 24 * 3600
 CLAIM_SECONDS = 60
 HEADER = "Idempotency-Key"
+PIECE = 100
+# An address in JSON that is no part of a longer one; an escape as of a line's end may lead it.
+MENTIONED = r"(?:(?<![\w.+-])|(?<=\\[bfnrt]))(?:{})(?![\w-]|\.\w)"
 
 
 class IdempotencyKey(db.Base):
@@ -171,6 +175,20 @@ def give_up(claim: Claim, *, keep_changes: bool) -> None:
     unanswered = TABLE.c.status.is_(None)
     with db.transaction():
         db.connection().execute(sa.delete(TABLE).where(*claim.mine, unanswered))
+
+
+def forget_mentions(addresses: Collection[str]) -> None:
+    """Forget answers of all accounts that name an address within a text, in whatever case."""
+    key, answer = [*TABLE.primary_key], TABLE.c.answer
+    told = (sa.func.lower(answer).contains(one.lower(), autoescape=True) for one in addresses)
+    named = sa.or_(sa.false(), *told)
+    chosen, last = sa.select(*key, answer).where(named).order_by(*key).limit(PIECE), ("", "", "")
+    # To forget what tells of a longer address would let a request be done twice.
+    whole = re.compile(MENTIONED.format("|".join(map(re.escape, addresses))), re.IGNORECASE)
+    while rows := db.connection().execute(chosen.where(sa.tuple_(*key) > last)).all():
+        last = rows[-1][:-1]
+        mine = [row[:-1] for row in rows if whole.search(row.answer)]
+        db.connection().execute(sa.delete(TABLE).where(sa.tuple_(*key).in_(mine)))
 
 
 @jobs.every(3600, "idempotency.purge")

@@ -165,8 +165,8 @@ def _rest_of_user(what: Mapping[str, Any]) -> Erased:
         values += sum(erase.values(account_id, "invitations", id) for id in sorted(invited))
         values += sum(erase.values(account_id, "api_keys", id) for id in sorted(keys))
         actors = sum(erase.actors(account_id, user_id, email) for email in sorted(emails | {""}))
-        # In quotes: to forget what tells of a longer address would let a request be done twice.
         _forget_answers([user_id, *(f'"{email}"' for email in emails)])
+        idempotency.forget_mentions(emails)
         # The system account's are those of forms that anybody may send, for whichever account.
         # An address that the user asked for, and never proved, is told beside the user's id alone.
         named = emails | {accounts.email_key(email) for email in emails} | {user_id}

@@ -25,7 +25,7 @@ from tests.parallel import under_way
 from tests.receivers import Request, receiving
 from tests.sql import statements
 from tests.webhooks.delivering import deliver, make_webhook
-from tests.workflows.running import make_workflow, rows
+from tests.workflows.running import action, make_workflow, ran, rows, work
 
 SCHEMA = [
     {"name": "title", "type": "text", "required": True},
@@ -470,6 +470,31 @@ def test_an_erased_signer_is_nowhere_in_what_superadmins_changed(app: Flask, cas
     signers = {entry["es_username"] for entry in entries(cast.root)}
     assert signers == {None, "eve@acme.example"}  # it could be the one of globex
     assert verified(cast.root)["valid"]
+
+
+@pytest.mark.parametrize(
+    ("note", "is_told"),
+    [
+        ("ask {}, please", True),
+        ("Write to:\n{}.", True),
+        ("<{}>", True),
+        ("ask x.{} or {}.org", False),  # addresses of others
+    ],
+)
+def test_an_answer_that_names_an_erased_user_within_a_text_is_erased(
+    app: Flask, cast: Cast, note: str, is_told: bool
+) -> None:
+    make_collection(cast.root)
+    step = action("a", "delete_record", collection="posts", record_id="none")
+    body = {"note": note.format(*[cast.bob.email.upper()] * 2)}
+    failed = ran(app, cast.alice, make_workflow(cast.alice, [step]), body)
+    path, once = f"workflow-instances/{failed['id']}/resume", {"Idempotency-Key": "once"}
+    assert cast.bob.email.upper() in cast.alice.post(path, headers=once).text
+    work(app)
+    assert cast.root.post(f"users/{cast.bob.id}/erase").status_code == 200
+    again = cast.alice.post(path, headers=once)
+    assert (again.headers.get("Idempotent-Replayed") == "true") is not is_told
+    assert (cast.bob.email.upper() in again.text) is not is_told
 
 
 def test_answers_that_tell_of_an_erased_user_are_not_given_again(
