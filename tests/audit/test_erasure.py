@@ -238,6 +238,28 @@ def test_an_erased_user_is_in_no_job_that_was_given_up(
     assert left == {("auth.forgot_password", cast.alice.email), changing}
 
 
+@pytest.mark.parametrize("cut_off", [False, True])
+def test_an_erased_user_is_nowhere_also_while_auditing_is_off(
+    app: Flask, cast: Cast, monkeypatch: pytest.MonkeyPatch, cut_off: bool
+) -> None:
+    settings = replace(app.extensions["atrium.config"], audit_logging_enabled=False)
+    monkeypatch.setitem(app.extensions, "atrium.config", settings)
+    dora = make_user(app, cast.alice.account_id, "dora@acme.example")
+    wait = {"name": "w", "type": "wait_delay", "duration": "1d"}
+    waiting = ran(app, cast.alice, make_workflow(cast.alice, [wait]), {"to": dora.email})
+    if cut_off:
+        with monkeypatch.context() as patch:
+            patch.setattr(erasure, "_rest_of_user", lambda what: 1 / 0)
+            assert cast.root.post(f"users/{dora.id}/erase").status_code == 500
+        with app.app_context():
+            worker.run_due()
+    else:
+        assert cast.root.post(f"users/{dora.id}/erase").status_code == 200
+    assert dora.email not in everything(app)
+    found = cast.alice.get(f"workflow-instances/{waiting['id']}").json
+    assert (found["status"], found["context"]["trigger"]) == ("waiting", {"to": "***"})
+
+
 def test_who_joins_anew_keeps_what_is_signed_since(app: Flask, cast: Cast) -> None:
     make_collection(cast.root, schema=SCHEMA)
     assert cast.root.post(f"users/{cast.bob.id}/erase").status_code == 200
