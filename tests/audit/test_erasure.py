@@ -420,13 +420,16 @@ def test_answers_kept_for_repeated_requests_are_erased_too(app: Flask, cast: Cas
 def test_what_a_superadmin_was_answered_elsewhere_of_a_record_is_erased_too(
     app: Flask, cast: Cast
 ) -> None:
-    make_collection(cast.root, schema=SCHEMA)
+    make_collection(cast.root, schema=SCHEMA, view_rule="title != ''")
     body = {"account_id": cast.alice.account_id, "title": ADA}
     for number, caller in enumerate((cast.root, cast.root.acting_in("globex"))):
         once = {"Idempotency-Key": "once"}
         made = caller.post("records/posts", {**body, "mail": f"{number}@x.example"}, headers=once)
         other = caller.post("records/posts", {"title": "other"}, headers={"Idempotency-Key": "2"})
         assert (made.status_code, other.status_code) == (201, 201)
+        asked = {"operation": "view", "user_id": cast.bob.id, "record_id": made.json["id"]}
+        why = {"Idempotency-Key": f"why {number}"}
+        assert ADA in caller.post("collections/posts/rules/explain", asked, headers=why).text
         assert cast.alice.post(f"{ONE.format(made.json['id'])}/erase").status_code == 200
         again = caller.post("records/posts", {"title": "other"}, headers={"Idempotency-Key": "2"})
         assert again.json == other.json
