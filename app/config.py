@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from base64 import urlsafe_b64decode
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
@@ -11,7 +10,6 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import sqlalchemy as sa
-from cryptography.fernet import Fernet
 from flask import Flask
 from flask.globals import _cv_app
 
@@ -250,24 +248,29 @@ def _with_local_defaults(config: Config) -> Config:
             told = f"{error.filename}: {error.strerror}"
             message = f"SERVICE_INSTANCE_DIR must be a folder to write to ({told})"
             raise ConfigError(message) from error
+        except local_keys.NoKey as error:
+            raise ConfigError(str(error)) from error
     return replace(config, **changes)
 
 
 def _made_keys(config: Config, folder: Path) -> dict[str, Any]:
     made: dict[str, Any] = {}
     if not config.secret_key:
-        made["secret_key"] = local_keys.kept(folder / "secret_key", local_keys.random_secret)
-    for name in ("encryption_key", "audit_checkpoint_key"):
+        made["secret_key"] = local_keys.kept(folder / "secret_key", local_keys.random_secret, bool)
+    for name, is_key in (
+        ("encryption_key", settings.is_fernet_key),
+        ("audit_checkpoint_key", settings.is_32_bytes),
+    ):
         if not getattr(config, name):
-            made[name] = (local_keys.kept(folder / name, local_keys.fernet),)
+            made[name] = (local_keys.kept(folder / name, local_keys.fernet, is_key),)
     return made
 
 
 def _unsafe(config: Config) -> list[str]:
     problems = []
-    if not all(map(_is_fernet_key, config.encryption_key)):
+    if not all(map(settings.is_fernet_key, config.encryption_key)):
         problems.append("SERVICE_ENCRYPTION_KEY must list Fernet keys (32 bytes in base64)")
-    if not all(map(_is_32_bytes, config.audit_checkpoint_key)):
+    if not all(map(settings.is_32_bytes, config.audit_checkpoint_key)):
         problems.append("SERVICE_AUDIT_CHECKPOINT_KEY must list keys of 32 bytes in base64")
     if bool(config.superadmin_email) != bool(config.superadmin_password):
         problems.append("SERVICE_SUPERADMIN_EMAIL and SERVICE_SUPERADMIN_PASSWORD go together")
@@ -294,18 +297,3 @@ def _unfit_for_production(config: Config) -> list[str]:
 
 def _is_strong(secret: str) -> bool:
     return len(secret) >= SHORTEST_SECRET and len(set(secret)) >= 10
-
-
-def _is_fernet_key(key: str) -> bool:
-    try:
-        Fernet(key)
-    except ValueError:
-        return False
-    return True
-
-
-def _is_32_bytes(key: str) -> bool:
-    try:
-        return len(urlsafe_b64decode(key)) == 32
-    except ValueError:
-        return False

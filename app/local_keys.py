@@ -19,8 +19,12 @@ def fernet() -> str:
     return Fernet.generate_key().decode()
 
 
-def kept(path: Path, make: Callable[[], str]) -> str:
-    """The key in a file, made where there is none. Raises OSError."""
+class NoKey(Exception):
+    """Raised for a file of a key in which there is none."""
+
+
+def kept(path: Path, make: Callable[[], str], is_key: Callable[[str], bool]) -> str:
+    """The key in a file, made where there is none. Raises OSError, and NoKey."""
     # Linking a finished file is atomic: of two processes that start at once both read one key.
     if not path.exists():
         # The mails in it carry links that sign people in.
@@ -34,4 +38,7 @@ def kept(path: Path, make: Callable[[], str]) -> str:
             pass
         finally:
             draft.unlink()
-    return path.read_text().strip()
+    found = path.read_text("utf-8", "replace").strip()
+    if "\N{REPLACEMENT CHARACTER}" in found or not is_key(found):  # left empty, say
+        raise NoKey(f"{path} holds no key: put back what it held, or remove it for a new one")
+    return found

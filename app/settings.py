@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
+from base64 import urlsafe_b64decode
 from collections.abc import Callable
 from email.utils import getaddresses
 from urllib.parse import SplitResult, unquote, urlsplit
 
+from cryptography.fernet import Fernet
 from email_validator import EmailNotValidError, validate_email
 
 from app.slugs import SYSTEM_SLUG, slug_problem
@@ -195,3 +197,20 @@ def rate(value: str) -> str:
     if value != "off" and not RATE.fullmatch(value):
         raise ValueError("must be off, or a number per second, minute, hour or day: 600/minute")
     return value
+
+
+def is_fernet_key(text: str) -> bool:
+    """Whether a text is a key that secrets are encrypted with."""
+    try:
+        Fernet(text)
+    except ValueError:
+        return False
+    return True
+
+
+def is_32_bytes(text: str) -> bool:
+    """Whether a text is 32 bytes in base64."""
+    try:
+        return len(urlsafe_b64decode(text)) == 32
+    except ValueError:
+        return False

@@ -32,6 +32,8 @@ SAFE = {
     "SERVICE_DATABASE_URL": "postgresql://somebody:dbpass@db.example/atrium",
 }
 
+KEPT = ["audit_checkpoint_key", "encryption_key", "secret_key"]
+
 
 def read(folder: Path, **environ: str) -> Config:
     return Config.from_env({"SERVICE_INSTANCE_DIR": str(folder), **environ})
@@ -236,8 +238,7 @@ def test_generated_keys_are_kept_and_nobody_else_can_read_them(tmp_path: Path) -
     first, second = read(tmp_path), read(tmp_path)
     assert (first.secret_key, first.encryption_key) == (second.secret_key, second.encryption_key)
     assert len(first.secret_key) >= 48
-    kept = ["audit_checkpoint_key", "encryption_key", "secret_key"]
-    assert sorted(path.name for path in tmp_path.iterdir()) == kept
+    assert sorted(path.name for path in tmp_path.iterdir()) == KEPT
     assert {stat.S_IMODE(path.stat().st_mode) for path in tmp_path.iterdir()} == {0o600}
     assert read(tmp_path / "another").secret_key != first.secret_key
 
@@ -249,6 +250,23 @@ def test_an_instance_folder_that_cannot_be_is_refused(tmp_path: Path) -> None:
     assert line == f"SERVICE_INSTANCE_DIR must be a folder to write to ({file}: File exists)"
     (line,) = told(file / "below")
     assert "Not a directory" in line
+
+
+@pytest.mark.parametrize(
+    ("name", "held"),
+    [
+        *((name, held) for name in KEPT for held in (b"", b"\n", b"\xff\xfe")),
+        ("encryption_key", b"cut off"),
+        ("audit_checkpoint_key", b"cut off"),
+    ],
+)
+def test_a_damaged_file_of_a_key_is_refused(tmp_path: Path, name: str, held: bytes) -> None:
+    read(tmp_path)
+    (tmp_path / name).write_bytes(held)
+    (line,) = told(tmp_path)
+    assert line.startswith(f"{tmp_path}/{name} holds no key: ")
+    (tmp_path / name).unlink()
+    assert read(tmp_path) == read(tmp_path)
 
 
 def test_processes_that_start_at_once_agree_on_the_keys(tmp_path: Path) -> None:
