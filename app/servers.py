@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
+import warnings
 from urllib.parse import parse_qs, urlsplit
 
 import psycopg2
 import sqlalchemy as sa
 from psycopg2.extensions import make_dsn
-from sqlalchemy.exc import ArgumentError
+from sqlalchemy.exc import ArgumentError, SAWarning
 
 REDIS_OPTIONS = re.compile(
     "db|username|password|client_name|protocol|max_connections|health_check_interval"
@@ -26,7 +27,7 @@ def database(text: str) -> str:
         raise ValueError("must start with postgresql:// or sqlite://")
     try:
         _check_database(sa.make_url(text))
-    except (ArgumentError, ValueError, TypeError, psycopg2.Error):
+    except (ArgumentError, SAWarning, ValueError, TypeError, psycopg2.Error):
         raise ValueError(
             "must be postgresql://user:password@host:port/name or sqlite:////folder/file"
             " with no option but the driver's"
@@ -35,7 +36,9 @@ def database(text: str) -> str:
 
 
 def _check_database(url: sa.URL) -> None:
-    places, options = url.get_dialect()().create_connect_args(url)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", SAWarning)  # of an option of SQLite that it passes over
+        places, options = url.get_dialect()().create_connect_args(url)
     if url.drivername == "sqlite":
         # In memory each process would have a database of its own, and none of them tables.
         if any(":memory:" in place or "mode=memory" in place for place in places):

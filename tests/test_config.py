@@ -58,6 +58,8 @@ MALFORMED = {
         "postgresql://a:b@h/x?foo=bar",
         "sqlite://a/b/c.db",
         "sqlite:////a/c.db?timeout=x",
+        "sqlite:////a/c.db?mode=ro",
+        "sqlite:////a/c.db?foo=bar",
         "sqlite://",
         "sqlite:///:memory:",
         "sqlite:///file:x?mode=memory&uri=true",
