@@ -160,7 +160,7 @@ def _rest_of_user(what: Mapping[str, Any]) -> Erased:
         places = sorted(_acted_in(user_id) | {account_id})
         for place in places:
             events.publish(events.UserErased(place, user_id, frozenset(emails)))
-        invited = _rows_with(account_id, "invitations", "email", emails)
+        invited = _invitations_to(account_id, emails)
         keys = _rows_with(account_id, "api_keys", "created_by", {user_id})
         values = erase.values(account_id, "users", user_id)
         values += sum(erase.values(account_id, "invitations", id) for id in sorted(invited))
@@ -213,6 +213,12 @@ def _told(account_id: str, table: str, column: str, which: list[Any]) -> set[str
     told = _of_column(account_id, table, column, *which)
     rows = db.connection().execute(sa.select(LOG.c.old_value, LOG.c.new_value).select_from(told))
     return {value for row in rows for value in row if value is not None}
+
+
+def _invitations_to(account_id: str, emails: set[str]) -> set[str]:
+    keys, told = {accounts.email_key(one) for one in emails}, (account_id, "invitations", "email")
+    # Each has the address as its sender spelt it.
+    return _rows_with(*told, {one for one in _told(*told, []) if accounts.email_key(one) in keys})
 
 
 def _rows_with(account_id: str, table: str, column: str, values: set[str]) -> set[str]:

@@ -238,6 +238,24 @@ def test_an_erased_user_is_in_no_job_that_was_given_up(
     assert left == {("auth.forgot_password", cast.alice.email), changing}
 
 
+@pytest.mark.parametrize("is_cancelled", [False, True])
+def test_an_erased_user_is_in_no_invitation_whose_sender_spelt_the_address_otherwise(
+    app: Flask, cast: Cast, is_cancelled: bool
+) -> None:
+    invited = cast.alice.post("invitations", {"email": "DORA@Acme.example"}).json
+    other = cast.alice.post("invitations", {"email": "eudora@acme.example"}).json
+    if is_cancelled:
+        assert cast.alice.delete(f"invitations/{invited['id']}").status_code in (200, 204)
+    dora = make_user(app, cast.alice.account_id, "dora@acme.example")
+    with app.app_context():
+        worker.run_due()
+    assert cast.root.post(f"users/{dora.id}/erase").status_code == 200
+    text = everything(app)
+    assert "DORA@" not in text
+    assert text.count(other["email"]) > 1
+    assert verified(cast.root)["valid"]
+
+
 @pytest.mark.parametrize("cut_off", [False, True])
 def test_an_erased_user_is_nowhere_also_while_auditing_is_off(
     app: Flask, cast: Cast, monkeypatch: pytest.MonkeyPatch, cut_off: bool
