@@ -83,7 +83,7 @@ class InstanceView(Schema):
         required=True,
         metadata={
             "description": "Whether context, input and output hold personal data: they are"
-            " shown to members of pii_access only."
+            " shown to superadmins and members of pii_access only."
         },
     )
     error_message = ma.fields.String(required=True, allow_none=True)
