@@ -155,7 +155,7 @@ class Config:
     max_body_bytes: int = _setting(settings.number(1024, 2**30), 10 * 2**20, "largest request body")
     batch_max: int = _setting(settings.number(1, 10_000), 1000, "records in one batch")
     metrics_token: str = _setting(
-        str, "", "the Bearer token for /metrics, closed without one", secret=True
+        settings.token, "", "the Bearer token for /metrics, closed without one", secret=True
     )
     trusted_proxies: int = _setting(
         settings.number(0, 10), 0, "reverse proxies in front of the service"

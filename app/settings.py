@@ -20,6 +20,7 @@ ORIGIN = re.compile(
 DEFAULT_PORTS = {"http": "80", "https": "443"}
 HOST = re.compile(r"[a-z0-9_-]+(\.[a-z0-9_-]+)*", re.IGNORECASE | re.ASCII)
 DIGITS = re.compile(r"[0-9]{1,20}")
+TOKEN = re.compile(r"[!-~]+")
 RATE = re.compile(r"[1-9][0-9]{0,8}/(second|minute|hour|day)")
 
 
@@ -189,6 +190,13 @@ def line(value: str) -> str:
     """One line of text."""
     if not value.isprintable() or len(value) > 200:
         raise ValueError("must be one line of at most 200 characters")
+    return value
+
+
+def token(value: str) -> str:
+    """What a header can carry as it is."""
+    if not TOKEN.fullmatch(value):
+        raise ValueError("must be of visible ASCII characters")
     return value
 
 

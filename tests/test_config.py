@@ -114,6 +114,7 @@ MALFORMED = {
     "SERVICE_SUPERADMIN_EMAIL": ["admin", "a@b", "a@b@c", "a@b.example\nBcc: x"],
     "SERVICE_SINGLE_TENANT_ACCOUNT": ["system", "AB1234", "ab1234", "ab", "a b", "1st", "x" * 33],
     "SERVICE_SINGLE_TENANT_ACCOUNT_NAME": ["two\nlines", "x" * 201],
+    "SERVICE_METRICS_TOKEN": ["sécret-of-the-metrics", "of two words", "of two\nlines"],
     "SERVICE_RATE_LIMIT": [
         "600",
         "0/minute",
