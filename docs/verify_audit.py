@@ -197,4 +197,4 @@ if __name__ == "__main__":
     for chain in chains.values():
         print(f"{chain.account_id}: {chain.checked} checked, {chain.masked} masked,", end=" ")
         print(f"{chain.erased} erased;", chain.fault or f"valid up to entry {chain.last_id}")
-    sys.exit(any(chain.fault for chain in chains.values()))
+    sys.exit(any(c.fault for c in chains.values()) or (given.account and not chains and "no entry"))

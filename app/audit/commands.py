@@ -33,6 +33,8 @@ def verify_log(account: str | None, file: Path | None, checkpoint: Path | None) 
             found = verify.known(account, verify.everything(account, kept, _progress))
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise click.ClickException("The file is neither an export nor checkpoints.") from error
+    if file and account and not found["chains"]:
+        raise click.ClickException(f"The file has nothing of the account {account}.")
     for fault in verify.faults(found):
         click.echo(f"BROKEN: {fault}")
     told = ("checked", "values_masked", "values_erased")

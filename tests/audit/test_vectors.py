@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 import json
+import subprocess
+import sys
 from base64 import urlsafe_b64encode
 from dataclasses import replace
 from pathlib import Path
@@ -69,6 +71,24 @@ def test_a_checkpoint_of_another_key_is_refused() -> None:
     for key, valid in ((own, True), ("11" * 32, False)):
         (chain,) = alone.verify(case["entries"], case["checkpoints"], key).values()
         assert (chain.fault is None) == valid
+
+
+@pytest.mark.parametrize(("account", "status"), [(None, 0), ("there", 0), ("elsewhere", 1)])
+def test_an_account_without_entries_is_no_valid_one(
+    app: Flask, tmp_path: Path, account: str | None, status: int
+) -> None:
+    entries = next(case["entries"] for case in VECTORS["chains"] if case["valid"])
+    export = tmp_path / "export.jsonl"
+    export.write_text("".join(json.dumps(entry) + "\n" for entry in entries))
+    its = {"there": entries[0]["account_id"], "elsewhere": "00000000-0000-7000-8000-00000000dead"}
+    named = ["--account", its[account]] if account else []
+    program = [sys.executable, PROJECT / "docs/verify_audit.py", export, *named]
+    done = subprocess.run(program, capture_output=True, text=True, check=False)
+    assert (done.returncode, bool(done.stderr)) == (status, bool(status))
+    command = ["audit", "verify", "--file", str(export), *named]
+    told = app.test_cli_runner().invoke(args=command)
+    assert told.exit_code == status
+    assert ("has nothing of the account" in told.output) == bool(status)
 
 
 def test_the_stand_alone_verifier_is_short_and_alone() -> None:
