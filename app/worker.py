@@ -150,18 +150,26 @@ def _change(row: sa.Row[Any], changes: Mapping[str, Any]) -> None:
 
 
 def plan() -> None:
-    """See to it that each periodic job has its row."""
+    """See to it that each periodic job has its row, and one that is carried out."""
     periodic = {name for name, kind in KINDS.items() if kind.period}
-    present = sa.select(Job.kind).where(Job.account_id == INSTANCE, Job.kind.in_(periodic))
+    mine = (Job.account_id == INSTANCE, Job.kind.in_(periodic), Job.status == "pending")
     with db.transaction() as session:
-        known = set(session.scalars(present))
+        known = set(session.scalars(sa.select(Job.kind).where(*mine)))
         make: Any = sqlite if engines.running().dialect.name == "sqlite" else postgresql
         for kind in sorted(periodic - known):
             # The id is the kind's: of two workers that start at once, one makes the row.
             id = str(uuid5(NAMESPACE_URL, f"atrium:{kind}"))
             new = {"account_id": INSTANCE, "id": id, "kind": kind, "payload": {}}
             row = make.insert(Job).values(**new, due_at=database_now())
-            session.execute(row.on_conflict_do_nothing())
+            # A worker of a former release, which does not know the kind, may have given it up.
+            again = {"status": "pending", "due_at": database_now()}
+            session.execute(
+                row.on_conflict_do_update(
+                    index_elements=["account_id", "id"],
+                    set_=again,
+                    where=Job.status == "failed",
+                )
+            )
 
 
 def sweep_seconds() -> float:

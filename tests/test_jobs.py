@@ -410,6 +410,34 @@ def test_workers_that_start_at_once_plan_what_is_periodic_once(app: Flask) -> No
     assert sorted(row.kind for row, _ in rows(app)) == periodic
 
 
+def test_what_is_periodic_goes_on_when_a_former_release_has_given_it_up(
+    app: Flask, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[Any] = []
+    kind = jobs.Kind(seen.append, period=3600)
+
+    def plan() -> None:
+        with app.app_context():
+            worker.plan()
+            db.db.session.remove()
+
+    monkeypatch.setitem(jobs.KINDS, "test", kind)
+    plan()
+    with monkeypatch.context() as older:
+        older.delitem(jobs.KINDS, "test")
+        for _ in range(jobs.ATTEMPTS):
+            make_due(app)
+            run_jobs(app)
+    assert [row.status for row, _ in rows(app) if row.kind == "test"] == ["failed"]
+    plan()
+    run_jobs(app)
+    assert len(seen) == 1
+    assert [row.status for row, _ in rows(app) if row.kind == "test"] == ["pending"]
+    plan()
+    run_jobs(app)
+    assert len(seen) == 1
+
+
 def test_a_worker_waits_for_all_its_lines_together_as_long_as_for_one(
     app: Flask, monkeypatch: pytest.MonkeyPatch
 ) -> None:
