@@ -106,11 +106,9 @@ class Chain:
 
 def uncell(name, cell):
     """What a cell of the CSV form stands for."""
-    if cell == "":
-        return None
-    cell = cell[1:] if cell.startswith("'") else cell
-    if name == "masked":
-        return cell == "true"
+    cell = cell[1:] if cell.startswith("'") else cell or None
+    if cell is None or name == "masked":
+        return cell and cell == "true"
     return json.loads(cell) if name in ("id", "extra_metadata") else cell
 
 
@@ -119,8 +117,7 @@ def read(path):
     with open(path, encoding="utf-8", newline="" if path.endswith(".csv") else "\n") as file:
         if path.endswith(".csv"):
             csv.field_size_limit(sys.maxsize)
-            for row in csv.DictReader(file):
-                yield {name: uncell(name, cell) for name, cell in row.items()}
+            yield from ({n: uncell(n, cell) for n, cell in r.items()} for r in csv.DictReader(file))
         elif path.endswith(".json"):
             yield from json.load(file)["items"]
         else:
@@ -192,8 +189,11 @@ if __name__ == "__main__":
     for name in ("export", "--checkpoints", "--key", "--account"):
         parser.add_argument(name)
     given = parser.parse_args()
-    kept = list(read(given.checkpoints)) if given.checkpoints else ()
-    chains = verify(read(given.export), kept, given.key, given.account)
+    try:
+        kept = list(read(given.checkpoints)) if given.checkpoints else ()
+        chains = verify(read(given.export), kept, given.key, given.account)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        sys.exit(f"no export, or no checkpoints: {error!r}")
     for chain in chains.values():
         print(f"{chain.account_id}: {chain.checked} checked, {chain.masked} masked,", end=" ")
         print(f"{chain.erased} erased;", chain.fault or f"valid up to entry {chain.last_id}")

@@ -91,6 +91,26 @@ def test_an_account_without_entries_is_no_valid_one(
     assert ("has nothing of the account" in told.output) == bool(status)
 
 
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("cut_off.jsonl", '{"account_id": "a'),
+        ("another.jsonl", "[1]\n"),
+        ("another.json", '{"entries": []}'),
+        ("short.csv", "account_id,id\na\n"),
+        ("not_there.jsonl", None),
+    ],
+)
+def test_what_is_no_export_is_refused_in_words(tmp_path: Path, name: str, text: str | None) -> None:
+    if text is not None:
+        (tmp_path / name).write_text(text)
+    program = [sys.executable, PROJECT / "docs/verify_audit.py", tmp_path / name]
+    done = subprocess.run(program, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert "Traceback" not in done.stderr
+    assert done.stderr.startswith("no export, or no checkpoints: ")
+
+
 def test_the_stand_alone_verifier_is_short_and_alone() -> None:
     text = (PROJECT / "docs/verify_audit.py").read_text()
     assert len(text.splitlines()) <= 200
