@@ -21,7 +21,7 @@ from sqlalchemy.dialects.postgresql import insert as insert_on_postgresql
 from sqlalchemy.dialects.sqlite import insert as insert_on_sqlite
 from sqlalchemy.orm import Mapped, mapped_column
 
-from app import crypto, db, jobs
+from app import crypto, db, jobs, mentions
 from app.column_types import Id, Moment, Text
 from app.database_clock import database_now
 from app.errors import Conflict, Malformed
@@ -180,7 +180,7 @@ def give_up(claim: Claim, *, keep_changes: bool) -> None:
 def forget_mentions(addresses: Collection[str]) -> None:
     """Forget answers of all accounts that name an address within a text, in whatever case."""
     key, answer = [*TABLE.primary_key], TABLE.c.answer
-    told = (sa.func.lower(answer).contains(one.lower(), autoescape=True) for one in addresses)
+    told = (mentions.told(answer, mentions.searched(one)) for one in addresses)
     named = sa.or_(sa.false(), *told)
     chosen, last = sa.select(*key, answer).where(named).order_by(*key).limit(PIECE), ("", "", "")
     # To forget what tells of a longer address would let a request be done twice.

@@ -22,7 +22,7 @@ TREES = {name: ast.parse(path.read_text()) for name, path in SOURCES.items()}
 # From the bottom to the top: a module imports from its own feature and from lower lines.
 # A feature's routes belong to the top, whatever the line of the feature.
 LAYERS = [
-    ("here", "ids", "local_keys", "servers", "slugs", "targets", "tenancy"),
+    ("here", "ids", "local_keys", "mentions", "servers", "slugs", "targets", "tenancy"),
     ("postgres", "settings"),
     (
         *("actor", "clock", "config", "errors", "events", "outgoing"),

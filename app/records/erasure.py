@@ -8,14 +8,14 @@ erase in the log alone, and where nothing is left, it does nothing.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import orjson
 import sqlalchemy as sa
 from cryptography.fernet import InvalidToken
 
-from app import crypto, db, events, idempotency, jobs, stamps, tenancy
+from app import crypto, db, events, idempotency, jobs, mentions, stamps, tenancy
 from app.accounts import people
 from app.accounts import service as accounts
 from app.accounts.models import PII_GROUP, SYSTEM_ACCOUNT_ID, User
@@ -144,7 +144,7 @@ def _rest_of_record(what: Mapping[str, Any]) -> Erased:
     # They may name the account in the record, and are answered where they act.
     of_account = sa.or_(table.account_id.in_(here), table.caller.in_(superadmins))
     with tenancy.across_accounts(), db.transaction():
-        _forget_answers([what["record_id"]], of_account)
+        _forget_answers(what["record_id"], of_account)
         deliveries = _forget_record(what["account_id"], what["record_id"])
         # Before the log, in the order in which steps of workflows lock what they change.
         events.publish(events.RecordErased(what["account_id"], what["record_id"]))
@@ -166,7 +166,7 @@ def _rest_of_user(what: Mapping[str, Any]) -> Erased:
         values += sum(erase.values(account_id, "invitations", id) for id in sorted(invited))
         values += sum(erase.values(account_id, "api_keys", id) for id in sorted(keys))
         actors = sum(erase.actors(account_id, user_id, email) for email in sorted(emails | {""}))
-        _forget_answers([user_id, *(f'"{email}"' for email in emails)])
+        _forget_answers(user_id)
         idempotency.forget_mentions(emails)
         # The system account's are those of forms that anybody may send, for whichever account.
         # An address that the user asked for, and never proved, is told beside the user's id alone.
@@ -241,19 +241,15 @@ def _disown(definition: Definition, account_id: str, user_id: str) -> None:
         db.connection().execute(theirs.values({column: sa.null()}))
 
 
-def _forget_answers(texts: Iterable[str], *where: Any) -> None:
+def _forget_answers(id: str, *where: Any) -> None:
     # Kept for a day, to be given again to whoever repeats a request.
     table = idempotency.TABLE.c
     erasures = (table.answer.startswith(f'{{"message":"{one}"') for one in (RECORD_GONE, USER_GONE))
-    told = sa.or_(*(_names(one, text) for one in (table.answer, table.caller) for text in texts))
+    told = sa.or_(*(mentions.told(one, id) for one in (table.answer, table.caller)))
     # What erasures answer names nobody but by the id, and is wanted by who repeats one.
     is_other = sa.or_(table.answer.is_(None), sa.not_(sa.or_(*erasures)))
     done = (told, is_other, table.status.is_not(None))
     db.connection().execute(sa.delete(idempotency.TABLE).where(*where, *done))
-
-
-def _names(column: Any, text: str) -> Any:
-    return sa.func.lower(column).contains(text.lower(), autoescape=True)
 
 
 def _forget_actor(account_id: str, user_id: str) -> int:

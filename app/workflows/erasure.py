@@ -14,7 +14,7 @@ from typing import Any
 import orjson
 import sqlalchemy as sa
 
-from app import clock, db, events, jobs
+from app import clock, db, events, jobs, mentions
 from app.audit.append import CREATE
 from app.audit.entries import CHANGES, LOG, told_by
 from app.database_clock import database_now
@@ -78,7 +78,7 @@ def _forget_in(account_id: str, record_id: str) -> None:
 def _forget_user(event: events.UserErased) -> None:
     """Take the id and the addresses out of all texts, and go on: what is done, others asked for."""
     written = [orjson.dumps(text).decode()[1:-1] for text in (event.user_id, *event.emails)]
-    parts = sorted(map(_searched, written))
+    parts = sorted(map(mentions.searched, written))
     # Addresses are the same in all their spellings; the longest first, where one holds another.
     told = re.compile("|".join(map(re.escape, sorted(written, key=len, reverse=True))), re.I)
     mine = INSTANCES.c.account_id == event.account_id
@@ -93,11 +93,6 @@ def _forget_user(event: events.UserErased) -> None:
     for table in KEPT:
         _rewrite(table, event.account_id, parts, told)
     db.on_commit(jobs.wake)
-
-
-def _searched(text: str) -> str:
-    # Databases know upper and lower case of ASCII alone.
-    return max(re.findall(r"[\x00-\x7f]+", text), key=len, default=text)
 
 
 def _rewrite(table: Any, account_id: str, parts: Sequence[str], told: re.Pattern[str]) -> None:
@@ -129,8 +124,7 @@ def _naming(account_id: str, *texts: str) -> Any:
 
 
 def _names(columns: Any, *texts: str) -> Any:
-    told = ((sa.func.lower(column), text.lower()) for column in columns for text in texts)
-    return sa.or_(*(column.contains(text, autoescape=True) for column, text in told))
+    return sa.or_(*(mentions.told(column, text) for column in columns for text in texts))
 
 
 def _has_not_begun(row: Any) -> bool:

@@ -540,6 +540,18 @@ def test_an_answer_that_names_an_erased_user_within_a_text_is_erased(
     assert (cast.bob.email.upper() in again.text) is not is_told
 
 
+def test_an_answer_is_erased_that_names_an_address_of_other_letters_in_another_case(
+    app: Flask, cast: Cast
+) -> None:
+    make_collection(cast.root)
+    zoe = make_user(app, cast.alice.account_id, "zoë@acme.example")
+    once = {"Idempotency-Key": "once"}
+    told = {"title": "Ask ZOË@acme.example"}
+    assert cast.alice.post("records/posts", told, headers=once).status_code == 201
+    assert cast.root.post(f"users/{zoe.id}/erase").status_code == 200
+    assert "Idempotent-Replayed" not in cast.alice.post("records/posts", told, headers=once).headers
+
+
 def test_answers_that_tell_of_an_erased_user_are_not_given_again(
     app: Flask, cast: Cast, monkeypatch: pytest.MonkeyPatch
 ) -> None:
