@@ -3,7 +3,7 @@
 First the thing itself is deleted, in one transaction with the job that does the rest: so the rest
 is done whatever becomes of this process. The rest takes values or actors out of the audit log,
 where each erased entry is named by a new one, and out of what webhooks were told. It finds what to
-erase in the log alone, and where nothing is left, it does nothing.
+erase by the log, and by the addresses that its job keeps; where nothing is left, it does nothing.
 """
 
 from __future__ import annotations
@@ -161,7 +161,7 @@ def _rest_of_user(what: Mapping[str, Any]) -> Erased:
         for place in places:
             events.publish(events.UserErased(place, user_id, frozenset(emails)))
         invited = _invitations_to(account_id, emails)
-        keys = _rows_with(account_id, "api_keys", "created_by", {user_id})
+        keys = _keys_of(account_id, user_id)
         values = erase.values(account_id, "users", user_id)
         values += sum(erase.values(account_id, "invitations", id) for id in sorted(invited))
         values += sum(erase.values(account_id, "api_keys", id) for id in sorted(keys))
@@ -216,15 +216,19 @@ def _told(account_id: str, table: str, column: str, which: list[Any]) -> set[str
 
 
 def _invitations_to(account_id: str, emails: set[str]) -> set[str]:
-    keys, told = {accounts.email_key(one) for one in emails}, (account_id, "invitations", "email")
+    told, keys = LOG.c, {accounts.email_key(one) for one in emails}
+    chosen = sa.select(told.record_id, sa.func.coalesce(told.new_value, told.old_value, ""))
+    rows = db.connection().execute(
+        chosen.select_from(_of_column(account_id, "invitations", "email"))
+    )
     # Each has the address as its sender spelt it.
-    return _rows_with(*told, {one for one in _told(*told, []) if accounts.email_key(one) in keys})
+    return {id for id, email in rows if accounts.email_key(email) in keys}
 
 
-def _rows_with(account_id: str, table: str, column: str, values: set[str]) -> set[str]:
-    told = sa.or_(LOG.c.old_value.in_(values), LOG.c.new_value.in_(values))
-    chosen = sa.select(LOG.c.record_id).select_from(_of_column(account_id, table, column, told))
-    return set(db.connection().scalars(chosen))
+def _keys_of(account_id: str, user_id: str) -> set[str]:
+    theirs = sa.or_(LOG.c.old_value == user_id, LOG.c.new_value == user_id)
+    told = _of_column(account_id, "api_keys", "created_by", theirs)
+    return set(db.connection().scalars(sa.select(LOG.c.record_id).select_from(told)))
 
 
 def _of_column(account_id: str, table: str, column: str, *which: Any) -> Any:
