@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import secrets
 from collections.abc import Callable
 from pathlib import Path
@@ -31,7 +32,10 @@ def kept(path: Path, make: Callable[[], str], is_key: Callable[[str], bool]) -> 
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         draft = path.with_name(f"{path.name}.{secrets.token_hex(4)}")
         draft.touch(mode=0o600)
-        draft.write_text(make())
+        with draft.open("w") as file:
+            file.write(make())
+            file.flush()
+            os.fsync(file.fileno())  # or a power failure might leave the name without the key
         try:
             path.hardlink_to(draft)
         except FileExistsError:
