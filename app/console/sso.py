@@ -213,6 +213,6 @@ def _form_page(
         row=row,
         steps=steps,
         parts=sso_form.parts(kind),
-        ours=sso_form.ours(account, kind),
+        ours=sso_form.ours(account, kind, row),
         is_oauth=kind.category == OAUTH,
     )

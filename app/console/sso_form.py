@@ -35,7 +35,7 @@ FIRST = (
 
 def names(kind: Provider) -> list[str]:
     """The fields of a provider's form."""
-    return ["display_name", "priority", "enabled", *(one.name for one in kind.settings)]
+    return ["display_name", "priority", "enabled", "shared_callback", *(one.name for one in kind.settings)]
 
 
 def parts(kind: Provider) -> Mapping[str, list[dict[str, Any]]]:
@@ -47,11 +47,12 @@ def parts(kind: Provider) -> Mapping[str, list[dict[str, Any]]]:
     return shown
 
 
-def ours(account: Account | None, kind: Provider) -> Mapping[str, str]:
+def ours(account: Account | None, kind: Provider, row: ProviderSetting | None) -> Mapping[str, str]:
     """What of ours the provider has to be told."""
     if account is None:
         return {}
-    connection = Connection(account, kind, {}, is_own=True)
+    config, shared = (row.config, row.shared_callback) if row else ({}, False)
+    connection = Connection(account, kind, config, is_own=True, shared_callback=shared)
     if kind.category == OAUTH:
         return {"Redirect address": oauth_addresses.callback_url(connection)}
     return {
@@ -74,6 +75,7 @@ def of_row(row: ProviderSetting) -> Form:
     enabled = "true" if row.enabled else ""
     values["seen"] = clock.iso(row.updated_at)
     values |= {"display_name": row.display_name, "priority": str(row.priority)}
+    values["shared_callback"] = "true" if row.shared_callback else ""
     return Form(values | {"enabled": enabled} | _flags(kind, config))
 
 
@@ -86,6 +88,7 @@ def body(kind: Provider, form: Form) -> dict[str, Any]:
         "display_name": checked["display_name"],
         "priority": _priority(checked["priority"]),
         "enabled": bool(checked["enabled"]),
+        "shared_callback": bool(form["shared_callback"]),
         "config": {name: value for name, value in config.items() if name not in kept},
     }
 

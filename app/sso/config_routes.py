@@ -14,7 +14,7 @@ from app.rest.blueprint import Blueprint
 from app.rest.marks import account_admin
 from app.rest.paging import PageArgs, page_of
 from app.sso import config_schemas as schemas
-from app.sso import providers, refusals, roles, service, trials
+from app.sso import oauth_addresses, providers, refusals, roles, service, trials
 from app.sso.models import ProviderSetting
 
 blueprint = Blueprint(
@@ -191,6 +191,8 @@ def _view(row: ProviderSetting) -> dict[str, Any]:
     view = {name: getattr(row, name) for name in (*names, "priority", "created_at", "updated_at")}
     return {
         **view,
+        "shared_callback": row.shared_callback and not service.overridden(row.config),
+        "callback_url": oauth_addresses.of_row(row),
         "is_system": row.account_id == SYSTEM_ACCOUNT_ID,
         "config": service.shown(row),
     }

@@ -18,6 +18,8 @@ ROW = {
     "account_id": ACCOUNT["id"],
     "is_system": False,
     "config": {"client_id": "123.apps.example", "client_secret": "***"},
+    "callback_url": "https://api.example.com/oauth/google/callback/AA0001",
+    "shared_callback": False,
     "enabled": True,
     "priority": 0,
     "created_at": "2026-11-20T12:00:00.123456Z",
@@ -48,6 +50,12 @@ PLANNED = {
 }
 
 
+SHARED = (
+    "Whether the address is the one that older settings share, without the account's code. Only"
+    " settings with the provider's usual endpoints can share it."
+)
+
+
 class ProviderRow(Schema):
     """How people sign in by a provider. A secret in `config` is shown as `***`, or null."""
 
@@ -58,6 +66,12 @@ class ProviderRow(Schema):
     account_id = ma.fields.String(required=True)
     is_system = ma.fields.Boolean(required=True)
     config = ma.fields.Dict(required=True)
+    callback_url = ma.fields.String(
+        required=True,
+        allow_none=True,
+        metadata={"description": "The redirect address to enter at an OAuth provider."},
+    )
+    shared_callback = ma.fields.Boolean(required=True, metadata={"description": SHARED})
     enabled = ma.fields.Boolean(required=True)
     priority = ma.fields.Integer(required=True)
     created_at = fields.Timestamp(required=True)
@@ -91,6 +105,7 @@ class NewProviderRow(Schema):
     )
     enabled = fields.Flag()
     priority = fields.Whole(-1000, 1000, metadata={"description": PRIORITY})
+    shared_callback = fields.Flag(metadata={"description": SHARED})
 
 
 class ChangedProviderRow(Schema):
@@ -100,6 +115,7 @@ class ChangedProviderRow(Schema):
     config = ma.fields.Dict(keys=fields.Text(longest=100), metadata={"description": CONFIG})
     enabled = fields.Flag()
     priority = fields.Whole(-1000, 1000, metadata={"description": PRIORITY})
+    shared_callback = fields.Flag(metadata={"description": SHARED})
 
 
 class ProviderRowArgs(PageArgs):

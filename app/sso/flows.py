@@ -47,8 +47,9 @@ def start(
     *,
     redirect_uri: str | None,
     client_state: str | None,
+    callback_url: str | None = None,
 ) -> Begun:
-    """Start a flow."""
+    """Start a flow; an OAuth provider is told `callback_url` as the address to return to."""
     state, browser = tokens.random_token(connection.account.account_code), secrets.token_urlsafe(32)
     verifier = secrets.token_urlsafe(48)
     flow = Flow(
@@ -61,6 +62,8 @@ def start(
         verifier=crypto.encrypt(verifier),
         nonce=secrets.token_urlsafe(32),
         request_id=f"_{secrets.token_hex(20)}",
+        row_id=connection.row_id,
+        callback_url=callback_url,
         redirect_uri=redirect_uri,
         client_state=client_state,
         expires_at=clock.now() + LIFETIME,

@@ -39,6 +39,8 @@ class ProviderSetting(Base):
     priority: Mapped[int] = mapped_column(default=0)
     config: Mapped[dict[str, Any]] = mapped_column(sa.JSON)
     secrets: Mapped[str] = mapped_column(Text)  # JSON, encrypted
+    # Rows made before each had a redirect address of its own.
+    shared_callback: Mapped[bool] = mapped_column(default=False, server_default=sa.false())
     created_at: Mapped[datetime] = mapped_column(Moment, default=clock.now)
     updated_at: Mapped[datetime] = mapped_column(Moment, default=as_created, onupdate=clock.now)
 
@@ -88,6 +90,8 @@ class Flow(Base):
     verifier: Mapped[str] = mapped_column(Text)  # of PKCE, encrypted
     nonce: Mapped[str] = mapped_column(Text)
     request_id: Mapped[str] = mapped_column(Text)  # of SAML
+    row_id: Mapped[str | None] = mapped_column(Id)  # the settings that it was begun with
+    callback_url: Mapped[str | None] = mapped_column(Text)  # ours, as the provider was told it
     redirect_uri: Mapped[str | None] = mapped_column(Text)
     client_state: Mapped[str | None] = mapped_column(Text)
     expires_at: Mapped[datetime] = mapped_column(Moment)

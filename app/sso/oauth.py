@@ -30,7 +30,7 @@ def authorization_url(connection: Connection, begun: Begun) -> str:
     provider = connection.provider
     extra = {"response_mode": "form_post"} if provider.posts_callback else {}
     extra |= {"nonce": begun.flow.nonce} if provider.openid else {}
-    url, _ = _client(connection).create_authorization_url(
+    url, _ = _client(connection, begun.flow).create_authorization_url(
         connection.address("authorize_url"),
         state=begun.state,
         code_verifier=begun.verifier,
@@ -53,7 +53,7 @@ def claimed(connection: Connection, flow: Flow, code: str, user: Mapping[str, An
     return _of_claims(connection, claims, user)
 
 
-def _client(connection: Connection) -> OAuth2Client:
+def _client(connection: Connection, flow: Flow) -> OAuth2Client:
     scopes = connection.config.get("scopes") or connection.provider.scopes
     return OAuth2Client(
         exchange.Session(),
@@ -61,7 +61,7 @@ def _client(connection: Connection) -> OAuth2Client:
         client_secret=client_secret(connection),
         token_endpoint_auth_method="client_secret_post",  # noqa: S106 - a method, no password
         scope=" ".join(scopes),
-        redirect_uri=callback_url(connection),
+        redirect_uri=flow.callback_url or callback_url(connection),
         code_challenge_method="S256",
     )
 
@@ -87,7 +87,7 @@ def _token(connection: Connection, flow: Flow, code: str) -> Mapping[str, Any]:
     if not code or len(code) > LONGEST_CODE:
         raise SignInRefused("code", "The provider gave no code.")
     try:
-        token = _client(connection).fetch_token(
+        token = _client(connection, flow).fetch_token(
             connection.address("token_url"),
             grant_type="authorization_code",
             code=code,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
+from urllib.parse import urlsplit
 
 from app.errors import NotFound
 from app.sso.models import OAUTH, SAML
@@ -13,6 +14,7 @@ TEXT, URL, URLS, TEXTS, ROLE, FLAG = "text", "url", "urls", "texts", "role", "fl
 KEY, CERTIFICATES, METADATA, WORD = "key", "certificates", "metadata", "word"
 LONGEST = {TEXT: 2000, URL: 2000, ROLE: 100, WORD: 200, KEY: 10_000, METADATA: 500_000}
 MOST_ITEMS = 50
+ENDPOINTS = ("authorize_url", "token_url", "userinfo_url", "jwks_url", "issuer")
 HIDDEN = "***"  # what is shown of a secret that is set
 ALIASES = {(SAML, "generic_saml"): "generic"}
 
@@ -185,6 +187,13 @@ PROVIDERS = (
     Provider(SAML, "generic", "SAML 2.0", _SAML),
 )
 _KNOWN = {(one.category, one.name): one for one in PROVIDERS}
+
+
+def issued_by(issuer: str) -> Provider | None:
+    """The OAuth provider whose usual issuer this is, however it is written; None for any other."""
+    host = urlsplit(issuer if "//" in issuer else f"//{issuer}").hostname
+    hosts = {urlsplit(one.addresses["issuer"]).hostname: one for one in PROVIDERS if one.addresses}
+    return hosts.get(host)
 
 
 def named(category: str, name: str) -> Provider:

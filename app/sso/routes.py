@@ -28,6 +28,7 @@ from app.sso.answers import (
     started,
 )
 from app.sso.models import API, BROWSER, OAUTH, SAML
+from app.sso.oauth_addresses import callback_path
 from app.sso.sign_in import Posted, Returned
 
 blueprint = Blueprint(
@@ -41,6 +42,7 @@ browsers = Blueprint(
     __name__,
     description="Where browsers begin and end it; without the version prefix.",
 )
+OAUTH_FORM = ("code", "state", "error", "iss", "user")
 LARGEST_FORM = 512 * 1024
 TO_PROVIDER = "To the provider."
 TO_CLIENT = "To the client application, with a one-time `code` for `/auth/exchange`."
@@ -206,7 +208,18 @@ def begin_oauth(args: dict[str, Any], provider: str) -> BaseResponse:
 @of_any_account
 def end_oauth(args: dict[str, Any], provider: str) -> BaseResponse:
     """End an OAuth sign-in: where the provider returns the browser to."""
-    return go_on(sign_in.end_oauth(_returned(provider, args), cookie_of, origin()))
+    return _end_oauth(provider, None, args)
+
+
+@browsers.route("/oauth/<provider>/callback/<account_code>", methods=["GET"])
+@browsers.arguments(schemas.CallbackArgs, location="query", unknown=ma.EXCLUDE)
+@browsers.response(302, description=TO_CLIENT)
+@browsers.fails(400, 401, 403, 429)
+@public
+@of_any_account
+def end_oauth_of_row(args: dict[str, Any], provider: str, account_code: str) -> BaseResponse:
+    """End an OAuth sign-in at the redirect address of one account's provider settings."""
+    return _end_oauth(provider, account_code, args)
 
 
 @browsers.route("/oauth/<provider>/callback", methods=["POST"])
@@ -217,8 +230,18 @@ def end_oauth(args: dict[str, Any], provider: str) -> BaseResponse:
 @of_any_account
 def end_oauth_by_form(provider: str) -> BaseResponse:
     """End an OAuth sign-in whose provider posts a form, as Apple does."""
-    form = _sent(("code", "state", "error", "iss", "user"))
-    return go_on(sign_in.end_oauth(_returned(provider, form), cookie_of, origin()))
+    return _end_oauth(provider, None, _sent(OAUTH_FORM))
+
+
+@browsers.route("/oauth/<provider>/callback/<account_code>", methods=["POST"])
+@browsers.doc(requestBody=_form(APPLE_FORM, {"code": "c1234...", "state": "AA0001-..."}))
+@browsers.response(302, description=TO_CLIENT)
+@browsers.fails(400, 401, 403, 413, 415, 422, 429)
+@public
+@of_any_account
+def end_oauth_of_row_by_form(provider: str, account_code: str) -> BaseResponse:
+    """End an OAuth sign-in by a form, at the redirect address of one account's settings."""
+    return _end_oauth(provider, account_code, _sent(OAUTH_FORM))
 
 
 @browsers.route("/saml/<provider>/sso", methods=["GET"])
@@ -254,14 +277,21 @@ def consume_assertion(args: dict[str, Any], provider: str) -> BaseResponse:
     return go_on(sign_in.end_saml(posted, cookie_of, origin()))
 
 
+def _end_oauth(provider: str, account_code: str | None, args: dict[str, Any]) -> BaseResponse:
+    return go_on(sign_in.end_oauth(_returned(provider, account_code, args), cookie_of, origin()))
+
+
 def _sent(names: tuple[str, ...]) -> dict[str, str]:
     request.max_content_length = request.max_form_memory_size = LARGEST_FORM
     return {name: request.form.get(name, "").replace("\0", "") for name in names}
 
 
-def _returned(provider: str, args: dict[str, Any]) -> Returned:
+def _returned(provider: str, account_code: str | None, args: dict[str, Any]) -> Returned:
+    name = service.named_provider(OAUTH, provider)
+    own = "" if account_code is None else f"/{account_code}"
     return Returned(
-        provider=service.named_provider(OAUTH, provider),
+        provider=name,
+        path=f"{callback_path(name)}{own}",
         state=args.get("state", ""),
         code=args.get("code", ""),
         error=args.get("error") or None,

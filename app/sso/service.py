@@ -13,17 +13,18 @@ from cryptography.fernet import InvalidToken
 
 from app import crypto, db, events, tenancy, violations
 from app.accounts import service as accounts
-from app.accounts.models import SYSTEM_ACCOUNT_ID, Account
+from app.accounts.models import SYSTEM_ACCOUNT_ID, SYSTEM_CODE, Account
 from app.auth import principal as principals
 from app.auth.principal import ELSEWHERE, Principal
 from app.errors import Forbidden, InvalidValues, NotFound, problem
 from app.sso import providers, values
-from app.sso.models import ProviderSetting
+from app.sso.models import OAUTH, ProviderSetting
 from app.sso.providers import HIDDEN, Provider
 
 log = structlog.get_logger()
 Body = Mapping[str, Any]
 NO_KEYS = "An API key cannot change how people sign in."
+CHANGEABLE = ("display_name", "enabled", "priority", "shared_callback")
 TAKEN = "This provider is set up already at this level."
 
 
@@ -36,6 +37,22 @@ class Connection:
     config: Mapping[str, Any]
     is_own: bool
     """Whether the account itself set it up, and not the system for all."""
+    row_id: str = ""
+    shared_callback: bool = False
+    """Whether the provider was told the shared redirect address, when the row was made."""
+
+    @property
+    def row_account_code(self) -> str:
+        """The code of the account whose row it is: the account's own, or the system's."""
+        return self.account.account_code if self.is_own else SYSTEM_CODE
+
+    @property
+    def shares_callback(self) -> bool:
+        """Whether it uses the shared redirect address.
+
+        Only where every endpoint is the provider's own: there nobody else is sent a code.
+        """
+        return self.shared_callback and not overridden(self.config)
 
     def address(self, name: str) -> str:
         """An address of the provider: as it is set, else its usual one; empty where it has none."""
@@ -51,6 +68,11 @@ class Connection:
     def tenant(self) -> str:
         """The tenant of Microsoft's directory."""
         return str(self.config.get("tenant_id") or "common")
+
+
+def overridden(config: Mapping[str, Any]) -> bool:
+    """Whether settings name another endpoint or issuer than the provider's own."""
+    return any(config.get(name) for name in providers.ENDPOINTS)
 
 
 def page(
@@ -85,6 +107,8 @@ def create(body: Body, *, by: Principal) -> ProviderSetting:
         unknown = problem("provider_name", "invalid_option", error.message)
         raise InvalidValues([unknown]) from None
     config, found = values.checked(provider, body["config"])
+    shared = bool(body.get("shared_callback"))
+    found += _problems_of_sharing(provider, config, shared)
     _refuse([*_unreadable(body), *found, *_problems_of_all(account_id, config)])
     with db.transaction() as session, _one_each():
         row = ProviderSetting(
@@ -94,6 +118,7 @@ def create(body: Body, *, by: Principal) -> ProviderSetting:
             display_name=body.get("display_name") or provider.title,
             enabled=body.get("enabled", True),
             priority=body.get("priority", 0),
+            shared_callback=shared,
             **_split(provider, config),
         )
         session.add(row)
@@ -127,13 +152,14 @@ def delete(setting_id: str, *, by: Principal) -> None:
 
 
 def _changed(row: ProviderSetting, body: Body) -> dict[str, Any]:
-    changed = {name: body[name] for name in ("display_name", "enabled", "priority") if name in body}
+    changed = {name: body[name] for name in CHANGEABLE if name in body}
     unreadable = _unreadable(body)
+    provider, shared = provider_of(row), bool(body.get("shared_callback"))
     if "config" not in body:
-        _refuse(unreadable)
+        _refuse([*unreadable, *_problems_of_sharing(provider, row.config, shared)])
         return changed
-    provider = provider_of(row)
     config, found = values.checked(provider, merged(row, body["config"]), row.config)
+    found += _problems_of_sharing(provider, config, shared)
     _refuse([*unreadable, *found, *_problems_of_all(row.account_id, config)])
     return changed | _split(provider, config)
 
@@ -193,7 +219,14 @@ def connection(
     secrets = _secrets(row)
     if not secrets.keys() >= set(provider.secrets):
         raise NotFound("This sign-in misses its secret. An admin of the account can send it anew.")
-    return Connection(account, provider, {**row.config, **secrets}, row.account_id == account.id)
+    return Connection(
+        account,
+        provider,
+        {**row.config, **secrets},
+        is_own=row.account_id == account.id,
+        row_id=row.id,
+        shared_callback=row.shared_callback,
+    )
 
 
 def named_provider(category: str, name: str) -> str:
@@ -283,6 +316,13 @@ def _problems_of_all(account_id: str, config: Body) -> list[values.Problem]:
         return []
     message = "An account allows this for itself, with settings of its own."
     return [problem("config.allow_idp_initiated", "invalid_option", message)]
+
+
+def _problems_of_sharing(provider: Provider, config: Body, shared: bool) -> list[values.Problem]:
+    if not shared or (provider.category == OAUTH and not overridden(config)):
+        return []
+    message = "Only a provider with its usual endpoints can share the redirect address."
+    return [problem("shared_callback", "invalid_option", message)]
 
 
 def _unreadable(body: Body) -> list[values.Problem]:

@@ -19,7 +19,7 @@ from app.accounts.models import Account, User
 from app.auth import tokens
 from app.auth.sessions import Origin
 from app.errors import Conflict, InvalidValues, NotFound, problem
-from app.sso import flows, matching, refusals, service
+from app.sso import flows, matching, oauth_addresses, refusals, service
 from app.sso.flows import Begun
 from app.sso.matching import Claimed
 from app.sso.models import API, BROWSER, CONSOLE, OAUTH, SAML, TEST, Flow, SeenAssertion
@@ -42,6 +42,7 @@ class Returned:
     user: Mapping[str, Any] = field(default_factory=dict)
     account: str | None = None  # that the host name carries
     redirect_uri: str | None = None  # where a client says that it was returned to
+    path: str | None = None  # of our own address that the browser was returned to
 
 
 @dataclass(frozen=True)
@@ -76,13 +77,16 @@ def start(
     target = redirect_uri if of_console else return_address(connection, redirect_uri)
     if purpose == API and client_state is None:
         client_state = secrets.token_urlsafe(24)
-    begun = flows.start(connection, purpose, redirect_uri=target, client_state=client_state)
+    state = {"redirect_uri": target, "client_state": client_state}
     if connection.provider.category == OAUTH:
         from app.sso import oauth  # large: where it is used only
 
+        callback_url = oauth_addresses.callback_url(connection)
+        begun = flows.start(connection, purpose, callback_url=callback_url, **state)
         return oauth.authorization_url(connection, begun), begun
     from app.sso import saml
 
+    begun = flows.start(connection, purpose, **state)
     relay_state = b64encode(begun.state.encode()).decode()
     return saml.authn_url(connection, begun.flow.request_id, relay_state), begun
 
@@ -114,8 +118,10 @@ def end_oauth(came: Returned, cookie: Cookie, origin: Origin) -> Ended:
     with refusals.noted(_account_of(found), OAUTH, came.provider, origin.ip_address):
         flow, account = _begun(found, came.account)
         check_target(flow, came)
+        _check_callback(flow, came)
         flows.use(flow, OAUTH, came.provider, cookie(flow))
         connection = _connection(account, flow)
+        _check_row(flow, connection)
 
         def ask() -> Claimed:
             if came.error:
@@ -237,6 +243,28 @@ def check_target(flow: Flow, came: Returned) -> None:
     """Refuse a client that was returned to elsewhere. Raises StateRefused."""
     if came.redirect_uri is not None and came.redirect_uri != flow.redirect_uri:
         raise StateRefused("redirect_uri", "The sign-in returns to another address.")
+
+
+def _check_callback(flow: Flow, came: Returned) -> None:
+    """Refuse what came back to another row's address. Raises StateRefused.
+
+    A code that was issued for that row must reach neither this one's provider nor its account.
+    """
+    shared = oauth_addresses.callback_path(flow.provider_name)
+    path = urlsplit(flow.callback_url).path if flow.callback_url else shared
+    if came.path is not None and not path.endswith(came.path):
+        raise StateRefused("state", "It came back to the address of other settings.")
+
+
+def _check_row(flow: Flow, connection: Connection) -> None:
+    """Refuse a code that was requested with other settings. Raises SwitchedOff."""
+    if flow.callback_url is None:  # begun by a former version, at the address that all rows shared
+        same = not service.overridden(connection.config)
+    else:
+        present = (connection.row_id, oauth_addresses.callback_url(connection))
+        same = (flow.row_id, flow.callback_url) == present
+    if not same:
+        raise SwitchedOff("provider", "Its settings were replaced since the sign-in began.")
 
 
 def check_account(flow: Flow, named: str | None) -> None:

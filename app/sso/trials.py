@@ -51,7 +51,8 @@ def run(body: Mapping[str, Any], *, by: Principal) -> list[Step]:
     if found:
         raise InvalidValues(found)
     account = db.db.session.get_one(Account, account_id)
-    connection = Connection(account, provider, config, is_own=True)
+    shared = kept is not None and kept.shared_callback
+    connection = Connection(account, provider, config, is_own=True, shared_callback=shared)
     db.db.session.remove()  # no connection is held while others think
     with _one_of_few():
         return _of_oauth(connection) if provider.category == OAUTH else _of_saml(connection)

@@ -57,11 +57,24 @@ def checked(
                 found.append(problem(f"config.{name}", wrong.code, str(wrong)))
     if "idp_metadata" in kept:
         found += _take_metadata(kept)
+    found += _problems_of_issuer(provider, kept)
     wrong_already = {one["field"] for one in found}
     for name in _needed(provider):
         if name not in kept and f"config.{name}" not in wrong_already:
             found.append(problem(f"config.{name}", "required", "This setting is needed."))
     return kept, found
+
+
+def _problems_of_issuer(provider: Provider, kept: Mapping[str, Any]) -> list[Problem]:
+    """An issuer's name goes with its own endpoints: others would speak in its name."""
+    named = providers.issued_by(kept.get("issuer", ""))
+    if named is None:
+        return []
+    others = [name for name in providers.ENDPOINTS if name != "issuer" and kept.get(name)]
+    if named is provider and not others:
+        return []
+    message = f"This is {named.title}'s name: only its own endpoints can go with it."
+    return [problem("config.issuer", "invalid_option", message)]
 
 
 def _needed(provider: Provider) -> list[str]:

@@ -7,7 +7,7 @@ import json
 import time
 from collections.abc import Callable
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import urlencode, urlsplit
 
 import pytest
 import sqlalchemy as sa
@@ -133,6 +133,16 @@ def test_a_token_that_is_not_for_us_is_refused(stage: Stage) -> None:
 Act = Callable[[Stage, FlaskClient, str], TestResponse]
 
 
+def at_another_rows_address(stage: Stage, browser: FlaskClient, address: str) -> TestResponse:
+    target, values = stage.provider.authorize(address)
+    return browser.get(f"{urlsplit(target).path}-", query_string=values)
+
+
+def at_the_shared_address(stage: Stage, browser: FlaskClient, address: str) -> TestResponse:
+    _, values = stage.provider.authorize(address)
+    return browser.get("/oauth/google/callback", query_string=values)
+
+
 def in_another_browser(stage: Stage, browser: FlaskClient, address: str) -> TestResponse:
     return stage.back(stage.browser(), address)
 
@@ -171,6 +181,8 @@ STATES: dict[str, Act] = {
     "of another provider": of_another_provider,
     "of another account": of_another_account,
     "too old": too_late,
+    "at another row's address": at_another_rows_address,
+    "at the address that older rows share": at_the_shared_address,
 }
 
 
@@ -183,6 +195,99 @@ def test_a_state_that_is_not_this_browsers_is_refused(stage: Stage) -> None:
         answer = act(stage, browser, stage.begin(browser))
         assert (answer.status_code, answer.json["error"]) == (400, "invalid_state"), name
         assert stage.users() == before
+
+
+@pytest.mark.parametrize("victims", ["acme", "system"])
+@pytest.mark.parametrize("shared", [False, True])
+def test_a_code_for_one_row_never_reaches_another_rows_provider(
+    stage: Stage, victims: str, shared: bool
+) -> None:
+    """The mix-up attack: globex's own provider sends a victim on to the provider of another row."""
+    with openid.providing() as evil:
+        owner = stage.cast.root if victims == "system" else stage.cast.alice
+        honest = {"client_id": openid.CLIENT, "client_secret": openid.SECRET}
+        body = {"category": "auth_providers", "provider_name": "google", "config": honest}
+        if shared:  # as rows of former versions do, at the provider's usual endpoints
+            made = owner.post("admin/configuration", {**body, "shared_callback": True})
+            assert made.status_code == 201, made.json
+        else:
+            stage.oauth(owner)
+        settings = {**evil.config(issuer=stage.provider.url), "client_id": "x"}
+        body = {"category": "auth_providers", "provider_name": "google", "config": settings}
+        assert stage.cast.charlie.post("admin/configuration", body).status_code == 201
+        attacker, victim = stage.browser(), stage.browser()
+        aim = (
+            attacker.get("/console/sso/start/auth_providers/google?account=system").location
+            if victims == "system"
+            else stage.begin(attacker)
+        )
+        begun = stage.begin(victim, account="globex")
+        # The evil provider passes the attacker's challenge and nonce on, with the victim's state.
+        crafted = f"{stage.provider.url}/a?" + urlencode(
+            {**query_of(str(aim)), "state": query_of(begun)["state"]}
+        )
+        target, values = stage.provider.authorize(crafted)
+        before = stage.users()
+        answer = victim.get(urlsplit(target).path, query_string=values)
+        assert (answer.status_code, answer.json["error"]) == (400, "invalid_state")
+        assert (evil.forms, stage.provider.forms, stage.users()) == ([], [], before)
+        # A client of the API that posts it sends it to its own row's provider, with that address.
+        posted = {"code": values["code"], "state": query_of(begun)["state"]}
+        stage.anyone.post("auth/oauth/google/callback", posted)
+        addresses = {form["redirect_uri"] for form in evil.forms}
+        assert query_of(str(aim))["redirect_uri"] not in addresses
+
+
+def test_each_row_has_a_redirect_address_of_its_own(stage: Stage) -> None:
+    rows = [stage.oauth(by) for by in (stage.cast.alice, stage.cast.charlie, stage.cast.root)]
+    assert len({row["callback_url"] for row in rows}) == 3
+    address = query_of(stage.begin(stage.browser()))
+    assert address["redirect_uri"] == rows[0]["callback_url"]
+    stage.sign_in()
+    assert stage.provider.forms[-1]["redirect_uri"] == rows[0]["callback_url"]
+
+
+def test_only_usual_endpoints_share_a_redirect_address(stage: Stage) -> None:
+    honest = {"client_id": openid.CLIENT, "client_secret": openid.SECRET}
+    body = {"category": "auth_providers", "provider_name": "google", "config": honest}
+    row = stage.cast.alice.post("admin/configuration", {**body, "shared_callback": True}).json
+    assert row["callback_url"] == "http://atrium.test/oauth/google/callback"
+    own = stage.provider.config()
+    refused = stage.cast.alice.patch(
+        f"admin/configuration/{row['id']}", {"config": own, "shared_callback": True}
+    )
+    assert refused.json["details"][0]["field"] == "shared_callback"
+    browser = stage.browser()
+    shared = stage.begin(browser)
+    # Once the endpoints are others it has an address of its own, and what was begun is over.
+    moved = stage.cast.alice.patch(f"admin/configuration/{row['id']}", {"config": own}).json
+    assert (moved["shared_callback"], moved["callback_url"]) != (True, row["callback_url"])
+    target, values = stage.provider.authorize(shared)
+    answer = browser.get(urlsplit(target).path, query_string=values)
+    assert (answer.status_code, stage.provider.forms) == (404, [])
+
+
+@pytest.mark.parametrize(
+    "issuer",
+    [
+        "https://accounts.google.com",
+        "https://accounts.google.com/",
+        "accounts.google.com",
+        "HTTPS://Accounts.Google.com",
+        "https://login.microsoftonline.com/common/v2.0",
+        "https://login.microsoftonline.com/72f988bf-86f1-41af-91ab-2d7cd011db47/v2.0",
+        "https://github.com",
+        "https://appleid.apple.com",
+    ],
+)
+def test_no_row_takes_the_name_of_a_provider_with_endpoints_of_its_own(
+    stage: Stage, issuer: str
+) -> None:
+    config = stage.provider.config(issuer=issuer)
+    body = {"category": "auth_providers", "provider_name": "google", "config": config}
+    refused = stage.cast.alice.post("admin/configuration", body)
+    fields = [one["field"] for one in refused.json["details"]]
+    assert (refused.status_code, "config.issuer" in fields) == (400, True), refused.json
 
 
 def test_a_strangers_state_is_not_used_up_by_who_only_knows_it(stage: Stage) -> None:
