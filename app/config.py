@@ -98,6 +98,9 @@ class Config:
     mail_tries_per_address: int = _setting(
         settings.number(1, 100_000), 500, "registrations and mails asked for per address, in 1 hour"
     )
+    sign_in_starts_per_address: int = _setting(
+        settings.number(1, 100_000), 200, "sign-ins by providers started per address, 15 min"
+    )
     rate_limit: str = _setting(
         settings.rate, "off", "requests of one caller, or of one address that nobody signed in from"
     )

@@ -109,6 +109,14 @@ def sign_ins(address: str | None) -> None:
         limits.check(_of_sign_ins(address))
 
 
+def started_sign_in(address: str | None) -> None:
+    """Count a sign-in by a provider that an address starts. Raises TooManyRequests."""
+    settings = config.current()
+    if settings.login_rate_limit != "off":
+        tries = settings.sign_in_starts_per_address
+        limits.take(Limit("sso-start", tries, QUARTER_HOUR).of(limits.origin(address)))
+
+
 def refused_sign_in(address: str | None) -> None:
     """Count a sign-in by a provider that was refused."""
     if config.current().login_rate_limit != "off":

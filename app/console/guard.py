@@ -164,7 +164,11 @@ def own_account() -> str:
 
 
 def begin_session(user: User | Member, target: str, status: int = 303) -> BaseResponse:
-    """Sign a user in to the console in this browser, and go on to a page."""
+    """Sign a user in to the console in this browser, and go on to a page.
+
+    A session that the browser had before ends.
+    """
+    end_known_session()
     secret = sessions.start_in_console(user, origin())
     _void_forms_of_others(user.id)
     response = redirect(target, status)
@@ -189,14 +193,20 @@ def _void_forms_of_others(user_id: str) -> None:
 
 def end_session(target: str) -> BaseResponse:
     """End the session of this browser, and go on to a page."""
-    known = caller()
-    if known and known.home:
-        sessions.end(known.home.id, g.console_session_id)
+    end_known_session()
     response = redirect(target, 303)
     response.delete_cookie(
         cookie_name(), httponly=True, samesite="Lax", secure=config.current().production
     )
     return response
+
+
+def end_known_session() -> None:
+    """End the session that this browser shows, if it is alive."""
+    recognise()
+    known = caller()
+    if known and known.home:
+        sessions.end(known.home.id, g.console_session_id)
 
 
 def local_target(target: str | None) -> str | None:

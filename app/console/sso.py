@@ -161,8 +161,23 @@ def test_provider(account_id: str, setting_id: str) -> BaseResponse:
 @blueprint.get("/console/sso/start/<category>/<provider>")
 @public
 @guard.open_to_all
-def start_sso(category: str, provider: str) -> BaseResponse:
-    """Sign in to the console by a provider."""
+def start_sso(category: str, provider: str) -> str | BaseResponse:
+    """Sign in to the console by a provider; who is signed in already decides whether to leave."""
+    if guard.caller():
+        account = request.args.get("account", "")[:200]
+        return render_template("console/sso/leave.html", account=account)
+    return _begin_sso(category, provider)
+
+
+@blueprint.post("/console/sso/start/<category>/<provider>")
+@public
+@guard.open_to_all
+def leave_for_sso(category: str, provider: str) -> BaseResponse:
+    """Sign in to the console by a provider instead of the present session."""
+    return _begin_sso(category, provider)
+
+
+def _begin_sso(category: str, provider: str) -> BaseResponse:
     target = guard.local_target(request.args.get("next"))
     return begin_in_console(category, provider, request.args.get("account", "")[:200], target)
 
@@ -180,9 +195,7 @@ def finish_sso() -> str | BaseResponse:
     if flow.is_new_user:
         flash(f"Welcome to {user.account.name}.")
     target = guard.local_target(flow.redirect_uri) or url_for("console.show_home")
-    entered = guard.begin_session(user, target)
-    guard.end_session("")  # this browser's cookie is another's now
-    return entered
+    return guard.begin_session(user, target)
 
 
 def _overview(place: Place, form: Form, planned: Any = None) -> Page:

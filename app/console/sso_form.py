@@ -35,7 +35,13 @@ FIRST = (
 
 def names(kind: Provider) -> list[str]:
     """The fields of a provider's form."""
-    return ["display_name", "priority", "enabled", "shared_callback", *(one.name for one in kind.settings)]
+    return [
+        "display_name",
+        "priority",
+        "enabled",
+        "shared_callback",
+        *(one.name for one in kind.settings),
+    ]
 
 
 def parts(kind: Provider) -> Mapping[str, list[dict[str, Any]]]:

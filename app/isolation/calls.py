@@ -198,6 +198,8 @@ def _part(
         return of.id_of("hooks")
     if name in THINGS:
         return of.id_of(THINGS[name])
+    if name == "account_code":
+        return of.code
     if name == "name" and rule.rule.startswith("/console/outbox"):
         return "x"
     if name not in SHARED:

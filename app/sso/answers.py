@@ -12,15 +12,17 @@ from werkzeug.wrappers import Response as BaseResponse
 
 from app import config, errors, pages
 from app.accounts.models import Account
+from app.auth import lockout, tokens
 from app.auth import service as auth
-from app.auth import tokens
 from app.auth.answers import answer_sign_in, origin, pair
 from app.auth.guard import account_of_host, account_of_request
 from app.auth.service import SignIn
 from app.errors import AppError
 from app.sso import codes, flows, service, sign_in
+from app.sso.exchange import Unreachable
 from app.sso.flows import LIFETIME, Begun
-from app.sso.models import CONSOLE, SAML, TEST, Flow
+from app.sso.models import API, BROWSER, CONSOLE, SAML, TEST, Flow
+from app.sso.refusals import SignInRefused
 from app.sso.service import Connection
 from app.sso.sign_in import Ended
 
@@ -48,7 +50,8 @@ def named_account(reference: str | None) -> Account | None:
 def started(
     category: str, provider: str, purpose: str, args: dict[str, Any]
 ) -> tuple[str, Begun, Connection]:
-    """A flow for what a request asks."""
+    """A flow for what a request asks. Raises TooManyRequests past the limit of an address."""
+    lockout.started_sign_in(request.remote_addr)
     connection = service.connection(named_account(args.get("account")), category, provider)
     wanted, state = args.get("redirect_uri"), args.get("client_state")
     url, begun = sign_in.start(connection, purpose, redirect_uri=wanted, client_state=state)
@@ -99,16 +102,26 @@ def bind(response: Any, begun: Begun, connection: Connection) -> Any:
 
 
 def _give(response: Any, mark: str, secret: str, *, posted: bool) -> None:
-    secure = config.current().base_url.startswith("https://")
+    # Providers that post come from another site, where only such a cookie is sent along. Browsers
+    # take it by TLS, and from their own machine.
+    secure = _is_secure() or (posted and _is_loopback())
     response.set_cookie(
         _cookie_name(mark),
         secret,
         max_age=int(LIFETIME.total_seconds()),
         httponly=True,
         secure=secure,
-        # Providers that post come from another site; without TLS no browser would take such one.
         samesite="None" if posted and secure else "Lax",
     )
+
+
+def _is_secure() -> bool:
+    return config.current().base_url.startswith("https://")
+
+
+def _is_loopback() -> bool:
+    host = urlsplit(config.current().base_url).hostname or ""
+    return host == "localhost" or host.startswith("127.") or host == "::1"
 
 
 def leave_for(url: str, begun: Begun, connection: Connection) -> BaseResponse:
@@ -139,8 +152,7 @@ def go_on(ended: Ended) -> BaseResponse:
     else:
         target = sign_in.with_query(target, {"code": ended.code, **state})
     response = redirect(target)
-    secure = config.current().base_url.startswith("https://")
-    response.delete_cookie(_cookie_name(flow.state_hash), httponly=True, secure=secure)
+    response.delete_cookie(_cookie_name(flow.state_hash), httponly=True, secure=_is_secure())
     return _unkept(response)
 
 
@@ -152,8 +164,7 @@ def answer_provider(signed_in: SignIn, flow: Flow) -> Response:
 def _returned_state(flow: Flow) -> dict[str, str]:
     if flow.client_state is None:
         return {}
-    names = ["state", "client_state"] + (["relay_state"] if flow.category == SAML else [])
-    return dict.fromkeys(names, flow.client_state)
+    return dict.fromkeys(("state", "client_state", "relay_state"), flow.client_state)
 
 
 def _host_to_end_at(flow: Flow) -> str:
@@ -166,7 +177,7 @@ def _host_to_end_at(flow: Flow) -> str:
 
 
 def _cookie_name(mark: str) -> str:
-    prefix = "__Host-" if config.current().base_url.startswith("https://") else ""
+    prefix = "__Host-" if _is_secure() else ""
     return f"{prefix}atrium_sso_{mark[:NAMED_BY_MARK]}"
 
 
@@ -176,7 +187,19 @@ def _unkept(response: BaseResponse) -> BaseResponse:
     return response
 
 
+def _tell_client(error: AppError, flow: Flow) -> Response:
+    """Return the browser to the client application with the names of RFC 6749, section 4.1.2.1."""
+    code = "temporarily_unavailable" if isinstance(error, Unreachable) else "access_denied"
+    told = {"error": code, "error_description": error.message, **_returned_state(flow)}
+    back: Any = redirect(sign_in.with_query(flow.redirect_uri or "", told))
+    back.delete_cookie(_cookie_name(flow.state_hash), httponly=True, secure=_is_secure())
+    return _unkept(back)  # type: ignore[return-value]
+
+
 def _tell(error: AppError) -> Response:
+    flow = error.flow if isinstance(error, SignInRefused) else None
+    if pages.wanted() and flow is not None and flow.purpose in (BROWSER, API):
+        return _tell_client(error, flow)
     if pages.wanted():
         page = render_template("auth/refused.html", problem=error.message)
         response = pages.harden(make_response(page))

@@ -25,7 +25,7 @@ from app.sso.service import Connection
 
 LIFETIME = timedelta(minutes=10)
 CODE_LIFETIME = timedelta(seconds=60)
-KEPT = timedelta(days=1)
+KEPT = timedelta(minutes=30)
 REFUSALS_KEPT = timedelta(days=30)
 LONGEST_STATE = 200
 USED = "The state was used before."
@@ -160,7 +160,7 @@ def _account_of(secret: str) -> Any:
     return sa.select(Account.id).where(Account.account_code == code).scalar_subquery()
 
 
-@jobs.every(3600, "sso.purge")
+@jobs.every(900, "sso.purge")
 def purge(payload: Any) -> None:
     """Remove flows, seen assertions and refusals that are over."""
     now = clock.now()

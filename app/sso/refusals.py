@@ -14,7 +14,7 @@ import structlog
 from app import clock, db, limits
 from app.auth import lockout
 from app.errors import AppError
-from app.sso.models import Refusal
+from app.sso.models import Flow, Refusal
 
 log = structlog.get_logger()
 KEPT = 100
@@ -32,6 +32,13 @@ class SignInRefused(AppError):
         headers = {"WWW-Authenticate": "Bearer"} if self.status == 401 else {}
         super().__init__(headers=headers)
         self.check, self.detail = check, detail
+        self.flow: Flow | None = None  # of the browser, once it has proved that it began it
+
+
+class Cancelled(SignInRefused):
+    """A sign-in that ended at the provider, by the person's choice or the provider's."""
+
+    message = "The sign-in was cancelled at the provider. Begin again."
 
 
 class StateRefused(SignInRefused):
@@ -64,6 +71,16 @@ class SwitchedOff(SignInRefused):
     status = 404
     error = "not_found"
     message = "This account has no such sign-in."
+
+
+@contextmanager
+def of_flow(flow: Flow) -> Iterator[None]:
+    """Inside, a refusal bears the flow that it ends, so that its client application is told."""
+    try:
+        yield
+    except SignInRefused as error:
+        error.flow = flow
+        raise
 
 
 @contextmanager

@@ -123,12 +123,15 @@ class AssertionBody(Schema):
     provider = fields.Text(longest=100)
 
 
+BEGUN_WITH = "Not needed: the one that the sign-in was begun with comes back to the client."
+
+
 class CallbackArgs(Schema):
     """What a provider returns a browser with; of what it adds nothing is looked at."""
 
     code = fields.Text(longest=5000, metadata={"description": "The provider's code."})
     state = fields.Text(longest=5000, metadata={"description": "The sign-in that this ends."})
-    relay_state = fields.Text(longest=5000, metadata={"description": "Not looked at."})
+    relay_state = fields.Text(longest=5000, metadata={"description": BEGUN_WITH})
     error = fields.Text(longest=5000, metadata={"description": "Why the provider refused."})
     iss = fields.Text(longest=5000, metadata={"description": "The provider that answers."})
     user = fields.Text(longest=5000, metadata={"description": "By Apple, once: the name, as JSON."})

@@ -23,7 +23,7 @@ from app.sso import flows, matching, oauth_addresses, refusals, service
 from app.sso.flows import Begun
 from app.sso.matching import Claimed
 from app.sso.models import API, BROWSER, CONSOLE, OAUTH, SAML, TEST, Flow, SeenAssertion
-from app.sso.refusals import SignInRefused, StateRefused, SwitchedOff, TooLarge
+from app.sso.refusals import Cancelled, SignInRefused, StateRefused, SwitchedOff, TooLarge
 from app.sso.service import Connection
 
 Cookie = Callable[[Flow], str | None]
@@ -112,26 +112,31 @@ def return_address(connection: Connection, wanted: str | None) -> str:
 
 def end_oauth(came: Returned, cookie: Cookie, origin: Origin) -> Ended:
     """End an OAuth sign-in. Raises SignInRefused, which tells nothing; the refusal is kept."""
-    from app.sso import oauth
-
     found = flows.named(came.state)
     with refusals.noted(_account_of(found), OAUTH, came.provider, origin.ip_address):
         flow, account = _begun(found, came.account)
         check_target(flow, came)
         _check_callback(flow, came)
         flows.use(flow, OAUTH, came.provider, cookie(flow))
-        connection = _connection(account, flow)
-        _check_row(flow, connection)
+        with refusals.of_flow(flow):
+            return _end_oauth(flow, account, came, cookie(flow))
 
-        def ask() -> Claimed:
-            if came.error:
-                raise SignInRefused("provider", f"It says: {came.error}")
-            if came.issuer and not connection.answers_as(came.issuer):
-                raise SignInRefused("issuer", f"The answer is of {came.issuer}.")
-            db.db.session.remove()  # no connection is held while others think
-            return oauth.claimed(connection, flow, came.code, came.user)
 
-        return _conclude(connection, flow, cookie(flow), ask, lambda session: None)
+def _end_oauth(flow: Flow, account: Account, came: Returned, cookie: str | None) -> Ended:
+    from app.sso import oauth
+
+    connection = _connection(account, flow)
+    _check_row(flow, connection)
+
+    def ask() -> Claimed:
+        if came.error:
+            raise Cancelled("provider", f"It says: {came.error}")
+        if came.issuer and not connection.answers_as(came.issuer):
+            raise SignInRefused("issuer", f"The answer is of {came.issuer}.")
+        db.db.session.remove()  # no connection is held while others think
+        return oauth.claimed(connection, flow, came.code, came.user)
+
+    return _conclude(connection, flow, cookie, ask, lambda session: None)
 
 
 def end_saml(came: Posted, cookie: Cookie, origin: Origin) -> Ended:
@@ -159,7 +164,8 @@ def end_saml(came: Posted, cookie: Cookie, origin: Origin) -> Ended:
         def keep(session: Session) -> None:
             _take_once(session, connection, seen[0].id, seen[0].expires_at)
 
-        return _conclude(connection, flow, cookie(flow), ask, keep)
+        with refusals.of_flow(flow):
+            return _conclude(connection, flow, cookie(flow), ask, keep)
 
 
 def refuse_large(provider: str, account: str | None, origin: Origin) -> NoReturn:
@@ -298,7 +304,7 @@ def _connection(account: Account, flow: Flow) -> Connection:
 
 
 def _unasked(named: Account | None, came: Posted) -> tuple[Connection, Flow]:
-    if not came.provider:
+    if not came.provider or named is None:
         raise StateRefused("state", "Nobody began this sign-in here.")
     try:
         connection = service.connection(named, SAML, came.provider)

@@ -12,7 +12,8 @@ import pytest
 from flask import Flask
 
 from tests.builders import Caller, Cast
-from tests.console.browser import HOSTILE, Browser, beside, is_out
+from tests.console.browser import COOKIE, HOSTILE, Browser, beside, is_out
+from tests.console.browser import sign_in as sign_in_as
 from tests.sso import openid, saml_idp
 from tests.sso.flows import Stage, query_of
 
@@ -86,6 +87,7 @@ def test_a_sign_in_by_a_provider_leads_to_the_page_that_was_asked_for(stage: Sta
     for elsewhere in ("//evil.example", "https://evil.example/console", "/console/../oauth", ""):
         query = {"account": "acme", "next": elsewhere}
         path = "/console/sso/start/auth_providers/google"
+        browser = Browser(stage.app)
         started = browser.client.get(path, query_string=query)
         assert through(stage, browser, started).headers["Location"] == "/console"
 
@@ -191,3 +193,26 @@ def test_whose_pages_these_are(stage: Stage, admin: Browser, superadmin: Browser
     assert viewer.get(f"sso/{stage.cast.alice.account_id}").status_code == 403
     assert Browser(stage.app).get("sso").status_code == 302
     assert Caller(stage.app).get("/console/sso/finish?code=x").status_code == 400
+
+
+def test_a_link_swaps_no_session(stage: Stage) -> None:
+    """Who is signed in decides before another account's provider signs them in anew."""
+    stage.oauth(stage.cast.charlie)
+    alice = Browser(stage.app, stage.cast.alice)
+    path = "sso/start/auth_providers/google?account=globex"
+    page = alice.get(path)
+    assert (page.status_code, "Sign in to another session?" in page.text) == (200, True)
+    assert alice.get("profile").status_code == 200
+    assert through(stage, alice, alice.send(path)).status_code == 303
+    assert "dora@acme.example" in alice.get("profile").text
+
+
+def test_signing_in_again_ends_the_former_session(stage: Stage) -> None:
+    alice = Browser(stage.app, stage.cast.alice)
+    former = alice.client.get_cookie(COOKIE)
+    assert former is not None
+    assert sign_in_as(alice.client, stage.cast.alice).status_code == 303
+    other = stage.app.test_client()
+    other.set_cookie(COOKIE, former.value)
+    assert is_out(other)
+    assert not is_out(alice.client)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
@@ -20,6 +21,8 @@ from app.accounts.models import User
 from app.auth import sessions
 from app.auth.models import SignInSession
 from app.db import db, transaction
+from app.sso import flows
+from app.sso.models import Flow
 from tests.builders import PASSWORD, Caller
 from tests.mailbox import outbox, run_jobs, token_in
 from tests.sso import saml_idp
@@ -44,7 +47,7 @@ def test_somebody_new_signs_in_and_becomes_a_viewer(stage: Stage) -> None:
     assert target.startswith(f"{stage.client}?")
     query = query_of(target)
     assert query["state"] == query["client_state"] == "where I was?"
-    assert set(query) == {"code", "state", "client_state"}
+    assert set(query) == {"code", "state", "client_state", "relay_state"}
     signed_in = stage.traded(answer)
     user = signed_in["user"]
     assert (user["email"], user["name"]) == ("dora@acme.example", "Dora")
@@ -449,13 +452,67 @@ def test_a_browser_is_told_by_a_page_and_learns_nothing(stage: Stage) -> None:
     browser = stage.browser()
     target, values = stage.provider.authorize(stage.begin(browser))
     page = browser.get(urlsplit(target).path, query_string=values, headers=HTML)
-    assert (page.status_code, page.mimetype) == (401, "text/html")
+    told = query_of(page.headers["Location"])
+    assert (page.status_code, told["error"]) == (302, "access_denied")
+    assert page.headers["Location"].startswith(f"{stage.client}?")
+    assert "audience" not in page.headers["Location"]
     for accepted, kind in ((CHROME, "text/html"), ("*/*", "application/json")):
         other = browser.get("/oauth/google/callback?state=x", headers={"Accept": accepted})
         assert (other.status_code, other.mimetype) == (400, kind)
-    assert "audience" not in page.text
-    assert "was refused" in page.text
+    assert "was refused" in told["error_description"]
     (refusal,) = stage.cast.alice.get("account/sso/refusals").json["items"]
     assert (refusal["check"], refusal["provider_name"]) == ("audience", "google")
     assert stage.cast.charlie.get("account/sso/refusals").json["items"] == []
     assert stage.cast.bob.get("account/sso/refusals").status_code == 403
+
+
+def test_who_cancels_at_the_provider_comes_back_to_the_client_application(stage: Stage) -> None:
+    stage.oauth(stage.cast.alice)
+    browser = stage.browser()
+    target, values = stage.provider.authorize(
+        stage.begin(browser, client_state="where I was", redirect_uri=stage.client)
+    )
+    said = {"state": values["state"], "error": "access_denied"}
+    back = browser.get(urlsplit(target).path, query_string=said, headers=HTML)
+    query = query_of(back.headers["Location"])
+    assert (back.status_code, query.pop("error")) == (302, "access_denied")
+    assert "cancelled" in query.pop("error_description")
+    assert query == dict.fromkeys(("state", "client_state", "relay_state"), "where I was")
+
+
+def test_relay_state_comes_back_unchanged(stage: Stage) -> None:
+    stage.oauth(stage.cast.alice)
+    answer = stage.sign_in(relay_state="?a=1&b=2")
+    assert query_of(answer.headers["Location"])["relay_state"] == "?a=1&b=2"
+
+
+def test_starts_are_limited_by_address(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    stage.oauth(stage.cast.alice)
+    stage.changed(monkeypatch, login_rate_limit="on", sign_in_starts_per_address=3)
+    path = "/oauth/google/authorize?account=acme"
+    assert [stage.browser().get(path).status_code for _ in range(5)] == [302] * 3 + [429] * 2
+
+
+def test_what_was_begun_and_left_is_gone_within_the_hour(stage: Stage) -> None:
+    stage.oauth(stage.cast.alice)
+    stage.begin(stage.browser())
+    with stage.app.app_context(), time_machine.travel(clock.now() + timedelta(minutes=59)):
+        flows.purge({})
+        assert db.session.scalar(sa.select(sa.func.count()).select_from(Flow)) == 0
+
+
+def test_a_first_try_on_the_own_machine_needs_no_tls(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Browsers send a Secure cookie to loopback without TLS, also with another site's form."""
+    stage.saml(stage.cast.alice)
+    stage.changed(monkeypatch, base_url="http://127.0.0.1:8000")
+    cookie = stage.browser().get("/saml/okta/sso?account=acme").headers["Set-Cookie"]
+    assert {"SameSite=None", "Secure"} <= set(cookie.split("; "))
+
+
+def test_an_unknown_relay_state_without_an_account_is_a_bad_request(stage: Stage) -> None:
+    stage.saml(stage.cast.alice)
+    form = {"SAMLResponse": "eA==", "RelayState": "eA=="}
+    answer = stage.browser().post("/saml/okta/acs", data=form)
+    assert (answer.status_code, answer.json["error"]) == (400, "invalid_state")

@@ -392,14 +392,14 @@ def test_no_sign_in_makes_an_admin_without_a_second_setting(stage: Stage) -> Non
     assert bob["user"]["groups"] == []
 
 
-def test_a_browser_is_told_by_a_page(stage: Stage) -> None:
+def test_a_browser_goes_back_to_the_client_application_with_the_error(stage: Stage) -> None:
     stage.saml(stage.cast.alice)
     browser = stage.browser()
     request = stage.begin_saml(browser)
     response = saml_idp.answer(request, audience="https://evil.example")
     page = stage.post(browser, response.encoded(), request.relay_state, headers=HTML)
-    assert (page.status_code, page.mimetype) == (401, "text/html")
-    assert "evil.example" not in page.text
+    assert (page.status_code, query_of(page.headers["Location"])["error"]) == (302, "access_denied")
+    assert "evil.example" not in page.headers["Location"]
     refusal = stage.cast.alice.get("account/sso/refusals").json["items"][0]
     assert refusal["check"] == "audience"
     assert "evil.example" in refusal["detail"]
