@@ -172,7 +172,7 @@ def create_hook(body: dict[str, Any]) -> dict[str, Any]:
     Its actions are carried out as steps of a workflow are: in order, with templates, with the
     rights of whoever last sent them, each in full or not at all. Of an event the condition knows
     `trigger.record`, `record`, `previous` and the record's fields by their names. An account has at
-    most 50 hooks (409 `limit_reached`).
+    most 50 hooks (409 `limit_reached`). API keys cannot make or change hooks (403).
     """
     return _shown(hooks.create(body, by=principal()))
 

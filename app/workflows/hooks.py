@@ -30,6 +30,7 @@ Body = Mapping[str, Any]
 
 def create(body: Body, *, by: Principal, id: str | None = None) -> Workflow:
     """A new hook. Raises InvalidValues, or Conflict where there are too many, or that id is."""
+    by.refuse_key(service.NO_KEYS)
     return service.create(_translated(body, None), by=by, kind=HOOK, id=id)
 
 
@@ -38,6 +39,7 @@ def change(hook_id: str, body: Body, *, by: Principal) -> Workflow:
 
     Who sends no actions takes none over: a condition is no action, though it may be a step.
     """
+    by.refuse_key(service.NO_KEYS)
     sent = "actions" in body
     # Out here names of hosts are looked up; in the transaction everything is looked at again.
     _refuse(_parts(body, service.get(hook_id, by=by, kind=HOOK))[1])

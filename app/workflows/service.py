@@ -28,6 +28,8 @@ from app.workflows import beginning, checks, definition, schedules, triggers, ve
 from app.workflows.models import MANUAL, WEBHOOK, WORKFLOW, Workflow, WorkflowVersion
 
 Body = Mapping[str, Any]
+# The steps have their sender's rights for good: they would outlive the key.
+NO_KEYS = "An API key cannot make or change workflows and hooks: sign in as a user."
 STARTING = ("trigger", "condition")  # what says when the steps are done
 
 
@@ -51,6 +53,7 @@ def get(workflow_id: str, *, by: Principal, kind: str = WORKFLOW) -> Workflow:
 
 def create(body: Body, *, by: Principal, kind: str = WORKFLOW, id: str | None = None) -> Workflow:
     """A new workflow. Raises InvalidValues, or Conflict where there are too many, or that id is."""
+    by.refuse_key(NO_KEYS)
     account_id, (home, user_id) = by.one_account(), by.home_and_user()
     values = _checked(body, None)
     there = violations.conflict_on("workflows", "id", "id", f"There is such a {kind} already.")
@@ -87,6 +90,7 @@ def change(
 
     Whoever sends the steps takes them over, unless `takes_over` says otherwise.
     """
+    by.refuse_key(NO_KEYS)
     home, user_id = by.home_and_user()
     takes_over = "steps" in body if takes_over is None else takes_over
     _checked(body, get(workflow_id, by=by, kind=kind))  # out here names of hosts are looked up

@@ -411,3 +411,25 @@ def test_templates_read_a_minus_as_conditions_do() -> None:
         assert rendering.value(f"{{{{ {text} }}}}") == 4, text
         assert expressions.holds(f"{text} = 4", names, now)
     assert rendering.value("{{ trigger.all.0.n }}") == 7
+
+
+def test_an_api_key_makes_and_changes_no_workflow_as_that_would_outlive_it(
+    app: Flask, alice: Caller
+) -> None:
+    workflow = make_workflow(alice, [])
+    hook = {"name": "h", "trigger": {"type": "manual"}, "actions": []}
+    made = alice.post("hooks", hook).json
+    key = alice.post("api-keys", {"name": "k"}).json["key"]
+    machine = Caller(app, **{"X-API-Key": key})
+    body = {"name": "flow", "trigger": {"type": "manual"}, "steps": []}
+    for method, path, given in (
+        ("post", "workflows", body),
+        ("put", f"workflows/{workflow['id']}", {"steps": []}),
+        ("patch", f"workflows/{workflow['id']}", {"trigger": {"type": "webhook"}}),
+        ("post", "hooks", hook),
+        ("patch", f"hooks/{made['id']}", {"actions": []}),
+    ):
+        answer = getattr(machine, method)(path, given)
+        assert (answer.status_code, answer.json["error"]) == (403, "forbidden"), path
+    assert machine.post(f"workflows/{workflow['id']}/trigger").status_code == 202
+    assert alice.get("workflows").json["total"] == alice.get("hooks").json["total"] == 1
