@@ -155,6 +155,17 @@ class Config:
     workflow_retention_days: int = _setting(
         settings.number(1, 3650), 30, "days that instances of workflows are kept when they are over"
     )
+    workflow_mail_recipients: str = _setting(
+        settings.one_of("members", "anyone"),
+        "members",
+        "whom workflows may mail: verified members of their account, or anyone",
+    )
+    workflow_mails_per_day: int = _setting(
+        settings.number(0, 1_000_000), 500, "mails that an account's workflows send in a day"
+    )
+    workflow_mails_per_mailbox: int = _setting(
+        settings.number(0, 10_000), 30, "mails that workflows send to one mailbox, in 1 hour"
+    )
     max_body_bytes: int = _setting(settings.number(1024, 2**30), 10 * 2**20, "largest request body")
     batch_max: int = _setting(settings.number(1, 10_000), 1000, "records in one batch")
     metrics_token: str = _setting(

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from email import message_from_bytes
+from email.headerregistry import Address
 from email.message import EmailMessage
 from email.policy import SMTP
 from email.utils import make_msgid, parseaddr
@@ -27,13 +28,32 @@ log = structlog.get_logger()
 TIMEOUT_SECONDS = 20
 
 
-def send(to: str, template: str, *, key: str | None = None, **context: Any) -> None:
+@dataclass(frozen=True)
+class Sender:
+    """The account whose users wrote a mail that the service sends for them."""
+
+    name: str
+    code: str
+
+
+def send(
+    to: str,
+    template: str,
+    *,
+    key: str | None = None,
+    sender: Sender | None = None,
+    **context: Any,
+) -> None:
     """Send `templates/email/<template>`. Raises OSError or SMTPException when it cannot.
 
-    What is sent again under one key has one Message-ID.
+    What is sent again under one key has one Message-ID. A mail of a `sender` names that account
+    beside the service, and says that nobody wrote it by hand.
     """
     settings = config.current()
-    message = _compose(settings, to, template, context)
+    message = _compose(settings, to, template, {**context, "sender": sender})
+    if sender is not None:
+        message.replace_header("From", _from_account(settings, sender))
+        message["Auto-Submitted"] = "auto-generated"
     if key is not None:
         digest = hashlib.sha256(key.encode()).hexdigest()[:32]
         message.replace_header("Message-ID", f"<{digest}@atrium>")
@@ -103,6 +123,13 @@ def _compose(
     html = render_template(f"email/{template}.html", **context)
     message.add_alternative(html, subtype="html")
     return message
+
+
+def _from_account(settings: config.Config, sender: Sender) -> Address:
+    name, address = parseaddr(settings.mail_from)
+    account = " ".join(sender.name.split())
+    shown = f"{account} by {name}" if name else account
+    return Address(shown, addr_spec=_for_any_server(address))
 
 
 def _for_any_server(address: str) -> str:

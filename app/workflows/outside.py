@@ -38,11 +38,11 @@ def key_of(instance_id: str, path: str) -> str:
 
 
 def carry_out(
-    kind: str, given: Mapping[str, Any], key: str, instance_id: str, depth: int
+    kind: str, given: Mapping[str, Any], key: str, instance_id: str, depth: int, sender: mail.Sender
 ) -> dict[str, Any]:
     """Send, once; gives the output of the step. Raises Failed."""
     if kind == "send_email":
-        return _mailed(given, key)
+        return _mailed(given, key, sender)
     about = {"X-Service-Workflow-Instance": instance_id, **chain.headers(depth)}
     return _requested(given, {"Idempotency-Key": key, **about})
 
@@ -108,22 +108,30 @@ def _read(text: str) -> Any:
     return found if json_gate.fits(found) else text
 
 
-def _mailed(given: Mapping[str, Any], key: str) -> dict[str, Any]:
-    addresses = [address(str(one)) for one in _recipients(given)]
-    if None in addresses:
-        raise Failed("The template gave no e-mail address.")
-    if not 1 <= len(addresses) <= MOST_ADDRESSES:
+def addresses(given: Mapping[str, Any]) -> list[str]:
+    """The addresses that a mail goes to, in their usual form. Raises Failed."""
+    recipients = _recipients(given)
+    if not 1 <= len(recipients) <= MOST_ADDRESSES:
         raise Failed(f"A mail goes to 1 to {MOST_ADDRESSES} addresses.")
+    normalized = [one for one in (address(str(each)) for each in recipients) if one]
+    if len(normalized) < len(recipients):
+        raise Failed("The template gave no e-mail address.")
+    return normalized
+
+
+def _mailed(given: Mapping[str, Any], key: str, sender: mail.Sender) -> dict[str, Any]:
+    to = addresses(given)
     subject = " ".join(templates.written(given.get("subject")).split())[:LONGEST_SUBJECT]
     text, begun = templates.written(given.get("body")), time.monotonic()
     try:
-        for number, one in enumerate(filter(None, addresses)):
+        for number, one in enumerate(to):
             if time.monotonic() - begun > SECONDS_PER_MAIL * max(number, 1):
                 raise Failed(f"The mail server took more than {SECONDS_PER_MAIL} seconds a mail.")
-            mail.send(one, "workflow", key=f"{key}.{one}", subject=subject, body=text)
+            about = {"subject": subject, "body": text}
+            mail.send(one, "workflow", key=f"{key}.{one}", sender=sender, **about)
     except (OSError, smtplib.SMTPException) as error:
         raise Failed(f"The mail was not taken: {type(error).__name__}.") from error
-    return {"sent": True, "to": addresses}
+    return {"sent": True, "to": to}
 
 
 def _recipients(given: Mapping[str, Any]) -> list[Any]:

@@ -14,10 +14,10 @@ from typing import Any
 
 from flask import current_app
 
-from app import config, db, stamps, tenancy
+from app import config, db, mail, stamps, tenancy
 from app.errors import AppError, Forbidden
 from app.ids import new_id
-from app.workflows import kept, outside, queue, versions
+from app.workflows import kept, mailing, outside, queue, versions
 from app.workflows.control import Failed, Outcome
 from app.workflows.logbook import Entry, rows
 from app.workflows.models import FAILED, RUNNING
@@ -50,7 +50,11 @@ def _given(run: Any, place: Place) -> Any:
         by = run.owner()
     if not by.is_admin:
         raise Forbidden(versions.NOT_ADMIN)
-    return run.rendering(place).value(place.step.config)
+    run.sender = mail.Sender(by.account.name, by.account.account_code) if by.account else None
+    given = run.rendering(place).value(place.step.config)
+    if place.step.action == "send_email":
+        mailing.admit(run.account_id, given)
+    return given
 
 
 def _note_begun(run: Any, places: Sequence[Place], given: Mapping[str, Any]) -> None:
@@ -76,7 +80,7 @@ def _note_begun(run: Any, places: Sequence[Place], given: Mapping[str, Any]) -> 
 
 def _sending(run: Any, place: Place, given: Any) -> Callable[[], Any]:
     key, kind = outside.key_of(run.id, place.path), place.step.action or ""
-    return lambda: outside.carry_out(kind, given, key, run.id, run.row.depth)
+    return lambda: outside.carry_out(kind, given, key, run.id, run.row.depth, run.sender)
 
 
 def _note_results(run: Any, results: Mapping[str, Result]) -> None:

@@ -211,7 +211,9 @@ def create_workflow(body: dict[str, Any]) -> dict[str, Any]:
     In a `filter` it stands for a literal.
 
     The steps act with the rights of whoever last sent them. Steps on records are done
-    exactly once; requests and mails at least once, requests under the same `Idempotency-Key`. A
+    exactly once; requests and mails at least once, requests under the same `Idempotency-Key`. Mails
+    go to active members of the account at their verified addresses only, unless the settings say
+    otherwise, at most 500 a day. API keys cannot make or change workflows (403). A
     chain of workflows that start each other stops at depth 8. An account has at most 50 workflows
     (409 `limit_reached`).
     """

@@ -15,7 +15,7 @@ from typing import Any
 
 from sqlalchemy.exc import DBAPIError
 
-from app import actor, chain, clock, config, db, stamps, tenancy, violations
+from app import actor, chain, clock, config, db, mail, stamps, tenancy, violations
 from app.auth.principal import Principal
 from app.errors import UNAVAILABLE, AppError
 from app.records import clashes
@@ -43,6 +43,7 @@ class Run:
         self.account_id, self.id, self.claim = row.account_id, row.id, row.claim
         self.row, self.slots = row, slots
         self.holds_pii, self.given = row.holds_pii, None
+        self.sender: mail.Sender | None = None  # of its mails
         self._begun, self._now = time.monotonic(), row.now
         self._texts = (row.position, row.context)
         self.step_began = self.now

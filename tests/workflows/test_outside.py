@@ -62,7 +62,7 @@ def test_whatever_a_template_gives_a_text_is_written_as_within_one(
     headers = {f"X-{name}": text for name, text in named.items()}
     steps = [send(receiver, headers=headers)]
     for name, text in named.items():
-        steps.append(action(name, "send_email", to="a@x.example", subject=text, body=text))
+        steps.append(action(name, "send_email", to=alice.email, subject=text, body=text))
     found = ran(app, alice, make_workflow(alice, steps), values)
     assert found["status"] == "completed", found["error_message"]
     (request,) = receiver.requests
@@ -154,6 +154,7 @@ def test_a_slow_mail_server_gets_each_mail_once(
             f"smtp://127.0.0.1:{server.port}",
             webhook_timeout_seconds=1,
             workflow_lease_seconds=1,
+            workflow_mail_recipients="anyone",
         )
         found = ran(app, alice, workflow)
     assert (found["status"], server.recipients) == ("completed", addresses)
@@ -191,19 +192,20 @@ def test_whoever_is_no_admin_any_more_sends_nothing(
     assert "no admin" in found["error_message"]
 
 
-def test_mails_are_sent(app: Flask, alice: Caller) -> None:
-    to = ["{{ trigger.to }}", "two@x.example"]
+def test_mails_are_sent(app: Flask, cast: Cast) -> None:
+    alice = cast.alice
+    to = ["{{ trigger.to }}", cast.bob.email]
     mail = action(
         "mail", "send_email", to=to, subject="Hi\n{{ trigger.n }}", body="<b>{{ trigger.n }}</b>"
     )
     workflow = make_workflow(alice, [mail])
-    found = ran(app, alice, workflow, {"to": "one@x.example", "n": 5})
+    found = ran(app, alice, workflow, {"to": alice.email, "n": 5})
     assert found["status"] == "completed", found["error_message"]
     sent = outbox(app)
-    assert sorted(one["To"] for one in sent) == ["one@x.example", "two@x.example"]
+    assert sorted(one["To"] for one in sent) == [alice.email, cast.bob.email]
     assert {one["Subject"] for one in sent} == {"Hi 5"}
     assert "&lt;b&gt;5" in str(sent[0])
-    bad = ran(app, alice, workflow, {"to": "one@x.example\r\nBcc: a@b.example"})
+    bad = ran(app, alice, workflow, {"to": f"{alice.email}\r\nBcc: a@b.example"})
     assert (bad["status"], len(outbox(app))) == ("failed", 2)
 
 

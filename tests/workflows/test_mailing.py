@@ -1,0 +1,108 @@
+"""Mails of workflows: to members only, within limits, and they say which account has them sent."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from email.utils import parseaddr
+from typing import Any
+
+import pytest
+from flask import Flask
+
+from tests.builders import Caller, Cast, change_user, make_account, make_user
+from tests.mailbox import body_of, outbox
+from tests.workflows.running import action, make_workflow, ran, start, work
+
+LOOP = {"name": "all", "type": "loop", "items": "{{ trigger.lists }}"}
+
+
+def mail(to: Any, name: str = "mail") -> dict[str, Any]:
+    return action(name, "send_email", to=to, subject="Renew your password", body="Here.")
+
+
+def use(app: Flask, monkeypatch: pytest.MonkeyPatch, **changes: Any) -> None:
+    settings = replace(app.extensions["atrium.config"], **changes)
+    monkeypatch.setitem(app.extensions, "atrium.config", settings)
+
+
+def test_no_workflow_mails_a_stranger(app: Flask, cast: Cast) -> None:
+    lists = [[f"user{n}@list{one}.example" for n in range(20)] for one in range(3)]
+    workflow = make_workflow(cast.alice, [{**LOOP, "steps": [mail("{{ item }}")]}])
+    found = ran(app, cast.alice, workflow, {"lists": lists})
+    assert (found["status"], found["current_step"], outbox(app)) == ("failed", "mail", [])
+    assert "SERVICE_WORKFLOW_MAIL_RECIPIENTS" in found["error_message"]
+    one_of_them = [cast.alice.email, "stranger@x.example"]
+    found = ran(app, cast.alice, workflow, {"lists": [one_of_them]})
+    assert (found["status"], outbox(app)) == ("failed", [])
+
+
+def test_only_active_members_at_verified_addresses_get_mails(app: Flask, cast: Cast) -> None:
+    other = make_account(app, "elsewhere")
+    unverified = make_user(app, cast.alice.account_id, "new@x.example", verified=False)
+    inactive = make_user(app, cast.alice.account_id, "gone@x.example")
+    change_user(app, inactive.id, is_active=False)
+    stranger = make_user(app, other, "theirs@x.example")
+    workflow = make_workflow(cast.alice, [mail("{{ trigger.to }}")])
+    for email in (unverified.email, inactive.email, stranger.email, cast.charlie.email):
+        assert ran(app, cast.alice, workflow, {"to": email})["status"] == "failed", email
+    assert ran(app, cast.alice, workflow, {"to": cast.bob.email.upper()})["status"] == "completed"
+    assert [one["To"].lower() for one in outbox(app)] == [cast.bob.email]
+
+
+def test_a_hook_mails_no_stranger(app: Flask, alice: Caller) -> None:
+    actions = [{"type": "send_email", "config": mail("stranger@x.example")["config"]}]
+    hook = alice.post(
+        "hooks", {"name": "h", "trigger": {"type": "manual"}, "actions": actions}
+    ).json
+    assert alice.post(f"hooks/{hook['id']}/trigger").status_code == 202
+    work(app)
+    (done,) = alice.get(f"hooks/{hook['id']}/executions").json["items"]
+    assert (done["status"], outbox(app)) == ("failed", [])
+
+
+def test_each_mail_counts_for_its_account_and_its_mailbox(
+    app: Flask, cast: Cast, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    use(app, monkeypatch, workflow_mails_per_day=4, workflow_mails_per_mailbox=2)
+    workflow = make_workflow(cast.alice, [mail("{{ trigger.to }}")])
+    alice, bob = {"to": cast.alice.email}, {"to": cast.bob.email}
+    states = [ran(app, cast.alice, workflow, to)["status"] for to in (alice, alice, bob)]
+    assert states == ["completed"] * 3
+    refused = ran(app, cast.alice, workflow, alice)
+    assert refused["status"] == "failed"
+    assert "2 mails to" in refused["error_message"]
+    assert "SERVICE_WORKFLOW_MAILS_PER_MAILBOX" in refused["error_message"]
+    carol = make_user(app, cast.alice.account_id, "carol@acme.example")
+    assert ran(app, cast.alice, workflow, bob)["status"] == "completed"
+    over = ran(app, cast.alice, workflow, {"to": carol.email})
+    assert (over["status"], len(outbox(app))) == ("failed", 4)
+    assert "SERVICE_WORKFLOW_MAILS_PER_DAY" in over["error_message"]
+    theirs = make_workflow(cast.charlie, [mail(cast.charlie.email)])
+    assert ran(app, cast.charlie, theirs)["status"] == "completed"
+
+
+def test_a_refused_mail_is_tried_again_by_a_resume_only(
+    app: Flask, alice: Caller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    use(app, monkeypatch, workflow_mails_per_mailbox=0)
+    found = ran(app, alice, make_workflow(alice, [mail(alice.email)]))
+    work(app)
+    assert (found["status"], len(found["step_logs"]), outbox(app)) == ("failed", 1, [])
+    use(app, monkeypatch, workflow_mails_per_mailbox=1)
+    assert alice.post(f"workflow-instances/{found['id']}/resume").status_code == 200
+    work(app)
+    assert len(outbox(app)) == 1
+
+
+def test_a_mail_names_the_account_that_has_it_sent(
+    app: Flask, alice: Caller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    use(app, monkeypatch, workflow_mail_recipients="anyone")
+    start(alice, make_workflow(alice, [mail("stranger@x.example")]))
+    work(app)
+    (sent,) = outbox(app)
+    account = alice.get("account").json
+    assert parseaddr(sent["From"]) == (f"{account['name']} by Atrium", "atrium@localhost")
+    assert (sent["To"], sent["Auto-Submitted"]) == ("stranger@x.example", "auto-generated")
+    for kind in ("plain", "html"):
+        assert f"{account['name']} ({account['account_code']})" in body_of(sent, kind)
