@@ -155,6 +155,12 @@ class Config:
     workflow_retention_days: int = _setting(
         settings.number(1, 3650), 30, "days that instances of workflows are kept when they are over"
     )
+    workflow_pending_max: int = _setting(
+        settings.number(1, 1_000_000), 10_000, "pending instances that an account may have"
+    )
+    workflow_waiting_max: int = _setting(
+        settings.number(1, 1_000_000), 50_000, "waiting instances, past which none begins"
+    )
     workflow_mail_recipients: str = _setting(
         settings.one_of("members", "anyone"),
         "members",

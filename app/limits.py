@@ -10,7 +10,7 @@ import ipaddress
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cached_property, lru_cache, partial
 from typing import Any
 
 import sqlalchemy as sa
@@ -110,6 +110,15 @@ def take(*allowances: Allowance) -> None:
     for one in allowances:
         if not _counted(_hit, one):
             raise _until(_counted(_end, one))
+
+
+def count(allowance: Allowance, amount: int) -> int:
+    """Count so many tries at once; returns how many that makes in the present window."""
+    return int(_counted(partial(_add, amount), allowance))
+
+
+def _add(amount: int, limiter: FixedWindowRateLimiter, one: Allowance) -> int:
+    return limiter.storage.incr(one.counter, one.limit.seconds, amount=amount)
 
 
 def _until(end: float) -> TooManyRequests:

@@ -36,24 +36,28 @@ class Sender:
     code: str
 
 
-def send(
-    to: str,
-    template: str,
-    *,
-    key: str | None = None,
-    sender: Sender | None = None,
-    **context: Any,
-) -> None:
+def send(to: str, template: str, *, key: str | None = None, **context: Any) -> None:
     """Send `templates/email/<template>`. Raises OSError or SMTPException when it cannot.
 
-    What is sent again under one key has one Message-ID. A mail of a `sender` names that account
-    beside the service, and says that nobody wrote it by hand.
+    What is sent again under one key has one Message-ID.
+    """
+    _deliver(_compose(config.current(), to, template, context), key)
+
+
+def send_for(sender: Sender, to: str, template: str, *, key: str, **context: Any) -> None:
+    """The same for an account: the mail names it beside the service, and no person as its author.
+
+    The template knows the account as `sender`.
     """
     settings = config.current()
     message = _compose(settings, to, template, {**context, "sender": sender})
-    if sender is not None:
-        message.replace_header("From", _from_account(settings, sender))
-        message["Auto-Submitted"] = "auto-generated"
+    message.replace_header("From", _from_account(settings, sender))
+    message["Auto-Submitted"] = "auto-generated"
+    _deliver(message, key)
+
+
+def _deliver(message: EmailMessage, key: str | None) -> None:
+    settings = config.current()
     if key is not None:
         digest = hashlib.sha256(key.encode()).hexdigest()[:32]
         message.replace_header("Message-ID", f"<{digest}@atrium>")

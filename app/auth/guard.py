@@ -135,7 +135,7 @@ def _guard() -> Response | None:
     request = asked()
     actor.be(_actor)
     tenancy.be(_tenancy)
-    chain.be(chain.told(header(chain.HEADER)))
+    chain.be(chain.told(header(chain.HEADER)), chain.root_told(header(chain.ROOT_HEADER)))
     view = config.running().view_functions.get(request.endpoint or "")
     access = access_of(view) if view else Access.PUBLIC
     notes().of_any_account = getattr(view, "of_any_account", False)

@@ -10,8 +10,10 @@ import sqlalchemy as sa
 
 from app import chain, clock, db, jobs
 from app.database_clock import database_now
+from app.errors import InvalidValues, problem
 from app.ids import new_id
-from app.workflows.models import CANCELLED, INSTANCES, PENDING
+from app.workflows import starting
+from app.workflows.models import INSTANCES, PENDING
 
 DEEPEST = 8
 LARGEST_CONTEXT = 256 * 2**10  # bytes of JSON
@@ -19,41 +21,87 @@ NOT_BEGUN = "{}"
 TOO_DEEP = f"The chain of triggers that led here is longer than {DEEPEST}: nothing was done."
 TOO_LARGE = f"What started this is larger than {LARGEST_CONTEXT} bytes: nothing was done."
 
+Row = Mapping[str, Any]
+
 _INSERT = sa.insert(INSTANCES).values(
     due_at=sa.case((sa.bindparam("due", type_=sa.Boolean), database_now()), else_=sa.null())
 )
 
 
 def row(
-    workflow: Any, trigger: Any, trigger_type: str, *, holds_pii: bool = False
-) -> dict[str, Any]:
-    """A new instance of a workflow (what has its account_id, id, kind and version)."""
-    depth = chain.depth() + 1
-    context = orjson.dumps({"trigger": trigger}).decode()
-    refused = TOO_DEEP if depth > DEEPEST else None
-    if len(context) > LARGEST_CONTEXT:
-        context, refused = "{}", TOO_LARGE
-    now = clock.now()
+    workflow: Any,
+    trigger: Any,
+    trigger_type: str,
+    *,
+    holds_pii: bool = False,
+    root_id: str | None = None,
+) -> dict[str, Any] | None:
+    """A new instance of a workflow (what has its account_id, id, kind and version).
+
+    None for one past a bound that too many others say already. `root_id` is the same for all that
+    one event starts.
+    """
+    room = starting.room(workflow.account_id)
+    full = room.refusal()
+    if full and not room.take_note():
+        return None
+    begun = _row(workflow, trigger_type, holds_pii, root_id)
+    refusal = full or (TOO_DEEP if begun["depth"] > DEEPEST else None)
+    if refusal is None:
+        begun["context"] = orjson.dumps({"trigger": trigger}).decode()
+        refusal = TOO_LARGE if len(begun["context"]) > LARGEST_CONTEXT else None
+    if refusal is None:
+        room.take(len(begun["context"]))
+        return begun
+    return {**starting.refused(begun, refusal), "over_bound": full is not None}
+
+
+def _row(workflow: Any, trigger_type: str, holds_pii: bool, root_id: str | None) -> dict[str, Any]:
+    id = new_id()
     return {
         "account_id": workflow.account_id,
-        "id": new_id(),
+        "id": id,
         "workflow_id": workflow.id,
         "kind": workflow.kind,
         "version": workflow.version,
         "trigger_type": trigger_type,
-        "status": CANCELLED if refused else PENDING,
+        "status": PENDING,
         "position": NOT_BEGUN,
-        "context": context,
-        "error_message": refused,
-        "depth": depth,
+        "context": "{}",
+        "error_message": None,
+        "depth": chain.depth() + 1,
+        "root_id": chain.root() or root_id or id,
         "holds_pii": holds_pii,
-        "completed_at": now if refused else None,
-        "created_at": now,
-        "due": refused is None,
+        "completed_at": None,
+        "created_at": clock.now(),
+        "due": True,
+        "over_bound": False,
     }
 
 
-def write(rows: Sequence[Mapping[str, Any]]) -> None:
-    """Store new instances, as part of the open transaction."""
-    db.connection().execute(_INSERT, list(rows) if len(rows) > 1 else rows[0])
-    db.on_commit(jobs.wake)
+def write(rows: Sequence[Row]) -> None:
+    """Store new instances, as part of the open transaction, as far as the bounds let them."""
+    _store(list(starting.admitted(rows)))
+
+
+def start(row: Row | None) -> str:
+    """Store an instance for whoever asks for it; returns its id.
+
+    Raises LimitReached where a bound refuses it, InvalidValues where what it is given is too large.
+    """
+    if row is None or row["over_bound"]:
+        raise starting.LimitReached(row["error_message"] if row else starting.TOO_MUCH)
+    if row["error_message"] == TOO_LARGE:
+        raise InvalidValues([problem("body", "too_long", TOO_LARGE)])
+    stored = list(starting.admitted([row]))
+    if not stored or stored[0]["error_message"] == starting.TOO_WIDE:
+        raise starting.LimitReached(starting.TOO_WIDE)
+    _store(stored)
+    return str(row["id"])
+
+
+def _store(rows: Sequence[Row]) -> None:
+    given = [{name: value for name, value in row.items() if name != "over_bound"} for row in rows]
+    if given:
+        db.connection().execute(_INSERT, given if len(given) > 1 else given[0])
+        db.on_commit(jobs.wake)

@@ -140,6 +140,10 @@ def _wait_event(run: Any, place: Place) -> Outcome:
     step = place.step.settings
     patience = step.get("timeout") or PATIENCE
     if "subscription" not in place.spot:
+        if waiting.is_full(run.account_id):
+            raise Failed(
+                f"At most {waiting.MOST_AWAITING} instances of an account may wait for events."
+            )
         _begin_waiting(run, place)
         place.spot["until"] = _later(run, patience)
         waiting.subscribe(run, place)

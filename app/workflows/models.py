@@ -120,6 +120,7 @@ class WorkflowInstance(Base):
     current_step: Mapped[str | None] = mapped_column(Text)
     error_message: Mapped[str | None] = mapped_column(Text)
     depth: Mapped[int] = mapped_column(default=1)  # of the chain of triggers that led here
+    root_id: Mapped[str | None] = mapped_column(Id)  # the same for all that one event led to
     holds_pii: Mapped[bool] = mapped_column(default=False)
     due_at: Mapped[datetime | None] = mapped_column(Moment)  # or the end of a worker's lease
     claim: Mapped[int] = mapped_column(default=0)  # how often a worker took it

@@ -10,6 +10,7 @@ from app import clock, db, events
 from app.auth.principal import Principal
 from app.collections import access, masking
 from app.errors import Forbidden
+from app.ids import new_id
 from app.records import views
 from app.records.store import references
 from app.workflows import beginning, expressions, kept, listeners, versions, waiting
@@ -24,14 +25,15 @@ def note(event: events.RecordChanged) -> None:
     starting, awaited = found.of(name, collection), found.may_await(name, collection)
     if not starting and not awaited:
         return
-    told = _Told(event, name)
+    told, root_id = _Told(event, name), new_id()
     for listener in starting:
         owner = (listener.account_id, listener.owner_home, listener.owner_id)
         seen, personal = told.to(*owner)
         # Where nobody may look, nothing can be compared: the instance begins, to fail and say why.
         if not told.acting(*owner) or all(told.holds(c, seen, {}) for c in listener.conditions):
-            row = beginning.row(listener, seen, EVENT, holds_pii=personal)
-            db.before_commit(beginning.write, row)
+            row = beginning.row(listener, seen, EVENT, holds_pii=personal, root_id=root_id)
+            if row is not None:
+                db.before_commit(beginning.write, row)
     if awaited:
         db.before_commit(_tell_waiting, partial(_tell, told, name, collection))
 

@@ -14,7 +14,7 @@ from uuid import NAMESPACE_URL, uuid5
 import orjson
 from email_validator import validate_email
 
-from app import chain, config, json_gate, mail, outgoing
+from app import config, json_gate, mail, outgoing
 from app.accounts import service as accounts
 from app.errors import AppError
 from app.webhooks import delivery
@@ -38,12 +38,11 @@ def key_of(instance_id: str, path: str) -> str:
 
 
 def carry_out(
-    kind: str, given: Mapping[str, Any], key: str, instance_id: str, depth: int, sender: mail.Sender
+    kind: str, given: Mapping[str, Any], key: str, about: Mapping[str, str], sender: mail.Sender
 ) -> dict[str, Any]:
-    """Send, once; gives the output of the step. Raises Failed."""
+    """Send, once; gives the output of the step. `about` are headers of requests. Raises Failed."""
     if kind == "send_email":
         return _mailed(given, key, sender)
-    about = {"X-Service-Workflow-Instance": instance_id, **chain.headers(depth)}
     return _requested(given, {"Idempotency-Key": key, **about})
 
 
@@ -127,8 +126,8 @@ def _mailed(given: Mapping[str, Any], key: str, sender: mail.Sender) -> dict[str
         for number, one in enumerate(to):
             if time.monotonic() - begun > SECONDS_PER_MAIL * max(number, 1):
                 raise Failed(f"The mail server took more than {SECONDS_PER_MAIL} seconds a mail.")
-            about = {"subject": subject, "body": text}
-            mail.send(one, "workflow", key=f"{key}.{one}", sender=sender, **about)
+            about = {"key": f"{key}.{one}", "subject": subject, "body": text}
+            mail.send_for(sender, one, "workflow", **about)
     except (OSError, smtplib.SMTPException) as error:
         raise Failed(f"The mail was not taken: {type(error).__name__}.") from error
     return {"sent": True, "to": to}

@@ -25,7 +25,7 @@ COLUMNS = [
     INSTANCES.c[name]
     for name in (
         *("workflow_id", "kind", "version", "position", "context", "depth", "holds_pii", "nudges"),
-        *("trigger_type", "current_step"),
+        *("trigger_type", "current_step", "root_id"),
     )
 ]
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from flask import current_app
 
-from app import config, db, mail, stamps, tenancy
+from app import chain, config, db, mail, stamps, tenancy
 from app.errors import AppError, Forbidden
 from app.ids import new_id
 from app.workflows import kept, mailing, outside, queue, versions
@@ -80,7 +80,8 @@ def _note_begun(run: Any, places: Sequence[Place], given: Mapping[str, Any]) -> 
 
 def _sending(run: Any, place: Place, given: Any) -> Callable[[], Any]:
     key, kind = outside.key_of(run.id, place.path), place.step.action or ""
-    return lambda: outside.carry_out(kind, given, key, run.id, run.row.depth, run.sender)
+    about = {"X-Service-Workflow-Instance": run.id, **chain.headers(run.row.depth, run.root_id)}
+    return lambda: outside.carry_out(kind, given, key, about, run.sender)
 
 
 def _note_results(run: Any, results: Mapping[str, Result]) -> None:

@@ -272,7 +272,8 @@ def toggle_workflow(body: dict[str, Any], workflow_id: str) -> dict[str, Any]:
 def trigger_workflow(body: dict[str, Any], workflow_id: str) -> dict[str, Any]:
     """Start a workflow by hand, whatever else starts it.
 
-    Its steps know the body as `trigger`. One that is disabled: 409 `disabled`.
+    Its steps know the body as `trigger`. One that is disabled: 409 `disabled`. An account with
+    10,000 pending instances: 429 `limit_reached`.
     """
     instance_id = service.trigger(workflow_id, body, by=principal())
     return {"message": "The workflow is started.", "instance_id": instance_id}
@@ -289,7 +290,8 @@ def trigger_by_webhook(body: dict[str, Any], token: str) -> dict[str, Any]:
 
     Its steps know the body as `trigger`. A token that is unknown, and one of a workflow that is
     disabled: 404. What a step of a workflow sends here continues the chain of triggers that led to
-    it, which stops at depth 8: what comes next is an instance that is cancelled.
+    it, which stops at depth 8: what comes next is an instance that is cancelled. An account with
+    10,000 pending instances, and a chain of 1,000 instances: 429 `limit_reached`.
     """
     instance_id = service.trigger_by_token(token, body)
     return {"message": "The workflow is started.", "instance_id": instance_id}

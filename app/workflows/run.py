@@ -43,6 +43,7 @@ class Run:
         self.account_id, self.id, self.claim = row.account_id, row.id, row.claim
         self.row, self.slots = row, slots
         self.holds_pii, self.given = row.holds_pii, None
+        self.root_id = row.root_id or row.id
         self.sender: mail.Sender | None = None  # of its mails
         self._begun, self._now = time.monotonic(), row.now
         self._texts = (row.position, row.context)
@@ -58,7 +59,8 @@ class Run:
 
     def carry_out(self, stop: threading.Event) -> None:
         """Do steps until there is none that is not waiting, or the worker is told to stop."""
-        chain.be(self.row.depth)  # what its steps change continues the chain that led here
+        # What its steps change continues the chain that led here.
+        chain.be(self.row.depth, self.root_id)
         with self.slot():
             found = versions.get(self.account_id, self.row.workflow_id, self.row.version)
             if found is None:

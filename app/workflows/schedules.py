@@ -103,7 +103,8 @@ def _fire(row: Any, now: datetime) -> bool:
         workflow = session.get(Workflow, (row.account_id, row.workflow_id))
         if workflow is not None and principals.account_as_it_is(row.account_id):
             trigger = {"scheduled_for": clock.iso(row.next_at), "cron": row.cron}
-            beginning.write([beginning.row(workflow, trigger, SCHEDULE)])
+            row = beginning.row(workflow, trigger, SCHEDULE)
+            beginning.write([row] if row else [])
     return True
 
 

@@ -135,7 +135,7 @@ def delete(workflow_id: str, *, by: Principal, kind: str = WORKFLOW) -> None:
 
 
 def trigger(workflow_id: str, body: Body, *, by: Principal, kind: str = WORKFLOW) -> str:
-    """Begin an instance by hand; returns its id. Raises NotFound, Conflict."""
+    """Begin an instance by hand; returns its id. Raises NotFound, Conflict, LimitReached."""
     by.one_account()
     with db.transaction() as session:
         workflow = _found(session.scalar(_staying(_named(workflow_id, by, kind))), kind)
@@ -145,7 +145,10 @@ def trigger(workflow_id: str, body: Body, *, by: Principal, kind: str = WORKFLOW
 
 
 def trigger_by_token(token: str, body: Body) -> str:
-    """Begin an instance for whoever knows the token; returns its id. Raises NotFound."""
+    """Begin an instance for whoever knows the token; returns its id.
+
+    Raises NotFound, LimitReached.
+    """
     with db.transaction() as session:
         code = token.partition("-")[0] if token.isprintable() else ""
         mine = sa.select(Account.id).where(Account.account_code == code).scalar_subquery()
@@ -168,11 +171,7 @@ def shown_trigger(workflow: Workflow) -> dict[str, Any]:
 def _begun(workflow: Workflow, body: Body, trigger_type: str) -> str:
     if unfit := checks.number_problems(body, "body"):
         raise InvalidValues(unfit)
-    row = beginning.row(workflow, dict(body), trigger_type)
-    if row["error_message"] == beginning.TOO_LARGE:
-        raise InvalidValues([problem("body", "too_long", row["error_message"])])
-    beginning.write([row])
-    return str(row["id"])
+    return beginning.start(beginning.row(workflow, dict(body), trigger_type))
 
 
 def _is_open(account_id: str) -> bool:

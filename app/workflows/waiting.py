@@ -12,7 +12,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from app import db, jobs
+from app import counting, db, jobs
 from app.database_clock import database_now
 from app.errors import Forbidden
 from app.ids import new_id
@@ -22,6 +22,13 @@ from app.workflows.models import INSTANCES, SUBSCRIPTIONS, WAITING
 from app.workflows.position import Place
 
 EVENTS = "events"
+MOST_AWAITING = 10_000  # as each event of the account looks at all of them
+
+
+def is_full(account_id: str) -> bool:
+    """Whether as many instances of an account wait for events as may."""
+    mine = [SUBSCRIPTIONS.c.account_id == account_id]
+    return counting.count(SUBSCRIPTIONS, mine, MOST_AWAITING) >= MOST_AWAITING
 
 
 def subscribe(run: Any, place: Place) -> None:

@@ -1,0 +1,132 @@
+"""How much may be started: bounds of an account, of a transaction, and of one event's whole chain.
+
+The depth of a chain says nothing of its width: what each of eight workflows starts doubles itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import sqlalchemy as sa
+
+from app import config, db, limits
+from app.errors import AppError
+from app.limits import Limit
+from app.statements import Prepared
+from app.workflows.models import CANCELLED, INSTANCES, PENDING, WAITING
+
+MOST_OF_EVENT = 1000  # instances that the instances of one event start, over the whole chain
+LARGEST_AT_ONCE = 64 * 2**20  # bytes of contexts that one transaction starts instances with
+MOST_NOTES = 1000  # refused instances of an account that are kept as cancelled, in an hour
+HOUR, DAY = 3600, 86_400
+TOO_MANY = "The account has {} {} instances ({}): nothing was done."
+TOO_MUCH = f"One request starts instances with at most {LARGEST_AT_ONCE} bytes: nothing was done."
+TOO_WIDE = f"The event has led to {MOST_OF_EVENT} further instances: nothing was done."
+Row = Mapping[str, Any]
+
+
+class LimitReached(AppError):
+    """A start past a bound, which its message names."""
+
+    status = 429
+    error = "limit_reached"
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, headers={"Retry-After": "60"})
+
+
+@dataclass
+class Room:
+    """What the open transaction may still start in an account."""
+
+    pending: int
+    is_waiting_full: bool
+    bytes: int
+    notes: int
+
+    def refusal(self) -> str | None:
+        """Why nothing more may be started, if so."""
+        settings = config.current()
+        if self.pending <= 0:
+            most = settings.workflow_pending_max
+            return TOO_MANY.format(most, PENDING, "SERVICE_WORKFLOW_PENDING_MAX")
+        if self.is_waiting_full:
+            most = settings.workflow_waiting_max
+            return TOO_MANY.format(most, WAITING, "SERVICE_WORKFLOW_WAITING_MAX")
+        return TOO_MUCH if self.bytes <= 0 else None
+
+    def take(self, size: int) -> None:
+        """Note that an instance is started with a context of so many bytes."""
+        self.pending -= 1
+        self.bytes -= size
+
+    def take_note(self) -> bool:
+        """Whether one more that is refused is worth a row."""
+        self.notes -= 1
+        return self.notes >= 0
+
+
+def room(account_id: str) -> Room:
+    """What the open transaction may still start in an account; counted once in each."""
+    known: dict[str, Room] = db.notes().setdefault("workflow_room", {})
+    if account_id not in known:
+        settings = config.current()
+        pending, waiting = settings.workflow_pending_max, settings.workflow_waiting_max
+        given = {"account": account_id, "most_pending": pending, "most_waiting": waiting}
+        ((are_pending, are_waiting),) = _under_way().all(given)
+        is_full = are_waiting >= waiting
+        known[account_id] = Room(pending - are_pending, is_full, LARGEST_AT_ONCE, MOST_NOTES)
+    return known[account_id]
+
+
+@lru_cache
+def _under_way() -> Prepared:
+    """How many instances are pending and waiting, counted no further than the bounds."""
+
+    def counted(status: str) -> Any:
+        mine = (INSTANCES.c.account_id == sa.bindparam("account"), INSTANCES.c.status == status)
+        most = sa.bindparam(f"most_{status}", type_=sa.Integer)
+        some: Any = (
+            sa.select(sa.literal_column("1").label("one")).select_from(INSTANCES).where(*mine)
+        )
+        counting = sa.select(sa.func.count()).select_from(some.limit(most).subquery())
+        return counting.scalar_subquery()
+
+    return Prepared(sa.select(counted(PENDING), counted(WAITING)))
+
+
+def admitted(rows: Sequence[Row]) -> Iterator[Row]:
+    """The new instances that are stored: of those past a bound no more than say so."""
+    refused: dict[str, list[Row]] = {}
+    chains: dict[str, list[Row]] = {}
+    for row in rows:
+        if row["over_bound"]:
+            refused.setdefault(row["account_id"], []).append(row)
+        elif row["depth"] > 1 and row["due"]:
+            chains.setdefault(row["root_id"], []).append(row)
+        else:
+            yield row
+    for root_id, started in chains.items():
+        yield from _of_chain(root_id, started)
+    for account_id, over in refused.items():
+        limit = Limit("workflow-refused", MOST_NOTES, HOUR).of(account_id)
+        counted = limits.count(limit, len(over))
+        yield from over[: max(0, MOST_NOTES - counted + len(over))]
+
+
+def _of_chain(root_id: str, rows: list[Row]) -> Iterator[Row]:
+    """Of what a chain of triggers starts, what it may; then once that there was more."""
+    counted = limits.count(Limit("workflow-chain", MOST_OF_EVENT, DAY).of(root_id), len(rows))
+    left = max(0, MOST_OF_EVENT - counted + len(rows))
+    yield from rows[:left]
+    if counted > MOST_OF_EVENT >= counted - len(rows):
+        yield refused(rows[left], TOO_WIDE)
+
+
+def refused(row: Row, reason: str) -> Row:
+    """An instance as it is kept where it may not begin: with the reason, and nothing else."""
+    over = {"status": CANCELLED, "error_message": reason, "due": False, "holds_pii": False}
+    return {**row, **over, "context": "{}", "completed_at": row["created_at"]}

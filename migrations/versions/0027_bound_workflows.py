@@ -1,0 +1,26 @@
+"""bound workflows
+
+Revision ID: 0027
+Revises: 0021
+Create Date: 2026-11-25 12:00:00.000000
+"""
+
+import sqlalchemy as sa
+from alembic import op
+
+from app.column_types import Text
+
+revision = "0027"
+down_revision = "0021"
+branch_labels = None
+depends_on = None
+
+
+def upgrade() -> None:
+    """Apply the revision; an instance without a root, as older processes make, is its own."""
+    op.add_column("workflow_instances", sa.Column("root_id", Text, nullable=True))
+
+
+def downgrade() -> None:
+    """Take the revision back."""
+    op.drop_column("workflow_instances", "root_id")
