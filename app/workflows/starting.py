@@ -105,7 +105,7 @@ def admitted(rows: Sequence[Row]) -> Iterator[Row]:
     for row in rows:
         if row["over_bound"]:
             refused.setdefault(row["account_id"], []).append(row)
-        elif row["depth"] > 1 and row["due"]:
+        elif row["depth"] > 1:
             chains.setdefault(row["root_id"], []).append(row)
         else:
             yield row
