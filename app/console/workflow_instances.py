@@ -94,11 +94,14 @@ def show_resumed(account_id: str, moment: str) -> str:
 def show_instance(account_id: str, instance_id: str) -> str:
     """One instance, step by step."""
     place = places.found(account_id)
-    instance = instances.get(instance_id, by=place.by)
+    listing = lists.asked_for("console.show_instance", **place.at, instance_id=instance_id)
+    instance = instances.get(instance_id, by=place.by, skip=listing.skip, limit=lists.SIZE)
+    listing.items, listing.total = instance["step_logs"], instance["step_logs_total"]
     return render_template(
         "console/workflows/instance.html",
         place=place,
         instance=instance,
+        listing=listing,
         name=_name(instance, place),
         spans=_spans(instance["step_logs"]),
         pretty=workflow_form.pretty_kept,

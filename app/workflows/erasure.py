@@ -78,7 +78,9 @@ def _forget_in(account_id: str, record_id: str) -> None:
 def _forget_user(event: events.UserErased) -> None:
     """Take the id and the addresses out of all texts, and go on: what is done, others asked for."""
     written = [orjson.dumps(text).decode()[1:-1] for text in (event.user_id, *event.emails)]
-    parts = sorted(map(mentions.searched, written))
+    # What the log cuts is JSON within JSON.
+    written += [orjson.dumps(text).decode()[1:-1] for text in written]
+    parts = sorted(set(map(mentions.searched, written)))
     # Addresses are the same in all their spellings; the longest first, where one holds another.
     told = re.compile("|".join(map(re.escape, sorted(written, key=len, reverse=True))), re.I)
     mine = INSTANCES.c.account_id == event.account_id

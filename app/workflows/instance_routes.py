@@ -57,6 +57,7 @@ LOG = {
     "started_at": TIME,
     "completed_at": TIME,
 }
+WITH_LOGS = {**INSTANCE, "step_logs": [LOG], "step_logs_total": 1}
 RESUMED = {**INSTANCE, "status": "pending", "error_message": None, "completed_at": None}
 
 
@@ -92,6 +93,12 @@ class InstanceView(Schema):
     created_at = fields.Timestamp(required=True)
 
 
+OF_LONG_ONES = (
+    "Of more than 16,384 characters of JSON: `{truncated: true, bytes, beginning}`; once the log of"
+    " the instance holds 10 MiB, `{truncated: true, bytes, reason}`."
+)
+
+
 class StepLogView(Schema):
     """One try of a step."""
 
@@ -110,17 +117,35 @@ class StepLogView(Schema):
         metadata={"description": "running, waiting, completed, failed or cancelled"},
     )
     attempt = ma.fields.Integer(required=True)
-    input = ma.fields.Raw(required=True, allow_none=True, metadata={"type": "object"})
-    output = ma.fields.Raw(required=True, allow_none=True, metadata={"type": "object"})
+    input = ma.fields.Raw(
+        required=True, allow_none=True, metadata={"type": "object", "description": OF_LONG_ONES}
+    )
+    output = ma.fields.Raw(
+        required=True, allow_none=True, metadata={"type": "object", "description": OF_LONG_ONES}
+    )
     error_message = ma.fields.String(required=True, allow_none=True)
     started_at = fields.Timestamp(required=True)
     completed_at = fields.Timestamp(required=True, allow_none=True)
 
 
 class InstanceWithLogs(InstanceView):
-    """A run with the log of its steps, the first one first."""
+    """A run with the log of its first 100 steps, the first one first."""
 
     step_logs = ma.fields.List(ma.fields.Nested(StepLogView), required=True)
+    step_logs_total = ma.fields.Integer(
+        required=True,
+        metadata={"description": "How long the log is: `/step-logs` has all of it, by pages."},
+    )
+
+
+class StepLogPage(Page):
+    """A page of the log of an instance's steps."""
+
+    items = items_of(StepLogView)
+
+
+class StepLogArgs(OffsetArgs):
+    """Where in the log to start."""
 
 
 class ResumedInstance(InstanceWithLogs):
@@ -202,18 +227,26 @@ def list_instances(args: dict[str, Any]) -> dict[str, Any]:
 
 
 @all_instances.route("/<uuid:instance_id>", methods=["GET"])
-@all_instances.response(200, InstanceWithLogs, example={**INSTANCE, "step_logs": [LOG]})
+@all_instances.response(200, InstanceWithLogs, example=WITH_LOGS)
 @account_admin
 def get_instance(instance_id: str) -> dict[str, Any]:
-    """Get an instance with the log of its steps."""
+    """Get an instance with the log of its first 100 steps."""
     return _only(instances.get(instance_id, by=principal()))
+
+
+@all_instances.route("/<uuid:instance_id>/step-logs", methods=["GET"])
+@all_instances.arguments(StepLogArgs, location="query")
+@all_instances.response(200, StepLogPage, example=page_of([LOG], 1, {"skip": 0, "limit": 50}))
+@account_admin
+def list_step_logs(args: dict[str, Any], instance_id: str) -> dict[str, Any]:
+    """List the log of an instance's steps, first to last."""
+    found, total = instances.step_logs(instance_id, args["skip"], args["limit"], by=principal())
+    return page_of(found, total, args)
 
 
 @all_instances.route("/<uuid:instance_id>/cancel", methods=["POST"])
 @all_instances.arguments(NoBody, example={}, required=False)
-@all_instances.response(
-    200, InstanceWithLogs, example={**INSTANCE, "status": "cancelled", "step_logs": []}
-)
+@all_instances.response(200, InstanceWithLogs, example={**WITH_LOGS, "status": "cancelled"})
 @all_instances.fails(409)
 @account_admin
 def cancel_instance(body: dict[str, Any], instance_id: str) -> dict[str, Any]:
@@ -232,6 +265,7 @@ def cancel_instance(body: dict[str, Any], instance_id: str) -> dict[str, Any]:
     example={
         **RESUMED,
         "step_logs": [LOG],
+        "step_logs_total": 1,
         "message": "The instance goes on.",
         "instance_id": INSTANCE_ID,
     },

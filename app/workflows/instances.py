@@ -14,7 +14,7 @@ from app.collections import masking
 from app.database_clock import database_now
 from app.errors import Conflict, NotFound
 from app.ids import first_id
-from app.workflows import kept, queue
+from app.workflows import kept, logbook, queue
 from app.workflows.models import (
     ACTIVE,
     CANCELLED,
@@ -27,6 +27,7 @@ from app.workflows.models import (
     Workflow,
 )
 
+MOST_LOGS = 100  # of the steps of an instance, with it
 Shown = dict[str, Any]
 LISTED = [one for one in INSTANCES.c if one.name not in ("position", "resumed_at")]
 
@@ -72,17 +73,37 @@ def failed_of(accounts: Sequence[str], limit: int) -> Sequence[Any]:
     return db.connection().execute(chosen.order_by(rows.c.id.desc()).limit(limit)).all()
 
 
-def get(instance_id: str, *, by: Principal) -> Shown:
-    """One instance with the log of its steps, first to last. Raises NotFound."""
+def get(instance_id: str, *, by: Principal, skip: int = 0, limit: int | None = None) -> Shown:
+    """One instance with a part of the log of its steps, first to last. Raises NotFound."""
+    row = _found(instance_id, by)
+    logs, total = _logs(row, skip, MOST_LOGS if limit is None else limit, by)
+    return {**_shown(row, by), "step_logs": logs, "step_logs_total": total}
+
+
+def step_logs(instance_id: str, skip: int, limit: int, *, by: Principal) -> tuple[list[Shown], int]:
+    """A part of an instance's log, first to last, and how long it is. Raises NotFound."""
+    return _logs(_found(instance_id, by), skip, limit, by)
+
+
+def _found(instance_id: str, by: Principal) -> Mapping[Any, Any]:
     mine = (*_visible(by), INSTANCES.c.id == instance_id.lower())
     row = db.connection().execute(sa.select(*LISTED).where(*mine)).mappings().first()
     if row is None:
         raise NotFound("There is no such instance.")
-    told = sa.select(LOGS).where(
-        LOGS.c.account_id == row["account_id"], LOGS.c.instance_id == row["id"]
-    )
-    logs = db.connection().execute(told.order_by(LOGS.c.started_at, LOGS.c.id)).mappings()
-    return {**_shown(row, by), "step_logs": [_shown_log(one, row, by) for one in logs]}
+    return row
+
+
+def _logs(row: Mapping[Any, Any], skip: int, limit: int, by: Principal) -> tuple[list[Shown], int]:
+    mine = (LOGS.c.account_id == row["account_id"], LOGS.c.instance_id == row["id"])
+    # Older versions kept whole what may be a million characters long.
+    long = [LOGS.c.input, LOGS.c.output]
+    texts = [sa.func.substr(one, 1, logbook.LONGEST_STORED).label(one.name) for one in long]
+    lengths = [sa.func.length(one).label(f"{one.name}_length") for one in long]
+    columns = [one for one in LOGS.c if one.name not in ("input", "output")]
+    chosen = sa.select(*columns, *texts, *lengths).where(*mine)
+    ordered = chosen.order_by(LOGS.c.started_at, LOGS.c.id).offset(skip).limit(limit)
+    logs = db.connection().execute(ordered).mappings()
+    return [_shown_log(one, row, by) for one in logs], counting.count(LOGS, mine, None)
 
 
 def cancel(instance_id: str, *, by: Principal) -> Shown:
@@ -182,7 +203,8 @@ def _shown_log(log: Mapping[Any, Any], row: Mapping[Any, Any], by: Principal) ->
     shown: Shown = {**log, "workflow_id": row["workflow_id"]}
     hidden = is_hidden(row, by)
     for name in ("input", "output"):
-        shown[name] = None if hidden or log[name] is None else kept.loads(log[name])
+        length = shown.pop(f"{name}_length")
+        shown[name] = None if hidden else logbook.shown(log[name], length)
     shown["error_message"] = _withheld(log, hidden)
     return shown
 

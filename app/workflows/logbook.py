@@ -1,9 +1,14 @@
-"""The rows of the log that tells of an instance's steps."""
+"""The rows of the log that tells of an instance's steps.
+
+Nothing is read back from it: what later steps refer to stands in the context. So the log keeps the
+beginning of what is long, and of an instance no more than some bytes.
+"""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
@@ -14,6 +19,14 @@ from app.workflows.models import RUNNING, WAITING
 from app.workflows.position import Place
 
 LONGEST_MESSAGE = 2000
+LONGEST_VALUE = 16 * 2**10  # characters of an input, or an output, as JSON
+LARGEST = 10 * 2**20  # bytes of the inputs and outputs of one instance
+MOST_IDS = 100  # of records, in what is cut off
+# What a cut value takes at most: its beginning is JSON within JSON.
+LONGEST_STORED = 2 * LONGEST_VALUE + 40 * MOST_IDS + 200
+ID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE)
+LONGEST_WORD = 400
+FULL = f"The log of this instance holds {LARGEST} bytes: later inputs and outputs are not kept."
 
 
 @dataclass(frozen=True)
@@ -36,9 +49,9 @@ class Rows:
 
 
 def rows(entries: Sequence[Entry], run: Any) -> Rows:
-    """The rows of entries of a run."""
+    """The rows of entries of a run, whose position counts their bytes."""
     new, old, now = [], {}, run.now
-    for entry in entries:
+    for entry in (_within_quota(one, run.position.kept) for one in entries):
         over = entry.status not in (WAITING, RUNNING)
         log = entry.place.spot.get("log")
         if over and log:
@@ -53,7 +66,7 @@ def _result(entry: Entry, now: datetime) -> dict[str, Any]:
     over = entry.status not in (WAITING, RUNNING)
     return {
         "status": entry.status,
-        "output": None if entry.output is None else kept.dumps(entry.output),
+        "output": entry.output,
         "error_message": entry.error[:LONGEST_MESSAGE] if entry.error else None,
         "completed_at": now if over else None,
     }
@@ -67,5 +80,47 @@ def _about(entry: Entry, began: datetime) -> dict[str, Any]:
         "step_type": entry.place.step.type,
         "attempt": spot.get("attempt", 0) + 1,
         "started_at": clock.parse(since) if since else began,
-        "input": None if entry.input is None else kept.dumps(entry.input),
+        "input": entry.input,
     }
+
+
+def _within_quota(entry: Entry, position: dict[str, Any]) -> Entry:
+    """The entry with input and output as they are stored."""
+    texts = {name: getattr(entry, name) for name in ("input", "output")}
+    for name in (name for name, value in texts.items() if value is not None):
+        text, logged = kept.dumps(texts[name]), position.get("logged", 0)
+        stored = cut(text) if logged < LARGEST else _marked(len(text.encode()), reason=FULL)
+        position["logged"] = logged + len(stored.encode())
+        texts[name] = stored
+    return replace(entry, **texts)
+
+
+def cut(text: str) -> str:
+    """JSON as the log keeps it: what is long as `{truncated, bytes, beginning, ids}`.
+
+    The ids of records in what is cut off stay, as an erasure finds by them what names a record.
+    """
+    if len(text) <= LONGEST_VALUE:
+        return text
+    beginning = text[: _end_of_word(text)]
+    ids = list(dict.fromkeys(ID.findall(text, len(beginning))))
+    if len(ids) > MOST_IDS:
+        beginning, ids = "", []
+    return _marked(len(text.encode()), beginning=beginning, ids=ids)
+
+
+def _end_of_word(text: str) -> int:
+    """Where to cut: an erasure would not find half of an address."""
+    earliest = LONGEST_VALUE - LONGEST_WORD
+    return max(earliest, *(text.rfind(end, earliest, LONGEST_VALUE) for end in ' ",'))
+
+
+def shown(text: str | None, characters: int) -> Any:
+    """A stored value as it is answered; of one that older versions kept, its first characters."""
+    if text is None or characters <= LONGEST_STORED:
+        return None if text is None else kept.loads(text)
+    return kept.loads(_marked(characters, beginning=text[:LONGEST_VALUE]))
+
+
+def _marked(size: int, **more: Any) -> str:
+    return kept.dumps({"truncated": True, "bytes": size, **more})

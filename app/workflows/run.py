@@ -32,6 +32,7 @@ from app.workflows.templates import Rendering, TooLarge
 RERUNS = 5
 STEPS_PER_SLOT = 20  # then others have their turn
 MOST_VISITS = 10_000
+MOST_WRITTEN = 2**30  # bytes of context and position, over all steps
 REFUSED = "The database refused what the step does."
 GONE = "This version of the workflow is not there any more."
 
@@ -175,14 +176,21 @@ class Run:
         self.context.setdefault("steps", {})[name] = {"output": output}
 
     def _save(self, entries: Sequence[Entry]) -> None:
+        told = rows(entries, self)
         at, context = self.position_text(), kept.dumps(self.context)
         if max(len(context), len(at)) > LARGEST_CONTEXT:
             raise Failed(f"The outputs of the steps are larger than {LARGEST_CONTEXT} bytes.")
+        self._count_written(len(at) + len(context))
         values = {"position": at, "context": context, "holds_pii": self.holds_pii, **self._state()}
-        told = rows(entries, self)
         queue.write(self, values, told.new, told.old)
         self.stopped = values["status"] != RUNNING
         db.on_commit(self.keep)
+
+    def _count_written(self, size: int) -> None:
+        counts = self.position.kept
+        counts["written"] = counts.get("written", 0) + size
+        if counts["written"] > MOST_WRITTEN:
+            raise Failed(f"The steps have stored more than {MOST_WRITTEN} bytes in all.")
 
     def keep(self) -> None:
         """Remember what was committed as that to be restored."""
