@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import sqlalchemy as sa
@@ -17,6 +18,19 @@ COLUMNS = (
     ("workflows", "token"),
 )
 AT_ONCE = 200
+Renew = Callable[[Any], tuple[Any, int]]
+JSON_COLUMNS: dict[tuple[str, str], Renew] = {}
+"""Columns with secrets within JSON: what renews a value, and counts what it has renewed."""
+
+
+def of_json(table: str, column: str) -> Callable[[Renew], Renew]:
+    """Have a function renew the secrets within a column of JSON. It raises InvalidToken."""
+
+    def register(renew: Renew) -> Renew:
+        JSON_COLUMNS[table, column] = renew
+        return renew
+
+    return register
 
 
 def run() -> tuple[int, list[str]]:
@@ -31,6 +45,11 @@ def run() -> tuple[int, list[str]]:
         for start in range(0, len(rows), AT_ONCE):
             with db.transaction():
                 renewed += sum(_renew(column, row, unread) for row in rows[start:][:AT_ONCE])
+    for (table, name), renew in JSON_COLUMNS.items():
+        column = db.Base.metadata.tables[table].c[name]
+        for key in _keys_of(column.table):
+            with db.transaction():
+                renewed += _renew_json(column, key, renew, unread)
     return renewed, unread
 
 
@@ -44,11 +63,43 @@ def unreadable() -> list[str]:
                 crypto.decrypt(stored)
             except InvalidToken:
                 found.append(_place(column, key))
+    for (table, name), renew in JSON_COLUMNS.items():
+        column = db.Base.metadata.tables[table].c[name]
+        for key in _keys_of(column.table):
+            try:
+                renew(db.connection().scalar(sa.select(column).where(*_one(column.table, key))))
+            except InvalidToken:
+                found.append(_place(column, key))
     return found
 
 
-def _place(column: sa.Column[Any], key: list[str]) -> str:
-    return f"{column.table.name}.{column.name} of {'/'.join(key)}"
+def _keys_of(table: Any) -> list[list[Any]]:
+    rows = db.connection().execute(sa.select(*table.primary_key))
+    return [list(row) for row in rows]
+
+
+def _one(table: Any, key: list[Any]) -> list[Any]:
+    return [one == value for one, value in zip(table.primary_key, key, strict=True)]
+
+
+def _renew_json(column: sa.Column[Any], key: list[Any], renew: Renew, unread: list[str]) -> int:
+    mine = _one(column.table, key)
+    stored = db.connection().scalar(sa.select(column).where(*mine).with_for_update())
+    if stored is None:  # deleted meanwhile
+        return 0
+    try:
+        new, count = renew(stored)
+    except InvalidToken:
+        unread.append(_place(column, key))
+        return 0
+    if count:
+        table: Any = column.table
+        db.connection().execute(sa.update(table).where(*mine).values({column.name: new}))
+    return count
+
+
+def _place(column: sa.Column[Any], key: list[Any]) -> str:
+    return f"{column.table.name}.{column.name} of {'/'.join(map(str, key))}"
 
 
 def _stored(column: sa.Column[Any]) -> list[Any]:
@@ -67,7 +118,6 @@ def _renew(column: sa.Column[Any], row: Any, unread: list[str]) -> int:
         return 0
     table: Any = column.table
     # What somebody has changed meanwhile is encrypted with the newest key already.
-    mine = [one == value for one, value in zip(table.primary_key, key, strict=True)]
-    change = sa.update(table).where(*mine, column == stored)
+    change = sa.update(table).where(*_one(table, key), column == stored)
     values = {column.name: new, "updated_at": table.c.updated_at}  # nothing that anybody sees
     return int(db.connection().execute(change.values(values)).rowcount)

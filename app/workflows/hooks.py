@@ -8,7 +8,7 @@ from typing import Any
 
 from app.auth.principal import Principal
 from app.errors import InvalidValues, problem
-from app.workflows import checks, instances, schedules, service, triggers
+from app.workflows import checks, header_values, instances, schedules, service, triggers
 from app.workflows.definition import ACTION, ACTIONS, CONDITION
 from app.workflows.expressions import Known
 from app.workflows.models import (
@@ -56,8 +56,8 @@ def executions(hook_id: str, skip: int, limit: int, *, by: Principal) -> tuple[l
 
 
 def actions_of(hook: Workflow) -> list[dict[str, Any]]:
-    """The actions of a hook as they were sent."""
-    steps = [step for step in hook.steps if step["type"] == ACTION]
+    """The actions of a hook as they were sent, with `***` for the values of headers."""
+    steps = [step for step in header_values.hidden(hook.steps) if step["type"] == ACTION]
     return [{"type": step["action_type"], "config": step["config"]} for step in steps]
 
 
@@ -96,11 +96,14 @@ def _parts(body: Body, before: Workflow | None) -> tuple[dict[str, Any], list[An
         known = Known(of_event=of_event)
         found += checks.condition_problems(condition, ASKED, known)
     actions = body.get("actions", actions_of(before) if before else [])
-    steps, wrong = _steps(actions, None if of_event else condition)
+    stored = before.steps if before else []
+    steps, wrong = _steps(actions, None if of_event else condition, stored)
     return {**values, "condition": condition, "steps": steps}, found + wrong
 
 
-def _steps(actions: Sequence[Any], condition: str | None) -> tuple[list[Any], list[Any]]:
+def _steps(
+    actions: Sequence[Any], condition: str | None, stored: Sequence[Any]
+) -> tuple[list[Any], list[Any]]:
     steps = [_step(action, index) for index, action in enumerate(actions)]
     found = [
         problem(f"actions[{index}].type", "type_invalid", f"One of: {', '.join(ACTIONS)}.")
@@ -111,7 +114,7 @@ def _steps(actions: Sequence[Any], condition: str | None) -> tuple[list[Any], li
         message = f"A hook has at most {MOST_ACTIONS} actions."
         found.append(problem("actions", "too_long", message))
     if not found:
-        for one in checks.problems(steps):
+        for one in checks.problems(steps) or header_values.problems(steps, stored):
             place = one["field"].removeprefix("steps")
             found.append({**one, "field": f"actions{place}"})
     if condition and steps:

@@ -18,13 +18,12 @@ from app import config, json_gate, mail, outgoing
 from app.accounts import service as accounts
 from app.errors import AppError
 from app.webhooks import delivery
-from app.workflows import templates
+from app.workflows import header_values, templates
 
 USER_AGENT = "Atrium-Workflows/1"
 MOST_ADDRESSES = 20
 LONGEST_SUBJECT = 200
 SECONDS_PER_MAIL = 60
-HIDDEN = "***"
 ACTIONS = ("send_webhook", "send_email")
 
 
@@ -58,7 +57,7 @@ def logged(given: Mapping[str, Any]) -> dict[str, Any]:
     headers = given.get("headers")
     if not isinstance(headers, Mapping):
         return dict(given)
-    return {**given, "headers": dict.fromkeys(headers, HIDDEN)}
+    return {**given, "headers": dict.fromkeys(headers, header_values.HIDDEN)}
 
 
 def _requested(given: Mapping[str, Any], about: Mapping[str, str]) -> dict[str, Any]:

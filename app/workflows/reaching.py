@@ -12,12 +12,13 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from typing import Any
 
+from cryptography.fernet import InvalidToken
 from flask import current_app
 
 from app import chain, config, db, mail, stamps, tenancy
 from app.errors import AppError, Forbidden
 from app.ids import new_id
-from app.workflows import kept, mailing, outside, queue, versions
+from app.workflows import header_values, kept, mailing, outside, queue, versions
 from app.workflows.control import Failed, Outcome
 from app.workflows.logbook import Entry, rows
 from app.workflows.models import FAILED, RUNNING
@@ -25,6 +26,7 @@ from app.workflows.position import Place
 from app.workflows.templates import TooLarge
 
 LOST = "The worker was lost: whether it was sent is not known."
+UNREAD = "No key of SERVICE_ENCRYPTION_KEY reads the headers of this step: enter them again."
 Result = dict[str, Any] | str  # the output, or why it failed
 
 
@@ -51,7 +53,11 @@ def _given(run: Any, place: Place) -> Any:
     if not by.is_admin:
         raise Forbidden(versions.NOT_ADMIN)
     run.sender = mail.Sender(by.account.name, by.account.account_code) if by.account else None
-    given = run.rendering(place).value(place.step.config)
+    try:
+        config = header_values.revealed(place.step.config)
+    except InvalidToken as error:
+        raise Failed(UNREAD) from error
+    given = run.rendering(place).value(config)
     if place.step.action == "send_email":
         mailing.admit(run.account_id, given)
     return given

@@ -16,7 +16,7 @@ from app.rest.blueprint import Blueprint
 from app.rest.marks import account_admin, of_any_account, public, shows_secret
 from app.rest.paging import OffsetArgs, Page, items_of, page_of
 from app.rest.schemas import Message, Schema
-from app.workflows import service
+from app.workflows import header_values, service
 from app.workflows.models import TRIGGERS, Workflow
 
 blueprint = Blueprint(
@@ -210,6 +210,9 @@ def create_workflow(body: dict[str, Any]) -> dict[str, Any]:
     expression of the rule language over these names. One that is the whole value keeps its type.
     In a `filter` it stands for a literal.
 
+    Values of headers are stored encrypted and shown as `***`. Whoever sends `***` back keeps the
+    value that the step of that name has, as long as its `url` stays; else it is a 400.
+
     The steps act with the rights of whoever last sent them. Steps on records are done
     exactly once; requests and mails at least once, requests under the same `Idempotency-Key`. Mails
     go to active members of the account at their verified addresses only, unless the settings say
@@ -238,7 +241,7 @@ def change_workflow(body: dict[str, Any], workflow_id: str) -> dict[str, Any]:
 
     Whoever sends `steps` takes them over (`owner_id`), and nobody else. An event is shown to the
     steps as their owner sees it: whoever sees less changes no such trigger without them (403).
-    Instances that have begun keep the steps that they began with.
+    Instances that have begun keep the steps that they began with. A header's `***` keeps its value.
     """
     return shown(service.change(workflow_id, body, by=principal()))
 
@@ -301,6 +304,7 @@ def shown(workflow: Workflow) -> dict[str, Any]:
     """A workflow as it is answered."""
     trigger = service.shown_trigger(workflow)
     rest_of_it = {name: value for name, value in trigger.items() if name != "type"}
-    names = WorkflowView().fields.keys() - {"trigger", "trigger_config"}
+    names = WorkflowView().fields.keys() - {"trigger", "trigger_config", "steps"}
     about = {name: getattr(workflow, name) for name in names}
+    about["steps"] = header_values.hidden(workflow.steps)
     return {**about, "trigger": trigger, "trigger_config": rest_of_it}

@@ -24,7 +24,15 @@ from app.column_types import same_json
 from app.errors import Conflict, InvalidValues, NotFound, problem
 from app.ids import new_id
 from app.webhooks import versions as listeners
-from app.workflows import beginning, checks, definition, schedules, triggers, versions
+from app.workflows import (
+    beginning,
+    checks,
+    definition,
+    header_values,
+    schedules,
+    triggers,
+    versions,
+)
 from app.workflows.models import MANUAL, WEBHOOK, WORKFLOW, Workflow, WorkflowVersion
 
 Body = Mapping[str, Any]
@@ -97,9 +105,7 @@ def change(
     with changing(workflow_id, by, kind) as workflow:
         values = _checked(body, workflow)
         acting = {name: values[name] for name in (*STARTING, "steps") if name in values}
-        changed = {
-            name for name, value in acting.items() if not same_json(value, getattr(workflow, name))
-        }
+        changed = {name for name, value in acting.items() if _is_new(workflow, name, value)}
         if not takes_over and changed & set(STARTING):
             versions.check_sight(workflow, values.get("trigger", workflow.trigger), by)
         new_owner = takes_over and workflow.owner_id != user_id
@@ -188,8 +194,9 @@ def _checked(body: Body, before: Workflow | None) -> dict[str, Any]:
         values["trigger"] = {name: one for name, one in trigger.items() if name != "token"}
         values["trigger_type"] = trigger.get("type")
     if "steps" in values:
-        values["steps"] = definition.normal(values["steps"])
-        found += checks.problems(values["steps"])
+        steps, stored = definition.normal(values["steps"]), before.steps if before else []
+        found += checks.problems(steps) or header_values.problems(steps, stored)
+        values["steps"] = steps if found else header_values.sealed(steps, stored)
     if found:
         raise InvalidValues(found)
     return values
@@ -202,6 +209,13 @@ def _token_problems(trigger: Body, before: Workflow | None) -> list[dict[str, An
         return []
     message = "The token is made by the service."
     return [problem("trigger.token", "field_read_only", message)]
+
+
+def _is_new(workflow: Workflow, name: str, value: Any) -> bool:
+    before = getattr(workflow, name)
+    if name == "steps":
+        value, before = header_values.plain(value), header_values.plain(before)
+    return not same_json(value, before)
 
 
 def _settle_token(workflow: Workflow) -> None:

@@ -15,7 +15,7 @@ from app.collections import definition as definitions
 from app.collections import masking
 from app.column_types import same_json
 from app.errors import Forbidden, NotFound
-from app.workflows import definition
+from app.workflows import definition, header_values
 from app.workflows.definition import Series, Written
 from app.workflows.models import EVENT, Workflow, WorkflowVersion
 
@@ -55,9 +55,13 @@ class Version:
             Workflow.account_id == self.account_id, Workflow.id == self.workflow_id
         )
         row = db.connection().execute(chosen).first()
-        if row is None or not same_json(row.steps, self.steps):
+        if row is None or not _are_same(row.steps, self.steps):
             return self.owner_home, self.owner_id
         return row.owner_home, row.owner_id
+
+
+def _are_same(steps: Sequence[Written], others: Sequence[Written]) -> bool:
+    return same_json(header_values.plain(steps), header_values.plain(others))
 
 
 def owner(account_id: str, home: str, user_id: str) -> Principal:

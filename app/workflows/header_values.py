@@ -1,0 +1,169 @@
+"""Values of headers in steps: encrypted where they are stored, `***` where they are shown.
+
+They hold others' credentials. Who sends `***` keeps a value, without having to know it, as long as
+the step sends to where it did: nobody who cannot read one has it sent to a host of their own.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from cryptography.fernet import InvalidToken
+
+from app import crypto, reencryption
+from app.errors import problem
+from app.workflows.definition import ACTION, CONDITION, LOOP, Written, lists_in
+
+HIDDEN = "***"
+SEALED = "encrypted"  # the one property of a stored value
+HOST = re.compile(r"https?://[^/?#\\]+[/?#]", re.IGNORECASE)
+ENTER_AGAIN = "Enter the value of {} again: *** keeps it only where name and url of its step stay."
+TEMPLATE_OF_HOST = (
+    "Enter the value of {} again: a template says where it is sent to, and the steps have changed."
+)
+Steps = Sequence[Written]
+Change = Callable[[str, Written, str, Any], Any]  # of place, step, name and value of a header
+
+
+def hidden(steps: Steps) -> list[dict[str, Any]]:
+    """Steps as they are shown."""
+    return _changed(steps, lambda *about: HIDDEN)
+
+
+def plain(steps: Steps) -> list[dict[str, Any]]:
+    """Steps with what they are compared by: the values themselves, where a key reads them."""
+    return _changed(steps, lambda place, step, name, value: _read(value, default=value))
+
+
+def revealed(config: Written) -> dict[str, Any]:
+    """The config of an action with the values themselves. Raises InvalidToken."""
+    headers = config.get("headers")
+    if not isinstance(headers, Mapping):
+        return dict(config)
+    return {**config, "headers": {name: _opened(value) for name, value in headers.items()}}
+
+
+def problems(steps: Steps, before: Steps) -> list[dict[str, Any]]:
+    """What is wrong with the `***` in steps that were checked."""
+    known, found = _Known(steps, before), list[dict[str, Any]]()
+
+    def check(place: str, step: Written, name: str, value: Any) -> Any:
+        if value == HIDDEN and (wrong := known.problem(step, name)):
+            found.append(problem(f"{place}.config.headers.{name}", "required", wrong))
+        return value
+
+    _changed(steps, check)
+    return found
+
+
+def sealed(steps: Steps, before: Steps) -> list[dict[str, Any]]:
+    """Steps as they are stored. What stays the same, stays encrypted as it is."""
+    known = _Known(steps, before)
+
+    def seal(place: str, step: Written, name: str, value: Any) -> Any:
+        stored = known.stored(step, name)
+        if stored is None or value not in (HIDDEN, _read(stored)):
+            return {SEALED: crypto.encrypt(value)}
+        return stored if isinstance(stored, dict) else {SEALED: crypto.encrypt(stored)}
+
+    return _changed(steps, seal)
+
+
+@reencryption.of_json("workflows", "steps")
+@reencryption.of_json("workflow_versions", "steps")
+def renewed(steps: Steps) -> tuple[list[dict[str, Any]], int]:
+    """Steps under the newest key, and how many values were not: those of older versions are plain.
+
+    Raises InvalidToken.
+    """
+    count = 0
+
+    def renew(place: str, step: Written, name: str, value: Any) -> Any:
+        nonlocal count
+        is_sealed = isinstance(value, dict)
+        text = crypto.renewed(value[SEALED]) if is_sealed else crypto.encrypt(value)
+        count += text is not None
+        return value if text is None else {SEALED: text}
+
+    return _changed(steps, renew), count
+
+
+@dataclass
+class _Known:
+    """The stored values that `***` in new steps may stand for."""
+
+    steps: Steps
+    before: Steps
+    _by_name: dict[str, Written] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._by_name = {step["name"]: step for step in _walk(self.before)}
+
+    def stored(self, step: Written, name: str) -> Any:
+        """The value of that header in the step of that name; None where there is none."""
+        headers = (self._by_name.get(step["name"], {}).get("config") or {}).get("headers") or {}
+        same = (value for one, value in headers.items() if one.lower() == name.lower())
+        return next(same, None)
+
+    def problem(self, step: Written, name: str) -> str | None:
+        """Why a header's value cannot be kept, if so."""
+        url = step["config"].get("url")
+        if self.stored(step, name) is None or self._by_name[step["name"]]["config"]["url"] != url:
+            return ENTER_AGAIN.format(name)
+        if _has_fixed_host(url) or self._does_the_same():
+            return None
+        return TEMPLATE_OF_HOST.format(name)
+
+    def _does_the_same(self) -> bool:
+        # Another step may make another host of the same template.
+        old, new = (
+            [step for step in _walk(hidden(steps)) if step["type"] != CONDITION]
+            for steps in (self.before, self.steps)
+        )
+        return old == new
+
+
+def _has_fixed_host(url: str) -> bool:
+    before, template, _ = url.partition("{{")
+    return not template or bool(HOST.match(before))
+
+
+def _changed(steps: Steps, change: Change, place: str = "steps") -> list[dict[str, Any]]:
+    return [_changed_step(step, change, f"{place}[{i}]") for i, step in enumerate(steps)]
+
+
+def _changed_step(step: Written, change: Change, place: str) -> dict[str, Any]:
+    found = dict(step)
+    config = found.get("config")
+    headers = config.get("headers") if step["type"] == ACTION and config else None
+    if config and headers:
+        new = {name: change(place, step, name, value) for name, value in headers.items()}
+        found["config"] = {**config, "headers": new}
+    if step["type"] == LOOP:
+        found["steps"] = _changed(step["steps"], change, f"{place}.steps")
+    elif lists := lists_in(step):
+        found["branches"] = [
+            _changed(one, change, f"{place}.branches[{i}]") for i, one in enumerate(lists)
+        ]
+    return found
+
+
+def _walk(steps: Steps) -> Iterator[Written]:
+    for step in steps:
+        yield step
+        for inner in lists_in(step):
+            yield from _walk(inner)
+
+
+def _opened(value: Any) -> Any:
+    return crypto.decrypt(value[SEALED]) if isinstance(value, dict) else value
+
+
+def _read(value: Any, default: Any = None) -> Any:
+    try:
+        return _opened(value)
+    except InvalidToken:  # encrypted with a key that the settings do not name any more
+        return default
