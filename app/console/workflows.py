@@ -16,7 +16,7 @@ from app.console.forms import Form, Page, told
 from app.console.places import Place
 from app.errors import AppError, NotFound
 from app.rest.marks import public
-from app.workflows import hooks, service
+from app.workflows import hooks, missing_collections, service
 from app.workflows.models import HOOK, Workflow
 
 HOME = "/console/workflows"
@@ -158,6 +158,7 @@ def _new_page(place: Place, kind: str, form: Form, faults: Sequence[Any] = ()) -
 
 def _page(place: Place, workflow: Workflow, form: Form, faults: Sequence[Any] = ()) -> Page:
     about = {"place": place, "workflow": workflow, "kind": workflow.kind, "faults": faults}
+    about["warnings"] = missing_collections.warnings([workflow])[workflow.id]
     return form.page(ONE_PAGE, owner=_owner(workflow), **about)
 
 

@@ -16,7 +16,7 @@ from app.rest.blueprint import Blueprint
 from app.rest.marks import account_admin
 from app.rest.paging import OffsetArgs, Page, items_of, page_of
 from app.rest.schemas import Schema
-from app.workflows import hooks, service
+from app.workflows import hooks, missing_collections, service
 from app.workflows.models import EVENT, HOOK, MANUAL, SCHEDULE, Workflow
 from app.workflows.routes import (
     INSTANCE_ID,
@@ -46,6 +46,7 @@ HOOK_EXAMPLE = {
     "description": None,
     "condition": None,
     "enabled": True,
+    "warnings": [],
     "cron": "0 4 * * *",
     "last_run_at": None,
     "next_run_at": TIME,
@@ -173,6 +174,7 @@ def create_hook(body: dict[str, Any]) -> dict[str, Any]:
     rights of whoever last sent them, each in full or not at all. Of an event the condition knows
     `trigger.record`, `record`, `previous` and the record's fields by their names. An account has at
     most 50 hooks (409 `limit_reached`). API keys cannot make or change hooks (403).
+    A collection that does not exist may be named: `warnings` says so.
     """
     return _shown(hooks.create(body, by=principal()))
 
@@ -251,11 +253,15 @@ def _shown(hook: Workflow) -> dict[str, Any]:
 
 def _all_shown(found: Sequence[Workflow]) -> list[dict[str, Any]]:
     times = hooks.times(found)
-    return [_with_times(hook, *times.get(hook.id, (None, None))) for hook in found]
+    warnings = missing_collections.warnings(found)
+    return [
+        {**_with_times(hook, *times.get(hook.id, (None, None))), "warnings": warnings[hook.id]}
+        for hook in found
+    ]
 
 
 def _with_times(hook: Workflow, last: Any, following: Any) -> dict[str, Any]:
-    ours = {"actions", "cron", "last_run_at", "next_run_at"}
+    ours = {"actions", "warnings", "cron", "last_run_at", "next_run_at"}
     about = {name: getattr(hook, name) for name in HookView().fields.keys() - ours}
     times = {"cron": hook.trigger.get("cron"), "last_run_at": last, "next_run_at": following}
     return {**about, **times, "actions": hooks.actions_of(hook)}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -16,7 +17,7 @@ from app.rest.blueprint import Blueprint
 from app.rest.marks import account_admin, of_any_account, public, shows_secret
 from app.rest.paging import OffsetArgs, Page, items_of, page_of
 from app.rest.schemas import Message, Schema
-from app.workflows import header_values, service
+from app.workflows import header_values, missing_collections, service
 from app.workflows.models import TRIGGERS, Workflow
 
 blueprint = Blueprint(
@@ -55,6 +56,7 @@ WORKFLOW = {
     "trigger_type": "event",
     "trigger_config": {"event": "records.create", "collection": "posts"},
     "enabled": True,
+    "warnings": [],
     "version": 1,
     "owner_id": USER["id"],
     "created_at": TIME,
@@ -65,6 +67,14 @@ INSTANCE_ID = "019a9f00-0000-7000-8000-0000000000e0"
 STARTED = {"message": "The workflow is started.", "instance_id": INSTANCE_ID}
 
 
+class WarningView(Schema):
+    """What is saved, but cannot do anything as it is."""
+
+    field = ma.fields.String(required=True)
+    code = ma.fields.String(required=True)
+    message = ma.fields.String(required=True)
+
+
 class DefinitionView(Schema):
     """What workflows and hooks have in common."""
 
@@ -73,6 +83,11 @@ class DefinitionView(Schema):
     name = ma.fields.String(required=True)
     description = ma.fields.String(required=True, allow_none=True)
     enabled = ma.fields.Boolean(required=True)
+    warnings = ma.fields.List(
+        ma.fields.Nested(WarningView),
+        required=True,
+        metadata={"description": "Collections that it names and that do not exist."},
+    )
     owner_id = ma.fields.String(
         required=True,
         metadata={"description": "Whose rights the steps have: who last sent them."},
@@ -175,7 +190,7 @@ class StartedInstance(Message):
 def list_workflows(args: dict[str, Any]) -> dict[str, Any]:
     """List the workflows of the own account, oldest first."""
     found, total = service.page(args, args["skip"], args["limit"], by=principal())
-    return page_of([shown(one) for one in found], total, args)
+    return page_of(_all_shown(found), total, args)
 
 
 @blueprint.route("", methods=["POST"])
@@ -188,8 +203,8 @@ def create_workflow(body: dict[str, Any]) -> dict[str, Any]:
     """Create a workflow.
 
     It is checked as a whole: `details` of a 400 names the place of each problem, such as
-    `steps[2].config.url`. Steps run in list order unless `next` names another of the same list
-    (null ends the list):
+    `steps[2].config.url`. A collection that does not exist may be named: `warnings` says so. Steps
+    run in list order unless `next` names another of the same list (null ends the list):
 
     - `action` with `action_type` and `config`: `send_webhook {url, method, headers, body}`,
       `send_email {to, subject, body}`, `create_record {collection, data}`, `update_record
@@ -302,9 +317,18 @@ def trigger_by_webhook(body: dict[str, Any], token: str) -> dict[str, Any]:
 
 def shown(workflow: Workflow) -> dict[str, Any]:
     """A workflow as it is answered."""
+    return _all_shown([workflow])[0]
+
+
+def _all_shown(workflows: Sequence[Workflow]) -> list[dict[str, Any]]:
+    warnings = missing_collections.warnings(workflows)
+    return [_shown(one, warnings[one.id]) for one in workflows]
+
+
+def _shown(workflow: Workflow, warnings: list[dict[str, Any]]) -> dict[str, Any]:
     trigger = service.shown_trigger(workflow)
     rest_of_it = {name: value for name, value in trigger.items() if name != "type"}
-    names = WorkflowView().fields.keys() - {"trigger", "trigger_config", "steps"}
+    names = WorkflowView().fields.keys() - {"trigger", "trigger_config", "steps", "warnings"}
     about = {name: getattr(workflow, name) for name in names}
-    about["steps"] = header_values.hidden(workflow.steps)
+    about |= {"steps": header_values.hidden(workflow.steps), "warnings": warnings}
     return {**about, "trigger": trigger, "trigger_config": rest_of_it}

@@ -14,6 +14,7 @@ from flask import Flask
 from app import outgoing, targets
 from app.workflows import cron, expressions, templates
 from tests.builders import Caller, Cast, make_collection
+from tests.console.browser import Browser
 from tests.parallel import at_once
 from tests.workflows.running import MANUAL, action, create, make_workflow
 
@@ -433,3 +434,37 @@ def test_an_api_key_makes_and_changes_no_workflow_as_that_would_outlive_it(
         assert (answer.status_code, answer.json["error"]) == (403, "forbidden"), path
     assert machine.post(f"workflows/{workflow['id']}/trigger").status_code == 202
     assert alice.get("workflows").json["total"] == alice.get("hooks").json["total"] == 1
+
+
+def test_a_collection_that_does_not_exist_is_warned_of(app: Flask, cast: Cast) -> None:
+    make_collection(cast.root, "others")
+    wait = {"name": "w", "type": "wait_event", "event": "records.create", "collection": "nowhere"}
+    loop = {**LOOP, "steps": [create("deep"), action("t", "query_records", collection="{{ now }}")]}
+    branches = {"name": "p", "type": "parallel", "branches": [[wait], [loop]]}
+    found = action("found", "query_records", collection="Others")
+    trigger = {"type": "event", "event": "records.create", "collection": "posts"}
+    made = make_workflow(cast.alice, [found, branches], trigger)
+    path = f"workflows/{made['id']}"
+    places = {
+        "trigger.collection": "posts",
+        "steps[1].branches[0][0].collection": "nowhere",
+        "steps[1].branches[1][0].steps[0].config.collection": "posts",
+    }
+    told = {one["field"]: one["message"] for one in made["warnings"]}
+    assert told.keys() == places.keys()
+    assert all(f"no collection {places[place]}." in text for place, text in told.items())
+    assert {one["code"] for one in made["warnings"]} == {"collection_missing"}
+    for answer in (cast.alice.get(path), cast.alice.put(path, {"name": "x"})):
+        assert answer.json["warnings"] == made["warnings"]
+    hook = {"name": "h", "trigger": MANUAL, "condition": "trigger.n = 1"}
+    actions = [{"type": "query_records", "config": {"collection": "posts"}}]
+    made_hook = cast.alice.post("hooks", {**hook, "actions": actions}).json
+    assert [one["field"] for one in made_hook["warnings"]] == ["actions[0].config.collection"]
+    browser, home = Browser(app, cast.alice), f"workflows/{cast.alice.account_id}"
+    assert "There is no collection nowhere." in browser.get(f"{home}/workflow/{made['id']}").text
+    assert "There is no collection posts." in browser.get(f"{home}/hook/{made_hook['id']}").text
+    make_collection(cast.root)
+    (left,) = cast.alice.get(path).json["warnings"]
+    assert left["field"] == "steps[1].branches[0][0].collection"
+    assert cast.alice.get(f"hooks/{made_hook['id']}").json["warnings"] == []
+    assert cast.alice.get("workflows").json["items"][0]["warnings"] == [left]
