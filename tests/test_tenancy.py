@@ -286,6 +286,7 @@ WORKFLOWS: dict[Route, Case] = {
     ("GET", "/workflow-instances"): Own(),
     ("POST", "/workflow-instances/resume"): Own(),
     ("GET", INSTANCE): Owned(an_instance, ONE_INSTANCE, part="instance_id"),
+    ("GET", f"{INSTANCE}/step-logs"): Owned(an_instance, ONE_INSTANCE, part="instance_id"),
     ("POST", f"{INSTANCE}/cancel"): Owned(an_instance, ONE_INSTANCE, part="instance_id"),
     ("POST", f"{INSTANCE}/resume"): Owned(a_failed_instance, ONE_INSTANCE, part="instance_id"),
 }
