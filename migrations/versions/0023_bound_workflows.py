@@ -1,7 +1,7 @@
 """bound workflows
 
-Revision ID: 0027
-Revises: 0021
+Revision ID: 0023
+Revises: 0022
 Create Date: 2026-11-25 12:00:00.000000
 """
 
@@ -10,8 +10,8 @@ from alembic import op
 
 from app.column_types import Text
 
-revision = "0027"
-down_revision = "0021"
+revision = "0023"
+down_revision = "0022"
 branch_labels = None
 depends_on = None
 
