@@ -80,6 +80,8 @@ class RecordChanged:
     record: Mapping[str, Any] | None
     previous: Mapping[str, Any] | None
     by: Any  # auth.principal.Principal
+    access_to: Callable[[Any, Any, Any], Any]
+    """Of (definition, row, principal): what viewing the row opens to them, None where nothing."""
 
 
 @dataclass(frozen=True)

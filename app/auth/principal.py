@@ -24,6 +24,8 @@ NO_ADDRESSES = "An API key cannot change addresses."
 ELSEWHERE = "Your credential belongs to another account."
 NO_ADMINS = "An API key cannot make admins."
 
+NOBODY_ID = "00000000-0000-0000-0000-000000000001"  # that no user has
+
 
 @dataclass(frozen=True)
 class AccountRef:
@@ -138,6 +140,24 @@ def of_user_now(account_id: str, user_id: str) -> Principal | None:
         with stamps.reloading():
             return of_user(account_id, user_id)
     return found
+
+
+def acting_now(account_id: str, user_id: str | None) -> Principal | None:
+    """A user of the account, or a superadmin, acting in it now; None where they may not."""
+    for home in (account_id, SYSTEM_ACCOUNT_ID) if user_id else ():
+        with tenancy.across_accounts():
+            found = of_user_now(home, user_id or "")
+        if found is not None:
+            return found if home == account_id else choose_account(found, account_id)
+    return None
+
+
+def any_admin_of(account_id: str) -> Principal | None:
+    """What every admin of an account may do, in nobody's name; None of one that is not active."""
+    account = account_named(account_id)
+    if account is None:
+        return None
+    return Principal(account=account, home=account, user_id=NOBODY_ID, role=ADMIN)
 
 
 def account_named(reference: str) -> AccountRef | None:

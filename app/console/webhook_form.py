@@ -11,6 +11,7 @@ from app.console import forms
 from app.console.forms import Form
 from app.console.places import Place
 from app.errors import InvalidValues, problem
+from app.webhooks import header_values
 from app.webhooks.models import OPERATIONS, Webhook
 
 TEXTS = ("url", "collection", "filter", "headers")
@@ -29,11 +30,12 @@ def empty() -> Form:
 
 def of_webhook(webhook: Webhook) -> Form:
     """The form with what a webhook is now."""
+    shown = header_values.hidden(webhook.headers) or {}
     values = {
         "url": webhook.url,
         "collection": webhook.collection,
         "filter": webhook.filter or "",
-        "headers": "\n".join(f"{name}: {text}" for name, text in (webhook.headers or {}).items()),
+        "headers": "\n".join(f"{name}: {text}" for name, text in shown.items()),
         "include_pii": "true" if webhook.include_pii else "",
         "events": "",
         "seen": clock.iso(webhook.updated_at),

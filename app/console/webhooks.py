@@ -96,6 +96,16 @@ def change_webhook(account_id: str, webhook_id: str) -> Page | BaseResponse:
     return _told("The webhook is saved.", place, webhook_id)
 
 
+@blueprint.post(f"{ONE}/take-over")
+@public
+@guard.for_admins
+def take_webhook_over(account_id: str, webhook_id: str) -> BaseResponse:
+    """Become the webhook's maker, whose rights decide what is sent."""
+    place = places.found(account_id)
+    service.take_over(webhook_id, by=place.by)
+    return _told("The webhook is yours: it is sent what you may view.", place, webhook_id)
+
+
 @blueprint.post(f"{ONE}/<any(enable, disable):action>")
 @public
 @guard.for_admins
@@ -190,4 +200,6 @@ def _new_page(place: Place, form: Form) -> Page:
 
 def _page(place: Place, webhook: Webhook, form: Form) -> Page:
     offered = webhook_form.choices(place, webhook)
+    offered["warnings"] = service.warnings(webhook)
+    offered["has_active_maker"] = service.has_active_maker(webhook)
     return form.page(ONE_PAGE, place=place, webhook=webhook, **offered)

@@ -17,6 +17,7 @@ from app.auth.principal import Principal
 from app.collections import definition as definitions
 from app.collections.definition import Definition
 from app.errors import Conflict
+from app.records import event_view
 from app.records.store import Row, references, writes
 
 Rows = dict[str, Row]  # by id
@@ -97,8 +98,9 @@ def tell(
 ) -> None:
     """Announce the change of a record to whoever listens above."""
     account_id = (record or previous or {})["account_id"]
-    change = events.RecordChanged(definition, account_id, operation, record, previous, by)
-    events.publish(change)
+    rows = (record, previous)
+    view = event_view.access_to
+    events.publish(events.RecordChanged(definition, account_id, operation, *rows, by, view))
 
 
 def _let_go(cascade: Cascade, by: Principal) -> None:

@@ -42,7 +42,7 @@ class Webhook(Base):
     collection: Mapped[str] = mapped_column(Text)
     events: Mapped[list[str]] = mapped_column(sa.JSON)
     filter: Mapped[str | None] = mapped_column(Text)
-    headers: Mapped[dict[str, str] | None] = mapped_column(sa.JSON(none_as_null=True))
+    headers: Mapped[dict[str, Any] | None] = mapped_column(sa.JSON(none_as_null=True))  # encrypted
     enabled: Mapped[bool] = mapped_column(default=True)
     include_pii: Mapped[bool] = mapped_column(default=False)
     secret: Mapped[str] = mapped_column(Text)  # encrypted
@@ -87,6 +87,8 @@ class WebhookDelivery(Base):
     payload: Mapped[str] = mapped_column(Text)
     size: Mapped[int]  # characters of the payload
     holds_pii: Mapped[bool] = mapped_column(default=False)
+    # Made as a superadmin sees records, which an account's rules may hide from its own admins.
+    for_superadmins: Mapped[bool] = mapped_column(default=False, server_default=sa.false())
     status: Mapped[str] = mapped_column(Text, default=PENDING)
     attempt_number: Mapped[int] = mapped_column(default=0)  # how many there were
     due_at: Mapped[datetime | None] = mapped_column(Moment)  # or the end of a worker's lease

@@ -9,18 +9,24 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import sqlalchemy as sa
 
 from app import chain, clock, db, events, jobs, stamps
+from app.accounts.models import SYSTEM_ACCOUNT_ID
+from app.collections.access import Access
 from app.database_clock import database_now
 from app.ids import new_id
 from app.stamps import Stamp
 from app.webhooks import filters, payload
 from app.webhooks.models import DELIVERIES, Webhook, WebhookVersion
+from app.webhooks.sight import Sight, maker_now, makers_stamps
 
-CHECKED = "webhooks.checked"
+CHECKED, STORED = "webhooks.checked", "webhooks.stored"
+LARGEST_PAYLOAD = 256 * 1024  # characters; a larger one tells the records' ids only
+MOST_STORED = 16 * 2**20  # characters of payloads that one transaction stores whole
 
 
 @dataclass(frozen=True)
@@ -28,6 +34,7 @@ class Listener:
     """What the outbox must know of a webhook."""
 
     id: str
+    created_by: str | None
     filter: str | None
     include_pii: bool
 
@@ -39,6 +46,12 @@ class Listeners:
     stamp: Stamp
     of: Mapping[tuple[str, str], Sequence[Listener]]
 
+    @cached_property
+    def makers(self) -> frozenset[str]:
+        """The users who made them."""
+        made = (one.created_by for listeners in self.of.values() for one in listeners)
+        return frozenset(filter(None, made))
+
 
 def stamps_of(account_id: str | None) -> list[Stamp]:
     """What the open transaction is about to check, so that changes of this account can be told."""
@@ -46,7 +59,7 @@ def stamps_of(account_id: str | None) -> list[Stamp]:
         return []
     listeners = _cached(account_id)
     db.notes().setdefault(CHECKED, {})[account_id] = listeners
-    return [listeners.stamp]
+    return [listeners.stamp, *makers_stamps(account_id, listeners.makers)]
 
 
 def checked_version(account_id: str) -> int | None:
@@ -59,17 +72,31 @@ def note(event: events.RecordChanged) -> None:
     """Write the deliveries of a change, at the end of its transaction."""
     key = (event.definition.name.lower(), event.operation)
     listeners = _checked(event.account_id).of.get(key, ())
-    # Values as they would be shown, once for all webhooks that mask alike.
-    told: dict[bool, dict[str, Any]] = {}
-    personal = payload.personal(event.definition) if listeners else frozenset()
+    # What is shown, once for all webhooks of a maker that mask alike.
+    shown: dict[tuple[str | None, bool], Mapping[str, Any]] = {}
     for listener in listeners:
-        open_ = listener.include_pii
-        hidden = frozenset[str]() if open_ else personal
-        if filters.matches(listener.filter, event, hidden):
-            if open_ not in told:
-                told[open_] = payload.facts(event, hidden)
-            holds_pii = open_ and bool(personal)
-            _add(event.account_id, listener.id, told[open_], holds_pii=holds_pii)
+        sight = _sight(event, listener)
+        access = _access(event, sight) if sight else None
+        if sight is None or access is None:
+            continue
+        if filters.matches(listener.filter, event, sight.hidden(access)):
+            who = (listener.created_by, listener.include_pii)
+            if who not in shown:
+                shown[who] = payload.facts(event, sight)
+            _add(event.account_id, listener.id, shown[who], sight)
+
+
+def _sight(event: events.RecordChanged, listener: Listener) -> Sight | None:
+    by, is_maker = maker_now(event.account_id, listener.created_by)
+    if by is None:
+        return None
+    return Sight(event.definition, by, listener.include_pii and is_maker)
+
+
+def _access(event: events.RecordChanged, sight: Sight) -> Access | None:
+    """What the webhook may view of the change, of the row after or the row before it."""
+    rows = (event.record, event.previous)
+    return next(filter(None, (sight.access_to(event, row) for row in rows)), None)
 
 
 def row(account_id: str, webhook_id: str, event: str, text: str, **values: Any) -> dict[str, Any]:
@@ -97,10 +124,23 @@ def write(rows: Sequence[Mapping[str, Any]]) -> None:
 _INSERT = sa.insert(DELIVERIES).values(due_at=database_now())
 
 
-def _add(account_id: str, webhook_id: str, told: Mapping[str, Any], *, holds_pii: bool) -> None:
-    text = payload.text(told, at=clock.now(), webhook_id=webhook_id, account_id=account_id)
-    new = row(account_id, webhook_id, told["event"], text, holds_pii=holds_pii)
-    db.before_commit(write, new)
+def _add(account_id: str, webhook_id: str, shown: Mapping[str, Any], sight: Sight) -> None:
+    about: Any = {"at": clock.now(), "webhook_id": webhook_id, "account_id": account_id}
+    text = payload.text(shown, **about)
+    if not _fits(len(text)):
+        text = payload.text(payload.cut(shown), **about)
+    new = row(account_id, webhook_id, shown["event"], text, holds_pii=sight.holds_pii)
+    of_superadmin = sight.by.is_superadmin and account_id != SYSTEM_ACCOUNT_ID
+    db.before_commit(write, {**new, "for_superadmins": of_superadmin})
+
+
+def _fits(size: int) -> bool:
+    """Whether a payload is stored whole: by itself, and beside the transaction's others."""
+    stored = db.notes().get(STORED, 0) + size
+    if size > LARGEST_PAYLOAD or stored > MOST_STORED:
+        return False
+    db.notes()[STORED] = stored
+    return True
 
 
 def _checked(account_id: str) -> Listeners:
@@ -125,7 +165,7 @@ def _load(account_id: str) -> Listeners:
     table: Any = Webhook.__table__
     found: dict[tuple[str, str], list[Listener]] = {}
     for one in db.connection().execute(sa.select(table).where(*enabled).order_by(table.c.id)):
-        listener = Listener(one.id, one.filter, one.include_pii)
+        listener = Listener(one.id, one.created_by, one.filter, one.include_pii)
         for operation in one.events:
             found.setdefault((one.collection.lower(), operation), []).append(listener)
     return Listeners(Stamp("webhook_versions", (account_id,), version), found)

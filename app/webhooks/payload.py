@@ -12,6 +12,7 @@ from app import clock
 from app.collections import masking
 from app.events import RecordChanged
 from app.webhooks.models import OPERATIONS
+from app.webhooks.sight import Sight
 
 TEST_EVENT = "webhook.test"
 EVENTS = (*(f"records.{operation}" for operation in OPERATIONS), TEST_EVENT)
@@ -22,23 +23,26 @@ def event_name(operation: str) -> str:
     return f"records.{operation}"
 
 
-def personal(definition: Any) -> frozenset[str]:
-    """The fields of a collection that hold personal data."""
-    found: frozenset[str] = definition.personal
-    return found
-
-
-def facts(event: RecordChanged, masked: frozenset[str]) -> dict[str, Any]:
-    """What happened, with the values of some fields masked."""
-    definition = event.definition
-    told: dict[str, Any] = {
+def facts(event: RecordChanged, sight: Sight) -> dict[str, Any]:
+    """What happened, as a webhook's maker may view it; what they may not view is null."""
+    shown: dict[str, Any] = {
         "event": event_name(event.operation),
-        "collection": definition.name,
-        "record": _shown(definition, event.record, masked),
+        "collection": event.definition.name,
+        "record": _shown(event, event.record, sight),
     }
     if event.operation != "create":
-        told["previous"] = _shown(definition, event.previous, masked)
-    return told
+        shown["previous"] = _shown(event, event.previous, sight)
+    return shown
+
+
+def cut(shown: Mapping[str, Any]) -> dict[str, Any]:
+    """The same with nothing of the records but their ids, for a payload that is too large."""
+    ids = {
+        name: {"id": shown[name]["id"]}
+        for name in ("record", "previous")
+        if shown.get(name) is not None
+    }
+    return {**shown, **ids, "truncated": True}
 
 
 def test_facts(collection: str) -> dict[str, Any]:
@@ -53,13 +57,15 @@ def text(told: Mapping[str, Any], *, at: datetime, webhook_id: str, account_id: 
 
 
 def _shown(
-    definition: Any, row: Mapping[str, Any] | None, masked: frozenset[str]
+    event: RecordChanged, row: Mapping[str, Any] | None, sight: Sight
 ) -> dict[str, Any] | None:
-    if row is None:
+    access = sight.access_to(event, row)
+    if row is None or access is None:
         return None
     return {
-        name: _value(field, row.get(name), name in masked)
-        for name, field in definition.columns.items()
+        name: _value(field, row.get(name), name in sight.masked)
+        for name, field in event.definition.columns.items()
+        if name in access.readable
     }
 
 

@@ -13,6 +13,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 
 from app import chain, clock, config, crypto, db, engines, jobs, leases, tenancy
 from app.database_clock import database_now
+from app.webhooks import header_values
 from app.webhooks.models import (
     ATTEMPTS,
     DELIVERED,
@@ -153,7 +154,7 @@ def target(webhook: Any) -> Target:
         secret=_readable(webhook.secret),
         previous=_readable(webhook.previous_secret),
         previous_until=webhook.previous_valid_until,
-        headers=webhook.headers or {},
+        headers=header_values.revealed(webhook.headers),
         enabled=webhook.enabled,
         include_pii=webhook.include_pii,
     )

@@ -15,7 +15,7 @@ from app.rest.blueprint import Blueprint
 from app.rest.marks import account_admin, shows_secret
 from app.rest.paging import Page, PageArgs, items_of, page_of
 from app.rest.schemas import Schema
-from app.webhooks import service
+from app.webhooks import header_values, service
 from app.webhooks.models import OPERATIONS, Webhook
 from app.webhooks.queue import Result
 from app.webhooks.service import Secret
@@ -35,7 +35,7 @@ WEBHOOK = {
     "collection": "posts",
     "events": ["create", "update"],
     "filter": None,
-    "headers": {"Authorization": "Bearer 123"},
+    "headers": {"Authorization": "***"},
     "enabled": True,
     "include_pii": False,
     "failing_since": None,
@@ -43,6 +43,8 @@ WEBHOOK = {
     "created_at": TIME,
     "updated_at": TIME,
     "created_by": USER["id"],
+    "has_active_maker": True,
+    "warnings": [],
 }
 TEXT = "4f7d2a" + "0" * 58
 SECRET = {"secret": TEXT, "signing_secret": "whsec_NGY3ZDJhMDA..."}
@@ -69,6 +71,10 @@ def _headers() -> Any:
     )
 
 
+MAKER = "Where false, it is sent what any admin may view, masked, until an admin takes it over."
+WARNINGS = "What was probably not meant, such as a collection that does not exist."
+
+
 class WebhookView(Schema):
     """A webhook, without its secret."""
 
@@ -78,7 +84,15 @@ class WebhookView(Schema):
     collection = ma.fields.String(required=True)
     events = ma.fields.List(ma.fields.String(), required=True)
     filter = ma.fields.String(required=True, allow_none=True)
-    headers = ma.fields.Dict(required=True, allow_none=True)
+    headers = ma.fields.Function(
+        lambda webhook: header_values.hidden(webhook.headers),
+        metadata={
+            "type": ["object", "null"],
+            "additionalProperties": {"type": "string"},
+            "description": "Each value is shown as `***`; sent back, it keeps the stored one.",
+        },
+        required=True,
+    )
     enabled = ma.fields.Boolean(required=True)
     include_pii = ma.fields.Boolean(required=True)
     failing_since = fields.Timestamp(
@@ -93,7 +107,21 @@ class WebhookView(Schema):
     )
     created_at = fields.Timestamp(required=True)
     updated_at = fields.Timestamp(required=True)
-    created_by = ma.fields.String(required=True, allow_none=True)
+    created_by = ma.fields.String(
+        required=True,
+        allow_none=True,
+        metadata={"description": "Who made it or took it over: it is sent what they may view."},
+    )
+    has_active_maker = ma.fields.Function(
+        service.has_active_maker,
+        required=True,
+        metadata={"type": "boolean", "description": MAKER},
+    )
+    warnings = ma.fields.Function(
+        service.warnings,
+        required=True,
+        metadata={"type": "array", "items": {"type": "object"}, "description": WARNINGS},
+    )
 
 
 class MadeWebhook(WebhookView):
@@ -190,7 +218,7 @@ def list_webhooks(args: dict[str, Any]) -> dict[str, Any]:
 @blueprint.fails(400, 409)
 @account_admin
 @shows_secret
-def create_webhook(body: dict[str, Any]) -> dict[str, Any]:
+def create_webhook(body: dict[str, Any]) -> Secret:
     """Create a webhook.
 
     Its secret is in this answer and nowhere else. Each change of the collection's records that it
@@ -199,11 +227,14 @@ def create_webhook(body: dict[str, Any]) -> dict[str, Any]:
     `X-Service-Delivery` tells. In production the address must be https and public. An account has
     at most 20 webhooks (409 `limit_reached`).
 
-    The payload holds the record as it is stored, with every field: a webhook is the account's,
-    not one member's, so the collection's rules and field lists, which narrow what members see, do
-    not narrow it. Only personal data is masked, unless the webhook has `include_pii`.
+    The payload holds what its maker may view at the moment of the change: the view rule, field list
+    and masks of that user apply, and a change of which they may view neither the record nor what
+    it was before is not sent. Personal data is masked unless the webhook has `include_pii` and its
+    maker is a member of `pii_access`. A payload of more than 256 KiB, or beyond 16 MiB in one
+    request, holds the ids only, with `truncated: true`. Deliveries come in no promised order:
+    `webhook-timestamp` and the record's `updated_at` let a receiver order them.
     """
-    return _with_secret(service.create(body, by=principal()), MadeWebhook)
+    return service.create(body, by=principal())
 
 
 @blueprint.route("/<uuid:webhook_id>", methods=["GET"])
@@ -247,25 +278,27 @@ def test_webhook(webhook_id: str) -> dict[str, Any]:
     return _tested(service.test(webhook_id, by=principal()))
 
 
+@blueprint.route("/<uuid:webhook_id>/take-over", methods=["POST"])
+@blueprint.response(200, WebhookView, example=WEBHOOK)
+@account_admin
+def take_over_webhook(webhook_id: str) -> Webhook:
+    """Become a webhook's maker: from now on it is sent what the caller may view."""
+    return service.take_over(webhook_id, by=principal())
+
+
 @blueprint.route("/<uuid:webhook_id>/rotate-secret", methods=["POST"])
 @blueprint.response(
     200, RotatedSecret, example={"id": WEBHOOK["id"], **SECRET, "previous_valid_until": TIME}
 )
 @account_admin
 @shows_secret
-def rotate_webhook_secret(webhook_id: str) -> dict[str, Any]:
+def rotate_webhook_secret(webhook_id: str) -> Secret:
     """Give a webhook a new secret.
 
     For 24 hours the one before signs, too: `webhook-signature` has two values, and
     `X-Service-Signature-Previous` is made with the older one.
     """
-    return _with_secret(service.rotate_secret(webhook_id, by=principal()), RotatedSecret)
-
-
-def _with_secret(made: Secret, view: type[Schema]) -> dict[str, Any]:
-    shown = {"secret": made.secret, "signing_secret": made.signing_secret}
-    names = view().fields.keys() - shown.keys()
-    return {**{name: getattr(made.webhook, name) for name in names}, **shown}
+    return service.rotate_secret(webhook_id, by=principal())
 
 
 def _tested(result: Result) -> dict[str, Any]:

@@ -11,17 +11,28 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from app import clock, config, crypto, db, events, jobs, outgoing, violations
-from app.accounts.models import PII_GROUP
+from app import clock, config, crypto, db, events, jobs, outgoing, tenancy, violations
+from app.accounts.models import PII_GROUP, SYSTEM_ACCOUNT_ID, User
 from app.auth.principal import Principal
+from app.collections import definition as definitions
 from app.collections.schema import COLLECTION_NAME
 from app.errors import Conflict, Forbidden, InvalidValues, NotFound, TooManyRequests, problem
 from app.ids import new_id
-from app.webhooks import delivery, filters, log, payload, queue, signing, versions
+from app.webhooks import (
+    delivery,
+    filters,
+    header_values,
+    log,
+    payload,
+    queue,
+    signing,
+    versions,
+)
 from app.webhooks.models import Webhook
 from app.webhooks.queue import Result, Work
 
 MOST_HEADERS = 50
+SENT = ("url", "collection", "events", "filter", "include_pii")
 PREVIOUS_SECRET = timedelta(hours=24)
 TESTS_AT_ONCE = 2
 WAIT_SECONDS = 5
@@ -41,6 +52,10 @@ class Secret:
     def signing_secret(self) -> str:
         """The secret as verifier libraries take it."""
         return signing.signing_secret(self.secret)
+
+    def __getattr__(self, name: str) -> Any:
+        """Of everything else, the webhook's."""
+        return getattr(self.webhook, name)
 
 
 def page(skip: int, limit: int, *, by: Principal) -> tuple[list[Webhook], int]:
@@ -72,6 +87,9 @@ def create(body: Body, *, by: Principal, id: str | None = None) -> Secret:
     account_id = by.one_account()
     _check_personal(body.get("include_pii", False), by)
     _check(body)
+    wrong = header_values.problems(body.get("headers") or {}, None, stays=False)
+    if wrong:
+        raise InvalidValues(wrong)
     secret = body.get("secret") or signing.new_secret()
     there = violations.conflict_on("webhooks", "id", "id", "There is such a webhook already.")
     with there, db.transaction() as session:
@@ -83,7 +101,7 @@ def create(body: Body, *, by: Principal, id: str | None = None) -> Secret:
             id=id or new_id(),
             created_by=by.user_id,
             secret=crypto.encrypt(secret),
-            **values,
+            **values | {"headers": header_values.sealed(body.get("headers"), None)},
         )
         session.add(webhook)
         session.flush()
@@ -96,9 +114,13 @@ def change(webhook_id: str, body: Body, *, by: Principal) -> Webhook:
     with _changing(webhook_id, by) as webhook:
         still_personal = body.get("include_pii", webhook.include_pii)
         _check_personal(still_personal, by)
+        _check_headers(webhook, body)
         secret, url = body.get("secret"), webhook.url
+        _take_over_what_is_sent(webhook, body, by)
         for name, value in body.items():
-            if name != "secret":
+            if name == "headers":
+                webhook.headers = header_values.sealed(value, webhook.headers)
+            elif name != "secret":
                 setattr(webhook, name, value)
         if secret:
             _replace_secret(webhook, secret)
@@ -112,6 +134,52 @@ def change(webhook_id: str, body: Body, *, by: Principal) -> Webhook:
             move = queue.resume if body["enabled"] else queue.lay_by
             move(webhook.account_id, webhook.id)
     return webhook
+
+
+def take_over(webhook_id: str, *, by: Principal) -> Webhook:
+    """Make the caller the maker, whose rights decide what is sent. Raises NotFound, Forbidden.
+
+    Personal data goes on being sent only if the caller may have it sent.
+    """
+    by.refuse_key("An API key cannot take a webhook over: what it is sent would outlive the key.")
+    with _changing(webhook_id, by) as webhook:
+        webhook.created_by = by.user_id
+        webhook.include_pii = webhook.include_pii and PII_GROUP in by.groups
+        webhook.updated_at = clock.now()
+    return webhook
+
+
+def has_active_maker(webhook: Webhook) -> bool:
+    """Whether its maker may still act; else it is sent what any admin may view, masked."""
+    homes = (webhook.account_id, SYSTEM_ACCOUNT_ID) if webhook.created_by else ()
+    with tenancy.across_accounts():
+        found = [db.db.session.get(User, (home, webhook.created_by)) for home in homes]
+    return any(user and user.may_sign_in for user in found)
+
+
+def warnings(webhook: Webhook) -> list[dict[str, str]]:
+    """What is not wrong with a webhook, but probably not meant."""
+    try:
+        definitions.named(webhook.collection)
+    except NotFound:
+        message = f"There is no collection {webhook.collection!r} yet: nothing is sent until then."
+        return [{"field": "collection", "code": "collection_missing", "message": message}]
+    return []
+
+
+def _take_over_what_is_sent(webhook: Webhook, body: Body, by: Principal) -> None:
+    # Whoever says what is sent where gets it as they may view it, not as somebody else may.
+    if any(name in body and body[name] != getattr(webhook, name) for name in SENT):
+        webhook.created_by = by.user_id
+
+
+def _check_headers(webhook: Webhook, body: Body) -> None:
+    host_of = header_values.host_of
+    stays = host_of(body.get("url", webhook.url)) == host_of(webhook.url)
+    kept = {} if stays else header_values.hidden(webhook.headers)
+    wrong = header_values.problems(body.get("headers", kept) or {}, webhook.headers, stays)
+    if wrong:
+        raise InvalidValues(wrong)
 
 
 def rotate_secret(webhook_id: str, *, by: Principal) -> Secret:

@@ -11,8 +11,7 @@ from app.auth.principal import Principal
 from app.collections import access, masking
 from app.errors import Forbidden
 from app.ids import new_id
-from app.records import views
-from app.records.store import references
+from app.records import event_view, views
 from app.workflows import beginning, expressions, kept, listeners, versions, waiting
 from app.workflows.models import EVENT
 
@@ -108,8 +107,4 @@ def _acting(account_id: str, home: str, user_id: str) -> Principal | None:
 
 def _seen(definition: Any, row: Any, by: Principal | None) -> Any:
     """A record as it may be viewed, also one that is deleted by now."""
-    view = views.access_to_view(definition, by) if by else None
-    if view is not None:
-        led_to = references.foreseen(definition, row, view.follows)
-        view = view if view.allows({**row, **led_to}) else None
-    return views.whole(row, view)
+    return views.whole(row, event_view.access_to(definition, row, by))

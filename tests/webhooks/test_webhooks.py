@@ -27,6 +27,7 @@ URL = "https://hooks.example.com/atrium?x=1"
 FIELDS = {
     *("id", "account_id", "url", "collection", "events", "filter", "headers", "enabled"),
     *("include_pii", "failing_since", "disabled_at", "created_at", "updated_at", "created_by"),
+    *("has_active_maker", "warnings"),
 }
 
 
@@ -56,7 +57,7 @@ def test_put_and_patch_keep_what_is_not_sent(alice: Caller) -> None:
     made = make_webhook(alice, URL, headers={"X-A": "1"})
     for verb, change in (
         ("PUT", {"events": ["delete", "create", "delete"]}),
-        ("PATCH", {"url": "https://other.example/", "filter": ""}),
+        ("PATCH", {"url": "https://other.example/", "filter": "", "headers": {"X-A": "2"}}),
         ("PUT", {"headers": None, "collection": "pages", "enabled": False}),
     ):
         answer = alice(verb, f"webhooks/{made['id']}", change)
