@@ -219,6 +219,7 @@ WEBHOOKS: dict[Route, Case] = {
     ("DELETE", WEBHOOK): on_a_webhook(),
     ("POST", f"{WEBHOOK}/test"): on_a_webhook(),
     ("POST", f"{WEBHOOK}/rotate-secret"): on_a_webhook(),
+    ("POST", f"{WEBHOOK}/take-over"): on_a_webhook(),
     ("GET", f"{WEBHOOK}/deliveries"): on_a_webhook(),
     ("POST", f"{WEBHOOK}/deliveries/redeliver"): on_a_webhook({"since": "2026-01-01"}),
     ("GET", DELIVERY): on_a_webhook(),

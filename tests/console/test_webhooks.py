@@ -42,10 +42,8 @@ def test_a_webhook_is_made_changed_and_deleted(app: Flask, cast: Cast) -> None:
     made = admin.done(f"{home}/new", **body, events=["delete", "create"], headers="X-A: 1: 2\nX-B:")
     (shown,) = cast.alice.get("webhooks").json["items"]
     assert {name: shown[name] for name in body} == body
-    assert (shown["events"], shown["headers"]) == (
-        ["create", "delete"],
-        {"X-A": "***", "X-B": "***"},
-    )
+    assert shown["events"] == ["create", "delete"]
+    assert shown["headers"] == {"X-A": "***", "X-B": "***"}
     assert shown["include_pii"] is False
     (secret,), (signing,) = SECRET.findall(made), SIGNING.findall(made)
     assert (len(secret), "not shown again" in made) == (64, True)

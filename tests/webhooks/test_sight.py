@@ -119,9 +119,8 @@ def test_include_pii_counts_only_while_the_maker_is_a_member(app: Flask, cast: C
 
 
 def test_a_small_change_writes_no_large_payloads(app: Flask, cast: Cast) -> None:
-    make_collection(
-        cast.root, "posts", [{"name": "text", "type": "text"}, {"name": "n", "type": "number"}]
-    )
+    fields = [{"name": "text", "type": "text"}, {"name": "n", "type": "number"}]
+    make_collection(cast.root, "posts", fields)
     rules = {**OPEN, "view_rule": "true"}
     assert cast.root.put("collections/posts/rules", rules).status_code == 200
     record = cast.alice.post("records/posts", {"text": "x" * 900_000, "n": 0}).json
