@@ -162,9 +162,14 @@ class ChangedRole(Schema):
 
 PROVISIONING = (
     "Whether people who sign in by a provider for the first time become users. Null: by the"
-    " account's own providers yes, by those of the system no."
+    " account's own providers yes, by those of the system no. OAuth providers make users only where"
+    " `sso_email_domains` names domains, the row names a Microsoft tenant, or this is true and the"
+    " provider is a server of your own."
 )
-DOMAINS = "The domains whose proved addresses become users; none named: every address may."
+DOMAINS = (
+    "The domains whose proved addresses become users. Without any, only SAML, a named Microsoft"
+    " tenant and providers on a server of your own make users."
+)
 GROUP_ROLES = "The role that members of a provider's group are given at sign-in; the first counts."
 ALLOW_ADMIN = "Whether a sign-in may give the role `admin`."
 IGNORED = (

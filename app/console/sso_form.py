@@ -48,7 +48,7 @@ def parts(kind: Provider) -> Mapping[str, list[dict[str, Any]]]:
     """What to show first, and what apart, each with how it is entered."""
     shown: dict[str, list[dict[str, Any]]] = {"first": [], "more": []}
     for one in kind.settings:
-        entry = {"name": one.name, "title": one.title, "as": _entered(one)}
+        entry = {"name": one.name, "title": one.title, "help": one.help, "as": _entered(one)}
         shown["first" if one.name in FIRST else "more"].append(entry)
     return shown
 

@@ -20,7 +20,7 @@ from app.auth import invitations
 from app.auth.models import Invitation
 from app.errors import BadRequest, Conflict
 from app.sso import roles
-from app.sso.models import Flow, Identity
+from app.sso.models import SAML, Flow, Identity
 from app.sso.refusals import NotInvited, SignInRefused
 from app.sso.service import Connection
 
@@ -37,6 +37,8 @@ class Claimed:
     email_verified: bool = False
     name: str | None = None
     groups: list[str] = field(default_factory=list)
+    in_directory: bool = True
+    """Whether it is of the directory that the settings name; others sign in only if known."""
 
 
 @dataclass(frozen=True)
@@ -139,9 +141,9 @@ def _check_may_join(connection: Connection, claimed: Claimed) -> None:
     account = connection.account
     if account.id == SYSTEM_ACCOUNT_ID:
         raise NotInvited("provisioning", "Nobody becomes a superadmin by signing in.")
-    wanted = account.settings.get("sso_provisioning")
-    if not (connection.is_own if wanted is None else wanted):
-        raise NotInvited("provisioning", "The account lets in nobody whom it does not know.")
+    if not claimed.in_directory:
+        raise NotInvited("tenant", "The directory is not the tenant that the settings name.")
+    _check_lets_in(connection)
     if not claimed.email or not accounts.is_email(claimed.email):
         raise NotInvited("email", "The provider tells no address.")
     domains = account.settings.get("sso_email_domains") or []
@@ -154,6 +156,20 @@ def _check_may_join(connection: Connection, claimed: Claimed) -> None:
         if claimed.email_verified or db.db.session.scalar(_known(connection, claimed)):
             raise Conflict("Somebody of this address has just joined.")
         raise NotInvited("email", "The address is a user's, and the provider does not prove it.")
+
+
+def _check_lets_in(connection: Connection) -> None:
+    settings = connection.account.settings
+    wanted = settings.get("sso_provisioning")
+    if not (connection.is_own if wanted is None else wanted):
+        raise NotInvited("provisioning", "The account lets in nobody whom it does not know.")
+    if connection.provider.category == SAML or settings.get("sso_email_domains"):
+        return
+    # A directory that the row names is as good as domains; a server of the admins' own counts
+    # only where they say so themselves.
+    named = connection.provider.has_tenants and not connection.is_open_to_all
+    if not named and (wanted is None or connection.is_open_to_all):
+        raise NotInvited("provisioning", "Set sso_email_domains: anybody could join otherwise.")
 
 
 def _provision(connection: Connection, claimed: Claimed, role: Role | None) -> User:

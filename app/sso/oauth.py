@@ -119,7 +119,7 @@ def _with_userinfo(
 def _of_claims(
     connection: Connection, claims: Mapping[str, Any], user: Mapping[str, Any]
 ) -> Claimed:
-    email = claims.get("email")
+    email, in_directory = claims.get("email"), connection.vouches_for_directory(claims.get("tid"))
     name = claims.get("name") or _posted_name(user)
     return Claimed(
         issuer=str(claims["iss"]).removeprefix("https://"),
@@ -127,7 +127,8 @@ def _of_claims(
         email=email.strip() if isinstance(email, str) else None,
         email_verified=_is_proved(connection, claims),
         name=name if isinstance(name, str) else None,
-        groups=group_names(claims.get("groups")),
+        groups=group_names(claims.get("groups")) if in_directory else [],
+        in_directory=in_directory,
     )
 
 

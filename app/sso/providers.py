@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -16,6 +17,13 @@ LONGEST = {TEXT: 2000, URL: 2000, ROLE: 100, WORD: 200, KEY: 10_000, METADATA: 5
 MOST_ITEMS = 50
 ENDPOINTS = ("authorize_url", "token_url", "userinfo_url", "jwks_url", "issuer")
 HIDDEN = "***"  # what is shown of a secret that is set
+TENANT_HELP = (
+    "The id of your Entra directory, as 8-4-4-4-12 hexadecimal digits. Without it, or with common,"
+    " organizations or consumers, anybody's directory may sign in: then nobody becomes a user by a"
+    " first sign-in, and groups give no roles."
+)
+TENANT_ID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+PERSONAL_ACCOUNTS = "9188040d-6c67-4c5b-b112-36a304b66dad"  # the id behind `consumers`
 ALIASES = {(SAML, "generic_saml"): "generic"}
 
 
@@ -28,6 +36,7 @@ class Setting:
     title: str
     required: bool = False
     secret: bool = False
+    help: str = ""
 
 
 @dataclass(frozen=True)
@@ -49,6 +58,17 @@ class Provider:
     def secrets(self) -> list[str]:
         """The names of what is kept encrypted, and never shown."""
         return [one.name for one in self.settings if one.secret]
+
+    @property
+    def has_tenants(self) -> bool:
+        """Whether it signs for many directories, each run by somebody else."""
+        return any(one.name == "tenant_id" for one in self.settings)
+
+    def names_directory(self, config: Mapping[str, Any]) -> bool:
+        """Whether only one directory is meant, and it is no tenant that everybody can be in."""
+        tenant = str(config.get("tenant_id") or "").lower()
+        named = TENANT_ID.fullmatch(tenant) is not None and tenant != PERSONAL_ACCOUNTS
+        return named or not self.has_tenants
 
     def schema(self) -> dict[str, Any]:
         """The JSON schema of `config`."""
@@ -74,7 +94,8 @@ def _property(setting: Setting) -> dict[str, Any]:
         CERTIFICATES: {"type": ["string", "array"], "items": {"type": "string"}, "maxItems": 10},
     }
     shape = shapes.get(setting.kind, text)
-    return {**shape, "title": setting.title, **({"writeOnly": True} if setting.secret else {})}
+    about = {"title": setting.title} | ({"description": setting.help} if setting.help else {})
+    return {**shape, **about, **({"writeOnly": True} if setting.secret else {})}
 
 
 def _ways_of_saml() -> list[dict[str, Any]]:
@@ -157,7 +178,7 @@ PROVIDERS = (
         (
             _CLIENT_ID,
             _CLIENT_SECRET,
-            Setting("tenant_id", WORD, "Tenant id (common)"),
+            Setting("tenant_id", WORD, "Tenant id of your directory", help=TENANT_HELP),
             *_OAUTH,
         ),
         {
@@ -187,6 +208,18 @@ PROVIDERS = (
     Provider(SAML, "generic", "SAML 2.0", _SAML),
 )
 _KNOWN = {(one.category, one.name): one for one in PROVIDERS}
+
+_USUAL = [address for one in PROVIDERS for address in one.addresses.values()]
+PUBLIC_HOSTS = frozenset(urlsplit(address).hostname for address in _USUAL)
+
+
+def is_public(address: str) -> bool:
+    """Whether an address or issuer is of a provider where anybody can have an account."""
+    text = address if "//" in address else f"//{address}"
+    try:
+        return urlsplit(text).hostname in PUBLIC_HOSTS
+    except ValueError:
+        return False
 
 
 def issued_by(issuer: str) -> Provider | None:

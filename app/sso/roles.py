@@ -98,6 +98,15 @@ def _defaults(account_id: str) -> dict[str, str | None]:
     return {row.provider_name: _default(row.config) for row in rows}
 
 
+def _without_directory(account_id: str) -> set[str]:
+    rows = service.offered(account_id)[1]
+    return {
+        row.provider_name
+        for row in rows
+        if not service.provider_of(row).names_directory(row.config)
+    }
+
+
 def plan(given: Mapping[str, Any], *, by: Principal) -> list[Change]:
     """Who would change by these settings (the present ones where absent), by their last sign-ins.
 
@@ -113,13 +122,15 @@ def plan(given: Mapping[str, Any], *, by: Principal) -> list[Change]:
     known = sso_settings.role_names()
     defaults = _defaults(account.id).items()
     usual_roles = {name: role if role in known else VIEWER for name, role in defaults}
+    unnamed = _without_directory(account.id)
     changes = []
     for identity, user in _given(account.id, usual_roles) if mapping is not None else ():
-        mapped = _chosen(counts, identity.groups)
+        groups = [] if identity.provider_name in unnamed else identity.groups
+        mapped = _chosen(counts, groups)
         becomes = mapped or usual_roles[identity.provider_name]
         concerned = mapped or identity.given_role_id == user.role_id
         if concerned and becomes != user.role_name:
-            changes.append(Change(user, identity.groups, user.role_name, becomes))
+            changes.append(Change(user, groups, user.role_name, becomes))
     return changes
 
 

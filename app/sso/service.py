@@ -65,9 +65,27 @@ class Connection:
         return issuer in (usual, f"{usual}{self.provider.answers_below}")
 
     @property
+    def is_open_to_all(self) -> bool:
+        """Whether anybody can have an account there: no directory, and no server of the admins."""
+        if self.provider.has_tenants:
+            return not self.provider.names_directory(self.config)
+        return any(providers.is_public(self.address(name)) for name in self.provider.addresses)
+
+    @property
     def tenant(self) -> str:
         """The tenant of Microsoft's directory."""
         return str(self.config.get("tenant_id") or "common")
+
+    def vouches_for_directory(self, tenant: object) -> bool:
+        """Whether an admin named the directory that a token is of.
+
+        Microsoft signs for every directory, and whoever runs one writes its groups: they count
+        only where the settings name that tenant by its id.
+        """
+        if not self.provider.has_tenants:
+            return True
+        same = str(tenant).lower() == self.tenant.lower()
+        return same and self.provider.names_directory(self.config)
 
 
 def overridden(config: Mapping[str, Any]) -> bool:

@@ -274,7 +274,8 @@ def test_routes_without_a_credential_are_audited(app: Flask, cast: Cast) -> None
 
 def signed_in_by_providers(stage: Stage) -> set[Route]:
     """Sign in by each way of the API; returns their routes."""
-    cast, back = stage.cast, {"allowed_redirect_uris": [stage.client]}
+    cast, domains = stage.cast, {"sso_email_domains": ["acme.example"]}
+    back = {"allowed_redirect_uris": [stage.client], **domains}
     assert cast.alice.patch("account", back).status_code == 200
     assert check(cast, lambda: stage.oauth(cast.alice)) > 5
     stage.saml(cast.alice)

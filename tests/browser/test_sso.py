@@ -35,6 +35,7 @@ def identity_provider() -> Iterator[saml_idp.Server]:
 def tidied(live_cast: Cast) -> Iterator[None]:
     """Leave acme as it was: other tests count."""
     yield
+    live_cast.alice.patch("account", {"sso_email_domains": []})
     for row in live_cast.alice.get("admin/configuration").json["items"]:
         live_cast.alice.delete(f"admin/configuration/{row['id']}")
     for user in live_cast.alice.get("account/users").json["items"]:
@@ -46,6 +47,7 @@ def test_an_admin_sets_up_google_and_somebody_signs_in_by_it(
     visit: Visit, live_cast: Cast, provider: openid.Provider, look: Callable[[str], None]
 ) -> None:
     page = visit.page
+    live_cast.alice.patch("account", {"sso_email_domains": ["acme.example"]})
     sign_in(visit, live_cast.alice)
     page.get_by_role("link", name="Sign-in", exact=True).click()
     look("sso-overview")

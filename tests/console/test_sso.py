@@ -21,6 +21,8 @@ from tests.sso.flows import Stage, query_of
 @pytest.fixture
 def stage(app: Flask, cast: Cast) -> Iterator[Stage]:
     with openid.providing() as provider:
+        for admin in (cast.alice, cast.charlie):  # its OAuth rows make users of these only
+            admin.patch("account", {"sso_email_domains": ["acme.example"]})
         yield Stage(app, cast, provider)
 
 

@@ -29,7 +29,11 @@ def provider(openid_provider: openid.Provider) -> openid.Provider:
 def stage(app: Flask, cast: Cast, provider: openid.Provider) -> Stage:
     """acme, with a client application that may be returned to."""
     stage = Stage(app, cast, provider)
-    settings = {"allowed_redirect_uris": [stage.client], "default_redirect_uri": stage.client}
+    settings = {
+        "allowed_redirect_uris": [stage.client],
+        "default_redirect_uri": stage.client,
+        "sso_provisioning": True,  # else OAuth providers make users of named domains only
+    }
     for admin in (cast.alice, cast.charlie):
         assert admin.patch("account", settings).status_code == 200
     return stage

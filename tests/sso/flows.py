@@ -125,6 +125,12 @@ class Stage:
             rows = db.db.session.execute(sa.select(User.account_id, User.email).order_by(User.id))
             return [(row[0], row[1]) for row in rows]
 
+    def forget(self, *emails: str) -> None:
+        """Remove users of acme, so that they sign in for the first time again."""
+        for one in self.cast.alice.get("account/users?limit=100").json["items"]:
+            if one["email"] in emails:
+                assert self.cast.alice.delete(f"account/users/{one['id']}").status_code == 204
+
     def checks(self, by: Caller) -> list[str]:
         """The checks of the last refusals, newest first."""
         answer = by.get("account/sso/refusals")

@@ -290,6 +290,8 @@ def test_a_code_is_redeemed_in_its_account_only(stage: Stage) -> None:
 
 
 def test_the_systems_provider_serves_accounts_but_makes_nobody(stage: Stage) -> None:
+    for admin in (stage.cast.alice, stage.cast.charlie):
+        admin.patch("account", {"sso_provisioning": None})
     stage.oauth(stage.cast.root)
     answer = stage.sign_in()
     assert (answer.status_code, answer.json["error"]) == (403, "not_invited")
@@ -379,6 +381,7 @@ def test_a_proof_is_of_the_address_that_it_stands_beside(stage: Stage) -> None:
 def test_github_answers_below_its_issuer(stage: Stage, own: bool) -> None:
     usual = "https://github.com"
     issuer, other = (stage.provider.url, usual) if own else (usual, stage.provider.url)
+    stage.cast.alice.patch("account", {"sso_email_domains": ["acme.example"]})
     addresses = {"userinfo_url": f"{stage.provider.url}/user", "issuer": issuer if own else None}
     stage.oauth(stage.cast.alice, "github", **addresses)
     stage.provider.who = {"id": 7, "login": "dora"}
@@ -405,6 +408,73 @@ def test_microsoft_proves_an_address_by_one_claim_only(stage: Stage, proved: boo
         assert stage.traded(answer)["user"]["id"] == stage.cast.bob.id
     else:
         assert (answer.status_code, answer.json["error"]) == (403, "not_invited")
+
+
+TENANT, FOREIGN = "00000000-1111-2222-3333-444444444444", "99999999-1111-2222-3333-444444444444"
+PERSONAL = "9188040d-6c67-4c5b-b112-36a304b66dad"
+OPEN_TENANTS = (None, "common", "Organizations", "consumers", PERSONAL)
+
+
+@pytest.mark.parametrize("tenant", OPEN_TENANTS)
+def test_a_directory_that_nobody_named_makes_no_users_and_gives_no_roles(
+    stage: Stage, tenant: str | None
+) -> None:
+    stage.oauth(stage.cast.alice, "microsoft", tenant_id=tenant)
+    mapping = {"sso_group_roles": [{"group": "IT-Admins", "role": "admin"}]}
+    stage.cast.alice.patch("account", {"sso_allow_admin": True, **mapping})
+    mallory = {"sub": "m-9", "tid": tenant or FOREIGN, "groups": ["IT-Admins"], "name": "Mallory"}
+    stage.provider.who = {**mallory, "email": "mallory@anything.example"}
+    for settings in ({"sso_provisioning": None}, {"sso_provisioning": True}):
+        stage.cast.alice.patch("account", settings)
+        answer = stage.sign_in("microsoft")
+        assert (answer.status_code, answer.json["error"]) == (403, "not_invited")
+        assert stage.last_refusal()[0] == "tenant"
+    # Whom the account knows signs in, and stays what a person made of them.
+    stage.provider.who |= {"email": stage.cast.bob.email, "xms_edov": True}
+    for _ in range(2):  # by the address, then by the identity
+        user = stage.traded(stage.sign_in("microsoft"))["user"]
+        assert (user["id"], user["role"]) == (stage.cast.bob.id, "viewer")
+    assert stage.cast.alice.post("account/sso/plan").json["changes"] == []
+
+
+def test_the_named_directory_makes_users_and_gives_roles(stage: Stage) -> None:
+    stage.oauth(stage.cast.alice, "microsoft", tenant_id=TENANT.upper())
+    mapping = {"sso_group_roles": [{"group": "Finance", "role": "editor"}]}
+    stage.cast.alice.patch("account", {"sso_provisioning": None, **mapping})
+    claims = {"sub": "m-1", "email": "dora@acme.example", "groups": ["Finance"]}
+    stage.provider.who = {**claims, "tid": FOREIGN}
+    assert stage.sign_in("microsoft").status_code == 403
+    stage.provider.who = {**claims, "tid": TENANT}
+    assert stage.traded(stage.sign_in("microsoft"))["user"]["role"] == "editor"
+    # The role goes with the directory's name.
+    row = stage.cast.alice.get("admin/configuration").json["items"][0]
+    stage.cast.alice.patch(f"admin/configuration/{row['id']}/values", {"tenant_id": None})
+    (planned,) = stage.cast.alice.post("account/sso/plan").json["changes"]
+    assert (planned["groups"], planned["becomes"]) == ([], "viewer")
+    assert stage.traded(stage.sign_in("microsoft"))["user"]["role"] == "viewer"
+
+
+def test_a_provider_of_all_the_world_makes_users_of_named_domains_only(stage: Stage) -> None:
+    alice, domains = stage.cast.alice, {"sso_email_domains": ["acme.example"]}
+    stage.oauth(alice)
+    hub = {"userinfo_url": f"{stage.provider.url}/user", "issuer": None}
+    stage.oauth(alice, "github", **hub)
+    stage.provider.emails = [{"email": "dora@acme.example", "verified": True, "primary": True}]
+    stage.provider.who["id"] = 7
+    for name, settings, joins in (
+        ("google", {"sso_provisioning": None}, False),
+        ("github", {"sso_provisioning": True}, False),  # anybody's, as its issuer is the usual one
+        ("github", {"sso_provisioning": True, **domains}, True),
+        ("google", {"sso_provisioning": None, **domains}, True),
+        ("google", {"sso_provisioning": True, "sso_email_domains": []}, True),  # their own server
+    ):
+        stage.provider.who |= {"sub": f"g-{name}-{joins}"}
+        stage.forget(*(("dora@acme.example",) if joins else ()))
+        assert alice.patch("account", settings).status_code == 200
+        answer = stage.sign_in(name)
+        assert answer.status_code == (302 if joins else 403), (name, settings)
+        if not joins:
+            assert "sso_email_domains" in stage.last_refusal()[1]
 
 
 def test_apple_gets_a_signed_secret_and_posts_its_answer(stage: Stage) -> None:
