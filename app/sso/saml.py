@@ -7,6 +7,7 @@ leaves open, and `documents` what no parser should see.
 from __future__ import annotations
 
 import binascii
+import re
 from base64 import b64decode
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -22,23 +23,32 @@ from onelogin.saml2.response import OneLogin_Saml2_Response
 from onelogin.saml2.settings import OneLogin_Saml2_Settings
 from onelogin.saml2.utils import OneLogin_Saml2_Utils
 
-from app.sso import documents, saml_addresses, saml_checks
+from app.sso import certificates, documents, saml_addresses, saml_checks
 from app.sso.matching import Claimed
 from app.sso.oauth import group_names
 from app.sso.refusals import SignInRefused
 from app.sso.service import Connection
 
 LONGEST_RESPONSE = 256 * 1024
+# No text and no attribute of XML holds a bare `<`, and comments were refused before.
+ENCRYPTED = re.compile(rb"<(?:[^\s<>/:]{1,100}:)?(Encrypted(?:Assertion|ID|Attribute))[\s/>]")
+KEYLESS = "Atrium has no key to decrypt it: switch encryption off at the identity provider."
 CLOCK_DRIFT = timedelta(seconds=Names.ALLOWED_CLOCK_DRIFT)
 LAST = datetime.max.replace(tzinfo=UTC) - CLOCK_DRIFT
 TRANSIENT = "urn:oasis:names:tc:SAML:2.0:nameid-format:transient"
 UNSPECIFIED = "urn:oasis:names:tc:SAML:1.1:nameid-format:unspecified"
 CLAIMS = "http://schemas.xmlsoap.org/ws/2005/05/identity/claims/"
+MICROSOFT = "http://schemas.microsoft.com/identity/claims/"
 EMAILS = (
     *("email", "mail", "Email", "emailaddress", "emailAddress", "user.email"),
     *(f"{CLAIMS}emailaddress", "urn:oid:0.9.2342.19200300.100.1.3"),
 )
-NAMES = ("displayName", "name", "urn:oid:2.16.840.1.113730.3.1.241", f"{CLAIMS}name")
+NAMES = (
+    *("displayName", "displayname", f"{MICROSOFT}displayname", "urn:oid:2.16.840.1.113730.3.1.241"),
+    *("name", "cn", "urn:oid:2.5.4.3", f"{CLAIMS}name"),
+)
+GIVEN_NAMES = ("givenName", "givenname", "firstName", "urn:oid:2.5.4.42", f"{CLAIMS}givenname")
+SURNAMES = ("sn", "surname", "lastName", "urn:oid:2.5.4.4", f"{CLAIMS}surname")
 GROUPS = ("groups", "memberOf", "http://schemas.microsoft.com/ws/2008/06/identity/claims/groups")
 Error = OneLogin_Saml2_ValidationError
 CHECKS = {
@@ -58,6 +68,7 @@ CHECKS = {
     Error.MISSING_CONDITIONS: "time",
     Error.DEPRECATED_SIGNATURE_METHOD: "algorithm",
     Error.DEPRECATED_DIGEST_METHOD: "algorithm",
+    Error.ENCRYPTED_ATTRIBUTES: "encryption",
     Error.NO_NAMEID: "subject",
     Error.EMPTY_NAMEID: "subject",
 }
@@ -89,6 +100,10 @@ def metadata(connection: Connection) -> bytes:
 def asserted(connection: Connection, response: str, request_id: str | None) -> Asserted:
     """What a response asserts, in answer to that request. Raises SignInRefused with the check."""
     raw, settings = _document(response), _settings(connection)
+    if encrypted := ENCRYPTED.search(raw):
+        raise SignInRefused(
+            "encryption", f"The response holds an {encrypted[1].decode()}. {KEYLESS}"
+        )
     here = saml_addresses.consumer_url(connection)
     parsed = None
     try:
@@ -98,7 +113,8 @@ def asserted(connection: Connection, response: str, request_id: str | None) -> A
         saml_checks.strictly(connection, parsed, request_id)
         return _told(connection, parsed)
     except OneLogin_Saml2_ValidationError as error:
-        raise SignInRefused(CHECKS.get(error.code, "signature"), _said(error, parsed)) from None
+        check = CHECKS.get(error.code, "signature")
+        raise SignInRefused(check, _said(connection, error, parsed)) from None
     except SignInRefused:
         raise
     except Exception as error:  # noqa: BLE001 - the library raises any, this very class too
@@ -186,9 +202,15 @@ def _request_data(connection: Connection) -> Mapping[str, Any]:
     }
 
 
-def _said(error: Exception, parsed: Any) -> str:
-    wrong_audience = getattr(error, "code", None) == Error.WRONG_AUDIENCE
-    return f"It is for {', '.join(parsed.get_audiences())}." if wrong_audience else str(error)
+def _said(connection: Connection, error: Any, parsed: Any) -> str:
+    if error.code == Error.WRONG_AUDIENCE:
+        return f"It is for {', '.join(parsed.get_audiences())}."
+    if error.code != Error.INVALID_SIGNATURE:
+        return str(error)
+    present = [certificates.describe(one) for one in connection.config["idp_x509_cert"]]
+    signed_with = parsed.document.findtext(f".//{saml_checks.ds('X509Certificate')}")
+    shown = certificates.fingerprint(signed_with) if signed_with else "one that it does not show"
+    return f"The response is signed with {shown}; the settings have {', '.join(present)}."
 
 
 def _told(connection: Connection, parsed: Any) -> Asserted:
@@ -209,7 +231,7 @@ def _told(connection: Connection, parsed: Any) -> Asserted:
         subject=subject,
         email=email.strip() if email else None,
         email_verified=config.get("email_verified", True),
-        name=_first(attributes, config.get("name_attribute"), NAMES),
+        name=_name(attributes, config.get("name_attribute")),
         groups=group_names(groups),
     )
     id = saml_checks.assertion_of(parsed).get("ID")
@@ -222,6 +244,14 @@ def _first(attributes: Mapping[str, Any], chosen: str | None, usual: tuple[str, 
         if texts:
             return texts[0]
     return None
+
+
+def _name(attributes: Mapping[str, Any], chosen: str | None) -> str | None:
+    name = _first(attributes, chosen, NAMES)
+    if chosen or (name and "@" not in name):  # Entra ID fills `name` with the user's address
+        return name
+    parts = [_first(attributes, None, names) for names in (GIVEN_NAMES, SURNAMES)]
+    return " ".join(part for part in parts if part) or name
 
 
 def _last_moment(parsed: Any) -> datetime:

@@ -51,7 +51,7 @@ def strictly(connection: Connection, parsed: Any, request_id: str | None) -> Non
     if len(ids) != len(set(ids)):
         raise SignInRefused("signature", "An id stands twice.")
     assertion = assertion_of(parsed)
-    for signature in document.iter(_ds("Signature")):
+    for signature in document.iter(ds("Signature")):
         _check_signature(signature)
     if assertion.get("ID") != _reference(assertion):
         raise SignInRefused("signature", "The assertion is not what is signed.")
@@ -88,12 +88,12 @@ def _wrong_with(confirmation: Any, here: str, request_id: str | None) -> tuple[s
 
 
 def _check_signature(signature: Any) -> None:
-    algorithms = {one.get("Algorithm") for one in signature.iter(_ds("SignatureMethod"))}
-    digests = {one.get("Algorithm") for one in signature.iter(_ds("DigestMethod"))}
-    transforms = {one.get("Algorithm") for one in signature.iter(_ds("Transform"))}
+    algorithms = {one.get("Algorithm") for one in signature.iter(ds("SignatureMethod"))}
+    digests = {one.get("Algorithm") for one in signature.iter(ds("DigestMethod"))}
+    transforms = {one.get("Algorithm") for one in signature.iter(ds("Transform"))}
     if not algorithms or not algorithms <= SIGNATURES or not digests <= DIGESTS:
         raise SignInRefused("algorithm", "A signature of another algorithm than RSA with SHA-2.")
-    if len(list(signature.iter(_ds("Reference")))) != 1 or not transforms <= {ENVELOPED, EXCLUSIVE}:
+    if len(list(signature.iter(ds("Reference")))) != 1 or not transforms <= {ENVELOPED, EXCLUSIVE}:
         raise SignInRefused("signature", "A signature of another form than SAML's.")
 
 
@@ -107,7 +107,7 @@ def assertion_of(parsed: Any) -> Any:
 
 def _reference(assertion: Any) -> str | None:
     # Of the assertion's own signature, its child.
-    found = assertion.findall(f"{_ds('Signature')}/{_ds('SignedInfo')}/{_ds('Reference')}")
+    found = assertion.findall(f"{ds('Signature')}/{ds('SignedInfo')}/{ds('Reference')}")
     return found[0].get("URI", "")[1:] if len(found) == 1 else None
 
 
@@ -119,7 +119,8 @@ def moment(text: str) -> datetime:
         raise SignInRefused("time", f"{text} is no time in UTC.") from None
 
 
-def _ds(name: str) -> str:
+def ds(name: str) -> str:
+    """The tag of an element of signatures."""
     return f"{{{Names.NS_DS}}}{name}"
 
 

@@ -6,12 +6,17 @@ from typing import Any
 
 from lxml import etree
 from onelogin.saml2.idp_metadata_parser import OneLogin_Saml2_IdPMetadataParser
+from onelogin.saml2.xml_utils import OneLogin_Saml2_XML
 from onelogin.saml2.xmlparser import DTDForbidden, EntitiesForbidden
 
 from app.accounts import tenants
 from app.sso import certificates, documents
 
 LONGEST = 500_000
+DEMANDS_SIGNATURES = (
+    'The identity provider demands signed requests (WantAuthnRequestsSigned="true"), and Atrium'
+    " signs none. Switch that off at the identity provider, and paste its metadata again."
+)
 
 
 class Unreadable(ValueError):
@@ -22,11 +27,15 @@ def read(text: str) -> dict[str, Any]:
     """`idp_entity_id`, `idp_sso_url` and `idp_x509_cert`. Raises Unreadable."""
     try:
         raw = documents.plain(text.encode(), LONGEST, commented=True)
-        found = OneLogin_Saml2_IdPMetadataParser.parse(raw).get("idp", {})
+        document = OneLogin_Saml2_XML.to_etree(raw)
+        parsed = OneLogin_Saml2_IdPMetadataParser.parse(document)
     except documents.Hostile as error:
         raise Unreadable(str(error)) from None
     except (etree.XMLSyntaxError, DTDForbidden, EntitiesForbidden, ValueError):
         raise Unreadable("This is no XML.") from None
+    found = parsed.get("idp", {})
+    if _demands_signatures(document):
+        raise Unreadable(DEMANDS_SIGNATURES)
     address = found.get("singleSignOnService", {}).get("url", "")
     if not found.get("entityId"):
         raise Unreadable("This is no metadata of an identity provider.")
@@ -37,6 +46,12 @@ def read(text: str) -> dict[str, Any]:
         "idp_sso_url": address,
         "idp_x509_cert": _certificates(found),
     }
+
+
+def _demands_signatures(document: Any) -> bool:
+    # Of the descriptor that is read, the first; the library takes `true` alone, not its other form.
+    path = "(//*[local-name()='IDPSSODescriptor'])[1]/@WantAuthnRequestsSigned"
+    return any(text.strip() in ("true", "1") for text in document.xpath(path))
 
 
 def _certificates(found: dict[str, Any]) -> list[str]:

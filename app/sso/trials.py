@@ -118,7 +118,8 @@ def _of_saml(connection: Connection) -> list[Step]:
 def _certificates(connection: Connection) -> str:
     ends = [certificates.last_day(one) for one in connection.config["idp_x509_cert"]]
     if max(ends) <= clock.now():
-        raise exchange.Unreachable("The certificate has expired.")
+        expired = ", ".join(map(certificates.describe, connection.config["idp_x509_cert"]))
+        raise exchange.Unreachable(f"Expired: {expired}.")
     return f"Good until {max(ends):%Y-%m-%d}."
 
 

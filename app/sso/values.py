@@ -174,8 +174,11 @@ def _key(setting: Setting, value: Any) -> str:
 
 def _certificates(setting: Setting, value: Any) -> list[str]:
     given = value if isinstance(value, list) else [value]
-    if not all(isinstance(one, str) and len(one) < 50_000 for one in given) or len(given) > 10:
+    if not all(isinstance(one, str) for one in given):
         raise Wrong("invalid_type", "Must be a certificate in PEM, or a list of some.")
+    if len(given) > certificates.MOST or sum(map(len, given)) > certificates.LONGEST:
+        limit = f"{certificates.MOST} certificates of {certificates.LONGEST:,} characters in all"
+        raise Wrong("too_long", f"At most {limit}.")
     try:
         return certificates.read("\n".join(_apart(one) for one in given))
     except ValueError as error:

@@ -41,6 +41,35 @@ def test_somebody_new_signs_in_by_the_metadata_alone(stage: Stage) -> None:
     assert stage.traded(stage.assert_in())["user"]["id"] == user["id"]
 
 
+CLAIMS = "http://schemas.xmlsoap.org/ws/2005/05/identity/claims/"
+UPN = {f"{CLAIMS}name": ["dora@acme.example"]}
+NAMED: dict[str, tuple[dict[str, list[str]], str | None]] = {
+    "Entra ID": (
+        {**UPN, "http://schemas.microsoft.com/identity/claims/displayname": ["Dora D"]},
+        "Dora D",
+    ),
+    "Entra ID without it": (
+        {**UPN, f"{CLAIMS}givenname": ["Dora"], f"{CLAIMS}surname": ["Dee"]},
+        "Dora Dee",
+    ),
+    "nothing but an address": (UPN, "dora@acme.example"),
+    "displayname": ({"displayname": ["Dora D"]}, "Dora D"),
+    "cn": ({"cn": ["Dora D"], "givenName": ["D"], "sn": ["E"]}, "Dora D"),
+    "the OID of cn": ({"urn:oid:2.5.4.3": ["Dora D"]}, "Dora D"),
+    "two halves": ({"givenName": ["Dora"], "sn": ["Dee"]}, "Dora Dee"),
+    "one half": ({"urn:oid:2.5.4.42": ["Dora"]}, "Dora"),
+    "none": ({}, None),
+}
+
+
+def test_a_name_is_found_where_providers_write_it(stage: Stage) -> None:
+    stage.saml(stage.cast.alice)
+    for number, (attributes, expected) in enumerate(NAMED.values()):
+        about = {"subject": f"dora-{number}@acme.example", "attributes": attributes}
+        user = stage.traded(stage.assert_in(**about))["user"]
+        assert user["name"] == expected, attributes
+
+
 def test_our_metadata_and_request_are_xml_and_carry_the_account(stage: Stage) -> None:
     stage.saml(stage.cast.alice, "generic", idp_sso_url="https://idp.example/sso?a=1&b=2")
     path = "auth/saml/metadata?account=acme&provider=generic_saml"

@@ -8,8 +8,10 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+import pytest
 from lxml import etree
 
+from app.sso import certificates
 from tests.parallel import at_once
 from tests.sso import saml_idp
 from tests.sso.flows import Stage
@@ -260,6 +262,41 @@ def test_a_document_that_was_meddled_with_is_refused(stage: Stage) -> None:
         other = {"without_an_end": "time", "to_nowhere": "destination"}.get(name)
         assert found == other if other else found in ("document", "signature"), (name, found)
         assert stage.users() == before
+
+
+@pytest.mark.parametrize("what", ["EncryptedAssertion", "EncryptedID", "EncryptedAttribute"])
+def test_the_admins_are_told_that_encryption_is_the_reason(stage: Stage, what: str) -> None:
+    stage.saml(stage.cast.alice)
+    browser = stage.browser()
+    request = stage.begin_saml(browser)
+    hidden = '<xenc:EncryptedData xmlns:xenc="http://www.w3.org/2001/04/xmlenc#"/>'
+    response = saml_idp.answer(request, sign="nothing").xml()
+    if what == "EncryptedAssertion":
+        begin, end = response.index("<saml:Assertion"), response.index("</samlp:Response>")
+        response = response[:begin] + f"<saml:{what}>{hidden}</saml:{what}>" + response[end:]
+    else:
+        response = response.replace(
+            "<saml:NameID", f"<saml:{what}>{hidden}</saml:{what}><saml:NameID"
+        )
+    posted = base64.b64encode(response.encode()).decode()
+    answer = stage.post(browser, posted, request.relay_state)
+    assert (answer.status_code, answer.json["error"]) == (401, "sign_in_refused")
+    check, detail = stage.last_refusal()
+    assert check == "encryption"
+    assert what in detail
+    assert "switch encryption off" in detail
+
+
+def test_the_admins_are_told_which_certificates_do_not_fit(stage: Stage) -> None:
+    stage.saml(stage.cast.alice)
+    assert stage.assert_in(key="evil").status_code == 401
+    check, detail = stage.last_refusal()
+    other, ours = (
+        certificates.fingerprint("".join(saml_idp.pair(name)[1].splitlines()[1:-1]))
+        for name in ("evil", "idp")
+    )
+    assert check == "signature"
+    assert f"signed with {other}; the settings have idp ({ours}, until 20" in detail
 
 
 NO_RESPONSES = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from app import db, worker
 from app.sso.models import ProviderSetting
 from app.sso.providers import PROVIDERS
 from tests.builders import Caller
+from tests.console.browser import Browser
 from tests.sso import openid, saml_idp
 from tests.sso.flows import Stage
 
@@ -210,6 +212,53 @@ def test_a_provider_has_a_name_that_can_be_read(stage: Stage, name: str) -> None
         assert found.pop("display_name") == "name_invalid"
         assert len(found) == len(also)
     assert alice.get(f"{PATH}/{made['id']}").json["display_name"] == "Google"
+
+
+BEGIN = "-----BEGIN CERTIFICATE-----"
+ENDLESS: dict[str, tuple[Any, str]] = {
+    "one that begins again and again": (BEGIN * 1800, "pattern_mismatch"),
+    "ten of them": ([BEGIN * 1814] * 10, "too_long"),
+    "base64 between": ((BEGIN + "A" * 100) * 390, "pattern_mismatch"),
+    "too long": (BEGIN * 2000, "too_long"),
+    "too many": ([saml_idp.pair("idp")[1]] * 11, "too_long"),
+    "too many in one": (saml_idp.pair("idp")[1] * 11, "pattern_mismatch"),
+    "long without a frame": (["A" * 60_000], "too_long"),
+}
+
+
+def test_certificates_that_never_end_cost_nothing(stage: Stage) -> None:
+    alice = stage.cast.alice
+    console = Browser(stage.app, alice)
+    form = f"sso/{alice.account_id}/new/saml_providers/okta"
+    for name, (given, code) in ENDLESS.items():
+        wrong = body("saml", "okta", **saml_idp.config(idp_x509_cert=given))
+        text = given if isinstance(given, str) else "\n".join(given)
+        began = time.process_time()
+        for path in (PATH, f"{PATH}/test-connection"):
+            assert fields(alice.post(path, wrong)) == {"config.idp_x509_cert": code}, name
+        page = console.send(form, display_name="Okta", **saml_idp.config(idp_x509_cert=text))
+        assert page.status_code == 400, name
+        assert time.process_time() - began < 1, name
+    # What an admin has to know stands in the message.
+    wrong = body("saml", "okta", **saml_idp.config(idp_x509_cert=["A"] * 11))
+    (told,) = alice.post(PATH, wrong).json["details"]
+    assert told["message"] == "At most 10 certificates of 50,000 characters in all."
+
+
+def test_metadata_that_demands_signed_requests_is_refused_by_name(stage: Stage) -> None:
+    for demand, refused in (("true", True), ("1", True), ("false", False)):
+        demanding = saml_idp.metadata().replace(
+            "<md:IDPSSODescriptor", f'<md:IDPSSODescriptor WantAuthnRequestsSigned="{demand}"'
+        )
+        given = body("saml", "okta", idp_metadata=demanding)
+        tried = stage.cast.alice.post(f"{PATH}/test-connection", given)
+        saved = stage.cast.alice.post(PATH, given)
+        if not refused:
+            assert (tried.status_code, saved.status_code) == (200, 201)
+            continue
+        for answer in (tried, saved):
+            assert fields(answer)["config.idp_metadata"] == "pattern_mismatch"
+            assert "WantAuthnRequestsSigned" in answer.json["details"][0]["message"]
 
 
 def test_each_provider_publishes_its_schema(stage: Stage) -> None:
