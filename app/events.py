@@ -45,6 +45,24 @@ class AddressProved:
 
 
 @dataclass(frozen=True)
+class PiiMemberExpelled:
+    """Somebody outside `pii_access` set a member's address or password, which ended membership."""
+
+    account_id: str
+    user_id: str
+    email: str  # as it was before
+    reason: str
+
+
+@dataclass(frozen=True)
+class PiiMemberAdmitted:
+    """A user who was there before was let into `pii_access`."""
+
+    account_id: str
+    user_id: str
+
+
+@dataclass(frozen=True)
 class RefreshTokenReused:
     """A refresh token came a second time, which ended the session that it was of."""
 

@@ -60,13 +60,15 @@ def settle(site: Site) -> Cast:
     renewals = {cast.root.sign_in("system", ROOT), cast.alice.sign_in("acme", ALICE)}
     invitation = cast.alice("POST", "invitations", {"email": BOB}).json()["token"]
     joined = cast.bob("POST", f"invitations/{invitation}/accept", {"password": PASSWORD})
+    proof = site.mailed(BOB, "/auth/verify-email")  # Alice saw the invitation's token, too
+    assert cast.bob("GET", f"/auth/verify-email?token={proof}").status_code == 200
     renewals |= {joined.json()["refresh_token"], cast.bob.sign_in("acme", BOB)}
     for name in ("tasks", "reports"):
         made = cast.root("POST", "collections", {"name": name, "schema": SOME_TITLE, **OPEN})
         assert made.status_code == 201, made.text
     tokens = {one.token for one in (cast.root, cast.alice, cast.bob)}
     keys = {value for name, value in site.env.items() if name.endswith(("_KEY", "_TOKEN"))}
-    cast.secrets = {PASSWORD, verification, invitation, *tokens, *renewals, *keys}
+    cast.secrets = {PASSWORD, verification, invitation, proof, *tokens, *renewals, *keys}
     return cast
 
 

@@ -8,7 +8,7 @@ import marshmallow as ma
 from flask import Response
 
 from app import rest
-from app.accounts import groups
+from app.accounts import groups, pii
 from app.accounts.models import Group
 from app.accounts.schemas import ACCOUNT, PAGE, USER, ChangedRole, NewRole, UserView
 from app.auth.guard import principal
@@ -130,8 +130,11 @@ def delete_group(group_id: str) -> Response:
 def add_to_group(body: dict[str, Any], group_id: str) -> Group:
     """Put a user into a group; being in it already is fine.
 
-    Into `pii_access` only its members let somebody, and superadmins in accounts not their own.
+    Into `pii_access` only its members let somebody, and superadmins in accounts not their own; an
+    API key does not (403).
     """
+    if pii.names_group(_own(), [group_id.lower()]):
+        principal().refuse_key(pii.NO_KEYS)
     return groups.add(_own(), group_id, body["user_id"], by=principal().user_id)
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
-from app import db, violations
+from app import db, events, violations
 from app.accounts import people
 from app.accounts import service as accounts
 from app.accounts.models import PII_GROUP, SYSTEM_ACCOUNT_ID, Group, GroupMember, User
@@ -116,6 +116,8 @@ def add(account_id: str, group_id: str, user_id: str, *, by: str | None = None) 
             session.add(GroupMember(**key))
             accounts.outdate(user)
             session.flush()
+            if group.name == PII_GROUP:
+                events.publish(events.PiiMemberAdmitted(user.account_id, user.id))
         return group
 
 

@@ -178,8 +178,9 @@ def update_member(body: dict[str, Any], user_id: str) -> User:
     """Change a user of the own account.
 
     Nobody may deactivate or demote themself (403), nor the account's last admin (409). A changed
-    role and a deactivation are obeyed by the user's next request. An API key cannot change
-    addresses or make admins (403).
+    role and a deactivation are obeyed by the user's next request. Another address, given by nobody
+    of `pii_access`, takes the user out of that group, and its members are mailed. An API key cannot
+    change addresses or make admins (403).
     """
     enrolment.check_role(body, by=principal())
     if "email" in body:

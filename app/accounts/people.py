@@ -13,7 +13,7 @@ import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
 from app import counting, db, events, violations
-from app.accounts import roles
+from app.accounts import pii, roles
 from app.accounts import service as accounts
 from app.accounts.models import ADMIN, VIEWER, Account, Role, User
 from app.errors import Conflict, Forbidden, InvalidValues, NotFound, problem
@@ -132,7 +132,7 @@ def change(scope: str | None, user_id: str, body: Mapping[str, Any], *, by: str 
         if "is_active" in body:
             user.is_active = body["is_active"]
         if "email" in body:
-            _replace_email(user, body["email"].strip())
+            _replace_email(user, body["email"].strip(), by=by)
         _touch(session, user)
         if loses:  # afterwards: who signed in meanwhile was waited for
             events.publish(events.UserLostAccess(user.account_id, user.id))
@@ -196,8 +196,10 @@ def locked(session: Session, scope: str | None, user_id: str) -> User:
     return get(scope, user_id)
 
 
-def _replace_email(user: User, email: str) -> None:
+def _replace_email(user: User, email: str, *, by: str | None) -> None:
     moved = accounts.email_key(email) != user.email_key
+    if moved:
+        pii.expel(user, by=by, reason=pii.NEW_ADDRESS)
     set_email(user, email)
     if moved:
         user.email_verified, user.email_verified_at = False, None

@@ -129,8 +129,9 @@ def get_user(user_id: str) -> User:
 def update_user(body: dict[str, Any], user_id: str) -> User:
     """Change a user.
 
-    Nobody may deactivate or demote themself (403), nor an account's last admin (409). An API key
-    cannot change addresses or make admins (403).
+    Nobody may deactivate or demote themself (403), nor an account's last admin (409). Another
+    address, given by nobody of `pii_access`, takes the user out of that group. An API key cannot
+    change addresses or make admins (403).
     """
     enrolment.check_role(body, by=principal())
     if "email" in body:
@@ -156,14 +157,16 @@ def delete_user(user_id: str) -> Response:
 def reset_password(body: dict[str, Any], user_id: str) -> dict[str, str]:
     """Set a user's password, or mail a link to set it; either ends all of the user's sessions.
 
-    An API key cannot (403).
+    A password that is set by nobody of `pii_access` takes the user out of that group; a link does
+    not. An API key cannot (403).
     """
     principal().refuse_key(NO_PASSWORDS)
     user = people.get(None, user_id)
     if body.get("send_reset_link"):
         resets.send_link(user)
         return {"message": "A link to set a new password is on its way."}
-    resets.set_password(user, body.get("new_password") or body.get("password") or "")
+    new_password = body.get("new_password") or body.get("password") or ""
+    resets.set_password(user, new_password, by=principal().user_id)
     return {"message": "The password is set."}
 
 

@@ -54,7 +54,9 @@ TRACKED: dict[str, Tracked] = {
     "roles": Tracked(chain=None, untold=frozenset({"name_key"})),
     "groups": Tracked(untold=frozenset({"name_key"})),
     "group_members": Tracked(),
-    "invitations": Tracked(untold=frozenset({"email_key"}), hidden=frozenset({"token_hash"})),
+    "invitations": Tracked(
+        untold=frozenset({"email_key"}), hidden=frozenset({"token_hash", "shown_token_hash"})
+    ),
     "api_keys": Tracked(untold=frozenset({"last_used_at"}), hidden=frozenset({"key_hash"})),
     "webhooks": Tracked(
         untold=frozenset({"failing_since"}),

@@ -8,6 +8,7 @@ import marshmallow as ma
 from flask import Response
 
 from app import rest
+from app.accounts import pii
 from app.accounts.schemas import ACCOUNT, PAGE, USER
 from app.auth import enrolment, invitations
 from app.auth import principal as principals
@@ -72,7 +73,7 @@ class InvitationView(Schema):
 
 
 class SentInvitation(InvitationView):
-    """An invitation with the token that was mailed; it is not shown again."""
+    """An invitation with a token to accept it; another one is mailed, which proves the address."""
 
     token = ma.fields.String(required=True)
 
@@ -158,11 +159,13 @@ def create_invitation(body: dict[str, Any]) -> dict[str, Any]:
     A link is mailed; it works once, within 48 hours. Accepting it makes the user with the role and
     the groups named here, and signs in. Only a member of `pii_access` names that group (403), or a
     superadmin in an account not the own. Where registration is off nobody is invited (403). An API
-    key cannot make admins (403).
+    key can make no admins and no members of `pii_access` (403).
     """
     caller = principal()
     account_id = caller.one_account()
     enrolment.check_role(body, by=caller, joins=account_id)
+    if pii.names_group(account_id, body.get("groups") or []):
+        caller.refuse_key(pii.NO_KEYS)
     return _sent(*invitations.create(account_id, body, by=caller.user_id))
 
 
@@ -184,8 +187,8 @@ def cancel_invitation(invitation: str) -> Response:
 def resend_invitation(invitation: str) -> dict[str, Any]:
     """Mail a new link; the old one is void from now on.
 
-    One into `pii_access` is sent again by whom may invite into it (403). An API key cannot make
-    admins (403).
+    One into `pii_access` is sent again by whom may invite into it (403). An API key can make no
+    admins and no members of `pii_access` (403).
     """
     caller = principal()
     return _sent(*invitations.resend(caller.one_account(), invitation, by=caller))
@@ -220,7 +223,9 @@ def get_invitation(invitation: str) -> dict[str, Any]:
 def accept_invitation(body: dict[str, Any], invitation: str) -> Response:
     """Join the account, and be signed in.
 
-    A link that is used, taken back or too old is 400 `invalid_token`.
+    The token of the mail proves the address. With the one that the inviter was shown the user is
+    signed in, too, but has to follow a mailed link before the next login. A token that is used,
+    taken back or too old is 400 `invalid_token`.
     """
     user = invitations.accept(invitation, body["password"], body.get("name"))
     return answer_sign_in(auth.sign_in(user, origin()))

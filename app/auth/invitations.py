@@ -12,16 +12,17 @@ from sqlalchemy.orm import Session
 
 from app import actor, clock, config, counting, crypto, db, events, jobs, mail
 from app.accounts import groups as account_groups
-from app.accounts import roles
+from app.accounts import pii, roles
 from app.accounts import service as accounts
 from app.accounts.models import VIEWER, Account, Group, Role, User
-from app.auth import enrolment, lockout, passwords, tokens
+from app.auth import enrolment, lockout, passwords, tokens, verification
 from app.auth.models import Invitation
 from app.auth.principal import Principal
 from app.errors import BadRequest, Conflict, Forbidden, InvalidValues, NotFound, problem
 
 LIFETIME = timedelta(hours=48)
 PENDING, ACCEPTED, EXPIRED, CANCELLED = "pending", "accepted", "expired", "cancelled"
+TOKENS = (Invitation.token_hash, Invitation.shown_token_hash)
 STATES = (PENDING, ACCEPTED, EXPIRED, CANCELLED)
 
 
@@ -51,7 +52,7 @@ def page(
 
 
 def create(account_id: str, body: Mapping[str, Any], *, by: str | None) -> tuple[Invitation, str]:
-    """Invite an address; returns the token too.
+    """Invite an address; returns the token to show, too.
 
     Raises InvalidValues, Conflict for a member of the account, TooManyRequests, or Forbidden where
     nobody is invited, or `by` lets nobody into a group that is named.
@@ -95,6 +96,8 @@ def resend(account_id: str, invitation_id: str, *, by: Principal) -> tuple[Invit
         # Whoever sends it again is shown the token, and could join by it.
         for group in _groups_of(session, invitation):
             account_groups.check_may_admit(group, by.user_id)
+        if pii.names_group(account_id, invitation.groups):
+            by.refuse_key(pii.NO_KEYS)
         return invitation, _send(session, invitation)
 
 
@@ -123,12 +126,12 @@ def cancel(account_id: str, invitation_id: str) -> None:
 
 
 def by_token(token: str) -> Invitation:
-    """The invitation that a mailed token belongs to, whatever its state. Raises NotFound."""
+    """The invitation that a token belongs to, mailed or shown. Raises NotFound."""
     code, _, _ = token.partition("-")
     mine = sa.select(Account.id).where(Account.account_code == code, Account.is_active)
     statement = sa.select(Invitation).where(
         Invitation.account_id == mine.scalar_subquery(),
-        Invitation.token_hash == tokens.digest(token),
+        sa.or_(*(column == tokens.digest(token) for column in TOKENS)),
     )
     invitation = db.db.session.scalar(statement)
     if invitation is None:
@@ -137,7 +140,10 @@ def by_token(token: str) -> Invitation:
 
 
 def accept(token: str, password: str, name: str | None) -> User:
-    """Join the account. Raises BadRequest `invalid_token` for a link that is used or too old."""
+    """Join the account. Raises BadRequest `invalid_token` for a token that is used or too old.
+
+    Only the mailed token proves the address: whoever invited has seen the other one.
+    """
     check_open()
     found = [*passwords.problems(password), accounts.name_problem(name or "")]
     if any(found):
@@ -146,7 +152,9 @@ def accept(token: str, password: str, name: str | None) -> User:
         raise _not_open()
     password_hash = passwords.hash(password)
     with db.transaction() as session:
-        return _join(session, by_token(token), name, password_hash=password_hash)
+        invitation = by_token(token)
+        mailed = invitation.token_hash == tokens.digest(token)
+        return _join(session, invitation, name, proved=mailed, password_hash=password_hash)
 
 
 def open_for(account_id: str, email: str) -> Invitation | None:
@@ -162,7 +170,8 @@ def open_for(account_id: str, email: str) -> Invitation | None:
 def accept_by_sign_in(invitation: Invitation, name: str | None, provider: str) -> User:
     """Join the account by a provider that proves the invited address. Raises BadRequest."""
     with db.transaction() as session:
-        return _join(session, invitation, name, password_hash=None, auth_provider=provider)
+        born = {"password_hash": None, "auth_provider": provider}
+        return _join(session, invitation, name, proved=True, **born)
 
 
 def _is_open() -> tuple[Any, ...]:
@@ -173,7 +182,9 @@ def _not_open() -> BadRequest:
     return BadRequest("This invitation is not open any more.", error="invalid_token")
 
 
-def _join(session: Session, invitation: Invitation, name: str | None, **born: Any) -> User:
+def _join(
+    session: Session, invitation: Invitation, name: str | None, *, proved: bool, **born: Any
+) -> User:
     # One conditional update: of two who accept at once, one wins.
     mine = (Invitation.account_id == invitation.account_id, Invitation.id == invitation.id)
     taken: Any = session.execute(
@@ -187,9 +198,11 @@ def _join(session: Session, invitation: Invitation, name: str | None, **born: An
     user = accounts.create_user(
         invitation.account_id, email=invitation.email, role=role.name, name=name, **born
     )
-    # The link came by mail to this address, or a provider vouches: that proves it, and who acts.
     actor.identify(user.id, user.email, user.name)
-    accounts.mark_verified(user)
+    if proved:  # the link came by mail to this address, or a provider vouches
+        accounts.mark_verified(user)
+    else:
+        verification.ask(user)
     for group in _groups_of(session, invitation):
         accounts.join_group(user, group.name)
     return user
@@ -233,15 +246,15 @@ def _check_not_member(session: Session, account_id: str, email: str) -> None:
 def _send(session: Session, invitation: Invitation) -> str:
     lockout.mailbox(invitation.email)
     account = session.get_one(Account, invitation.account_id)
-    token = tokens.random_token(account.account_code)
-    invitation.token_hash = tokens.digest(token)
+    # Whoever invites sees a token as well, so only another one can prove that the mail arrived.
+    mailed, shown = (tokens.random_token(account.account_code) for _ in range(2))
+    invitation.token_hash, invitation.shown_token_hash = map(tokens.digest, (mailed, shown))
     invitation.expires_at = clock.now() + LIFETIME
     session.add(invitation)
     session.flush()
-    # The answer shows the token too, so the job must be told it: encrypted.
-    payload = {"invitation_id": invitation.id, "token": crypto.encrypt(token)}
+    payload = {"invitation_id": invitation.id, "token": crypto.encrypt(mailed)}
     jobs.enqueue("auth.send_invitation", payload, account_id=account.id)
-    return token
+    return shown
 
 
 @events.subscribe(events.RoleGivenUp)

@@ -70,13 +70,14 @@ class MailedToken(Base):
 
 
 class Invitation(Base):
-    """An offer to join an account; the token is only in the mail and in the answer that made it."""
+    """An offer to join an account; its tokens are only in the mail, and in the answer."""
 
     __tablename__ = "invitations"
     __table_args__ = (
         sa.ForeignKeyConstraint(["account_id"], ["accounts.id"]),
         sa.ForeignKeyConstraint(["role_id"], ["roles.id"]),
         sa.Index("ix_invitations_hash", "account_id", "token_hash"),
+        sa.Index("ix_invitations_shown_hash", "account_id", "shown_token_hash"),
         sa.Index("ix_invitations_created_at", "account_id", "created_at"),
     )
 
@@ -87,7 +88,8 @@ class Invitation(Base):
     role_id: Mapped[int | None]  # null once it is closed and its role deleted
     groups: Mapped[list[str]] = mapped_column(sa.JSON)  # ids
     state: Mapped[str] = mapped_column(Text, default="pending")  # then accepted or cancelled
-    token_hash: Mapped[str] = mapped_column(Text)
+    token_hash: Mapped[str] = mapped_column(Text)  # of the mail
+    shown_token_hash: Mapped[str | None] = mapped_column(Text)  # of the answer
     invited_by: Mapped[str | None] = mapped_column(Id)
     expires_at: Mapped[datetime] = mapped_column(Moment)
     accepted_at: Mapped[datetime | None] = mapped_column(Moment)

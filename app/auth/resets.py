@@ -10,7 +10,7 @@ from urllib.parse import quote
 import sqlalchemy as sa
 
 from app import config, db, jobs, limits, mail
-from app.accounts import people
+from app.accounts import people, pii
 from app.accounts import service as accounts
 from app.accounts.models import SYSTEM_ACCOUNT_ID, User
 from app.auth import links, lockout, passwords, sessions
@@ -67,10 +67,17 @@ def reset(token: str, new_password: str) -> None:
     raise links.not_valid()
 
 
-def set_password(user: User, new_password: str) -> None:
-    """Set a user's password directly, as superadmins may."""
+def set_password(user: User, new_password: str, *, by: str | None) -> None:
+    """Set a user's password directly, as superadmins may.
+
+    A member of `pii_access` is none any more, unless `by` is a user who may act for members.
+    """
     _check(new_password, "new_password")
-    _change(user, passwords.hash(new_password))
+    password_hash = passwords.hash(new_password)
+    with db.transaction() as session:
+        user = people.locked(session, user.account_id, user.id)
+        pii.expel(user, by=by, reason=pii.NEW_PASSWORD)
+        _change(user, password_hash)
 
 
 def change_own(caller: Principal, current: str, new_password: str) -> None:

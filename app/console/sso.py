@@ -7,7 +7,7 @@ from typing import Any
 from flask import flash, redirect, render_template, request, url_for
 from werkzeug.wrappers import Response as BaseResponse
 
-from app.accounts import sso_settings, tenants
+from app.accounts import pii, sso_settings, tenants
 from app.accounts.models import SYSTEM_ACCOUNT_ID
 from app.accounts.schemas import OwnAccountBody
 from app.auth.answers import origin
@@ -227,5 +227,7 @@ def _form_page(
         steps=steps,
         parts=sso_form.parts(kind),
         ours=sso_form.ours(account, kind, row),
+        closed_to_members=row is not None and row.admits_pii_members is False,
+        may_confirm=pii.is_trusted(place.account.id, place.by.user_id),
         is_oauth=kind.category == OAUTH,
     )

@@ -40,6 +40,7 @@ def names(kind: Provider) -> list[str]:
         "priority",
         "enabled",
         "shared_callback",
+        "admits_pii_members",
         *(one.name for one in kind.settings),
     ]
 
@@ -90,7 +91,9 @@ def body(kind: Provider, form: Form) -> dict[str, Any]:
     checked = form.checked(("display_name",), display_name=100, priority=5)
     config = {one.name: _given(one, form) for one in kind.settings}
     kept = {one.name for one in kind.settings if one.secret and not form[one.name]}
+    confirmed = {"admits_pii_members": True} if form["admits_pii_members"] else {}
     return {
+        **confirmed,
         "display_name": checked["display_name"],
         "priority": _priority(checked["priority"]),
         "enabled": bool(checked["enabled"]),

@@ -127,7 +127,8 @@ def get_provider_settings(configuration_id: str) -> dict[str, Any]:
 def update_provider_settings(body: dict[str, Any], configuration_id: str) -> dict[str, Any]:
     """Change a provider's settings, or switch it on and off.
 
-    Who moves `token_url` must send the secret anew.
+    Who moves `token_url` must send the secret anew. What somebody outside `pii_access` changes of
+    where it points to keeps the members from signing in by it, until one sets `admits_pii_members`.
     """
     return _view(service.change(configuration_id, body, by=principal()))
 
@@ -193,6 +194,7 @@ def _view(row: ProviderSetting) -> dict[str, Any]:
         **view,
         "shared_callback": row.shared_callback and not service.overridden(row.config),
         "callback_url": oauth_addresses.of_row(row),
+        "admits_pii_members": row.admits_pii_members is not False,
         "is_system": row.account_id == SYSTEM_ACCOUNT_ID,
         "config": service.shown(row),
     }

@@ -21,6 +21,7 @@ ROW = {
     "callback_url": "https://api.example.com/oauth/google/callback/AA0001",
     "shared_callback": False,
     "enabled": True,
+    "admits_pii_members": True,
     "priority": 0,
     "created_at": "2026-11-20T12:00:00.123456Z",
     "updated_at": "2026-11-20T12:00:00.123456Z",
@@ -54,6 +55,10 @@ SHARED = (
     "Whether the address is the one that older settings share, without the account's code. Only"
     " settings with the provider's usual endpoints can share it."
 )
+MEMBERS = (
+    "Whether members of `pii_access` sign in by it. False once somebody outside the group set it"
+    " up, or changed where it points to; only a member sets it to true again."
+)
 
 
 class ProviderRow(Schema):
@@ -73,6 +78,7 @@ class ProviderRow(Schema):
     )
     shared_callback = ma.fields.Boolean(required=True, metadata={"description": SHARED})
     enabled = ma.fields.Boolean(required=True)
+    admits_pii_members = ma.fields.Boolean(required=True, metadata={"description": MEMBERS})
     priority = ma.fields.Integer(required=True)
     created_at = fields.Timestamp(required=True)
     updated_at = fields.Timestamp(required=True)
@@ -114,6 +120,7 @@ class ChangedProviderRow(Schema):
     display_name = fields.Text(longest=100, shortest=1)
     config = ma.fields.Dict(keys=fields.Text(longest=100), metadata={"description": CONFIG})
     enabled = fields.Flag()
+    admits_pii_members = fields.Flag(metadata={"description": MEMBERS})
     priority = fields.Whole(-1000, 1000, metadata={"description": PRIORITY})
     shared_callback = fields.Flag(metadata={"description": SHARED})
 

@@ -13,7 +13,7 @@ import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
 from app import clock, db, events, violations
-from app.accounts import people
+from app.accounts import people, pii
 from app.accounts import service as accounts
 from app.accounts.models import SYSTEM_ACCOUNT_ID, Role, User
 from app.auth import invitations
@@ -21,7 +21,7 @@ from app.auth.models import Invitation
 from app.errors import BadRequest, Conflict
 from app.sso import roles
 from app.sso.models import SAML, Flow, Identity
-from app.sso.refusals import NotInvited, SignInRefused
+from app.sso.refusals import MemberRefused, NotInvited, SignInRefused
 from app.sso.service import Connection
 
 LONGEST_SUBJECT = 500
@@ -60,12 +60,16 @@ def find(connection: Connection, claimed: Claimed) -> Match:
     identity = db.db.session.scalar(_known(connection, claimed))
     if identity is not None:
         known = db.db.session.get_one(User, (identity.account_id, identity.user_id))
+        _refuse_member(connection, known.id)
         return Match("identity", _active(known), identity, role)
     user = _with_address(connection, claimed)
     if user is not None:
+        _refuse_member(connection, user.id)
         return Match("email", _active(user), None, role)
     invitation = _invitation(connection, claimed)
     if invitation is not None:
+        if not connection.admits_pii_members:
+            _refuse_invited(connection, invitation)
         return Match("invitation", None, None, invitation.role, invitation)
     _check_may_join(connection, claimed)
     return Match("new", None, None, role)
@@ -78,6 +82,9 @@ def settle(session: Session, connection: Connection, claimed: Claimed) -> tuple[
     """
     match = find(connection, claimed)
     user = match.user
+    if user is not None and not connection.admits_pii_members:
+        people.locked(session, user.account_id, user.id)  # who lets the user in waits, or was first
+        _refuse_member(connection, user.id)
     new = user is None
     given = match.how == "new"
     if match.invitation is not None:
@@ -91,9 +98,32 @@ def settle(session: Session, connection: Connection, claimed: Claimed) -> tuple[
     if not new:
         roles.settle(user, identity, connection, claimed.groups)
     identity.groups, identity.last_used_at = claimed.groups, clock.now()
+    if not connection.admits_pii_members:
+        identity.is_trusted = False
     _rename(user, connection, claimed)
     session.flush()
     return user, new
+
+
+def _refuse_member(connection: Connection, user_id: str) -> None:
+    # Whoever says where the provider points to could sign in as anybody whom it vouches for.
+    account_id = connection.account.id
+    if not connection.admits_pii_members and pii.is_member(account_id, user_id):
+        raise MemberRefused
+
+
+def _refuse_invited(connection: Connection, invitation: Invitation) -> None:
+    if pii.names_group(connection.account.id, invitation.groups):
+        raise MemberRefused
+
+
+@events.subscribe(events.PiiMemberAdmitted)
+def _end_of_untrusted(event: events.PiiMemberAdmitted) -> None:
+    # By settings that no member stood for somebody else may have come in as this user.
+    mine = (Identity.account_id == event.account_id, Identity.user_id == event.user_id)
+    untrusted = sa.select(Identity.id).where(*mine, Identity.is_trusted.is_(False)).limit(1)
+    if db.db.session.scalar(untrusted) is not None:
+        events.publish(events.AddressProved(event.account_id, event.user_id))
 
 
 def _known(connection: Connection, claimed: Claimed) -> sa.Select[Identity]:

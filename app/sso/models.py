@@ -41,6 +41,8 @@ class ProviderSetting(Base):
     secrets: Mapped[str] = mapped_column(Text)  # JSON, encrypted
     # Rows made before each had a redirect address of its own.
     shared_callback: Mapped[bool] = mapped_column(default=False, server_default=sa.false())
+    # false: somebody outside pii_access says where it points to; null: from before that was noted
+    admits_pii_members: Mapped[bool | None] = mapped_column()
     created_at: Mapped[datetime] = mapped_column(Moment, default=clock.now)
     updated_at: Mapped[datetime] = mapped_column(Moment, default=as_created, onupdate=clock.now)
 
@@ -65,6 +67,8 @@ class Identity(Base):
     subject: Mapped[str] = mapped_column(Text)
     groups: Mapped[list[str]] = mapped_column(sa.JSON)  # as the provider named them last
     given_role_id: Mapped[int | None] = mapped_column()  # null: the role is set by hand
+    # false: used by settings that no member of pii_access stands for; null: from before
+    is_trusted: Mapped[bool | None] = mapped_column()
     created_at: Mapped[datetime] = mapped_column(Moment, default=clock.now)
     last_used_at: Mapped[datetime] = mapped_column(Moment, default=as_created)
 

@@ -12,7 +12,7 @@ import sqlalchemy as sa
 import structlog
 
 from app import clock, db, limits
-from app.auth import lockout
+from app.auth import lockout, pii_notices
 from app.errors import AppError
 from app.sso.models import Flow, Refusal
 
@@ -65,6 +65,17 @@ class NotInvited(SignInRefused):
     message = "This account does not know you. Ask one of its admins for an invitation."
 
 
+class MemberRefused(NotInvited):
+    """A member of `pii_access`, or somebody invited into it, by settings of somebody outside it."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "pii_access",
+            "Somebody outside pii_access set this provider up or changed it: members sign in by it"
+            " once a member has confirmed its settings.",
+        )
+
+
 class SwitchedOff(SignInRefused):
     """A sign-in by a provider that the account has not, or has no more."""
 
@@ -94,6 +105,8 @@ def noted(account_id: str | None, category: str, provider: str, ip: str | None) 
         log.warning("sign-in refused", account=account_id, **about)
         if account_id is not None:
             _keep(account_id, category, provider, error, ip)
+            if isinstance(error, MemberRefused):
+                pii_notices.tell_of_refusal(account_id, provider)
         lockout.refused_sign_in(ip)
         raise
 

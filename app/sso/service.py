@@ -12,6 +12,7 @@ import structlog
 from cryptography.fernet import InvalidToken
 
 from app import crypto, db, events, tenancy, violations
+from app.accounts import pii
 from app.accounts import service as accounts
 from app.accounts.models import SYSTEM_ACCOUNT_ID, SYSTEM_CODE, Account
 from app.auth import principal as principals
@@ -23,6 +24,8 @@ from app.sso.providers import HIDDEN, Provider
 
 log = structlog.get_logger()
 Body = Mapping[str, Any]
+# What says nothing of who somebody is, and leads no browser anywhere.
+HARMLESS = ("default_role", "scopes", "name_attribute", "groups_attribute", "key_id")
 NO_KEYS = "An API key cannot change how people sign in."
 CHANGEABLE = ("display_name", "enabled", "priority", "shared_callback")
 TAKEN = "This provider is set up already at this level."
@@ -40,6 +43,8 @@ class Connection:
     row_id: str = ""
     shared_callback: bool = False
     """Whether the provider was told the shared redirect address, when the row was made."""
+    admits_pii_members: bool = True
+    """Whether members of the account's `pii_access` may sign in by it."""
 
     @property
     def row_account_code(self) -> str:
@@ -137,6 +142,7 @@ def create(body: Body, *, by: Principal) -> ProviderSetting:
             enabled=body.get("enabled", True),
             priority=body.get("priority", 0),
             shared_callback=shared,
+            admits_pii_members=pii.is_trusted(account_id, by.user_id),
             **_split(provider, config),
         )
         session.add(row)
@@ -155,6 +161,7 @@ def change(setting_id: str, body: Body, *, by: Principal) -> ProviderSetting:
         with db.transaction() as session:
             row = _locked(row.account_id, row.id)
             if "config" not in body or row.secrets == seen:
+                _settle_trust(row, changed, body, by)
                 for name, value in changed.items():
                     setattr(row, name, value)
                 session.flush()
@@ -167,6 +174,21 @@ def delete(setting_id: str, *, by: Principal) -> None:
     row = get(setting_id, by=by)
     with db.transaction() as session:
         session.delete(_locked(row.account_id, row.id))
+
+
+def _settle_trust(row: ProviderSetting, changed: Body, body: Body, by: Principal) -> None:
+    trusted = pii.is_trusted(row.account_id, by.user_id)
+    if "config" in changed and not trusted and _points(row.config) != _points(changed["config"]):
+        row.admits_pii_members = False
+    wanted = body.get("admits_pii_members")
+    if wanted and not trusted:
+        raise Forbidden(pii.ONLY_MEMBERS)
+    if wanted is not None:
+        row.admits_pii_members = wanted
+
+
+def _points(config: Body) -> dict[str, Any]:
+    return {name: value for name, value in config.items() if name not in HARMLESS}
 
 
 def _changed(row: ProviderSetting, body: Body) -> dict[str, Any]:
@@ -237,13 +259,16 @@ def connection(
     secrets = _secrets(row)
     if not secrets.keys() >= set(provider.secrets):
         raise NotFound("This sign-in misses its secret. An admin of the account can send it anew.")
+    is_own = row.account_id == account.id
     return Connection(
         account,
         provider,
         {**row.config, **secrets},
-        is_own=row.account_id == account.id,
+        is_own,
         row_id=row.id,
         shared_callback=row.shared_callback,
+        # The system's settings are the operator's: they count as such in every other account.
+        admits_pii_members=row.admits_pii_members is not False or not is_own,
     )
 
 

@@ -6,7 +6,7 @@ import binascii
 import secrets
 from base64 import b64decode, b64encode
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NoReturn
 from urllib.parse import urlencode, urlsplit, urlunsplit
 
@@ -191,16 +191,21 @@ def _conclude(
     needs_state = flow.client_state is not None and not flows.is_of_browser(flow, cookie)
     needs_state = needs_state and flow.purpose == API
     try:
-        return _conclude_once(flow, claimed, keep, needs_state)
+        return _conclude_once(connection, flow, claimed, keep, needs_state)
     except Conflict:  # the same person, by another sign-in at the same moment: known by now
-        return _conclude_once(flow, claimed, keep, needs_state)
+        return _conclude_once(connection, flow, claimed, keep, needs_state)
 
 
-def _conclude_once(flow: Flow, claimed: Claimed, keep: Keep, needs_state: bool) -> Ended:
+def _conclude_once(
+    verified_by: Connection, flow: Flow, claimed: Claimed, keep: Keep, needs_state: bool
+) -> Ended:
     with db.transaction() as session:
         # The provider took its time: what its account says now is what counts.
         account = session.get_one(Account, flow.account_id, populate_existing=True)
         connection = _connection(account, flow)
+        # Settings that a member confirms meanwhile do not vouch for what others said before.
+        admits = connection.admits_pii_members and verified_by.admits_pii_members
+        connection = replace(connection, admits_pii_members=admits)
         keep(session)
         user, new = matching.settle(session, connection, claimed)
         outcome: dict[str, Any] = {"user_id": user.id, "is_new_user": new}

@@ -1,0 +1,60 @@
+"""Mails to the members of `pii_access` about attempts to become one of them from outside."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from app import db, events, jobs, limits, mail
+from app.accounts import pii
+from app.accounts.models import Account, User
+from app.errors import TooManyRequests
+from app.limits import Limit
+
+MOST_TOLD = 50
+ONCE_A_DAY = Limit("pii-notice", 1, 86_400)
+
+
+def tell_of_refusal(account_id: str, provider: str) -> None:
+    """Tell the members that one of them was kept from signing in; once a day for a provider."""
+    try:
+        limits.take(ONCE_A_DAY.of(account_id, provider))
+    except TooManyRequests:
+        return
+    with db.transaction():
+        for user_id in pii.members(account_id, MOST_TOLD):
+            told = {"user_id": user_id, "provider": provider}
+            jobs.enqueue("auth.tell_pii_refusal", told, account_id=account_id)
+
+
+@events.subscribe(events.PiiMemberExpelled)
+def _tell_of_expulsion(event: events.PiiMemberExpelled) -> None:
+    about = {"user_id": event.user_id, "reason": event.reason, "old_email": event.email}
+    # The user is told where the mail went before.
+    addressees: list[dict[str, str]] = [{"to": event.email}]
+    for member_id in pii.members(event.account_id, MOST_TOLD):
+        addressees.append({"member_id": member_id})
+    for one in addressees:
+        jobs.enqueue("auth.tell_pii_expulsion", {**about, **one}, account_id=event.account_id)
+
+
+@jobs.job("auth.tell_pii_expulsion", mails=True)
+def _mail_expulsion(payload: Mapping[str, Any]) -> None:
+    account = db.db.session.get(Account, payload["account_id"])
+    to = payload.get("to") or _address(payload["account_id"], payload["member_id"])
+    if account and to:
+        about = {"email": payload["old_email"], "reason": payload["reason"]}
+        mail.send(to, "pii_member_removed", account=account.name, **about)
+
+
+@jobs.job("auth.tell_pii_refusal", mails=True)
+def _mail_refusal(payload: Mapping[str, Any]) -> None:
+    account = db.db.session.get(Account, payload["account_id"])
+    to = _address(payload["account_id"], payload["user_id"])
+    if account and to:
+        mail.send(to, "pii_sign_in_refused", account=account.name, provider=payload["provider"])
+
+
+def _address(account_id: str, user_id: str) -> str | None:
+    user = db.db.session.get(User, (account_id, user_id))
+    return user.email if user and user.is_active else None
