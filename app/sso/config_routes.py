@@ -9,6 +9,7 @@ from flask import Response
 from app import rest
 from app.accounts.models import SYSTEM_ACCOUNT_ID
 from app.auth.guard import principal
+from app.auth.principal import Principal
 from app.rest.answers import respond
 from app.rest.blueprint import Blueprint
 from app.rest.marks import account_admin
@@ -52,7 +53,11 @@ def list_provider_settings(args: dict[str, Any]) -> dict[str, Any]:
 @blueprint.fails(400, 403, 404, 409)
 @account_admin
 def create_provider_settings(body: dict[str, Any]) -> dict[str, Any]:
-    """Set a provider up; with `idp_metadata` a SAML provider needs nothing else."""
+    """Set a provider up; with `idp_metadata` a SAML provider needs nothing else.
+
+    With `enabled: false` it need not be complete yet, so that the provider can have our metadata
+    first; enabling it needs the rest.
+    """
     return _view(service.create(body, by=principal()))
 
 
@@ -116,7 +121,7 @@ def test_connection(body: dict[str, Any]) -> dict[str, Any]:
 @account_admin
 def get_provider_settings(configuration_id: str) -> dict[str, Any]:
     """Get one provider's settings."""
-    return _view(service.get(configuration_id, by=principal()))
+    return _view(service.get(configuration_id, by=_caller(configuration_id)))
 
 
 @blueprint.route(ONE, methods=["PATCH"])
@@ -130,7 +135,7 @@ def update_provider_settings(body: dict[str, Any], configuration_id: str) -> dic
     Who moves `token_url` must send the secret anew. What somebody outside `pii_access` changes of
     where it points to keeps the members from signing in by it, until one sets `admits_pii_members`.
     """
-    return _view(service.change(configuration_id, body, by=principal()))
+    return _view(service.change(configuration_id, body, by=_caller(configuration_id)))
 
 
 @blueprint.route(ONE, methods=["DELETE"])
@@ -139,7 +144,7 @@ def update_provider_settings(body: dict[str, Any], configuration_id: str) -> dic
 @account_admin
 def delete_provider_settings(configuration_id: str) -> Response:
     """Remove a provider's settings; its users stay, and cannot sign in by it any more."""
-    service.delete(configuration_id, by=principal())
+    service.delete(configuration_id, by=_caller(configuration_id))
     return Response(status=204)
 
 
@@ -148,7 +153,7 @@ def delete_provider_settings(configuration_id: str) -> Response:
 @account_admin
 def get_provider_values(configuration_id: str) -> Response:
     """Get the `config` of a provider alone; a secret is `***`, or null where it is not set."""
-    return respond(service.shown(service.get(configuration_id, by=principal())))
+    return respond(service.shown(service.get(configuration_id, by=_caller(configuration_id))))
 
 
 @blueprint.route(f"{ONE}/values", methods=["PATCH"])
@@ -158,7 +163,7 @@ def get_provider_values(configuration_id: str) -> Response:
 @account_admin
 def update_provider_values(body: dict[str, Any], configuration_id: str) -> Response:
     """Change what of a provider's `config` is named; null takes out."""
-    row = service.change(configuration_id, {"config": body}, by=principal())
+    row = service.change(configuration_id, {"config": body}, by=_caller(configuration_id))
     return respond(service.shown(row))
 
 
@@ -185,6 +190,10 @@ def plan_group_roles(body: dict[str, Any]) -> dict[str, Any]:
     """Tell whose role a mapping of groups would change at the next sign-in; changes nothing."""
     changes = roles.plan(body, by=principal())
     return {"changes": changes, "total": len(changes)}
+
+
+def _caller(setting_id: str) -> Principal:
+    return service.acting_where(setting_id, by=principal())
 
 
 def _view(row: ProviderSetting) -> dict[str, Any]:

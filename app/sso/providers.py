@@ -16,6 +16,7 @@ KEY, CERTIFICATES, METADATA, WORD = "key", "certificates", "metadata", "word"
 LONGEST = {TEXT: 2000, URL: 2000, ROLE: 100, WORD: 200, KEY: 10_000, METADATA: 500_000}
 MOST_ITEMS = 50
 ENDPOINTS = ("authorize_url", "token_url", "userinfo_url", "jwks_url", "issuer")
+IDENTITY_PROVIDER = ("idp_entity_id", "idp_sso_url", "idp_x509_cert")
 HIDDEN = "***"  # what is shown of a secret that is set
 TENANT_HELP = (
     "The id of your Entra directory, as 8-4-4-4-12 hexadecimal digits. Without it, or with common,"
@@ -60,6 +61,12 @@ class Provider:
         return [one.name for one in self.settings if one.secret]
 
     @property
+    def needed(self) -> list[str]:
+        """The names of what somebody can sign in with only once it is set."""
+        of_saml = list(IDENTITY_PROVIDER) if self.category == SAML else []
+        return [one.name for one in self.settings if one.required] + of_saml
+
+    @property
     def has_tenants(self) -> bool:
         """Whether it signs for many directories, each run by somebody else."""
         return any(one.name == "tenant_id" for one in self.settings)
@@ -101,7 +108,7 @@ def _property(setting: Setting) -> dict[str, Any]:
 def _ways_of_saml() -> list[dict[str, Any]]:
     return [
         {"required": ["idp_metadata"]},
-        {"required": ["idp_entity_id", "idp_sso_url", "idp_x509_cert"]},
+        {"required": list(IDENTITY_PROVIDER)},
     ]
 
 

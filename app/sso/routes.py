@@ -160,10 +160,14 @@ def begin_saml(args: dict[str, Any]) -> Any:
 @public
 @of_any_account
 def get_saml_metadata(args: dict[str, Any]) -> Response:
-    """Get our metadata as a service provider, for the identity provider of an account."""
+    """Get our metadata as a service provider, for the identity provider of an account.
+
+    It is there as soon as the provider is set up, complete or not, enabled or not.
+    """
     from app.sso import saml  # large: where it is used only
 
-    connection = service.connection(named_account(args.get("account")), SAML, args["provider"])
+    account = named_account(args.get("account"))
+    connection = service.as_service_provider(account, args["provider"])
     return Response(saml.metadata(connection), mimetype="application/samlmetadata+xml")
 
 

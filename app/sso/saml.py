@@ -9,7 +9,7 @@ from __future__ import annotations
 import binascii
 import re
 from base64 import b64decode
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -93,7 +93,7 @@ def authn_url(connection: Connection, request_id: str, relay_state: str) -> str:
 
 def metadata(connection: Connection) -> bytes:
     """Our metadata, for the identity provider."""
-    found = _settings(connection, for_xml=True).get_sp_metadata()
+    found = _settings(connection, for_xml=True, own_part_only=True).get_sp_metadata()
     return found if isinstance(found, bytes) else str(found).encode()
 
 
@@ -148,7 +148,9 @@ def _encoded(raw: bytes) -> Any:
     return OneLogin_Saml2_Utils.b64encode(raw)
 
 
-def _settings(connection: Connection, *, for_xml: bool = False) -> OneLogin_Saml2_Settings:
+def _settings(
+    connection: Connection, *, for_xml: bool = False, own_part_only: bool = False
+) -> OneLogin_Saml2_Settings:
     # The library pastes what it is given into XML as it is.
     given = _quoted if for_xml else str
     config = connection.config
@@ -164,14 +166,7 @@ def _settings(connection: Connection, *, for_xml: bool = False) -> OneLogin_Saml
                 },
                 "NameIDFormat": UNSPECIFIED,
             },
-            "idp": {
-                "entityId": config["idp_entity_id"],
-                "singleSignOnService": {
-                    "url": given(config["idp_sso_url"]),
-                    "binding": Names.BINDING_HTTP_REDIRECT,
-                },
-                "x509certMulti": {"signing": list(config["idp_x509_cert"])},
-            },
+            "idp": {} if own_part_only else _identity_provider(config, given),
             "security": {
                 "wantAssertionsSigned": True,
                 "wantAttributeStatement": False,
@@ -182,8 +177,20 @@ def _settings(connection: Connection, *, for_xml: bool = False) -> OneLogin_Saml
                 # No end: it is pasted once, and what it says holds until an admin changes it.
                 "metadataValidUntil": "",
             },
-        }
+        },
+        sp_validation_only=own_part_only,
     )
+
+
+def _identity_provider(config: Mapping[str, Any], given: Callable[[str], str]) -> dict[str, Any]:
+    return {
+        "entityId": config["idp_entity_id"],
+        "singleSignOnService": {
+            "url": given(config["idp_sso_url"]),
+            "binding": Names.BINDING_HTTP_REDIRECT,
+        },
+        "x509certMulti": {"signing": list(config["idp_x509_cert"])},
+    }
 
 
 def _quoted(text: str) -> str:

@@ -19,7 +19,7 @@ from app.auth import principal as principals
 from app.auth.principal import ELSEWHERE, Principal
 from app.errors import Forbidden, InvalidValues, NotFound, problem
 from app.sso import providers, values
-from app.sso.models import OAUTH, ProviderSetting
+from app.sso.models import OAUTH, SAML, ProviderSetting
 from app.sso.providers import HIDDEN, Provider
 
 log = structlog.get_logger()
@@ -120,6 +120,21 @@ def get(setting_id: str, *, by: Principal) -> ProviderSetting:
     return _found(db.db.session.scalar(sa.select(ProviderSetting).where(*mine)))
 
 
+def acting_where(setting_id: str, *, by: Principal) -> Principal:
+    """The caller; a superadmin who names no account acts in that of the row. Raises NotFound."""
+    if not by.may_act_elsewhere or by.account_id != SYSTEM_ACCOUNT_ID:
+        return by
+    chosen = sa.select(ProviderSetting.account_id).where(ProviderSetting.id == setting_id.lower())
+    with tenancy.across_accounts():
+        account_ids = db.db.session.scalars(chosen.limit(2)).all()
+    if len(account_ids) != 1:  # ids of several rows may be alike where accounts were copied
+        return by
+    account = principals.account_named(account_ids[0])
+    if account is None:
+        raise NotFound("There are no such settings.")
+    return by.acting_in(account)
+
+
 def create(body: Body, *, by: Principal) -> ProviderSetting:
     """New settings. Raises InvalidValues, Forbidden, NotFound, or Conflict for a second row."""
     by.refuse_key(NO_KEYS)
@@ -129,7 +144,8 @@ def create(body: Body, *, by: Principal) -> ProviderSetting:
     except NotFound as error:
         unknown = problem("provider_name", "invalid_option", error.message)
         raise InvalidValues([unknown]) from None
-    config, found = values.checked(provider, body["config"])
+    enabled = body.get("enabled", True)
+    config, found = values.checked(provider, body["config"], complete=enabled)
     shared = bool(body.get("shared_callback"))
     found += _problems_of_sharing(provider, config, shared)
     _refuse([*_unreadable(body), *found, *_problems_of_all(account_id, config)])
@@ -139,7 +155,7 @@ def create(body: Body, *, by: Principal) -> ProviderSetting:
             category=provider.category,
             provider_name=provider.name,
             display_name=body.get("display_name") or provider.title,
-            enabled=body.get("enabled", True),
+            enabled=enabled,
             priority=body.get("priority", 0),
             shared_callback=shared,
             admits_pii_members=pii.is_trusted(account_id, by.user_id),
@@ -194,14 +210,21 @@ def _points(config: Body) -> dict[str, Any]:
 def _changed(row: ProviderSetting, body: Body) -> dict[str, Any]:
     changed = {name: body[name] for name in CHANGEABLE if name in body}
     unreadable = _unreadable(body)
-    provider, shared = provider_of(row), bool(body.get("shared_callback"))
+    provider, enabled = provider_of(row), changed.get("enabled", row.enabled)
+    shared = bool(body.get("shared_callback"))
     if "config" not in body:
-        _refuse([*unreadable, *_problems_of_sharing(provider, row.config, shared)])
+        missing = _missing(row) if enabled and not row.enabled else ()
+        _refuse([*unreadable, *missing, *_problems_of_sharing(provider, row.config, shared)])
         return changed
-    config, found = values.checked(provider, merged(row, body["config"]), row.config)
+    whole = merged(row, body["config"])
+    config, found = values.checked(provider, whole, row.config, complete=enabled)
     found += _problems_of_sharing(provider, config, shared)
     _refuse([*unreadable, *found, *_problems_of_all(row.account_id, config)])
     return changed | _split(provider, config)
+
+
+def _missing(row: ProviderSetting) -> list[values.Problem]:
+    return values.missing(provider_of(row), {**row.config, **_secrets(row)})
 
 
 def _locked(account_id: str, setting_id: str) -> ProviderSetting:
@@ -259,6 +282,8 @@ def connection(
     secrets = _secrets(row)
     if not secrets.keys() >= set(provider.secrets):
         raise NotFound("This sign-in misses its secret. An admin of the account can send it anew.")
+    if values.missing(provider, {**row.config, **secrets}):
+        raise NotFound("The settings of this sign-in are not complete.")
     is_own = row.account_id == account.id
     return Connection(
         account,
@@ -270,6 +295,18 @@ def connection(
         # The system's settings are the operator's: they count as such in every other account.
         admits_pii_members=row.admits_pii_members is not False or not is_own,
     )
+
+
+def as_service_provider(account: Account | None, name: str) -> Connection:
+    """What of a SAML row our metadata tells, complete or not, enabled or not. Raises NotFound.
+
+    A provider may want our metadata before it gives us its own.
+    """
+    provider = providers.named(SAML, name)
+    row = _row(account.id, provider) if account else None
+    if account is None or row is None or not account.is_active:
+        raise NotFound("This account has no such sign-in.")
+    return Connection(account, provider, row.config, row.account_id == account.id)
 
 
 def named_provider(category: str, name: str) -> str:
@@ -320,16 +357,18 @@ def level(named: str | None, by: Principal) -> str:
 
 
 def _effective(account_id: str, provider: Provider, tried: bool) -> ProviderSetting | None:
+    own = sa.and_(sa.literal(tried), ProviderSetting.account_id == account_id)
+    return _row(account_id, provider, sa.or_(ProviderSetting.enabled, own))
+
+
+def _row(account_id: str, provider: Provider, *where: Any) -> ProviderSetting | None:
     levels = [account_id, SYSTEM_ACCOUNT_ID]
     own_first = sa.case((ProviderSetting.account_id == account_id, 0), else_=1)
     chosen = sa.select(ProviderSetting).where(
         ProviderSetting.account_id.in_(levels),
         ProviderSetting.category == provider.category,
         ProviderSetting.provider_name == provider.name,
-        sa.or_(
-            ProviderSetting.enabled,
-            sa.and_(sa.literal(tried), ProviderSetting.account_id == account_id),
-        ),
+        *where,
     )
     with tenancy.across_accounts():
         return db.db.session.scalar(chosen.order_by(own_first).limit(1))

@@ -12,7 +12,6 @@ from app.accounts import tenants
 from app.accounts.models import ADMIN, Role
 from app.errors import problem
 from app.sso import certificates, providers
-from app.sso.models import SAML
 from app.sso.providers import Provider, Setting
 from app.targets import Rules
 
@@ -36,11 +35,16 @@ def rules() -> Rules:
 
 
 def checked(
-    provider: Provider, given: Mapping[str, Any], present: Mapping[str, Any] = {}
+    provider: Provider,
+    given: Mapping[str, Any],
+    present: Mapping[str, Any] = {},
+    *,
+    complete: bool = True,
 ) -> tuple[dict[str, Any], list[Problem]]:
     """The settings as they are kept, and everything that is wrong with them.
 
-    A role that stands in the present ones may stay: it may have been deleted since.
+    A role that stands in the present ones may stay: it may have been deleted since. What nobody
+    can sign in by yet need not be complete.
     """
     known = {one.name: one for one in provider.settings}
     kept: dict[str, Any] = {}
@@ -58,11 +62,19 @@ def checked(
     if "idp_metadata" in kept:
         found += _take_metadata(kept)
     found += _problems_of_issuer(provider, kept)
-    wrong_already = {one["field"] for one in found}
-    for name in _needed(provider):
-        if name not in kept and f"config.{name}" not in wrong_already:
-            found.append(problem(f"config.{name}", "required", "This setting is needed."))
+    if complete:
+        wrong_already = {one["field"] for one in found}
+        found += [one for one in missing(provider, kept) if one["field"] not in wrong_already]
     return kept, found
+
+
+def missing(provider: Provider, present: Mapping[str, Any]) -> list[Problem]:
+    """What keeps people from signing in by these settings, as they are not complete."""
+    return [
+        problem(f"config.{name}", "required", "This setting is needed.")
+        for name in provider.needed
+        if name not in present
+    ]
 
 
 def _problems_of_issuer(provider: Provider, kept: Mapping[str, Any]) -> list[Problem]:
@@ -75,11 +87,6 @@ def _problems_of_issuer(provider: Provider, kept: Mapping[str, Any]) -> list[Pro
         return []
     message = f"This is {named.title}'s name: only its own endpoints can go with it."
     return [problem("config.issuer", "invalid_option", message)]
-
-
-def _needed(provider: Provider) -> list[str]:
-    of_saml = ["idp_entity_id", "idp_sso_url", "idp_x509_cert"] if provider.category == SAML else []
-    return [one.name for one in provider.settings if one.required] + of_saml
 
 
 def _take_metadata(kept: dict[str, Any]) -> list[Problem]:

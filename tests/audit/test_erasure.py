@@ -347,6 +347,7 @@ def test_an_erased_user_is_nowhere(app: Flask, cast: Cast, tmp_path: Path) -> No
     with app.app_context():
         user = db.db.session.scalars(sa.select(User).where(User.email == "dora@acme.example")).one()
         dora = Caller(app, user)
+    cast.root.post(f"users/{dora.id}/verify")  # the inviter's token proves no address
     dora.post("api-keys", {"name": "dora's laptop"})
     record = make_record(dora, title="by her")
     signature = {"X-ES-Username": "dora@acme.example", "X-ES-Password": PASSWORD}

@@ -83,7 +83,7 @@ def test_a_level_has_one_row_of_each_provider(stage: Stage) -> None:
     one = f"{PATH}/{listed['items'][0]['id']}"
     assert acting.get(one).status_code == 200
     assert acting.patch(one, {"priority": 7}).json["priority"] == 7
-    for stranger in (stage.cast.alice, stage.cast.root, stage.cast.root.acting_in("acme")):
+    for stranger in (stage.cast.alice, stage.cast.root.acting_in("acme")):
         assert stranger.get(one).status_code == stranger.delete(one).status_code == 404
     assert acting.delete(one).status_code == 204
 
@@ -212,6 +212,79 @@ def test_a_provider_has_a_name_that_can_be_read(stage: Stage, name: str) -> None
         assert found.pop("display_name") == "name_invalid"
         assert len(found) == len(also)
     assert alice.get(f"{PATH}/{made['id']}").json["display_name"] == "Google"
+
+
+def test_a_superadmin_names_an_account_s_settings_by_their_id_alone(stage: Stage) -> None:
+    root = stage.cast.root
+    config = stage.provider.config()
+    made = root.post(PATH, {**body("auth", "google", **config), "account_id": "acme"}).json
+    one = f"{PATH}/{made['id']}"
+    assert root.get(one).json["account_id"] == stage.cast.alice.account_id
+    assert root.get(f"{one}/values").json["client_secret"] == "***"
+    changed = root.patch(one, {"display_name": "Ours"}).json
+    assert (changed["display_name"], changed["is_system"]) == ("Ours", False)
+    assert root.patch(f"{one}/values", {"default_role": "editor"}).status_code == 200
+    # Another account that is named is another account, and all of them are none.
+    assert root.acting_in("acme").get(one).status_code == 200
+    assert root.acting_in("globex").get(one).status_code == 404
+    assert root.acting_in("*").patch(one, {"priority": 1}).status_code == 400
+    # Nobody else finds a row so, nor does a superadmin's key, nor the page of another account.
+    secret = root.post("api-keys", {"name": "key"}).json["key"]
+    key = Caller(stage.app, Authorization=f"Bearer {secret}")
+    for stranger in (stage.cast.charlie, key):
+        assert stranger.get(one).status_code == 404
+    assert stage.cast.charlie.delete(one).status_code == 404
+    page = f"sso/{root.account_id}/{made['id']}"
+    assert Browser(stage.app, root).get(page).status_code == 404
+    assert root.delete(one).status_code == 204
+    assert stage.cast.alice.get(one).status_code == 404
+
+
+def test_what_is_switched_off_need_not_be_complete(stage: Stage) -> None:
+    alice = stage.cast.alice
+    for category, name in (("auth", "google"), ("auth", "apple"), ("saml", "okta")):
+        draft = {**body(category, name), "enabled": False}
+        made = alice.post(PATH, draft).json
+        one = f"{PATH}/{made['id']}"
+        # What is said must still be right, and nobody signs in by it.
+        assert fields(alice.patch(f"{one}/values", {"nothing": 1})) == {
+            "config.nothing": "unknown_field"
+        }
+        start = f"/{'saml/okta/sso' if category == 'saml' else f'oauth/{name}/authorize'}"
+        assert stage.browser().get(f"{start}?account=acme").status_code == 404
+        assert alice.post(f"{PATH}/test-connection", body(category, name)).status_code == 400
+        page = Browser(stage.app, alice).get(f"sso/{alice.account_id}/{made['id']}/test")
+        assert page.status_code == 404
+        missing = fields(alice.patch(one, {"enabled": True}))
+        assert set(missing.values()) == {"required"}
+        assert fields(alice.patch(one, {"enabled": True, "config": {}})) == missing
+    alice.patch(f"{one}/values", saml_idp.config())
+    assert alice.patch(one, {"enabled": True}).status_code == 200
+    assert stage.traded(stage.assert_in())["isNewUser"] is True
+    assert fields(alice.patch(f"{one}/values", {"idp_x509_cert": None})) == {
+        "config.idp_x509_cert": "required"
+    }
+
+
+def test_our_metadata_is_there_before_the_provider_s(stage: Stage) -> None:
+    alice, path = stage.cast.alice, "auth/saml/metadata?account=acme&provider=okta"
+    assert stage.anyone.get(path).status_code == 404
+    console = Browser(stage.app, alice)
+    new = f"sso/{alice.account_id}/new/saml_providers/okta"
+    assert "Okta is set up." in console.done(new, display_name="Okta")
+    metadata = stage.anyone.get(path)
+    assert (metadata.status_code, metadata.mimetype) == (200, "application/samlmetadata+xml")
+    for told in ("http://atrium.test/saml/okta?account=acme", "/saml/okta/acs?account=acme"):
+        assert told in metadata.text
+    (row,) = alice.get(PATH).json["items"]
+    alice.patch(f"{PATH}/{row['id']}", {"config": saml_idp.config(), "enabled": True})
+    assert stage.anyone.get(path).data == metadata.data
+    # The system's row has it for every account.
+    system = {**body("saml", "generic"), "enabled": False}
+    assert stage.cast.root.post(PATH, system).status_code == 201
+    theirs = stage.anyone.get("auth/saml/metadata?account=globex&provider=generic")
+    assert "http://atrium.test/saml/generic?account=globex" in theirs.text
+    assert stage.anyone.get("auth/saml/metadata?account=nobody&provider=okta").status_code == 404
 
 
 BEGIN = "-----BEGIN CERTIFICATE-----"
