@@ -122,11 +122,12 @@ def get_own_account() -> Account:
 def update_own_account(body: dict[str, Any]) -> Account:
     """Change the own account's name and settings.
 
-    An API key cannot change those of sign-in by providers, `sso_...` (403).
+    An API key cannot change those of sign-in by providers, `sso_...` (403). Members of `pii_access`
+    return to an address that somebody outside the group adds only once a member has sent it, too.
     """
     if body.keys() & set(sso_settings.NAMES):
         principal().refuse_key(NO_KEYS)
-    return tenants.change_own(_own(), body)
+    return tenants.change_own(_own(), body, by=principal().user_id)
 
 
 @blueprint.route("/roles", methods=["GET"])

@@ -10,8 +10,8 @@ from urllib.parse import urlsplit
 import sqlalchemy as sa
 
 from app import clock, db, events, settings, slugs
+from app.accounts import pii, sso_settings
 from app.accounts import service as accounts
-from app.accounts import sso_settings
 from app.accounts.models import SYSTEM_ACCOUNT_ID, Account, AccountOrigin
 from app.errors import Conflict, InvalidValues, NotFound, problem
 
@@ -23,6 +23,7 @@ SORTABLE = {
 }
 # Printable, without what browsers and parsers read differently, and without a fragment.
 URI = re.compile(r"https?://[!$-;=?-\[\]_a-z~]+")
+FROM_OUTSIDE = "redirects_from_outside"
 OWN_SETTINGS = (
     "allowed_redirect_uris",
     "default_redirect_uri",
@@ -89,7 +90,7 @@ def change(account_id: str, body: Mapping[str, Any]) -> Account:
         return account
 
 
-def change_own(account_id: str, body: Mapping[str, Any]) -> Account:
+def change_own(account_id: str, body: Mapping[str, Any], *, by: str | None) -> Account:
     """Change an account's name and settings, as its own admins may. Raises InvalidValues."""
     body = _trimmed(body)
     wrong = [_name_problem(body)]
@@ -99,12 +100,29 @@ def change_own(account_id: str, body: Mapping[str, Any]) -> Account:
         _refuse([*wrong, *sso_settings.problems(body, account.settings)])
         account.name = body.get("name", account.name)
         own = {name: body[name] for name in OWN_SETTINGS if name in body}
-        account.settings = sso_settings.saved(body, account.settings) | own
+        outside = _redirects_from_outside(account, own, by)
+        account.settings = sso_settings.saved(body, account.settings) | own | outside
         account.version += 1
         if "cors_origins" in body:
             _list_origins(account.id, body["cors_origins"])
         session.flush()
         return account
+
+
+def _redirects_from_outside(
+    account: Account, own: Mapping[str, Any], by: str | None
+) -> dict[str, Any]:
+    """Which addresses nobody of `pii_access` stands for: a member's code is not sent there."""
+    before = _redirects(account.settings)
+    sent, present = _redirects(own), _redirects({**account.settings, **own})
+    outside = set(account.settings.get(FROM_OUTSIDE, ()))
+    changed = outside - sent if pii.is_trusted(account.id, by) else outside | (present - before)
+    return {FROM_OUTSIDE: sorted(changed & present)} if outside or changed else {}
+
+
+def _redirects(settings: Mapping[str, Any]) -> set[str]:
+    usual = settings.get("default_redirect_uri")
+    return {*settings.get("allowed_redirect_uris", ()), *([usual] if usual else [])}
 
 
 def _trimmed(body: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -52,7 +52,7 @@ def change_settings(account_id: str) -> Page | BaseResponse:
     form = forms.sent("name", "default_redirect_uri", *LISTS, "seen")
     try:
         forms.check_seen(form, tenants.get(place.account.id).updated_at)
-        tenants.change_own(place.account.id, _body(form))
+        tenants.change_own(place.account.id, _body(form), by=place.by.user_id)
     except AppError as error:
         return _page(place, form.refused(error))
     return told("The settings are saved.", "console.show_settings", **place.at)

@@ -56,7 +56,7 @@ def change_sign_in(account_id: str) -> Page | BaseResponse:
             tried = {name: body[name] for name in ("sso_group_roles", "sso_allow_admin")}
             return _overview(place, form, roles.plan(tried, by=place.by))
         forms.check_seen(form, tenants.get(place.account.id).updated_at)
-        tenants.change_own(place.account.id, body)
+        tenants.change_own(place.account.id, body, by=place.by.user_id)
     except AppError as error:
         return _overview(place, form.refused(error))
     return told("Saved.", "console.show_providers", account_id=place.account.id)

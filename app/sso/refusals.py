@@ -68,12 +68,8 @@ class NotInvited(SignInRefused):
 class MemberRefused(NotInvited):
     """A member of `pii_access`, or somebody invited into it, by settings of somebody outside it."""
 
-    def __init__(self) -> None:
-        super().__init__(
-            "pii_access",
-            "Somebody outside pii_access set this provider up or changed it: members sign in by it"
-            " once a member has confirmed its settings.",
-        )
+    def __init__(self, why: str = "Somebody outside pii_access set this provider up.") -> None:
+        super().__init__("pii_access", f"{why} Members sign in so once a member has confirmed it.")
 
 
 class SwitchedOff(SignInRefused):

@@ -15,7 +15,9 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
 from app import clock, crypto, db
+from app.accounts import people, pii
 from app.accounts.models import Account, User
+from app.accounts.tenants import FROM_OUTSIDE
 from app.auth import tokens
 from app.auth.sessions import Origin
 from app.errors import Conflict, InvalidValues, NotFound, problem
@@ -23,7 +25,14 @@ from app.sso import flows, matching, oauth_addresses, refusals, service
 from app.sso.flows import Begun
 from app.sso.matching import Claimed
 from app.sso.models import API, BROWSER, CONSOLE, OAUTH, SAML, TEST, Flow, SeenAssertion
-from app.sso.refusals import Cancelled, SignInRefused, StateRefused, SwitchedOff, TooLarge
+from app.sso.refusals import (
+    Cancelled,
+    MemberRefused,
+    SignInRefused,
+    StateRefused,
+    SwitchedOff,
+    TooLarge,
+)
 from app.sso.service import Connection
 
 Cookie = Callable[[Flow], str | None]
@@ -208,12 +217,21 @@ def _conclude_once(
         connection = replace(connection, admits_pii_members=admits)
         keep(session)
         user, new = matching.settle(session, connection, claimed)
+        _check_return(session, flow, account, user)
         outcome: dict[str, Any] = {"user_id": user.id, "is_new_user": new}
         if flow.purpose == CONSOLE and flow.client_state:
             # It ends at the host name where it was begun, and in the browser that has this there.
             outcome["browser_hash"] = flow.client_state.rpartition(".")[2]
         code = flows.give_code(session, flow, account, needs_state=needs_state, **outcome)
     return Ended(flow, account, user, new, code)
+
+
+def _check_return(session: Session, flow: Flow, account: Account, user: User) -> None:
+    # Whoever is at the address has the code, and so the user's session.
+    if flow.redirect_uri in account.settings.get(FROM_OUTSIDE, ()) and flow.purpose != CONSOLE:
+        people.locked(session, user.account_id, user.id)  # who lets the user in waits
+        if pii.is_member(user.account_id, user.id):
+            raise MemberRefused(f"Somebody outside pii_access added {flow.redirect_uri}.")
 
 
 def _conclude_test(connection: Connection, flow: Flow, ask: Callable[[], Claimed]) -> Ended:

@@ -183,6 +183,34 @@ def test_superadmins_settings_count_by_the_system_s_group(stage: Stage) -> None:
     assert stage.traded(stage.sign_in(account="system"))["user"]["id"] == root.id
 
 
+def test_no_member_returns_to_an_address_from_outside(stage: Stage, dan: Caller) -> None:
+    alice, thief = stage.cast.alice, "https://thief.example/in"
+    stage.oauth(alice)
+    stage.saml(alice)
+    allowed = {"allowed_redirect_uris": [stage.client, thief]}
+    assert dan.patch("account", allowed).status_code == 200
+    stage.provider.who["email"] = alice.email
+    refused(stage, stage.sign_in(redirect_uri=thief))
+    assert stage.traded(stage.sign_in())["user"]["id"] == alice.id  # where she returned before
+    body = {"account": "acme", "redirect_uri": thief, "state": "mine"}
+    begun = stage.anyone.post("auth/oauth/google/authorize", body).json
+    refused(stage, stage.back(stage.browser(), begun["url"]))
+    # As the usual address it is no better, and others may go there.
+    assert dan.patch("account", {"default_redirect_uri": thief}).status_code == 200
+    refused(stage, stage.sign_in())
+    refused(stage, stage.assert_in(subject=alice.email))
+    assert stage.traded(stage.assert_in())["isNewUser"] is True
+    # A member who changes something else does not stand for it; one who sends the list does.
+    alice.patch("account", {"name": "Acme Ltd", "allowed_redirect_uris": [stage.client]})
+    refused(stage, stage.sign_in(redirect_uri=thief))
+    alice.patch("account", allowed)
+    answer = stage.sign_in(redirect_uri=thief)
+    assert stage.traded(answer)["user"]["id"] == alice.id
+    row = alice.get(ROWS).json["items"][0]
+    other = {"allowed_redirect_uris": ["https://other.example/in"]}
+    assert dan.patch(f"{ROWS}/{row['id']}", {"config": other}).json["admits_pii_members"] is False
+
+
 def test_the_console_says_so_and_lets_members_confirm(stage: Stage, dan: Caller) -> None:
     made = stage.oauth(dan)
     page = f"sso/{stage.cast.alice.account_id}/{made['id']}"
