@@ -4,8 +4,8 @@ Who of `pii_access` may sign in by a provider's row, which identities come from 
 use, and the token of an invitation that its answer shows, beside the one that is mailed. Null is what
 rows from before have: they count as they did.
 
-Revision ID: 0023
-Revises: 0021
+Revision ID: 0025
+Revises: 0024
 Create Date: 2026-11-24 10:00:00.000000
 """
 
@@ -14,17 +14,15 @@ from alembic import op
 
 from app.column_types import Text
 
-revision = "0023"
-down_revision = "0021"
+revision = "0025"
+down_revision = "0024"
 branch_labels = None
 depends_on = None
 
 
 def upgrade() -> None:
     """Apply the revision."""
-    op.add_column(
-        "provider_settings", sa.Column("admits_pii_members", sa.Boolean(), nullable=True)
-    )
+    op.add_column("provider_settings", sa.Column("admits_pii_members", sa.Boolean(), nullable=True))
     op.add_column("identities", sa.Column("is_trusted", sa.Boolean(), nullable=True))
     op.add_column("invitations", sa.Column("shown_token_hash", Text, nullable=True))
     op.create_index("ix_invitations_shown_hash", "invitations", ["account_id", "shown_token_hash"])
