@@ -115,6 +115,11 @@ def _give(response: Any, mark: str, secret: str, *, posted: bool) -> None:
     )
 
 
+def _forget(response: Any, flow: Flow) -> None:
+    secure = _is_secure() or _is_loopback()
+    response.delete_cookie(_cookie_name(flow.state_hash), httponly=True, secure=secure)
+
+
 def _is_secure() -> bool:
     return config.current().base_url.startswith("https://")
 
@@ -152,7 +157,9 @@ def go_on(ended: Ended) -> BaseResponse:
     else:
         target = sign_in.with_query(target, {"code": ended.code, **state})
     response = redirect(target)
-    response.delete_cookie(_cookie_name(flow.state_hash), httponly=True, secure=_is_secure())
+    response.delete_cookie(
+        _cookie_name(flow.state_hash), httponly=True, secure=_is_secure() or _is_loopback()
+    )
     return _unkept(response)
 
 
@@ -192,7 +199,9 @@ def _tell_client(error: AppError, flow: Flow) -> Response:
     code = "temporarily_unavailable" if isinstance(error, Unreachable) else "access_denied"
     told = {"error": code, "error_description": error.message, **_returned_state(flow)}
     back: Any = redirect(sign_in.with_query(flow.redirect_uri or "", told))
-    back.delete_cookie(_cookie_name(flow.state_hash), httponly=True, secure=_is_secure())
+    back.delete_cookie(
+        _cookie_name(flow.state_hash), httponly=True, secure=_is_secure() or _is_loopback()
+    )
     return _unkept(back)  # type: ignore[return-value]
 
 

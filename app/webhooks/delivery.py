@@ -45,7 +45,9 @@ def attempt(work: Work, allowed: outgoing.Rules) -> Result:
         told = {"error": "The webhook is deleted.", "final": True}
     elif not work.target.enabled:
         told = {"held": True}
-    elif work.holds_pii and not work.target.include_pii:
+    elif work.superadmin_id not in (None, work.target.created_by):
+        told = {"error": "A superadmin's view is not sent for whoever took it over.", "final": True}
+    elif work.holds_pii and (work.pii_withheld or not work.target.include_pii):
         told = {"error": "The webhook is not to be sent personal data any more.", "final": True}
     elif not work.target.keys(at):
         told = {"error": "The secret cannot be read with the service's present keys."}

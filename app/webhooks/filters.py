@@ -6,6 +6,7 @@ come or change later. What cannot be evaluated then lets the change through.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from app import clock, rules
@@ -35,8 +36,10 @@ def problems(text: str | None) -> list[dict[str, Any]]:
     return []
 
 
-def matches(text: str | None, event: RecordChanged, hidden: frozenset[str]) -> bool:
-    """Whether a change is to be told. Filters see the new record; the old one of a deletion.
+def matches(
+    text: str | None, event: RecordChanged, record: Mapping[str, Any], hidden: frozenset[str]
+) -> bool:
+    """Whether a change is to be told, by the record as its webhook may view it.
 
     What a webhook is not told is no field to its filter, or its deliveries would tell it.
     """
@@ -45,9 +48,8 @@ def matches(text: str | None, event: RecordChanged, hidden: frozenset[str]) -> b
     node = _node(event.definition, text, hidden)
     if node is None:
         return True
-    record = event.record if event.record is not None else event.previous
     asker = access.asker_of(event.by)
-    return rules.holds(node, rules.Context(record or {}, asker, now=clock.now()))
+    return rules.holds(node, rules.Context(record, asker, now=clock.now()))
 
 
 def _node(definition: Definition, text: str, hidden: frozenset[str]) -> rules.Node | None:

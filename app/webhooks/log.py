@@ -14,7 +14,7 @@ from app.accounts.models import PII_GROUP
 from app.auth.principal import Principal
 from app.errors import Conflict, NotFound
 from app.ids import first_id
-from app.webhooks import outbox, queue
+from app.webhooks import outbox, queue, sight
 from app.webhooks.models import (
     ATTEMPTS,
     DELIVERED,
@@ -93,8 +93,10 @@ def redeliver(webhook: Webhook, delivery_id: str, *, by: Principal) -> Shown:
         row = get(webhook, delivery_id, by=by)
         if row["status"] == PENDING:
             raise Conflict("This delivery is still on its way.")
-        if row["holds_pii"] and not webhook.include_pii:
+        if row["holds_pii"] and not sight.is_sent_pii(webhook):
             raise Conflict("It holds personal data, which this webhook is not sent any more.")
+        if row["superadmin_id"] not in (None, webhook.created_by):
+            raise Conflict("It holds what a superadmin viewed, who is not the maker any more.")
         again = _copies(webhook, DELIVERIES.c.id == row["id"])
         outbox.write(again)
     return get(webhook, again[0]["id"], by=by)
@@ -172,7 +174,7 @@ def _copies(webhook: Webhook, *which: Any) -> list[dict[str, Any]]:
             row.event,
             row.payload,
             holds_pii=row.holds_pii,
-            for_superadmins=row.for_superadmins,
+            superadmin_id=row.superadmin_id,
             replay_of=row.replay_of or row.id,
             depth=row.depth,
         )
@@ -205,7 +207,8 @@ def _failed_since(webhook: Webhook, since: datetime, until: datetime) -> tuple[A
         first.c.account_id == account_id, first.c.id == table.replay_of, first.c.status != FAILED
     )
     period = (table.created_at >= since, table.created_at <= until)
-    fit = [] if webhook.include_pii else [~table.holds_pii]
+    fit = [] if sight.is_sent_pii(webhook) else [~table.holds_pii]
+    fit.append(sa.or_(table.superadmin_id.is_(None), table.superadmin_id == webhook.created_by))
     return (*_of(webhook), *fit, table.status == FAILED, *period, ~repeated, ~arrived)
 
 
@@ -249,5 +252,5 @@ def is_hidden(row: Row, by: Principal) -> bool:
 
     That is personal data, or records as only a superadmin may view them.
     """
-    beyond_rules = bool(row["for_superadmins"]) and not by.is_superadmin
+    beyond_rules = row["superadmin_id"] is not None and not by.is_superadmin
     return beyond_rules or (bool(row["holds_pii"]) and PII_GROUP not in by.groups)

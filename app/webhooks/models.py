@@ -87,8 +87,8 @@ class WebhookDelivery(Base):
     payload: Mapped[str] = mapped_column(Text)
     size: Mapped[int]  # characters of the payload
     holds_pii: Mapped[bool] = mapped_column(default=False)
-    # Made as a superadmin sees records, which an account's rules may hide from its own admins.
-    for_superadmins: Mapped[bool] = mapped_column(default=False, server_default=sa.false())
+    # The superadmin whose view it is, which an account's rules may hide from its own admins.
+    superadmin_id: Mapped[str | None] = mapped_column(Id)
     status: Mapped[str] = mapped_column(Text, default=PENDING)
     attempt_number: Mapped[int] = mapped_column(default=0)  # how many there were
     due_at: Mapped[datetime | None] = mapped_column(Moment)  # or the end of a worker's lease

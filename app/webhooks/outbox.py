@@ -76,10 +76,11 @@ def note(event: events.RecordChanged) -> None:
     shown: dict[tuple[str | None, bool], Mapping[str, Any]] = {}
     for listener in listeners:
         sight = _sight(event, listener)
-        access = _access(event, sight) if sight else None
-        if sight is None or access is None:
+        seen = _seen(event, sight) if sight else None
+        if sight is None or seen is None:
             continue
-        if filters.matches(listener.filter, event, sight.hidden(access)):
+        access, record = seen
+        if filters.matches(listener.filter, event, record, sight.hidden(access)):
             who = (listener.created_by, listener.include_pii)
             if who not in shown:
                 shown[who] = payload.facts(event, sight)
@@ -93,10 +94,13 @@ def _sight(event: events.RecordChanged, listener: Listener) -> Sight | None:
     return Sight(event.definition, by, listener.include_pii and is_maker)
 
 
-def _access(event: events.RecordChanged, sight: Sight) -> Access | None:
-    """What the webhook may view of the change, of the row after or the row before it."""
-    rows = (event.record, event.previous)
-    return next(filter(None, (sight.access_to(event, row) for row in rows)), None)
+def _seen(event: events.RecordChanged, sight: Sight) -> tuple[Access, Mapping[str, Any]] | None:
+    """What the webhook may view of the change: of the new record, else of the one before it."""
+    for record in filter(None, (event.record, event.previous)):
+        access = sight.access_to(event, record)
+        if access is not None:
+            return access, record
+    return None
 
 
 def row(account_id: str, webhook_id: str, event: str, text: str, **values: Any) -> dict[str, Any]:
@@ -130,8 +134,8 @@ def _add(account_id: str, webhook_id: str, shown: Mapping[str, Any], sight: Sigh
     if not _fits(len(text)):
         text = payload.text(payload.cut(shown), **about)
     new = row(account_id, webhook_id, shown["event"], text, holds_pii=sight.holds_pii)
-    of_superadmin = sight.by.is_superadmin and account_id != SYSTEM_ACCOUNT_ID
-    db.before_commit(write, {**new, "for_superadmins": of_superadmin})
+    beyond_rules = sight.by.is_superadmin and account_id != SYSTEM_ACCOUNT_ID
+    db.before_commit(write, {**new, "superadmin_id": sight.by.user_id if beyond_rules else None})
 
 
 def _fits(size: int) -> bool:

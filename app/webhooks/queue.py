@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any, NamedTuple
 
@@ -13,7 +13,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 
 from app import chain, clock, config, crypto, db, engines, jobs, leases, tenancy
 from app.database_clock import database_now
-from app.webhooks import header_values
+from app.webhooks import header_values, sight
 from app.webhooks.models import (
     ATTEMPTS,
     DELIVERED,
@@ -41,6 +41,7 @@ class Target:
     headers: Mapping[str, str]
     enabled: bool = True
     include_pii: bool = False
+    created_by: str | None = None
 
     def keys(self, at: datetime) -> tuple[str, ...]:
         """The secrets that are valid at a moment, the newest first."""
@@ -63,6 +64,10 @@ class Work:
     attempt_number: int  # how many there were before
     replay_of: str | None
     holds_pii: bool = False
+    pii_withheld: bool = False
+    """Whether the webhook's maker may not be sent the personal data any more."""
+    superadmin_id: str | None = None
+    """The superadmin whose view it is; nobody else's webhook is sent it."""
     chain: Mapping[str, str] = field(default_factory=dict)
     """What tells its receiver how deep in a chain of triggers it is (`app/chain.py`)."""
     target: Target | None = None
@@ -107,10 +112,22 @@ def look(limit: int, passing_over: Collection[str]) -> Sequence[sa.Row[Any]]:
 
 def claim(account_id: str, ids: Sequence[str], seconds: int) -> list[Work]:
     """Take those of an account's deliveries that are still due."""
-    names = ("webhook_id", "event", "payload", "attempt_number", "replay_of", "holds_pii")
-    columns = [DELIVERIES.c[name] for name in (*names, "depth")]
+    names = ("webhook_id", "event", "payload", "attempt_number", "replay_of")
+    columns = [DELIVERIES.c[name] for name in (*names, "holds_pii", "superadmin_id", "depth")]
     taken = leases.claim(QUEUE, account_id, ids, seconds, *columns)
-    return [_work(**row._asdict()) for row in taken]
+    work = [_work(**row._asdict()) for row in taken]
+    withheld = not_sent_pii(account_id, work)
+    return [replace(one, pii_withheld=one.webhook_id in withheld) for one in work]
+
+
+def not_sent_pii(account_id: str, work: Sequence[Work]) -> set[str]:
+    """Of the webhooks that these deliveries of personal data are for, those not to be sent any."""
+    named = {one.webhook_id for one in work if one.holds_pii}
+    if not named:
+        return set()
+    mine = (WEBHOOKS.c.account_id == account_id, WEBHOOKS.c.id.in_(sorted(named)))
+    rows = db.connection().execute(sa.select(WEBHOOKS).where(*mine)).all()
+    return named - {row.id for row in rows if sight.is_sent_pii(row)}
 
 
 def _work(depth: int, **values: Any) -> Work:
@@ -157,6 +174,7 @@ def target(webhook: Any) -> Target:
         headers=header_values.revealed(webhook.headers),
         enabled=webhook.enabled,
         include_pii=webhook.include_pii,
+        created_by=webhook.created_by,
     )
 
 

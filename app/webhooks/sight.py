@@ -60,6 +60,14 @@ def makers_stamps(account_id: str, makers: Iterable[str]) -> list[Stamp]:
     return found
 
 
+def is_sent_pii(webhook: Any) -> bool:
+    """Whether a webhook is to be sent personal data: its maker is an active member, as of now."""
+    if not webhook.include_pii:
+        return False
+    maker = principals.acting_now(webhook.account_id, webhook.created_by)
+    return maker is not None and PII_GROUP in maker.groups
+
+
 def maker_now(account_id: str, user_id: str | None) -> tuple[Principal | None, bool]:
     """As whom a webhook acts, and whether that is its maker; looked up once in a transaction."""
     known: dict[tuple[str, str | None], Any] = db.notes().setdefault(MAKERS, {})

@@ -1,8 +1,8 @@
 """trust provider settings
 
-Who of `pii_access` may sign in by a provider's row, which identities come from rows that they may not
-use, and the token of an invitation that its answer shows, beside the one that is mailed. Null is what
-rows from before have: they count as they did.
+Who of `pii_access` may sign in by a provider's row, which identities come from rows that they may
+not use, and the token of an invitation that its answer shows, beside the one that is mailed. Null
+is what rows from before have: they count as they did.
 
 Revision ID: 0025
 Revises: 0024

@@ -40,6 +40,7 @@ UNTOLD: dict[Route, str] = {
     ("POST", "/users/<uuid:user_id>/resend-verification"): "a job and a mailed token",
     ("POST", "/collections/<uuid:collection_id>/plan"): "nothing: it only plans",
     ("POST", "/webhooks/<uuid:webhook_id>/test"): "a delivery",
+    ("POST", "/webhooks/<uuid:webhook_id>/take-over"): "nothing where the caller is the maker",
     ("POST", "/webhooks/<uuid:webhook_id>/deliveries/redeliver"): "a job, and deliveries",
     ("POST", "/webhooks/<uuid:webhook_id>/deliveries/<uuid:delivery_id>/redeliver"): "a delivery",
     ("POST", "/workflows/<uuid:workflow_id>/trigger"): "an instance, whose changes are audited",

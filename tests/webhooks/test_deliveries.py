@@ -521,9 +521,9 @@ def test_a_filter_that_says_no_keeps_a_change_back(
 ) -> None:
     seen: list[Any] = []
 
-    def only_large(text: Any, event: Any, hidden: Any) -> bool:
+    def only_large(text: Any, event: Any, record: Any, hidden: Any) -> bool:
         seen.append((text, event.previous, event.by.email))
-        return bool(event.record["n"] > 1)
+        return bool(record["n"] > 1)
 
     make_webhook(alice, NOWHERE, filter="")
     monkeypatch.setattr(filters, "matches", only_large)

@@ -15,7 +15,7 @@ from app.webhooks.models import Webhook
 from tests.builders import Caller, Cast, make_collection, make_user
 from tests.console.browser import Browser
 from tests.receivers import receiving
-from tests.webhooks.delivering import deliveries, make_webhook
+from tests.webhooks.delivering import deliver, deliveries, make_webhook
 
 URL = "https://hooks.example.com/atrium"
 FIELDS = [
@@ -82,6 +82,51 @@ def test_superadmins_webhooks_see_everything_and_admins_do_not_read_it(
     assert shown["payload"]["record"] is None
     (seen,) = acting.get(path).json["items"]
     assert seen["payload"]["record"]["hidden"] == "h"
+
+
+def test_what_a_superadmin_viewed_is_not_sent_to_who_takes_the_webhook_over(
+    app: Flask, diary: Cast
+) -> None:
+    acting = Caller(app, **{**diary.root.headers, "X-Account-ID": "acme"})
+    with receiving() as receiver:
+        made = make_webhook(acting, receiver.url, collection="diary")
+        write(diary.bob)
+        write(diary.bob)
+        assert diary.alice.post(f"webhooks/{made['id']}/take-over").status_code == 200
+        deliver(app)
+        assert receiver.requests == []
+        one = deliveries(app)[0].id
+        again = diary.alice.post(f"webhooks/{made['id']}/deliveries/{one}/redeliver")
+        assert again.status_code == 409, again.json
+
+
+def test_personal_data_that_waits_is_not_sent_once_the_maker_has_left(
+    app: Flask, cast: Cast
+) -> None:
+    make_collection(cast.root, "diary", FIELDS)
+    assert (
+        cast.root.put("collections/diary/rules", {**OPEN, "view_rule": "true"}).status_code == 200
+    )
+    (group,) = (g for g in cast.alice.get("groups").json["items"] if g["name"] == "pii_access")
+    paul = Caller(app, make_user(app, cast.alice.account_id, "paul@acme.example", "admin"))
+    cast.alice.post(f"groups/{group['id']}/users", {"user_id": paul.id})
+    with receiving() as receiver:
+        make_webhook(paul, receiver.url, collection="diary", include_pii=True)
+        write(cast.bob)
+        assert cast.alice("DELETE", f"groups/{group['id']}/users/{paul.id}").status_code == 204
+        deliver(app)
+        assert receiver.requests == []
+
+
+def test_a_filter_sees_the_record_as_its_maker_does(app: Flask, diary: Cast) -> None:
+    """A record that leaves what the maker may view is matched by what it was before."""
+    rules = {**OPEN, "view_rule": "title != 'private'"}
+    assert diary.root.put("collections/diary/rules", rules).status_code == 200
+    made = write(diary.bob, title="public")
+    make_webhook(diary.alice, URL, collection="diary", filter="title = 'private'")
+    changed = diary.bob.patch(f"records/diary/{made['id']}", {"title": "private"})
+    assert changed.status_code == 200
+    assert payloads(app) == []
 
 
 def test_whoever_moves_a_webhook_becomes_its_maker(app: Flask, diary: Cast) -> None:

@@ -1,4 +1,4 @@
-"""mark deliveries for superadmins
+"""name superadmins of deliveries
 
 Revision ID: 0024
 Revises: 0023
@@ -8,6 +8,8 @@ Create Date: 2026-11-24 13:00:00.000000
 import sqlalchemy as sa
 from alembic import op
 
+from app.column_types import Id
+
 revision = "0024"
 down_revision = "0023"
 branch_labels = None
@@ -16,10 +18,9 @@ depends_on = None
 
 def upgrade() -> None:
     """Apply the revision."""
-    marked = sa.Column("for_superadmins", sa.Boolean(), nullable=False, server_default=sa.false())
-    op.add_column("webhook_deliveries", marked)
+    op.add_column("webhook_deliveries", sa.Column("superadmin_id", Id, nullable=True))
 
 
 def downgrade() -> None:
     """Take the revision back."""
-    op.drop_column("webhook_deliveries", "for_superadmins")
+    op.drop_column("webhook_deliveries", "superadmin_id")
