@@ -31,13 +31,12 @@ from app.accounts.schemas import (
     UserPage,
     UserView,
 )
-from app.auth import enrolment
+from app.auth import enrolment, own_account
 from app.auth.guard import principal
 from app.auth.principal import NO_ADDRESSES
 from app.rest.blueprint import Blueprint
 from app.rest.marks import account_admin
 from app.rest.paging import PageArgs, page_of
-from app.sso.service import NO_KEYS
 
 blueprint = Blueprint(
     "Account",
@@ -122,12 +121,10 @@ def get_own_account() -> Account:
 def update_own_account(body: dict[str, Any]) -> Account:
     """Change the own account's name and settings.
 
-    An API key cannot change those of sign-in by providers, `sso_...` (403). Members of `pii_access`
-    return to an address that somebody outside the group adds only once a member has sent it, too.
+    An API key can change the name only (403). Members of `pii_access` return to an address that
+    somebody outside the group adds only once a member has sent it, too.
     """
-    if body.keys() & set(sso_settings.NAMES):
-        principal().refuse_key(NO_KEYS)
-    return tenants.change_own(_own(), body, by=principal().user_id)
+    return own_account.change(_own(), body, by=principal())
 
 
 @blueprint.route("/roles", methods=["GET"])

@@ -17,7 +17,6 @@ from app.accounts.models import PII_GROUP, SYSTEM_ACCOUNT_ID, Group, GroupMember
 
 NEW_ADDRESS, NEW_PASSWORD = "address", "password"
 ONLY_MEMBERS = f"Only a member of {PII_GROUP} may do this."
-NO_KEYS = f"An API key cannot let anybody into {PII_GROUP}."
 
 
 def is_member(account_id: str, user_id: str | None) -> bool:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
+import sqlalchemy as sa
+
 from app import db, events
-from app.accounts import people, roles
-from app.accounts.models import ADMIN, SYSTEM_ACCOUNT_ID, User
+from app.accounts import groups, people, roles
+from app.accounts.models import ADMIN, PII_GROUP, SYSTEM_ACCOUNT_ID, Group, User
 from app.auth import links, lockout, passwords, resets, verification
-from app.auth.principal import NO_ADMINS, Principal
+from app.auth.principal import NO_ADMINS, NO_PII_MEMBERS, Principal
 from app.errors import InvalidValues
 
 
@@ -21,6 +23,19 @@ def check_role(body: Mapping[str, Any], *, by: Principal, joins: str | None = No
     role = roles.chosen(body, []) if {"role", "role_id"} & set(body) else None
     if joins == SYSTEM_ACCOUNT_ID or (role is not None and role.name == ADMIN):
         by.refuse_key(NO_ADMINS)
+
+
+def check_admission(account_id: str, named: Collection[str], *, by: Principal) -> None:
+    """Refuse who may not let anybody into `pii_access`, where groups (ids or names) have it.
+
+    Raises Forbidden.
+    """
+    is_named = sa.or_(Group.id.in_([one.lower() for one in named]), Group.name.in_(named))
+    mine = (Group.account_id == account_id, Group.name == PII_GROUP, is_named)
+    group = db.db.session.scalar(sa.select(Group).where(*mine)) if named else None
+    if group is not None:
+        by.refuse_key(NO_PII_MEMBERS)
+        groups.check_may_admit(group, by.user_id)
 
 
 def enrol(account_id: str, body: Mapping[str, Any]) -> User:

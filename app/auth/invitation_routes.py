@@ -8,7 +8,6 @@ import marshmallow as ma
 from flask import Response
 
 from app import rest
-from app.accounts import pii
 from app.accounts.schemas import ACCOUNT, PAGE, USER
 from app.auth import enrolment, invitations
 from app.auth import principal as principals
@@ -159,13 +158,12 @@ def create_invitation(body: dict[str, Any]) -> dict[str, Any]:
     A link is mailed; it works once, within 48 hours. Accepting it makes the user with the role and
     the groups named here, and signs in. Only a member of `pii_access` names that group (403), or a
     superadmin in an account not the own. Where registration is off nobody is invited (403). An API
-    key can make no admins and no members of `pii_access` (403).
+    key cannot make admins, or members of `pii_access` (403).
     """
     caller = principal()
     account_id = caller.one_account()
     enrolment.check_role(body, by=caller, joins=account_id)
-    if pii.names_group(account_id, body.get("groups") or []):
-        caller.refuse_key(pii.NO_KEYS)
+    enrolment.check_admission(account_id, body.get("groups") or (), by=caller)
     return _sent(*invitations.create(account_id, body, by=caller.user_id))
 
 
@@ -187,8 +185,8 @@ def cancel_invitation(invitation: str) -> Response:
 def resend_invitation(invitation: str) -> dict[str, Any]:
     """Mail a new link; the old one is void from now on.
 
-    One into `pii_access` is sent again by whom may invite into it (403). An API key can make no
-    admins and no members of `pii_access` (403).
+    One into `pii_access` is sent again by whom may invite into it (403). An API key cannot make
+    admins, or members of `pii_access` (403).
     """
     caller = principal()
     return _sent(*invitations.resend(caller.one_account(), invitation, by=caller))

@@ -12,7 +12,7 @@ from sqlalchemy.orm import Session
 
 from app import actor, clock, config, counting, crypto, db, events, jobs, mail
 from app.accounts import groups as account_groups
-from app.accounts import pii, roles
+from app.accounts import roles
 from app.accounts import service as accounts
 from app.accounts.models import VIEWER, Account, Group, Role, User
 from app.auth import enrolment, lockout, passwords, tokens, verification
@@ -94,10 +94,7 @@ def resend(account_id: str, invitation_id: str, *, by: Principal) -> tuple[Invit
             raise Conflict("The role of this invitation is deleted. Invite anew.")
         enrolment.check_role({"role_id": invitation.role_id}, by=by, joins=account_id)
         # Whoever sends it again is shown the token, and could join by it.
-        for group in _groups_of(session, invitation):
-            account_groups.check_may_admit(group, by.user_id)
-        if pii.names_group(account_id, invitation.groups):
-            by.refuse_key(pii.NO_KEYS)
+        enrolment.check_admission(account_id, invitation.groups, by=by)
         return invitation, _send(session, invitation)
 
 

@@ -23,6 +23,7 @@ NO_ADDRESSES = "An API key cannot change addresses."
 # An admin who can sign in would outlive the key.
 ELSEWHERE = "Your credential belongs to another account."
 NO_ADMINS = "An API key cannot make admins."
+NO_PII_MEMBERS = "An API key cannot let anybody into pii_access."
 
 NOBODY_ID = "00000000-0000-0000-0000-000000000001"  # that no user has
 

@@ -6,6 +6,7 @@ from flask import render_template
 from werkzeug.wrappers import Response as BaseResponse
 
 from app.accounts import groups, people
+from app.auth import enrolment
 from app.auth import service as auth
 from app.console import forms, guard, lists, once, places, unsent
 from app.console.blueprint import of_account
@@ -68,6 +69,7 @@ def add_member(group_id: str, account_id: str | None = None) -> Page | BaseRespo
     place, form = places.of(account_id), forms.sent("email")
     try:
         user_id = _user_with(place, form.checked(("email",), email=320)["email"])
+        enrolment.check_admission(place.account.id, [group_id], by=place.by)
         groups.add(place.account.id, group_id, user_id, by=place.by.user_id)
     except AppError as error:
         return _group_page(place, group_id, form.refused(error))

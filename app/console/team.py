@@ -9,7 +9,7 @@ from werkzeug.wrappers import Response as BaseResponse
 
 from app.accounts import groups
 from app.accounts import people as users
-from app.auth import invitations
+from app.auth import enrolment, invitations
 from app.console import forms, guard, lists, people, places
 from app.console.blueprint import of_account
 from app.console.forms import Form, Page, told
@@ -66,6 +66,7 @@ def invite(account_id: str | None = None) -> Page | BaseResponse:
     try:
         body = form.checked(("email",), email=320)
         wanted = {**body, "groups": form.chosen}
+        enrolment.check_admission(place.account.id, form.chosen, by=place.by)
         invitations.create(place.account.id, wanted, by=place.by.user_id)
     except AppError as error:
         return _invite_page(place, form.refused(error))

@@ -17,7 +17,8 @@ from app import clock, db
 from app.accounts import service as accounts
 from app.accounts.models import Account, Role, User
 from app.auth.models import ApiKey
-from app.auth.principal import NO_ADMINS
+from app.auth.own_account import NO_SETTINGS
+from app.auth.principal import NO_ADMINS, NO_PII_MEMBERS
 from tests.builders import (
     PASSWORD,
     Caller,
@@ -504,3 +505,41 @@ def test_a_key_has_a_name_that_can_be_read(alice: Caller, name: str) -> None:
     answer = alice.post("api-keys", {"name": name})
     assert answer.status_code == 400
     assert [one["code"] for one in answer.json["details"]] == ["name_invalid"]
+
+
+@pytest.mark.parametrize("method", ["PATCH", "PUT"])
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"allowed_redirect_uris": ["http://thief.example/in"]},
+        {"default_redirect_uri": "http://thief.example/in"},
+        {"cors_origins": ["http://thief.example"]},
+        {"sso_allow_admin": True, "name": "Acme"},
+    ],
+)
+def test_a_key_does_not_say_where_one_time_codes_go(
+    app: Flask, cast: Cast, method: str, body: dict[str, Any]
+) -> None:
+    before = cast.alice.get("account").json
+    answer = machine(app, cast.alice)(method, "account", body)
+    assert (answer.status_code, answer.json["message"]) == (403, NO_SETTINGS)
+    assert cast.alice.get("account").json == before
+    assert machine(app, cast.alice)(method, "account", {"name": "Acme Ltd"}).status_code == 200
+
+
+def test_a_key_lets_nobody_into_pii_access(app: Flask, cast: Cast) -> None:
+    program = machine(app, cast.alice)
+    group = next(g for g in cast.alice.get("groups").json["items"] if g["name"] == "pii_access")
+    invited = {"email": "dora@acme.example", "groups": ["pii_access"]}
+    waiting = cast.alice.post("invitations", invited).json["id"]
+    member = {"user_id": cast.bob.id}
+    for path, sent in (
+        (f"groups/{group['id']}/users", member),
+        (f"groups/{group['id'].upper()}/members", member),
+        ("invitations", {**invited, "email": "emil@acme.example"}),
+        ("invitations", {"email": "emil@acme.example", "groups": [group["id"]]}),
+        (f"invitations/{waiting}/resend", None),
+    ):
+        answer = program.post(path, sent)
+        assert (answer.status_code, answer.json["message"]) == (403, NO_PII_MEMBERS), path
+    assert len(cast.alice.get(f"groups/{group['id']}").json["users"]) == 1
