@@ -14,7 +14,15 @@ from typing import Any
 
 @dataclass(frozen=True)
 class UserLostAccess:
-    """A user was deactivated, deleted, given another role or a new password."""
+    """A user was deactivated, deleted or given a new password."""
+
+    account_id: str
+    user_id: str
+
+
+@dataclass(frozen=True)
+class RoleChanged:
+    """A user has another role, which tokens that are there obey; sessions are begun anew."""
 
     account_id: str
     user_id: str

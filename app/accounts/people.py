@@ -135,7 +135,8 @@ def change(scope: str | None, user_id: str, body: Mapping[str, Any], *, by: str 
             _replace_email(user, body["email"].strip(), by=by)
         _touch(session, user)
         if loses:  # afterwards: who signed in meanwhile was waited for
-            events.publish(events.UserLostAccess(user.account_id, user.id))
+            lost = events.RoleChanged if user.is_active else events.UserLostAccess
+            events.publish(lost(user.account_id, user.id))
         return user
 
 
@@ -168,7 +169,7 @@ def give_role(user: User, role: Role) -> bool:
             return False
         user.role = role
         _touch(session, user)
-        events.publish(events.UserLostAccess(user.account_id, user.id))
+        events.publish(events.RoleChanged(user.account_id, user.id))
         return True
 
 

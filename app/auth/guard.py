@@ -15,7 +15,7 @@ from flask import Flask, Request, Response, current_app, g, request
 from sqlalchemy.exc import DBAPIError
 
 from app import actor, chain, config, idempotency, rest, stamps, tenancy, violations
-from app.auth import api_keys, lockout, signatures, tokens
+from app.auth import api_keys, credentials, lockout, signatures, tokens
 from app.auth import principal as principals
 from app.auth.principal import Principal
 from app.auth.signatures import Signature
@@ -279,7 +279,7 @@ def _signed_in(credential: str) -> Principal:
     if credential.startswith(api_keys.PREFIX):
         return api_keys.caller(credential)
     claims = tokens.read(credential, tokens.ACCESS)
-    caller = principals.of_user(claims["account_id"], claims["sub"])
+    caller = credentials.token_caller(claims)
     # The id tells the moment more finely than `iat`, which counts seconds.
     if caller is None or claims["jti"] < caller.first_token:
         raise Unauthorized("The token is not valid any more.")

@@ -47,6 +47,8 @@ class SignInSession(Base):
     last_used_at: Mapped[datetime] = mapped_column(Moment, default=as_created)
     expires_at: Mapped[datetime] = mapped_column(Moment)
     revoked_at: Mapped[datetime | None] = mapped_column(Moment)
+    # Null where nobody has proved anew to be the user since the session began.
+    authenticated_at: Mapped[datetime | None] = mapped_column(Moment)
 
 
 class MailedToken(Base):

@@ -58,6 +58,9 @@ class Principal:
     user_stamp: Stamp | None = field(default=None, repr=False)
     first_token: str = field(default="", repr=False)
     """What the ids of access tokens that the user may still show come after."""
+    session_id: str | None = None
+    auth_time: float | None = None
+    """When somebody last proved to be the user, in seconds since the epoch."""
     api_key_id: str | None = None
     scopes: Mapping[str, Any] | None = None
     """Where the caller is an API key made for some collections and operations only."""

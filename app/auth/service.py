@@ -37,8 +37,7 @@ def login(*, account: str | None, email: str, password: str, origin: Origin) -> 
 
 def sign_in(user: User | Member, origin: Origin) -> SignIn:
     """Begin a session of a user who proved to be that user."""
-    refresh_token = sessions.start(user, origin)
-    return SignIn(user, _access_token(user), refresh_token)
+    return _signed_in(user, sessions.start(user, origin))
 
 
 def check_password(account: str | None, email: str, password: str, origin: Origin) -> Member:
@@ -76,14 +75,16 @@ def refresh(token: str, named: str | None = None) -> SignIn:
         caller = principals.of_user(account_id, user_id) if named else None
     if caller is not None:
         principals.choose_account(caller, named)
-    new_token, jti = tokens.refresh(user_id=user_id, account_id=account_id, session_id=session_id)
     with db.transaction() as session:
-        if sessions.rotate(claims, jti):
-            user = session.get(User, (account_id, user_id))
-            if user and user.may_sign_in:
-                return SignIn(user, _access_token(user), new_token)
+        family = sessions.rotate(claims)
+        user = session.get(User, (account_id, user_id)) if family else None
+        if family and user and user.may_sign_in:
+            return _signed_in(user, family)
+    # In another transaction: this one may hold the session's row, and ending it takes the user's.
+    with db.transaction():
+        if family:
             sessions.end_family(claims)
-        elif sessions.end_family(claims):
+        elif sessions.end_reused(claims):
             events.publish(events.RefreshTokenReused(account_id, session_id, clock.now()))
             log.warning("refresh token used again", account=account_id, user=user_id)
     raise Unauthorized("The refresh token is not valid any more.")
@@ -141,11 +142,14 @@ def require_account(account: str | None) -> str:
     return account
 
 
-def _access_token(user: User | Member) -> str:
-    return tokens.access(
+def _signed_in(user: User | Member, family: sessions.Family) -> SignIn:
+    token = tokens.access(
         user_id=user.id,
         account_id=user.account_id,
         email=user.email,
         role=user.role.name,
+        session_id=family.session_id,
+        authenticated_at=family.authenticated_at,
         valid_from=user.tokens_valid_from,
     )
+    return SignIn(user, token, family.refresh_token)

@@ -9,10 +9,9 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from app import clock, config, db, events, tenancy
+from app import clock, config, db, events
 from app.accounts.models import User
-from app.auth import principal as principals
-from app.auth import tokens
+from app.auth import credentials, tokens
 from app.auth.members import Member
 from app.auth.models import SignInSession
 from app.auth.principal import Principal
@@ -37,41 +36,58 @@ def not_right() -> Unauthorized:
     return Unauthorized(message, error="authentication_failed")
 
 
-def start(user: User | Member, origin: Origin) -> str:
-    """Begin a token family of a user. Returns its first refresh token."""
-    session_id = new_id()
-    token, jti = tokens.refresh(user_id=user.id, account_id=user.account_id, session_id=session_id)
-    _begin(user, session_id, "api", jti, origin)
-    return token
+@dataclass(frozen=True)
+class Family:
+    """A session with its newest refresh token."""
+
+    session_id: str
+    refresh_token: str
+    authenticated_at: datetime
+
+
+def start(user: User | Member, origin: Origin) -> Family:
+    """Begin a token family of a user."""
+    now, session_id = clock.now(), new_id()
+    token, jti = _refresh_token(user.account_id, user.id, session_id, _end(now) - now)
+    _begin(user, session_id, "api", jti, origin, now)
+    return Family(session_id, token, now)
 
 
 def start_in_console(user: User | Member, origin: Origin) -> str:
     """Begin a console session. Returns the secret that its cookie carries."""
     secret = tokens.random_token(user.account.account_code)
-    _begin(user, new_id(), "console", secret, origin)
+    _begin(user, new_id(), "console", secret, origin, clock.now())
     return secret
 
 
-def console_caller(secret: str) -> tuple[Principal, str] | None:
-    """The principal and session id of a console cookie, if the session is still alive."""
-    account = principals.account_named(secret.partition("-")[0])
-    if account is None:
-        return None
-    asked = {"_account": account.id, "_hash": tokens.digest(secret), "_now": clock.now()}
-    with tenancy.in_account(account.id):
-        found = _CONSOLE_SESSION.all(asked)
-        caller = principals.of_user_now(account.id, found[0][1]) if found else None
-    return (caller, found[0][0]) if caller else None
+def rotate(claims: Mapping[str, Any]) -> Family | None:
+    """Take the next token of a family; None where that of the claims is not the newest."""
+    newest = SignInSession.token_hash == tokens.digest(claims["jti"])
+    return _renew(claims["account_id"], claims["sub"], claims["sid"], newest)
 
 
-def rotate(claims: Mapping[str, Any], jti: str) -> bool:
-    """Take the next token of a family; False where that of the claims is not the newest."""
+def _renew(account_id: str, user_id: str, session_id: str, *which: Any) -> Family | None:
+    mine = (*_family_of(account_id, user_id, session_id), *which, *_alive())
+    begun = sa.select(SignInSession.created_at, SignInSession.authenticated_at).where(*mine)
     now = clock.now()
-    newest = (*_family(claims), SignInSession.token_hash == tokens.digest(claims["jti"]), *_alive())
-    values = {"token_hash": tokens.digest(jti), "last_used_at": now, "expires_at": _end(now)}
     with db.transaction() as session:
-        rotated: Any = session.execute(sa.update(SignInSession).where(*newest).values(**values))
-    return bool(rotated.rowcount)
+        found = session.execute(begun).first()
+        if found is None:
+            return None
+        token, jti = _refresh_token(account_id, user_id, session_id, _end(now) - now)
+        values = {"token_hash": tokens.digest(jti), "last_used_at": now, "expires_at": _end(now)}
+        renewed: Any = session.execute(sa.update(SignInSession).where(*mine).values(**values))
+    if not renewed.rowcount:
+        return None
+    return Family(session_id, token, found.authenticated_at or found.created_at)
+
+
+def _refresh_token(
+    account_id: str, user_id: str, session_id: str, lifetime: timedelta
+) -> tuple[str, str]:
+    return tokens.refresh(
+        user_id=user_id, account_id=account_id, session_id=session_id, lifetime=lifetime
+    )
 
 
 def of_caller(caller: Principal, skip: int, limit: int) -> tuple[list[SignInSession], int]:
@@ -84,9 +100,9 @@ def of_caller(caller: Principal, skip: int, limit: int) -> tuple[list[SignInSess
     return list(found), db.db.session.scalar(counted) or 0
 
 
-def end(account_id: str, session_id: str) -> None:
-    """End one session."""
-    _revoke(SignInSession.account_id == account_id, SignInSession.id == session_id)
+def end(account_id: str, user_id: str, session_id: str) -> bool:
+    """End one session, and its access tokens. Returns whether it was not ended before."""
+    return _revoke(account_id, user_id, SignInSession.id == session_id)
 
 
 def end_own(caller: Principal, session_id: str) -> None:
@@ -95,17 +111,22 @@ def end_own(caller: Principal, session_id: str) -> None:
     with db.transaction() as session:
         if session.scalar(sa.select(SignInSession.id).where(*mine, *_alive())) is None:
             raise NotFound("There is no such session.")
-        _revoke(*mine)
+        _revoke(*user_key(caller), *mine)
 
 
 def end_all(account_id: str, user_id: str) -> None:
-    """End every session of a user, console sessions included."""
-    _revoke(*_of_user(account_id, user_id))
+    """End every session of a user, console sessions included, and their access tokens."""
+    _revoke(account_id, user_id)
 
 
-def end_family(claims: Mapping[str, Any]) -> bool:
-    """End the session that a refresh token grew from. Returns whether it was alive."""
-    return _revoke(*_family(claims))
+def end_family(claims: Mapping[str, Any]) -> None:
+    """End the session that a refresh token grew from, and its access tokens."""
+    _revoke(*_user_of(claims), *_family(claims))
+
+
+def end_reused(claims: Mapping[str, Any]) -> bool:
+    """The same for a token that was used before. Returns whether the session was alive."""
+    return _revoke(*_user_of(claims), *_family(claims), *_alive())
 
 
 def hold(caller: Principal) -> None:
@@ -117,6 +138,8 @@ def hold(caller: Principal) -> None:
     begin = sa.select(User.tokens_valid_from).where(User.account_id == home, User.id == user_id)
     begun = db.db.session.scalar(begin.with_for_update(key_share=True))
     if begun is not None and caller.first_token != first_id(begun):
+        raise Unauthorized
+    if caller.session_id and not credentials.lasts(home, user_id, caller.session_id):
         raise Unauthorized
 
 
@@ -130,6 +153,14 @@ def _end_sessions_of(event: events.UserLostAccess) -> None:
     end_all(event.account_id, event.user_id)
 
 
+@events.subscribe(events.RoleChanged)
+def _let_sessions_run_out(event: events.RoleChanged) -> None:
+    # Nobody renews them; access tokens of theirs stay, with the role that the user has now.
+    mine = (*_of_user(event.account_id, event.user_id), *_alive())
+    with db.transaction() as session:
+        session.execute(sa.update(SignInSession).where(*mine).values(expires_at=clock.now()))
+
+
 @events.subscribe(events.AddressProved)
 def _end_tokens_of(event: events.AddressProved) -> None:
     end_all(event.account_id, event.user_id)
@@ -138,8 +169,9 @@ def _end_tokens_of(event: events.AddressProved) -> None:
     user.tokens_valid_from = clock.now()
 
 
-def _begin(user: User | Member, id: str, kind: str, secret: str, origin: Origin) -> None:
-    now = clock.now()
+def _begin(
+    user: User | Member, id: str, kind: str, secret: str, origin: Origin, now: datetime
+) -> None:
     begun = {
         "account_id": user.account_id,
         "id": id,
@@ -171,40 +203,42 @@ def _of_user(account_id: str, user_id: str) -> tuple[Any, ...]:
     return (SignInSession.account_id == account_id, SignInSession.user_id == user_id)
 
 
+def _user_of(claims: Mapping[str, Any]) -> tuple[str, str]:
+    return claims["account_id"], claims["sub"]
+
+
 def _family(claims: Mapping[str, Any]) -> tuple[Any, ...]:
-    return (
-        *_of_user(claims["account_id"], claims["sub"]),
-        SignInSession.id == claims["sid"],
-        SignInSession.kind == "api",
-    )
+    return _family_of(*_user_of(claims), claims["sid"])
+
+
+def _family_of(account_id: str, user_id: str, session_id: str) -> tuple[Any, ...]:
+    mine = _of_user(account_id, user_id)
+    return (*mine, SignInSession.id == session_id, SignInSession.kind == "api")
 
 
 def _alive() -> tuple[Any, ...]:
     return (SignInSession.revoked_at.is_(None), SignInSession.expires_at > clock.now())
 
 
-def _revoke(*which: Any) -> bool:
+def _revoke(account_id: str, user_id: str, *which: Any) -> bool:
     """Whether there was a session to end."""
-    alive = SignInSession.revoked_at.is_(None)
-    ended = sa.update(SignInSession).where(*which, alive).values(revoked_at=clock.now())
+    alive = (*_of_user(account_id, user_id), *which, SignInSession.revoked_at.is_(None))
+    ended = sa.update(SignInSession).where(*alive).values(revoked_at=clock.now())
+    mine = sa.update(User).where(User.account_id == account_id, User.id == user_id)
+    outdated = mine.values(version=User.version + 1, updated_at=User.updated_at)
     with db.transaction() as session:
+        # The user first, as whoever changes one does: none waits for the other in a circle.
+        session.execute(outdated)
         revoked: Any = session.execute(ended)
     return bool(revoked.rowcount)
 
 
 _USERS, _SESSIONS = (db.Base.metadata.tables[name] for name in ("users", "sessions"))
+_NULL_AT_FIRST = ("revoked_at", "authenticated_at")
 _NEW_SESSION = Prepared(
     sa.insert(_SESSIONS).values(
-        {c: sa.bindparam(f"_{c.name}") for c in _SESSIONS.c if c.name != "revoked_at"}
+        {c: sa.bindparam(f"_{c.name}") for c in _SESSIONS.c if c.name not in _NULL_AT_FIRST}
     ),
-    keyed=True,
-)
-_CONSOLE_SESSION = Prepared(
-    sa.select(_SESSIONS.c.id, _SESSIONS.c.user_id)
-    .where(_SESSIONS.c.account_id == sa.bindparam("_account"))
-    .where(_SESSIONS.c.kind == sa.literal_column("'console'"))
-    .where(_SESSIONS.c.token_hash == sa.bindparam("_hash"), _SESSIONS.c.revoked_at.is_(None))
-    .where(_SESSIONS.c.expires_at > sa.bindparam("_now")),
     keyed=True,
 )
 _NOTE_LOGIN = Prepared(

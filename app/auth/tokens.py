@@ -47,11 +47,26 @@ def random_token(account_code: str) -> str:
 
 
 def access(
-    *, user_id: str, account_id: str, email: str, role: str, valid_from: datetime | None = None
+    *,
+    user_id: str,
+    account_id: str,
+    email: str,
+    role: str,
+    session_id: str | None = None,
+    authenticated_at: datetime | None = None,
+    valid_from: datetime | None = None,
 ) -> str:
-    """A signed access token, of those that the user has since `valid_from`."""
+    """A signed access token, of those that the user has since `valid_from`.
+
+    It ends with its session, and says when somebody last proved to be the user.
+    """
     lifetime = timedelta(minutes=config.current().access_token_expire_minutes)
-    claims = {"sub": user_id, "account_id": account_id, "email": email, "role": role}
+    claims: dict[str, Any] = {"sub": user_id, "account_id": account_id}
+    claims |= {"email": email, "role": role}
+    if session_id:
+        claims["sid"] = session_id
+    if authenticated_at:
+        claims["auth_time"] = int(authenticated_at.timestamp())
     return _sign(ACCESS, claims | {"jti": _id_since(valid_from)}, lifetime)
 
 
@@ -61,9 +76,10 @@ def _id_since(moment: datetime | None) -> str:
     return id if id >= first else f"{first}{id[len(first) :]}"
 
 
-def refresh(*, user_id: str, account_id: str, session_id: str) -> tuple[str, str]:
+def refresh(
+    *, user_id: str, account_id: str, session_id: str, lifetime: timedelta
+) -> tuple[str, str]:
     """A signed refresh token of a session, and its `jti`."""
-    lifetime = timedelta(days=config.current().refresh_token_expire_days)
     jti = new_id()
     claims = {"sub": user_id, "account_id": account_id, "jti": jti, "sid": session_id}
     return _sign(REFRESH, claims, lifetime), jti
@@ -114,7 +130,10 @@ def _verified(token: str, keys: tuple[str, ...], issuer: str) -> dict[str, Any]:
 
 def _well_typed(claims: dict[str, Any]) -> bool:
     # PyJWT takes a time as text, too.
-    times, texts = REQUIRED[:2], [*REQUIRED[2:], *(["sid"] if claims["type"] == REFRESH else [])]
+    times = [*REQUIRED[:2], *(["auth_time"] if "auth_time" in claims else [])]
+    # Access tokens from before sessions stood in them have none.
+    has_session = claims["type"] == REFRESH or "sid" in claims
+    texts = [*REQUIRED[2:], *(["sid"] if has_session else [])]
     return all(isinstance(claims[name], int | float) for name in times) and all(
         isinstance(claims.get(name), str) and claims[name].isprintable() for name in texts
     )

@@ -15,7 +15,7 @@ from werkzeug.wrappers import Response as BaseResponse
 
 from app import config, stamps, violations
 from app.accounts.models import User
-from app.auth import sessions
+from app.auth import credentials, sessions
 from app.auth.answers import origin
 from app.auth.members import Member
 from app.auth.principal import Principal
@@ -126,7 +126,7 @@ def recognise() -> None:
     """Learn from the cookie who looks at the page, unless that is known already."""
     if "console_caller" in g:
         return
-    found = sessions.console_caller(request.cookies.get(cookie_name(), "").replace("\0", ""))
+    found = credentials.console_caller(request.cookies.get(cookie_name(), "").replace("\0", ""))
     g.console_caller, g.console_session_id = found or (None, None)
 
 
@@ -206,7 +206,7 @@ def end_known_session() -> None:
     recognise()
     known = caller()
     if known and known.home:
-        sessions.end(known.home.id, g.console_session_id)
+        sessions.end(*sessions.user_key(known), g.console_session_id)
 
 
 def local_target(target: str | None) -> str | None:

@@ -226,10 +226,12 @@ def test_the_claims_are_those_of_the_specification(app: Flask, signed_in: dict[s
     access = Forge(app, signed_in["token"])
     assert access.header == {"alg": "HS256", "typ": "JWT", "kid": access.header["kid"]}
     common = {"sub", "account_id", "exp", "iat", "type", "iss", "jti"}
-    assert set(access.claims) == common | {"email", "role"}
+    assert set(access.claims) == common | {"email", "role", "sid", "auth_time"}
     assert access.claims["exp"] - access.claims["iat"] == 3600
     renewing = Forge(app, signed_in["refresh_token"]).claims
     assert set(renewing) == common | {"sid"}
+    assert renewing["sid"] == access.claims["sid"]
+    assert 0 <= access.claims["iat"] - access.claims["auth_time"] <= 1
     assert renewing["exp"] - renewing["iat"] == 7 * 86_400
 
 

@@ -1,0 +1,26 @@
+"""date authentication of sessions
+
+Revision ID: 0028
+Revises: 0021
+Create Date: 2026-11-24 09:30:00.000000
+"""
+
+import sqlalchemy as sa
+from alembic import op
+
+from app.column_types import Moment
+
+revision = "0028"
+down_revision = "0021"
+branch_labels = None
+depends_on = None
+
+
+def upgrade() -> None:
+    """Apply the revision."""
+    op.add_column("sessions", sa.Column("authenticated_at", Moment(), nullable=True))
+
+
+def downgrade() -> None:
+    """Take the revision back."""
+    op.drop_column("sessions", "authenticated_at")

@@ -1,0 +1,201 @@
+"""Access tokens end with their sessions, on every process at once (contract section 18)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+import jwt
+import pytest
+import time_machine
+from flask import Flask
+
+from app import clock, create_app
+from tests.builders import PASSWORD, Caller, Cast, make_collection
+from tests.mailbox import outbox, run_jobs, token_in
+from tests.sql import statements
+
+NEW = "Better-horse-2"
+PATHS = ("auth/me", "records/posts", "records/posts/none", "auth/sessions")
+
+
+@dataclass
+class Session:
+    """Somebody who has signed in: their tokens, at two processes."""
+
+    user: Caller
+    pair: dict[str, Any]
+    here: Caller
+    there: Caller
+
+    @classmethod
+    def begin(cls, app: Flask, other: Flask, user: Caller) -> Session:
+        """Sign in."""
+        body = {"account": user.slug, "email": user.email, "password": PASSWORD}
+        pair = Caller(app).post("auth/login", body).json
+        headers = {"Authorization": f"Bearer {pair['token']}"}
+        return cls(user, pair, Caller(app, **headers), Caller(other, **headers))
+
+    def is_alive(self) -> bool:
+        """Whether both processes take the access token; they agree."""
+        (alive,) = {
+            caller.get(path).status_code != 401
+            for caller in (self.there, self.here)
+            for path in PATHS
+        }
+        return alive
+
+    @property
+    def claims(self) -> dict[str, Any]:
+        """What the access token says."""
+        claims: dict[str, Any] = jwt.decode(self.pair["token"], options={"verify_signature": False})
+        return claims
+
+
+@pytest.fixture
+def other(app: Flask) -> Flask:
+    """Another process, so far as caches go."""
+    return create_app(app.extensions["atrium.config"])
+
+
+@pytest.fixture
+def sessions(app: Flask, other: Flask, cast: Cast) -> tuple[Session, Session]:
+    """Two sessions of bob, both in use."""
+    make_collection(cast.root)
+    both = Session.begin(app, other, cast.bob), Session.begin(app, other, cast.bob)
+    assert all(one.is_alive() for one in both)
+    return both
+
+
+def reset(app: Flask, cast: Cast, session: Session) -> Any:
+    run_jobs(app)
+    token = token_in(outbox(app)[-1])
+    return Caller(app).post("auth/reset-password", {"token": token, "new_password": NEW})
+
+
+def forget(app: Flask, cast: Cast, session: Session) -> Any:
+    body = {"account": "acme", "email": cast.bob.email}
+    assert Caller(app).post("auth/forgot-password", body).status_code == 200
+    return reset(app, cast, session)
+
+
+def reuse(app: Flask, cast: Cast, session: Session) -> Any:
+    body = {"refresh_token": session.pair["refresh_token"]}
+    assert Caller(app).post("auth/refresh", body).status_code == 200
+    assert Caller(app).post("auth/refresh", body).status_code == 401
+    return None
+
+
+ENDS_ONE: dict[str, Callable[[Flask, Cast, Session], Any]] = {
+    "logout": lambda app, cast, session: session.here.post(
+        "auth/logout", {"refresh_token": session.pair["refresh_token"]}
+    ),
+    "ended in the list": lambda app, cast, session: session.here.delete(
+        f"auth/sessions/{session.claims['sid']}"
+    ),
+    "refresh token used again": reuse,
+}
+ENDS_ALL: dict[str, Callable[[Flask, Cast, Session], Any]] = {
+    "logout everywhere": lambda app, cast, session: session.here.post("auth/logout", {}),
+    "changed password": lambda app, cast, session: session.here.post(
+        "auth/change-password", {"current_password": PASSWORD, "new_password": NEW}
+    ),
+    "reset password": forget,
+    "password set by a superadmin": lambda app, cast, session: cast.root.put(
+        f"users/{cast.bob.id}/password", {"new_password": NEW}
+    ),
+    "link sent by a superadmin": lambda app, cast, session: cast.root.put(
+        f"users/{cast.bob.id}/password", {"send_reset_link": True}
+    ),
+    "deactivation": lambda app, cast, session: cast.alice.patch(
+        f"account/users/{cast.bob.id}", {"is_active": False}
+    ),
+    "deletion": lambda app, cast, session: cast.alice.delete(f"account/users/{cast.bob.id}"),
+}
+
+
+@pytest.mark.parametrize("end", ENDS_ONE)
+def test_what_ends_a_session_ends_its_access_tokens_and_no_others(
+    app: Flask, cast: Cast, sessions: tuple[Session, Session], end: str
+) -> None:
+    ended, other = sessions
+    answer = ENDS_ONE[end](app, cast, ended)
+    assert answer is None or answer.status_code < 300, answer.json
+    assert not ended.is_alive()
+    assert other.is_alive()
+
+
+@pytest.mark.parametrize("end", ENDS_ALL)
+def test_what_ends_all_sessions_ends_all_access_tokens(
+    app: Flask, cast: Cast, sessions: tuple[Session, Session], end: str
+) -> None:
+    answer = ENDS_ALL[end](app, cast, sessions[0])
+    assert answer.status_code < 300, answer.json
+    assert not any(one.is_alive() for one in sessions)
+    if end == "deactivation":
+        cast.alice.patch(f"account/users/{cast.bob.id}", {"is_active": True})
+        assert not any(one.is_alive() for one in sessions)
+
+
+def test_a_token_of_a_session_that_ended_writes_nothing(
+    cast: Cast, sessions: tuple[Session, Session]
+) -> None:
+    ended, other = sessions
+    assert ended.there.post("records/posts", {"title": "a"}).status_code == 201
+    assert other.here.delete(f"auth/sessions/{ended.claims['sid']}").status_code == 204
+    assert ended.there.post("records/posts", {"title": "b"}).status_code == 401
+    assert ended.there.post("api-keys", {"name": "stays"}).status_code == 401
+    assert [one["title"] for one in cast.alice.get("records/posts").json["items"]] == ["a"]
+
+
+def test_tokens_obey_another_role_and_are_renewed_by_nobody(
+    app: Flask, cast: Cast, sessions: tuple[Session, Session]
+) -> None:
+    session, _ = sessions
+    assert session.there.get("account/users").status_code == 403
+    changed = cast.alice.patch(f"account/users/{cast.bob.id}", {"role": "admin"})
+    assert changed.status_code == 200
+    assert session.there.get("account/users").status_code == 200
+    body = {"refresh_token": session.pair["refresh_token"]}
+    assert Caller(app).post("auth/refresh", body).status_code == 401
+    assert session.is_alive()
+    assert session.here.get("auth/sessions").json["total"] == 0
+    assert session.here.post("auth/logout", body).status_code == 200
+    assert not session.is_alive()
+
+
+def test_a_refreshed_token_is_of_the_same_session_and_sign_in(
+    app: Flask, other: Flask, sessions: tuple[Session, Session]
+) -> None:
+    session, _ = sessions
+    with time_machine.travel(clock.now() + timedelta(minutes=30)):
+        body = {"refresh_token": session.pair["refresh_token"]}
+        renewed = Caller(app).post("auth/refresh", body).json
+    claims = jwt.decode(renewed["token"], options={"verify_signature": False})
+    same = ("sid", "auth_time", "sub")
+    assert [claims[name] for name in same] == [session.claims[name] for name in same]
+    assert claims["iat"] - claims["auth_time"] >= 1800
+    assert session.here.delete(f"auth/sessions/{claims['sid']}").status_code == 204
+    headers = {"Authorization": f"Bearer {renewed['token']}"}
+    assert Caller(other, **headers).get("auth/me").status_code == 401
+
+
+def test_a_token_issued_before_sessions_stood_in_them_stays_good(app: Flask, bob: Caller) -> None:
+    claims = jwt.decode(
+        bob.headers["Authorization"].split()[1], options={"verify_signature": False}
+    )
+    assert "sid" not in claims
+    assert bob.get("auth/me").status_code == 200
+
+
+def test_a_read_with_the_token_of_a_session_is_one_statement(
+    app: Flask, sessions: tuple[Session, Session]
+) -> None:
+    session, ended = sessions
+    ended.here.post("auth/logout", {"refresh_token": ended.pair["refresh_token"]})
+    assert session.here.get("records/posts").status_code == 200
+    with statements(app) as sent:
+        assert session.here.get("records/posts").status_code == 200
+    assert [text.split()[0] for text in sent] == ["SELECT"]
