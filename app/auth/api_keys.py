@@ -115,11 +115,31 @@ def revoke(key_id: str, *, by: Principal) -> ApiKey:
         return key
 
 
+def active_of(account_id: str, user_id: str) -> list[ApiKey]:
+    """The keys that act as a user, by name."""
+    chosen = sa.select(ApiKey).where(*_unrevoked(account_id, user_id)).order_by(ApiKey.name)
+    return [key for key in db.db.session.scalars(chosen) if key.is_active]
+
+
+def revoke_all(account_id: str, user_id: str) -> None:
+    """Revoke every key of a user, as the user does or whoever proves to be the user."""
+    with db.transaction() as session:
+        chosen = sa.select(ApiKey).where(*_unrevoked(account_id, user_id))
+        for key in session.scalars(chosen.with_for_update(of=ApiKey)):
+            key.revoked_by = user_id
+            _end(key)
+
+
 @events.subscribe(events.AddressProved)
-def _revoke_all(event: events.AddressProved) -> None:
-    mine = (ApiKey.account_id == event.account_id, ApiKey.created_by == event.user_id)
-    for key in db.db.session.scalars(sa.select(ApiKey).where(*mine, ~ApiKey.is_revoked)):
+def _revoke_of_who_came_first(event: events.AddressProved) -> None:
+    for key in db.db.session.scalars(
+        sa.select(ApiKey).where(*_unrevoked(event.account_id, event.user_id))
+    ):
         _end(key)
+
+
+def _unrevoked(account_id: str, user_id: str) -> tuple[Any, ...]:
+    return (ApiKey.account_id == account_id, ApiKey.created_by == user_id, ~ApiKey.is_revoked)
 
 
 def _end(key: ApiKey) -> None:

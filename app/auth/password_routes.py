@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from flask import request
@@ -9,10 +10,20 @@ from flask import request
 from app.auth import lockout, resets
 from app.auth.answers import account_named
 from app.auth.guard import principal
+from app.auth.models import ApiKey
 from app.auth.routes import blueprint
-from app.auth.schemas import ForgotBody, PasswordChange, ResetBody, ResetToken
+from app.auth.schemas import (
+    MOST_KEYS_NAMED,
+    ForgotBody,
+    PasswordChange,
+    PasswordSet,
+    ResetBody,
+    ResetToken,
+)
 from app.rest.marks import of_any_account, public
 from app.rest.schemas import Message
+
+KEYS = {"active_api_keys": 1, "api_keys": ["nightly import"]}
 
 
 @blueprint.route("/change-password", methods=["POST"])
@@ -20,15 +31,21 @@ from app.rest.schemas import Message
     PasswordChange,
     example={"current_password": "Correct-horse-1", "new_password": "Correct-horse-2"},
 )
-@blueprint.response(200, Message, example={"message": "The password is changed."})
+@blueprint.response(200, PasswordSet, example={"message": "The password is changed.", **KEYS})
 @blueprint.fails(400, 403, 429)
-def change_password(body: dict[str, Any]) -> dict[str, str]:
-    """Change the own password; all refresh tokens are revoked.
+def change_password(body: dict[str, Any]) -> dict[str, Any]:
+    """Change the own password; all sessions end, and their access tokens.
 
-    Who gets the present password wrong too often has to wait, as at a login.
+    API keys stay unless `revoke_api_keys` is true. Who gets the present password wrong too often
+    has to wait, as at a login.
     """
-    resets.change_own(principal(), body["current_password"], body["new_password"])
-    return {"message": "The password is changed. Sign in again."}
+    keys = resets.change_own(
+        principal(),
+        body["current_password"],
+        body["new_password"],
+        revoke_api_keys=body.get("revoke_api_keys", False),
+    )
+    return _password_set("The password is changed. Sign in again.", keys)
 
 
 @blueprint.route("/forgot-password", methods=["POST"])
@@ -50,17 +67,27 @@ def forgot_password(body: dict[str, Any]) -> dict[str, str]:
 
 @blueprint.route("/reset-password", methods=["POST"])
 @blueprint.arguments(ResetBody, example={"token": "AA0001-...", "new_password": "Correct-horse-2"})
-@blueprint.response(200, Message, example={"message": "The password is set."})
+@blueprint.response(200, PasswordSet, example={"message": "The password is set.", **KEYS})
 @blueprint.fails(400)
 @public
 @of_any_account
-def reset_password(body: dict[str, Any]) -> dict[str, str]:
-    """Set a new password by the token of the mailed link; all refresh tokens are revoked.
+def reset_password(body: dict[str, Any]) -> dict[str, Any]:
+    """Set a new password by the token of the mailed link; all sessions end.
 
-    A bad, used or expired token is 400 `invalid_token`.
+    Their access tokens end, too; API keys stay unless `revoke_api_keys` is true. A bad, used or
+    expired token is 400 `invalid_token`.
     """
-    resets.reset(body["token"], body["new_password"])
-    return {"message": "The password is set. You can sign in now."}
+    keys = resets.reset(
+        body["token"],
+        body["new_password"],
+        revoke_api_keys=body.get("revoke_api_keys", False),
+    )
+    return _password_set("The password is set. You can sign in now.", keys)
+
+
+def _password_set(message: str, keys: Sequence[ApiKey]) -> dict[str, Any]:
+    names = [key.name for key in keys[:MOST_KEYS_NAMED]]
+    return {"message": message, "active_api_keys": len(keys), "api_keys": names}
 
 
 @blueprint.route("/verify-reset-token/<token>", methods=["GET"])

@@ -13,8 +13,9 @@ from app import config, db, jobs, limits, mail
 from app.accounts import people, pii
 from app.accounts import service as accounts
 from app.accounts.models import SYSTEM_ACCOUNT_ID, User
-from app.auth import links, lockout, passwords, sessions
+from app.auth import api_keys, links, lockout, passwords, sessions
 from app.auth import service as auth
+from app.auth.models import ApiKey
 from app.auth.principal import NO_PASSWORDS, Principal
 from app.errors import InvalidValues, problem
 
@@ -50,8 +51,20 @@ def expiry(token: str) -> datetime | None:
     return found.expires_at if found else None
 
 
-def reset(token: str, new_password: str) -> None:
-    """Set the password by a mailed token. Raises InvalidValues, or BadRequest `invalid_token`."""
+def keys_of(token: str) -> list[ApiKey]:
+    """The active API keys of the user whom a mailed token is for; none for one that is not valid.
+
+    A new password does not end them, and they may be of whoever knew the old one.
+    """
+    found = links.find(token, PURPOSE)
+    return api_keys.active_of(found.account_id, found.user_id) if found else []
+
+
+def reset(token: str, new_password: str, *, revoke_api_keys: bool = False) -> list[ApiKey]:
+    """Set the password by a mailed token. Returns the user's API keys that are still active.
+
+    Raises InvalidValues, or BadRequest `invalid_token`.
+    """
     _check(new_password, "new_password")
     if links.find(token, PURPOSE) is None:  # before the hash, which takes its time
         raise links.not_valid()
@@ -62,8 +75,7 @@ def reset(token: str, new_password: str) -> None:
             # The link came by mail: whoever has it reads the mail of this address.
             if not user.email_verified:
                 accounts.prove(user)
-            _change(user, password_hash)
-            return
+            return _change(user, password_hash, revoke_api_keys=revoke_api_keys)
     raise links.not_valid()
 
 
@@ -80,9 +92,12 @@ def set_password(user: User, new_password: str, *, by: str | None) -> None:
         _change(user, password_hash)
 
 
-def change_own(caller: Principal, current: str, new_password: str) -> None:
+def change_own(
+    caller: Principal, current: str, new_password: str, *, revoke_api_keys: bool = False
+) -> list[ApiKey]:
     """Change the caller's password, and end all of the caller's sessions.
 
+    Returns the caller's API keys that are still active.
     Raises InvalidValues, or TooManyRequests after too many wrong guesses of the present one.
     """
     caller.refuse_key(NO_PASSWORDS)
@@ -97,14 +112,18 @@ def change_own(caller: Principal, current: str, new_password: str) -> None:
         found.append(problem("current_password", "invalid_option", wrong))
     if found:
         raise InvalidValues(found)
-    _change(user, passwords.hash(new_password))
+    return _change(user, passwords.hash(new_password), revoke_api_keys=revoke_api_keys)
 
 
-def _change(user: User, password_hash: str) -> None:
+def _change(user: User, password_hash: str, *, revoke_api_keys: bool = False) -> list[ApiKey]:
+    account_id, user_id = user.account_id, user.id
     with db.transaction():
         people.set_password(user, password_hash)
+        if revoke_api_keys:  # afterwards: whoever made one meanwhile was waited for
+            api_keys.revoke_all(account_id, user_id)
         # A change of the address that is waiting may be of whoever knew the old password.
         links.end(user, PURPOSE, links.EMAIL_CHANGE)
+    return api_keys.active_of(account_id, user_id)
 
 
 def _check(password: str, field: str) -> None:

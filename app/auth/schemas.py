@@ -10,7 +10,9 @@ from app import config
 from app.accounts.schemas import USER, AccountView, UserView
 from app.rest import fields
 from app.rest.paging import Page, items_of
-from app.rest.schemas import Schema
+from app.rest.schemas import Message, Schema
+
+MOST_KEYS_NAMED = 100
 
 PAIR = {
     "token": "eyJhbGciOi...",
@@ -142,11 +144,28 @@ class OwnProfile(Schema):
     email = fields.Text(longest=320)
 
 
+REVOKE_KEYS = "Whether all of the user's API keys end, too."
+
+
 class PasswordChange(Schema):
     """The present password and the new one."""
 
     current_password = fields.Text(longest=20_000, required=True)
     new_password = fields.Text(longest=20_000, required=True)
+    revoke_api_keys = fields.Flag(metadata={"description": REVOKE_KEYS})
+
+
+class PasswordSet(Message):
+    """That a password is set, and which API keys it did not end."""
+
+    active_api_keys = ma.fields.Integer(
+        required=True, metadata={"description": "How many API keys still act as the user."}
+    )
+    api_keys = ma.fields.List(
+        ma.fields.String(),
+        required=True,
+        metadata={"description": f"The names of up to {MOST_KEYS_NAMED} of them."},
+    )
 
 
 class ForgotBody(Schema):
@@ -161,6 +180,7 @@ class ResetBody(Schema):
 
     token = fields.Text(longest=500, required=True)
     new_password = fields.Text(longest=20_000, required=True)
+    revoke_api_keys = fields.Flag(metadata={"description": REVOKE_KEYS})
 
 
 class ResetToken(Schema):

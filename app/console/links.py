@@ -54,17 +54,20 @@ def show_reset_password() -> Page:
 @guard.open_to_all
 def reset_password() -> Page | BaseResponse:
     """Set a new password by the token of a mailed link."""
-    form = forms.sent("token", "new_password")
+    form = forms.sent("token", "new_password", "revoke_api_keys")
+    revoke = bool(form["revoke_api_keys"])
     try:
         body = form.checked(("new_password",), token=500, new_password=LONGEST_PASSWORD)
-        resets.reset(body["token"], body["new_password"])
+        resets.reset(body["token"], body["new_password"], revoke_api_keys=revoke)
     except AppError as error:
         return _reset_page(form.refused(error))
     return told("Your new password is set. Sign in with it.", "console.sign_in")
 
 
 def _reset_page(form: Form) -> Page:
-    return form.page("console/links/reset.html", valid=resets.expiry(form["token"]) is not None)
+    token = form["token"]
+    shown = {"valid": resets.expiry(token) is not None, "keys": resets.keys_of(token)}
+    return form.page("console/links/reset.html", **shown)
 
 
 @blueprint.get("/console/invitations/<token>")

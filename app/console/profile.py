@@ -6,13 +6,15 @@ from flask import g, request, url_for
 from werkzeug.wrappers import Response as BaseResponse
 
 from app.accounts import service as accounts
-from app.auth import resets, sessions, verification
+from app.auth import api_keys, resets, sessions, verification
 from app.auth import service as auth
 from app.console import forms, guard, lists
 from app.console.blueprint import blueprint
 from app.console.forms import LONGEST_PASSWORD, Form, Page, told
 from app.errors import AppError
 from app.rest.marks import public
+
+PASSWORDS = ("current_password", "new_password")
 
 
 @blueprint.get("/console/profile")
@@ -43,11 +45,12 @@ def change_profile() -> Page | BaseResponse:
 @public
 def change_password() -> Page | BaseResponse:
     """Change the own password, which ends all of the caller's sessions."""
-    form = forms.sent("current_password", "new_password")
-    longest = dict.fromkeys(form.values, LONGEST_PASSWORD)
+    form = forms.sent(*PASSWORDS, "revoke_api_keys")
+    revoke = bool(form["revoke_api_keys"])
     try:
-        body = form.checked(tuple(form.values), **longest)
-        resets.change_own(guard.known_caller(), body["current_password"], body["new_password"])
+        body = form.checked(PASSWORDS, **dict.fromkeys(PASSWORDS, LONGEST_PASSWORD))
+        given = [body[name] for name in PASSWORDS]
+        resets.change_own(guard.known_caller(), *given, revoke_api_keys=revoke)
     except AppError as error:
         return _profile_page(form.refused(error))
     return told("Your password is changed. Sign in with the new one.", "console.sign_in")
@@ -68,6 +71,6 @@ def _profile_page(form: Form) -> Page:
     user = auth.user_of(caller)
     form.values = {"name": user.name or "", "email": user.email, **form.values}
     listing.holding(sessions.of_caller(caller, listing.skip, lists.SIZE))
-    return form.page(
-        "console/profile/show.html", user=user, listing=listing, present=g.console_session_id
-    )
+    shown = {"user": user, "listing": listing, "present": g.console_session_id}
+    keys = api_keys.active_of(user.account_id, user.id)
+    return form.page("console/profile/show.html", keys=keys, **shown)

@@ -311,6 +311,34 @@ def test_a_change_that_is_refused_names_all_that_is_wrong(
     assert login(anyone).status_code == 200
 
 
+@pytest.mark.parametrize("revoke", [True, False, None])
+@pytest.mark.parametrize("how", ["reset", "changed"])
+def test_a_new_password_tells_of_api_keys_and_revokes_them_on_demand(
+    app: Flask, anyone: Caller, alice: Caller, bob: Caller, how: str, revoke: bool | None
+) -> None:
+    keys = {
+        name: who.post("api-keys", {"name": name}).json["key"]
+        for name, who in {"nightly import": bob, "export": bob, "of alice": alice}.items()
+    }
+    over = bob.post("api-keys", {"name": "over"}).json["id"]
+    assert bob.delete(f"api-keys/{over}").status_code == 204
+    body = {"new_password": NEW, **({} if revoke is None else {"revoke_api_keys": revoke})}
+    if how == "reset":
+        token = mailed_token(app, anyone)
+        answer = anyone.post("auth/reset-password", {"token": token, **body})
+    else:
+        answer = bob.post("auth/change-password", {"current_password": PASSWORD, **body})
+    assert answer.status_code == 200
+    names = [] if revoke else ["export", "nightly import"]
+    assert (answer.json["active_api_keys"], answer.json["api_keys"]) == (len(names), names)
+    statuses = {
+        name: Caller(app, **{"X-API-Key": key}).get("auth/me").status_code
+        for name, key in keys.items()
+    }
+    of_bob = 401 if revoke else 200
+    assert statuses == {"nightly import": of_bob, "export": of_bob, "of alice": 200}
+
+
 def test_changing_a_password_needs_a_credential(anyone: Caller) -> None:
     body = {"current_password": PASSWORD, "new_password": NEW}
     assert anyone.post("auth/change-password", body).status_code == 401

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+import pytest
 from flask import Flask
 
 from app import create_app
@@ -430,6 +431,25 @@ def test_a_forgotten_password_is_set_by_the_mailed_link(app: Flask, cast: Cast) 
     used = browser.send("reset-password", token=secret, new_password=NEW_PASSWORD)
     for answer in (used, browser.get(path), browser.get("reset-password")):
         assert (answer.status_code, "not valid any more" in alert(answer)) == (400, True)
+
+
+@pytest.mark.parametrize("chosen", [{"revoke_api_keys": "true"}, {}])
+def test_a_new_password_offers_to_revoke_api_keys(
+    app: Flask, cast: Cast, chosen: dict[str, str]
+) -> None:
+    key = cast.bob.post("api-keys", {"name": "nightly import"}).json["key"]
+    browser = Browser(app)
+    browser.done("forgot-password", account="acme", email=cast.bob.email)
+    run_jobs(app)
+    path = link_in(outbox(app)[0]).partition("/console/")[2]
+    assert "Revoke your API keys as well: nightly import" in browser.get(path).text
+    secret = path.partition("token=")[2]
+    browser.done("reset-password", token=secret, new_password=NEW_PASSWORD, **chosen)
+    status = Caller(app, **{"X-API-Key": key}).get("auth/me").status_code
+    assert status == (401 if chosen else 200)
+    sign_in(browser.client, cast.bob, password=NEW_PASSWORD)
+    offered = "Revoke your API keys as well" in browser.get("profile").text
+    assert offered == (not chosen)
 
 
 def test_html_in_what_people_type_is_inert(app: Flask, cast: Cast, admin: Browser) -> None:
