@@ -89,6 +89,16 @@ class Forbidden(AppError):
     message = "You may not do this."
 
 
+class RecentSignInRequired(Forbidden):
+    """An act that needs more than a session that was left open, or a token that was found."""
+
+    error = "recent_sign_in_required"
+    message = (
+        "This needs a sign-in of the last 15 minutes: give your password again"
+        " (POST /auth/reauthenticate), or sign in anew."
+    )
+
+
 class NotFound(AppError):
     """What does not exist, or exists in another account."""
 

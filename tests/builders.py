@@ -12,6 +12,7 @@ import sqlalchemy as sa
 from flask import Flask
 from werkzeug.test import TestResponse
 
+from app import clock
 from app.accounts import service as accounts
 from app.accounts.models import ADMIN, PII_GROUP, SYSTEM_ACCOUNT_ID, VIEWER, User
 from app.auth import passwords, tokens
@@ -95,7 +96,7 @@ def token_of(app: Flask, user: User) -> str:
     """An access token of a user."""
     with app.app_context():
         claims = {"user_id": user.id, "account_id": user.account_id, "email": user.email}
-        return tokens.access(**claims, role=user.role.name)
+        return tokens.access(**claims, role=user.role.name, authenticated_at=clock.now())
 
 
 def make_account(app: Flask, slug: str, name: str | None = None) -> str:

@@ -33,7 +33,6 @@ from app.accounts.schemas import (
 )
 from app.auth import enrolment, own_account
 from app.auth.guard import principal
-from app.auth.principal import NO_ADDRESSES
 from app.rest.blueprint import Blueprint
 from app.rest.marks import account_admin
 from app.rest.paging import PageArgs, page_of
@@ -121,8 +120,9 @@ def get_own_account() -> Account:
 def update_own_account(body: dict[str, Any]) -> Account:
     """Change the own account's name and settings.
 
-    An API key can change the name only (403). Members of `pii_access` return to an address that
-    somebody outside the group adds only once a member has sent it, too.
+    An API key can change the name only (403). What else changes needs a recent sign-in (403
+    `recent_sign_in_required`). Members of `pii_access` return to an address that somebody outside
+    the group adds only once a member has sent it, too.
     """
     return own_account.change(_own(), body, by=principal())
 
@@ -176,13 +176,13 @@ def update_member(body: dict[str, Any], user_id: str) -> User:
     """Change a user of the own account.
 
     Nobody may deactivate or demote themself (403), nor the account's last admin (409). A changed
-    role and a deactivation are obeyed by the user's next request. Another address, given by nobody
-    of `pii_access`, takes the user out of that group, and its members are mailed. An API key cannot
-    change addresses or make admins (403).
+    role and a deactivation are obeyed by the user's next request. An API key cannot change
+    addresses or make admins (403). Another address needs a recent sign-in (403
+    `recent_sign_in_required`), and the old one is told of it by mail. Given by nobody of
+    `pii_access`, it takes the user out of that group, and its members are mailed.
     """
     enrolment.check_role(body, by=principal())
-    if "email" in body:
-        principal().refuse_key(NO_ADDRESSES)
+    enrolment.check_address(_own(), user_id, body, by=principal())
     return people.change(_own(), user_id, body, by=principal().user_id)
 
 

@@ -22,7 +22,7 @@ from app.accounts.schemas import (
 )
 from app.auth import enrolment, resets, verification
 from app.auth.guard import principal
-from app.auth.principal import NO_ADDRESSES, NO_PASSWORDS
+from app.auth.principal import NO_PASSWORDS
 from app.rest import fields
 from app.rest.blueprint import Blueprint
 from app.rest.marks import superadmin
@@ -129,13 +129,13 @@ def get_user(user_id: str) -> User:
 def update_user(body: dict[str, Any], user_id: str) -> User:
     """Change a user.
 
-    Nobody may deactivate or demote themself (403), nor an account's last admin (409). Another
-    address, given by nobody of `pii_access`, takes the user out of that group. An API key cannot
-    change addresses or make admins (403).
+    Nobody may deactivate or demote themself (403), nor an account's last admin (409). An API key
+    cannot change addresses or make admins (403). Another address needs a recent sign-in (403
+    `recent_sign_in_required`), and the old one is told of it by mail. Given by nobody of
+    `pii_access`, it takes the user out of that group.
     """
     enrolment.check_role(body, by=principal())
-    if "email" in body:
-        principal().refuse_key(NO_ADDRESSES)
+    enrolment.check_address(None, user_id, body, by=principal())
     return people.change(None, user_id, body, by=principal().user_id)
 
 
@@ -157,8 +157,8 @@ def delete_user(user_id: str) -> Response:
 def reset_password(body: dict[str, Any], user_id: str) -> dict[str, str]:
     """Set a user's password, or mail a link to set it; either ends all of the user's sessions.
 
-    A password that is set by nobody of `pii_access` takes the user out of that group; a link does
-    not. An API key cannot (403).
+    An API key cannot (403); to set it needs a recent sign-in (403 `recent_sign_in_required`). A
+    password that is set by nobody of `pii_access` takes the user out of that group; a link does not.
     """
     principal().refuse_key(NO_PASSWORDS)
     user = people.get(None, user_id)
@@ -166,7 +166,7 @@ def reset_password(body: dict[str, Any], user_id: str) -> dict[str, str]:
         resets.send_link(user)
         return {"message": "A link to set a new password is on its way."}
     new_password = body.get("new_password") or body.get("password") or ""
-    resets.set_password(user, new_password, by=principal().user_id)
+    resets.set_password(user, new_password, by=principal())
     return {"message": "The password is set."}
 
 

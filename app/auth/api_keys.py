@@ -57,6 +57,7 @@ def create(body: Mapping[str, Any], *, by: Principal, id: str | None = None) -> 
     Raises Conflict where there is one of that id.
     """
     by.refuse_key("An API key cannot create API keys.")
+    by.require_recent_sign_in()
     by.one_account()
     name = accounts.label(body["name"])
     if body.get("expires_at") and body["expires_at"] <= clock.now():

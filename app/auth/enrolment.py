@@ -9,9 +9,10 @@ import sqlalchemy as sa
 
 from app import db, events
 from app.accounts import groups, people, roles
+from app.accounts import service as accounts
 from app.accounts.models import ADMIN, PII_GROUP, SYSTEM_ACCOUNT_ID, Group, User
 from app.auth import links, lockout, passwords, resets, verification
-from app.auth.principal import NO_ADMINS, NO_PII_MEMBERS, Principal
+from app.auth.principal import NO_ADDRESSES, NO_ADMINS, NO_PII_MEMBERS, Principal
 from app.errors import InvalidValues
 
 
@@ -28,7 +29,7 @@ def check_role(body: Mapping[str, Any], *, by: Principal, joins: str | None = No
 def check_admission(account_id: str, named: Collection[str], *, by: Principal) -> None:
     """Refuse who may not let anybody into `pii_access`, where groups (ids or names) have it.
 
-    Raises Forbidden.
+    Raises Forbidden, also long after the sign-in.
     """
     is_named = sa.or_(Group.id.in_([one.lower() for one in named]), Group.name.in_(named))
     mine = (Group.account_id == account_id, Group.name == PII_GROUP, is_named)
@@ -36,6 +37,21 @@ def check_admission(account_id: str, named: Collection[str], *, by: Principal) -
     if group is not None:
         by.refuse_key(NO_PII_MEMBERS)
         groups.check_may_admit(group, by.user_id)
+        by.require_recent_sign_in()
+
+
+def check_address(
+    scope: str | None, user_id: str, body: Mapping[str, Any], *, by: Principal
+) -> None:
+    """Refuse another address for a user by an API key, or long after the sign-in.
+
+    Whoever has the address can set the password. Raises Forbidden or NotFound.
+    """
+    if "email" in body:
+        by.refuse_key(NO_ADDRESSES)
+        user = people.get(scope, user_id)
+        if accounts.email_key(body["email"].strip()) != user.email_key:
+            by.require_recent_sign_in()
 
 
 def enrol(account_id: str, body: Mapping[str, Any]) -> User:

@@ -20,4 +20,7 @@ def change(account_id: str, body: Mapping[str, Any], *, by: Principal) -> Accoun
     """
     if body.keys() - {"name"}:
         by.refuse_key(NO_SETTINGS)
+    present = tenants.get(account_id).settings
+    if any((body[name] or None) != (present.get(name) or None) for name in body.keys() - {"name"}):
+        by.require_recent_sign_in()
     return tenants.change_own(account_id, body, by=by.user_id)

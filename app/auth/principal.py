@@ -4,19 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import timedelta
 from functools import cached_property, lru_cache
 from typing import Any
 
 import sqlalchemy as sa
 
-from app import stamps, tenancy
+from app import clock, stamps, tenancy
 from app.accounts.models import ADMIN, SYSTEM_ACCOUNT_ID, Account, AccountOrigin, User
 from app.db import db
-from app.errors import BadRequest, Forbidden, NotFound, Unauthorized
+from app.errors import BadRequest, Forbidden, NotFound, RecentSignInRequired, Unauthorized
 from app.ids import first_id
 from app.stamps import Stamp
 
 ALL_ACCOUNTS = "*"
+RECENT_SIGN_IN = timedelta(minutes=15)
 NO_PASSWORDS = "An API key cannot set passwords."
 # Whoever has the address can set the password.
 NO_ADDRESSES = "An API key cannot change addresses."
@@ -108,6 +110,16 @@ class Principal:
         """Raise Forbidden for an API key."""
         if self.api_key_id is not None:
             raise Forbidden(message)
+
+    def require_recent_sign_in(self) -> None:
+        """Raise RecentSignInRequired unless somebody proved to be the user a moment ago.
+
+        For what outlives a session, or opens what the session does not. An API key never may.
+        """
+        self.refuse_key("An API key cannot do this.")
+        proved = self.auth_time or 0
+        if clock.now().timestamp() - proved >= RECENT_SIGN_IN.total_seconds():
+            raise RecentSignInRequired
 
     def one_account(self) -> str:
         """The id of the one account acted in. Raises BadRequest where it is all of them."""

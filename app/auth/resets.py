@@ -9,7 +9,7 @@ from urllib.parse import quote
 
 import sqlalchemy as sa
 
-from app import config, db, jobs, limits, mail
+from app import config, db, jobs, mail
 from app.accounts import people, pii
 from app.accounts import service as accounts
 from app.accounts.models import SYSTEM_ACCOUNT_ID, User
@@ -17,7 +17,7 @@ from app.auth import api_keys, links, lockout, passwords, sessions
 from app.auth import service as auth
 from app.auth.models import ApiKey
 from app.auth.principal import NO_PASSWORDS, Principal
-from app.errors import InvalidValues, problem
+from app.errors import InvalidValues
 
 PURPOSE = links.RESET
 
@@ -79,16 +79,17 @@ def reset(token: str, new_password: str, *, revoke_api_keys: bool = False) -> li
     raise links.not_valid()
 
 
-def set_password(user: User, new_password: str, *, by: str | None) -> None:
-    """Set a user's password directly, as superadmins may.
+def set_password(user: User, new_password: str, *, by: Principal) -> None:
+    """Set a user's password directly, as superadmins may. Raises InvalidValues or Forbidden.
 
-    A member of `pii_access` is none any more, unless `by` is a user who may act for members.
+    A member of `pii_access` is none any more, unless `by` may act for members.
     """
+    by.require_recent_sign_in()
     _check(new_password, "new_password")
     password_hash = passwords.hash(new_password)
     with db.transaction() as session:
         user = people.locked(session, user.account_id, user.id)
-        pii.expel(user, by=by, reason=pii.NEW_PASSWORD)
+        pii.expel(user, by=by.user_id, reason=pii.NEW_PASSWORD)
         _change(user, password_hash)
 
 
@@ -102,14 +103,8 @@ def change_own(
     """
     caller.refuse_key(NO_PASSWORDS)
     user = auth.user_of(caller)
-    guesses = lockout.own_password(user)
-    limits.check(*guesses)
-    found = passwords.problems(new_password, "new_password")
-    fits = passwords.verify(current, user.password_hash)
-    lockout.settle(guesses, right=fits)
-    if not fits:
-        wrong = "This is not the present password."
-        found.append(problem("current_password", "invalid_option", wrong))
+    found = auth.problems_of_own_password(user, current, "current_password")
+    found += passwords.problems(new_password, "new_password")
     if found:
         raise InvalidValues(found)
     return _change(user, passwords.hash(new_password), revoke_api_keys=revoke_api_keys)

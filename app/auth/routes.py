@@ -26,6 +26,7 @@ from app.auth.schemas import (
     Credentials,
     EmailBody,
     Me,
+    OwnPassword,
     OwnProfile,
     RefreshBody,
     Registered,
@@ -133,6 +134,22 @@ def refresh(body: dict[str, Any]) -> Response:
     return answer_pair(auth.refresh(token, account_of_request()))
 
 
+@blueprint.route("/reauthenticate", methods=["POST"])
+@blueprint.arguments(OwnPassword, example={"password": "Correct-horse-1"})
+@blueprint.response(200, TokenPair, example=PAIR)
+@blueprint.fails(400, 403, 429)
+def reauthenticate(body: dict[str, Any]) -> Response:
+    """Give the password again, for what needs a recent sign-in.
+
+    Answers new tokens of the same session; the refresh token from before is used up. For 15 minutes
+    the access token changes addresses, makes API keys, and changes provider settings, redirect
+    addresses and the members of `pii_access`; an older one is 403 `recent_sign_in_required` there.
+    Who has no password signs in anew by the provider. Who gets it wrong too often has to wait, as
+    at a login.
+    """
+    return answer_pair(auth.reauthenticate(principal(), body["password"]))
+
+
 @blueprint.route("/logout", methods=["POST"])
 @blueprint.arguments(RefreshBody, required=False, example={"refresh_token": "eyJhbGciOi..."})
 @blueprint.response(200, Message, example={"message": "You are signed out."})
@@ -140,8 +157,9 @@ def refresh(body: dict[str, Any]) -> Response:
 def logout(body: dict[str, Any]) -> Response:
     """Sign out.
 
-    Revokes the given refresh token or the cookie's; without either, all of the caller's. A cookie
-    that is no valid refresh token of the caller counts for nothing.
+    Ends the session of the given refresh token or the cookie's; without either, all of the
+    caller's. Their access tokens end, too. A cookie that is no valid refresh token of the caller
+    counts for nothing.
     """
     cookie = request.cookies.get(REFRESH_COOKIE, "")
     auth.logout(principal(), body.get("refresh_token"), cookie=cookie)
@@ -275,6 +293,8 @@ links.record_once(
 def update_me(body: dict[str, Any]) -> User:
     """Change the own name or address.
 
-    A new address is mailed a link, and becomes the user's when the link is followed.
+    A new address is mailed a link, and becomes the user's when the link is followed; the old one is
+    then mailed a link that takes it back for 7 days. It needs a recent sign-in, or
+    `current_password` (403 `recent_sign_in_required`).
     """
     return verification.change_profile(principal(), body, request.remote_addr)

@@ -142,6 +142,9 @@ class OwnProfile(Schema):
 
     name = fields.Text(longest=200, allow_none=True)
     email = fields.Text(longest=320)
+    current_password = fields.Text(
+        longest=20_000, metadata={"description": "For a new address, in place of a recent sign-in."}
+    )
 
 
 REVOKE_KEYS = "Whether all of the user's API keys end, too."
@@ -166,6 +169,12 @@ class PasswordSet(Message):
         required=True,
         metadata={"description": f"The names of up to {MOST_KEYS_NAMED} of them."},
     )
+
+
+class OwnPassword(Schema):
+    """The present password."""
+
+    password = fields.Text(longest=20_000, required=True)
 
 
 class ForgotBody(Schema):

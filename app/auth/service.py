@@ -8,7 +8,7 @@ from typing import Any
 import sqlalchemy as sa
 import structlog
 
-from app import clock, config, db, events, stamps
+from app import clock, config, db, events, limits, stamps
 from app.accounts import service as accounts
 from app.accounts.models import Account, User
 from app.auth import lockout, members, passwords, sessions, tokens
@@ -16,7 +16,7 @@ from app.auth import principal as principals
 from app.auth.members import Member
 from app.auth.principal import Principal
 from app.auth.sessions import Origin
-from app.errors import Forbidden, InvalidValues, Unauthorized, problem
+from app.errors import Forbidden, InvalidValues, RecentSignInRequired, Unauthorized, problem
 
 log = structlog.get_logger()
 
@@ -88,6 +88,48 @@ def refresh(token: str, named: str | None = None) -> SignIn:
             events.publish(events.RefreshTokenReused(account_id, session_id, clock.now()))
             log.warning("refresh token used again", account=account_id, user=user_id)
     raise Unauthorized("The refresh token is not valid any more.")
+
+
+def reauthenticate(caller: Principal, password: str) -> SignIn:
+    """Prove anew to be the caller: a new pair of tokens of the same session.
+
+    Raises InvalidValues, Forbidden, Unauthorized, or TooManyRequests after too many wrong guesses.
+    """
+    user = _proved(caller, password)
+    with db.transaction():
+        sessions.authenticate(caller)
+        return _signed_in(user, sessions.renew(caller))
+
+
+def reauthenticate_in_console(caller: Principal, password: str) -> None:
+    """The same for a session of the console, which has no tokens."""
+    _proved(caller, password)
+    sessions.authenticate(caller)
+
+
+def _proved(caller: Principal, password: str) -> User:
+    caller.refuse_key("An API key has no password to give.")
+    if caller.session_id is None:
+        raise RecentSignInRequired("This token is of no session: sign in anew.")
+    user = user_of(caller)
+    if user.password_hash is None:
+        raise RecentSignInRequired("You have no password here: sign in anew by your provider.")
+    if wrong := problems_of_own_password(user, password, "password"):
+        raise InvalidValues(wrong)
+    return user
+
+
+def problems_of_own_password(user: User, given: str, field: str) -> list[dict[str, Any]]:
+    """What is wrong where this is not the user's password.
+
+    Raises TooManyRequests after too many wrong guesses.
+    """
+    guesses = lockout.own_password(user)
+    limits.check(*guesses)
+    fits = passwords.verify(given, user.password_hash)
+    lockout.settle(guesses, right=fits)
+    wrong = problem(field, "invalid_option", "This is not the present password.")
+    return [] if fits else [wrong]
 
 
 def logout(caller: Principal, refresh_token: str | None, *, cookie: str) -> None:

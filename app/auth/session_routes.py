@@ -25,6 +25,6 @@ def list_sessions(args: dict[str, Any]) -> dict[str, Any]:
 @blueprint.route("/sessions/<uuid:session_id>", methods=["DELETE"])
 @blueprint.response(204)
 def end_session(session_id: str) -> Response:
-    """End one of the caller's sign-ins: its refresh token is refused from now on."""
+    """End one of the caller's sign-ins: its tokens are refused from now on."""
     sessions.end_own(principal(), session_id)
     return Response(status=204)

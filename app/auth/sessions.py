@@ -66,6 +66,24 @@ def rotate(claims: Mapping[str, Any]) -> Family | None:
     return _renew(claims["account_id"], claims["sub"], claims["sid"], newest)
 
 
+def authenticate(caller: Principal) -> None:
+    """Note that somebody proved anew to be the caller. Raises Unauthorized for an ended session."""
+    mine = (*_of_user(*user_key(caller)), SignInSession.id == caller.session_id, *_alive())
+    noted = sa.update(SignInSession).where(*mine).values(authenticated_at=clock.now())
+    with db.transaction() as session:
+        found: Any = session.execute(noted)
+    if not found.rowcount:
+        raise Unauthorized
+
+
+def renew(caller: Principal) -> Family:
+    """Take the next token of the caller's family. Raises Unauthorized for an ended session."""
+    family = _renew(*user_key(caller), caller.session_id or "")
+    if family is None:
+        raise Unauthorized
+    return family
+
+
 def _renew(account_id: str, user_id: str, session_id: str, *which: Any) -> Family | None:
     mine = (*_family_of(account_id, user_id, session_id), *which, *_alive())
     begun = sa.select(SignInSession.created_at, SignInSession.authenticated_at).where(*mine)

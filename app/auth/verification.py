@@ -90,7 +90,7 @@ def _note(user: User, by: str | None) -> None:
 def change_profile(caller: Principal, body: Mapping[str, Any], address: str | None) -> User:
     """Change the caller's own name; a new address is mailed a link first.
 
-    Raises InvalidValues, or TooManyRequests.
+    Raises InvalidValues, TooManyRequests, or Forbidden long after the sign-in.
     """
     email = body.get("email", "").strip()
     if email:
@@ -101,6 +101,7 @@ def change_profile(caller: Principal, body: Mapping[str, Any], address: str | No
         raise InvalidValues([one for one in found if one])
     moves = bool(email) and accounts.email_key(email) != accounts.email_key(caller.email or "")
     if moves:
+        _check_may_move(caller, body.get("current_password"))
         lockout.mails(email, address)
     with db.transaction() as session:
         user = auth.user_of(caller)
@@ -112,6 +113,14 @@ def change_profile(caller: Principal, body: Mapping[str, Any], address: str | No
             ask_to_change(user, email)
         session.flush()
         return user
+
+
+def _check_may_move(caller: Principal, password: str | None) -> None:
+    # Whoever has the address can set the password: a token that was found must not be enough.
+    if password is None:
+        caller.require_recent_sign_in()
+    elif wrong := auth.problems_of_own_password(auth.user_of(caller), password, "current_password"):
+        raise InvalidValues(wrong)
 
 
 @jobs.job("auth.send_verification", mails=True)

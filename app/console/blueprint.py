@@ -11,7 +11,7 @@ from flask_wtf.csrf import CSRFError
 
 from app import config, errors, mail, pages
 from app.console import guard
-from app.errors import AppError, BadRequest, Malformed, NotFound
+from app.errors import AppError, BadRequest, Malformed, NotFound, RecentSignInRequired
 
 blueprint = Blueprint("console", __name__)
 blueprint.before_request(guard.check)
@@ -59,6 +59,8 @@ def tell(error: AppError) -> Response:
     if error.status < 500:
         with suppress(*errors.UNAVAILABLE):  # the page can do without
             guard.recognise()
+    if isinstance(error, RecentSignInRequired) and guard.caller():
+        return pages.harden(make_response(*guard.ask_for_password()))
     said = error.message if isinstance(error, NotFound) else None
     page = render_template(
         "console/problem.html",

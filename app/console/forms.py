@@ -11,7 +11,7 @@ from flask import flash, redirect, render_template, request, url_for
 from werkzeug.wrappers import Response as BaseResponse
 
 from app import clock
-from app.errors import AppError, Conflict, InvalidValues, problem
+from app.errors import AppError, Conflict, InvalidValues, RecentSignInRequired, problem
 from app.rest.schemas import Schema
 
 Page = tuple[str, int]
@@ -48,7 +48,7 @@ class Form:
 
     def refused(self, error: AppError) -> Form:
         """Take in what an error says; one that no form can tell of is raised on."""
-        if error.status not in TOLD_IN_FORM:
+        if error.status not in TOLD_IN_FORM or isinstance(error, RecentSignInRequired):
             raise error
         self.status = error.status
         for name, message in _messages(error):

@@ -16,6 +16,7 @@ from werkzeug.wrappers import Response as BaseResponse
 from app import config, stamps, violations
 from app.accounts.models import User
 from app.auth import credentials, sessions
+from app.auth import service as auth
 from app.auth.answers import origin
 from app.auth.members import Member
 from app.auth.principal import Principal
@@ -27,6 +28,7 @@ from app.sso import service as providers
 
 RERUNS = 10
 SIGN_IN = "console/sign_in.html"
+REAUTHENTICATE = "console/reauthenticate.html"
 FORMS_OF = "forms_of"
 View = TypeVar("View", bound=Callable[..., Any])
 Step = TypeVar("Step")
@@ -120,6 +122,20 @@ def sign_in_page(form: Form, offered: Sequence[Any]) -> tuple[str, int]:
     """The page to sign in, with the providers of the account that is named."""
     lacks_file, sso = unsent.lacks_file(form[unsent.FIELD]), providers.any_enabled()
     return form.page(SIGN_IN, offered=offered, sso=sso, lacks_file=lacks_file)
+
+
+def ask_for_password() -> tuple[str, int]:
+    """The page that asks for the password again, for what needs a recent sign-in."""
+    kept = {"next": _page_to_return_to() or "", unsent.FIELD: unsent.kept() or ""}
+    return password_page(Form(kept, status=403))
+
+
+def password_page(form: Form) -> tuple[str, int]:
+    """The same page with a form that was sent; who has no password signs in anew."""
+    user, lacks_file = auth.user_of(known_caller()), unsent.lacks_file(form[unsent.FIELD])
+    has_password = user.password_hash is not None
+    form.values["next"] = local_target(form["next"]) or ""
+    return form.page(REAUTHENTICATE, has_password=has_password, lacks_file=lacks_file)
 
 
 def recognise() -> None:

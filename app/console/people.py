@@ -81,7 +81,7 @@ def set_password(place: Place, user_id: str) -> Page | BaseResponse:
     user, form = users.get(place.scope, user_id), forms.sent("new_password")
     try:
         body = form.checked(("new_password",), new_password=LONGEST_PASSWORD)
-        resets.set_password(user, body["new_password"], by=guard.known_caller().user_id)
+        resets.set_password(user, body["new_password"], by=guard.known_caller())
     except AppError as error:
         return _page(place, user_id, form.refused(error))
     notice = f"The new password of {user.email} is set; their sessions are ended."

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from flask import redirect, render_template, request, url_for
+from flask import flash, redirect, render_template, request, url_for
 from werkzeug.wrappers import Response as BaseResponse
 
 from app import config
@@ -112,6 +112,21 @@ def _sign_in_page(form: Form) -> Page:
     only = settings.single_tenant_account if settings.single_tenant else None
     _, offered = providers.offered(form["account"] or only)
     return guard.sign_in_page(form, offered)
+
+
+@blueprint.post("/console/reauthenticate")
+@public
+def reauthenticate() -> BaseResponse | Page:
+    """Prove anew who one is, and go back to what needed it."""
+    form = forms.sent("password", "next", unsent.FIELD)
+    try:
+        auth.reauthenticate_in_console(guard.known_caller(), form["password"])
+    except AppError as error:
+        return guard.password_page(form.refused(error))
+    if going := unsent.target(form[unsent.FIELD]):
+        return redirect(going, 307)
+    flash("That is your password. Now repeat what you did.")
+    return redirect(guard.local_target(form["next"]) or url_for("console.show_home"), 303)
 
 
 @blueprint.post("/console/sign-out")

@@ -1,4 +1,5 @@
-"""A form that was sent after its session had ended: kept through signing in, and shown again.
+"""A form that was sent after its session had ended, or long after the sign-in where that must be
+recent: kept through signing in, and shown again.
 
 What was typed goes with the page to sign in, encrypted. The browser then sends it on to where it
 was going (307), where its page is shown filled in, with all writing refused: nothing happens
@@ -22,7 +23,7 @@ from app.errors import BadRequest
 
 FIELD = "unsent"
 LONGEST = 200_000
-NOT_YET = "You were signed out meanwhile. Nothing is done yet: look through the form and send it."
+NOT_YET = "You signed in again meanwhile. Nothing is done yet: look through the form and send it."
 UNKEPT = ("csrf_token", FIELD)
 View = TypeVar("View", bound=Callable[..., Any])
 

@@ -8,7 +8,7 @@ from typing import Any
 from flask import Flask
 from werkzeug.test import TestResponse
 
-from app import config
+from app import clock, config
 from app.accounts.models import ADMIN
 from app.auth import sessions, tokens
 from app.auth.sessions import Origin
@@ -47,7 +47,11 @@ def of_tenant(app: Flask, tenant: Tenant) -> dict[str, Caller]:
     found = {}
     for role, user in tenant.users.items():
         token = tokens.access(
-            user_id=user.id, account_id=user.account_id, email=user.email, role=role
+            user_id=user.id,
+            account_id=user.account_id,
+            email=user.email,
+            role=role,
+            authenticated_at=clock.now(),
         )
         found[role] = Caller(app, role, True, {"Authorization": f"Bearer {token}"})
         secret = sessions.start_in_console(user, Origin(None, None))

@@ -138,6 +138,7 @@ def acting_where(setting_id: str, *, by: Principal) -> Principal:
 def create(body: Body, *, by: Principal) -> ProviderSetting:
     """New settings. Raises InvalidValues, Forbidden, NotFound, or Conflict for a second row."""
     by.refuse_key(NO_KEYS)
+    by.require_recent_sign_in()
     account_id = level(body.get("account_id"), by)
     try:
         provider = providers.named(body["category"], body["provider_name"])
@@ -169,6 +170,7 @@ def create(body: Body, *, by: Principal) -> ProviderSetting:
 def change(setting_id: str, body: Body, *, by: Principal) -> ProviderSetting:
     """Change settings; of `config` what is named, null takes out. Raises as `create` does."""
     by.refuse_key(NO_KEYS)
+    by.require_recent_sign_in()
     row = get(setting_id, by=by)
     while True:
         # Looking names up takes its time, so no lock is held meanwhile; every change of a config
@@ -187,6 +189,7 @@ def change(setting_id: str, body: Body, *, by: Principal) -> ProviderSetting:
 def delete(setting_id: str, *, by: Principal) -> None:
     """Remove settings: nobody signs in by them any more. Raises NotFound."""
     by.refuse_key(NO_KEYS)
+    by.require_recent_sign_in()
     row = get(setting_id, by=by)
     with db.transaction() as session:
         session.delete(_locked(row.account_id, row.id))

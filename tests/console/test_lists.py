@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import html
 import re
+from dataclasses import replace
 
 import pytest
 from flask import Flask
 
+from app import clock
 from app.accounts import groups, roles, tenants
 from app.accounts import people as users
 from app.accounts.models import Group
@@ -33,6 +35,7 @@ def crowd(app: Flask, cast: Cast) -> dict[str, str]:
     with app.app_context(), transaction():
         caller = principals.of_user(acme, cast.alice.id)
         assert caller
+        caller = replace(caller, auth_time=clock.now().timestamp())
         group = groups.create(acme, "crowd", None)
         for n in range(MANY):
             user = users.create(acme, {"email": f"member{n}@acme.example"}, None)
