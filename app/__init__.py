@@ -28,7 +28,14 @@ from app.application import Application
 from app.audit import records as audited_records
 from app.audit import routes as audit
 from app.audit import sign_ins, tracking
-from app.auth import guard, invitation_routes, key_routes, password_routes, session_routes
+from app.auth import (
+    address_routes,
+    guard,
+    invitation_routes,
+    key_routes,
+    password_routes,
+    session_routes,
+)
 from app.auth import routes as auth
 from app.auth import upkeep as token_upkeep
 from app.collections import explain_routes, open_routes, revision_routes, trial_routes, typed_spec
@@ -91,7 +98,7 @@ API_BLUEPRINTS = (
     metrics.blueprint,
 )
 # Imported for the routes that they add to the blueprint of another file.
-ADDITIONS = (password_routes, session_routes, explain_routes)
+ADDITIONS = (address_routes, password_routes, session_routes, explain_routes)
 # Imported for what they subscribe to, and for the work that they do.
 SUBSCRIBERS = (
     *(removal, tracking, audited_records, sign_ins, dispatch, sso_roles),

@@ -38,10 +38,14 @@ class RoleSetByHand:
 
 @dataclass(frozen=True)
 class AddressReplaced:
-    """Somebody else gave a user another address, which nobody has proved."""
+    """A user was given another address at once, which nobody has proved: by an admin, say."""
 
     account_id: str
     user_id: str
+    previous: str
+    previous_verified: bool
+    by_user: bool
+    """Whether that was the user, not somebody else."""
 
 
 @dataclass(frozen=True)

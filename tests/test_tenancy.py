@@ -31,6 +31,7 @@ PUBLIC: dict[Route, str] = {
     ("POST", "/auth/resend-verification"): "for who cannot sign in yet; answers alike for all",
     ("POST", "/auth/forgot-password"): "for who cannot sign in; answers alike for all",
     ("POST", "/auth/reset-password"): "the token of the mailed link is the credential",
+    ("POST", "/auth/undo-email-change"): "the token of the mailed link is the credential",
     ("GET", "/auth/verify-reset-token/<token>"): "the token of the mailed link is the credential",
     ("POST", "/auth/oauth/<provider_name>/authorize"): "begins a sign-in; nobody is known yet",
     ("POST", "/auth/oauth/<provider_name>/callback"): "the code and the state are the credential",
@@ -116,6 +117,8 @@ SIGN_IN: dict[Route, Case] = {
     ("POST", "/auth/change-password"): Own(
         lambda cast: {"current_password": PASSWORD, "new_password": "Another-horse-2"}
     ),
+    # The cast's tokens are of no session, which alone is renewed.
+    ("POST", "/auth/reauthenticate"): Own({"password": PASSWORD}, (403,)),
     ("GET", "/auth/sessions"): Own(),
     ("DELETE", "/auth/sessions/<uuid:session_id>"): Owned(
         a_session, "auth/sessions", part="session_id"

@@ -201,10 +201,12 @@ def _replace_email(user: User, email: str, *, by: str | None) -> None:
     moved = accounts.email_key(email) != user.email_key
     if moved:
         pii.expel(user, by=by, reason=pii.NEW_ADDRESS)
+    previous, verified = user.email, user.email_verified
     set_email(user, email)
     if moved:
         user.email_verified, user.email_verified_at = False, None
-        events.publish(events.AddressReplaced(user.account_id, user.id))
+        who = (user.account_id, user.id)
+        events.publish(events.AddressReplaced(*who, previous, verified, by_user=user.id == by))
 
 
 def _check_may_lose(session: Session, user: User, *, stays_admin: bool, by: str | None) -> None:

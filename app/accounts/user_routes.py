@@ -158,7 +158,7 @@ def reset_password(body: dict[str, Any], user_id: str) -> dict[str, str]:
     """Set a user's password, or mail a link to set it; either ends all of the user's sessions.
 
     An API key cannot (403); to set it needs a recent sign-in (403 `recent_sign_in_required`). A
-    password that is set by nobody of `pii_access` takes the user out of that group; a link does not.
+    password set by nobody of `pii_access` takes the user out of that group; a link does not.
     """
     principal().refuse_key(NO_PASSWORDS)
     user = people.get(None, user_id)

@@ -1,4 +1,7 @@
-"""Tokens of mailed links: random, hashed, single-use, one hour (spec 5.10, contract section 3)."""
+"""Tokens of mailed links: random, hashed, single-use (spec 5.10, contract section 3).
+
+They last an hour; those that take a changed address back last seven days (contract section 18).
+"""
 
 from __future__ import annotations
 
@@ -14,18 +17,22 @@ from app.auth.models import MailedToken
 from app.errors import BadRequest
 
 LIFETIME = timedelta(hours=1)
+UNDO_LIFETIME = timedelta(days=7)
 RESET, VERIFICATION, EMAIL_CHANGE = "reset", "verification", "email_change"
-TO_NEW_ADDRESS = (EMAIL_CHANGE,)
+EMAIL_UNDO = "email_undo"
+TO_OTHER_ADDRESS = (EMAIL_CHANGE, EMAIL_UNDO)
 
 
 def issue(user: User, purpose: str, email: str | None = None) -> str:
     """A new token for a user, which ends the older ones of its purpose.
 
+    But of those that take an address back: whoever changes it twice must not end the first.
     Only jobs that send mail call this: the token is in the mail and stored nowhere.
     """
     token = tokens.random_token(user.account.account_code)
     with db.transaction() as session:
-        end(user, purpose)
+        if purpose != EMAIL_UNDO:
+            end(user, purpose)
         session.add(
             MailedToken(
                 account_id=user.account_id,
@@ -33,7 +40,7 @@ def issue(user: User, purpose: str, email: str | None = None) -> str:
                 purpose=purpose,
                 email=email or user.email,
                 token_hash=tokens.digest(token),
-                expires_at=clock.now() + LIFETIME,
+                expires_at=clock.now() + (UNDO_LIFETIME if purpose == EMAIL_UNDO else LIFETIME),
             )
         )
     return token
@@ -55,6 +62,18 @@ def _end(account_id: str, user_id: str, purposes: Sequence[str]) -> None:
         MailedToken.account_id == account_id,
         MailedToken.user_id == user_id,
         MailedToken.purpose.in_(purposes),
+    )
+    with db.transaction() as session:
+        session.execute(sa.delete(MailedToken).where(*mine))
+
+
+def end_since(first: MailedToken) -> None:
+    """Make this token void, and those of its user and purpose that were issued later."""
+    mine = (
+        MailedToken.account_id == first.account_id,
+        MailedToken.user_id == first.user_id,
+        MailedToken.purpose == first.purpose,
+        MailedToken.created_at >= first.created_at,
     )
     with db.transaction() as session:
         session.execute(sa.delete(MailedToken).where(*mine))
@@ -96,7 +115,7 @@ def not_valid() -> BadRequest:
 
 def _opens(purpose: str, user: User, email: str) -> bool:
     # One mailed to an address that the user has left must not open the door.
-    return user.may_sign_in and (purpose in TO_NEW_ADDRESS or email == user.email)
+    return user.may_sign_in and (purpose in TO_OTHER_ADDRESS or email == user.email)
 
 
 def _named(token: str, purpose: str) -> tuple[sa.ColumnElement[bool], ...]:

@@ -10,7 +10,7 @@ from app import clock, config, db, jobs, mail
 from app.accounts import people
 from app.accounts import service as accounts
 from app.accounts.models import SYSTEM_ACCOUNT_ID, User
-from app.auth import links, lockout, sessions, tokens
+from app.auth import address_changes, links, lockout, sessions, tokens
 from app.auth import service as auth
 from app.auth.principal import NO_ADDRESSES, Principal
 from app.errors import Forbidden, InvalidValues
@@ -75,6 +75,8 @@ def verify(token: str, *, by: str | None = None) -> User:
             return user
         if used := links.use(token, CHANGE):
             user, email = used
+            if user.email_verified and accounts.email_key(email) != user.email_key:
+                address_changes.tell(user, user.email, may_undo=True)
             people.set_email(user, email)
             accounts.outdate(user)
             _note(user, by)

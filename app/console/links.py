@@ -5,7 +5,7 @@ from __future__ import annotations
 from flask import flash, request, url_for
 from werkzeug.wrappers import Response as BaseResponse
 
-from app.auth import invitations, lockout, resets
+from app.auth import address_changes, invitations, lockout, resets
 from app.auth.guard import account_of_host
 from app.console import forms, guard
 from app.console.blueprint import blueprint
@@ -68,6 +68,35 @@ def _reset_page(form: Form) -> Page:
     token = form["token"]
     shown = {"valid": resets.expiry(token) is not None, "keys": resets.keys_of(token)}
     return form.page("console/links/reset.html", **shown)
+
+
+@blueprint.get("/console/undo-email-change")
+@public
+@guard.open_to_all
+def show_undo_email_change() -> Page:
+    """The button that takes a changed address back: a scanner of mails presses none."""
+    token = request.args.get("token", "")
+    status = 200 if address_changes.expiry(token) else 400
+    return _undo_page(Form({"token": token}, status=status))
+
+
+@blueprint.post("/console/undo-email-change")
+@public
+@guard.open_to_all
+def undo_email_change() -> Page | BaseResponse:
+    """Take a changed address back by the token of a mailed link."""
+    form = forms.sent("token")
+    try:
+        user = address_changes.take_back(form.checked(token=500)["token"])
+    except AppError as error:
+        return _undo_page(form.refused(error))
+    notice = f"Your address is {user.email} again. Check its inbox to set a new password."
+    return told(notice, "console.sign_in")
+
+
+def _undo_page(form: Form) -> Page:
+    valid = address_changes.expiry(form["token"]) is not None
+    return form.page("console/links/undo_email_change.html", valid=valid)
 
 
 @blueprint.get("/console/invitations/<token>")

@@ -6,7 +6,9 @@ from collections.abc import Mapping
 
 from flask import Flask
 
-from app import clock, mail
+from app import clock, db, mail
+from app.accounts.models import User
+from app.auth import links as mailed_links
 from app.auth import principal as principals
 from app.workflows import instances
 from tests import builders, mailbox
@@ -63,6 +65,9 @@ def furnish(app: Flask, cast: Cast) -> dict[str, str]:
     alice.post("auth/forgot-password", {"account": alice.slug, "email": alice.email})
     mailbox.run_jobs(app)
     links = {mail["To"]: mailbox.link_in(mail) for mail in mailbox.outbox(app)}
+    with app.app_context():
+        user = db.db.session.get_one(User, (alice.account_id, cast.bob.id))
+        undo = mailed_links.issue(user, mailed_links.EMAIL_UNDO)
     return {
         **at_work,
         "account_id": alice.account_id,
@@ -79,6 +84,7 @@ def furnish(app: Flask, cast: Cast) -> dict[str, str]:
         "format": "csv",
         "token": links["new@finance.example"].rpartition("/")[2],
         "reset_token": links[alice.email].rpartition("=")[2],
+        "undo_token": undo,
         "entry_id": str(cast.root.get("audit-logs?limit=1").json["items"][0]["id"]),
     }
 
@@ -127,6 +133,7 @@ def addresses(app: Flask, known: Mapping[str, str]) -> dict[str, str]:
             if len(built) > len(found.get(rule.endpoint, "")):
                 found[rule.endpoint] = built
     found["console.show_reset_password"] += f"?token={known['reset_token']}"
+    found["console.show_undo_email_change"] += f"?token={known['undo_token']}"
     return found
 
 
