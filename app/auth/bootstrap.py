@@ -13,7 +13,8 @@ from app.errors import Conflict
 def from_settings() -> None:
     """Make the superadmin that the settings name, if there is none at all."""
     settings = config.current()
-    weak = passwords.problems(settings.superadmin_password) if settings.superadmin_email else []
+    email, password = settings.superadmin_email, settings.superadmin_password
+    weak = passwords.problems(password, own=(email,)) if email else []
     if weak and settings.production:
         wanted = " ".join(str(one["message"]) for one in weak)
         raise config.ConfigError(f"SERVICE_SUPERADMIN_PASSWORD is too weak. {wanted}")

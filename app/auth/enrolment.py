@@ -57,7 +57,8 @@ def check_address(
 def enrol(account_id: str, body: Mapping[str, Any]) -> User:
     """Make a user of an account. Raises InvalidValues, Conflict or TooManyRequests."""
     password = body.get("password")
-    weak = passwords.problems(password) if password is not None else []
+    own = (body["email"], body.get("name"))
+    weak = passwords.problems(password, own=own) if password is not None else []
     found = [*people.problems(account_id, body), *weak]
     if found:
         raise InvalidValues(found)

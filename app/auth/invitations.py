@@ -142,10 +142,12 @@ def accept(token: str, password: str, name: str | None) -> User:
     Only the mailed token proves the address: whoever invited has seen the other one.
     """
     check_open()
-    found = [*passwords.problems(password), accounts.name_problem(name or "")]
+    invitation = by_token(token)
+    weak = passwords.problems(password, own=(invitation.email, name))
+    found = [*weak, accounts.name_problem(name or "")]
     if any(found):
         raise InvalidValues([one for one in found if one])
-    if by_token(token).status != PENDING:  # before the hash, which takes its time
+    if invitation.status != PENDING:  # before the hash, which takes its time
         raise _not_open()
     password_hash = passwords.hash(password)
     with db.transaction() as session:

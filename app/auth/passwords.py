@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import string
 import threading
+from collections.abc import Iterable
 from functools import lru_cache
 
 from argon2 import PasswordHasher
 from argon2.exceptions import Argon2Error, InvalidHashError
 
 from app import config
+from app.accounts.models import User
+from app.auth import common_passwords
 from app.errors import problem
 
 LONGEST = 128
+COMMON = "This password is too common: choose one that nobody would try first."
 # OWASP's second recommended profile: 19 MiB and two passes, about 25 ms.
 _hasher = PasswordHasher(time_cost=2, memory_cost=19_456, parallelism=1)
 _places = threading.BoundedSemaphore(4)
@@ -28,8 +32,13 @@ CLASSES = {
 }
 
 
-def problems(password: str, field: str = "password") -> list[dict[str, object]]:
-    """Every requirement that the password misses, as `password_too_weak`."""
+def problems(
+    password: str, field: str = "password", own: Iterable[str | None] = ()
+) -> list[dict[str, object]]:
+    """Every requirement that the password misses, as `password_too_weak`.
+
+    `own`: the address, names and the account of its user, which make no password.
+    """
     settings = config.current()
     missed = []
     if len(password) < settings.password_min_length:
@@ -40,10 +49,18 @@ def problems(password: str, field: str = "password") -> list[dict[str, object]]:
         matches, wording = CLASSES[name]
         if not any(map(matches, password)):
             missed.append(f"at least one of: {wording}")
-    return [
-        problem(field, "password_too_weak", f"A password needs {requirement}.")
-        for requirement in missed
-    ]
+    messages = [f"A password needs {requirement}." for requirement in missed]
+    if settings.password_min_length <= len(password) <= LONGEST and common_passwords.is_common(
+        password, own
+    ):
+        messages.append(COMMON)
+    return [problem(field, "password_too_weak", message) for message in messages]
+
+
+def problems_of(user: User | None, password: str, field: str) -> list[dict[str, object]]:
+    """The same for a new password of a user, if there is one."""
+    own = (user.email, user.name, user.account.slug, user.account.name) if user else ()
+    return problems(password, field, own)
 
 
 def hash(password: str) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import sqlalchemy as sa
@@ -44,6 +44,7 @@ def _found(
     _check(
         email,
         password,
+        (name, slug),
         problem("account_slug", "slug_invalid", wrong) if wrong else None,
         accounts.label_problem(name or slug, "account_name"),
     )
@@ -62,7 +63,7 @@ def _found(
 def _join(slug: str | None, email: str, password: str, address: str | None) -> User:
     # Nobody learns here whether an address is known: the answer looks alike, to the order of the
     # id and the moments in it, and who already has a user under the address is told so by mail.
-    _check(email, password, _names_another(slug))
+    _check(email, password, (), _names_another(slug))
     lockout.mails(email, address)
     password_hash = passwords.hash(password)
     with db.transaction():
@@ -123,7 +124,10 @@ def _mail_known_already(payload: Mapping[str, Any]) -> None:
         mail.send(user.email, "known_already", link=link, account=user.account.name)
 
 
-def _check(email: str, password: str, *more: Mapping[str, Any] | None) -> None:
-    found = [*passwords.problems(password), accounts.email_problem(email), *more]
+def _check(
+    email: str, password: str, names: Iterable[str], *more: Mapping[str, Any] | None
+) -> None:
+    weak = passwords.problems(password, own=(email, *names))
+    found = [*weak, accounts.email_problem(email), *more]
     if any(found):
         raise InvalidValues([one for one in found if one])

@@ -15,7 +15,7 @@ from app.accounts import service as accounts
 from app.accounts.models import SYSTEM_ACCOUNT_ID, User
 from app.auth import api_keys, links, lockout, passwords, sessions
 from app.auth import service as auth
-from app.auth.models import ApiKey
+from app.auth.models import ApiKey, MailedToken
 from app.auth.principal import NO_PASSWORDS, Principal
 from app.errors import InvalidValues
 
@@ -65,8 +65,10 @@ def reset(token: str, new_password: str, *, revoke_api_keys: bool = False) -> li
 
     Raises InvalidValues, or BadRequest `invalid_token`.
     """
-    _check(new_password, "new_password")
-    if links.find(token, PURPOSE) is None:  # before the hash, which takes its time
+    found = links.find(token, PURPOSE)
+    owner = _user_of(found) if found else None
+    _refuse(passwords.problems_of(owner, new_password, "new_password"))
+    if found is None:  # before the hash, which takes its time
         raise links.not_valid()
     password_hash = passwords.hash(new_password)
     with db.transaction():
@@ -85,7 +87,7 @@ def set_password(user: User, new_password: str, *, by: Principal) -> None:
     A member of `pii_access` is none any more, unless `by` may act for members.
     """
     by.require_recent_sign_in()
-    _check(new_password, "new_password")
+    _refuse(passwords.problems_of(user, new_password, "new_password"))
     password_hash = passwords.hash(new_password)
     with db.transaction() as session:
         user = people.locked(session, user.account_id, user.id)
@@ -104,9 +106,8 @@ def change_own(
     caller.refuse_key(NO_PASSWORDS)
     user = auth.user_of(caller)
     found = auth.problems_of_own_password(user, current, "current_password")
-    found += passwords.problems(new_password, "new_password")
-    if found:
-        raise InvalidValues(found)
+    found += passwords.problems_of(user, new_password, "new_password")
+    _refuse(found)
     return _change(user, passwords.hash(new_password), revoke_api_keys=revoke_api_keys)
 
 
@@ -121,10 +122,13 @@ def _change(user: User, password_hash: str, *, revoke_api_keys: bool = False) ->
     return api_keys.active_of(account_id, user_id)
 
 
-def _check(password: str, field: str) -> None:
-    weak = passwords.problems(password, field)
-    if weak:
-        raise InvalidValues(weak)
+def _user_of(token: MailedToken) -> User:
+    return db.db.session.get_one(User, (token.account_id, token.user_id))
+
+
+def _refuse(found: list[dict[str, Any]]) -> None:
+    if found:
+        raise InvalidValues(found)
 
 
 @jobs.job("auth.forgot_password", mails=True)
