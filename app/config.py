@@ -65,6 +65,9 @@ class Config:
         settings.number(1, 1440), 60, "access token lifetime"
     )
     refresh_token_expire_days: int = _setting(settings.number(1, 365), 7, "refresh token lifetime")
+    session_max_days: int = _setting(
+        settings.number(1, 3650), 30, "after which who signed in must do so again, days"
+    )
     single_tenant: bool = _setting(settings.boolean, False, "one account, which need not be named")
     single_tenant_account: str = _setting(
         settings.account_slug, "default", "the slug of the one account"

@@ -7,6 +7,7 @@ from typing import Any
 from flask import Response, request
 
 from app import config, rest
+from app.auth import sessions
 from app.auth.guard import account_of_request
 from app.auth.schemas import SignedIn
 from app.auth.service import SignIn
@@ -56,7 +57,7 @@ def _with_cookie(body: dict[str, Any], refresh_token: str) -> Response:
     response.set_cookie(
         REFRESH_COOKIE,
         refresh_token,
-        max_age=config.current().refresh_token_expire_days * 86_400,
+        max_age=int(sessions.lifetime().total_seconds()),
         path=REFRESH_PATH,
         httponly=True,
         samesite="Lax",

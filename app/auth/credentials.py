@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from datetime import timedelta
 from typing import Any
 
 import sqlalchemy as sa
 
-from app import clock, stamps, tenancy
+from app import clock, config, stamps, tenancy
 from app.auth import principal as principals
 from app.auth import tokens
 from app.auth.models import SignInSession
@@ -21,7 +22,9 @@ def console_caller(secret: str) -> tuple[Principal, str] | None:
     account = principals.account_named(secret.partition("-")[0])
     if account is None:
         return None
-    asked = {"_account": account.id, "_hash": tokens.digest(secret), "_now": clock.now()}
+    now = clock.now()
+    first = now - timedelta(days=config.current().session_max_days)
+    asked = {"_account": account.id, "_hash": tokens.digest(secret), "_now": now, "_first": first}
     with tenancy.in_account(account.id):
         found = _CONSOLE_SESSION.all(asked)
         caller = principals.of_user_now(account.id, found[0][1]) if found else None
@@ -70,7 +73,8 @@ _CONSOLE_SESSION = Prepared(
     .where(_SESSIONS.c.account_id == sa.bindparam("_account"))
     .where(_SESSIONS.c.kind == sa.literal_column("'console'"))
     .where(_SESSIONS.c.token_hash == sa.bindparam("_hash"), _SESSIONS.c.revoked_at.is_(None))
-    .where(_SESSIONS.c.expires_at > sa.bindparam("_now")),
+    .where(_SESSIONS.c.expires_at > sa.bindparam("_now"))
+    .where(_SESSIONS.c.created_at > sa.bindparam("_first")),
     keyed=True,
 )
 _LASTING_SESSION = Prepared(

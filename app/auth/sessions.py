@@ -48,7 +48,7 @@ class Family:
 def start(user: User | Member, origin: Origin) -> Family:
     """Begin a token family of a user."""
     now, session_id = clock.now(), new_id()
-    token, jti = _refresh_token(user.account_id, user.id, session_id, _end(now) - now)
+    token, jti = _refresh_token(user.account_id, user.id, session_id, lifetime())
     _begin(user, session_id, "api", jti, origin, now)
     return Family(session_id, token, now)
 
@@ -92,8 +92,9 @@ def _renew(account_id: str, user_id: str, session_id: str, *which: Any) -> Famil
         found = session.execute(begun).first()
         if found is None:
             return None
-        token, jti = _refresh_token(account_id, user_id, session_id, _end(now) - now)
-        values = {"token_hash": tokens.digest(jti), "last_used_at": now, "expires_at": _end(now)}
+        end = min(now + lifetime(), found.created_at + _longest())
+        token, jti = _refresh_token(account_id, user_id, session_id, end - now)
+        values = {"token_hash": tokens.digest(jti), "last_used_at": now, "expires_at": end}
         renewed: Any = session.execute(sa.update(SignInSession).where(*mine).values(**values))
     if not renewed.rowcount:
         return None
@@ -200,7 +201,7 @@ def _begin(
         "user_agent": (origin.user_agent or "")[:LONGEST_AGENT] or None,
         "created_at": now,
         "last_used_at": now,
-        "expires_at": _end(now),
+        "expires_at": now + lifetime(),
     }
     seen = {"_account": user.account_id, "_id": user.id, "_hash": user.password_hash, "_now": now}
     seen["_from"] = user.tokens_valid_from
@@ -213,8 +214,13 @@ def _begin(
         user.last_login = now
 
 
-def _end(start: datetime) -> datetime:
-    return start + timedelta(days=config.current().refresh_token_expire_days)
+def lifetime() -> timedelta:
+    """How long a session lasts that is not renewed."""
+    return min(timedelta(days=config.current().refresh_token_expire_days), _longest())
+
+
+def _longest() -> timedelta:
+    return timedelta(days=config.current().session_max_days)
 
 
 def _of_user(account_id: str, user_id: str) -> tuple[Any, ...]:
@@ -235,7 +241,10 @@ def _family_of(account_id: str, user_id: str, session_id: str) -> tuple[Any, ...
 
 
 def _alive() -> tuple[Any, ...]:
-    return (SignInSession.revoked_at.is_(None), SignInSession.expires_at > clock.now())
+    now = clock.now()
+    # The bound may have been lowered since it was renewed.
+    begun = SignInSession.created_at > now - _longest()
+    return (SignInSession.revoked_at.is_(None), SignInSession.expires_at > now, begun)
 
 
 def _revoke(account_id: str, user_id: str, *which: Any) -> bool:

@@ -191,7 +191,7 @@ def begin_session(user: User | Member, target: str, status: int = 303) -> BaseRe
     response.set_cookie(
         cookie_name(),
         secret,
-        max_age=config.current().refresh_token_expire_days * 86_400,
+        max_age=int(sessions.lifetime().total_seconds()),
         httponly=True,
         samesite="Lax",
         secure=config.current().production,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any
 
@@ -13,7 +13,9 @@ import time_machine
 from flask import Flask
 
 from app import clock, create_app
+from tests.audit.chains import entries
 from tests.builders import PASSWORD, Caller, Cast, make_collection
+from tests.console.browser import COOKIE, Browser, is_out, sign_in
 from tests.mailbox import outbox, run_jobs, token_in
 from tests.sql import statements
 
@@ -199,3 +201,43 @@ def test_a_read_with_the_token_of_a_session_is_one_statement(
     with statements(app) as sent:
         assert session.here.get("records/posts").status_code == 200
     assert [text.split()[0] for text in sent] == ["SELECT"]
+
+
+def test_a_session_has_a_last_day_however_often_it_is_renewed(
+    app: Flask, sessions: tuple[Session, Session]
+) -> None:
+    pair, begun = sessions[0].pair, clock.now()
+    for day in range(6, 30, 6):
+        with time_machine.travel(begun + timedelta(days=day)):
+            answer = Caller(app).post("auth/refresh", {"refresh_token": pair["refresh_token"]})
+            assert answer.status_code == 200
+            pair = answer.json
+    claims = jwt.decode(pair["refresh_token"], options={"verify_signature": False})
+    last = begun + timedelta(days=30)
+    assert 0 <= last.timestamp() - claims["exp"] < 60, "6 days after the last renewal, and not 7"
+    with time_machine.travel(last - timedelta(minutes=2)):
+        answer = Caller(app).post("auth/refresh", {"refresh_token": pair["refresh_token"]})
+        assert answer.status_code == 200
+        pair = answer.json
+    with time_machine.travel(last + timedelta(minutes=1)):
+        body = {"refresh_token": pair["refresh_token"]}
+        assert Caller(app).post("auth/refresh", body).status_code == 401
+
+
+def test_a_lower_bound_holds_for_sessions_that_are_there(
+    app: Flask, cast: Cast, sessions: tuple[Session, Session], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    browser = Browser(app, cast.bob)
+    settings = replace(app.extensions["atrium.config"], session_max_days=2)
+    monkeypatch.setitem(app.extensions, "atrium.config", settings)
+    body = {"refresh_token": sessions[0].pair["refresh_token"]}
+    with time_machine.travel(clock.now() + timedelta(days=2, minutes=1)):
+        assert Caller(app).post("auth/refresh", body).status_code == 401
+        assert is_out(browser.client)
+    assert entries(cast.root, table_name="sessions") == [], "it was no reuse of a token"
+    (cookie,) = [
+        one
+        for one in sign_in(app.test_client(), cast.bob).headers.getlist("Set-Cookie")
+        if one.startswith(COOKIE)
+    ]
+    assert f"Max-Age={2 * 86_400};" in cookie
