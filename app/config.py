@@ -96,7 +96,10 @@ class Config:
         settings.number(1, 10_000), 100, "failures per user, 15 min"
     )
     mail_tries: int = _setting(
-        settings.number(1, 10_000), 10, "mails asked for per mailbox, in 1 hour"
+        settings.number(1, 10_000), 10, "mails asked for per account and mailbox, in 1 hour"
+    )
+    mail_tries_per_mailbox: int = _setting(
+        settings.number(1, 10_000), 50, "the same per mailbox, by all accounts; resets excepted"
     )
     mail_tries_per_address: int = _setting(
         settings.number(1, 100_000), 500, "registrations and mails asked for per address, in 1 hour"

@@ -65,7 +65,7 @@ def enrol(account_id: str, body: Mapping[str, Any]) -> User:
     password_hash = passwords.hash(password) if password is not None else None
     with db.transaction():
         user = people.create(account_id, body, password_hash)
-        lockout.mailbox(user.email)
+        lockout.mailbox(user.account_id, user.email)
         if password is None:
             resets.ask(user)
         else:
@@ -77,5 +77,5 @@ def enrol(account_id: str, body: Mapping[str, Any]) -> User:
 def _ask_to_verify(event: events.AddressReplaced) -> None:
     user = db.db.session.get_one(User, (event.account_id, event.user_id))
     links.end(user, links.EMAIL_CHANGE)
-    lockout.mailbox(user.email)
+    lockout.mailbox(user.account_id, user.email)
     verification.ask(user)

@@ -243,7 +243,7 @@ def _check_not_member(session: Session, account_id: str, email: str) -> None:
 
 
 def _send(session: Session, invitation: Invitation) -> str:
-    lockout.mailbox(invitation.email)
+    lockout.mailbox(invitation.account_id, invitation.email)
     account = session.get_one(Account, invitation.account_id)
     # Whoever invites sees a token as well, so only another one can prove that the mail arrived.
     mailed, shown = (tokens.random_token(account.account_code) for _ in range(2))

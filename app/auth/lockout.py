@@ -8,11 +8,12 @@ from contextlib import contextmanager
 from app import config, limits
 from app.accounts.models import User
 from app.accounts.service import email_key
-from app.auth.principal import Principal
-from app.errors import Unauthorized
+from app.auth.principal import Principal, find_account
+from app.errors import TooManyRequests, Unauthorized
 from app.limits import Allowance, Limit
 
 QUARTER_HOUR, HOUR = 900, 3600
+NEW_ACCOUNT = ""
 
 
 @contextmanager
@@ -64,30 +65,52 @@ def own_password(user: User) -> tuple[Allowance, ...]:
     return (limit.of(user.account_id, user.id),)
 
 
-def mails(email: str, address: str | None) -> None:
-    """Count a request that has a mail sent. Raises TooManyRequests past the limits."""
-    settings = config.current()
-    if settings.login_rate_limit == "off":
+def mails(account: str, email: str, address: str | None, *, reset: bool = False) -> None:
+    """Count a request that has a mail sent. Raises TooManyRequests past the limits.
+
+    The account by its slug, code or id; NEW_ACCOUNT where there is none yet. A link to set a
+    password (`reset`) is not kept back by what other accounts have sent.
+    """
+    if config.current().login_rate_limit == "off":
         return
-    origin = limits.origin(address)
+    known = find_account(account) if account else None
+    where = known.id if known else account.strip().lower()
+    tries = config.current().mail_tries_per_address
     allowances = (
-        *_of_mailbox(email),
-        Limit("mail-address", settings.mail_tries_per_address, HOUR).of(origin),
+        *_of_mailbox(where, email, reset=reset),
+        Limit("mail-address", tries, HOUR).of(limits.origin(address)),
     )
     limits.check(*allowances)
     limits.take(*allowances)
 
 
-def mailbox(email: str) -> None:
+def mailbox(account_id: str, email: str, *, reset: bool = False) -> None:
     """Count a mail that somebody who has signed in has sent. Raises TooManyRequests."""
-    limits.take(*_of_mailbox(email))
+    if config.current().login_rate_limit != "off":
+        limits.take(*_of_mailbox(account_id, email, reset=reset))
 
 
-def _of_mailbox(email: str) -> tuple[Allowance, ...]:
-    settings = config.current()
-    if settings.login_rate_limit == "off":
-        return ()
-    return (Limit("mail", settings.mail_tries, HOUR).of(email_key(email)),)
+def takes_unproved(email: str) -> bool:
+    """Count a reset for a mailbox that its user has not proved; whether it may still be sent.
+
+    Else whoever makes users under a stranger's address in many accounts would flood it.
+    """
+    try:
+        if config.current().login_rate_limit != "off":
+            limits.take(_of_all_accounts(email))
+    except TooManyRequests:
+        return False
+    return True
+
+
+def _of_mailbox(account: str, email: str, *, reset: bool) -> tuple[Allowance, ...]:
+    one = Limit("mail", config.current().mail_tries, HOUR).of(account, email_key(email))
+    return (one,) if reset else (one, _of_all_accounts(email))
+
+
+def _of_all_accounts(email: str) -> Allowance:
+    tries = config.current().mail_tries_per_mailbox
+    return Limit("mail-mailbox", tries, HOUR).of(email_key(email))
 
 
 def requests(caller: Principal | None, address: str | None) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 from flask import request
 
 from app.auth import lockout, resets
+from app.auth import service as auth
 from app.auth.answers import account_named
 from app.auth.guard import principal
 from app.auth.models import ApiKey
@@ -59,8 +60,8 @@ def forgot_password(body: dict[str, Any]) -> dict[str, str]:
 
     The answer is the same whether or not there is such a user.
     """
-    account = account_named(body)
-    lockout.mails(body["email"], request.remote_addr)
+    account = auth.require_account(account_named(body))
+    lockout.mails(account, body["email"], request.remote_addr, reset=True)
     resets.forgot(account, body["email"])
     return {"message": "If there is such a user, a link to set a new password is on its way."}
 

@@ -48,7 +48,7 @@ def _found(
         problem("account_slug", "slug_invalid", wrong) if wrong else None,
         accounts.label_problem(name or slug, "account_name"),
     )
-    lockout.mails(email, address)
+    lockout.mails(lockout.NEW_ACCOUNT, email, address)
     password_hash = passwords.hash(password)  # before the transaction: it takes its time
     with db.transaction():
         account = accounts.create_account(name or slug, slug)
@@ -64,7 +64,7 @@ def _join(slug: str | None, email: str, password: str, address: str | None) -> U
     # Nobody learns here whether an address is known: the answer looks alike, to the order of the
     # id and the moments in it, and who already has a user under the address is told so by mail.
     _check(email, password, (), _names_another(slug))
-    lockout.mails(email, address)
+    lockout.mails(lockout.NEW_ACCOUNT, email, address)
     password_hash = passwords.hash(password)
     with db.transaction():
         account = _the_account()

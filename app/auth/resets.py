@@ -39,7 +39,7 @@ def send_link(user: User) -> None:
 
     Raises TooManyRequests.
     """
-    lockout.mailbox(user.email)
+    lockout.mailbox(user.account_id, user.email, reset=user.email_verified)
     with db.transaction():
         sessions.end_all(user.account_id, user.id)
         ask(user)
@@ -134,7 +134,7 @@ def _refuse(found: list[dict[str, Any]]) -> None:
 @jobs.job("auth.forgot_password", mails=True)
 def _mail_forgotten(payload: Mapping[str, Any]) -> None:
     user = auth.user_named(payload["account"], payload["email"])
-    if user is not None:
+    if user is not None and (user.email_verified or lockout.takes_unproved(user.email)):
         _mail_reset({"account_id": user.account_id, "user_id": user.id})
 
 

@@ -223,8 +223,8 @@ def resend_verification(body: dict[str, Any]) -> dict[str, str]:
     caller, who must then be signed in.
     """
     if "email" in body:
-        account = account_named(body)
-        lockout.mails(body["email"], request.remote_addr)
+        account = auth.require_account(account_named(body))
+        lockout.mails(account, body["email"], request.remote_addr)
         verification.resend(account, body["email"])
     else:
         verification.send(signed_in_caller(), None)

@@ -25,7 +25,7 @@ def ask(user: User) -> None:
 
 def ask_again(user: User) -> None:
     """Mail a new link to a user. Raises TooManyRequests."""
-    lockout.mailbox(user.email)
+    lockout.mailbox(user.account_id, user.email)
     with db.transaction():
         ask(user)
 
@@ -52,7 +52,7 @@ def send(caller: Principal, email: str | None) -> None:
         return
     if not caller.is_admin or caller.account_id is None:
         raise Forbidden("Only an admin may name another user.")
-    lockout.mailbox(key)
+    lockout.mailbox(caller.account_id, key)
     resend(caller.account_id, key)
 
 
@@ -104,7 +104,8 @@ def change_profile(caller: Principal, body: Mapping[str, Any], address: str | No
     moves = bool(email) and accounts.email_key(email) != accounts.email_key(caller.email or "")
     if moves:
         _check_may_move(caller, body.get("current_password"))
-        lockout.mails(email, address)
+        home, _ = sessions.user_key(caller)
+        lockout.mails(home, email, address)
     with db.transaction() as session:
         user = auth.user_of(caller)
         if "name" in body:

@@ -6,6 +6,7 @@ from flask import flash, request, url_for
 from werkzeug.wrappers import Response as BaseResponse
 
 from app.auth import address_changes, invitations, lockout, resets
+from app.auth import service as auth
 from app.auth.guard import account_of_host
 from app.console import forms, guard
 from app.console.blueprint import blueprint
@@ -32,8 +33,8 @@ def forgot_password() -> Page | BaseResponse:
     form = forms.sent("account", "email")
     try:
         body = form.checked(("email",), account=200, email=320)
-        account = body["account"] or account_of_host()
-        lockout.mails(body["email"], request.remote_addr)
+        account = auth.require_account(body["account"] or account_of_host())
+        lockout.mails(account, body["email"], request.remote_addr, reset=True)
         resets.forgot(account, body["email"])
     except AppError as error:
         return form.refused(error).page("console/links/forgot.html")

@@ -17,7 +17,7 @@ from flask import Flask
 from app import clock, create_app
 from app.auth import passwords
 from tests import services
-from tests.builders import PASSWORD, Caller, Cast, make_user
+from tests.builders import PASSWORD, Caller, Cast, make_account, make_user
 from tests.console.browser import Browser
 from tests.mailbox import outbox, run_jobs
 from tests.parallel import at_once
@@ -344,6 +344,49 @@ def test_the_signed_in_cannot_flood_a_mailbox_either(
     assert ask(limited, "auth/forgot-password", mailbox, address()) == 429
     run_jobs(app)
     assert sum(mail["To"] == mailbox for mail in outbox(app)) <= 3
+
+
+def invite(caller: Caller, email: str) -> int:
+    return caller.post("invitations", {"email": email}).status_code
+
+
+def test_a_stranger_blocks_no_reset_of_another_account(
+    app: Flask, cast: Cast, storage: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limited = limit(app, monkeypatch, redis_url=storage)
+    strangers = [cast.charlie]
+    for n in range(6):
+        account = make_account(app, f"evil{n}")
+        strangers.append(Caller(app, make_user(app, account, f"eve@evil{n}.example", "admin")))
+    seen = [invite(one, cast.bob.email) for one in strangers for _ in range(11)]
+    assert seen.count(201) == 50, "of all accounts together"
+    assert seen[:11] == [201] * 10 + [429], "of one account"
+    assert invite(cast.alice, "bob@elsewhere.example") == 201
+    mailed = len(outbox(app))
+    for account in ("acme", "ACME", "AA0001", cast.bob.account_id):
+        sent_from = {"environ_overrides": {"REMOTE_ADDR": address()}}
+        body = {"account": account, "email": cast.bob.email}
+        assert limited.post("auth/forgot-password", body, **sent_from).status_code == 200
+    run_jobs(app)
+    resets = [mail for mail in outbox(app)[mailed:] if "reset-password" in mail.as_string()]
+    assert [mail["To"] for mail in resets] == [cast.bob.email] * 4
+    seen = [ask(limited, "auth/forgot-password", cast.bob.email, address()) for _ in range(7)]
+    assert seen == [200] * 6 + [429], "however the account is named"
+
+
+def test_resets_for_users_who_proved_nothing_flood_no_mailbox(
+    app: Flask, cast: Cast, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limited = limit(app, monkeypatch, mail_tries_per_mailbox=3)
+    email = "victim@elsewhere.example"
+    for n in range(4):
+        account = make_account(app, f"evil{n}")
+        make_user(app, account, email, verified=False)
+        body = {"account": f"evil{n}", "email": email}
+        for _ in range(2):
+            assert limited.post("auth/forgot-password", body).status_code == 200
+    run_jobs(app)
+    assert sum(mail["To"] == email for mail in outbox(app)) == 3
 
 
 def test_users_made_or_moved_again_and_again_do_not_flood_a_mailbox(
