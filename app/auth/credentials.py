@@ -41,21 +41,19 @@ def token_caller(claims: Mapping[str, Any]) -> Principal | None:
     Cached under the user's version, which grows when a session ends: what checks the one has
     checked the other.
     """
-    user = claims["account_id"], claims["sub"]
-    session_id, auth_time = claims.get("sid"), claims.get("auth_time")
-    if session_id is None:  # issued before the session's id stood in it
-        caller = principals.of_user(*user)
-        return replace(caller, auth_time=auth_time) if caller and auth_time else caller
-    key = (*user, session_id, auth_time)
+    key = (claims["account_id"], claims["sub"], claims.get("sid"), claims.get("auth_time"))
     return stamps.cache("sessions").get(key, lambda: _load(*key))
 
 
 def _load(
-    account_id: str, user_id: str, session_id: str, auth_time: float | None
+    account_id: str, user_id: str, session_id: str | None, auth_time: float | None
 ) -> Principal | None:
     # First the version of the user, then the session: it cannot end unnoticed in between.
     caller = principals.of_user(account_id, user_id)
-    if caller is None or not lasts(account_id, user_id, session_id):
+    if caller is None:
+        return None
+    # Tokens that were issued before sessions stood in them have none.
+    if session_id is not None and not lasts(account_id, user_id, session_id):
         return None
     return replace(caller, session_id=session_id, auth_time=auth_time)
 

@@ -1,7 +1,7 @@
 """date authentication of sessions
 
-Revision ID: 0028
-Revises: 0021
+Revision ID: 0026
+Revises: 0025
 Create Date: 2026-11-24 09:30:00.000000
 """
 
@@ -10,8 +10,8 @@ from alembic import op
 
 from app.column_types import Moment
 
-revision = "0028"
-down_revision = "0021"
+revision = "0026"
+down_revision = "0025"
 branch_labels = None
 depends_on = None
 
