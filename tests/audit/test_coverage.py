@@ -32,6 +32,7 @@ READING = ("GET",)
 UNTOLD: dict[Route, str] = {
     ("POST", "/auth/login"): "a session (tokens) and last_login",
     ("POST", "/auth/refresh"): "a session (tokens)",
+    ("POST", "/auth/reauthenticate"): "a session (tokens)",
     ("POST", "/auth/logout"): "a session (tokens)",
     ("DELETE", "/auth/sessions/<uuid:session_id>"): "a session (tokens)",
     ("POST", "/auth/send-verification"): "a job and a mailed token",
@@ -176,6 +177,8 @@ def prepared(cast: Cast, route: Route, posts_id: str) -> tuple[Caller, str, Any]
         own = (
             cast.alice if route[1] in ("/auth/logout", "/auth/send-verification") else cast.charlie
         )
+        if route[1] == "/auth/reauthenticate":
+            own = signed_in(own)
         return own, tenancy.address(route), body
     if isinstance(case, tenancy.Owned):
         id = case.make(cast.alice)
@@ -195,6 +198,13 @@ def prepared(cast: Cast, route: Route, posts_id: str) -> tuple[Caller, str, Any]
             path = path.replace(tenancy.RANDOM_ID, cast.alice.id)
         return cast.alice, path, body
     return cast.root, *of_superadmin(cast, route, case.body, posts_id)
+
+
+def signed_in(caller: Caller) -> Caller:
+    """The same user, in a session."""
+    body = {"account": caller.slug, "email": caller.email, "password": PASSWORD}
+    token = Caller(caller.app).post("auth/login", body).json["token"]
+    return Caller(caller.app, Authorization=f"Bearer {token}")
 
 
 def of_superadmin(cast: Cast, route: Route, body: Any, posts_id: str) -> tuple[str, Any]:
@@ -258,6 +268,13 @@ def test_routes_without_a_credential_are_audited(app: Flask, cast: Cast) -> None
     reset = {"token": token_mailed_to(app, "eve@new.example"), "new_password": "Another-horse-2"}
     assert check(cast, post("auth/reset-password", reset)) == 1
     assert whose(cast) == "eve@new.example"
+    assert cast.bob.patch("auth/me", {"email": "robert@acme.example"}).status_code == 200
+    moved = {"token": token_mailed_to(app, "robert@acme.example")}
+    assert check(cast, post("auth/verify-email", moved)) == 2
+    assert whose(cast) == cast.bob.email
+    undo = {"token": token_mailed_to(app, cast.bob.email)}
+    assert check(cast, post("auth/undo-email-change", undo)) == 3
+    assert whose(cast) == "robert@acme.example"
     invited = cast.alice.post("invitations", {"email": "fay@acme.example"}).json["token"]
     body = {"password": PASSWORD}
     accepted = check(cast, lambda: anyone.post(f"invitations/{invited}/accept", body))

@@ -55,9 +55,9 @@ def test_the_owner_takes_back_what_a_thief_took_over(
     assert link_in(told).startswith("http://atrium.test/console/undo-email-change?token=")
     # The thief makes the user their own, as the finding did.
     anyone.post("auth/forgot-password", {"account": "acme", "email": THIEF})
-    reset = {"token": token_in(mails_to(app, THIEF)[-1]), "new_password": "Thief-thief-1"}
+    reset = {"token": token_in(mails_to(app, THIEF)[-1]), "new_password": "Stolen-horse-1"}
     assert anyone.post("auth/reset-password", reset).status_code == 200
-    thief = Caller(app, Authorization=f"Bearer {login(app, THIEF, 'Thief-thief-1').json['token']}")
+    thief = Caller(app, Authorization=f"Bearer {login(app, THIEF, 'Stolen-horse-1').json['token']}")
     key = thief.post("api-keys", {"name": "back door"}).json["key"]
 
     with time_machine.travel(clock.now() + timedelta(days=6, hours=23)):
@@ -66,7 +66,7 @@ def test_the_owner_takes_back_what_a_thief_took_over(
     assert thief.get("auth/me").status_code == cast.bob.get("auth/me").status_code == 401
     assert Caller(app, **{"X-API-Key": key}).get("auth/me").status_code == 401
     for email in (THIEF, OLD):
-        for password in (PASSWORD, "Thief-thief-1"):
+        for password in (PASSWORD, "Stolen-horse-1"):
             assert login(app, email, password).status_code == 401
     mailed = mails_to(app, OLD)[-1]
     assert "/console/reset-password?token=" in link_in(mailed)
