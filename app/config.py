@@ -180,6 +180,12 @@ class Config:
     )
     max_body_bytes: int = _setting(settings.number(1024, 2**30), 10 * 2**20, "largest request body")
     batch_max: int = _setting(settings.number(1, 10_000), 1000, "records in one batch")
+    import_max_rows: int = _setting(
+        settings.number(1, 1_000_000), 50_000, "records in one imported file"
+    )
+    sqlite_transaction_seconds: int = _setting(
+        settings.number(1, 3600), 1, "how long one request may keep others from writing to SQLite"
+    )
     metrics_token: str = _setting(
         settings.token, "", "the Bearer token for /metrics, closed without one", secret=True
     )

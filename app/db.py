@@ -16,13 +16,13 @@ from typing import Any
 
 import psycopg2
 import sqlalchemy as sa
-from flask import Flask
+from flask import Flask, has_request_context
 from flask_sqlalchemy import SQLAlchemy
 from sqlalchemy.engine import Connection
 from sqlalchemy.exc import OperationalError, SQLAlchemyError
 from sqlalchemy.orm import DeclarativeBase
 
-from app import config, engines, postgres, row_security, tenancy
+from app import config, engines, postgres, row_security, sqlite, tenancy
 from app.pool import Pool
 from app.unit_of_work import Session, Work, give_back, is_open
 
@@ -143,6 +143,25 @@ def _open_work() -> Work:
     if not is_open(work):
         raise LookupError("no transaction is open")
     return work
+
+
+def has_one_writer() -> bool:
+    """Whether whoever writes keeps all others waiting, in all accounts: on SQLite."""
+    return engines.running().dialect.name == "sqlite"
+
+
+def sqlite_file() -> str | None:
+    """The path of the database's file; None on PostgreSQL."""
+    return engines.running().url.database if has_one_writer() else None
+
+
+def check_time() -> None:
+    """Between statements: refuse to go on where the transaction keeps others waiting too long."""
+    session = _session()
+    if session and session.work and session.work.pooled is not None:
+        found = session.work.pooled.dbapi_connection
+        if isinstance(found, sqlite.Driver):
+            _from(found.check_time)
 
 
 def in_transaction() -> bool:
@@ -343,6 +362,23 @@ def _begin(pooled: Any, changes_schema: bool) -> None:
         pooled.info["unchecked"] = True
         found.execute("PRAGMA foreign_keys = OFF")
     found.begin()
+    # Changes of the schema, commands and jobs may keep others waiting for longer.
+    is_limited = has_request_context() and not changes_schema and not _unlimited.get()
+    if is_limited and isinstance(found, sqlite.Driver):
+        found.limit(config.current().sqlite_transaction_seconds)
+
+
+_unlimited: ContextVar[bool] = ContextVar("unlimited", default=False)
+
+
+@contextmanager
+def unlimited() -> Iterator[None]:
+    """Inside, a transaction may last for as long as it takes: for what only superadmins do."""
+    token = _unlimited.set(True)
+    try:
+        yield
+    finally:
+        _unlimited.reset(token)
 
 
 def _lock_schema(session: Session) -> None:

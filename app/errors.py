@@ -24,6 +24,11 @@ from werkzeug.exceptions import HTTPException
 
 log = structlog.get_logger()
 
+TOO_LONG = (
+    "This took longer than one request may keep others from writing"
+    " (SERVICE_SQLITE_TRANSACTION_SECONDS), and was undone. Send less at once."
+)
+
 
 class AppError(Exception):
     """An answer other than success: `status`, `error` (a stable code), `message` (a sentence)."""
@@ -31,6 +36,8 @@ class AppError(Exception):
     status = 500
     error = "internal_error"
     message = "Something went wrong on our side."
+    is_final = False
+    """Whether something is done already, so that the request must not be carried out again."""
 
     def __init__(
         self,
@@ -121,6 +128,14 @@ class PreconditionFailed(AppError):
     status = 412
     error = "precondition_failed"
     message = "This has changed since you read it: its ETag is another than If-Match names."
+
+
+class PayloadTooLarge(AppError):
+    """More in one request than the service takes."""
+
+    status = 413
+    error = "payload_too_large"
+    message = "The body is larger than this service takes."
 
 
 class UnsupportedMediaType(AppError):
@@ -248,7 +263,18 @@ def answer_http(error: HTTPException) -> Response:
 
 def _answer_unavailable(error: Exception) -> Response:
     log.warning("database unavailable", reason=reason(error))
-    return answer(Unavailable())
+    return answer(unavailable(error))
+
+
+def unavailable(error: Exception) -> Unavailable:
+    """What tells a client that the database did not do it."""
+    return Unavailable(TOO_LONG if is_too_long(error) else None)
+
+
+def is_too_long(error: Exception) -> bool:
+    """Whether SQLite refused a statement because its transaction had lasted for too long."""
+    original = getattr(error, "orig", None) or error
+    return getattr(original, "sqlite_errorcode", 0) == sqlite3.SQLITE_INTERRUPT
 
 
 def _answer_no_room(error: OSError) -> Response:

@@ -5,8 +5,11 @@ from __future__ import annotations
 import sqlalchemy as sa
 from sqlalchemy.exc import SQLAlchemyError
 
-from app import config, db, jobs
+from app import config, db, jobs, sqlite
 from app.collections import revisions
+
+LONGEST_LOCK_SECONDS = 2
+LOCKED = "locked: something has kept all others from writing for seconds"
 
 
 def checks() -> dict[str, str]:
@@ -20,6 +23,9 @@ def checks() -> dict[str, str]:
         missing = "missing: run flask db upgrade" if "database" in found else "unknown"
         found.setdefault("database", "unreachable")
         found.setdefault("migrations", missing)
+    file = db.sqlite_file()
+    if file and found["database"] == "ok" and sqlite.is_locked(file, LONGEST_LOCK_SECONDS):
+        found["database"] = LOCKED
     if config.current().redis_url:
         found["queue"] = "ok" if jobs.queue_answers() else "unreachable"
     return found

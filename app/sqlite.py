@@ -31,6 +31,8 @@ LONG_SECONDS, NOTABLE_SECONDS = 0.5, 0.1
 # Seconds between two tries where the system tells when to, or else does not.
 TOLD_PAUSE, UNTOLD_PAUSE = 0.01, 0.0003
 IN_MODIFY = 2
+STEPS_BETWEEN_CHECKS = 1000
+"""Of SQLite's own steps within a statement: how often it looks whether the time is up."""
 ROWS_IN_LOG, PAGES_IN_LOG, LOG_BYTES = 1000, 10_000, 64 * 2**20
 """After how many changed rows the log is copied; the pages at which SQLite does, come what may; and
 what is left of its file where a long read had it grow.
@@ -58,6 +60,7 @@ class Driver(sqlite3.Connection):
         self._queue = _Lock(file and f"{file}-queue")
         self._turn = _Turn(file and f"{file}-turn")
         self._rows_before = 0
+        self._deadline: float | None = None
         _all.add(self)
         self.execute("PRAGMA journal_mode = WAL")
         self.execute("PRAGMA synchronous = NORMAL")
@@ -87,8 +90,34 @@ class Driver(sqlite3.Connection):
             if not self.in_transaction:
                 self._turn.give_back()
 
+    def limit(self, seconds: float) -> None:
+        """Have statements of the transaction raise OperationalError (INTERRUPT) from so long on."""
+        self._deadline = time.monotonic() + seconds
+        self.set_progress_handler(self._is_late, STEPS_BETWEEN_CHECKS)
+
+    def cursor(self, *args: Any, **options: Any) -> Any:
+        """What a statement is run by. Raises OperationalError where the time is up."""
+        self.check_time()
+        return super().cursor(*args, **options)
+
+    def check_time(self) -> None:
+        """Refuse to go on with a transaction that has lasted for too long."""
+        if self._deadline is not None and self._is_late():
+            error = sqlite3.OperationalError("interrupted: the transaction takes too long")
+            error.sqlite_errorcode = sqlite3.SQLITE_INTERRUPT
+            raise error
+
+    def _is_late(self) -> bool:
+        return self._deadline is not None and time.monotonic() > self._deadline
+
+    def _end_limit(self) -> None:
+        if self._deadline is not None:
+            self._deadline = None
+            self.set_progress_handler(None, 0)
+
     def commit(self) -> None:
         """Commit, and let the next one write."""
+        self._end_limit()
         super().commit()
         rows, self._rows_before = self.total_changes - self._rows_before, self.total_changes
         if self._turn.is_mine and _log.is_nearly_copied and self._copied_log():
@@ -99,6 +128,7 @@ class Driver(sqlite3.Connection):
 
     def rollback(self) -> None:
         """Take back what is not committed, and let the next one write."""
+        self._end_limit()
         try:
             super().rollback()
         finally:
@@ -131,6 +161,20 @@ class Driver(sqlite3.Connection):
             self.execute("BEGIN IMMEDIATE")
         finally:
             self.execute(f"PRAGMA busy_timeout = {int(self._patience * 1000)}")
+
+
+def is_locked(file: str, seconds: float) -> bool:
+    """Whether one transaction, or another program, keeps all others waiting for so long."""
+    turn, until = _Turn(f"{file}-turn"), time.monotonic() + seconds
+    given_back = turn.given_back_at()
+    try:
+        while not turn.is_free() and turn.given_back_at() == given_back:
+            if time.monotonic() > until:
+                return True
+            time.sleep(TOLD_PAUSE)
+        return False
+    finally:
+        turn.close()
 
 
 class _Lock:
@@ -190,6 +234,17 @@ class _Turn(_Lock):
                 return
             self._returns = self._returns or _returns_of(self._path)
             self._returns.wait(left)
+
+    def is_free(self) -> bool:
+        """Whether nobody has it now."""
+        self.is_mine = self._has(fcntl.LOCK_EX | fcntl.LOCK_NB)
+        free = self.is_mine
+        self.give_back()
+        return free
+
+    def given_back_at(self) -> int:
+        """A moment that changes with each time that it is given back."""
+        return 0 if self._file is None else os.fstat(self._file).st_mtime_ns
 
     def give_back(self) -> None:
         """Let the next one have it, and tell whoever watches its file."""

@@ -74,8 +74,8 @@ def optimistic(view: View) -> View:
         try:
             with stamps.noting() as relied:
                 return view(*args, **options)
-        except AppError:
-            if stamps.hold([g.principal, *relied]):
+        except AppError as error:
+            if error.is_final or stamps.hold([g.principal, *relied]):
                 raise
         except (stamps.Stale, DBAPIError) as error:
             _check_out_of_date(error)

@@ -17,7 +17,7 @@ from app.console.blueprint import blueprint
 from app.console.forms import Form, Page, told
 from app.console.places import Shelf
 from app.console.records import COLLECTION, tell
-from app.errors import AppError, BadRequest, Malformed, Unavailable
+from app.errors import AppError, BadRequest, Malformed, PayloadTooLarge
 from app.records import formats, imports, transfer
 from app.records.views import Shown
 from app.rest.marks import public
@@ -81,10 +81,10 @@ class Run:
                 yield count
         except AppError as error:
             self._refused(error)
-        except errors.UNAVAILABLE:
+        except errors.UNAVAILABLE as error:
             if not self.is_long:  # else the page has begun, and can only tell
                 raise
-            self._refused(Unavailable())
+            self._refused(errors.unavailable(error))
 
     def _begun(self) -> Iterator[tuple[int, list[Shown]]]:
         shelf = places.shelf(self.account_id, self.name)
@@ -146,8 +146,8 @@ def _file() -> tuple[str, bytes]:
 
 def _count(format: str, raw: bytes) -> int | None:
     try:
-        return sum(1 for _ in formats.read(format, raw))
-    except Malformed:
+        return len(transfer.lines_of(format, raw))
+    except (Malformed, PayloadTooLarge):
         return None
 
 

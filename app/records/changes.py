@@ -99,8 +99,25 @@ def faultless(change: Change) -> Change:
 def note_clashes(change: Change) -> None:
     """Add to the problems which records have a unique value that another has already."""
     for index, names in _clashing(change):
-        refused = [problem(None, "rule_denied", str(change.access.refusal()))]
-        change.problems.add(index, _taken(names) if names else refused)
+        _note_clash(change, index, names)
+
+
+def note_repeated(change: Change, taken: set[tuple[Any, ...]]) -> None:
+    """The same for values that are `taken` by records not stored; adds those of these records."""
+    names = [name for name, field in change.access.definition.fields.items() if field.unique]
+    before = frozenset(taken)
+    for index, row in enumerate(change.values if names else ()):
+        own = {name: (row["account_id"], name, row[name]) for name in names}
+        repeated = [name for name, key in own.items() if key in before and row[name] is not None]
+        if repeated:
+            may = clashes.is_allowed(change.access, row, change.sent[index])
+            _note_clash(change, index, repeated if may else ())
+        taken.update(own.values())
+
+
+def _note_clash(change: Change, index: int, names: Sequence[str]) -> None:
+    refused = [problem(None, "rule_denied", str(change.access.refusal()))]
+    change.problems.add(index, _taken(names) if names else refused)
 
 
 def _clashing(change: Change) -> Iterator[tuple[int, Sequence[str]]]:

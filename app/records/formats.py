@@ -10,6 +10,7 @@ import csv
 import io
 import re
 import sys
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -129,9 +130,8 @@ def _rows(raw: bytes) -> Iterator[Line]:
 
 def _header(row: Sequence[str]) -> list[str]:
     names = [name.strip() for name in row]
-    twice = sorted({name for name in names if names.count(name) > 1})
-    if not names or len(names) > MOST_COLUMNS or twice:
-        msg = f"The first line must name each field once, at most {MOST_COLUMNS}."
+    if not names or len(names) > MOST_COLUMNS or max(Counter(names).values()) > 1:
+        msg = f"The first line must name each field once, at most {MOST_COLUMNS:,}."
         raise _misread(1, msg)
     return names
 

@@ -2,24 +2,40 @@
 
 What is at fault is left out and the rest is stored all the same, so that rules and unique fields
 are asked of every record; the end of it, where there were faults, rolls everything back.
+
+SQLite has one writer at a time, and nobody may keep the others waiting for long. There a file of
+several pieces is checked first, each piece in a transaction that is rolled back, and then stored,
+each piece in a transaction of its own (docs/architecture.md).
 """
 
 from __future__ import annotations
 
 import uuid
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import replace
-from itertools import islice, repeat
+from itertools import islice
 from typing import Any
 
-from app import stamps
+from sqlalchemy.exc import DBAPIError
+
+from app import db, stamps
 from app.auth.principal import Principal
 from app.collections import access as accesses
 from app.collections import masking
 from app.collections.definition import Definition
 from app.collections.fields import SYSTEM_FIELDS
-from app.errors import BadRequest, Conflict, Forbidden, InvalidValues, Malformed, problem
-from app.records import changes, store
+from app.errors import (
+    AppError,
+    BadRequest,
+    Conflict,
+    Forbidden,
+    InvalidValues,
+    Malformed,
+    problem,
+    reason,
+)
+from app.records import changes, service, store
 from app.records.changes import Change
 from app.records.clashes import TAKEN, Clash
 from app.records.formats import Line
@@ -28,6 +44,9 @@ from app.records.values import Problems
 from app.records.views import Shown
 
 PIECE = 500
+MOST_VALUES = 3000
+"""Of records that SQLite stores in one transaction: the log has an entry for each of them."""
+RERUNS = 3
 MOST_TOLD = 100
 MOST_SHOWN = 5
 MASK = "This is what you see masked, not the value itself. Have it exported by who sees it."
@@ -74,33 +93,119 @@ class Faults:
         raise BadRequest(InvalidValues.message, error=InvalidValues.error, **told)
 
 
-class Import:
-    """One file on its way into a collection; inside `service.writing`."""
+class Interrupted(Conflict):
+    """An import that ended in the middle."""
 
-    def __init__(self, definition: Definition, by: Principal, *, keep_ids: bool) -> None:
+    error = "import_interrupted"
+    is_final = True
+
+    def __init__(self, stored: int, count: int, cause: Exception) -> None:
+        why = "Others changed what it relies on." if isinstance(cause, stamps.Stale) else ""
+        why = why or (cause.message if isinstance(cause, AppError) else f"{reason(cause)}.")
+        super().__init__(
+            f"The first {stored:,} of {count:,} records are stored, the others are not: {why}"
+            " Import the others.",
+            imported=stored,
+            count=count,
+        )
+
+
+class Import:
+    """One file on its way into a collection. Raises Malformed for lines that are no records."""
+
+    def __init__(
+        self, definition: Definition, by: Principal, lines: Sequence[Line], *, keep_ids: bool
+    ) -> None:
         self.definition, self.by, self.keep_ids = definition, by, keep_ids
         self.faults = Faults()
         self.lines: list[int] = []
         self.untied: dict[int, Body] = {}
+        self.taken: set[tuple[Any, ...]] = set()
+        """Values of unique fields that records have which are checked and not stored."""
         self.first: list[Shown] = []
         """The first records, as the caller may view them."""
+        self.records = list(self._placed(lines))
+        self.faults.check()
 
-    def run(self, lines: Iterable[Line]) -> Iterator[int]:
+    @property
+    def is_short(self) -> bool:
+        """Whether one transaction keeps nobody waiting for long; superadmins may take their time.
+
+        Records that come with their ids may refer to each other, so they are stored together.
+        """
+        fits = len(self.records) <= self._rows_at_once()
+        return fits or self.keep_ids or not db.has_one_writer()
+
+    def in_one_transaction(self, *, dry_run: bool) -> Iterator[int]:
         """Create all of them; yields after each piece how many it has seen.
 
         Raises what `Faults.check` says, and Stale.
         """
-        placed = self._placed(lines)
-        if self.keep_ids:
-            placed = map(self._untie, *_with_all_ids(placed))
-        loose: dict[str, Body] = {}
-        while piece := list(islice(placed, PIECE)):
-            loose |= self._create(piece)
-            yield len(self.lines)
-        self.faults.check()
-        self._tie(loose)
+        limits = db.unlimited() if self.keep_ids else nullcontext()
+        with suppress(_Undone), limits, self._writing():
+            placed: Iterator[Placed] = iter(self.records)
+            if self.keep_ids:
+                ids = {body["id"] for _, body in self.records if _is_id(body.get("id"))}
+                placed = (self._untie(one, ids) for one in self.records)
+            loose: dict[str, Body] = {}
+            while piece := list(islice(placed, PIECE)):
+                loose |= self._create(piece)
+                yield piece[-1][0] + 1
+            self.faults.check()
+            self._tie(loose)
+            if dry_run:
+                raise _Undone
 
-    def _placed(self, lines: Iterable[Line]) -> Iterator[Placed]:
+    def in_pieces(self, *, dry_run: bool) -> Iterator[int]:
+        """Check all of them, then store them in short transactions; yields as the other does.
+
+        Raises what `Faults.check` says, and Stale; once something is stored, Interrupted.
+        """
+        for piece in self._pieces():
+            with suppress(_Undone), self._writing():
+                self._create(piece, is_check=True)
+                raise _Undone
+            yield piece[-1][0] + 1
+        self.faults.check()
+        if not dry_run:
+            self.first.clear()
+            for piece in self._pieces():
+                self._store(piece)
+
+    def _pieces(self) -> Iterator[list[Placed]]:
+        left = iter(self.records)
+        while piece := list(islice(left, self._rows_at_once())):
+            yield piece
+
+    def _rows_at_once(self) -> int:
+        return max(1, min(PIECE, MOST_VALUES // len(self.definition.columns)))
+
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        with service.writing(self.definition.name, self.by) as self.definition:
+            yield
+
+    def _store(self, piece: Sequence[Placed]) -> None:
+        stored = piece[0][0]
+        if not stored:
+            self._store_once(piece)
+            return
+        for tries_left in reversed(range(RERUNS)):
+            try:
+                # What has begun is brought to its end; each piece is small enough.
+                with stamps.reloading(), db.unlimited():
+                    self._store_once(piece)
+                return
+            except (stamps.Stale, AppError, DBAPIError) as error:
+                if not tries_left or not isinstance(error, stamps.Stale):
+                    raise Interrupted(stored, len(self.records), error) from error
+
+    def _store_once(self, piece: Sequence[Placed]) -> None:
+        with self._writing():
+            self._create(piece)
+            self.faults.check()
+
+    def _placed(self, lines: Sequence[Line]) -> Iterator[Placed]:
         for line, item in lines:
             if isinstance(item, dict):
                 self.lines.append(line)
@@ -111,7 +216,7 @@ class Import:
                 msg = "Must be a JSON object."
                 self.faults.misread(Malformed.at("body", line, msg=msg, type="type"))
 
-    def _create(self, piece: Sequence[Placed]) -> dict[str, Body]:
+    def _create(self, piece: Sequence[Placed], *, is_check: bool = False) -> dict[str, Body]:
         """Create what has no fault; returns the references left out, by the ids of the records."""
         problems = Problems([place for place, _ in piece])
         # An export has them; they are the service's to set.
@@ -124,6 +229,8 @@ class Import:
                 change = self._with_ids(change, [one.get("id") for _, one in piece])
             change = changes.faultless(change)
             changes.note_clashes(change)
+            if is_check:
+                changes.note_repeated(change, self.taken)
             change = changes.faultless(change)
             loose = self._loose(change)
             if change.values:
@@ -196,14 +303,12 @@ class Import:
             changes.store_all(change)
 
 
-def _with_all_ids(placed: Iterable[Placed]) -> tuple[list[Placed], Iterator[set[str]]]:
-    known = list(placed)
-    ids = {body["id"] for _, body in known if _is_id(body.get("id"))}
-    return known, repeat(ids)
-
-
 def _is_id(value: Any) -> bool:
     try:
         return isinstance(value, str) and str(uuid.UUID(value)) == value
     except ValueError:
         return False
+
+
+class _Undone(Exception):
+    """The end of a dry run."""

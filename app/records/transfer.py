@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
+from itertools import islice
 from typing import Any
 
-from app import json_gate, stamps
+from app import config, json_gate, stamps
 from app.auth.principal import Principal
 from app.collections import access as accesses
 from app.collections import definition as definitions
 from app.collections.definition import Definition
 from app.collections.fields import BooleanField, Field, JsonField, NumberField, Refused
-from app.errors import Forbidden, InvalidValues, Malformed, problem
+from app.errors import Forbidden, InvalidValues, Malformed, PayloadTooLarge, problem
 from app.records import formats, imports, query, store, stream, views
-from app.records import service as records
 from app.records.stream import Stream
 from app.records.views import Shown
 
@@ -78,7 +78,8 @@ def imported(
 ) -> int:
     """Create a record of each of the file's; returns how many. A dry run does it and undoes it.
 
-    Raises Malformed, InvalidValues, Forbidden or Conflict with the lines that are at fault.
+    Raises Malformed, InvalidValues, Forbidden or Conflict with the lines that are at fault,
+    PayloadTooLarge, and Interrupted.
     """
     if keep_ids and not by.is_superadmin:
         raise Forbidden("Only superadmins may keep ids.", error="superadmin_required")
@@ -100,15 +101,24 @@ def imported_in_steps(
     by: Principal,
 ) -> Iterator[tuple[int, list[Shown]]]:
     """The same bit by bit: after each how many records were seen, and how the first come out."""
-    with suppress(_Undone), records.writing(collection, by) as definition:
-        accesses.of(by, definition, "create").check_open()
-        lines = formats.read(format, raw)
-        lines = map(partial(_typed, definition), lines) if format == "csv" else lines
-        under_way = imports.Import(definition, by, keep_ids=keep_ids)
-        for count in under_way.run(lines):
-            yield count, under_way.first
-        if dry_run:
-            raise _Undone
+    definition = definitions.named(collection)
+    accesses.of(by, definition, "create").check_open()
+    lines = lines_of(format, raw)  # read before anything keeps others from writing
+    if format == "csv":
+        lines = list(map(partial(_typed, definition), lines))
+    under_way = imports.Import(definition, by, lines, keep_ids=keep_ids)
+    steps = under_way.in_one_transaction if under_way.is_short else under_way.in_pieces
+    for count in steps(dry_run=dry_run):
+        yield count, under_way.first
+
+
+def lines_of(format: str, raw: bytes) -> list[formats.Line]:
+    """A file's records, with their lines. Raises Malformed, PayloadTooLarge."""
+    most = config.current().import_max_rows
+    lines = list(islice(formats.read(format, raw), most + 1))
+    if len(lines) > most:
+        raise PayloadTooLarge(f"An import has at most {most:,} records. Split the file.")
+    return lines
 
 
 def _typed(definition: Definition, line: formats.Line) -> formats.Line:
@@ -127,7 +137,3 @@ def _value(field: Field | None, cell: str | None) -> Any:
         if cell is not None and isinstance(field, JsonField):
             return json_gate.loads(cell.encode())
     return cell
-
-
-class _Undone(Exception):
-    """The end of a dry run."""

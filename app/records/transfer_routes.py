@@ -163,7 +163,14 @@ def import_records(args: dict[str, Any], collection: str) -> Response:
     field masked cannot import its masks (`invalid_option`).
 
     Whatever is wrong is told with its `line` (and `index`, the place of the record): the first 100
-    problems, and in `count` how many there are.
+    problems, and in `count` how many there are. A file has at most `SERVICE_IMPORT_MAX_ROWS`
+    records (50,000; more are a 413), and CSV 1,000 columns.
+
+    On SQLite, which takes one writer at a time, a file of more than some hundred records is checked
+    as a whole, and nothing of it is stored where anything is wrong; then it is stored in pieces,
+    and others write in between. Where what somebody else has changed meanwhile is in the way, the
+    import ends there: 409 `import_interrupted`, with `imported`, how many of the first records are
+    stored. Import the others then.
     """
     format, raw = _file()
     count = transfer.imported(

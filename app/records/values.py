@@ -9,7 +9,7 @@ from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
-from app import stamps
+from app import db, stamps
 from app.auth.principal import Principal
 from app.collections import access as accesses
 from app.collections import definition as definitions
@@ -78,6 +78,7 @@ def clean_new(
     _check_written(access, bodies, problems)
     rows: list[Values] = []
     for index, (body, given) in enumerate(zip(bodies, system, strict=True)):
+        db.check_time()
         found: list[dict[str, Any]] = []
         rows.append(fresh(access.definition, body, given, found))
         problems.add(index, found)
@@ -125,6 +126,7 @@ def clean_changes(
     for index, (row, sent) in enumerate(zip(rows, bodies, strict=True)):
         body = meant(access.definition, row, sent, masked[index])
         missing = {name: value for name, value in absent.items() if name not in sent}
+        db.check_time()
         found: list[dict[str, Any]] = []
         changes.append(changed(access.definition, row, body, found, missing))
         problems.add(index, found)

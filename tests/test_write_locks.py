@@ -1,0 +1,224 @@
+"""On SQLite nobody keeps the others from writing for long, whatever is sent."""
+
+from __future__ import annotations
+
+import csv
+import io
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from flask import Flask
+
+from app import db, errors, readiness, sqlite
+from app.records import imports
+from tests.builders import PASSWORD, Caller, Cast, make_collection, make_record
+
+ROWS = "text\n" + "a\n" * 40_000
+SCHEMA = [
+    {"name": "text", "type": "text"},
+    {"name": "code", "type": "text", "unique": True},
+]
+
+
+@pytest.fixture
+def database() -> str:
+    return "sqlite"
+
+
+@pytest.fixture
+def longest(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """For how long each transaction kept the others waiting."""
+    held: list[float] = []
+    begin, rollback, commit = (getattr(sqlite.Driver, n) for n in ("begin", "rollback", "commit"))
+    begun: dict[int, float] = {}
+
+    def begin_(self: Any) -> None:
+        begin(self)
+        begun[id(self)] = time.monotonic()
+
+    def ended(end: Callable[[Any], None]) -> Callable[[Any], None]:
+        def run(self: Any) -> None:
+            end(self)
+            if id(self) in begun:
+                held.append(time.monotonic() - begun.pop(id(self)))
+
+        return run
+
+    monkeypatch.setattr(sqlite.Driver, "begin", begin_)
+    monkeypatch.setattr(sqlite.Driver, "rollback", ended(rollback))
+    monkeypatch.setattr(sqlite.Driver, "commit", ended(commit))
+    return held
+
+
+def send(caller: Caller, file: str, query: str = "") -> Any:
+    return caller.post(f"records/diary/import{query}", data=file, content_type="text/csv")
+
+
+def limited(app: Flask, monkeypatch: pytest.MonkeyPatch, **limits: Any) -> None:
+    changed = replace(app.extensions["atrium.config"], **limits)
+    monkeypatch.setitem(app.extensions, "atrium.config", changed)
+
+
+def test_a_header_of_60_000_names_is_refused_at_once(cast: Cast, longest: list[float]) -> None:
+    make_collection(cast.root, "diary", SCHEMA)
+    longest.clear()
+    began = time.monotonic()
+    refused = send(cast.alice, ",".join(f"n{i}" for i in range(60_000)) + "\n")
+    assert (refused.status_code, time.monotonic() - began < 1) == (422, True)
+    assert "at most 1,000" in refused.json["detail"][0]["msg"]
+    assert longest == []
+
+
+def test_another_account_signs_in_while_40_000_rows_are_tried(
+    cast: Cast, longest: list[float]
+) -> None:
+    make_collection(cast.root, "diary", SCHEMA)
+    longest.clear()
+    login = {"account": "globex", "email": "charlie@globex.example", "password": PASSWORD}
+    with ThreadPoolExecutor(1) as pool:
+        tried = pool.submit(send, cast.alice, ROWS, "?dry_run=true")
+        slowest = 0.0
+        while not tried.done():
+            began = time.monotonic()
+            assert cast.charlie.post("auth/login", login).status_code == 200
+            slowest = max(slowest, time.monotonic() - began)
+    assert (tried.result().status_code, tried.result().json["imported"]) == (200, 40_000)
+    assert max(longest) < 1
+    assert slowest < 2  # with all that other tests do meanwhile
+    assert cast.alice.get("records/diary").json["total"] == 0
+
+
+def test_a_large_import_lets_others_write_in_between(cast: Cast, longest: list[float]) -> None:
+    make_collection(cast.root, "diary", SCHEMA)
+    longest.clear()
+    done = send(cast.alice, "text\n" + "a\n" * 3000)
+    assert (done.status_code, done.json["imported"]) == (200, 3000)
+    assert max(longest) < 1
+    assert cast.alice.get("records/diary").json["total"] == 3000
+
+
+def test_what_is_wrong_with_the_end_of_a_large_file_keeps_all_of_it_out(cast: Cast) -> None:
+    make_collection(cast.root, "diary", SCHEMA, create_rule='text != "no"')
+    rows = [{"text": "a", "code": f"c{i}"} for i in range(1100)]
+    rows += [{"text": "a", "code": "c3"}, {"text": "no", "code": "c4"}, {"text": "no", "code": "x"}]
+    text = io.StringIO()
+    writer = csv.DictWriter(text, ["text", "code"])
+    writer.writeheader()
+    writer.writerows(rows)
+    refused = send(cast.alice, text.getvalue())
+    told = [(one["line"], one["code"]) for one in refused.json["details"]]
+    assert told == [(1102, "not_unique"), (1103, "rule_denied"), (1104, "rule_denied")]
+    assert cast.alice.get("records/diary").json["total"] == 0
+
+
+def test_an_import_that_others_get_in_the_way_of_says_what_is_stored(
+    cast: Cast, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_collection(cast.root, "diary", SCHEMA)
+    store = imports.Import._store
+
+    def store_late(self: imports.Import, piece: Any) -> None:
+        if piece[0][0]:  # the first piece is stored
+            monkeypatch.undo()
+            make_record(cast.bob, "diary", code="c1099")
+        store(self, piece)
+
+    monkeypatch.setattr(imports.Import, "_store", store_late)
+    file = "code\n" + "".join(f"c{i}\n" for i in range(1100))
+    stopped = send(cast.alice, file)
+    assert (stopped.status_code, stopped.json["error"]) == (409, "import_interrupted")
+    stored = stopped.json["imported"]
+    assert 0 < stored < 1100
+    assert f"The first {stored:,} of 1,100 records are stored" in stopped.json["message"]
+    assert cast.alice.get("records/diary").json["total"] == stored + 1
+
+
+def test_an_import_has_a_bound_on_its_rows(
+    app: Flask, cast: Cast, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_collection(cast.root, "diary", SCHEMA)
+    limited(app, monkeypatch, import_max_rows=10)
+    for type, line in (("text/csv", "a"), ("application/x-ndjson", '{"text": "a"}')):
+        head = "text\n" if type == "text/csv" else ""
+        for count, status in ((10, 200), (11, 413)):
+            file = head + f"{line}\n" * count
+            answer = cast.alice.post(
+                "records/diary/import?dry_run=true", data=file, content_type=type
+            )
+            assert answer.status_code == status
+        assert answer.json["error"] == "payload_too_large"
+        assert "at most 10 records" in answer.json["message"]
+
+
+def test_a_change_that_takes_too_long_is_undone(
+    app: Flask, cast: Cast, monkeypatch: pytest.MonkeyPatch, longest: list[float]
+) -> None:
+    make_collection(cast.root, "wide", [{"name": f"f{i}", "type": "text"} for i in range(100)])
+    limited(app, monkeypatch, sqlite_transaction_seconds=0.1)
+    longest.clear()
+    records = [{f"f{i}": "a" for i in range(100)} for _ in range(1000)]
+    refused = cast.alice.post("records/wide/batch", {"records": records})
+    assert (refused.status_code, refused.json["error"]) == (503, "unavailable")
+    assert "SERVICE_SQLITE_TRANSACTION_SECONDS" in refused.json["message"]
+    assert max(longest) < 1
+    assert cast.alice.get("records/wide").json["total"] == 0
+    assert cast.alice.post("records/wide", {"f1": "a"}).status_code == 201
+
+
+def test_one_long_statement_is_broken_off(
+    app: Flask, cast: Cast, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limited(app, monkeypatch, sqlite_transaction_seconds=0.1)
+    endless = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT max(i) FROM n"
+
+    @contextmanager
+    def broken_off() -> Iterator[None]:
+        with pytest.raises(Exception, match="interrupted") as told:
+            yield
+        assert errors.is_too_long(told.value)
+
+    with app.test_request_context(), broken_off(), db.transaction():
+        db.connection().exec_driver_sql(endless)
+
+
+def test_ready_tells_of_a_lock_that_lasts(
+    app: Flask, cast: Cast, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(readiness, "LONGEST_LOCK_SECONDS", 0.2)
+    assert cast.alice.get("/ready").json["checks"]["database"] == "ok"
+    with app.app_context():
+        file = db.sqlite_file()
+    assert file
+    other = sqlite.Driver(file, isolation_level=None)
+    other.begin()
+    try:
+        locked = cast.alice.get("/ready")
+        assert (locked.status_code, locked.json["checks"]["database"]) == (503, readiness.LOCKED)
+    finally:
+        other.rollback()
+        other.close()
+    assert cast.alice.get("/ready").status_code == 200
+
+
+def test_ready_does_not_mind_locks_that_are_short(tmp_path: Path) -> None:
+    file = str(tmp_path / "atrium.db")
+    one = sqlite.Driver(file, isolation_level=None, check_same_thread=False)
+    until = time.monotonic() + 0.5
+
+    def write() -> None:
+        while time.monotonic() < until:
+            one.begin()
+            time.sleep(0.02)
+            one.rollback()
+
+    with ThreadPoolExecutor(1) as pool:
+        writing = pool.submit(write)
+        assert [sqlite.is_locked(file, 0.2) for _ in range(5)] == [False] * 5
+        writing.result()
+    one.close()
