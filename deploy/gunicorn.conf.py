@@ -18,11 +18,10 @@ from queue import SimpleQueue
 from gunicorn import util
 from gunicorn.glogging import Logger
 from gunicorn.http import body, errors
-from gunicorn.workers.gthread import ThreadWorker
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from deploy import serving
+from deploy import intake, serving
 
 _host = serving.host()
 bind = f"{f'[{_host}]' if ':' in _host else _host}:{serving.port()}"
@@ -72,6 +71,10 @@ class Log(Logger):
 
 logger_class = Log
 
+TOO_SLOW = (
+    f"The request took too long to come in: at most {serving.READ_SECONDS} s without a byte,"
+    f" and {serving.REQUEST_SECONDS} s in all."
+)
 FAULT = "500 Internal Server Error", "Something went wrong on our side."
 # What is told of a request that cannot be read: gunicorn would quote it, in its log, too.
 REFUSALS = (
@@ -115,6 +118,7 @@ def _read(reader, size):
 
 
 body.ChunkedReader.read = _read  # there is no setting for it
+intake.install()
 
 STOP_TAKING_SECONDS, STOP_STEP = 0.2, 0.1
 END_SECONDS = 1  # of those to stop, for a worker to end in order before the master kills it
@@ -131,7 +135,7 @@ ONLY_OPEN_CONNECTIONS = struct.pack(
 )
 
 
-class Worker(ThreadWorker):
+class Worker(intake.Intake):
     """gunicorn's threads, but a worker that is told to stop closes its door at once.
 
     As long as one door is open, the system takes connections that nobody will answer any more.
@@ -168,7 +172,13 @@ class Worker(ThreadWorker):
 
     def handle_quit(self, sig, frame):
         """Stop at once, without the pool of threads: what is interrupted may hold its lock."""
-        super(ThreadWorker, self).handle_quit(sig, frame)
+        super(intake.ThreadWorker, self).handle_quit(sig, frame)
+
+    def refuse_slow(self, conn):
+        """Tell a client that its request did not come in."""
+        self.log.warning("request refused: too slow")
+        with suppress(OSError):
+            util.write_nonblock(conn.sock, _refusal("408 Request Timeout", TOO_SLOW))
 
     def set_accept_enabled(self, enabled):
         """Begin or cease to take connections."""
