@@ -295,8 +295,14 @@ def reason(error: Exception) -> str:
 
 def answer_unexpected(error: Exception) -> Response:
     """The response to a fault of ours."""
-    log.error("unexpected error", **place_of(error))
+    log.error("unexpected error", **place_of(error), **_refused_by_server(error))
     return answer(AppError())
+
+
+def _refused_by_server(error: Exception) -> dict[str, str]:
+    # That a server cannot do a statement at all is told without any value: an operator needs it.
+    code = getattr(getattr(error, "orig", None), "pgcode", None) or ""
+    return {"reason": reason(error)} if code.startswith("0A") else {}
 
 
 def place_of(error: Exception) -> dict[str, Any]:

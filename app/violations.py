@@ -29,8 +29,11 @@ class Violation:
     columns: tuple[str, ...]
 
 
-# No such table, no such column; and what the server keeps would give other types now.
-OUT_OF_DATE = ("42P01", "42703", "0A000")
+# No such table, no such column.
+OUT_OF_DATE = ("42P01", "42703")
+# What the server keeps would give other types now, told under the code of all that it cannot do.
+NOT_SUPPORTED, PLAN_OUT_OF_DATE = "0A000", "cached plan must not change result type"
+PLAN_CHECK = "RevalidateCachedQuery"
 POSTGRES_KINDS = {"23505": "unique", "23503": "foreign_key", "23502": "not_null"}
 SQLITE_KINDS = {
     "SQLITE_CONSTRAINT_UNIQUE": "unique",
@@ -93,8 +96,13 @@ def was_overtaken(error: DBAPIError) -> bool:
 
 def is_out_of_date(error: DBAPIError) -> bool:
     """Whether a statement was made for a table or column that is not there, or is another now."""
+    code = getattr(error.orig, "pgcode", None)
+    if code == NOT_SUPPORTED:
+        # Servers also tell it in other languages: the place in their source is the same.
+        told: Any = error.orig
+        return told.diag.source_function == PLAN_CHECK or PLAN_OUT_OF_DATE in str(told)
     missing = str(error.orig).startswith(("no such table", "no such column"))
-    return getattr(error.orig, "pgcode", None) in OUT_OF_DATE or missing
+    return code in OUT_OF_DATE or missing
 
 
 def _columns_of(table: str, constraint_name: str | None) -> tuple[str, ...]:

@@ -11,6 +11,7 @@ import sqlalchemy as sa
 from flask import Flask
 from psycopg2 import extensions
 from sqlalchemy.exc import DBAPIError
+from structlog.testing import capture_logs
 
 from app import create_app, db, engines, postgres, tenancy
 from app.statements import Prepared
@@ -258,3 +259,37 @@ def test_a_kept_statement_obeys_a_column_that_is_of_another_type_now() -> None:
         with db.transaction():  # that it is tried again helps, at once
             assert asked.all({"_id": 1}) == also.all({"_id": 1}) == [(7,)]
         db.connection().exec_driver_sql("DROP TABLE shifting")
+
+
+REFUSE = """CREATE FUNCTION pg_temp_refuse() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN RAISE EXCEPTION '{}' USING ERRCODE = '0A000'; END $$"""
+
+
+@pytest.mark.parametrize(
+    ("message", "status"),
+    [("tables of this kind take no rows", 500), ("cached plan must not change result type", 503)],
+)
+def test_what_the_server_can_never_do_is_no_outage(
+    app: Flask, cast: Cast, message: str, status: int
+) -> None:
+    made = make_collection(cast.root)
+    with app.app_context(), tenancy.as_owner(), db.transaction() as session:
+        session.execute(sa.text(REFUSE.format(message)))
+        session.execute(
+            sa.text(
+                "CREATE TRIGGER refuse BEFORE INSERT ON"
+                f" col_{made['name']} EXECUTE FUNCTION pg_temp_refuse()"
+            )
+        )
+    try:
+        with capture_logs() as logs:
+            refused = cast.alice.post("records/posts", {"title": "a"})
+    finally:
+        with app.app_context(), tenancy.as_owner(), db.transaction() as session:
+            session.execute(sa.text("DROP FUNCTION pg_temp_refuse CASCADE"))
+    assert refused.status_code == status
+    assert ("Retry-After" in refused.headers) == (status == 503)
+    if status == 500:
+        told = [one for one in logs if one["log_level"] == "error"]
+        assert told[0]["reason"] == f"{message} (0A000)"
+        assert message not in refused.text
