@@ -16,13 +16,13 @@ from typing import Any
 
 import psycopg2
 import sqlalchemy as sa
-from flask import Flask, has_request_context
+from flask import Flask
 from flask_sqlalchemy import SQLAlchemy
 from sqlalchemy.engine import Connection
 from sqlalchemy.exc import OperationalError, SQLAlchemyError
 from sqlalchemy.orm import DeclarativeBase
 
-from app import config, engines, postgres, row_security, sqlite, tenancy
+from app import config, disk, engines, postgres, row_security, sqlite, tenancy
 from app.pool import Pool
 from app.unit_of_work import Session, Work, give_back, is_open
 
@@ -361,14 +361,25 @@ def _begin(pooled: Any, changes_schema: bool) -> None:
         # here can the database's own checks be turned off.
         pooled.info["unchecked"] = True
         found.execute("PRAGMA foreign_keys = OFF")
+    is_essential = _is_essential.get() if isinstance(found, sqlite.Driver) else None
+    if is_essential:
+        disk.prepare(str(sqlite_file()), found, is_essential)
     found.begin()
-    # Changes of the schema, commands and jobs may keep others waiting for longer.
-    is_limited = has_request_context() and not changes_schema and not _unlimited.get()
-    if is_limited and isinstance(found, sqlite.Driver):
+    # Changes of the schema may keep others waiting for longer.
+    if is_essential and not changes_schema and not _unlimited.get():
         found.limit(config.current().sqlite_transaction_seconds)
 
 
 _unlimited: ContextVar[bool] = ContextVar("unlimited", default=False)
+_is_essential: ContextVar[Callable[[], bool] | None] = ContextVar("is_essential", default=None)
+
+
+def limit(is_essential: Callable[[], bool] | None) -> None:
+    """Limit what this context writes to SQLite, as for requests; None: commands and jobs.
+
+    On a full disk, what `is_essential` may write still.
+    """
+    _is_essential.set(is_essential)
 
 
 @contextmanager

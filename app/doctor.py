@@ -14,6 +14,7 @@ from app import (
     clock,
     config,
     db,
+    disk,
     errors,
     jobs,
     leases,
@@ -47,6 +48,8 @@ def findings() -> Iterator[Finding]:
         yield from _database(ready["migrations"])
     else:
         yield _unusable()
+    if "disk" in ready:
+        yield _disk(ready["disk"])
     yield _queue(ready.get("queue"))
     yield _mail()
 
@@ -191,6 +194,17 @@ def _workers() -> Finding:
         told = "none has run yet, and nothing is done without: flask --app wsgi worker"
         return Finding("worker", "warn", told)
     return Finding("worker", "ok", "no job is late")
+
+
+def _disk(state: str) -> Finding:
+    file = str(db.sqlite_file())
+    left = disk.free(file)
+    told = f"of {file}" if left is None else f"of {file}: {left // disk.MIB:,} MiB are free"
+    if state != "ok":
+        return Finding("disk", "fail", f"{told}; {state}: free some, or nothing can be written")
+    if left is not None and left < disk.WARN_BYTES:
+        return Finding("disk", "warn", f"{told}: free some before it is full")
+    return Finding("disk", "ok", told)
 
 
 def _queue(answers: str | None) -> Finding:

@@ -41,7 +41,9 @@ def health() -> dict[str, str]:
 
 @blueprint.route("/ready", methods=["GET"])
 @blueprint.response(
-    200, Readiness, example={"status": "ok", "checks": {"database": "ok", "migrations": "ok"}}
+    200,
+    Readiness,
+    example={"status": "ok", "checks": {"database": "ok", "migrations": "ok", "disk": "ok"}},
 )
 @blueprint.alt_response(
     503,
@@ -51,7 +53,7 @@ def health() -> dict[str, str]:
 )
 @public
 def ready() -> Response:
-    """Tell whether database, migrations and queue are there; 503 names what is missing."""
+    """Tell whether database, migrations, disk and queue are there; 503 names what is missing."""
     checks = readiness.checks()
     ok = all(result == "ok" for result in checks.values())
     body: dict[str, Any] = {"status": "ok" if ok else "unavailable", "checks": checks}

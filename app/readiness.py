@@ -5,7 +5,7 @@ from __future__ import annotations
 import sqlalchemy as sa
 from sqlalchemy.exc import SQLAlchemyError
 
-from app import config, db, jobs, sqlite
+from app import config, db, disk, jobs, sqlite
 from app.collections import revisions
 
 LONGEST_LOCK_SECONDS = 2
@@ -13,7 +13,7 @@ LOCKED = "locked: something has kept all others from writing for seconds"
 
 
 def checks() -> dict[str, str]:
-    """`ok`, or what is missing, of the database, its migrations and the queue."""
+    """`ok`, or what is missing, of the database, its migrations, its disk and the queue."""
     found = {}
     try:
         db.connection().execute(sa.select(sa.literal(1)))
@@ -26,6 +26,15 @@ def checks() -> dict[str, str]:
     file = db.sqlite_file()
     if file and found["database"] == "ok" and sqlite.is_locked(file, LONGEST_LOCK_SECONDS):
         found["database"] = LOCKED
+    if file:
+        found["disk"] = _disk(file)
     if config.current().redis_url:
         found["queue"] = "ok" if jobs.queue_answers() else "unreachable"
     return found
+
+
+def _disk(file: str) -> str:
+    left = disk.free(file)
+    if left is not None and left < disk.LOW_BYTES:
+        return f"full: less than {disk.LOW_BYTES // disk.MIB} MiB are free"
+    return "ok" if disk.may_write(file) else "not to be written to"

@@ -28,7 +28,7 @@ LAYERS = [
         *("actor", "clock", "config", "errors", "events", "outgoing"),
         *("row_security", "rules", "wakeups"),
     ),
-    ("column_types", "pool", "sqlite"),
+    ("column_types", "disk", "pool", "sqlite"),
     ("database_clock", "engines"),
     ("unit_of_work",),
     ("crypto", "db", "json_gate", "logs"),

@@ -14,7 +14,7 @@ import sqlalchemy as sa
 from cryptography.fernet import Fernet
 from flask import Flask
 
-from app import create_app, db, jobs, tenancy, worker
+from app import create_app, db, disk, jobs, tenancy, worker
 from app.collections import revisions
 from app.database_clock import database_now
 from tests.builders import Cast, make_collection, make_record
@@ -81,14 +81,28 @@ def let_a_job_wait(app: Flask, patch: pytest.MonkeyPatch) -> None:
         session.execute(sa.update(jobs.TABLE).values(due_at=database_now(-61)))
 
 
-def test_a_whole_instance_is_well(used: Flask) -> None:
+def test_a_whole_instance_is_well(used: Flask, database: str) -> None:
     code, parts = told(used)
     assert {state for state, text in parts.values()} == {"ok"}
     assert code == 0
     assert set(parts) == {
         *("settings", "database", "migrations", "clock", "secrets", "accounts"),
         *("audit", "worker", "queue", "mail"),
+        *(("disk",) if database == "sqlite" else ()),
     }
+
+
+@pytest.mark.parametrize("database", ["sqlite"])
+def test_a_disk_that_fills_up_is_told_before_it_is_full(
+    used: Flask, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(disk, "free", lambda file: disk.WARN_BYTES - 1)
+    code, parts = told(used)
+    assert (code, parts["disk"][0]) == (0, "warn")
+    assert "511 MiB are free" in parts["disk"][1]
+    monkeypatch.setattr(disk, "free", lambda file: disk.LOW_BYTES - 1)
+    code, parts = told(used)
+    assert (code, parts["disk"][0]) == (1, "fail")
 
 
 @pytest.mark.parametrize(

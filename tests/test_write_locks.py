@@ -183,8 +183,13 @@ def test_one_long_statement_is_broken_off(
             yield
         assert errors.is_too_long(told.value)
 
-    with app.test_request_context(), broken_off(), db.transaction():
-        db.connection().exec_driver_sql(endless)
+    with app.app_context(), broken_off():
+        db.limit(lambda: True)
+        try:
+            with db.transaction():
+                db.connection().exec_driver_sql(endless)
+        finally:
+            db.limit(None)
 
 
 def test_ready_tells_of_a_lock_that_lasts(

@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 from flask import Flask, Request, Response, current_app, g, request
 from sqlalchemy.exc import DBAPIError
 
-from app import actor, chain, config, idempotency, rest, stamps, tenancy, violations
+from app import actor, chain, config, db, disk, idempotency, rest, stamps, tenancy, violations
 from app.auth import api_keys, credentials, lockout, signatures, tokens
 from app.auth import principal as principals
 from app.auth.principal import Principal
@@ -125,7 +125,12 @@ def _tenancy() -> tenancy.Scope:
     return caller.tenancy if caller else tenancy.NOBODY
 
 
+def _is_essential() -> bool:
+    return disk.is_essential(asked().method, asked().path)
+
+
 def _leave() -> None:
+    db.limit(None)
     actor.reset()
     tenancy.reset()
     chain.be(0)
@@ -136,6 +141,7 @@ def _guard() -> Response | None:
     actor.be(_actor)
     tenancy.be(_tenancy)
     chain.be(chain.told(header(chain.HEADER)), chain.root_told(header(chain.ROOT_HEADER)))
+    db.limit(_is_essential)
     view = config.running().view_functions.get(request.endpoint or "")
     access = access_of(view) if view else Access.PUBLIC
     notes().of_any_account = getattr(view, "of_any_account", False)

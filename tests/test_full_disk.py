@@ -1,0 +1,105 @@
+"""A disk that is full: told by /ready and doctor, and no reason to keep out who can free some."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from flask import Flask
+
+from app import disk
+from tests.builders import PASSWORD, Caller, Cast, make_collection, make_record
+from tests.console.browser import is_out, sign_in
+from tests.processes import PROJECT
+
+LOGIN = {"account": "acme", "email": "alice@acme.example", "password": PASSWORD}
+MOUNT = "mount -t tmpfs -o size=48m none {0} && exec {1} -m tests.full_disk {0}"
+
+
+@pytest.fixture
+def database() -> str:
+    return "sqlite"
+
+
+@pytest.fixture
+def left(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many bytes are free, as the test says."""
+    bytes_left = [1 << 30]
+    monkeypatch.setattr(disk, "free", lambda file: bytes_left[-1])
+    return bytes_left
+
+
+def test_on_a_disk_without_a_byte_left_people_sign_in_and_delete(tmp_path: Path) -> None:
+    """On a real one, in a namespace of its own."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    own = ["unshare", "--mount", *([] if os.geteuid() == 0 else ["--map-root-user"])]
+    command = [*own, "sh", "-c", MOUNT.format(folder, sys.executable)]
+    done = subprocess.run(command, cwd=PROJECT, capture_output=True, text=True, check=False)
+    if "permission" in done.stderr.lower() or "not permitted" in done.stderr.lower():
+        pytest.skip("no disk can be mounted here: a really full one is NOT tested")
+    assert done.returncode == 0, done.stderr
+    seen = json.loads(done.stdout.splitlines()[-1])
+    assert (seen["reserved"], seen["free"]) == (True, 0)
+    assert (seen["write"], seen["read"]) == (503, 200)
+    assert "disk is nearly full" in seen["told"]
+    assert seen["ready"] == [503, "full: less than 16 MiB are free"]
+    assert seen["doctor"].startswith("fail")
+    assert "0 MiB are free" in seen["doctor"]
+    assert {seen["alice"], seen["root"], seen["me"], *seen["logins"]} == {200}
+    assert set(seen["deleted"]) == {204}
+    assert (seen["after"], seen["ready after"]) == (201, 200)
+
+
+def test_on_a_nearly_full_disk_only_signing_in_and_deleting_write(
+    cast: Cast, alice: Caller, left: list[int]
+) -> None:
+    make_collection(cast.root)
+    record = make_record(alice, title="a")
+    left.append(disk.LOW_BYTES - 1)
+    path = f"records/posts/{record['id']}"
+    for refused in (
+        alice.post("records/posts", {"title": "a"}),
+        alice.patch(path, {"title": "b"}),
+        alice.post("records/posts/import", data="title\na\n", content_type="text/csv"),
+        alice.post("auth/register", {"account_name": "New", "email": "n@n.example"}),
+    ):
+        assert refused.status_code in (422, 503)
+    assert alice.post("records/posts", {"title": "a"}).json["message"] == disk.FULL
+    signed_in = alice.post("auth/login", LOGIN)
+    assert signed_in.status_code == 200
+    renewal = {"refresh_token": signed_in.json["refresh_token"]}
+    assert alice.post("auth/refresh", renewal).status_code == 200
+    assert alice.get(path).status_code == 200
+    assert alice.delete(path).status_code == 204
+    left.append(1 << 30)
+    assert alice.post("records/posts", {"title": "a"}).status_code == 201
+
+
+def test_the_console_lets_people_in_to_delete(app: Flask, cast: Cast, left: list[int]) -> None:
+    left.append(disk.LOW_BYTES - 1)
+    client = app.test_client()
+    assert sign_in(client, cast.alice).status_code == 303
+    assert not is_out(client)
+    deleting = [
+        rule.rule
+        for rule in app.url_map.iter_rules()
+        if rule.rule.startswith("/console/") and re.search("/(delete|remove)$", rule.rule)
+    ]
+    assert len(deleting) > 4
+    assert all(disk.is_essential("POST", path) for path in deleting)
+
+
+def test_space_within_the_database_counts(
+    cast: Cast, alice: Caller, left: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_collection(cast.root)
+    left.append(disk.LOW_BYTES - 1)
+    assert alice.post("records/posts", {"title": "a"}).status_code == 503
+    monkeypatch.setattr(disk, "_unused", lambda connection: 2)
+    assert alice.post("records/posts", {"title": "a"}).status_code == 201
