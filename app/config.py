@@ -38,7 +38,7 @@ class Config:
         "production refuses weak secrets",
     )
     instance_dir: Path = _setting(  # noqa: RUF009 - a description, not a default
-        Path, PROJECT / "instance", "where development keeps its database, keys and mail"
+        Path, PROJECT / "instance", "where SQLite is by default, and keys and mail of development"
     )
     database_url: str = _setting(
         servers.database, "", "default: SQLite in the instance folder", unprefixed=True, secret=True
@@ -271,18 +271,29 @@ def _with_local_defaults(config: Config) -> Config:
     folder = config.instance_dir
     changes: dict[str, Any] = {}
     if not config.database_url:
+        _make_folder(folder)
         own = sa.URL.create("sqlite", database=str(folder.resolve() / "atrium.db"))
         changes["database_url"] = own.render_as_string()
     if not config.production:
         try:
             changes |= _made_keys(config, folder)
         except OSError as error:
-            told = f"{error.filename}: {error.strerror}"
-            message = f"SERVICE_INSTANCE_DIR must be a folder to write to ({told})"
-            raise ConfigError(message) from error
+            raise _not_writable(error) from error
         except local_keys.NoKey as error:
             raise ConfigError(str(error)) from error
     return replace(config, **changes)
+
+
+def _make_folder(folder: Path) -> None:
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise _not_writable(error) from error
+
+
+def _not_writable(error: OSError) -> ConfigError:
+    told = f"{error.filename}: {error.strerror}"
+    return ConfigError(f"SERVICE_INSTANCE_DIR must be a folder to write to ({told})")
 
 
 def _made_keys(config: Config, folder: Path) -> dict[str, Any]:

@@ -54,8 +54,7 @@ class Driver(sqlite3.Connection):
     def __init__(self, database: str, **options: Any) -> None:
         _make(database)
         self._patience = options.setdefault("timeout", BUSY_SECONDS)
-        super().__init__(database, **options)
-        file = self.execute("PRAGMA database_list").fetchone()[2]
+        file = self._opened(database, options)
         # Never the file itself: SQLite's own locks are lost when any descriptor of it is closed.
         self._queue = _Lock(file and f"{file}-queue")
         self._turn = _Turn(file and f"{file}-turn")
@@ -70,6 +69,16 @@ class Driver(sqlite3.Connection):
         rules_on_sqlite.register(self)
         # INSERT OR REPLACE asks the triggers for DELETE, too.
         self.execute("PRAGMA recursive_triggers = ON")
+
+    def _opened(self, database: str, options: dict[str, Any]) -> str:
+        """Open the database; returns its path. Raises OperationalError, which names it."""
+        try:
+            super().__init__(database, **options)
+            return str(self.execute("PRAGMA database_list").fetchone()[2])
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode & 0xFF == sqlite3.SQLITE_CANTOPEN:
+                error.args = (f"{error}: {database}",)
+            raise
 
     def begin(self) -> None:
         """Begin a transaction that writes.

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import secrets
 import subprocess
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from click.testing import Result
+from cryptography.fernet import Fernet
 from flask import Flask
 
 from app import create_app
@@ -110,3 +112,31 @@ def test_where_nothing_can_be_printed(tmp_path: Path, output: str, told: str) ->
     assert done.returncode
     assert (f"Error: {told}" if told else "") in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_production_makes_the_folder_of_its_default_database(tmp_path: Path) -> None:
+    instance = tmp_path / "fresh" / "instance"
+    env = environment(
+        tmp_path,
+        SERVICE_INSTANCE_DIR=str(instance),
+        SERVICE_ENV="production",
+        SERVICE_BASE_URL="https://api.example.com",
+        SERVICE_SECRET_KEY=secrets.token_urlsafe(48),
+        SERVICE_ENCRYPTION_KEY=Fernet.generate_key().decode(),
+    )
+    command = ["flask", "--app", "wsgi", "setup"]
+    done = subprocess.run(
+        command, cwd=PROJECT, env=env, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert (instance / "atrium.db").exists()
+    assert instance.stat().st_mode & 0o777 == 0o700
+
+
+def test_a_database_that_cannot_be_opened_is_named(tmp_path: Path) -> None:
+    file = tmp_path / "nowhere" / "atrium.db"
+    app = create_app(replace(settings_for("sqlite", tmp_path), database_url=f"sqlite:///{file}"))
+    for command in ("setup", "doctor"):
+        told = run(app, command)
+        assert told.exit_code == 1
+        assert f"unable to open database file: {file}" in told.output
