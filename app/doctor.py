@@ -93,7 +93,7 @@ def _database(migrations: str) -> Iterator[Finding]:
         needed = ".".join(map(str, oldest))
         yield Finding("database", "fail", f"{told} is too old: {needed} or newer is needed")
     else:
-        yield Finding("database", "ok", told)
+        yield Finding("database", "ok", f"{told}{_logged()}")
     yield _clock()
     yield _accounts_apart()
     if migrations != "ok":
@@ -105,6 +105,19 @@ def _database(migrations: str) -> Iterator[Finding]:
         yield Finding("migrations", "warn", "are a newer version's: restart this one as that")
     for part, look in (("secrets", _secrets), ("audit", _chains), ("worker", _workers)):
         yield _looked_at(part, look)
+
+
+def _logged() -> str:
+    # By default the server writes down what a statement that fails was to store.
+    through = db.connection()
+    if through.dialect.name != "postgresql":
+        return ""
+    level = through.scalar(sa.text("SHOW log_min_error_statement"))
+    if level in ("fatal", "panic"):
+        return ""
+    return (
+        "; its log keeps the values of failed statements (docs/deployment.md says how to stop that)"
+    )
 
 
 def _why_unread() -> str:

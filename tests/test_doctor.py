@@ -195,3 +195,20 @@ def test_without_a_database_the_rest_is_told(tmp_path: Path, url: str, reason: s
     assert reason in parts["database"][1]
     assert parts["mail"][0] == "ok"
     assert "nobody" not in str(parts)
+
+
+@pytest.mark.parametrize("database", ["postgresql"])
+def test_a_server_that_logs_what_failed_statements_carry_is_told_of(used: Flask) -> None:
+    code, parts = told(used)
+    assert (code, parts["database"][0]) == (0, "ok")
+    assert "its log keeps the values of failed statements" in parts["database"][1]
+    with used.app_context(), tenancy.as_owner(), db.transaction() as session:
+        login = session.scalar(sa.text("SELECT session_user"))
+        name = session.scalar(sa.text("SELECT current_database()"))
+        quiet = f'ALTER ROLE "{login}" IN DATABASE "{name}" SET log_min_error_statement = panic'
+        session.execute(sa.text(quiet))
+    with used.app_context():
+        db.db.engine.dispose()
+    assert "its log keeps" not in told(used)[1]["database"][1]
+    with used.app_context(), tenancy.as_owner(), db.transaction() as session:
+        session.execute(sa.text(quiet.partition(" SET ")[0] + " RESET ALL"))
