@@ -9,6 +9,7 @@ from werkzeug.middleware.proxy_fix import ProxyFix
 
 from app import (
     apidocs,
+    caching,
     cli,
     config,
     connections,
@@ -120,7 +121,7 @@ def create_app(settings: Config | None = None) -> Flask:
     app.extensions["atrium.config"] = settings
     _configure(app, settings)
     for extension in (
-        *(logs, metrics, cors, guard, errors, violations),
+        *(logs, metrics, cors, caching, guard, errors, violations),
         *(cli, isolation, sso_answers),
     ):
         extension.init_app(app)

@@ -40,7 +40,8 @@ def _allow(response: Response) -> Response:
     request = asked()
     if not request.path.startswith(rest.PREFIX):
         return response
-    response.headers.add("Vary", "Origin")
+    before = response.headers.get("Vary")
+    response.headers["Vary"] = f"{before}, Origin" if before else "Origin"
     origin = header("Origin") or ""
     preflight = request.method == "OPTIONS"
     if origin and (origin in config.current().cors_origins or _account_allows(origin, preflight)):

@@ -136,8 +136,10 @@ def options(base_url: str) -> dict[str, Any]:
     description = (
         "A multi-tenant backend service: accounts with their own users, collections with typed"
         " fields, and a REST API over their records. Every path answers with and without a"
-        " trailing slash. Every answer carries `X-Correlation-ID`. Where requests are limited, any"
-        " operation may answer 429 `rate_limited` with `Retry-After`, the seconds to wait. A write"
+        " trailing slash. Every answer carries `X-Correlation-ID`. Answers to a credential are"
+        " `Cache-Control: no-store`; one with an `ETag` is `private, no-cache`."
+        " Where requests are limited, any operation may answer 429 `rate_limited` with"
+        " `Retry-After`, the seconds to wait. A write"
         " may be signed electronically: `X-ES-Username` (the address of a user of the account),"
         " `X-ES-Password`, `X-ES-Reason`; the audit log keeps who and why.\n\nA POST of somebody"
         " signed in, but for those under `/auth/`, may carry an `Idempotency-Key` of up to 255"

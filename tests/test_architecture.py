@@ -51,6 +51,7 @@ LAYERS = [
     (
         "apidocs",
         "application",
+        "caching",
         "cli",
         "console",
         "cors",
@@ -67,7 +68,7 @@ HEIGHT = {name: height for height, layer in enumerate(LAYERS) for name in layer}
 
 # Where a request may be known: the edge, and what stands around it.
 EDGE = re.compile(
-    r"app\.(.+routes|cors|metrics|auth\.guard|(auth|sso)\.answers|console(\..+)?|rest\.(api|parsing)|here|logs|pages|json_gate|errors)$"
+    r"app\.(.+routes|caching|cors|metrics|auth\.guard|(auth|sso)\.answers|console(\..+)?|rest\.(api|parsing)|here|logs|pages|json_gate|errors)$"
 )
 REQUEST = {"request", "g", "session", "abort", "redirect", "make_response", "jsonify"}
 PAGES = {"app.apidocs": {"make_response"}}
