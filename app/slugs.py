@@ -9,6 +9,21 @@ CODE = re.compile(r"[A-Za-z]{2}[0-9]{4}")
 SLUG = re.compile(r"[a-z][a-z0-9-]*")
 SHORTEST_SLUG, LONGEST_SLUG = 3, 32
 SYSTEM_SLUG = "system"
+# With SERVICE_BASE_DOMAIN a slug is a host name: these are the service's own, or look like it.
+RESERVED = frozenset(
+    (
+        *("abuse", "account", "accounts", "admin", "administrator", "api", "app", "apps"),
+        *("assets", "auth", "autoconfig", "autodiscover", "billing", "cdn", "cloud"),
+        *("console", "dashboard", "dev", "dns", "docs", "download", "email", "ftp", "git"),
+        *("health", "help", "hostmaster", "imap", "internal", "intranet", "localhost"),
+        *("login", "logout", "mail", "media", "metrics", "monitor", "mta-sts", "ns1", "ns2"),
+        *("oauth", "official", "openid", "payment", "pop", "pop3", "portal", "postmaster"),
+        *("proxy", "ready", "redirect", "register", "root", "saml", "scim", "secure"),
+        *("security", "server", "service", "signin", "signup", "smtp", "sso", "staging"),
+        *("static", "stats", "status", "superadmin", "support", "sysadmin", "vpn", "webhooks"),
+        *("webmaster", "webmail", "www"),
+    )
+)
 
 
 def slug_problem(slug: str) -> str | None:
@@ -20,6 +35,17 @@ def slug_problem(slug: str) -> str | None:
         )
     if CODE.fullmatch(slug):
         return "A slug may not look like an account code."
+    return None
+
+
+def new_slug_problem(slug: str) -> str | None:
+    """Why a text is no slug for a new account, or None; those that have it keep it."""
+    if wrong := slug_problem(slug):
+        return wrong
+    if slug in RESERVED:
+        return f"The slug {slug} is reserved for the service. Choose another."
+    if slug[2:4] == "--":  # browsers read such a host name (xn--) as another in other letters
+        return "A slug may not have hyphens as its third and fourth character."
     return None
 
 

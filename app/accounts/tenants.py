@@ -69,7 +69,7 @@ def create(name: str, slug: str | None) -> Account:
     name = name.strip()
     slug = slug or slugs.slug_from(name)
     found = [accounts.label_problem(name)]
-    if wrong := slugs.slug_problem(slug):
+    if wrong := slugs.new_slug_problem(slug):
         found.append(problem("slug", "slug_invalid", wrong))
     _refuse(found)
     return accounts.create_account(name, slug, slug_field="slug")

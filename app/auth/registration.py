@@ -40,7 +40,7 @@ def _found(
 ) -> User:
     name = (name or "").strip()
     slug = (slug or slugs.slug_from(name)).strip()
-    wrong = slugs.slug_problem(slug)
+    wrong = slugs.new_slug_problem(slug)
     _check(
         email,
         password,

@@ -15,7 +15,7 @@ from app.auth.models import MailedToken
 from app.db import db
 from app.errors import Conflict
 from app.jobs import Job
-from tests.builders import PASSWORD, Caller, make_account, make_user
+from tests.builders import PASSWORD, Caller, Cast, make_account, make_user
 from tests.parallel import at_once
 
 BODY = {
@@ -134,6 +134,9 @@ BAD_VALUES = [
     ({"account_slug": "ac\nme"}, [("account_slug", "slug_invalid")]),
     ({"account_slug": "äcme"}, [("account_slug", "slug_invalid")]),
     ({"account_slug": "ab1234"}, [("account_slug", "slug_invalid")]),
+    ({"account_slug": "xn--80ak6aa92e"}, [("account_slug", "slug_invalid")]),
+    ({"account_slug": "ab--c"}, [("account_slug", "slug_invalid")]),
+    ({"account_slug": "", "account_name": "Mail"}, [("account_slug", "slug_invalid")]),
     ({"account_slug": "", "account_name": "AB1234"}, [("account_slug", "slug_invalid")]),
     ({"account_slug": "", "account_name": "日本"}, [("account_slug", "slug_invalid")]),
     ({"account_name": "Acme\r\nBcc: x"}, [("account_name", "name_invalid")]),
@@ -317,3 +320,29 @@ def test_no_code_is_given_twice_and_none_is_the_systems() -> None:
 def test_after_the_last_code_comes_an_error() -> None:
     with pytest.raises(Conflict):
         codes.code(675 * 9999 + 1)
+
+
+HOST_NAMES = (
+    *("www", "api", "admin", "login", "sso", "console", "support"),
+    *("mail", "docs", "static", "app", "help", "status", "auth"),
+)
+
+
+@pytest.mark.parametrize("slug", HOST_NAMES)
+def test_host_names_of_the_service_are_no_slugs(anyone: Caller, root: Caller, slug: str) -> None:
+    for form in ({"account_slug": slug}, {"account": slug}):
+        body = {**form, "email": "eve@evil.example", "password": PASSWORD}
+        refused = anyone.post("auth/register", body)
+        assert refused.status_code == 400
+        assert "reserved for the service" in refused.json["details"][0]["message"]
+    for body in ({"name": "Evil", "slug": slug}, {"name": slug}):
+        assert root.post("accounts", body).json["details"][0]["code"] == "slug_invalid"
+
+
+def test_who_has_a_reserved_slug_keeps_it(app: Flask, cast: Cast) -> None:
+    user = make_user(app, make_account(app, "docs"), "dora@docs.example", "admin")
+    dora = Caller(app, user)
+    assert dora.get("account").json["slug"] == "docs"
+    assert dora.patch("account", {"name": "Documents"}).status_code == 200
+    renamed = cast.root.patch(f"accounts/{user.account_id}", {"name": "Docs"})
+    assert (renamed.status_code, renamed.json["slug"]) == (200, "docs")
