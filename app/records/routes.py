@@ -66,6 +66,8 @@ class RecordBody(Schema):
 
         unknown = ma.INCLUDE
 
+    names_numbers = True
+
 
 class RecordPage(Page):
     """A page of records; by cursor with the cursors of the pages beside it, and no numbers."""

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
 from functools import partial
 from itertools import islice
 from typing import Any
@@ -131,9 +131,13 @@ def _typed(definition: Definition, line: formats.Line) -> formats.Line:
 
 def _value(field: Field | None, cell: str | None) -> Any:
     # What is no number, or no JSON, stays a text: the field itself says what is wrong with it.
-    with suppress(Refused, Malformed):
+    try:
         if cell is not None and isinstance(field, NumberField | BooleanField):
             return field.from_text(cell)
         if cell is not None and isinstance(field, JsonField):
-            return json_gate.loads(cell.encode())
+            return json_gate.loads(cell.encode(), infinite=True)
+    except Refused as error:
+        return math.inf if error.code == "number_out_of_range" else cell
+    except Malformed:
+        pass
     return cell

@@ -57,7 +57,7 @@ class Parser(FlaskParser):
         """The JSON body, through the gate."""
         if schema.body_may_be_absent and not req.get_data(cache=True):
             return {}
-        value = json_gate.body(req)
+        value = json_gate.body(req, infinite=schema.names_numbers)
         if not isinstance(value, dict):
             raise Malformed.at("body", msg="Must be a JSON object.", type="type")
         return value

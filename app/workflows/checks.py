@@ -9,7 +9,7 @@ from typing import Any
 
 import orjson
 
-from app import config, db, json_gate, outgoing, rules
+from app import config, db, outgoing, rules
 from app.collections.schema import COLLECTION_NAME
 from app.errors import problem
 from app.webhooks import delivery
@@ -45,8 +45,6 @@ def problems(steps: Any) -> list[Problem]:
         return []
     if not isinstance(steps, list):
         return [problem("steps", "invalid_type", "The steps are a list.")]
-    if unfit := number_problems(steps, "steps"):
-        return unfit
     text = orjson.dumps(steps)
     if len(text) > LARGEST:
         return [problem("steps", "too_long", f"At most {LARGEST} characters as JSON.")]
@@ -59,13 +57,6 @@ def problems(steps: Any) -> list[Problem]:
         return [problem("steps", "too_long", message)]
     check.series(steps, "steps", frozenset())
     return check.found
-
-
-def number_problems(value: Any, place: str) -> list[Problem]:
-    """Whether a value from outside has a whole number that no answer could carry."""
-    if json_gate.fits(value):
-        return []
-    return [problem(place, "number_out_of_range", "Whole numbers have at most 64 bits.")]
 
 
 def condition_problems(text: Any, place: str, known: Known) -> list[Problem]:

@@ -99,11 +99,9 @@ def _headers(given: Any) -> dict[str, str]:
 
 def _read(text: str) -> Any:
     try:
-        found = json_gate.loads(text.encode()) if text else None
+        return json_gate.loads(text.encode()) if text else None
     except AppError:
-        return text
-    # What cannot be kept as it is, is kept as the text that came.
-    return found if json_gate.fits(found) else text
+        return text  # what cannot be kept as it is, is kept as the text that came
 
 
 def addresses(given: Mapping[str, Any]) -> list[str]:

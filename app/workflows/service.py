@@ -175,8 +175,6 @@ def shown_trigger(workflow: Workflow) -> dict[str, Any]:
 
 
 def _begun(workflow: Workflow, body: Body, trigger_type: str) -> str:
-    if unfit := checks.number_problems(body, "body"):
-        raise InvalidValues(unfit)
     return beginning.start(beginning.row(workflow, dict(body), trigger_type))
 
 

@@ -214,8 +214,6 @@ BAD_OPTIONS = [
     ("number", {"min": "1"}),
     ("number", {"min": True}),
     ("number", {"max": None}),
-    ("number", {"max": 2**63}),
-    ("number", {"min": -(10**30)}),
     ("number", {"min": 2, "max": 1}),
     ("number", {"integer": 1}),
     ("number", {"pattern": "a"}),
@@ -243,7 +241,6 @@ BAD_DEFAULTS = [
     ("text", "A", {"pattern": "^[a-z]$"}, "pattern_mismatch"),
     ("text", "c", {"choices": ["a", "b"]}, "invalid_option"),
     ("number", True, {}, "invalid_type"),
-    ("number", 2**63, {}, "number_out_of_range"),
     ("number", 5, {"max": 4}, "number_out_of_range"),
     ("number", 1.5, {"integer": True}, "not_integer"),
     ("boolean", 0, {}, "invalid_type"),
@@ -252,7 +249,6 @@ BAD_DEFAULTS = [
     ("email", "nobody", {}, "invalid_email"),
     ("url", "ftp://example.com", {}, "invalid_url"),
     ("json", "{}", {}, "invalid_json"),
-    ("json", {"n": 2**64}, {}, "number_out_of_range"),
     ("reference", "019a9f00-0000-7000-8000-000000000001", {}, "invalid_reference"),
 ]
 

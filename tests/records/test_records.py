@@ -94,6 +94,11 @@ NUMBERS = [
     (2**63 - 1, 2**63 - 1),
     (-(2**63), -(2**63)),
     (9007199254740993, 9007199254740993),
+    (2**63, 2.0**63),
+    (-(2**63) - 1, -(2**63)),
+    (-(2**64), -(2.0**64)),
+    (10**20, 1e20),
+    (10**300, 1e300),
     (1.5e-7, 1.5e-7),
 ]
 
@@ -130,7 +135,7 @@ BAD_VALUES = [
     ("text", {"choices": ["a", "b"]}, "c", "invalid_option"),
     ("number", {}, True, "invalid_type"),
     ("number", {}, "1", "invalid_type"),
-    ("number", {}, 2**63, "number_out_of_range"),
+    ("number", {}, 10**400, "number_out_of_range"),
     ("number", {"min": 1}, 0, "number_out_of_range"),
     ("number", {"integer": True}, 1.5, "not_integer"),
     ("boolean", {}, 1, "invalid_type"),
@@ -145,7 +150,8 @@ BAD_VALUES = [
     ("url", {}, "http://", "invalid_url"),
     ("url", {}, "ftp://example.com", "invalid_url"),
     ("json", {}, "text", "invalid_json"),
-    ("json", {}, {"n": 2**64}, "number_out_of_range"),
+    ("json", {}, {"n": [10**400]}, "number_out_of_range"),
+    ("text", {}, 10**400, "number_out_of_range"),
 ]
 
 

@@ -41,11 +41,11 @@ class JsonField(Field):
     json_schema: ClassVar[Mapping[str, Any]] = {"type": ["object", "array"]}
 
     def clean(self, value: Any) -> Any:
-        """An object or array whose whole numbers have at most 64 bits."""
+        """An object or array whose numbers JSON can write."""
         if not isinstance(value, dict | list):
             raise Refused("invalid_json", "Must be a JSON object or array.")
         if not json_gate.fits(value):
-            raise Refused("number_out_of_range", "Whole numbers have at most 64 bits.")
+            raise Refused("number_out_of_range", json_gate.OUT_OF_RANGE)
         return value
 
     def read_back(self, value: Any) -> str | None:
