@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import lru_cache
+from io import BytesIO
 from ipaddress import ip_address
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
 from flask import Flask, Request
 from flask.ctx import RequestContext
 from flask.sessions import NullSession, SecureCookieSession, SecureCookieSessionInterface
 from itsdangerous import TimestampSigner, URLSafeTimedSerializer
-from werkzeug.exceptions import HTTPException, NotFound
+from werkzeug.exceptions import HTTPException, NotFound, RequestEntityTooLarge
+from werkzeug.formparser import FormDataParser
 from werkzeug.routing import MapAdapter, Rule
 from werkzeug.wsgi import get_host
 
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
 
 LENGTH_OF_IDS = 36  # which no part of a route has that is always the same
 MOST_FORMS, LONGEST_KEPT_PATH = 1000, 200
+MOST_FORM_FIELDS = 10_000
 
 
 class _Signer(TimestampSigner):
@@ -52,8 +55,24 @@ class _SessionsOfPages(SecureCookieSessionInterface):
         return serializer
 
 
+class _FormParser(FormDataParser):
+    """werkzeug's, with a bound of fields in any form; of a chunked one it would read the start."""
+
+    def _parse_urlencoded(
+        self, stream: IO[bytes], mimetype: str, content_length: int | None, options: Any
+    ) -> Any:
+        text = stream.read()
+        if content_length is None and len(text) == self.max_content_length:
+            raise RequestEntityTooLarge
+        if text.count(b"&") >= MOST_FORM_FIELDS:
+            raise RequestEntityTooLarge(f"A form has at most {MOST_FORM_FIELDS:,} fields.")
+        return super()._parse_urlencoded(BytesIO(text), mimetype, content_length, options)
+
+
 class _Request(Request):
     """A request that is not looked through again for what it does not have."""
+
+    form_data_parser_class = _FormParser
 
     @property
     def blueprints(self) -> list[str]:

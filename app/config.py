@@ -179,6 +179,9 @@ class Config:
         settings.number(0, 10_000), 30, "mails that workflows send to one mailbox, in 1 hour"
     )
     max_body_bytes: int = _setting(settings.number(1024, 2**30), 10 * 2**20, "largest request body")
+    max_anonymous_body_bytes: int = _setting(
+        settings.number(1024, 2**30), 2**18, "largest body of who is not signed in, for records"
+    )
     batch_max: int = _setting(settings.number(1, 10_000), 1000, "records in one batch")
     import_max_rows: int = _setting(
         settings.number(1, 1_000_000), 50_000, "records in one imported file"

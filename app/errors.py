@@ -20,9 +20,10 @@ from sqlalchemy.exc import (
     PendingRollbackError,
 )
 from sqlalchemy.exc import TimeoutError as PoolTimeout
-from werkzeug.exceptions import HTTPException
+from werkzeug.exceptions import HTTPException, RequestEntityTooLarge
 
 log = structlog.get_logger()
+MOST_LISTED = 100
 
 TOO_LONG = (
     "This took longer than one request may keep others from writing"
@@ -66,14 +67,23 @@ class BadRequest(AppError):
     message = "The request cannot be carried out as it is."
 
 
+def first(name: str, found: Sequence[Mapping[str, Any]], count: int = 0) -> dict[str, Any]:
+    """The first of a list of problems, and where there are more than are listed, their `count`."""
+    count = max(count, len(found))
+    return {name: list(found[:MOST_LISTED])} | ({"count": count} if count > MOST_LISTED else {})
+
+
 class InvalidValues(BadRequest):
-    """Values that break domain rules, all of them at once: `details: [{field, message, code}]`."""
+    """Values that break domain rules, all of them at once: `details: [{field, message, code}]`.
+
+    Of more than a hundred the first, and their `count`.
+    """
 
     error = "validation_error"
     message = "Some values are not valid."
 
-    def __init__(self, details: Sequence[Mapping[str, Any]]) -> None:
-        super().__init__(details=list(details))
+    def __init__(self, details: Sequence[Mapping[str, Any]], count: int = 0) -> None:
+        super().__init__(**first("details", details, count))
         self.details = list(details)
 
 
@@ -162,7 +172,7 @@ class Malformed(AppError):
     message = "The request does not have the documented shape."
 
     def __init__(self, detail: Sequence[Mapping[str, Any]]) -> None:
-        super().__init__(detail=list(detail))
+        super().__init__(**first("detail", detail))
 
     @classmethod
     def at(cls, *loc: str | int, msg: str, type: str = "value_error") -> Malformed:
@@ -210,6 +220,8 @@ UNAVAILABLE = (
 )
 # Of disks and open files; a large upload, say, is put by in a temporary file.
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EMFILE, errno.ENFILE)
+TOO_LARGE = "The body is too large: this route takes at most {}."
+FORMS = ("multipart/", "application/x-www-form-urlencoded")
 HTTP_ERRORS = {
     400: "bad_request",
     404: "not_found",
@@ -254,11 +266,25 @@ def answer_http(error: HTTPException) -> Response:
     """The framework's own errors, in our shape."""
     if error.code is None or error.code >= 500:
         return answer(AppError())
-    translated = AppError(error.description, error=HTTP_ERRORS.get(error.code, "http_error"))
+    told = TOO_LARGE.format(_bound()) if _is_too_large(error) else error.description
+    translated = AppError(told, error=HTTP_ERRORS.get(error.code, "http_error"))
     translated.status = error.code
     allowed = getattr(error, "valid_methods", None)
     translated.headers = {"Allow": ", ".join(sorted(allowed))} if allowed else {}
     return answer(translated)
+
+
+def _is_too_large(error: HTTPException) -> bool:
+    # One with words of its own names another bound.
+    return error.code == 413 and error.description == RequestEntityTooLarge.description
+
+
+def _bound() -> str:
+    most = request.max_content_length or 0
+    if (request.content_length or 0) > most or not request.mimetype.startswith(FORMS):
+        return f"{most:,} bytes"
+    fields, parts = request.max_form_memory_size or 0, request.max_form_parts or 0
+    return f"{fields:,} bytes in its fields, and {parts:,} parts"
 
 
 def _answer_unavailable(error: Exception) -> Response:

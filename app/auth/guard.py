@@ -21,7 +21,7 @@ from app.auth.principal import Principal
 from app.auth.signatures import Signature
 from app.errors import AppError, BadRequest, Forbidden, NotFound, Unauthorized, Unavailable
 from app.here import asked, header, notes
-from app.rest.marks import Access, access_of
+from app.rest.marks import Access, access_of, most_bytes_of
 from app.rest.parsing import check_query
 from app.rest.paths import check_path
 
@@ -29,6 +29,7 @@ View = TypeVar("View", bound=Callable[..., Any])
 RERUNS = 10
 LONGEST_AGENT = 500
 READING = ("GET", "HEAD", "OPTIONS")
+CONSOLE = "console"
 
 
 def init_app(app: Flask) -> None:
@@ -149,12 +150,27 @@ def _guard() -> Response | None:
         _admit(request, view, access)
     elif not _is_free():
         lockout.requests(None, request.remote_addr)
+    _bound_body(request, view, access)
     if view is not None:
         check_path(request)
         check_query(request, view)
     if request.method != "POST" or header(idempotency.HEADER) is None:
         return None
     return _answer_again(access)
+
+
+def _bound_body(request: Request, view: Any, access: Access) -> None:
+    # Before anything reads it. The console knows its callers by a cookie, and bounds theirs.
+    if access is Access.PUBLIC and request.blueprint != CONSOLE:
+        limit_body(most_bytes_of(view))
+    elif access is Access.ANONYMOUS and not principal().signed_in:
+        limit_body(config.current().max_anonymous_body_bytes)
+
+
+def limit_body(most: int) -> None:
+    """Refuse a larger body of this request with a 413, whoever reads it."""
+    request = asked()
+    request.max_content_length = min(most, request.max_content_length or most)
 
 
 def _answer_again(access: Access) -> Response | None:

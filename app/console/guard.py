@@ -18,6 +18,7 @@ from app.accounts.models import User
 from app.auth import credentials, sessions
 from app.auth import service as auth
 from app.auth.answers import origin
+from app.auth.guard import limit_body
 from app.auth.members import Member
 from app.auth.principal import Principal
 from app.console import unsent
@@ -27,6 +28,7 @@ from app.rest.marks import of_any_account
 from app.sso import service as providers
 
 RERUNS = 10
+LARGEST_UNSIGNED = 2**19  # bytes; a form that was sent too late comes back encrypted (`unsent`)
 SIGN_IN = "console/sign_in.html"
 REAUTHENTICATE = "console/reauthenticate.html"
 FORMS_OF = "forms_of"
@@ -102,8 +104,10 @@ def cookie_name() -> str:
 
 def check() -> Any:
     """Before every page: a valid form token, and somebody signed in."""
-    csrf.protect()
     recognise()
+    if caller() is None:
+        limit_body(LARGEST_UNSIGNED)
+    csrf.protect()
     known, view = caller(), current_app.view_functions[request.endpoint or ""]
     if getattr(view, "open_to_all", False):
         return None

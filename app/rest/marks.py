@@ -7,6 +7,8 @@ from enum import Enum
 from typing import Any, TypeVar
 
 View = TypeVar("View", bound=Callable[..., Any])
+# Of who has shown no credential, and so costs the service more than it costs them.
+LARGEST_PUBLIC_BODY, LARGEST_DOCUMENT = 64 * 2**10, 256 * 2**10
 
 
 class Access(Enum):
@@ -40,6 +42,16 @@ def of_any_account(view: View) -> View:
     return view
 
 
+def takes_body(most: int) -> Callable[[View], View]:
+    """Mark how many bytes the body of a public view has at most."""
+
+    def mark(view: View) -> View:
+        view.most_bytes = most  # type: ignore[attr-defined]
+        return view
+
+    return mark
+
+
 def shows_secret(
     view: View, where: Callable[[Mapping[str, Any]], bool] = lambda answer: True
 ) -> View:
@@ -51,3 +63,8 @@ def shows_secret(
 def access_of(view: Callable[..., Any]) -> Access:
     """Who may call this view."""
     return getattr(view, "access", Access.SIGNED_IN)
+
+
+def most_bytes_of(view: Callable[..., Any]) -> int:
+    """How many bytes the body of a public view has at most."""
+    return getattr(view, "most_bytes", LARGEST_PUBLIC_BODY)

@@ -16,6 +16,7 @@ class Schema(ma.Schema):
         unknown = ma.RAISE
 
     body_may_be_absent = False
+    names_numbers = False  # whether who checks its values says itself which number is out of range
 
 
 class Message(Schema):
@@ -58,12 +59,12 @@ class Error(Schema):
     message = ma.fields.String(required=True)
     detail = ma.fields.List(ma.fields.Nested(ValidationDetail))
     details = ma.fields.List(ma.fields.Nested(Problem))
+    count = ma.fields.Integer(
+        metadata={"description": "Of an import, and where not all problems are listed: how many."}
+    )
     field = ma.fields.String()
     id = ma.fields.String(
         metadata={
             "description": "Of what was `already_done` under an Idempotency-Key: what was made."
         }
-    )
-    count = ma.fields.Integer(
-        metadata={"description": "Of an import: how many problems there are in all."}
     )

@@ -54,7 +54,7 @@ class TooLarge(SignInRefused):
 
     status = 413
     error = "payload_too_large"
-    message = "This is larger than any provider's answer."
+    message = "This is larger than any provider's answer: at most 256 KiB are read."
 
 
 class NotInvited(SignInRefused):

@@ -15,7 +15,7 @@ from app.auth.answers import origin
 from app.auth.guard import account_of_request
 from app.rest.answers import respond
 from app.rest.blueprint import Blueprint
-from app.rest.marks import of_any_account, public
+from app.rest.marks import LARGEST_DOCUMENT, of_any_account, public, takes_body
 from app.rest.schemas import TEXT
 from app.sso import codes, schemas, service, sign_in
 from app.sso.answers import (
@@ -43,7 +43,6 @@ browsers = Blueprint(
     description="Where browsers begin and end it; without the version prefix.",
 )
 OAUTH_FORM = ("code", "state", "error", "iss", "user")
-LARGEST_FORM = 512 * 1024
 TO_PROVIDER = "To the provider."
 TO_CLIENT = "To the client application, with a one-time `code` for `/auth/exchange`."
 FORM = "application/x-www-form-urlencoded"
@@ -172,6 +171,7 @@ def get_saml_metadata(args: dict[str, Any]) -> Response:
 
 
 @blueprint.route("/saml/acs", methods=["POST"])
+@takes_body(LARGEST_DOCUMENT)
 @blueprint.arguments(
     schemas.AssertionBody,
     example={"SAMLResponse": "PHNhbWxwOlJlc3...", "relayState": "QUEwMDAx..."},
@@ -230,6 +230,7 @@ def end_oauth_of_row(args: dict[str, Any], provider: str, account_code: str) -> 
 @browsers.doc(requestBody=_form(APPLE_FORM, {"code": "c1234...", "state": "AA0001-..."}))
 @browsers.response(302, description=TO_CLIENT)
 @browsers.fails(400, 401, 403, 413, 415, 422, 429)
+@takes_body(LARGEST_DOCUMENT)
 @public
 @of_any_account
 def end_oauth_by_form(provider: str) -> BaseResponse:
@@ -266,6 +267,7 @@ def begin_saml_in_browser(args: dict[str, Any], provider: str) -> BaseResponse:
 )
 @browsers.response(302, description=TO_CLIENT)
 @browsers.fails(400, 401, 403, 413, 415, 429)
+@takes_body(LARGEST_DOCUMENT)
 @public
 @of_any_account
 def consume_assertion(args: dict[str, Any], provider: str) -> BaseResponse:
@@ -286,7 +288,6 @@ def _end_oauth(provider: str, account_code: str | None, args: dict[str, Any]) ->
 
 
 def _sent(names: tuple[str, ...]) -> dict[str, str]:
-    request.max_content_length = request.max_form_memory_size = LARGEST_FORM
     return {name: request.form.get(name, "").replace("\0", "") for name in names}
 
 

@@ -14,7 +14,14 @@ from app.accounts.schemas import ACCOUNT, USER
 from app.auth.guard import principal
 from app.rest import fields
 from app.rest.blueprint import Blueprint
-from app.rest.marks import account_admin, of_any_account, public, shows_secret
+from app.rest.marks import (
+    LARGEST_DOCUMENT,
+    account_admin,
+    of_any_account,
+    public,
+    shows_secret,
+    takes_body,
+)
 from app.rest.paging import OffsetArgs, Page, items_of, page_of
 from app.rest.schemas import Message, Schema
 from app.workflows import header_values, missing_collections, service
@@ -301,6 +308,7 @@ def trigger_workflow(body: dict[str, Any], workflow_id: str) -> dict[str, Any]:
 @callers.arguments(TriggerBody, example={"order": 7}, required=False)
 @callers.response(202, StartedInstance, example=STARTED)
 @callers.fails(400)
+@takes_body(LARGEST_DOCUMENT)
 @public
 @of_any_account
 def trigger_by_webhook(body: dict[str, Any], token: str) -> dict[str, Any]:

@@ -309,7 +309,7 @@ NO_RESPONSES = {
         b'<p:Response xmlns:p="urn:oasis:names:tc:SAML:2.0:protocol"/>'
     ).decode(),
     "NUL": base64.b64encode(b"\0\0").decode(),
-    "too long": base64.b64encode(b"<a>" + b"x" * 250_000 + b"</a>").decode(),
+    "too long": base64.b64encode(b"<a>" + b"x" * 150_000 + b"</a>").decode(),
 }
 
 
