@@ -37,6 +37,8 @@ def _check_length(items: Sequence[Any]) -> None:
 class NewRecords(Schema):
     """Records to be made."""
 
+    names_numbers = True
+
     records = ma.fields.List(
         ma.fields.Dict(),
         required=True,
@@ -54,6 +56,8 @@ class ChangeOfRecord(Schema):
 
 class ChangedRecords(Schema):
     """Records to be changed."""
+
+    names_numbers = True
 
     records = ma.fields.List(
         ma.fields.Nested(ChangeOfRecord), required=True, validate=_check_length
@@ -128,11 +132,11 @@ def refuse_conditions() -> None:
 def create_records(args: dict[str, Any], body: dict[str, Any], collection: str) -> Response:
     """Create many records.
 
-    Every problem of every record is told, each with the `index` of its record. With `mode=upsert`
-    and `on`, a record of the account with the same value in this unique field is updated instead,
-    by the update rule and its fields; the answer then has `created` and `updated`, and is a 200
-    where nothing was created. A record that the caller may neither view nor update is not found so:
-    its value is taken, as for whoever creates one.
+    The first hundred problems are told, each with the `index` of its record, and of more than these
+    the `count`. With `mode=upsert` and `on`, a record of the account with the same value in this
+    unique field is updated instead, by the update rule and its fields; the answer then has
+    `created` and `updated`, and is a 200 where nothing was created. A record that the caller may
+    neither view nor update is not found so: its value is taken, as for whoever creates one.
     """
     if args["mode"] == "create":
         created = batch.create(collection, body["records"], by=principal())
@@ -154,8 +158,8 @@ def create_records(args: dict[str, Any], body: dict[str, Any], collection: str) 
 def update_records(body: dict[str, Any], collection: str) -> Response:
     """Change fields of many records.
 
-    Of each record only the fields in its `data` change. Every problem of every record is told,
-    each with the `index` of its record.
+    Of each record only the fields in its `data` change. The first hundred problems are told, each
+    with the `index` of its record, and of more than these the `count`.
     """
     updated = batch.update(collection, body["records"], by=principal())
     return respond({"updated": updated, "count": len(updated)})

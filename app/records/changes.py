@@ -69,7 +69,7 @@ def check(*prepared: Change) -> None:
 
     Raises InvalidValues.
     """
-    if any(one.problems.found for one in prepared):
+    if any(one.problems.noted.count for one in prepared):
         for one in prepared:
             _note_told_clashes(faultless(one))
         prepared[0].problems.check()
@@ -85,7 +85,7 @@ def _note_told_clashes(change: Change) -> None:
 def faultless(change: Change) -> Change:
     """The records of a batch with which nothing is wrong."""
     places = change.problems.places or ()
-    faulty = {one["index"] for one in change.problems.found}
+    faulty = change.problems.noted.places
     kept = [index for index, place in enumerate(places) if place not in faulty]
     return replace(
         change,

@@ -26,6 +26,7 @@ from app.collections import masking
 from app.collections.definition import Definition
 from app.collections.fields import SYSTEM_FIELDS
 from app.errors import (
+    MOST_LISTED,
     AppError,
     BadRequest,
     Conflict,
@@ -40,14 +41,13 @@ from app.records.changes import Change
 from app.records.clashes import TAKEN, Clash
 from app.records.formats import Line
 from app.records.store import reads, writes
-from app.records.values import Problems
+from app.records.values import Noted, Problems
 from app.records.views import Shown
 
 PIECE = 500
 MOST_VALUES = 3000
 """Of records that SQLite stores in one transaction: the log has an entry for each of them."""
 RERUNS = 3
-MOST_TOLD = 100
 MOST_SHOWN = 5
 MASK = "This is what you see masked, not the value itself. Have it exported by who sees it."
 DENIED = {"rule_denied", "field_denied"}
@@ -68,14 +68,13 @@ class Faults:
 
     def misread(self, error: Malformed) -> None:
         """A line that is no record."""
-        self.malformed += error.extra["detail"][: MOST_TOLD - len(self.malformed)]
+        self.malformed += error.extra["detail"][: MOST_LISTED - len(self.malformed)]
 
-    def note(self, found: Sequence[Mapping[str, Any]], lines: Sequence[int]) -> None:
+    def note(self, noted: Noted, lines: Sequence[int]) -> None:
         """Problems of records, which name their place among all."""
-        self.count += len(found)
-        self.kinds |= {one["code"] for one in found}
-        ordered = sorted(found, key=lambda one: one["index"])
-        first = ordered[: MOST_TOLD - len(self.found)]
+        self.count += noted.count
+        self.kinds |= noted.codes
+        first = noted.first()[: MOST_LISTED - len(self.found)]
         self.found += [{**one, "line": lines[one["index"]]} for one in first]
 
     def check(self) -> None:
@@ -239,10 +238,11 @@ class Import:
         except Forbidden as error:
             if "details" not in error.extra:
                 raise
-            problems.found += error.extra["details"]
+            told = error.extra["details"]
+            problems.noted.add(told, more=error.extra.get("count", len(told)) - len(told))
         except Clash:
             raise stamps.Stale from None  # somebody was faster: the next look tells with what
-        self.faults.note(problems.found, self.lines)
+        self.faults.note(problems.noted, self.lines)
         return loose
 
     def _check_masks(self, bodies: Sequence[Body], problems: Problems) -> None:

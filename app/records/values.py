@@ -5,11 +5,12 @@ Every problem of every record is told at once; nothing here writes.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
-from app import db, stamps
+from app import db, json_gate, stamps
 from app.auth.principal import Principal
 from app.collections import access as accesses
 from app.collections import definition as definitions
@@ -17,7 +18,7 @@ from app.collections import masking
 from app.collections.access import Access
 from app.collections.definition import Definition
 from app.collections.fields import SYSTEM_FIELDS, Refused
-from app.errors import AppError, Forbidden, InvalidValues, problem
+from app.errors import MOST_LISTED, AppError, Forbidden, InvalidValues, first, problem
 from app.records import store, views
 from app.records.store import reads
 from app.records.views import SYSTEM_COLUMNS
@@ -27,11 +28,34 @@ Values = dict[str, Any]
 NOTHING: Body = {}
 
 
+class Noted:
+    """The first problems of a request, how many there are, which codes, and of which records."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.codes: set[str] = set()
+        self.places: set[int] = set()
+        self._first: list[Mapping[str, Any]] = []
+
+    def add(self, found: Sequence[Mapping[str, Any]], more: int = 0) -> None:
+        """Remember problems, and that there are so many `more` like them."""
+        self.count += len(found) + more
+        self.codes |= {one["code"] for one in found}
+        self.places |= {one["index"] for one in found if "index" in one}
+        self._first += found
+        if len(self._first) > 10 * MOST_LISTED:
+            self._first = self.first()
+
+    def first(self) -> list[Mapping[str, Any]]:
+        """The first of them, by the places of their records."""
+        return sorted(self._first, key=lambda one: one.get("index", 0))[:MOST_LISTED]
+
+
 class Problems:
     """What is wrong with the records of a request; `places` are theirs in it, None for just one."""
 
-    def __init__(self, places: Sequence[int] | None = None, found: list[Any] | None = None) -> None:
-        self.places, self.found = places, [] if found is None else found
+    def __init__(self, places: Sequence[int] | None = None, noted: Noted | None = None) -> None:
+        self.places, self.noted = places, noted or Noted()
 
     def told(self, index: int, found: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
         """Problems of one record, with its place where there may be several."""
@@ -41,7 +65,7 @@ class Problems:
     def add(self, index: int, found: Sequence[Mapping[str, Any]]) -> None:
         """Remember problems of one record."""
         if found:
-            self.found += self.told(index, found)
+            self.noted.add(self.told(index, found))
 
     def placed(
         self, error: Exception, indexes: Sequence[int], code: str, message: str
@@ -49,11 +73,10 @@ class Problems:
         """An error with the places of the records that it is about, where there may be several."""
         if isinstance(error, AppError) and self.places is not None:
             field = "id" if code == "not_found" else None
-            error.extra["details"] = [
-                one
-                for index in indexes
-                for one in self.told(index, [problem(field, code, message)])
-            ]
+            noted = Noted()
+            for index in indexes:
+                noted.add(self.told(index, [problem(field, code, message)]))
+            error.extra |= first("details", noted.first(), noted.count)
         return error
 
     def refusal(self, access: Access, indexes: Sequence[int]) -> Exception:
@@ -63,12 +86,12 @@ class Problems:
 
     def of(self, places: Sequence[int]) -> Problems:
         """The same for some of the records."""
-        return Problems(places, self.found)
+        return Problems(places, self.noted)
 
     def check(self) -> None:
-        """Raise InvalidValues with everything that was found."""
-        if self.found:
-            raise InvalidValues(sorted(self.found, key=lambda one: one.get("index", 0)))
+        """Raise InvalidValues with what was found."""
+        if self.noted.count:
+            raise InvalidValues(self.noted.first(), self.noted.count)
 
 
 def clean_new(
@@ -158,13 +181,10 @@ def _check_written(access: Access, bodies: Sequence[Body], problems: Problems) -
     except Forbidden as error:
         if problems.places is None:
             raise
-        error.extra["details"] = [
-            one
-            for index, body in enumerate(bodies)
-            for one in problems.told(
-                index, [one for one in error.extra["details"] if one["field"] in body]
-            )
-        ]
+        noted, denied = Noted(), error.extra["details"]
+        for index, body in enumerate(bodies):
+            noted.add(problems.told(index, [one for one in denied if one["field"] in body]))
+        error.extra |= first("details", noted.first(), noted.count)
         raise
 
 
@@ -191,6 +211,8 @@ def _clean(definition: Definition, body: Body, found: list[dict[str, Any]], miss
         if field is None:
             if name not in definition.columns:
                 found.append(problem(name[:80], "unknown_field", "There is no such field."))
+        elif isinstance(value, float) and not math.isfinite(value):
+            found.append(problem(name, "number_out_of_range", json_gate.OUT_OF_RANGE))
         elif value is None:
             if field.required:
                 found.append(_lacking(name, absent=name in missing))

@@ -89,6 +89,26 @@ def test_all_problems_of_all_records_are_told_and_nothing_is_stored(
     assert stored(alice) == []
 
 
+def test_of_many_problems_the_first_hundred_are_told_and_counted(alice: Caller, posts: Any) -> None:
+    wrong = {"live": 1, **{f"x{n}": n for n in range(99)}}
+    records = [{"title": "fine"}, *[wrong] * 1000]
+    made = make_record(alice, title="here")
+    changes = [{"id": made["id"], "data": {f"x{n}": n for n in range(9000)}}]
+    for method, sent, count in (("POST", records, 999 * 101), ("PATCH", changes, 9000)):
+        answer = alice(method, "records/posts/batch", {"records": sent[:1000]})
+        assert (answer.status_code, answer.json["count"]) == (400, count)
+        assert len(answer.json["details"]) == 100
+        assert {one["index"] for one in answer.json["details"]} == {method == "POST"}
+        assert len(answer.data) < 20_000
+    assert "count" not in alice.post("records/posts/batch", {"records": [{"live": 1}]}).json
+
+
+def test_of_many_records_out_of_reach_the_first_hundred_are_told(alice: Caller, posts: Any) -> None:
+    answer = alice("DELETE", "records/posts/batch", {"ids": [f"none-{n}" for n in range(1000)]})
+    assert (answer.status_code, answer.json["count"]) == (404, 1000)
+    assert [one["index"] for one in answer.json["details"]] == list(range(100))
+
+
 def test_values_that_must_be_unique_name_the_records_that_clash(
     alice: Caller, charlie: Caller, posts: Any
 ) -> None:
