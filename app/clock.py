@@ -2,6 +2,8 @@
 
 from datetime import UTC, datetime
 
+from app.rules import values
+
 OFFSET = len("+00:00")
 
 
@@ -19,10 +21,4 @@ def iso(moment: datetime) -> str:
 
 def parse(text: str) -> datetime:
     """The moment an ISO 8601 text names; without an offset it is UTC. Raises ValueError."""
-    moment = datetime.fromisoformat(text)
-    if moment.tzinfo is UTC:
-        return moment
-    try:
-        return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
-    except OverflowError as error:
-        raise ValueError("out of range") from error
+    return values.moment(text)

@@ -23,10 +23,10 @@ TREES = {name: ast.parse(path.read_text()) for name, path in SOURCES.items()}
 # A feature's routes belong to the top, whatever the line of the feature.
 LAYERS = [
     ("here", "ids", "local_keys", "mentions", "servers", "slugs", "targets", "tenancy"),
-    ("postgres", "settings"),
+    ("postgres", "rules", "settings"),
     (
         *("actor", "clock", "config", "errors", "events", "outgoing"),
-        *("row_security", "rules", "wakeups"),
+        *("row_security", "wakeups"),
     ),
     ("column_types", "disk", "pool", "sqlite"),
     ("database_clock", "engines"),

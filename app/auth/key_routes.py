@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import marshmallow as ma
@@ -46,12 +47,20 @@ KEY = {
 }
 
 
+def check_once(names: Sequence[str]) -> None:
+    """Refuse a list that names something twice."""
+    if len(set(names)) < len(names):
+        raise ma.ValidationError("Name each one once.")
+
+
 class Scopes(Schema):
     """The only collections and operations that a key is for."""
 
     collections = ma.fields.List(fields.Text(longest=100), validate=ma.validate.Length(1, 200))
     operations = ma.fields.List(
-        ma.fields.String(validate=ma.validate.OneOf(OPERATIONS)), validate=ma.validate.Length(1)
+        ma.fields.String(validate=ma.validate.OneOf(OPERATIONS)),
+        validate=[ma.validate.Length(1, len(OPERATIONS)), check_once],
+        metadata={"uniqueItems": True},
     )
 
 

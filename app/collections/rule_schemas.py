@@ -42,11 +42,21 @@ def operation_field(**options: Any) -> Any:
     return ma.fields.String(validate=ma.validate.OneOf(OPERATIONS), **options)
 
 
+class FieldList(ma.fields.Field[Any]):
+    """`"*"`, or an array of names; also as the JSON text of one."""
+
+    def _deserialize(self, value: Any, *args: Any, **options: Any) -> Any:
+        is_list = isinstance(value, list) and all(isinstance(name, str) for name in value)
+        if not is_list and not isinstance(value, str):
+            raise ma.ValidationError('Must be "*" or an array of field names.')
+        return value
+
+
 class RulePart(Schema):
     """The rule and the fields of one operation."""
 
     rule = expression_field()
-    fields_ = ma.fields.Raw(
+    fields_ = FieldList(
         data_key="fields",
         attribute="fields",
         metadata={"description": '`"*"` or an array of field names.'},
@@ -61,10 +71,10 @@ class RulesOfNew(Schema):
     create_rule = expression_field()
     update_rule = expression_field()
     delete_rule = expression_field()
-    list_fields = ma.fields.Raw()
-    view_fields = ma.fields.Raw()
-    create_fields = ma.fields.Raw()
-    update_fields = ma.fields.Raw()
+    list_fields = FieldList()
+    view_fields = FieldList()
+    create_fields = FieldList()
+    update_fields = FieldList()
 
 
 class RulesBody(RulesOfNew):

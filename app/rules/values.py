@@ -26,6 +26,12 @@ MICROSECONDS = {"days": 86_400_000_000, "hours": 3_600_000_000, "minutes": 60_00
 MICROSECONDS |= {"seconds": 1_000_000}
 MONTHS = {"months": 1, "years": 12}
 UNITS = (*MICROSECONDS, *MONTHS)
+LONGEST_MOMENT = len("2026-11-20T12:00:00.123456789+00:00")
+MOMENT = re.compile(
+    r"\d{4}-\d\d-\d\d"
+    r"([Tt ]\d\d(:\d\d(:\d\d([.,]\d{1,9})?)?)?(Z|[+-]\d\d(:?\d\d(:?\d\d)?)?)?)?",
+    re.ASCII,
+)
 FURTHEST = 10**9  # characters; no text of ours has as many
 MOST_PLACES = 400  # digits; no number of ours has as many on either side of the point
 
@@ -164,7 +170,12 @@ def matches(text: str, pattern: str) -> bool:
 
 def moment(text: str) -> datetime:
     """The moment that an ISO 8601 text names; UTC where it says nothing. Raises ValueError."""
+    # The library takes texts of any length, and digits without anything between them.
+    if len(text) > LONGEST_MOMENT or not MOMENT.fullmatch(text):
+        raise ValueError("not a moment")
     found = datetime.fromisoformat(text)
+    if found.tzinfo is UTC:
+        return found
     try:
         return found.replace(tzinfo=UTC) if found.tzinfo is None else found.astimezone(UTC)
     except OverflowError as error:

@@ -19,6 +19,7 @@ from app.accounts.models import Account, Role, User
 from app.auth.models import ApiKey
 from app.auth.own_account import NO_SETTINGS
 from app.auth.principal import NO_ADMINS, NO_PII_MEMBERS
+from app.collections.definition import OPERATIONS
 from tests.builders import (
     PASSWORD,
     Caller,
@@ -543,3 +544,12 @@ def test_a_key_lets_nobody_into_pii_access(app: Flask, cast: Cast) -> None:
         answer = program.post(path, sent)
         assert (answer.status_code, answer.json["message"]) == (403, NO_PII_MEMBERS), path
     assert len(cast.alice.get(f"groups/{group['id']}").json["users"]) == 1
+
+
+def test_a_key_names_each_operation_once(alice: Caller) -> None:
+    for operations in (["list"] * 2, ["list"] * 100_000, [*OPERATIONS, "list"], []):
+        answer = alice.post("api-keys", {"name": "x", "scopes": {"operations": operations}})
+        assert (answer.status_code, answer.json["error"]) == (422, "validation_error")
+        assert len(answer.data) < 2000
+    made = alice.post("api-keys", {"name": "x", "scopes": {"operations": list(OPERATIONS)}})
+    assert made.status_code == 201
