@@ -39,8 +39,8 @@ class Answer:
 def problem(url: str, rules: Rules, until: float | None = None) -> str | None:
     """Why no request may go to this URL, by its form and by what its name resolves to now.
 
-    A name that does not resolve yet, or not `until` a moment, is no problem: it is looked at again
-    with every request.
+    A name that does not resolve `until` a moment is no problem, nor is one that nobody knows where
+    private addresses are allowed: it is looked at again with every request.
     """
     until = time.monotonic() + BODY_SECONDS if until is None else until
     try:

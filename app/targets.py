@@ -17,6 +17,7 @@ import idna
 LONGEST_URL = 2048
 HOST = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_.-]{0,251}[A-Za-z0-9_.])?")
 DEVIATING = frozenset("ßς\u200c\u200d")
+NOT_OPEN = "This address is not open to requests from here: it leads nowhere, or to no public host."
 SAFE_IN_TARGET = "/%:=&?~+!$,;'@()*[]"
 Resolve = Callable[[str, int], Sequence[str]]
 
@@ -60,6 +61,10 @@ class Refused(Exception):
 
 class Failed(Exception):
     """A request that got no answer; the text says why, and fits into a log that users see."""
+
+
+class Unresolved(Failed):
+    """A name that nobody knows."""
 
 
 @dataclass(frozen=True)
@@ -146,10 +151,15 @@ def _of_2008(host: str) -> str:
 
 def addresses(place: Place, rules: Rules, deadline: float) -> Sequence[str]:
     """What its name resolves to now, if requests may go there. Raises Refused or Failed."""
-    found = _looked_up(place, rules.resolve or _resolve, deadline)
+    try:
+        found = _looked_up(place, rules.resolve or _resolve, deadline)
+    except Unresolved:
+        if rules.allow_private:
+            raise
+        found = ()  # told like a private address: else users could find out our internal names
     # One private address among several is enough: which one is taken would be chance.
     if not found or (not rules.allow_private and not all(map(is_public, found))):
-        raise Refused("This address is not open to requests from here.")
+        raise Refused(NOT_OPEN)
     return found
 
 
@@ -174,7 +184,7 @@ def _looked_up(place: Place, resolve: Resolve, deadline: float) -> Sequence[str]
     if not found:
         raise Failed("The name was not resolved in time.")
     if isinstance(found[0], Exception):
-        raise Failed("The name cannot be resolved.")
+        raise Unresolved("The name cannot be resolved.")
     addresses: Sequence[str] = found[0]
     return addresses
 

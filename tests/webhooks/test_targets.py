@@ -146,13 +146,25 @@ def test_one_private_address_among_several_is_enough(private: str) -> None:
         outgoing.send("POST", "https://hooks.example/", {}, b"", rules)
 
 
-def test_a_name_that_does_not_resolve_yet_may_be_saved_but_not_reached() -> None:
-    def unknown(host: str, port: int) -> list[str]:
-        raise socket.gaierror
+def unknown(host: str, port: int) -> list[str]:
+    raise socket.gaierror
 
-    rules = Rules(allow_private=False, seconds=1, resolve=unknown)
+
+def test_a_name_that_does_not_exist_is_refused_as_an_internal_one() -> None:
+    told = set()
+    for resolve in (unknown, lambda host, port: ["10.0.0.7"]):
+        rules = Rules(allow_private=False, seconds=1, resolve=resolve)
+        told.add(outgoing.problem("https://git.internal/", rules))
+        with pytest.raises(Refused) as refused:
+            outgoing.send("POST", "https://git.internal/", {}, b"", rules)
+        told.add(str(refused.value))
+    assert told == {targets.NOT_OPEN}
+
+
+def test_where_private_addresses_are_allowed_a_name_may_come_later() -> None:
+    rules = Rules(allow_private=True, seconds=1, resolve=unknown)
     assert outgoing.problem("https://soon.example/", rules) is None
-    with pytest.raises(Failed):
+    with pytest.raises(Failed, match="cannot be resolved"):
         outgoing.send("POST", "https://soon.example/", {}, b"", rules)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -11,7 +12,7 @@ import pytest
 import sqlalchemy as sa
 from flask import Flask
 
-from app import crypto, db
+from app import crypto, db, targets
 from app.accounts import groups
 from app.accounts.models import ADMIN, PII_GROUP, Account, Group
 from app.db import transaction
@@ -384,3 +385,46 @@ def test_ids_of_nothing(app: Flask, alice: Caller, root: Caller) -> None:
     assert alice.get(f"webhooks/{made['id']}/deliveries/nonsense").status_code == 422
     assert alice.get(f"webhooks/{made['id']}/deliveries?status=lost").status_code == 422
     assert alice.get(f"webhooks/{made['id'].upper()}").status_code == 200
+
+
+def test_internal_names_cannot_be_told_from_those_that_do_not_exist(
+    app: Flask, alice: Caller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def resolve(host: str, port: int) -> list[str]:
+        if host == "git.internal":
+            return ["10.0.0.7"]
+        raise socket.gaierror
+
+    settings = replace(app.extensions["atrium.config"], webhook_allow_private=False)
+    monkeypatch.setitem(app.extensions, "atrium.config", settings)
+    monkeypatch.setattr(targets, "_resolve", resolve)
+    provider = {"client_id": "x", "client_secret": "y"}
+    step = {"name": "s", "type": "action", "action_type": "send_webhook"}
+    answers = []
+    for host in ("git.internal", "gone.internal"):
+        url = f"https://{host}/"
+        google = {"category": "auth_providers", "provider_name": "google"}
+        sent = (
+            ("webhooks", {"url": url, "collection": "posts", "events": EVENTS}),
+            ("admin/configuration", {**google, "config": {**provider, "token_url": url}}),
+            (
+                "workflows",
+                {
+                    "name": "w",
+                    "trigger": {"type": "manual"},
+                    "steps": [{**step, "config": {"url": url}}],
+                },
+            ),
+        )
+        told = [alice.post(path, body) for path, body in sent]
+        assert [one.status_code for one in told] == [400] * 3, [one.text for one in told]
+        answers.append(
+            [
+                sorted(
+                    one["message"] for one in found.json["details"] if "url" in str(one["field"])
+                )
+                for found in told
+            ]
+        )
+    assert answers[0] == answers[1]
+    assert all(targets.NOT_OPEN in found for found in answers[0])
