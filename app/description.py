@@ -90,7 +90,7 @@ ERROR_MEANINGS = {
     404: "No such thing in this account.",
     409: "A clash with what is stored.",
     412: "The record is not any more as If-Match says.",
-    413: "The body is too large.",
+    413: "The body is too large, or the answer would be.",
     415: "The body is in a form that is not read here.",
     422: "The request does not have the documented shape; `detail` lists every place.",
     428: "The collection demands that writes are signed electronically, and this one is not.",

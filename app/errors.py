@@ -148,6 +148,17 @@ class PayloadTooLarge(AppError):
     message = "The body is larger than this service takes."
 
 
+class AnswerTooLarge(AppError):
+    """An answer that is larger than any client should be sent."""
+
+    status = 413
+    error = "payload_too_large"
+    message = (
+        "The answer would have more than 32 MiB. Ask for fewer records with `limit`, or for fewer"
+        " fields with `fields`."
+    )
+
+
 class UnsupportedMediaType(AppError):
     """A body in a form that the route does not read."""
 

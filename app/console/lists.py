@@ -13,6 +13,7 @@ from flask import request, url_for
 from app import clock
 
 SIZE = 25
+LONGEST_VALUE = 500  # characters of a value that are read for a list, which shows fewer
 # No page counts further, and a question that no index answers is put to the newest ones only,
 # unless `?count=all` or `?look=all` asks for it.
 MOST_COUNTED, LOOKED_AT = 1_000, 5_000

@@ -131,6 +131,7 @@ def _found(
         by=shelf.by,
         most=listing.most,
         since=since,
+        cut=lists.LONGEST_VALUE,
     )
     return rows, total or 0
 

@@ -9,6 +9,7 @@ from app.auth.principal import Principal
 from app.collections import access
 from app.collections.access import Access
 from app.collections.definition import Definition
+from app.console import lists
 from app.console.record_filter import literally, quoted
 from app.errors import Forbidden, InvalidValues
 from app.records import service as records
@@ -69,7 +70,10 @@ def _page(
     limit: int = MOST_FOUND,
 ) -> Found | None:
     try:
-        rows, _ = records.page(target.name, parameters, skip=0, limit=limit, count=False, by=by)
+        cut = lists.LONGEST_VALUE
+        rows, _ = records.page(
+            target.name, parameters, skip=0, limit=limit, count=False, by=by, cut=cut
+        )
     except InvalidValues:  # too long a text for an expression
         return []
     except Forbidden:

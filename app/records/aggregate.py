@@ -20,8 +20,10 @@ from app.collections.fields import ComputedField, Field, Number, NumberField
 from app.errors import InvalidValues, problem
 from app.records import query, store
 from app.records.query import Conditions
+from app.records.store import sizes
 from app.rules import sql
 from app.rules.elements import CodePoints
+from app.stamps import Checked
 
 OWN = {"functions", "group_by", "filter", "having", "skip", "limit"}
 CALL = r"\b(count|sum|avg|min|max)\(\s*([A-Za-z][A-Za-z0-9_]*)?\s*\)"
@@ -76,15 +78,40 @@ def of(
     asked = parse(access, parameters)
     checked = stamps.along(*by.stamps, *definition.stamps, *asked.conditions.stamps)
     where = [*store.scope(definition, by.account_id, access.where), *asked.conditions.where]
-    statement = _statement(definition, where, asked, skip, limit)
     bound = {**access.parameters, **asked.conditions.bound, **checked.parameters}
-    chosen = statement.add_columns(*checked.columns)
-    rows = db.connection().execute(chosen, bound).all()
-    width = len(asked.results) + 2
+    rows, width = _rows(definition, where, asked, skip, limit, checked, bound)
     checked.check(rows[0][width:])
     # Where the page has no group, one row carries the total alone.
     results = [_shown(row[2:width], asked.results) for row in rows if row[1] is not None]
     return {"results": results, "total_groups": rows[0][0]}
+
+
+def _rows(
+    definition: Definition,
+    where: Sequence[Any],
+    asked: Aggregate,
+    skip: int,
+    limit: int,
+    checked: Checked,
+    bound: Mapping[str, Any],
+) -> tuple[Sequence[Any], int]:
+    """The rows of the answer, and where in them the stamps begin. Raises AnswerTooLarge."""
+    width, long = len(asked.results) + 2, [one for one in asked.results if sizes.is_long(one.field)]
+    most = sizes.room_for(limit * len(long))
+
+    def read(guarded: bool) -> Sequence[Any]:
+        statement = _statement(definition, where, asked, skip, limit, guarded=guarded)
+        chosen = statement.add_columns(*checked.columns)
+        return db.connection().execute(chosen, {**bound, "_room": most}).all()
+
+    if not long:
+        return read(False), width
+    rows = read(True)
+    lengths = [row[width] or 0 for row in rows]
+    sizes.Room().take(sum(lengths))
+    if max(lengths) > most:
+        return read(False), width
+    return [(*row[:width], *row[width + 1 :]) for row in rows], width
 
 
 def parse(access: Access, parameters: Parameters) -> Aggregate:
@@ -228,9 +255,18 @@ class _ResultColumns:
 
 
 def _statement(
-    definition: Definition, where: Sequence[Any], asked: Aggregate, skip: int, limit: int
+    definition: Definition,
+    where: Sequence[Any],
+    asked: Aggregate,
+    skip: int,
+    limit: int,
+    *,
+    guarded: bool,
 ) -> sa.Select[Any]:
-    """The total, a mark where there is a group, and the group's results; one row at least."""
+    """The total, a mark where there is a group, and the group's results; one row at least.
+
+    `guarded`, without values beyond `_room` bytes, and behind them how many bytes they all have.
+    """
     columns = [one.expression.label(f"r{i}") for i, one in enumerate(asked.results)]
     grouped = sa.select(*columns).select_from(definition.table).where(*where)
     everything = grouped.group_by(*(one.expression for one in asked.groups)).cte("grouped")
@@ -243,6 +279,8 @@ def _statement(
     here: Any = sa.literal_column("1").label("here")
     page = kept.add_columns(here).order_by(*order).offset(skip).limit(limit).subquery()
     shown = [page.c[i] for i in range(len(asked.results))]
+    if guarded:
+        shown = sizes.guarded(shown, [sizes.is_long(one.field) for one in asked.results])
     chosen = sa.select(total.c.total, page.c.here, *shown)
     joined = chosen.select_from(total.outerjoin(page, sa.true()))
     return joined.order_by(*(page.c[i].asc().nulls_last() for i in range(len(asked.groups))))

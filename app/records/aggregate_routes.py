@@ -10,6 +10,7 @@ from flask import Response, request
 from app import rest
 from app.auth.guard import optimistic, principal
 from app.records import aggregate
+from app.records.written import within_bounds
 from app.rest import fields
 from app.rest.answers import respond
 from app.rest.blueprint import Blueprint
@@ -84,7 +85,7 @@ EXAMPLE = {"results": [{"status": "open", "count": 2, "sum_price": 30.5}], "tota
 @blueprint.route("/<collection>/aggregate", methods=["GET"])
 @blueprint.arguments(AggregateArgs, location="query", unknown=ma.EXCLUDE)
 @blueprint.response(200, Aggregates, example=EXAMPLE)
-@blueprint.fails(400, 403)
+@blueprint.fails(400, 403, 413)
 @optimistic
 @allow(Access.ANONYMOUS)
 def aggregate_records(args: dict[str, Any], collection: str) -> Response:
@@ -97,4 +98,4 @@ def aggregate_records(args: dict[str, Any], collection: str) -> Response:
     parameters = request.args.to_dict(flat=False)
     skip, limit = args["skip"], args["limit"]
     found = aggregate.of(collection, parameters, skip=skip, limit=limit, by=principal())
-    return respond(found)
+    return respond({**found, "results": within_bounds(found["results"])})

@@ -126,7 +126,7 @@ def refuse_conditions() -> None:
     example={"created": [], "updated": [EXAMPLE], "count": 1},
     description="With mode=upsert: all were there, and are updated.",
 )
-@blueprint.fails(400, 403, 409, 428)
+@blueprint.fails(400, 403, 409, 413, 428)
 @optimistic
 @allow(Access.ANONYMOUS)
 def create_records(args: dict[str, Any], body: dict[str, Any], collection: str) -> Response:
@@ -152,7 +152,7 @@ def create_records(args: dict[str, Any], body: dict[str, Any], collection: str) 
     ChangedRecords, example={"records": [{"id": EXAMPLE["id"], "data": {"title": "Hello again"}}]}
 )
 @blueprint.response(200, UpdatedRecords, example={"updated": [EXAMPLE], "count": 1})
-@blueprint.fails(400, 403, 409, 428)
+@blueprint.fails(400, 403, 409, 413, 428)
 @optimistic
 @allow(Access.ANONYMOUS)
 def update_records(body: dict[str, Any], collection: str) -> Response:
@@ -168,7 +168,7 @@ def update_records(body: dict[str, Any], collection: str) -> Response:
 @blueprint.route("/<collection>/batch", methods=["DELETE"])
 @blueprint.arguments(ChosenRecords, example={"ids": [EXAMPLE["id"]]})
 @blueprint.response(200, DeletedRecords, example={"deleted": [EXAMPLE["id"]], "count": 1})
-@blueprint.fails(400, 403, 409, 428)
+@blueprint.fails(400, 403, 409, 413, 428)
 @optimistic
 @allow(Access.ANONYMOUS)
 def delete_records(body: dict[str, Any], collection: str) -> Response:

@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import orjson
+
 from app import stamps
 from app.auth.principal import Principal
 from app.collections import access as accesses
@@ -18,6 +20,8 @@ from app.collections.definition import Definition
 from app.errors import problem
 from app.records import store
 from app.records.store import Row, reads
+from app.records.store.sizes import Room
+from app.rest.answers import dumps
 from app.stamps import Stamp
 
 NAME = "expand"
@@ -41,6 +45,8 @@ class Branch:
 Tree = Mapping[str, Branch]
 Place = tuple[Tree, Row, Shown]
 """A record as it is stored and as it is shown, and what is to be expanded of it."""
+Once = dict[tuple[int, str, str], Shown]
+"""What is shown of a branch's record already, by the branch and by account and id."""
 Found = dict[str, dict[tuple[str, str], Row]]
 """The records of a level, by the id of their collection, and by account and id."""
 
@@ -77,14 +83,41 @@ def stamps_of(tree: Tree) -> Iterator[Stamp]:
         yield from stamps_of(branch.below)
 
 
-def add(tree: Tree, rows: Sequence[Row], items: Sequence[Shown], by: Principal, show: Show) -> None:
-    """Put `expand` into what is shown of the records. Raises Stale."""
+def add(
+    tree: Tree,
+    rows: Sequence[Row],
+    items: Sequence[Shown],
+    by: Principal,
+    show: Show,
+    room: Room,
+) -> None:
+    """Put `expand` into what is shown of the records, as written JSON: each target once.
+
+    Raises Stale and AnswerTooLarge.
+    """
     if not tree:
         return
     places: list[Place] = [(tree, *pair) for pair in zip(rows, items, strict=True)]
+    levels: list[list[Place]] = []
+    once: Once = {}
     while places:
-        found = _read(places, by)
-        places = [deeper for place in places for deeper in _filled(place, found, show)]
+        levels.append(places)
+        found = _read(places, by, room)
+        places = [deeper for place in places for deeper in _filled(place, found, show, once)]
+    texts: dict[int, bytes] = {}
+    for level in reversed(levels):
+        for _, _, item in level:
+            _write(item, texts)
+
+
+def _write(item: Shown, texts: dict[int, bytes]) -> None:
+    """Put what the record leads to into it as JSON, written once for all that lead there."""
+    targets = item[NAME]
+    for target in targets.values():
+        if id(target) not in texts:
+            texts[id(target)] = dumps(target)
+    Room().take(sum(len(texts[id(target)]) for target in targets.values()))
+    item[NAME] = {name: orjson.Fragment(texts[id(one)]) for name, one in targets.items()}
 
 
 def _plant(
@@ -119,7 +152,7 @@ def _refused(message: str) -> dict[str, Any]:
     return problem(NAME, "invalid_option", message)
 
 
-def _read(places: Sequence[Place], by: Principal) -> Found:
+def _read(places: Sequence[Place], by: Principal, room: Room) -> Found:
     wanted: dict[str, set[tuple[str, str]]] = {}
     views: dict[str, Access] = {}
     for tree, row, _ in places:
@@ -127,26 +160,33 @@ def _read(places: Sequence[Place], by: Principal) -> Found:
             if branch.access is not None and row[name] is not None:
                 views[branch.target.id] = branch.access
                 wanted.setdefault(branch.target.id, set()).add((row["account_id"], row[name]))
-    return {id: _viewable(views[id], keys, by) for id, keys in wanted.items()}
+    return {id: _viewable(views[id], keys, by, room) for id, keys in wanted.items()}
 
 
 def _viewable(
-    view: Access, keys: Iterable[tuple[str, str]], by: Principal
+    view: Access, keys: Iterable[tuple[str, str]], by: Principal, room: Room
 ) -> dict[tuple[str, str], Row]:
     scoped = store.scope(view.definition, by.account_id, view.where)
     ids = sorted({record_id for _, record_id in keys})
     checked = stamps.along(*by.stamps, *view.definition.stamps)
-    rows = reads.read_among(view.definition, scoped, ids, checked, view.parameters)
+    wanted = frozenset(view.readable)
+    asked = (view.definition, scoped, ids, checked, view.parameters)
+    rows = reads.read_among(*asked, wanted=wanted, room=room)
     return {(row["account_id"], row["id"]): row for row in rows}
 
 
-def _filled(place: Place, found: Found, show: Show) -> Iterator[Place]:
+def _filled(place: Place, found: Found, show: Show, once: Once) -> Iterator[Place]:
     tree, row, item = place
     item[NAME] = {}
     for name, branch in tree.items():
         target = found.get(branch.target.id, {}).get((row["account_id"], row[name]))
         if target is None or branch.access is None:
             continue
-        item[NAME][name] = shown = show(target, list(branch.access.readable), branch.access)
+        key = (id(branch), target["account_id"], target["id"])
+        if key in once:
+            item[NAME][name] = once[key]
+            continue
+        once[key] = shown = show(target, list(branch.access.readable), branch.access)
+        item[NAME][name] = shown
         if branch.below:
             yield branch.below, target, shown

@@ -30,6 +30,7 @@ from app.records import past as pasts
 from app.records import query
 from app.records import service as records
 from app.records.store import references
+from app.records.store.sizes import Octets, Room
 
 TOLD = (
     *("operation", "occurred_at", "user_id", "user_email", "user_name"),
@@ -69,7 +70,7 @@ def page(
     """The changes of a record, the newest first, and how many there are.
 
     One change is what one transaction did to what the caller may view. Needs the update rule.
-    Raises NotFound or Forbidden.
+    Raises NotFound, Forbidden or AnswerTooLarge.
     """
     definition = _checked(collection, by)
     _, view = _within_reach(definition, record_id, "update", by, pasts.last_entries)
@@ -80,10 +81,12 @@ def page(
     total = db.connection().scalar(sa.select(sa.func.count()).select_from(changes.subquery()))
     chosen = changes.order_by(sa.desc("newest")).offset(skip).limit(limit).subquery()
     same = (LOG.c[name].is_not_distinct_from(chosen.c[name]) for name in pasts.CHANGE)
+    told = told_by(*mine).join(chosen, sa.and_(*same))
+    octets = [sa.func.sum(Octets(one)) for one in (LOG.c.old_value, LOG.c.new_value)]
+    lengths = db.connection().execute(sa.select(*octets).select_from(told)).one()
+    Room().take(sum(int(one or 0) for one in lengths))
     rows = db.connection().execute(
-        sa.select(LOG, chosen.c.newest)
-        .select_from(told_by(*mine).join(chosen, sa.and_(*same)))
-        .order_by(chosen.c.newest.desc(), LOG.c.id)
+        sa.select(LOG, chosen.c.newest).select_from(told).order_by(chosen.c.newest.desc(), LOG.c.id)
     )
     together = groupby(rows, key=attrgetter("newest"))
     return [_told(view, list(entries)) for _, entries in together], total or 0

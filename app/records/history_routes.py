@@ -13,6 +13,7 @@ from app.here import header
 from app.records import erasure, history
 from app.records.routes import EXAMPLE as RECORD
 from app.records.routes import IF_MATCH, Record, tagged
+from app.records.written import within_bounds
 from app.rest import fields
 from app.rest.answers import respond
 from app.rest.blueprint import Blueprint
@@ -127,7 +128,7 @@ class HistoryArgs(PageArgs):
 @blueprint.route(f"{ONE}/history", methods=["GET"])
 @blueprint.arguments(HistoryArgs, location="query")
 @blueprint.response(200, ChangePage, example=page_of([CHANGE], 1, {"skip": 0, "limit": 25}))
-@blueprint.fails(400, 403)
+@blueprint.fails(400, 403, 413)
 @optimistic
 @allow(Access.ANONYMOUS)
 def list_changes(args: dict[str, Any], collection: str, record_id: str) -> Response:
@@ -137,8 +138,10 @@ def list_changes(args: dict[str, Any], collection: str, record_id: str) -> Respo
     are those of the fields that the caller may view, masked where the record would be. What changed
     nothing else than other fields is left out.
     """
-    found = history.page(collection, record_id, args["skip"], args["limit"], by=principal())
-    return respond(page_of(*found, args))
+    changes, total = history.page(
+        collection, record_id, args["skip"], args["limit"], by=principal()
+    )
+    return respond(page_of(within_bounds(changes), total, args))
 
 
 @blueprint.route(f"{ONE}/restore", methods=["POST"])

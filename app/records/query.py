@@ -55,6 +55,11 @@ class Query:
     walk: Walk | None
 
     @property
+    def wanted(self) -> frozenset[str]:
+        """The fields that are read: those to be shown, and those that the order goes by."""
+        return frozenset([*self.names, *(key.name for key in self.keys)])
+
+    @property
     def kept(self) -> bool:
         """Whether the same request finds the very same conditions and order again."""
         return self.conditions.kept and all(isinstance(k.expression, sa.Column) for k in self.keys)

@@ -13,6 +13,7 @@ from app.here import asked, header
 from app.records import etags, history
 from app.records import service as records
 from app.records.views import Shown
+from app.records.written import within_bounds
 from app.rest import fields
 from app.rest.answers import respond
 from app.rest.blueprint import Blueprint
@@ -179,7 +180,7 @@ def tagged(record: Shown, status: int = 200) -> Response:
 @blueprint.route("/<collection>", methods=["GET"])
 @blueprint.arguments(RecordListArgs, location="query", unknown=ma.EXCLUDE)
 @blueprint.response(200, RecordPage, example=page_of([EXAMPLE], 1, {"skip": 0, "limit": 30}))
-@blueprint.fails(400, 403)
+@blueprint.fails(400, 403, 413)
 @optimistic
 @allow(Access.ANONYMOUS)
 def list_records(args: dict[str, Any], collection: str) -> Response:
@@ -193,11 +194,14 @@ def list_records(args: dict[str, Any], collection: str) -> Response:
     With `cursor` or `cursor_before` the answer is `items`, `next_cursor`, `prev_cursor`, `has_more`
     and `limit`. Every page costs the same, and while records come and go none is met twice, and
     none passed over that was there throughout.
+
+    An answer that would have more than 32 MiB is a 413: ask for fewer records with `limit`, or for
+    fewer fields with `fields`.
     """
     if "cursor" in args or "cursor_before" in args:
         parameters = asked().args.to_dict(flat=False)
         answer = records.walk(collection, parameters, limit=args["limit"], by=principal())
-        return respond(answer)
+        return respond({**answer, "items": within_bounds(answer["items"])})
     items, total = records.page(
         collection,
         asked().args.to_dict(flat=False),
@@ -206,7 +210,7 @@ def list_records(args: dict[str, Any], collection: str) -> Response:
         count=args["include_total"] and args["include_count"],
         by=principal(),
     )
-    return respond(page_of(items, total, args))
+    return respond(page_of(within_bounds(items), total, args))
 
 
 @blueprint.route("/<collection>", methods=["POST"])
@@ -230,7 +234,7 @@ def create_record(body: dict[str, Any], collection: str) -> Response:
 @blueprint.arguments(RecordArgs, location="query")
 @blueprint.response(200, Record, example=EXAMPLE)
 @blueprint.alt_response(304, description="The record is as If-None-Match says.")
-@blueprint.fails(400, 403, 412)
+@blueprint.fails(400, 403, 412, 413)
 @optimistic
 @allow(Access.ANONYMOUS)
 def get_record(args: dict[str, Any], collection: str, record_id: str) -> Response:

@@ -24,6 +24,7 @@ from app.collections.definition import Definition
 from app.errors import InvalidValues
 from app.records import cascade, changes, clashes, cursor, expand, query, store, views
 from app.records.store import reads
+from app.records.store.sizes import Room
 from app.records.values import Problems
 from app.records.views import Shown
 from app.stamps import Checked
@@ -43,10 +44,12 @@ def page(
     by: Principal,
     most: int | None = None,
     since: datetime | None = None,
+    cut: int | None = None,
 ) -> tuple[list[dict[str, Any]], int | None]:
     """The records that the caller may list, and how many there are in all.
 
     Where there are more than `most`, the number is one beyond it. `since` leaves older ones out.
+    With `cut`, of long values as many characters. Raises AnswerTooLarge.
     """
     access, asked = _asked(collection, parameters, by)
     definition = access.definition
@@ -63,9 +66,12 @@ def page(
         stamps.along(*by.stamps, *definition.stamps, *asked.stamps),
         {**access.parameters, **asked.conditions.bound},
         most,
+        wanted=asked.wanted,
+        room=(room := Room()),
         kept=asked.kept and not recent,
+        cut=cut,
     )
-    return _listed(rows, access, asked), total
+    return _listed(rows, access, asked, room), total
 
 
 def walk(collection: str, parameters: Parameters, *, limit: int, by: Principal) -> dict[str, Any]:
@@ -78,12 +84,14 @@ def walk(collection: str, parameters: Parameters, *, limit: int, by: Principal) 
         definition,
         [*store.scope(definition, by.account_id, access.where), *asked.conditions.where],
         cursor.parts(asked.keys, way),
-        limit + 1,
+        limit,
         stamps.along(*by.stamps, *definition.stamps, *asked.stamps),
         {**access.parameters, **asked.conditions.bound},
+        wanted=asked.wanted,
+        room=(room := Room()),
     )
     shown, links = cursor.answer(rows, limit, way, asked.keys, definition)
-    return {"items": _listed(shown, access, asked), **links}
+    return {"items": _listed(shown, access, asked, room), **links}
 
 
 def _asked(collection: str, parameters: Parameters, by: Principal) -> tuple[Access, query.Query]:
@@ -91,9 +99,11 @@ def _asked(collection: str, parameters: Parameters, by: Principal) -> tuple[Acce
     return access, query.parse(access, parameters)
 
 
-def _listed(rows: Sequence[store.Row], access: Access, asked: query.Query) -> list[dict[str, Any]]:
+def _listed(
+    rows: Sequence[store.Row], access: Access, asked: query.Query, room: Room
+) -> list[dict[str, Any]]:
     items = views.all_shown(rows, asked.names, access)
-    expand.add(asked.expanded, rows, items, access.caller, views.shown)
+    expand.add(asked.expanded, rows, items, access.caller, views.shown, room)
     return items
 
 
@@ -120,7 +130,7 @@ def get(
     shown = views.whole(row, access)
     if fields is not None:
         shown.keep(names)
-    expand.add(tree, [row], [shown], by, views.shown)
+    expand.add(tree, [row], [shown], by, views.shown, Room())
     return shown
 
 

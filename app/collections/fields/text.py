@@ -10,6 +10,8 @@ import re2
 
 from app.collections.fields.field import Field, Refused, bounds_problems
 
+LONGEST = 1_000_000  # characters, where `max_length` does not say
+
 
 class TextField(Field):
     """Any string."""
@@ -28,8 +30,8 @@ class TextField(Field):
         options = self.options
         if len(value) < options.get("min_length", 0):
             raise Refused("too_short", f"Must have at least {options['min_length']} characters.")
-        if len(value) > options.get("max_length", len(value)):
-            raise Refused("too_long", f"Must have at most {options['max_length']} characters.")
+        if len(value) > (most := options.get("max_length", LONGEST)):
+            raise Refused("too_long", f"Must have at most {most} characters.")
         if self._pattern is not None and not self._pattern.search(value):
             raise Refused("pattern_mismatch", "Does not match the pattern of this field.")
         if "choices" in options and value not in options["choices"]:
@@ -39,7 +41,7 @@ class TextField(Field):
 
     def definition_problems(self) -> Iterator[str]:
         """Lengths are whole numbers, choices are texts, the pattern is one of RE2's."""
-        options = self.options
+        options = {"max_length": LONGEST, **self.options}
         kind = "a whole number, 0 or more"
         yield from bounds_problems(options, "min_length", "max_length", _is_length, kind)
         choices = options.get("choices", [""])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import sqlalchemy as sa
@@ -10,7 +11,8 @@ import sqlalchemy as sa
 from app import db
 from app.collections.definition import Definition
 from app.records import store
-from app.records.store import ACCOUNT, NONE, Row
+from app.records.store import ACCOUNT, NONE, Row, sizes
+from app.records.store.sizes import Room
 from app.stamps import Checked, columns_of
 from app.statements import Prepared
 
@@ -87,19 +89,26 @@ def read_page(
     parameters: Mapping[str, Any] = NONE,
     most: int | None = None,
     *,
+    wanted: frozenset[str],
+    room: Room,
     kept: bool = False,
+    cut: int | None = None,
 ) -> tuple[list[Row], int | None]:
     """A page and the total, in the statement that also checks the stamps. Raises Stale.
 
     Where there are more than `most`, no more than one beyond it is counted. What is `kept` comes
-    with the very same conditions and parts again, so its statement is.
+    with the very same conditions and parts again, so its statement is. Long values that are not
+    `wanted` are not read; with `cut`, of each as many characters. Raises AnswerTooLarge.
     """
-    tables = checked.tables
-    asked = (definition, account_id is None, where, tuple(conditions), parts, count, most, tables)
+    tables, anywhere = checked.tables, account_id is None
+    how = (count, most, tables, wanted, cut)
+    asked = (definition, anywhere, where, tuple(conditions), parts, *how)
     statement = definition.kept.get(_prepared_page, *asked) if kept else _paged(*asked)
     place = {"_account": account_id, "_skip": skip, "_limit": limit, "_most": skip + limit}
     bound = {**place, **parameters, **checked.parameters}
-    rows, facts = _found(definition, statement, checked, bound, 1)
+    within = [*store.scope(definition, None if anywhere else ACCOUNT, where), *conditions]
+    reading = _Reading(definition, definition.listed, within, bound, wanted, room)
+    rows, facts = reading.found(statement, checked, limit, 1)
     return rows, facts[0]
 
 
@@ -116,6 +125,8 @@ def _paged(
     count: bool,
     most: int | None,
     tables: tuple[str, ...],
+    wanted: frozenset[str],
+    cut: int | None,
 ) -> sa.Select[Any]:
     where = [*store.scope(definition, None if anywhere else ACCOUNT, narrowed), *conditions]
     total: Any = sa.null()
@@ -128,7 +139,7 @@ def _paged(
         total = sa.select(sa.func.count()).select_from(counted).where(*where_counted)
         total = total.scalar_subquery()
     skip, limit, reached = (sa.bindparam(n, type_=sa.Integer) for n in ("_skip", "_limit", "_most"))
-    page = _page(definition, where, parts(), reached).offset(skip).limit(limit)
+    page = _page(definition, where, parts(), reached, wanted, cut).offset(skip).limit(limit)
     return _beside(page, [total.label("total"), *columns_of(tables)])
 
 
@@ -139,17 +150,30 @@ def read_parts(
     limit: int,
     checked: Checked,
     parameters: Mapping[str, Any] = NONE,
+    *,
+    wanted: frozenset[str],
+    room: Room,
 ) -> list[Row]:
-    """The first rows of a list, in the statement that also checks the stamps. Raises Stale."""
-    page = _page(definition, where, parts, limit).limit(limit)
-    return _read(definition, page, checked, parameters)
+    """The first rows of a list, and whether one follows, in the statement that checks the stamps.
+
+    What follows is a last row, perhaps without its long values. Raises Stale.
+    Long values that are not `wanted` are not read. Raises AnswerTooLarge.
+    """
+    page = _page(definition, where, parts, limit + 1, wanted).limit(limit + 1)
+    reading = _Reading(definition, definition.listed, where, parameters, wanted, room)
+    return reading.rows(page, checked, limit)
 
 
 def _page(
-    definition: Definition, where: Sequence[Any], parts: Sequence[Part], most: Any
+    definition: Definition,
+    where: Sequence[Any],
+    parts: Sequence[Part],
+    most: Any,
+    wanted: frozenset[str],
+    cut: int | None = None,
 ) -> sa.Select[Any]:
     """The rows of parts of a list, which follow each other; of each no more than `most`."""
-    rows = sa.select(*definition.listed)
+    rows = sa.select(*sizes.measured(definition, definition.listed, wanted, cut))
     chosen = [rows.where(*where, *own).order_by(*order) for own, order in parts]
     if len(chosen) == 1:
         return chosen[0]
@@ -164,26 +188,18 @@ def read_among(
     record_ids: Sequence[str],
     checked: Checked,
     parameters: Mapping[str, Any] = NONE,
+    *,
+    wanted: frozenset[str],
+    room: Room,
 ) -> list[Row]:
     """Those of these records within reach, in the statement that checks the stamps. Raises Stale.
 
-    The stamps are checked even if there are none.
+    The stamps are checked even if there are none. Raises AnswerTooLarge.
     """
     reached = (*scoped, store.among(definition.table.c.id, record_ids))
-    chosen = sa.select(*definition.selected).where(*reached)
-    return _read(definition, chosen, checked, parameters)
-
-
-def _read(
-    definition: Definition,
-    chosen: sa.Select[Any],
-    checked: Checked,
-    parameters: Mapping[str, Any],
-) -> list[Row]:
-    """What was chosen, in a statement that tells of the stamps also where nothing is found."""
-    statement = _beside(chosen, checked.columns)
-    bound = {**parameters, **checked.parameters}
-    return _found(definition, statement, checked, bound, 0)[0]
+    columns = sizes.measured(definition, definition.selected, wanted)
+    reading = _Reading(definition, definition.selected, scoped, parameters, wanted, room)
+    return reading.rows(sa.select(*columns).where(*reached), checked, len(record_ids))
 
 
 def _beside(chosen: sa.Select[Any], facts: Sequence[Any]) -> sa.Select[Any]:
@@ -192,23 +208,67 @@ def _beside(chosen: sa.Select[Any], facts: Sequence[Any]) -> sa.Select[Any]:
     return sa.select(*page.c, *facts).select_from(once.outerjoin(page, sa.true()))
 
 
-def _found(
-    definition: Definition,
-    statement: sa.Select[Any] | Prepared,
-    checked: Checked,
-    parameters: Mapping[str, Any],
-    facts: int,
-) -> tuple[list[Row], Sequence[Any]]:
-    """The rows of a statement of `_beside`, and its facts but for the stamps. Raises Stale."""
-    if isinstance(statement, Prepared):
-        rows: Sequence[Any] = statement.all(parameters)
-    else:
-        rows = db.connection().execute(statement, parameters).all()
-    width = len(definition.columns)
-    checked.check(rows[0][width + facts :])
-    id = list(definition.columns).index("id")
-    found = [row[:width] for row in rows] if rows[0][id] is not None else []
-    return store.rows(definition, found), rows[0][width : width + facts]
+@dataclass(frozen=True)
+class _Reading:
+    """What reads rows, and those whose values were too long for it in a second statement."""
+
+    definition: Definition
+    columns: Sequence[Any]
+    within: Sequence[Any]
+    """The conditions of the rows."""
+    parameters: Mapping[str, Any]
+    wanted: frozenset[str]
+    room: Room
+
+    def rows(self, chosen: sa.Select[Any], checked: Checked, limit: int) -> list[Row]:
+        """What was chosen, in a statement that tells of the stamps also where nothing is found."""
+        return self.found(_beside(chosen, checked.columns), checked, limit, 0)[0]
+
+    def found(
+        self, statement: sa.Select[Any] | Prepared, checked: Checked, limit: int, facts: int
+    ) -> tuple[list[Row], Sequence[Any]]:
+        """The rows of a statement of `_beside`, and its facts but for the stamps. Raises Stale."""
+        most = sizes.room_for(limit * len(sizes.long_names(self.definition, self.wanted)))
+        bound = {**self.parameters, **checked.parameters, "_room": most}
+        if isinstance(statement, Prepared):
+            rows: Sequence[Any] = statement.all(bound)
+        else:
+            rows = db.connection().execute(statement, bound).all()
+        width = len(self.definition.columns)
+        behind = width + 1 + facts
+        checked.check(rows[0][behind:])
+        id = list(self.definition.columns).index("id")
+        there = [row for row in rows if row[id] is not None]
+        found = store.rows(self.definition, [row[:width] for row in there])
+        lengths = [row[width] for row in there[:limit]]
+        whole = self._whole(found[:limit], lengths, most)
+        return [*whole, *found[limit:]], rows[0][width + 1 : behind]
+
+    def _whole(self, rows: list[Row], lengths: Sequence[int], most: int) -> list[Row]:
+        self.room.take(sum(lengths))
+        lacking = [row["id"] for row, size in zip(rows, lengths, strict=True) if size > most]
+        if not lacking:
+            return rows
+        reached = (*self.within, store.among(self.definition.table.c.id, lacking))
+        read = db.connection().execute(sa.select(*self.columns).where(*reached), self.parameters)
+        whole = {_key(row): row for row in store.rows(self.definition, read)}
+        # What was changed or deleted meanwhile is not shown.
+        sized = zip(rows, lengths, strict=True)
+        read_again = [row if size <= most else whole.get(_key(row)) for row, size in sized]
+        return [row for row in read_again if row is not None]
+
+
+def _key(row: Row) -> tuple[str, str]:
+    return row["account_id"], row["id"]
+
+
+def check_room(definition: Definition, where: Sequence[Any]) -> None:
+    """Refuse to read records that are too large together. Raises AnswerTooLarge."""
+    names = sizes.long_names(definition, definition.columns)
+    if names:
+        octets = [sa.func.coalesce(sizes.Octets(definition.expressions[n]), 0) for n in names]
+        whole = sa.select(sa.func.sum(sum(octets[1:], octets[0]))).where(*where)
+        Room().take(int(db.connection().execute(whole).scalar() or 0))
 
 
 def existing(

@@ -23,7 +23,9 @@ def lock(
 ) -> dict[str, Row]:
     """Those of these records within reach, by id, kept from other writers to the end."""
     table = definition.table
-    chosen = sa.select(*definition.selected).where(*scoped, store.among(table.c.id, record_ids))
+    where = (*scoped, store.among(table.c.id, record_ids))
+    reads.check_room(definition, where)
+    chosen = sa.select(*definition.selected).where(*where)
     # Always in the same order, lest two changes wait for each other.
     rows = db.connection().execute(chosen.order_by(table.c.id).with_for_update())
     return {row["id"]: row for row in store.rows(definition, rows)}
@@ -51,9 +53,9 @@ def lock_having(
 ) -> list[Row]:
     """The records of an account with one of these values in a field, kept from other writers."""
     table = definition.table
-    chosen = sa.select(*definition.selected).where(
-        table.c.account_id == account_id, table.c[name].in_(values)
-    )
+    where = (table.c.account_id == account_id, table.c[name].in_(values))
+    reads.check_room(definition, where)
+    chosen = sa.select(*definition.selected).where(*where)
     rows = db.connection().execute(chosen.order_by(table.c.id).with_for_update())
     return store.rows(definition, rows)
 

@@ -1,0 +1,98 @@
+"""How large what a statement reads may be: its long values are measured before they are read.
+
+Texts and JSON may be as large as a body each, and a page has a hundred records. A statement reads
+only the values that cannot be too much together, and says of each row how much it has; what was
+left out is read in a second one, if the whole is not too much.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.ext.compiler import compiles
+from sqlalchemy.sql.functions import FunctionElement
+
+from app.collections.definition import Definition
+from app.collections.fields import ComputedField, Field, JsonField, TextField
+from app.errors import AnswerTooLarge
+
+LARGEST_ANSWER = 32 * 2**20  # bytes
+ROOM: Any = sa.bindparam("_room", type_=sa.BigInteger)
+
+
+class Octets(FunctionElement[int]):
+    """How many bytes a text has, which PostgreSQL knows without reading it."""
+
+    type = sa.BigInteger()
+    inherit_cache = True
+    name = "atrium_octets"
+
+
+@compiles(Octets)
+def _octets(element: Octets, compiler: Any, **options: Any) -> str:
+    return f"octet_length({compiler.process(element.clauses, **options)})"
+
+
+@compiles(Octets, "sqlite")
+def _octets_of_blob(element: Octets, compiler: Any, **options: Any) -> str:
+    return f"length(CAST({compiler.process(element.clauses, **options)} AS BLOB))"
+
+
+class Room:
+    """What is left of the bytes that an answer may have."""
+
+    def __init__(self) -> None:
+        self._left = LARGEST_ANSWER
+
+    def take(self, size: int) -> None:
+        """Raise AnswerTooLarge where there is not as much left."""
+        self._left -= size
+        if self._left < 0:
+            raise AnswerTooLarge
+
+
+def is_long(field: Field) -> bool:
+    """Whether a field's values may be of any length."""
+    field = field.like if isinstance(field, ComputedField) else field
+    return isinstance(field, TextField | JsonField)
+
+
+def long_names(definition: Definition, wanted: Iterable[str]) -> list[str]:
+    """Those of the fields that may be long."""
+    return [name for name in wanted if is_long(definition.columns[name])]
+
+
+def measured(
+    definition: Definition, columns: Sequence[Any], wanted: frozenset[str], cut: int | None = None
+) -> list[Any]:
+    """The columns without long values of unwanted fields, guarded, or cut to so many characters."""
+    found, long = [], []
+    for column, (name, expression) in zip(columns, definition.expressions.items(), strict=True):
+        is_read = name in wanted
+        if is_long(definition.columns[name]) and (cut is not None or not is_read):
+            value: Any = sa.func.substr(expression, 1, cut) if is_read else sa.null()
+            column = sa.type_coerce(value, expression.type).label(column.name)
+            is_read = False
+        found.append(column)
+        long.append(is_read and is_long(definition.columns[name]))
+    return guarded(found, long)
+
+
+def guarded(columns: Sequence[Any], long: Sequence[bool]) -> list[Any]:
+    """The columns, of `long` ones no value beyond `_room` bytes, and the bytes of all of these."""
+    found, octets = [], []
+    for column, is_long in zip(columns, long, strict=True):
+        value = column.element if isinstance(column, sa.Label) else column
+        size = Octets(value)
+        short = sa.type_coerce(sa.case((size <= ROOM, value)), value.type).label(column.name)
+        found.append(short if is_long else column)
+        octets += [sa.func.coalesce(size, 0)] if is_long else []
+    whole: Any = sum(octets[1:], octets[0]) if octets else sa.literal_column("0")
+    return [*found, whole.label("_size")]
+
+
+def room_for(values: int) -> int:
+    """How many bytes each of so many values may have without being too many together."""
+    return LARGEST_ANSWER // max(values, 1)
