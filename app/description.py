@@ -96,6 +96,19 @@ ERROR_MEANINGS = {
     428: "The collection demands that writes are signed electronically, and this one is not.",
     429: "Too many tries; `Retry-After` says how many seconds to wait.",
 }
+# The name of the answer that all operations share.
+TOO_LONG = "UriTooLong"
+SHARED = {
+    TOO_LONG: {
+        "description": "The address, with its query, has more than 8,190 bytes.",
+        "content": {
+            "application/json": {
+                "schema": {"$ref": "#/components/schemas/Error"},
+                "example": AppError("The address is too long.", error="uri_too_long").body(),
+            }
+        },
+    }
+}
 WAIT = {
     "Retry-After": {
         "description": "The seconds to wait.",
@@ -160,5 +173,9 @@ def options(base_url: str) -> dict[str, Any]:
     return {
         "info": {"description": description, "license": {"name": "MIT", "identifier": "MIT"}},
         "servers": [{"url": base_url}],
-        "components": {"securitySchemes": SECURITY_SCHEMES, "parameters": parameters},
+        "components": {
+            "securitySchemes": SECURITY_SCHEMES,
+            "parameters": parameters,
+            "responses": SHARED,
+        },
     }

@@ -117,6 +117,7 @@ def _described(view: Any, rule: str, codes: set[int]) -> Any:
     view._apidoc = deepcopy(getattr(view, "_apidoc", {}))
     responses = view._apidoc.setdefault("response", {}).setdefault("responses", {})
     responses.update({code: description.failures(rule, code, Error) for code in sorted(codes)})
+    responses[414] = [description.TOO_LONG]  # the server's own, whatever the operation
     # flask-smorest adds an undescribed 422 of its own to everything with arguments.
     view._apidoc.get("arguments", {}).pop("responses", None)
     schemes = description.SECURITY_SCHEMES if signed_in else ()
