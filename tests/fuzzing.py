@@ -26,6 +26,8 @@ CHECKS = [
     conformance.response_headers_conformance,
     conformance.response_schema_conformance,
 ]
+# An answer has no more bytes than so many of every caller's, and so many for each that was sent.
+MOST_BYTES, MOST_BYTES_PER_BYTE = 2**20, 40
 ALWAYS_LEFT = ("Authorization", "X-API-Key", "Cookie")  # each caller has its own
 OFTEN_LEFT = ("X-Account-ID", "X-ES-Username", "X-ES-Password", "X-ES-Reason", "If-Match")
 Known = Mapping[str, list[Any]]
@@ -109,6 +111,10 @@ class Run:
         self.answered[request.fits, response.status_code // 100] += 1
         if response.status_code < 400:
             self.done.add(label)
+        sent = len(response.request.body or b"") + len(response.request.url)
+        if len(response.content) > MOST_BYTES + MOST_BYTES_PER_BYTE * sent:
+            name = f"{label} as {caller}: {response.status_code} Amplification"
+            self.faults.setdefault(name, f"{len(response.content)} bytes for {sent}\n{case!r}")
         try:
             case.validate_response(response, checks=CHECKS)
         except FailureGroup as group:

@@ -63,6 +63,7 @@ def tried(app: Flask, cast: Cast, made: int, times: int, seed: int) -> fuzzing.R
         ("/live", ("ok", 200, {"Content-Type": "text/plain"}), "UndefinedContentType"),
         ("/live", ('{"status": 1}', 200, JSON), "JsonSchemaError"),
         ("/metrics", (ERROR, 429, JSON | {"Retry-After": "soon"}), "JsonSchemaError"),
+        ("/live", ('{"status": "' + "x" * 2**21 + '"}', 200, JSON), "Amplification"),
     ],
 )
 def test_an_answer_that_is_not_described_is_found(
