@@ -58,7 +58,7 @@ def change_password(body: dict[str, Any]) -> dict[str, Any]:
 def forgot_password(body: dict[str, Any]) -> dict[str, str]:
     """Mail a link to set a new password.
 
-    The answer is the same whether or not there is such a user.
+    A newer link ends the older ones. The answer is the same whether or not there is such a user.
     """
     account = auth.require_account(account_named(body))
     lockout.mails(account, body["email"], request.remote_addr, reset=True)

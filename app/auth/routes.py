@@ -219,8 +219,8 @@ def send_verification(body: dict[str, Any]) -> dict[str, str]:
 def resend_verification(body: dict[str, Any]) -> dict[str, str]:
     """Mail a new verification link, without signing in.
 
-    The answer is the same whether or not there is such a user. Without an address, it goes to the
-    caller, who must then be signed in.
+    A newer link ends the older ones. The answer is the same whether or not there is such a user.
+    Without an address, it goes to the caller, who must then be signed in.
     """
     if "email" in body:
         account = auth.require_account(account_named(body))

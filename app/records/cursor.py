@@ -23,6 +23,7 @@ from app.errors import InvalidValues, problem
 from app.records.store.reads import Part
 
 PURPOSE = "cursor"
+BEFORE = "<"  # stands before what a prev_cursor belongs to
 LONGEST_POSITION = 3000  # bytes; it has to fit into the line of a request, beside a filter
 DIRECTIONS = ("cursor", "cursor_before")
 COMPARISON = 5  # how firmly it binds, so that the toolkit puts brackets around what binds as much
@@ -77,7 +78,11 @@ def read(
             found.append(_wrong(name, "A cursor says where the page begins."))
     text = parameters[asked[0]]
     try:
-        position = _position(text, keys, binding) if text else None
+        forward = asked[0] == "cursor"
+        position = _position(text, keys, binding, forward=forward) if text else None
+    except WrongWay:
+        found.append(_wrong("cursor", "This is a prev_cursor: send it as cursor_before."))
+        return None
     except BadSignature:
         found.append(_wrong(asked[0], FOREIGN))
         return None
@@ -128,17 +133,18 @@ def answer(
     further, shown = len(rows) > limit, rows[:limit]
     shown = shown[::-1] if walk.backward else shown
 
-    def token(row: Row | None) -> str:
+    def token(row: Row | None, belonging: str) -> str:
         values = [_written(definition, key, row) for key in keys] if row else []
         if len(orjson.dumps(values)) > LONGEST_POSITION:
             raise InvalidValues([_wrong("sort", "Its values are too long to page by cursor.")])
-        return crypto.sign([walk.binding, values], PURPOSE)
+        return crypto.sign([belonging, values], PURPOSE)
 
     came = walk.position is not None
     ahead, behind = (further, came) if not walk.backward else (came, further)
     # What came before an empty page is everything.
-    following = token(shown[-1] if shown else None) if ahead else None
-    preceding = token(shown[0] if shown else None) if behind else None
+    following = token(shown[-1] if shown else None, walk.binding) if ahead else None
+    first = shown[0] if shown else None
+    preceding = token(first, BEFORE + walk.binding) if behind else None
     links = {"next_cursor": following, "prev_cursor": preceding, "has_more": ahead, "limit": limit}
     return shown, links
 
@@ -184,9 +190,17 @@ def _written(definition: Definition, key: Key, row: Row) -> Any:
     return None if value is None else definition.columns[key.name].shown(value)
 
 
-def _position(text: str, keys: Sequence[Key], binding: str) -> Sequence[Any] | None:
+class WrongWay(Exception):
+    """A cursor that leads back, where one that leads on is needed."""
+
+
+def _position(
+    text: str, keys: Sequence[Key], binding: str, *, forward: bool
+) -> Sequence[Any] | None:
     bound, values = crypto.signed(text, PURPOSE)
-    if bound != binding:
+    if forward and bound == BEFORE + binding:
+        raise WrongWay
+    if bound.removeprefix(BEFORE) != binding:
         raise BadSignature(FOREIGN)
     if not values:
         return None

@@ -55,7 +55,7 @@ def parse(access: Access, text: str | None, found: list[dict[str, Any]]) -> Tree
     """The references that dotted names lead along, each name checked."""
     if not text:
         return {}
-    names = {name.strip() for name in text.split(",")} - {""}
+    names = set(names_in(text, NAME, found)) - {""}
     if len(names) > MOST_NAMES:
         found.append(_refused(f"At most {MOST_NAMES} names."))
         return {}
@@ -67,6 +67,14 @@ def parse(access: Access, text: str | None, found: list[dict[str, Any]]) -> Tree
         else:
             _plant(tree, access, steps, found)
     return tree
+
+
+def names_in(text: str, where: str, found: list[dict[str, Any]]) -> list[str]:
+    """The names between the commas of a parameter; an empty one goes to `found`."""
+    names = [name.strip() for name in text.split(",")] if text.strip() else []
+    if "" in names:
+        found.append(problem(where, "invalid_option", "A name between the commas is empty."))
+    return names
 
 
 def check_room(names: Iterable[str], found: list[dict[str, Any]]) -> None:

@@ -17,7 +17,7 @@ from app.collections.fields import ComputedField, Field, Refused
 from app.errors import InvalidValues, problem
 from app.records import cursor, expand
 from app.records.cursor import Key, Walk
-from app.records.expand import Branch
+from app.records.expand import Branch, names_in
 from app.rules.elements import CodePoints
 from app.stamps import Stamp
 
@@ -150,8 +150,8 @@ def names_of(
     """The fields an answer is limited to; `id` always stays. None means all."""
     if text is None:
         return None
-    wanted = [name.strip() for name in text.split(",") if name.strip()]
-    found += [_unknown(name, "fields") for name in wanted if name not in readable]
+    wanted = names_in(text, "fields", found)
+    found += [_unknown(name, "fields") for name in wanted if name and name not in readable]
     return [name for name in readable if name == "id" or name in wanted]
 
 
@@ -206,11 +206,11 @@ def _sort(
 ) -> list[Key]:
     keys: dict[str, Key] = {}
     # A "+" that was not escaped arrives as a space.
-    texts = [key for key in (text or "").split(",") if key.strip()] or [DEFAULT_SORT]
+    texts = [key for key in names_in(text or "", "sort", found) if key] or [DEFAULT_SORT]
     if len(texts) > MOST_SORT_KEYS:
         found.append(problem("sort", "invalid_option", f"At most {MOST_SORT_KEYS} sort keys."))
     for key in texts[:MOST_SORT_KEYS]:
-        sign, name = re.fullmatch(r"\s*([+-]?)(.*?)\s*", key, re.DOTALL).groups()  # type: ignore[union-attr]
+        sign, name = re.fullmatch(r"([+-]?)(.*)", key, re.DOTALL).groups()  # type: ignore[union-attr]
         field = access.readable.get(name)
         if field is None:
             found.append(_unknown(name, "sort"))

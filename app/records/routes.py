@@ -189,7 +189,8 @@ def list_records(args: dict[str, Any], collection: str) -> Response:
     Sorted and filtered by the fields that the caller may see. `?field=value` keeps the records
     whose field has that value; given several times, any of the values; `filter` takes any
     condition, in which dotted names lead to records that the caller may view. All combine with
-    AND. Unknown names are a 400, and so are fields that the caller may not see or sees masked.
+    AND. Unknown and empty names are a 400, and so are fields that the caller may not see or sees
+    masked.
 
     With `cursor` or `cursor_before` the answer is `items`, `next_cursor`, `prev_cursor`, `has_more`
     and `limit`. Every page costs the same, and while records come and go none is met twice, and

@@ -98,6 +98,17 @@ def test_pages_lead_to_each_other(root: Caller, alice: Caller) -> None:
     assert without_sign == [{"id": one["id"], "title": one["title"]} for one in newest[:2]]
 
 
+def test_a_cursor_that_leads_back_does_not_lead_on(root: Caller, alice: Caller) -> None:
+    make_collection(root)
+    for _ in range(5):
+        make_record(alice)
+    second = walked(alice, cursor=walked(alice, cursor="", limit=2)["next_cursor"], limit=2)
+    back = alice.get("records/posts", query_string={"cursor": second["prev_cursor"], "limit": 2})
+    assert problems(back) == [("cursor", "invalid_option")]
+    assert "cursor_before" in back.json["details"][0]["message"]
+    assert len(walked(alice, cursor_before=second["prev_cursor"], limit=2)["items"]) == 2
+
+
 def test_an_empty_list_has_one_page(root: Caller, alice: Caller) -> None:
     make_collection(root)
     empty = {"items": [], "next_cursor": None, "prev_cursor": None, "has_more": False}

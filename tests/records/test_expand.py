@@ -55,7 +55,7 @@ def test_references_are_shown_beside_their_ids(alice: Caller, posts: None) -> No
     assert item == {**one["post"], "expand": {"author": one["author"]}}
     team = {**one["team"], "expand": {"city": one["city"]}}
     deep = {**one["post"], "expand": {"author": {**one["author"], "expand": {"team": team}}}}
-    for text in ("author.team.city", "author,author.team,author.team.city", " author.team.city ,"):
+    for text in ("author.team.city", "author,author.team,author.team.city", " author.team.city "):
         assert listed(alice, text) == [deep]
     url = f"records/posts/{one['post']['id']}"
     assert alice.get(f"{url}?expand=author.team.city").json == deep
