@@ -98,10 +98,20 @@ class Intake(ThreadWorker):
             conn.parser.unreader.arrived = conn.arrived
             conn.parser.unreader.deadline = conn.deadline
         try:
-            return super().handle(conn)
+            stays = super().handle(conn)
         finally:
             if not self.cfg.is_ssl:
                 conn.parser.unreader.keep_rest()
+        if not stays and not self.cfg.is_ssl:
+            # gunicorn's loop would wait for the client's last bytes, and answer nobody meanwhile.
+            util.close_graceful(conn.sock, timeout=serving.DRAIN_SECONDS)
+            conn.close = lambda graceful=False: None
+        return stays
+
+    def _keepalive_after(self, conn, keepalive):
+        # Of a body that was refused unread, no more than what is on its way is waited for.
+        deadline = time.monotonic() + serving.DRAIN_SECONDS
+        return keepalive and bool(conn.parser.finish_body(deadline=deadline))
 
     def murder_pending(self):
         """Close connections whose request has not come in."""
@@ -163,6 +173,7 @@ class Deadline(unreader.SocketUnreader):
             return super().chunk(size_hint)
         left = min(serving.READ_SECONDS, self.deadline - time.monotonic())
         before = self.sock.gettimeout()
+        left = min(left, before) if before else left
         try:
             self.sock.settimeout(max(left, 0.001))
             return super().chunk(size_hint)

@@ -23,6 +23,7 @@ THREADS = 4
 # A request comes in within these, or holds no thread any more; nginx.conf has the same.
 READ_SECONDS, REQUEST_SECONDS = 10, 30
 WRITE_SECONDS = 30  # for 64 KiB of an answer
+DRAIN_SECONDS = 0.5  # for the rest of a body that was refused before it was read
 GRACEFUL_SECONDS = 23  # with what it takes to begin and to end, below 25 seconds
 MOST_PROCESSES = 1000
 M_ARENA_MAX, ARENAS = -8, 2

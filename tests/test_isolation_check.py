@@ -87,8 +87,10 @@ def nothing(*given: Any, **named: Any) -> list[Any]:
 def list_all(patch: pytest.MonkeyPatch, app: Flask) -> None:
     real = reads.read_page
 
-    def page(one: Any, account_id: Any, where: Any, conditions: Any, *rest: Any, kept: bool) -> Any:
-        return real(one, None, None, (), *rest)
+    def page(
+        one: Any, account: Any, where: Any, given: Any, *rest: Any, kept: bool, **options: Any
+    ) -> Any:
+        return real(one, None, None, (), *rest, **options)
 
     patch.setattr(reads, "read_page", page)
 
