@@ -24,7 +24,7 @@ log = structlog.get_logger()
 def init_app(app: Flask) -> None:
     """Give every request an id, and every answer a line."""
     structlog.configure(
-        processors=[_line],
+        processors=PROCESSORS,
         logger_factory=Printer,
         wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
         cache_logger_on_first_use=True,
@@ -62,6 +62,7 @@ def _line(logger: Any, level: str, told: Any) -> str | bytes:
 
 
 _rendered = structlog.processors.JSONRenderer()
+PROCESSORS: list[Any] = [_line]  # one list for all: loggers keep the one that they first met
 
 
 def _start() -> None:

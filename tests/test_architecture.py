@@ -33,7 +33,7 @@ LAYERS = [
     ("unit_of_work",),
     ("crypto", "db", "json_gate", "logs"),
     (
-        *("chain", "connections", "counting", "description", "leases"),
+        *("chain", "connections", "counting", "description", "header_values", "leases"),
         *("commands", "reencryption", "statements", "violations"),
     ),
     ("jobs", "mail", "pages", "rest", "stamps"),

@@ -11,7 +11,7 @@ from app.console import forms
 from app.console.forms import Form
 from app.console.places import Place
 from app.errors import InvalidValues, problem
-from app.webhooks import header_values
+from app.webhooks import headers
 from app.webhooks.models import OPERATIONS, Webhook
 
 TEXTS = ("url", "collection", "filter", "headers")
@@ -30,7 +30,7 @@ def empty() -> Form:
 
 def of_webhook(webhook: Webhook) -> Form:
     """The form with what a webhook is now."""
-    shown = header_values.hidden(webhook.headers) or {}
+    shown = headers.masked(webhook.headers) or {}
     values = {
         "url": webhook.url,
         "collection": webhook.collection,

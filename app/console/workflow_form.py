@@ -12,7 +12,7 @@ from app import clock, json_gate
 from app.console import forms
 from app.console.forms import Form
 from app.errors import AppError, InvalidValues, Malformed, problem
-from app.workflows import header_values, hooks, service
+from app.workflows import hooks, service, step_headers
 from app.workflows.models import HOOK, Workflow
 
 LONGEST = {"name": 200, "description": 2000, "trigger": 10_000, "steps": 300_000, "condition": 2000}
@@ -51,7 +51,7 @@ def empty(kind: str) -> Form:
 def of_workflow(workflow: Workflow) -> Form:
     """The form with what one is now."""
     is_hook = workflow.kind == HOOK
-    steps = hooks.actions_of(workflow) if is_hook else header_values.hidden(workflow.steps)
+    steps = hooks.actions_of(workflow) if is_hook else step_headers.masked(workflow.steps)
     return Form(
         {
             "name": workflow.name,

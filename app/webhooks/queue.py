@@ -13,7 +13,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 
 from app import chain, clock, config, crypto, db, engines, jobs, leases, tenancy
 from app.database_clock import database_now
-from app.webhooks import header_values, sight
+from app.webhooks import headers, sight
 from app.webhooks.models import (
     ATTEMPTS,
     DELIVERED,
@@ -171,7 +171,7 @@ def target(webhook: Any) -> Target:
         secret=_readable(webhook.secret),
         previous=_readable(webhook.previous_secret),
         previous_until=webhook.previous_valid_until,
-        headers=header_values.revealed(webhook.headers),
+        headers=headers.decrypted(webhook.headers),
         enabled=webhook.enabled,
         include_pii=webhook.include_pii,
         created_by=webhook.created_by,

@@ -15,7 +15,7 @@ from app.rest.blueprint import Blueprint
 from app.rest.marks import account_admin, shows_secret
 from app.rest.paging import Page, PageArgs, items_of, page_of
 from app.rest.schemas import Schema
-from app.webhooks import header_values, service
+from app.webhooks import headers, service
 from app.webhooks.models import OPERATIONS, Webhook
 from app.webhooks.queue import Result
 from app.webhooks.service import Secret
@@ -85,7 +85,7 @@ class WebhookView(Schema):
     events = ma.fields.List(ma.fields.String(), required=True)
     filter = ma.fields.String(required=True, allow_none=True)
     headers = ma.fields.Function(
-        lambda webhook: header_values.hidden(webhook.headers),
+        lambda webhook: headers.masked(webhook.headers),
         metadata={
             "type": ["object", "null"],
             "additionalProperties": {"type": "string"},

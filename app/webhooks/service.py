@@ -21,7 +21,7 @@ from app.ids import new_id
 from app.webhooks import (
     delivery,
     filters,
-    header_values,
+    headers,
     log,
     payload,
     queue,
@@ -87,7 +87,7 @@ def create(body: Body, *, by: Principal, id: str | None = None) -> Secret:
     account_id = by.one_account()
     _check_personal(body.get("include_pii", False), by)
     _check(body)
-    wrong = header_values.problems(body.get("headers") or {}, None, stays=False)
+    wrong = headers.problems(body.get("headers") or {}, None, same_host=False)
     if wrong:
         raise InvalidValues(wrong)
     secret = body.get("secret") or signing.new_secret()
@@ -101,7 +101,7 @@ def create(body: Body, *, by: Principal, id: str | None = None) -> Secret:
             id=id or new_id(),
             created_by=by.user_id,
             secret=crypto.encrypt(secret),
-            **values | {"headers": header_values.sealed(body.get("headers"), None)},
+            **values | {"headers": headers.encrypted(body.get("headers"), None)},
         )
         session.add(webhook)
         session.flush()
@@ -119,7 +119,7 @@ def change(webhook_id: str, body: Body, *, by: Principal) -> Webhook:
         _take_over_what_is_sent(webhook, body, by)
         for name, value in body.items():
             if name == "headers":
-                webhook.headers = header_values.sealed(value, webhook.headers)
+                webhook.headers = headers.encrypted(value, webhook.headers)
             elif name != "secret":
                 setattr(webhook, name, value)
         if secret:
@@ -174,10 +174,10 @@ def _take_over_what_is_sent(webhook: Webhook, body: Body, by: Principal) -> None
 
 
 def _check_headers(webhook: Webhook, body: Body) -> None:
-    host_of = header_values.host_of
-    stays = host_of(body.get("url", webhook.url)) == host_of(webhook.url)
-    kept = {} if stays else header_values.hidden(webhook.headers)
-    wrong = header_values.problems(body.get("headers", kept) or {}, webhook.headers, stays)
+    host_of = headers.host_of
+    same_host = host_of(body.get("url", webhook.url)) == host_of(webhook.url)
+    kept = {} if same_host else headers.masked(webhook.headers)
+    wrong = headers.problems(body.get("headers", kept) or {}, webhook.headers, same_host)
     if wrong:
         raise InvalidValues(wrong)
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from app.auth.principal import Principal
 from app.errors import InvalidValues, problem
-from app.workflows import checks, header_values, instances, schedules, service, triggers
+from app.workflows import checks, instances, schedules, service, step_headers, triggers
 from app.workflows.definition import ACTION, ACTIONS, CONDITION
 from app.workflows.expressions import Known
 from app.workflows.models import (
@@ -57,7 +57,7 @@ def executions(hook_id: str, skip: int, limit: int, *, by: Principal) -> tuple[l
 
 def actions_of(hook: Workflow) -> list[dict[str, Any]]:
     """The actions of a hook as they were sent, with `***` for the values of headers."""
-    steps = [step for step in header_values.hidden(hook.steps) if step["type"] == ACTION]
+    steps = [step for step in step_headers.masked(hook.steps) if step["type"] == ACTION]
     return [{"type": step["action_type"], "config": step["config"]} for step in steps]
 
 
@@ -114,7 +114,7 @@ def _steps(
         message = f"A hook has at most {MOST_ACTIONS} actions."
         found.append(problem("actions", "too_long", message))
     if not found:
-        for one in checks.problems(steps) or header_values.problems(steps, stored):
+        for one in checks.problems(steps) or step_headers.problems(steps, stored):
             place = one["field"].removeprefix("steps")
             found.append({**one, "field": f"actions{place}"})
     if condition and steps:

@@ -18,7 +18,7 @@ from app import config, json_gate, mail, outgoing
 from app.accounts import service as accounts
 from app.errors import AppError
 from app.webhooks import delivery
-from app.workflows import header_values, templates
+from app.workflows import step_headers, templates
 
 USER_AGENT = "Atrium-Workflows/1"
 MOST_ADDRESSES = 20
@@ -57,7 +57,7 @@ def logged(given: Mapping[str, Any]) -> dict[str, Any]:
     headers = given.get("headers")
     if not isinstance(headers, Mapping):
         return dict(given)
-    return {**given, "headers": dict.fromkeys(headers, header_values.HIDDEN)}
+    return {**given, "headers": dict.fromkeys(headers, step_headers.MASK)}
 
 
 def _requested(given: Mapping[str, Any], about: Mapping[str, str]) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from flask import current_app
 from app import chain, config, db, mail, stamps, tenancy
 from app.errors import AppError, Forbidden
 from app.ids import new_id
-from app.workflows import header_values, kept, mailing, outside, queue, versions
+from app.workflows import kept, mailing, outside, queue, step_headers, versions
 from app.workflows.control import Failed, Outcome
 from app.workflows.logbook import Entry, rows
 from app.workflows.models import FAILED, RUNNING
@@ -54,7 +54,7 @@ def _given(run: Any, place: Place) -> Any:
         raise Forbidden(versions.NOT_ADMIN)
     run.sender = mail.Sender(by.account.name, by.account.account_code) if by.account else None
     try:
-        config = header_values.revealed(place.step.config)
+        config = step_headers.decrypted(place.step.config)
     except InvalidToken as error:
         raise Failed(UNREAD) from error
     given = run.rendering(place).value(config)

@@ -24,7 +24,7 @@ from app.rest.marks import (
 )
 from app.rest.paging import OffsetArgs, Page, items_of, page_of
 from app.rest.schemas import Message, Schema
-from app.workflows import header_values, missing_collections, service
+from app.workflows import missing_collections, service, step_headers
 from app.workflows.models import TRIGGERS, Workflow
 
 blueprint = Blueprint(
@@ -338,5 +338,5 @@ def _shown(workflow: Workflow, warnings: list[dict[str, Any]]) -> dict[str, Any]
     rest_of_it = {name: value for name, value in trigger.items() if name != "type"}
     names = WorkflowView().fields.keys() - {"trigger", "trigger_config", "steps", "warnings"}
     about = {name: getattr(workflow, name) for name in names}
-    about |= {"steps": header_values.hidden(workflow.steps), "warnings": warnings}
+    about |= {"steps": step_headers.masked(workflow.steps), "warnings": warnings}
     return {**about, "trigger": trigger, "trigger_config": rest_of_it}

@@ -28,8 +28,8 @@ from app.workflows import (
     beginning,
     checks,
     definition,
-    header_values,
     schedules,
+    step_headers,
     triggers,
     versions,
 )
@@ -193,8 +193,8 @@ def _checked(body: Body, before: Workflow | None) -> dict[str, Any]:
         values["trigger_type"] = trigger.get("type")
     if "steps" in values:
         steps, stored = definition.normal(values["steps"]), before.steps if before else []
-        found += checks.problems(steps) or header_values.problems(steps, stored)
-        values["steps"] = steps if found else header_values.sealed(steps, stored)
+        found += checks.problems(steps) or step_headers.problems(steps, stored)
+        values["steps"] = steps if found else step_headers.encrypted(steps, stored)
     if found:
         raise InvalidValues(found)
     return values
@@ -212,7 +212,7 @@ def _token_problems(trigger: Body, before: Workflow | None) -> list[dict[str, An
 def _is_new(workflow: Workflow, name: str, value: Any) -> bool:
     before = getattr(workflow, name)
     if name == "steps":
-        value, before = header_values.plain(value), header_values.plain(before)
+        value, before = step_headers.comparable(value), step_headers.comparable(before)
     return not same_json(value, before)
 
 

@@ -15,7 +15,7 @@ from app.collections import definition as definitions
 from app.collections import masking
 from app.column_types import same_json
 from app.errors import Forbidden, NotFound
-from app.workflows import definition, header_values
+from app.workflows import definition, step_headers
 from app.workflows.definition import Series, Written
 from app.workflows.models import EVENT, Workflow, WorkflowVersion
 
@@ -61,7 +61,7 @@ class Version:
 
 
 def _are_same(steps: Sequence[Written], others: Sequence[Written]) -> bool:
-    return same_json(header_values.plain(steps), header_values.plain(others))
+    return same_json(step_headers.comparable(steps), step_headers.comparable(others))
 
 
 def owner(account_id: str, home: str, user_id: str) -> Principal:

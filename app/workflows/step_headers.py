@@ -1,7 +1,7 @@
-"""Values of headers in steps: encrypted where they are stored, `***` where they are shown.
+"""Headers of steps: values are encrypted where they are stored, `***` where they are shown.
 
-They hold others' credentials. Who sends `***` keeps a value, without having to know it, as long as
-the step sends to where it did: nobody who cannot read one has it sent to a host of their own.
+`***` keeps a stored value while the step sends to the same place: an admin who cannot read a value
+cannot have it sent to a host of their own.
 """
 
 from __future__ import annotations
@@ -11,14 +11,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from cryptography.fernet import InvalidToken
-
-from app import crypto, reencryption
+from app import header_values, reencryption
 from app.errors import problem
+from app.header_values import MASK
 from app.workflows.definition import ACTION, CONDITION, LOOP, Written, lists_in
 
-HIDDEN = "***"
-SEALED = "encrypted"  # the one property of a stored value
 HOST = re.compile(r"https?://[^/?#\\]+[/?#]", re.IGNORECASE)
 ENTER_AGAIN = "Enter the value of {} again: *** keeps it only where name and url of its step stay."
 TEMPLATE_OF_HOST = (
@@ -28,22 +25,27 @@ Steps = Sequence[Written]
 Change = Callable[[str, Written, str, Any], Any]  # of place, step, name and value of a header
 
 
-def hidden(steps: Steps) -> list[dict[str, Any]]:
+def masked(steps: Steps) -> list[dict[str, Any]]:
     """Steps as they are shown."""
-    return _changed(steps, lambda *about: HIDDEN)
+    return _changed(steps, lambda *about: MASK)
 
 
-def plain(steps: Steps) -> list[dict[str, Any]]:
-    """Steps with what they are compared by: the values themselves, where a key reads them."""
-    return _changed(steps, lambda place, step, name, value: _read(value, default=value))
+def comparable(steps: Steps) -> list[dict[str, Any]]:
+    """Steps to compare others with: values in plain text where a configured key reads them."""
+    return _changed(
+        steps, lambda place, step, name, value: header_values.readable(value, default=value)
+    )
 
 
-def revealed(config: Written) -> dict[str, Any]:
+def decrypted(config: Written) -> dict[str, Any]:
     """The config of an action with the values themselves. Raises InvalidToken."""
     headers = config.get("headers")
     if not isinstance(headers, Mapping):
         return dict(config)
-    return {**config, "headers": {name: _opened(value) for name, value in headers.items()}}
+    return {
+        **config,
+        "headers": {name: header_values.decrypt(value) for name, value in headers.items()},
+    }
 
 
 def problems(steps: Steps, before: Steps) -> list[dict[str, Any]]:
@@ -51,7 +53,7 @@ def problems(steps: Steps, before: Steps) -> list[dict[str, Any]]:
     known, found = _Known(steps, before), list[dict[str, Any]]()
 
     def check(place: str, step: Written, name: str, value: Any) -> Any:
-        if value == HIDDEN and (wrong := known.problem(step, name)):
+        if value == MASK and (wrong := known.problem(step, name)):
             found.append(problem(f"{place}.config.headers.{name}", "required", wrong))
         return value
 
@@ -59,15 +61,15 @@ def problems(steps: Steps, before: Steps) -> list[dict[str, Any]]:
     return found
 
 
-def sealed(steps: Steps, before: Steps) -> list[dict[str, Any]]:
+def encrypted(steps: Steps, before: Steps) -> list[dict[str, Any]]:
     """Steps as they are stored. What stays the same, stays encrypted as it is."""
     known = _Known(steps, before)
 
     def seal(place: str, step: Written, name: str, value: Any) -> Any:
         stored = known.stored(step, name)
-        if stored is None or value not in (HIDDEN, _read(stored)):
-            return {SEALED: crypto.encrypt(value)}
-        return stored if isinstance(stored, dict) else {SEALED: crypto.encrypt(stored)}
+        if stored is None or value not in (MASK, header_values.readable(stored)):
+            return header_values.encrypt(value)
+        return stored if isinstance(stored, dict) else header_values.encrypt(stored)
 
     return _changed(steps, seal)
 
@@ -83,10 +85,9 @@ def renewed(steps: Steps) -> tuple[list[dict[str, Any]], int]:
 
     def renew(place: str, step: Written, name: str, value: Any) -> Any:
         nonlocal count
-        is_sealed = isinstance(value, dict)
-        text = crypto.renewed(value[SEALED]) if is_sealed else crypto.encrypt(value)
-        count += text is not None
-        return value if text is None else {SEALED: text}
+        new = header_values.renewed(value)
+        count += new is not value
+        return new
 
     return _changed(steps, renew), count
 
@@ -120,7 +121,7 @@ class _Known:
     def _does_the_same(self) -> bool:
         # Another step may make another host of the same template.
         old, new = (
-            [step for step in _walk(hidden(steps)) if step["type"] != CONDITION]
+            [step for step in _walk(masked(steps)) if step["type"] != CONDITION]
             for steps in (self.before, self.steps)
         )
         return old == new
@@ -156,14 +157,3 @@ def _walk(steps: Steps) -> Iterator[Written]:
         yield step
         for inner in lists_in(step):
             yield from _walk(inner)
-
-
-def _opened(value: Any) -> Any:
-    return crypto.decrypt(value[SEALED]) if isinstance(value, dict) else value
-
-
-def _read(value: Any, default: Any = None) -> Any:
-    try:
-        return _opened(value)
-    except InvalidToken:  # encrypted with a key that the settings do not name any more
-        return default
