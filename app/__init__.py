@@ -21,7 +21,6 @@ from app import (
     logs,
     metrics,
     rest,
-    tenancy,
     violations,
 )
 from app.accounts import account_routes, group_routes, own_routes, role_routes, user_routes
@@ -45,6 +44,7 @@ from app.collections import transfer_routes as collection_transfer
 from app.config import Config
 from app.console import routes as console
 from app.console.guard import csrf
+from app.context import tenancy
 from app.extensions import api
 from app.isolation import commands as isolation
 from app.records import aggregate_routes, batch_routes, history_routes, removal
@@ -140,7 +140,7 @@ def create_app(settings: Config | None = None) -> Flask:
 
 def _with_collections(description: dict[str, Any]) -> dict[str, Any]:
     caller = guard.signed_in_caller()
-    with tenancy.about(caller.tenancy):
+    with tenancy.scoped_to(caller.tenancy):
         return typed_spec.added(description, by=caller)
 
 

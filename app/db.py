@@ -22,7 +22,8 @@ from sqlalchemy.engine import Connection
 from sqlalchemy.exc import OperationalError, SQLAlchemyError
 from sqlalchemy.orm import DeclarativeBase
 
-from app import config, disk, engines, postgres, row_security, sqlite, tenancy
+from app import config, disk, engines, postgres, row_security, sqlite
+from app.context import tenancy
 from app.pool import Pool
 from app.unit_of_work import Session, Work, give_back, is_open
 
@@ -323,7 +324,7 @@ def put_off(todo: Callable[[], None]) -> None:
 
 
 def _do_about(scope: tenancy.Scope, todo: Callable[[], None]) -> None:
-    with tenancy.about(scope):
+    with tenancy.scoped_to(scope):
         todo()
 
 

@@ -16,8 +16,9 @@ from typing import Any, NamedTuple
 import sqlalchemy as sa
 from sqlalchemy.orm import Mapped, mapped_column
 
-from app import clock, config, db, leases, mentions, tenancy, wakeups
+from app import clock, config, db, leases, mentions, wakeups
 from app.column_types import Id, Moment, Text
+from app.context import tenancy
 from app.database_clock import database_now
 from app.errors import NotFound
 from app.ids import new_id

@@ -15,7 +15,8 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from app import clock, db, tenancy
+from app import clock, db
+from app.context import tenancy
 from app.database_clock import database_now
 
 

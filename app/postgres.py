@@ -1,8 +1,9 @@
 """The driver's connection to PostgreSQL: what needs no answer travels with the next message.
 
 A transaction begins in the message of its first statement, which also tells whose rows come next
-(`app.tenancy`), and what is put off to its end goes with the commit: each saves a round trip. What
-is asked by key again and again the server keeps, as it takes longer to understand than to run.
+(`app.context.tenancy`), and what is put off to its end goes with the commit: each saves a round
+trip. What is asked by key again and again the server keeps, as it takes longer to understand than
+to run.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from typing import Any, NamedTuple
 
 from psycopg2 import extensions
 
-from app import tenancy
+from app.context import tenancy
 
 UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 IDLE, FAILED, BROKEN = (

@@ -14,7 +14,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.engine import Engine
 
-from app import tenancy
+from app.context import tenancy
 from app.postgres import Driver, Roles, quoted
 
 INSTALLING = 0x4174726962

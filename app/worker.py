@@ -21,7 +21,8 @@ from flask import current_app
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.exc import SQLAlchemyError
 
-from app import clock, config, db, engines, leases, tenancy, wakeups
+from app import clock, config, db, engines, leases, wakeups
+from app.context import tenancy
 from app.database_clock import database_now
 from app.jobs import INSTANCE, KINDS, QUEUE, Job, Kind
 
@@ -101,7 +102,7 @@ def _run(row: sa.Row[Any]) -> None:
     # What is the whole instance's looks over all accounts.
     whose = tenancy.ACROSS if row.account_id == INSTANCE else row.account_id
     try:
-        with _under_way(row), tenancy.about(whose):
+        with _under_way(row), tenancy.scoped_to(whose):
             kind.handler({"account_id": row.account_id, **row.payload})
     except Exception as error:  # noqa: BLE001 - whatever a job fails of is recorded
         log.warning("job failed", kind=row.kind, job=row.id, error=type(error).__name__)

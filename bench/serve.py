@@ -26,8 +26,9 @@ from typing import Any
 
 from flask import Flask
 
-from app import db, tenancy
+from app import db
 from app.config import Config
+from app.context import tenancy
 from bench import load
 from bench.product import application
 from tests import builders, conftest, services

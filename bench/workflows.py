@@ -18,7 +18,8 @@ from pathlib import Path
 import sqlalchemy as sa
 from flask import Flask
 
-from app import db, leases, tenancy
+from app import db, leases
+from app.context import tenancy
 from app.database_clock import database_now
 from app.ids import new_id
 from app.workflows.dispatch import Dispatcher

@@ -3,8 +3,9 @@
 from alembic import context
 from flask import current_app
 
-from app import config, row_security, tenancy
+from app import config, row_security
 from app.column_types import Moment, Text
+from app.context import tenancy
 
 engine = current_app.extensions["migrate"].db.engine
 metadata = current_app.extensions["migrate"].db.metadata

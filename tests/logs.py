@@ -8,7 +8,8 @@ from contextlib import contextmanager
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from app import db, tenancy
+from app import db
+from app.context import tenancy
 
 GUARDED = ("audit_log", "audit_changes")
 

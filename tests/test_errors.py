@@ -22,9 +22,10 @@ from werkzeug import formparser
 from werkzeug.routing import Map, RequestRedirect, Rule
 from werkzeug.test import TestResponse
 
-from app import db, tenancy
+from app import db
 from app.accounts import service as accounts
 from app.auth import passwords
+from app.context import tenancy
 from app.records import service as records
 from tests import builders, services
 from tests.builders import PASSWORD, Caller, Cast, make_collection, make_record

@@ -9,7 +9,7 @@ import pytest
 import sqlalchemy as sa
 from flask import Flask
 
-from app import db, tenancy
+from app import db
 from app.accounts import groups
 from app.accounts.models import Account, Group
 from app.auth import api_keys
@@ -18,6 +18,7 @@ from app.auth import principal as principals
 from app.collections import definition as definitions
 from app.collections.definition import everything
 from app.console import guard, places
+from app.context import tenancy
 from app.errors import NotFound
 from app.isolation import filling, tenants
 from app.records import expand, store

@@ -13,7 +13,8 @@ from psycopg2 import extensions
 from sqlalchemy.exc import DBAPIError
 from structlog.testing import capture_logs
 
-from app import create_app, db, engines, postgres, tenancy
+from app import create_app, db, engines, postgres
+from app.context import tenancy
 from app.statements import Prepared
 from tests.builders import Caller, Cast, make_collection, make_record
 

@@ -17,8 +17,9 @@ from flask import Flask
 from psycopg2 import extensions, sql
 from psycopg2.errors import InsufficientPrivilege
 
-from app import db, row_security, tenancy
+from app import db, row_security
 from app.auth import api_keys, guard
+from app.context import tenancy
 from app.ids import new_id
 from app.records import store
 from tests import builders, services
@@ -159,7 +160,7 @@ def test_statements_are_about_whom_their_context_says(app: Flask, filled: Cast) 
     mine, theirs = filled.alice.account_id, filled.charlie.account_id
     with app.app_context():
         assert accounts_of_posts() == {mine, theirs}  # a command
-        with tenancy.about(tenancy.NOBODY):
+        with tenancy.scoped_to(tenancy.NOBODY):
             assert accounts_of_posts() == set()
         with tenancy.in_account(mine), db.transaction():
             assert accounts_of_posts() == {mine}
@@ -167,7 +168,7 @@ def test_statements_are_about_whom_their_context_says(app: Flask, filled: Cast) 
                 assert accounts_of_posts() == {theirs}
             with tenancy.across_accounts():
                 assert accounts_of_posts() == {mine, theirs}
-            with tenancy.about(tenancy.NOBODY):
+            with tenancy.scoped_to(tenancy.NOBODY):
                 assert accounts_of_posts() == set()
             assert accounts_of_posts() == {mine}
         with tenancy.in_account(theirs):
@@ -197,7 +198,7 @@ def test_nothing_stays_with_a_pooled_connection(app: Flask, filled: Cast) -> Non
 
     with app.app_context():
         for scope in (filled.alice.account_id, tenancy.ACROSS, tenancy.OWNER):
-            with tenancy.about(scope):
+            with tenancy.scoped_to(scope):
                 accounts_of_posts()
                 with db.transaction():
                     accounts_of_posts()
@@ -355,7 +356,7 @@ def test_a_login_that_makes_none_works_and_is_told_what_to_have_done(
     with app.app_context():
         db.db.engine.dispose()
         assert row_security.in_force(db.connection())
-        with tenancy.about(tenancy.NOBODY):
+        with tenancy.scoped_to(tenancy.NOBODY):
             assert accounts_of_posts() == set()
         db.db.session.remove()
     assert told(app).startswith("ok")

@@ -15,8 +15,9 @@ from typing import Any, NamedTuple
 
 import orjson
 
-from app import actor, clock, config, db
+from app import clock, config, db
 from app.audit import digest, insert
+from app.context import actor
 
 CREATE, UPDATE, DELETE = "CREATE", "UPDATE", "DELETE"
 HIDDEN = "***"

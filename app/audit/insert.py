@@ -19,8 +19,9 @@ from typing import Any, NamedTuple
 
 from psycopg2.extensions import AsIs
 
-from app import db, tenancy
+from app import db
 from app.audit import digest
+from app.context import tenancy
 
 
 class Told(NamedTuple):

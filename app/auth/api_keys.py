@@ -12,13 +12,14 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from app import clock, counting, db, events, stamps, tenancy, violations
+from app import clock, counting, db, events, stamps, violations
 from app.accounts import service as accounts
 from app.accounts.models import Account
 from app.auth import principal as principals
 from app.auth import sessions, tokens
 from app.auth.models import ApiKey
 from app.auth.principal import Principal
+from app.context import tenancy
 from app.errors import Conflict, InvalidValues, NotFound, Unauthorized, problem
 from app.ids import new_id
 from app.stamps import Stamp

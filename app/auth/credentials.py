@@ -9,11 +9,12 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from app import clock, config, stamps, tenancy
+from app import clock, config, stamps
 from app.auth import principal as principals
 from app.auth import tokens
 from app.auth.models import SignInSession
 from app.auth.principal import Principal
+from app.context import tenancy
 from app.statements import Prepared
 
 

@@ -14,11 +14,12 @@ from urllib.parse import urlsplit
 from flask import Flask, Request, Response, current_app, g, request
 from sqlalchemy.exc import DBAPIError
 
-from app import actor, chain, config, db, disk, idempotency, rest, stamps, tenancy, violations
+from app import config, db, disk, idempotency, rest, stamps, violations
 from app.auth import api_keys, credentials, lockout, signatures, tokens
 from app.auth import principal as principals
 from app.auth.principal import Principal
 from app.auth.signatures import Signature
+from app.context import actor, tenancy, trigger_depth
 from app.errors import AppError, BadRequest, Forbidden, NotFound, Unauthorized, Unavailable
 from app.here import asked, header, notes
 from app.rest.marks import Access, access_of, most_bytes_of
@@ -48,7 +49,7 @@ def principal() -> Principal:
 def signed_in_caller() -> Principal:
     """The caller of a public view that serves the signed-in, too. Raises Unauthorized."""
     found = _identify_surely(Access.SIGNED_IN)
-    with tenancy.about(found.tenancy):
+    with tenancy.scoped_to(found.tenancy):
         caller = _verified(found, Access.SIGNED_IN)
     _check_rank(caller, Access.SIGNED_IN)
     return caller
@@ -134,14 +135,17 @@ def _leave() -> None:
     db.limit(None)
     actor.reset()
     tenancy.reset()
-    chain.be(0)
+    trigger_depth.set_current(0)
 
 
 def _guard() -> Response | None:
     request = asked()
-    actor.be(_actor)
-    tenancy.be(_tenancy)
-    chain.be(chain.told(header(chain.HEADER)), chain.root_told(header(chain.ROOT_HEADER)))
+    actor.set_source(_actor)
+    tenancy.set_source(_tenancy)
+    trigger_depth.set_current(
+        trigger_depth.from_header(header(trigger_depth.HEADER)),
+        trigger_depth.root_from_header(header(trigger_depth.ROOT_HEADER)),
+    )
     db.limit(_is_essential)
     view = config.running().view_functions.get(request.endpoint or "")
     access = access_of(view) if view else Access.PUBLIC

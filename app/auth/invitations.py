@@ -10,7 +10,7 @@ from urllib.parse import quote
 import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
-from app import actor, clock, config, counting, crypto, db, events, jobs, mail
+from app import clock, config, counting, crypto, db, events, jobs, mail
 from app.accounts import groups as account_groups
 from app.accounts import roles
 from app.accounts import service as accounts
@@ -18,6 +18,7 @@ from app.accounts.models import VIEWER, Account, Group, Role, User
 from app.auth import enrolment, lockout, passwords, tokens, verification
 from app.auth.models import Invitation
 from app.auth.principal import Principal
+from app.context import actor
 from app.errors import BadRequest, Conflict, Forbidden, InvalidValues, NotFound, problem
 
 LIFETIME = timedelta(hours=48)
@@ -197,7 +198,7 @@ def _join(
     user = accounts.create_user(
         invitation.account_id, email=invitation.email, role=role.name, name=name, **born
     )
-    actor.identify(user.id, user.email, user.name)
+    actor.act_as(user.id, user.email, user.name)
     if proved:  # the link came by mail to this address, or a provider vouches
         accounts.mark_verified(user)
     else:

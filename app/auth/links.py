@@ -10,10 +10,11 @@ from datetime import timedelta
 
 import sqlalchemy as sa
 
-from app import actor, clock, db, events
+from app import clock, db, events
 from app.accounts.models import Account, User
 from app.auth import tokens
 from app.auth.models import MailedToken
+from app.context import actor
 from app.errors import BadRequest
 
 LIFETIME = timedelta(hours=1)
@@ -103,7 +104,7 @@ def use(token: str, purpose: str) -> tuple[User, str] | None:
         user = session.get(User, (used.account_id, used.user_id))
     if user is None or not _opens(purpose, user, used.email):
         return None
-    actor.identify(user.id, user.email, user.name)
+    actor.act_as(user.id, user.email, user.name)
     return user, used.email
 
 

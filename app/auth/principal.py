@@ -10,8 +10,9 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from app import clock, stamps, tenancy
+from app import clock, stamps
 from app.accounts.models import ADMIN, SYSTEM_ACCOUNT_ID, Account, AccountOrigin, User
+from app.context import tenancy
 from app.db import db
 from app.errors import BadRequest, Forbidden, NotFound, RecentSignInRequired, Unauthorized
 from app.ids import first_id

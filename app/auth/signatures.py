@@ -11,9 +11,10 @@ from datetime import datetime
 
 from werkzeug.datastructures import Headers
 
-from app import actor, clock
+from app import clock
 from app.auth import lockout, members, passwords
 from app.auth.principal import Principal
+from app.context import actor
 from app.errors import Malformed, SignatureRequired, Unauthorized
 
 USERNAME, PASSWORD, REASON = "X-ES-Username", "X-ES-Password", "X-ES-Reason"

@@ -25,9 +25,10 @@ from sqlalchemy.schema import (
     DropTable,
 )
 
-from app import db, row_security, tenancy
+from app import db, row_security
 from app.collections.fields import Field, ReferenceField
 from app.column_types import Id, Moment, same_json
+from app.context import tenancy
 
 PREFIX = "col_"
 LONGEST_IDENTIFIER = 63

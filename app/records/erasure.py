@@ -15,7 +15,7 @@ import orjson
 import sqlalchemy as sa
 from cryptography.fernet import InvalidToken
 
-from app import crypto, db, events, idempotency, jobs, mentions, stamps, tenancy
+from app import crypto, db, events, idempotency, jobs, mentions, stamps
 from app.accounts import people
 from app.accounts import service as accounts
 from app.accounts.models import PII_GROUP, SYSTEM_ACCOUNT_ID, User
@@ -27,6 +27,7 @@ from app.auth.principal import Principal
 from app.collections import definition as definitions
 from app.collections import table as tables
 from app.collections.definition import Definition
+from app.context import tenancy
 from app.errors import Forbidden, NotFound
 from app.records import history, store
 from app.records import service as records

@@ -11,12 +11,13 @@ import sqlalchemy as sa
 import structlog
 from cryptography.fernet import InvalidToken
 
-from app import crypto, db, events, tenancy, violations
+from app import crypto, db, events, violations
 from app.accounts import pii
 from app.accounts import service as accounts
 from app.accounts.models import SYSTEM_ACCOUNT_ID, SYSTEM_CODE, Account
 from app.auth import principal as principals
 from app.auth.principal import ELSEWHERE, Principal
+from app.context import tenancy
 from app.errors import Forbidden, InvalidValues, NotFound, problem
 from app.sso import providers, values
 from app.sso.models import OAUTH, SAML, ProviderSetting

@@ -84,7 +84,7 @@ def _headers(work: Work, target: Target, at: datetime, body: bytes) -> Mapping[s
         "X-Service-Event": work.event,
         "X-Service-Webhook-Id": work.webhook_id,
         "X-Service-Delivery": work.id,
-        **work.chain,
+        **work.depth_headers,
         **signed,
         **replay,
     }

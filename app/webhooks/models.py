@@ -97,7 +97,7 @@ class WebhookDelivery(Base):
     next_retry_at: Mapped[datetime | None] = mapped_column(Moment)
     delivered_at: Mapped[datetime | None] = mapped_column(Moment)
     replay_of: Mapped[str | None] = mapped_column(Id)
-    depth: Mapped[int] = mapped_column(default=0, server_default="0")  # see app/chain.py
+    depth: Mapped[int] = mapped_column(default=0, server_default="0")
     created_at: Mapped[datetime] = mapped_column(Moment, default=clock.now)
 
 

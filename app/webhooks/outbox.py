@@ -14,9 +14,10 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from app import chain, clock, db, events, jobs, stamps
+from app import clock, db, events, jobs, stamps
 from app.accounts.models import SYSTEM_ACCOUNT_ID
 from app.collections.access import Access
+from app.context import trigger_depth
 from app.database_clock import database_now
 from app.ids import new_id
 from app.stamps import Stamp
@@ -112,7 +113,7 @@ def row(account_id: str, webhook_id: str, event: str, text: str, **values: Any) 
         "event": event,
         "payload": text,
         "size": len(text),
-        "depth": chain.depth(),
+        "depth": trigger_depth.depth(),
         "created_at": clock.now(),
         **values,
     }

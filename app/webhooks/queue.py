@@ -11,7 +11,8 @@ import sqlalchemy as sa
 from cryptography.fernet import InvalidToken
 from sqlalchemy.dialects import postgresql, sqlite
 
-from app import chain, clock, config, crypto, db, engines, jobs, leases, tenancy
+from app import clock, config, crypto, db, engines, jobs, leases
+from app.context import tenancy, trigger_depth
 from app.database_clock import database_now
 from app.webhooks import headers, sight
 from app.webhooks.models import (
@@ -68,8 +69,8 @@ class Work:
     """Whether the webhook's maker may not be sent the personal data any more."""
     superadmin_id: str | None = None
     """The superadmin whose view it is; nobody else's webhook is sent it."""
-    chain: Mapping[str, str] = field(default_factory=dict)
-    """What tells its receiver how deep in a chain of triggers it is (`app/chain.py`)."""
+    depth_headers: Mapping[str, str] = field(default_factory=dict)
+    """The signed trigger depth, for its receiver (`app/context/trigger_depth.py`)."""
     target: Target | None = None
     """Where it goes, as read when it is about to be tried; None of a webhook that is deleted."""
 
@@ -131,7 +132,7 @@ def not_sent_pii(account_id: str, work: Sequence[Work]) -> set[str]:
 
 
 def _work(depth: int, **values: Any) -> Work:
-    return Work(**values, chain=chain.headers(depth))
+    return Work(**values, depth_headers=trigger_depth.headers(depth))
 
 
 def release(work: Iterable[Work]) -> None:

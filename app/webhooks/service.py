@@ -11,11 +11,12 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from app import clock, config, crypto, db, events, jobs, outgoing, tenancy, violations
+from app import clock, config, crypto, db, events, jobs, outgoing, violations
 from app.accounts.models import PII_GROUP, SYSTEM_ACCOUNT_ID, User
 from app.auth.principal import Principal
 from app.collections import definition as definitions
 from app.collections.schema import COLLECTION_NAME
+from app.context import tenancy
 from app.errors import Conflict, Forbidden, InvalidValues, NotFound, TooManyRequests, problem
 from app.ids import new_id
 from app.webhooks import (

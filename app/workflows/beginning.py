@@ -8,7 +8,8 @@ from typing import Any
 import orjson
 import sqlalchemy as sa
 
-from app import chain, clock, db, jobs
+from app import clock, db, jobs
+from app.context import trigger_depth
 from app.database_clock import database_now
 from app.errors import InvalidValues, problem
 from app.ids import new_id
@@ -69,8 +70,8 @@ def _row(workflow: Any, trigger_type: str, holds_pii: bool, root_id: str | None)
         "position": NOT_BEGUN,
         "context": "{}",
         "error_message": None,
-        "depth": chain.depth() + 1,
-        "root_id": chain.root() or root_id or id,
+        "depth": trigger_depth.depth() + 1,
+        "root_id": trigger_depth.root() or root_id or id,
         "holds_pii": holds_pii,
         "completed_at": None,
         "created_at": clock.now(),

@@ -14,7 +14,8 @@ import structlog
 from flask import current_app
 from sqlalchemy.exc import DBAPIError
 
-from app import actor, chain, db, engines, tenancy, worker
+from app import db, engines, worker
+from app.context import actor, tenancy, trigger_depth
 from app.workflows import queue, schedules
 from app.workflows.run import Run
 from app.workflows.slots import Slots
@@ -89,7 +90,7 @@ class Dispatcher:
                 _survive(lambda: queue.give_up(row, "The service failed."))
             finally:
                 actor.reset()
-                chain.be(0)
+                trigger_depth.set_current(0)
                 db.db.session.remove()
                 self._slots.count(-1)
                 with self._lock:

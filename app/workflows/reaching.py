@@ -15,7 +15,8 @@ from typing import Any
 from cryptography.fernet import InvalidToken
 from flask import current_app
 
-from app import chain, config, db, mail, stamps, tenancy
+from app import config, db, mail, stamps
+from app.context import tenancy, trigger_depth
 from app.errors import AppError, Forbidden
 from app.ids import new_id
 from app.workflows import kept, mailing, outside, queue, step_headers, versions
@@ -86,7 +87,10 @@ def _note_begun(run: Any, places: Sequence[Place], given: Mapping[str, Any]) -> 
 
 def _sending(run: Any, place: Place, given: Any) -> Callable[[], Any]:
     key, kind = outside.key_of(run.id, place.path), place.step.action or ""
-    about = {"X-Service-Workflow-Instance": run.id, **chain.headers(run.row.depth, run.root_id)}
+    about = {
+        "X-Service-Workflow-Instance": run.id,
+        **trigger_depth.headers(run.row.depth, run.root_id),
+    }
     return lambda: outside.carry_out(kind, given, key, about, run.sender)
 
 
@@ -115,7 +119,7 @@ def _together(calls: Sequence[Callable[[], Any]]) -> list[Any]:
     whose = tenancy.current()
 
     def carry_out(index: int) -> None:
-        with app.app_context(), tenancy.about(whose):
+        with app.app_context(), tenancy.scoped_to(whose):
             try:
                 results[index] = calls[index]()
             except outside.Failed as error:

@@ -15,8 +15,9 @@ from typing import Any
 
 from sqlalchemy.exc import DBAPIError
 
-from app import actor, chain, clock, config, db, mail, stamps, tenancy, violations
+from app import clock, config, db, mail, stamps, violations
 from app.auth.principal import Principal
+from app.context import actor, tenancy, trigger_depth
 from app.errors import UNAVAILABLE, AppError
 from app.records import clashes
 from app.workflows import control, kept, outside, queue, reaching, versions, waiting
@@ -61,7 +62,7 @@ class Run:
     def carry_out(self, stop: threading.Event) -> None:
         """Do steps until there is none that is not waiting, or the worker is told to stop."""
         # What its steps change continues the chain that led here.
-        chain.be(self.row.depth, self.root_id)
+        trigger_depth.set_current(self.row.depth, self.root_id)
         with self.slot():
             found = versions.get(self.account_id, self.row.workflow_id, self.row.version)
             if found is None:
@@ -137,8 +138,8 @@ class Run:
         found = self.version.owner()
         id, email = found.user_id or "", found.email
         who = actor.Actor(id, email, found.name or email, request_id=self.id)
-        actor.be(lambda: who)
-        tenancy.be(lambda: found.tenancy)
+        actor.set_source(lambda: who)
+        tenancy.set_source(lambda: found.tenancy)
         return found
 
     def rendering(self, place: Place) -> Rendering:

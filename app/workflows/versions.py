@@ -8,12 +8,13 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from app import db, stamps, tenancy
+from app import db, stamps
 from app.auth import principal as principals
 from app.auth.principal import Principal
 from app.collections import definition as definitions
 from app.collections import masking
 from app.column_types import same_json
+from app.context import tenancy
 from app.errors import Forbidden, NotFound
 from app.workflows import definition, step_headers
 from app.workflows.definition import Series, Written
@@ -76,7 +77,7 @@ def current_owner(account_id: str, home: str, user_id: str) -> Principal:
     """The same as known for certain at this moment. Raises Forbidden."""
     try:
         found = owner(account_id, home, user_id)
-        with tenancy.about(found.tenancy):
+        with tenancy.scoped_to(found.tenancy):
             stamps.verify(found.stamps)
     except (Forbidden, stamps.Stale):
         with stamps.reloading():

@@ -11,11 +11,12 @@ import pytest
 import sqlalchemy as sa
 from flask import Flask
 
-from app import clock, db, tenancy
+from app import clock, db
 from app.accounts import service as accounts
 from app.accounts.models import PII_GROUP, User
 from app.audit import append, checkpoints, service, transfer
 from app.audit.models import AuditEntry
+from app.context import tenancy
 from tests.audit.chains import entries, stand_alone, told, verified
 from tests.builders import PASSWORD, Cast, make_collection, make_record
 from tests.mailbox import body_of, outbox, run_jobs

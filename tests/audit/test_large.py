@@ -14,9 +14,10 @@ import psycopg2
 import pytest
 from flask import Flask
 
-from app import actor, clock, config, create_app, db
+from app import clock, config, create_app, db
 from app.audit import append, entries, service
 from app.auth.principal import Principal
+from app.context import actor
 from bench.audit import server_seconds
 from tests.processes import mebibytes
 from tests.sql import statements
@@ -46,7 +47,7 @@ FILTERS = SINGLE | {
 def fill(first: int, last: int) -> None:
     """Write entries; every table, operation and record with every user and account."""
     for n in range(first // TRANSACTION, last // TRANSACTION):
-        actor.be(partial(actor.Actor, USERS[n % 4], "alice@acme.example", "Alice"))
+        actor.set_source(partial(actor.Actor, USERS[n % 4], "alice@acme.example", "Alice"))
         with db.transaction():
             for i in range(TRANSACTION):
                 place = (OPERATIONS[i % 3], f"col_{i % 7}", f"record-{i % 20}")

@@ -9,7 +9,8 @@ import pytest
 import sqlalchemy as sa
 from flask import Flask
 
-from app import db, tenancy
+from app import db
+from app.context import tenancy
 from tests.audit.chains import verified
 from tests.builders import Caller, Cast, make_collection
 

@@ -7,9 +7,10 @@ from typing import Any
 import sqlalchemy as sa
 from flask import Flask
 
-from app import db, tenancy
+from app import db
 from app.collections import definition
 from app.collections.models import Collection, Revision
+from app.context import tenancy
 
 
 def inspected(table: str) -> Any:

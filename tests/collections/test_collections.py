@@ -13,8 +13,9 @@ import sqlalchemy as sa
 from flask import Flask
 from werkzeug.test import TestResponse
 
-from app import db, tenancy
+from app import db
 from app.collections.models import Collection, Revision
+from app.context import tenancy
 from tests.builders import Caller, Cast, make_collection, make_record
 from tests.collections.tables import inspected
 from tests.parallel import at_once

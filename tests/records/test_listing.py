@@ -10,7 +10,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from werkzeug.test import TestResponse
 
-from app import db, tenancy
+from app import db
+from app.context import tenancy
 from tests.builders import Caller, make_collection, make_record
 from tests.sql import statements
 

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 from flask import Flask
 
-from app import crypto, db, tenancy
+from app import crypto, db
+from app.context import tenancy
 from tests.builders import Caller, make_collection, make_record
 from tests.sql import statements
 

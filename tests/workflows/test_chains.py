@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 from flask import Flask
 
-from app import chain, clock
+from app import clock
+from app.context import trigger_depth
 from tests.builders import Caller, make_collection, make_record
 from tests.receivers import Receiver, Request, receiving
 from tests.webhooks.delivering import deliver, deliveries, make_webhook
@@ -34,7 +35,7 @@ def send(receiver: Receiver) -> dict[str, Any]:
 
 def deep(app: Flask, depth: int) -> dict[str, str]:
     with app.app_context():
-        return chain.headers(depth)
+        return trigger_depth.headers(depth)
 
 
 def test_of_events(app: Flask, alice: Caller, posts: Any) -> None:
@@ -53,9 +54,9 @@ def test_of_requests_that_start_workflows(app: Flask, alice: Caller) -> None:
         begun = [alice.post(path, headers=deep(app, depth)).json for depth in (7, 8)]
         alice.post(f"workflows/{made['id']}/trigger", headers=deep(app, 8))
         work(app)
-        (sent,) = [request.headers[chain.HEADER.lower()] for request in receiver.requests]
+        (sent,) = [request.headers[trigger_depth.HEADER.lower()] for request in receiver.requests]
     with app.app_context():
-        assert chain.told(sent) == 8
+        assert trigger_depth.from_header(sent) == 8
     refused = instance(alice, begun[1]["instance_id"])
     assert (refused["status"], "longer than 8" in refused["error_message"]) == ("cancelled", True)
     assert alice.get("workflow-instances?status=cancelled").json["total"] == 2
@@ -101,10 +102,10 @@ def test_a_depth_is_believed_that_we_have_signed_of_late(
 ) -> None:
     make_workflow(alice, [], ON_CREATE)
     then = clock.now()
-    deepest = deep(app, 8)[chain.HEADER]
+    deepest = deep(app, 8)[trigger_depth.HEADER]
     for claimed in ("999", "8", "x", "", f"{deepest}x", deepest):
-        alice.post("records/posts", {"title": "x"}, headers={chain.HEADER: claimed})
+        alice.post("records/posts", {"title": "x"}, headers={trigger_depth.HEADER: claimed})
     monkeypatch.setattr(clock, "now", lambda: then + timedelta(hours=2))
     with app.app_context():
-        assert chain.told(deepest) == 0
+        assert trigger_depth.from_header(deepest) == 0
     assert [row.depth for row in rows(app)] == [1, 1, 1, 1, 1, 9]

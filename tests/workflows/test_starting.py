@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from flask import Flask
 
-from app import chain
+from app.context import trigger_depth
 from app.workflows import starting, waiting
 from tests.builders import Caller, Cast, make_collection, make_record
 from tests.receivers import receiving
@@ -153,7 +153,7 @@ def test_so_many_instances_wait_for_events(
 
 def test_a_root_is_believed_that_we_have_signed(app: Flask) -> None:
     with app.app_context():
-        headers = chain.headers(3, "r")
-        assert chain.root_told(headers[chain.ROOT_HEADER]) == "r"
-        for claimed in ("r", headers[chain.HEADER], "", None):
-            assert chain.root_told(claimed) == "", claimed
+        headers = trigger_depth.headers(3, "r")
+        assert trigger_depth.root_from_header(headers[trigger_depth.ROOT_HEADER]) == "r"
+        for claimed in ("r", headers[trigger_depth.HEADER], "", None):
+            assert trigger_depth.root_from_header(claimed) == "", claimed

@@ -11,7 +11,8 @@ import pytest
 import sqlalchemy as sa
 from flask import Flask
 
-from app import clock, db, leases, tenancy, worker
+from app import clock, db, leases, worker
+from app.context import tenancy
 from app.database_clock import database_now
 from app.ids import first_id, new_id
 from app.workflows import dispatch, queue, service, upkeep

@@ -1,10 +1,10 @@
-"""How deep in a chain of triggers what happens now is; 0 where no workflow led to it.
+"""Trigger depth of the current request or job; stops loops. 0 where no workflow led to it.
 
-A workflow's steps act at its depth, and so does a request that one of them sent: what it changes
-may start further workflows. Outside the depth travels signed, so that nobody can claim to be so
-deep that nothing would be started any more; and for an hour only, so that what was sent to somebody
-is of no lasting use to them. The root travels beside it: whatever one event leads to is counted
-together (`app/workflows/starting.py`).
+A workflow's steps run at its depth, and so does a request that one of them sends: what it changes
+may start further workflows. Between requests the depth travels in a signed header, so that nobody
+can claim a depth at which nothing starts any more; it is valid for an hour, so that a receiver
+cannot use it later. The root travels with it: all that one event leads to is counted together
+(`app/workflows/starting.py`).
 """
 
 from __future__ import annotations
@@ -26,23 +26,23 @@ _root: ContextVar[str] = ContextVar("root", default="")
 
 
 def depth() -> int:
-    """The depth at which this context acts."""
+    """The trigger depth of the current context."""
     return _depth.get()
 
 
 def root() -> str:
-    """What all of this chain's instances have in common; empty outside of a chain."""
+    """The id shared by all instances of this chain; empty outside of one."""
     return _root.get()
 
 
-def be(depth: int, root: str = "") -> None:
-    """From now on this context acts at that depth of the chain with that root."""
+def set_current(depth: int, root: str = "") -> None:
+    """Set depth and root of the current context."""
     _depth.set(depth)
     _root.set(root)
 
 
 def headers(depth: int, root: str = "") -> dict[str, str]:
-    """What tells depth and root to whoever a request is sent to."""
+    """Signed headers for an outgoing request; none at depth 0."""
     if depth == 0:
         return {}
     now = int(clock.now().timestamp())
@@ -50,13 +50,13 @@ def headers(depth: int, root: str = "") -> dict[str, str]:
     return {HEADER: crypto.sign([depth, now], PURPOSE), **of_root}
 
 
-def told(header: str | None) -> int:
-    """The depth at which a request was sent."""
+def from_header(header: str | None) -> int:
+    """The depth in a request's header; 0 where it is missing or not valid."""
     return int(_signed(header, PURPOSE, 0))
 
 
-def root_told(header: str | None) -> str:
-    """The root of the chain that a request belongs to; empty where it names none."""
+def root_from_header(header: str | None) -> str:
+    """The root in a request's header; empty where it is missing or not valid."""
     return str(_signed(header, ROOT_PURPOSE, ""))
 
 

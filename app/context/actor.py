@@ -1,0 +1,58 @@
+"""The current actor, which the audit log stores with every change.
+
+The API's guard, the console's guard and commands set a source, which is called only when something
+is written. Without a source the service itself acts: `system`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextvars import ContextVar
+from datetime import datetime
+from typing import NamedTuple
+
+
+class Actor(NamedTuple):
+    """A user, the origin of the request, and the electronic signature if there is one."""
+
+    user_id: str
+    user_email: str | None
+    user_name: str | None
+    ip_address: str | None = None
+    user_agent: str | None = None
+    request_id: str | None = None
+    es_username: str | None = None
+    es_reason: str | None = None
+    es_timestamp: datetime | None = None
+
+
+SYSTEM = Actor("system", "system", "system")
+ANONYMOUS = Actor("anonymous", "anonymous", "anonymous")
+
+
+def _system() -> Actor:
+    return SYSTEM
+
+
+_source: ContextVar[Callable[[], Actor]] = ContextVar("actor", default=_system)
+
+
+def set_source(source: Callable[[], Actor]) -> None:
+    """Set the function that returns the actor of the current context."""
+    _source.set(source)
+
+
+def act_as(user_id: str, email: str, name: str | None) -> None:
+    """Set a user as the actor, such as the one whose mailed link was followed."""
+    source, name = _source.get(), name or email
+    set_source(lambda: source()._replace(user_id=user_id, user_email=email, user_name=name))
+
+
+def reset() -> None:
+    """Set the service itself as the actor."""
+    _source.set(_system)
+
+
+def current() -> Actor:
+    """The actor of the current context."""
+    return _source.get()()

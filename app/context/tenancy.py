@@ -1,0 +1,63 @@
+"""The tenant scope of statements, which row-level security enforces.
+
+In a request it is the caller's account; before the caller is known, no account. Superadmins work
+across accounts. So do commands and a worker's search for due work; what a worker does for one row
+stays in the account of that row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from contextvars import ContextVar
+
+NOBODY, ACROSS, OWNER = "", "*", "owner"
+Scope = str
+"""An account's id, or one of the above. OWNER, the owner of the tables, may change the schema."""
+
+
+def _across() -> Scope:
+    return ACROSS
+
+
+_source: ContextVar[Callable[[], Scope]] = ContextVar("tenancy", default=_across)
+
+
+def set_source(source: Callable[[], Scope]) -> None:
+    """Set the function that returns the scope of the current context."""
+    _source.set(source)
+
+
+def reset() -> None:
+    """Set the scope to all accounts."""
+    _source.set(_across)
+
+
+def current() -> Scope:
+    """The scope of the current context."""
+    return _source.get()()
+
+
+@contextmanager
+def scoped_to(scope: Scope) -> Iterator[None]:
+    """Run the block in a scope."""
+    token = _source.set(lambda: scope)
+    try:
+        yield
+    finally:
+        _source.reset(token)
+
+
+def in_account(account_id: str) -> AbstractContextManager[None]:
+    """Run the block in one account."""
+    return scoped_to(account_id)
+
+
+def across_accounts() -> AbstractContextManager[None]:
+    """Run the block across all accounts."""
+    return scoped_to(ACROSS)
+
+
+def as_owner() -> AbstractContextManager[None]:
+    """Run the block as owner of the tables: no row-level security, free to change the schema."""
+    return scoped_to(OWNER)
