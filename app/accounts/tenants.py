@@ -9,10 +9,11 @@ from urllib.parse import urlsplit
 
 import sqlalchemy as sa
 
-from app import clock, db, events, settings, slugs
+from app import clock, db, events, slugs
 from app.accounts import pii, sso_settings
 from app.accounts import service as accounts
 from app.accounts.models import SYSTEM_ACCOUNT_ID, Account, AccountOrigin
+from app.config import parsing
 from app.errors import Conflict, InvalidValues, NotFound, problem
 
 SORTABLE = {
@@ -170,7 +171,7 @@ def _uris(body: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 
 def _uri_problem(field: str, uri: str) -> dict[str, Any] | None:
-    if is_address(uri) and (field != "cors_origins" or settings.is_origin(uri)):
+    if is_address(uri) and (field != "cors_origins" or parsing.is_origin(uri)):
         return None
     return problem(field, "invalid_url", f"This is no address of that kind: {uri[:200]}")
 

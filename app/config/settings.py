@@ -13,9 +13,9 @@ import sqlalchemy as sa
 from flask import Flask
 from flask.globals import _cv_app
 
-from app import local_keys, servers, settings
+from app.config import dev_keys, parsing, urls
 
-PROJECT = Path(__file__).resolve().parent.parent
+PROJECT = Path(__file__).resolve().parent.parent.parent
 SHORTEST_TOKEN = 16
 SHORTEST_SECRET = 32
 
@@ -33,7 +33,7 @@ class Config:
     """Every setting; `SERVICE_` and the upper-case name is its environment variable."""
 
     env: str = _setting(
-        settings.one_of("development", "test", "production"),
+        parsing.one_of("development", "test", "production"),
         "development",
         "production refuses weak secrets",
     )
@@ -41,10 +41,10 @@ class Config:
         Path, PROJECT / "instance", "where SQLite is by default, and keys and mail of development"
     )
     database_url: str = _setting(
-        servers.database, "", "default: SQLite in the instance folder", unprefixed=True, secret=True
+        urls.database, "", "default: SQLite in the instance folder", unprefixed=True, secret=True
     )
     redis_url: str = _setting(
-        servers.redis,
+        urls.redis,
         "",
         "default: none, the embedded worker runs jobs",
         unprefixed=True,
@@ -52,148 +52,146 @@ class Config:
     )
     secret_key: str = _setting(str, "", "signs tokens; generated once in development", secret=True)
     secret_key_previous: tuple[str, ...] = _setting(
-        settings.list_of(), (), "older keys that still verify, comma-separated", secret=True
+        parsing.list_of(), (), "older keys that still verify, comma-separated", secret=True
     )
     encryption_key: tuple[str, ...] = _setting(
-        settings.list_of(), (), "Fernet keys for stored secrets, newest first", secret=True
+        parsing.list_of(), (), "Fernet keys for stored secrets, newest first", secret=True
     )
     base_url: str = _setting(
-        settings.base_url, "http://127.0.0.1:8000", "the address users reach this service at"
+        parsing.base_url, "http://127.0.0.1:8000", "the address users reach this service at"
     )
-    base_domain: str = _setting(settings.host, "", "<slug>.<this domain> names the account")
+    base_domain: str = _setting(parsing.host, "", "<slug>.<this domain> names the account")
     access_token_expire_minutes: int = _setting(
-        settings.number(1, 1440), 60, "access token lifetime"
+        parsing.number(1, 1440), 60, "access token lifetime"
     )
-    refresh_token_expire_days: int = _setting(settings.number(1, 365), 7, "refresh token lifetime")
+    refresh_token_expire_days: int = _setting(parsing.number(1, 365), 7, "refresh token lifetime")
     session_max_days: int = _setting(
-        settings.number(1, 3650), 30, "after which who signed in must do so again, days"
+        parsing.number(1, 3650), 30, "after which who signed in must do so again, days"
     )
-    single_tenant: bool = _setting(settings.boolean, False, "one account, which need not be named")
+    single_tenant: bool = _setting(parsing.boolean, False, "one account, which need not be named")
     single_tenant_account: str = _setting(
-        settings.account_slug, "default", "the slug of the one account"
+        parsing.account_slug, "default", "the slug of the one account"
     )
     single_tenant_account_name: str = _setting(
-        settings.line, "Default", "the name of the one account"
+        parsing.line, "Default", "the name of the one account"
     )
     registration: str = _setting(
-        settings.one_of("open", "invite", "off"),
+        parsing.one_of("open", "invite", "off"),
         "open",
         "who may register: anyone, the invited, nobody",
     )
-    cors_origins: tuple[str, ...] = _setting(
-        settings.origins, (), "origins of browser applications"
-    )
+    cors_origins: tuple[str, ...] = _setting(parsing.origins, (), "origins of browser applications")
     login_rate_limit: str = _setting(
-        settings.one_of("on", "off"), "on", "lock-out of password guessers"
+        parsing.one_of("on", "off"), "on", "lock-out of password guessers"
     )
     login_tries: int = _setting(
-        settings.number(1, 10_000), 10, "failures per user and address, 15 min"
+        parsing.number(1, 10_000), 10, "failures per user and address, 15 min"
     )
     login_tries_per_address: int = _setting(
-        settings.number(1, 10_000), 50, "failures per address, 15 min"
+        parsing.number(1, 10_000), 50, "failures per address, 15 min"
     )
     login_tries_per_user: int = _setting(
-        settings.number(1, 10_000), 100, "failures per user, 15 min"
+        parsing.number(1, 10_000), 100, "failures per user, 15 min"
     )
     mail_tries: int = _setting(
-        settings.number(1, 10_000), 10, "mails asked for per account and mailbox, in 1 hour"
+        parsing.number(1, 10_000), 10, "mails asked for per account and mailbox, in 1 hour"
     )
     mail_tries_per_mailbox: int = _setting(
-        settings.number(1, 10_000), 50, "the same per mailbox, by all accounts; resets excepted"
+        parsing.number(1, 10_000), 50, "the same per mailbox, by all accounts; resets excepted"
     )
     mail_tries_per_address: int = _setting(
-        settings.number(1, 100_000), 500, "registrations and mails asked for per address, in 1 hour"
+        parsing.number(1, 100_000), 500, "registrations and mails asked for per address, in 1 hour"
     )
     sign_in_starts_per_address: int = _setting(
-        settings.number(1, 100_000), 200, "sign-ins by providers started per address, 15 min"
+        parsing.number(1, 100_000), 200, "sign-ins by providers started per address, 15 min"
     )
     rate_limit: str = _setting(
-        settings.rate, "off", "requests of one caller, or of one address that nobody signed in from"
+        parsing.rate, "off", "requests of one caller, or of one address that nobody signed in from"
     )
-    password_min_length: int = _setting(settings.number(8, 128), 12, "shortest password")
+    password_min_length: int = _setting(parsing.number(8, 128), 12, "shortest password")
     password_require: tuple[str, ...] = _setting(
-        settings.list_of("upper", "lower", "digit", "special"),
+        parsing.list_of("upper", "lower", "digit", "special"),
         ("upper", "lower", "digit", "special"),
         "character classes every password needs",
     )
-    superadmin_email: str = _setting(settings.email, "", "first superadmin, made when none exists")
+    superadmin_email: str = _setting(parsing.email, "", "first superadmin, made when none exists")
     superadmin_password: str = _setting(str, "", "the first superadmin's password", secret=True)
     mail_url: str = _setting(
-        settings.mail_url,
+        parsing.mail_url,
         "console:",
         "console: writes .eml files; smtp://user:pass@host:port?starttls=1; smtps://",
         secret=True,
     )
-    mail_from: str = _setting(settings.sender, "Atrium <atrium@localhost>", "sender of mails")
-    audit_logging_enabled: bool = _setting(settings.boolean, True, "whether changes are audited")
+    mail_from: str = _setting(parsing.sender, "Atrium <atrium@localhost>", "sender of mails")
+    audit_logging_enabled: bool = _setting(parsing.boolean, True, "whether changes are audited")
     row_security_enabled: bool = _setting(
-        settings.boolean, True, "whether PostgreSQL itself keeps accounts apart, too"
+        parsing.boolean, True, "whether PostgreSQL itself keeps accounts apart, too"
     )
     audit_checkpoint_key: tuple[str, ...] = _setting(
-        settings.list_of(), (), "keys that sign audit checkpoints, newest first", secret=True
+        parsing.list_of(), (), "keys that sign audit checkpoints, newest first", secret=True
     )
     audit_checkpoint_email: str = _setting(
-        settings.email, "", "where audit checkpoints are mailed to"
+        parsing.email, "", "where audit checkpoints are mailed to"
     )
     webhooks_per_account: int = _setting(
-        settings.number(1, 1000), 20, "webhooks that an account may have"
+        parsing.number(1, 1000), 20, "webhooks that an account may have"
     )
     webhook_timeout_seconds: int = _setting(
-        settings.number(1, 120), 30, "time for one delivery's attempt"
+        parsing.number(1, 120), 30, "time for one delivery's attempt"
     )
     webhook_retry_delays: tuple[int, ...] = _setting(
-        settings.seconds, (60, 300, 1800, 7200, 43200), "seconds before each retry, comma-separated"
+        parsing.seconds, (60, 300, 1800, 7200, 43200), "seconds before each retry, comma-separated"
     )
     webhook_allow_private: bool | None = _setting(
-        settings.boolean,
+        parsing.boolean,
         None,
         "whether webhooks may reach private addresses; default: not in production",
     )
     workflows_per_account: int = _setting(
-        settings.number(1, 1000), 50, "workflows that an account may have, and as many hooks"
+        parsing.number(1, 1000), 50, "workflows that an account may have, and as many hooks"
     )
     workflow_concurrency: int = _setting(
-        settings.number(1, 1000), 20, "instances of an account's workflows that run at once"
+        parsing.number(1, 1000), 20, "instances of an account's workflows that run at once"
     )
     workflow_lease_seconds: int = _setting(
-        settings.number(1, 600), 20, "after which a step of a lost worker is taken over"
+        parsing.number(1, 600), 20, "after which a step of a lost worker is taken over"
     )
     workflow_retention_days: int = _setting(
-        settings.number(1, 3650), 30, "days that instances of workflows are kept when they are over"
+        parsing.number(1, 3650), 30, "days that instances of workflows are kept when they are over"
     )
     workflow_pending_max: int = _setting(
-        settings.number(1, 1_000_000), 10_000, "pending instances that an account may have"
+        parsing.number(1, 1_000_000), 10_000, "pending instances that an account may have"
     )
     workflow_waiting_max: int = _setting(
-        settings.number(1, 1_000_000), 50_000, "waiting instances, past which none begins"
+        parsing.number(1, 1_000_000), 50_000, "waiting instances, past which none begins"
     )
     workflow_mail_recipients: str = _setting(
-        settings.one_of("members", "anyone"),
+        parsing.one_of("members", "anyone"),
         "members",
         "whom workflows may mail: verified members of their account, or anyone",
     )
     workflow_mails_per_day: int = _setting(
-        settings.number(0, 1_000_000), 500, "mails that an account's workflows send in a day"
+        parsing.number(0, 1_000_000), 500, "mails that an account's workflows send in a day"
     )
     workflow_mails_per_mailbox: int = _setting(
-        settings.number(0, 10_000), 30, "mails that workflows send to one mailbox, in 1 hour"
+        parsing.number(0, 10_000), 30, "mails that workflows send to one mailbox, in 1 hour"
     )
-    max_body_bytes: int = _setting(settings.number(1024, 2**30), 10 * 2**20, "largest request body")
+    max_body_bytes: int = _setting(parsing.number(1024, 2**30), 10 * 2**20, "largest request body")
     max_anonymous_body_bytes: int = _setting(
-        settings.number(1024, 2**30), 2**18, "largest body of who is not signed in, for records"
+        parsing.number(1024, 2**30), 2**18, "largest body of who is not signed in, for records"
     )
-    batch_max: int = _setting(settings.number(1, 10_000), 1000, "records in one batch")
+    batch_max: int = _setting(parsing.number(1, 10_000), 1000, "records in one batch")
     import_max_rows: int = _setting(
-        settings.number(1, 1_000_000), 50_000, "records in one imported file"
+        parsing.number(1, 1_000_000), 50_000, "records in one imported file"
     )
     sqlite_transaction_seconds: int = _setting(
-        settings.number(1, 3600), 1, "how long one request may keep others from writing to SQLite"
+        parsing.number(1, 3600), 1, "how long one request may keep others from writing to SQLite"
     )
     metrics_token: str = _setting(
-        settings.token, "", "the Bearer token for /metrics, closed without one", secret=True
+        parsing.token, "", "the Bearer token for /metrics, closed without one", secret=True
     )
     trusted_proxies: int = _setting(
-        settings.number(0, 10), 0, "reverse proxies in front of the service"
+        parsing.number(0, 10), 0, "reverse proxies in front of the service"
     )
 
     @classmethod
@@ -205,7 +203,7 @@ class Config:
         for name, meta in _settings():
             variable, text = _lookup(environ, name, meta)
             try:
-                values[name] = meta["parse"](settings.utf8(text)) if text else meta["default"]
+                values[name] = meta["parse"](parsing.utf8(text)) if text else meta["default"]
             except ValueError as error:
                 problems.append(f"{variable} {error}")
                 values[name] = meta["default"]
@@ -282,7 +280,7 @@ def _with_local_defaults(config: Config) -> Config:
             changes |= _made_keys(config, folder)
         except OSError as error:
             raise _not_writable(error) from error
-        except local_keys.NoKey as error:
+        except dev_keys.NoKey as error:
             raise ConfigError(str(error)) from error
     return replace(config, **changes)
 
@@ -302,21 +300,21 @@ def _not_writable(error: OSError) -> ConfigError:
 def _made_keys(config: Config, folder: Path) -> dict[str, Any]:
     made: dict[str, Any] = {}
     if not config.secret_key:
-        made["secret_key"] = local_keys.kept(folder / "secret_key", local_keys.random_secret, bool)
+        made["secret_key"] = dev_keys.kept(folder / "secret_key", dev_keys.random_secret, bool)
     for name, is_key in (
-        ("encryption_key", settings.is_fernet_key),
-        ("audit_checkpoint_key", settings.is_32_bytes),
+        ("encryption_key", parsing.is_fernet_key),
+        ("audit_checkpoint_key", parsing.is_32_bytes),
     ):
         if not getattr(config, name):
-            made[name] = (local_keys.kept(folder / name, local_keys.fernet, is_key),)
+            made[name] = (dev_keys.kept(folder / name, dev_keys.fernet, is_key),)
     return made
 
 
 def _unsafe(config: Config) -> list[str]:
     problems = []
-    if not all(map(settings.is_fernet_key, config.encryption_key)):
+    if not all(map(parsing.is_fernet_key, config.encryption_key)):
         problems.append("SERVICE_ENCRYPTION_KEY must list Fernet keys (32 bytes in base64)")
-    if not all(map(settings.is_32_bytes, config.audit_checkpoint_key)):
+    if not all(map(parsing.is_32_bytes, config.audit_checkpoint_key)):
         problems.append("SERVICE_AUDIT_CHECKPOINT_KEY must list keys of 32 bytes in base64")
     if bool(config.superadmin_email) != bool(config.superadmin_password):
         problems.append("SERVICE_SUPERADMIN_EMAIL and SERVICE_SUPERADMIN_PASSWORD go together")
