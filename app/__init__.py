@@ -12,7 +12,6 @@ from app import (
     caching,
     cli,
     config,
-    connections,
     cors,
     db,
     description,
@@ -21,7 +20,6 @@ from app import (
     logs,
     metrics,
     rest,
-    violations,
 )
 from app.accounts import account_routes, group_routes, own_routes, role_routes, user_routes
 from app.application import Application
@@ -45,6 +43,8 @@ from app.config import Config
 from app.console import routes as console
 from app.console.guard import csrf
 from app.context import tenancy
+from app.db import errors as database_errors
+from app.db import pre_ping
 from app.extensions import api
 from app.isolation import commands as isolation
 from app.records import aggregate_routes, batch_routes, history_routes, removal
@@ -121,12 +121,12 @@ def create_app(settings: Config | None = None) -> Flask:
     app.extensions["atrium.config"] = settings
     _configure(app, settings)
     for extension in (
-        *(logs, metrics, cors, caching, guard, errors, violations),
+        *(logs, metrics, cors, caching, guard, errors, database_errors),
         *(cli, isolation, sso_answers),
     ):
         extension.init_app(app)
     db.init_app(app, settings)
-    connections.init_app(app)
+    pre_ping.init_app(app)
     csrf.init_app(app)
     api.init_app(app)
     api.with_collections = _with_collections

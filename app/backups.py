@@ -20,7 +20,8 @@ from typing import IO, Any
 
 import sqlalchemy as sa
 
-from app import config, engines, row_security, sqlite
+from app import config
+from app.db import engine, row_security, sqlite_driver
 from app.errors import AppError
 
 PAGES_AT_ONCE = 1000
@@ -122,9 +123,9 @@ def _restore_postgres(path: Path) -> None:
         wanted.write("\n".join(line for line in listed.splitlines() if not OF_ROLES.match(line)))
         wanted.flush()
         _replace("--no-owner", f"--use-list={wanted.name}", str(path))
-    engines.running().dispose()
+    engine.running().dispose()
     if config.current().row_security_enabled:
-        row_security.install(engines.running())
+        row_security.install(engine.running())
 
 
 def _replace(*of_file: str) -> None:
@@ -160,19 +161,19 @@ def _lock_milliseconds() -> int:
 
 
 def _tables() -> set[str]:
-    return set(sa.inspect(engines.running()).get_table_names())
+    return set(sa.inspect(engine.running()).get_table_names())
 
 
 def _on_sqlite() -> bool:
-    return engines.running().dialect.name == "sqlite"
+    return engine.running().dialect.name == "sqlite"
 
 
 def _sqlite() -> sqlite3.Connection:
-    return sqlite3.connect(str(engines.running().url.database), timeout=sqlite.BUSY_SECONDS)
+    return sqlite3.connect(str(engine.running().url.database), timeout=sqlite_driver.BUSY_SECONDS)
 
 
 def _address() -> str:
-    url = engines.running().url.set(drivername="postgresql", password=None)
+    url = engine.running().url.set(drivername="postgresql", password=None)
     return url.render_as_string(hide_password=False)
 
 
@@ -191,7 +192,7 @@ def _program(name: str, *arguments: str) -> tuple[list[str], dict[str, str]]:
     if found is None:
         raise BackupError(f"{name} is missing: install PostgreSQL's client programs")
     # The password is not among the arguments, which every user of the machine sees.
-    password = engines.running().url.password or ""
+    password = engine.running().url.password or ""
     return [found, *arguments], config.environment(PGPASSWORD=password, LC_ALL="C")
 
 

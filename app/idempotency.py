@@ -21,9 +21,10 @@ from sqlalchemy.dialects.postgresql import insert as insert_on_postgresql
 from sqlalchemy.dialects.sqlite import insert as insert_on_sqlite
 from sqlalchemy.orm import Mapped, mapped_column
 
-from app import crypto, db, jobs, mentions
-from app.column_types import Id, Moment, Text
-from app.database_clock import database_now
+from app import crypto, db, jobs
+from app.db import like
+from app.db.functions import database_now
+from app.db.types import Id, Moment, Text
 from app.errors import Conflict, Malformed
 from app.ids import new_id
 
@@ -180,7 +181,7 @@ def give_up(claim: Claim, *, keep_changes: bool) -> None:
 def forget_mentions(addresses: Collection[str]) -> None:
     """Forget answers of all accounts that name an address within a text, in whatever case."""
     key, answer = [*TABLE.primary_key], TABLE.c.answer
-    told = (mentions.told(answer, mentions.searched(one)) for one in addresses)
+    told = (like.told(answer, like.searched(one)) for one in addresses)
     named = sa.or_(sa.false(), *told)
     chosen, last = sa.select(*key, answer).where(named).order_by(*key).limit(PIECE), ("", "", "")
     # To forget what tells of a longer address would let a request be done twice.

@@ -16,10 +16,11 @@ from typing import Any, NamedTuple
 import sqlalchemy as sa
 from sqlalchemy.orm import Mapped, mapped_column
 
-from app import clock, config, db, leases, mentions, wakeups
-from app.column_types import Id, Moment, Text
+from app import clock, config, db, leases, wakeups
 from app.context import tenancy
-from app.database_clock import database_now
+from app.db import like
+from app.db.functions import database_now
+from app.db.types import Id, Moment, Text
 from app.errors import NotFound
 from app.ids import new_id
 
@@ -152,7 +153,7 @@ def retry(account_id: str, id: str) -> None:
 def forget(texts: Iterable[str], account_ids: Iterable[str]) -> None:
     """Forget jobs of accounts that were given up and tell one of these texts, in whatever case."""
     payload = sa.cast(TABLE.c.payload, sa.Text)
-    told = [mentions.told(payload, json.dumps(text)) for text in texts]
+    told = [like.told(payload, json.dumps(text)) for text in texts]
     given_up = (TABLE.c.account_id.in_(account_ids), TABLE.c.status == "failed")
     with db.transaction() as session:
         session.execute(sa.delete(TABLE).where(*given_up, sa.or_(sa.false(), *told)))

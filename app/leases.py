@@ -17,7 +17,7 @@ import sqlalchemy as sa
 
 from app import clock, db
 from app.context import tenancy
-from app.database_clock import database_now
+from app.db.functions import database_now
 
 
 @dataclass(frozen=True)

@@ -21,10 +21,11 @@ from limits.strategies import FixedWindowRateLimiter
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.orm import Mapped, mapped_column
 
-from app import clock, config, db, engines, jobs
-from app.column_types import Text
+from app import clock, config, db, jobs
+from app.db import engine
+from app.db.prepared import Prepared
+from app.db.types import Text
 from app.errors import TooManyRequests
-from app.statements import Prepared
 
 PURGED_AT_ONCE = 100
 SECONDS = {"second": 1, "minute": 60, "hour": 3600, "day": 86_400}
@@ -178,7 +179,7 @@ class SqlStorage(Storage):
     def incr(self, key: str, expiry: int, amount: int = 1) -> int:
         """Count up, in a new window where the last one is over. One statement, so none is lost."""
         now = clock.now().timestamp()
-        make: Any = sqlite if engines.running().dialect.name == "sqlite" else postgresql
+        make: Any = sqlite if engine.running().dialect.name == "sqlite" else postgresql
         new = make.insert(Counter).values(key=key, count=amount, expires_at=now + expiry)
         over = Counter.expires_at <= now
         counted = new.on_conflict_do_update(

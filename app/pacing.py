@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from flask import Flask
 
-from app import engines
+from app.db import engine
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import WSGIEnvironment
@@ -29,7 +29,7 @@ View = Callable[["WSGIEnvironment", Any], Iterable[bytes]]
 def init_app(app: Flask) -> None:
     """Have what an application serves be paced, if that pays with its database."""
     with app.app_context():
-        if engines.running().dialect.name == "sqlite":
+        if engine.running().dialect.name == "sqlite":
             app.wsgi_app = OneByOne(app.wsgi_app)  # type: ignore[method-assign]
 
 

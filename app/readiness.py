@@ -5,8 +5,9 @@ from __future__ import annotations
 import sqlalchemy as sa
 from sqlalchemy.exc import SQLAlchemyError
 
-from app import config, db, disk, jobs, sqlite
+from app import config, db, jobs
 from app.collections import revisions
+from app.db import disk, sqlite_driver
 
 LONGEST_LOCK_SECONDS = 2
 LOCKED = "locked: something has kept all others from writing for seconds"
@@ -24,7 +25,7 @@ def checks() -> dict[str, str]:
         found.setdefault("database", "unreachable")
         found.setdefault("migrations", missing)
     file = db.sqlite_file()
-    if file and found["database"] == "ok" and sqlite.is_locked(file, LONGEST_LOCK_SECONDS):
+    if file and found["database"] == "ok" and sqlite_driver.is_locked(file, LONGEST_LOCK_SECONDS):
         found["database"] = LOCKED
     if file:
         found["disk"] = _disk(file)

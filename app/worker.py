@@ -21,9 +21,10 @@ from flask import current_app
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.exc import SQLAlchemyError
 
-from app import clock, config, db, engines, leases, wakeups
+from app import clock, config, db, leases, wakeups
 from app.context import tenancy
-from app.database_clock import database_now
+from app.db import engine
+from app.db.functions import database_now
 from app.jobs import INSTANCE, KINDS, QUEUE, Job, Kind
 
 log = structlog.get_logger()
@@ -156,7 +157,7 @@ def plan() -> None:
     mine = (Job.account_id == INSTANCE, Job.kind.in_(periodic), Job.status == "pending")
     with db.transaction() as session:
         known = set(session.scalars(sa.select(Job.kind).where(*mine)))
-        make: Any = sqlite if engines.running().dialect.name == "sqlite" else postgresql
+        make: Any = sqlite if engine.running().dialect.name == "sqlite" else postgresql
         for kind in sorted(periodic - known):
             # The id is the kind's: of two workers that start at once, one makes the row.
             id = str(uuid5(NAMESPACE_URL, f"atrium:{kind}"))

@@ -20,7 +20,7 @@ from flask import Flask
 
 from app import db, leases
 from app.context import tenancy
-from app.database_clock import database_now
+from app.db.functions import database_now
 from app.ids import new_id
 from app.workflows.dispatch import Dispatcher
 from app.workflows.models import INSTANCES, QUEUE

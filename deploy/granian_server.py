@@ -55,9 +55,9 @@ def load(target: str) -> Callable[..., Iterable[bytes]]:
     signal.signal(signal.SIGTERM, _stop)  # until granian heeds it here: the parent's way is no use
     os.setpgrp()  # a terminal's Ctrl-C is the parent's: told twice, a process at work does not end
     serving.share_freed_memory()
-    from app import engines  # not in the parent, which serves nothing
+    from app.db import engine  # not in the parent, which serves nothing
 
-    Finalize(None, engines.close, exitpriority=0)  # these processes heed no atexit
+    Finalize(None, engine.close, exitpriority=0)  # these processes heed no atexit
     module, _, name = target.partition(":")
     return bounded(getattr(import_module(module), name))
 

@@ -239,11 +239,11 @@ def post_fork(server, worker):
 
 def worker_exit(server, worker):
     """End also where a request is not over: its thread would be waited for."""
-    from app import engines
+    from app.db import engine
 
     stopped = os.getpid() == worker.pid and worker.booted and not worker.alive
     if stopped and worker.nr_conns > 0:
-        engines.close()
+        engine.close()
         os._exit(0)
 
 

@@ -3,9 +3,10 @@
 from alembic import context
 from flask import current_app
 
-from app import config, row_security
-from app.column_types import Moment, Text
+from app import config
 from app.context import tenancy
+from app.db import row_security
+from app.db.types import Moment, Text
 
 engine = current_app.extensions["migrate"].db.engine
 metadata = current_app.extensions["migrate"].db.metadata
@@ -17,7 +18,7 @@ def ours(object: object, name: str | None, type_: str, *rest: object) -> bool:
 
 
 def rendered(kind: str, item: object, autogenerate: object) -> str | bool:
-    """Write our column types by their names in `app.column_types`."""
+    """Write our column types by their names in `app.db.types`."""
     if kind == "type" and isinstance(item, Moment):
         return "Moment()"
     return "Text" if item is Text else False

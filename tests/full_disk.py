@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from app import disk
+from app.db import disk
 from tests import builders, conftest
 from tests.builders import PASSWORD, make_collection, make_record
 

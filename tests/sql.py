@@ -10,8 +10,8 @@ from unittest.mock import patch
 import sqlalchemy as sa
 from flask import Flask
 
-from app import statements as prepared
 from app.db import db
+from app.db import prepared as prepared
 
 
 class Statement(str):

@@ -22,20 +22,15 @@ TREES = {name: ast.parse(path.read_text()) for name, path in SOURCES.items()}
 # From the bottom to the top: a module imports from its own feature and from lower lines.
 # A feature's routes belong to the top, whatever the line of the feature.
 LAYERS = [
-    ("here", "ids", "mentions", "slugs", "targets"),
+    ("here", "ids", "slugs", "targets"),
     ("rules",),
     ("clock", "config", "errors", "events", "outgoing", "wakeups"),
     ("crypto",),
     ("context",),
-    ("postgres",),
-    ("row_security",),
-    ("column_types", "disk", "pool", "sqlite"),
-    ("database_clock", "engines"),
-    ("unit_of_work",),
     ("db", "json_gate", "logs"),
-    ("connections", "counting", "description", "header_values", "leases"),
-    ("commands", "reencryption", "statements", "violations"),
-    ("jobs", "mail", "pages", "rest", "stamps"),
+    ("description", "header_values", "leases"),
+    ("commands", "reencryption"),
+    ("jobs", "mail", "pages", "rest"),
     ("idempotency", "limits", "worker"),
     ("accounts",),
     ("auth",),
@@ -63,8 +58,8 @@ PAGES = {"app.apidocs": {"make_response"}}
 
 # The only places that catch everything, each with its reason beside it.
 CATCH_ALL = {
-    "app.db": 2,  # any error rolls the transaction, or its part, back, and goes on
-    "app.pool": 1,  # a connection that is not fit to be lent: its place comes back
+    "app.db.transactions": 2,  # any error rolls the transaction, or its part, back, and goes on
+    "app.db.pool": 1,  # a connection that is not fit to be lent: its place comes back
     "app.sso.saml": 1,  # what the library cannot read, which it tells by any exception
     "app.sso.saml_checks": 1,  # a time that it cannot read, by that very class
     "app.wakeups": 1,  # a lost wake-up
@@ -211,14 +206,14 @@ def test_only_the_edge_knows_marshmallow() -> None:
 
 
 # How a connection commits.
-DRIVERS = ("app.postgres", "app.sqlite")
+DRIVERS = ("app.db.postgres_driver", "app.db.sqlite_driver")
 
 
 def test_only_transaction_commits() -> None:
     commits = [
         f"{module}:{node.lineno}"
         for module in SOURCES
-        if module not in ("app.db", *DRIVERS)
+        if module not in ("app.db.transactions", *DRIVERS)
         for node in ast.walk(TREES[module])
         if isinstance(node, ast.Attribute) and node.attr in ("commit", "begin", "begin_nested")
     ]

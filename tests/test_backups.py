@@ -19,7 +19,8 @@ import sqlalchemy as sa
 from click.testing import Result
 from flask import Flask
 
-from app import backups, create_app, db, engines, sqlite
+from app import backups, create_app, db
+from app.db import engine, sqlite_driver
 from tests import builders, services
 from tests.builders import Cast
 from tests.conftest import make_app, settings_for
@@ -40,13 +41,13 @@ def kept(database: str, tmp_path: Path) -> Iterator[tuple[Flask, Cast]]:
 
 def on_sqlite(app: Flask) -> bool:
     with app.app_context():
-        return engines.running().dialect.name == "sqlite"
+        return engine.running().dialect.name == "sqlite"
 
 
 def connected(app: Flask) -> Any:
     """A connection of another program's."""
     with app.app_context():
-        url = engines.running().url.set(drivername="postgresql")
+        url = engine.running().url.set(drivername="postgresql")
     if on_sqlite(app):
         return sqlite3.connect(str(url.database))
     return psycopg2.connect(url.render_as_string(hide_password=False))
@@ -85,7 +86,7 @@ def test_it_ends_however_much_is_written_meanwhile(
     if not on_sqlite(app):
         return  # where the program takes a snapshot by itself
     with app.app_context():
-        address = str(engines.running().url.database)
+        address = str(engine.running().url.database)
     number = itertools.count(1)
 
     class Source(sqlite3.Connection):
@@ -124,7 +125,7 @@ def test_a_restore_writes_nothing_beside_the_file(kept: tuple[Flask, Cast], tmp_
 def test_a_copy_is_restored_with_its_log(kept: tuple[Flask, Cast], tmp_path: Path) -> None:
     app, cast = kept
     with app.app_context():
-        url = engines.running().url
+        url = engine.running().url
     if url.get_backend_name() != "sqlite":
         return  # whose files are none to copy
     log = Path(f"{url.database}-wal")
@@ -160,7 +161,7 @@ def truncated(file: Path) -> Path:
 
 def tables(app: Flask) -> set[str]:
     with app.app_context():
-        return set(sa.inspect(engines.running()).get_table_names())
+        return set(sa.inspect(engine.running()).get_table_names())
 
 
 def test_what_is_no_backup_harms_nothing(kept: tuple[Flask, Cast], tmp_path: Path) -> None:
@@ -207,7 +208,7 @@ def test_a_restore_does_not_wait_long_for_who_works(
     file = str(tmp_path / "atrium.backup")
     assert run(app, "backup", file).exit_code == 0
     monkeypatch.setattr(backups, "LOCK_SECONDS", 0.05)
-    monkeypatch.setattr(sqlite, "BUSY_SECONDS", 0.05)
+    monkeypatch.setattr(sqlite_driver, "BUSY_SECONDS", 0.05)
     begun = "BEGIN IMMEDIATE" if on_sqlite(app) else "SELECT count(*) FROM accounts"
     with closing(connected(app)) as other:
         other.cursor().execute(begun)

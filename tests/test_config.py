@@ -16,11 +16,11 @@ import sqlalchemy as sa
 from cryptography.fernet import Fernet
 from flask import Flask
 
-from app import mail, sqlite
+from app import mail
 from app.accounts.models import SYSTEM_ACCOUNT_ID, User
 from app.auth import bootstrap
 from app.config import PROJECT, Config, ConfigError
-from app.db import db
+from app.db import db, sqlite_driver
 from tests.builders import PASSWORD, Caller, make_account, make_user
 from tests.parallel import at_once
 
@@ -304,7 +304,7 @@ def test_production_refuses_what_only_development_may_use(
 
 
 def test_nobody_else_can_read_the_database_or_mails(tmp_path: Path, app: Flask) -> None:
-    with closing(sqlite.Driver(str(tmp_path / "atrium.db"))) as made:
+    with closing(sqlite_driver.Driver(str(tmp_path / "atrium.db"))) as made:
         made.execute("CREATE TABLE it (is_there)")
         beside = {stat.S_IMODE(path.stat().st_mode) for path in tmp_path.iterdir()}
     assert beside == {0o600}

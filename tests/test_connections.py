@@ -12,8 +12,10 @@ import pytest
 import sqlalchemy as sa
 from flask import Flask
 
-from app import connections, create_app, db, engines
+from app import create_app, db
 from app.accounts.models import Account
+from app.db import engine as engines
+from app.db import pre_ping
 from tests.builders import Caller, make_collection
 
 OF_PID = "FROM pg_stat_activity WHERE pid = :pid"
@@ -99,8 +101,8 @@ def test_a_new_connection_that_breaks_at_once_is_no_fault_of_ours(
     app: Flask, alice: Caller, apart: sa.Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patched:
-        patched.setattr(connections, "_has_news", lambda connection: True)
-        patched.setattr(connections, "_answers", lambda connection: False)
+        patched.setattr(pre_ping, "_has_news", lambda connection: True)
+        patched.setattr(pre_ping, "_answers", lambda connection: False)
         assert alice.get("auth/me").status_code == 503
     assert alice.get("auth/me").status_code == 200
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from flask import Flask
 
-from app import disk
+from app.db import disk
 from tests.builders import PASSWORD, Caller, Cast, make_collection, make_record
 from tests.console.browser import is_out, sign_in
 from tests.processes import PROJECT

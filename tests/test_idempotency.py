@@ -16,7 +16,7 @@ import sqlalchemy as sa
 from flask import Flask
 
 from app import db, idempotency
-from app.database_clock import database_now
+from app.db.functions import database_now
 from app.rest import PREFIX
 from app.rest.marks import Access, access_of
 from tests.builders import Caller, make_collection

@@ -23,7 +23,7 @@ from flask import Flask
 from app import db, jobs, worker
 from app.accounts.models import SYSTEM_ACCOUNT_ID
 from app.config import PROJECT
-from app.database_clock import database_now
+from app.db.functions import database_now
 from app.jobs import Job
 from tests.builders import PASSWORD, Caller
 from tests.mailbox import outbox, run_jobs

@@ -23,7 +23,7 @@ from flask import Flask
 from jinja2 import DictLoader
 
 from app import db, mail
-from app.database_clock import database_now
+from app.db.functions import database_now
 from app.jobs import Job
 from tests import certificates
 from tests.builders import PASSWORD, Caller

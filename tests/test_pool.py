@@ -14,7 +14,7 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
 from app import db
-from app.pool import Idle, Pool
+from app.db.pool import Idle, Pool
 
 THREADS, SIZE, TIMES = 8, 3, 500
 

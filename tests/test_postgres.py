@@ -13,9 +13,10 @@ from psycopg2 import extensions
 from sqlalchemy.exc import DBAPIError
 from structlog.testing import capture_logs
 
-from app import create_app, db, engines, postgres
+from app import create_app, db
 from app.context import tenancy
-from app.statements import Prepared
+from app.db import engine, postgres_driver
+from app.db.prepared import Prepared
 from tests.builders import Caller, Cast, make_collection, make_record
 
 pytestmark = pytest.mark.parametrize("database", ["postgresql"])
@@ -32,7 +33,7 @@ def within(app: Flask) -> Iterator[None]:
 @pytest.fixture
 def connected_anew(app: Flask) -> Iterator[None]:
     with app.app_context():
-        engines.running().dispose()
+        engine.running().dispose()
         yield
 
 
@@ -40,7 +41,7 @@ def connected_anew(app: Flask) -> Iterator[None]:
 def messages(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
     """What is sent meanwhile, one message each."""
     sent: list[bytes] = []
-    execute, say = postgres.Cursor.execute, postgres.Driver._say
+    execute, say = postgres_driver.Cursor.execute, postgres_driver.Driver._say
 
     def note_executed(self: Any, query: Any, vars: Any = None) -> None:
         execute(self, query, vars)
@@ -50,8 +51,8 @@ def messages(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
         sent.append(text)
         say(self, text)
 
-    monkeypatch.setattr(postgres.Cursor, "execute", note_executed)
-    monkeypatch.setattr(postgres.Driver, "_say", note_said)
+    monkeypatch.setattr(postgres_driver.Cursor, "execute", note_executed)
+    monkeypatch.setattr(postgres_driver.Driver, "_say", note_said)
     return sent
 
 
@@ -173,7 +174,7 @@ def kept() -> list[str]:
     return [text.partition(" AS ")[2] for text in db.connection().scalars(known)]
 
 
-def run(statement: postgres.Kept, **values: Any) -> Any:
+def run(statement: postgres_driver.Kept, **values: Any) -> Any:
     with db.driver() as driver, driver.cursor() as cursor:
         cursor.execute(driver.call(statement), values)
         return cursor.fetchall()
@@ -183,13 +184,13 @@ def run(statement: postgres.Kept, **values: Any) -> Any:
 def test_what_is_asked_by_key_is_prepared_once_and_anew_when_it_is_old(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    asked = postgres.Kept("SELECT slug, name LIKE '%%x' FROM accounts WHERE id = %(id)s")
+    asked = postgres_driver.Kept("SELECT slug, name LIKE '%%x' FROM accounts WHERE id = %(id)s")
     assert asked.text == "SELECT slug, name LIKE '%x' FROM accounts WHERE id = $1"
     with db.transaction():
         for _ in range(3):
             assert run(asked, id="none") == []
         assert kept() == [asked.text]
-        monkeypatch.setattr(postgres, "KEPT_SECONDS", -1)
+        monkeypatch.setattr(postgres_driver, "KEPT_SECONDS", -1)
         for _ in range(3):
             run(asked, id="none")
         assert kept() == [asked.text]
@@ -199,15 +200,17 @@ def test_what_is_asked_by_key_is_prepared_once_and_anew_when_it_is_old(
 def test_what_is_asked_by_key_is_prepared_also_where_the_machine_has_just_begun(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(postgres, "time", SimpleNamespace(monotonic=lambda: 1.0))
-    assert run(postgres.Kept("SELECT slug FROM accounts WHERE id = %(id)s"), id="none") == []
+    monkeypatch.setattr(postgres_driver, "time", SimpleNamespace(monotonic=lambda: 1.0))
+    assert run(postgres_driver.Kept("SELECT slug FROM accounts WHERE id = %(id)s"), id="none") == []
 
 
 @pytest.mark.usefixtures("connected_anew")
 def test_a_server_keeps_no_more_than_what_came_last(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(postgres, "MOST_KEPT", 3)
+    monkeypatch.setattr(postgres_driver, "MOST_KEPT", 3)
     names = ("id", "slug", "name", "version", "is_active")
-    asked = [postgres.Kept(f"TABLE accounts ORDER BY {name} LIMIT %(most)s") for name in names]
+    asked = [
+        postgres_driver.Kept(f"TABLE accounts ORDER BY {name} LIMIT %(most)s") for name in names
+    ]
     with db.transaction():
         for one in [*asked, asked[-1]]:
             run(one, most=1)
@@ -216,11 +219,11 @@ def test_a_server_keeps_no_more_than_what_came_last(monkeypatch: pytest.MonkeyPa
 
 @pytest.mark.usefixtures("within")
 def test_a_statement_that_cannot_be_prepared_leaves_nothing_behind() -> None:
-    wrong = postgres.Kept("SELECT 1 FROM no_such_table WHERE id = %(id)s")
+    wrong = postgres_driver.Kept("SELECT 1 FROM no_such_table WHERE id = %(id)s")
     for _ in range(2):
         with pytest.raises(DBAPIError, match="no_such_table"):
             run(wrong, id="none")
-    assert run(postgres.Kept("SELECT slug FROM accounts WHERE id = %(id)s"), id="none") == []
+    assert run(postgres_driver.Kept("SELECT slug FROM accounts WHERE id = %(id)s"), id="none") == []
 
 
 def test_a_kept_statement_obeys_a_table_that_another_process_made_anew(

@@ -17,9 +17,10 @@ from flask import Flask
 from psycopg2 import extensions, sql
 from psycopg2.errors import InsufficientPrivilege
 
-from app import db, row_security
+from app import db
 from app.auth import api_keys, guard
 from app.context import tenancy
+from app.db import row_security
 from app.ids import new_id
 from app.records import store
 from tests import builders, services

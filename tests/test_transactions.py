@@ -8,7 +8,9 @@ import pytest
 import sqlalchemy as sa
 from flask import Flask
 
-from app import db, engines
+from app import db
+from app.context import tenancy
+from app.db import engine
 from tests.builders import Cast
 
 NAME = sa.text("SELECT name FROM accounts WHERE id = :id")
@@ -32,7 +34,7 @@ def test_a_part_that_fails_is_taken_back_however_it_was_written(app: Flask, cast
             rename(mine, "within")
             raise LookupError
 
-    with app.app_context(), db.tenancy.in_account(mine):
+    with app.app_context(), tenancy.in_account(mine):
         with db.transaction():
             rename(mine, "before")
             with pytest.raises(LookupError):
@@ -57,7 +59,7 @@ def test_what_is_put_off_is_done_before_whatever_comes_next(
     def look() -> None:
         seen.append(name_of(mine))
 
-    with app.app_context(), db.tenancy.in_account(mine):
+    with app.app_context(), tenancy.in_account(mine):
         with db.transaction():
             db.put_off(partial(rename, mine, "first"))
             db.put_off(partial(rename, mine, "second"))
@@ -82,7 +84,7 @@ def test_what_was_put_off_before_a_part_that_fails_stays(
         with db.savepoint():
             raise LookupError
 
-    with app.app_context(), db.tenancy.in_account(mine):
+    with app.app_context(), tenancy.in_account(mine):
         with db.transaction():
             db.put_off(partial(rename, mine, "before"))
             with pytest.raises(LookupError):
@@ -92,9 +94,9 @@ def test_what_was_put_off_before_a_part_that_fails_stays(
 
 def test_what_is_put_off_is_about_whose_rows_it_was_about(app: Flask, cast: Cast) -> None:
     mine, seen = cast.alice.account_id, list[str]()
-    with app.app_context(), db.tenancy.in_account(mine), db.transaction():
-        db.put_off(lambda: seen.append(db.tenancy.current()))
-        with db.tenancy.as_owner():
+    with app.app_context(), tenancy.in_account(mine), db.transaction():
+        db.put_off(lambda: seen.append(tenancy.current()))
+        with tenancy.as_owner():
             name_of(mine)
     assert seen == [mine]
 
@@ -114,7 +116,7 @@ def test_nothing_is_committed_without_what_was_put_off_and_failed(app: Flask, ca
                 name_of(mine)
             rename(mine, "without it")
 
-    with app.app_context(), db.tenancy.in_account(mine):
+    with app.app_context(), tenancy.in_account(mine):
         with pytest.raises(LookupError):
             go_on_after_an_error()
         assert name_of(mine) == before
@@ -134,14 +136,14 @@ def test_a_lost_connection_leaves_nothing_behind_and_hides_no_error(
                 db.connection().execute(sa.text("SELECT 1"))
             with db.driver() as driver:
                 number = driver.info.backend_pid
-            with engines.running().connect() as other, db.tenancy.as_owner():
+            with engine.running().connect() as other, tenancy.as_owner():
                 other.execute(sa.text("SELECT pg_terminate_backend(:it)"), {"it": number})
             raise LookupError
 
-    with app.app_context(), db.tenancy.in_account(mine):
+    with app.app_context(), tenancy.in_account(mine):
         with pytest.raises(LookupError):
             lose_it()
-        assert engines.running().pool.checkedout() == 0
+        assert engine.running().pool.checkedout() == 0
         with db.transaction():
             rename(mine, "kept")
         assert name_of(mine) == "kept"

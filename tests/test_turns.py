@@ -14,13 +14,13 @@ from typing import Any
 
 import pytest
 
-from app import sqlite
+from app.db import sqlite_driver
 
 
 @contextmanager
-def _connected(file: str, seconds: float = 1) -> Iterator[sqlite.Driver]:
+def _connected(file: str, seconds: float = 1) -> Iterator[sqlite_driver.Driver]:
     options = {"isolation_level": None, "check_same_thread": False}
-    with closing(sqlite.Driver(file, timeout=seconds, **options)) as one:
+    with closing(sqlite_driver.Driver(file, timeout=seconds, **options)) as one:
         yield one
 
 
@@ -47,18 +47,18 @@ def _told(file: str) -> list[Any]:
 
 def test_a_writer_that_is_killed_leaves_its_turn_to_the_next(tmp_path: Path) -> None:
     file = str(tmp_path / "atrium.db")
-    program = "import sys, time; from app.sqlite import Driver; one = Driver(sys.argv[1])"
+    program = "import sys, time; from app.db.sqlite_driver import Driver; one = Driver(sys.argv[1])"
     program += "; one.begin(); print('begun', flush=True); time.sleep(60)"
     command = [sys.executable, "-c", program, file]
     with subprocess.Popen(command, stdout=subprocess.PIPE) as other, other.stdout as said:
         assert said.readline() == b"begun\n"
         other.kill()
-        with closing(sqlite.Driver(file, isolation_level=None)) as mine:
+        with closing(sqlite_driver.Driver(file, isolation_level=None)) as mine:
             mine.begin()
             assert mine.in_transaction
 
 
-def write(driver: sqlite.Driver, rows: int) -> None:
+def write(driver: sqlite_driver.Driver, rows: int) -> None:
     driver.begin()
     driver.executemany("INSERT INTO told VALUES (?)", [("x" * 1000,)] * rows)
     driver.commit()
@@ -68,12 +68,12 @@ def test_the_log_is_begun_anew_while_many_write(tmp_path: Path) -> None:
     file = str(tmp_path / "atrium.db")
 
     def write_often(_: int) -> None:
-        with closing(sqlite.Driver(file, isolation_level=None)) as mine:
+        with closing(sqlite_driver.Driver(file, isolation_level=None)) as mine:
             for _ in range(400):
                 write(mine, 10)
                 time.sleep(0.001)  # disks are slower than memory, and clients than both
 
-    with closing(sqlite.Driver(file, isolation_level=None)) as first:
+    with closing(sqlite_driver.Driver(file, isolation_level=None)) as first:
         first.execute("CREATE TABLE told (text TEXT)")
         with ThreadPoolExecutor(8) as pool:
             list(pool.map(write_often, range(8)))
@@ -136,10 +136,10 @@ def test_the_first_in_the_queue_is_told_when_its_turn_comes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, by_the_system: bool
 ) -> None:
     file, told = str(tmp_path / "atrium.db"), list[Any]()
-    monkeypatch.setattr(sqlite, "TOLD_PAUSE", 60)
+    monkeypatch.setattr(sqlite_driver, "TOLD_PAUSE", 60)
     if not by_the_system:
-        monkeypatch.setattr(sqlite._Returns, "__init__", lambda self, path: None)
-        monkeypatch.setattr(sqlite._Returns, "_told", None, raising=False)
+        monkeypatch.setattr(sqlite_driver._Returns, "__init__", lambda self, path: None)
+        monkeypatch.setattr(sqlite_driver._Returns, "_told", None, raising=False)
     with _connected(file) as mine:
         mine.begin()
         other = Thread(target=lambda: told.extend(_told(file)))
@@ -154,7 +154,7 @@ def test_the_first_in_the_queue_is_told_when_its_turn_comes(
 def test_nobody_writes_again_before_those_who_wait_have_written(tmp_path: Path) -> None:
     file, order = str(tmp_path / "atrium.db"), list[str]()
 
-    def write(one: sqlite.Driver) -> None:
+    def write(one: sqlite_driver.Driver) -> None:
         one.begin()
         order.append("other")
         one.commit()
@@ -189,10 +189,10 @@ def test_a_process_copies_what_others_left_in_the_log_with_its_first_change(
     file = tmp_path / "atrium.db"
     with _connected(str(file)) as mine:
         mine.execute("CREATE TABLE told (text TEXT)")
-        monkeypatch.setattr(sqlite._log, "is_nearly_copied", False)
+        monkeypatch.setattr(sqlite_driver._log, "is_nearly_copied", False)
         write(mine, 50)
         assert file.stat().st_size < 50_000
-        monkeypatch.setattr(sqlite, "_log", sqlite._Log())
+        monkeypatch.setattr(sqlite_driver, "_log", sqlite_driver._Log())
         write(mine, 1)
         assert file.stat().st_size > 50_000
 
@@ -205,11 +205,11 @@ def test_the_log_is_copied_as_soon_as_nobody_else_is_about_it(
     program = "import fcntl, sys; shared = open(sys.argv[1] + '-shm', 'r+b')"
     program += "; fcntl.lockf(shared, fcntl.LOCK_EX, 1, 121); print(flush=True); input()"
     command = [sys.executable, "-c", program, file]
-    monkeypatch.setattr(sqlite, "_log", sqlite._Log())
-    with closing(sqlite.Driver(file, isolation_level=None)) as mine:
+    monkeypatch.setattr(sqlite_driver, "_log", sqlite_driver._Log())
+    with closing(sqlite_driver.Driver(file, isolation_level=None)) as mine:
         mine.execute("CREATE TABLE told (text TEXT)")
-        write(mine, sqlite.ROWS_IN_LOG // 2)
-        sqlite._log.is_nearly_copied = True
+        write(mine, sqlite_driver.ROWS_IN_LOG // 2)
+        sqlite_driver._log.is_nearly_copied = True
         with subprocess.Popen(command, stdin=-1, stdout=subprocess.PIPE) as other:
             assert other.stdout
             other.stdout.readline()
@@ -225,11 +225,11 @@ def test_a_process_that_ends_waits_for_one_writer_no_longer_than_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = str(tmp_path / "atrium.db")
-    monkeypatch.setattr(sqlite, "LONG_SECONDS", 0.3)
-    monkeypatch.setattr(sqlite.Driver, "closes_in_turn", True)
+    monkeypatch.setattr(sqlite_driver, "LONG_SECONDS", 0.3)
+    monkeypatch.setattr(sqlite_driver.Driver, "closes_in_turn", True)
     with _connected(file) as other:
         other.begin()
-        idle = [sqlite.Driver(file) for _ in range(4)]
+        idle = [sqlite_driver.Driver(file) for _ in range(4)]
         begun = time.monotonic()
         for one in idle:
             one.close()

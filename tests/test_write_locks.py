@@ -15,7 +15,8 @@ from typing import Any
 import pytest
 from flask import Flask
 
-from app import db, errors, readiness, sqlite
+from app import db, errors, readiness
+from app.db import sqlite_driver
 from app.records import imports
 from tests.builders import PASSWORD, Caller, Cast, make_collection, make_record
 
@@ -35,7 +36,9 @@ def database() -> str:
 def longest(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """For how long each transaction kept the others waiting."""
     held: list[float] = []
-    begin, rollback, commit = (getattr(sqlite.Driver, n) for n in ("begin", "rollback", "commit"))
+    begin, rollback, commit = (
+        getattr(sqlite_driver.Driver, n) for n in ("begin", "rollback", "commit")
+    )
     begun: dict[int, float] = {}
 
     def begin_(self: Any) -> None:
@@ -50,9 +53,9 @@ def longest(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 
         return run
 
-    monkeypatch.setattr(sqlite.Driver, "begin", begin_)
-    monkeypatch.setattr(sqlite.Driver, "rollback", ended(rollback))
-    monkeypatch.setattr(sqlite.Driver, "commit", ended(commit))
+    monkeypatch.setattr(sqlite_driver.Driver, "begin", begin_)
+    monkeypatch.setattr(sqlite_driver.Driver, "rollback", ended(rollback))
+    monkeypatch.setattr(sqlite_driver.Driver, "commit", ended(commit))
     return held
 
 
@@ -200,7 +203,7 @@ def test_ready_tells_of_a_lock_that_lasts(
     with app.app_context():
         file = db.sqlite_file()
     assert file
-    other = sqlite.Driver(file, isolation_level=None)
+    other = sqlite_driver.Driver(file, isolation_level=None)
     other.begin()
     try:
         locked = cast.alice.get("/ready")
@@ -213,7 +216,7 @@ def test_ready_tells_of_a_lock_that_lasts(
 
 def test_ready_does_not_mind_locks_that_are_short(tmp_path: Path) -> None:
     file = str(tmp_path / "atrium.db")
-    one = sqlite.Driver(file, isolation_level=None, check_same_thread=False)
+    one = sqlite_driver.Driver(file, isolation_level=None, check_same_thread=False)
     until = time.monotonic() + 0.5
 
     def write() -> None:
@@ -224,6 +227,6 @@ def test_ready_does_not_mind_locks_that_are_short(tmp_path: Path) -> None:
 
     with ThreadPoolExecutor(1) as pool:
         writing = pool.submit(write)
-        assert [sqlite.is_locked(file, 0.2) for _ in range(5)] == [False] * 5
+        assert [sqlite_driver.is_locked(file, 0.2) for _ in range(5)] == [False] * 5
         writing.result()
     one.close()

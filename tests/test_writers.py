@@ -13,8 +13,9 @@ import sqlalchemy as sa
 from flask import Flask
 from sqlalchemy.exc import OperationalError
 
-from app import db, engines, sqlite
+from app import db
 from app.audit import append
+from app.db import engine, sqlite_driver
 from tests.builders import Cast, make_collection
 
 pytestmark = pytest.mark.parametrize("database", ["sqlite"])
@@ -54,8 +55,8 @@ def test_whoever_writes_for_long_keeps_nobody_waiting_for_longer_than_anybody_ca
     app: Flask, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write = sa.text("UPDATE accounts SET name = name")
-    monkeypatch.setattr(sqlite, "BUSY_SECONDS", 0.2)
-    monkeypatch.setattr(sqlite, "LONG_SECONDS", 0.01)
+    monkeypatch.setattr(sqlite_driver, "BUSY_SECONDS", 0.2)
+    monkeypatch.setattr(sqlite_driver, "LONG_SECONDS", 0.01)
     told = list[Exception]()
 
     def write_too() -> None:
@@ -64,7 +65,7 @@ def test_whoever_writes_for_long_keeps_nobody_waiting_for_longer_than_anybody_ca
         told.append(error.value)
 
     with app.app_context():
-        engines.running().dispose()  # new connections
+        engine.running().dispose()  # new connections
         other = threading.Thread(target=write_too)
         with db.transaction():
             db.connection().execute(write)
@@ -101,7 +102,7 @@ def test_a_transaction_that_could_not_begin_writes_nothing(
     app: Flask, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rename = sa.text("UPDATE accounts SET name = 'written'")
-    monkeypatch.setattr(sqlite, "BUSY_SECONDS", 0.1)
+    monkeypatch.setattr(sqlite_driver, "BUSY_SECONDS", 0.1)
 
     def go_on_after_an_error() -> None:
         with db.transaction():
@@ -111,7 +112,7 @@ def test_a_transaction_that_could_not_begin_writes_nothing(
             raise LookupError
 
     with app.app_context():
-        engines.running().dispose()  # new connections
+        engine.running().dispose()  # new connections
         with pytest.raises(LookupError):
             go_on_after_an_error()
         names = db.connection().execute(sa.text("SELECT name FROM accounts")).scalars().all()
@@ -121,9 +122,9 @@ def test_a_transaction_that_could_not_begin_writes_nothing(
 def test_whoever_is_broken_off_as_it_begins_keeps_nobody_waiting(
     app: Flask, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    begin = sqlite.Driver.begin
+    begin = sqlite_driver.Driver.begin
 
-    def break_off(driver: sqlite.Driver) -> None:
+    def break_off(driver: sqlite_driver.Driver) -> None:
         begin(driver)
         raise KeyboardInterrupt
 
@@ -132,11 +133,11 @@ def test_whoever_is_broken_off_as_it_begins_keeps_nobody_waiting(
             db.connection().execute(sa.text("SELECT 1"))
 
     with app.app_context():
-        monkeypatch.setattr(sqlite.Driver, "begin", break_off)
+        monkeypatch.setattr(sqlite_driver.Driver, "begin", break_off)
         with pytest.raises(KeyboardInterrupt) as told:
             write()
         assert told.value.__traceback__  # which still knows of all that there was
-        assert engines.running().pool.checkedout() == 0
+        assert engine.running().pool.checkedout() == 0
         with somebody_writing(app):
             pass
 
@@ -145,9 +146,9 @@ def test_all_give_up_after_the_same_time_and_not_one_after_the_other(
     app: Flask, cast: Cast, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     make_collection(cast.root, schema=[{"name": "title", "type": "text"}])
-    monkeypatch.setattr(sqlite, "BUSY_SECONDS", 1)
+    monkeypatch.setattr(sqlite_driver, "BUSY_SECONDS", 1)
     with app.app_context():
-        engines.running().dispose()  # new connections
+        engine.running().dispose()  # new connections
     begun = time.monotonic()
     with somebody_writing(app), ThreadPoolExecutor(5) as pool:
         told = list(pool.map(lambda _: cast.alice.post("records/posts", {"title": "x"}), range(5)))

@@ -9,10 +9,11 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
-from app import db, events, violations
+from app import db, events
 from app.accounts import people
 from app.accounts import service as accounts
 from app.accounts.models import PII_GROUP, SYSTEM_ACCOUNT_ID, Group, GroupMember, User
+from app.db import errors
 from app.errors import Conflict, Forbidden, NotFound
 
 TAKEN = "The account has a group of this name."
@@ -160,8 +161,8 @@ def _alone(account_id: str, group_id: str) -> Group:
 @contextmanager
 def _unique() -> Iterator[None]:
     with (
-        violations.conflict_on("groups", "name", "name", TAKEN),
-        violations.conflict_on("groups", "name_key", "name", TAKEN),
+        errors.conflict_on("groups", "name", "name", TAKEN),
+        errors.conflict_on("groups", "name_key", "name", TAKEN),
     ):
         yield
 

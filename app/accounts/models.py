@@ -1,7 +1,7 @@
 """Account, User, Role, Group (spec section 2, contract section 2).
 
 Tables of a tenant carry `account_id` first in every key; `accounts` and `roles` are shared by all.
-`version` grows with every change that a cached principal must obey (see `app.stamps`).
+`version` grows with every change that a cached principal must obey (see `app.db.versioned_cache`).
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ import sqlalchemy as sa
 from sqlalchemy.orm import Mapped, mapped_column, relationship, validates
 
 from app import clock
-from app.column_types import Id, Moment, Text, as_created
 from app.db import Base
+from app.db.types import Id, Moment, Text, as_created
 from app.ids import new_id
 
 SYSTEM_ACCOUNT_ID = "00000000-0000-0000-0000-000000000000"

@@ -12,10 +12,11 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
-from app import counting, db, events, violations
+from app import db, events
 from app.accounts import pii, roles
 from app.accounts import service as accounts
 from app.accounts.models import ADMIN, VIEWER, Account, Role, User
+from app.db import counts, errors
 from app.errors import Conflict, Forbidden, InvalidValues, NotFound, problem
 
 SORTABLE = {
@@ -32,14 +33,14 @@ def page(
 ) -> tuple[list[User], int]:
     """The users that match, and how many there are in all (more than `most`: one beyond it)."""
     conditions = _matching(scope, asked)
-    total = counting.count(User, conditions, most)
+    total = counts.count(User, conditions, most)
     chosen = sa.select(User).where(*conditions).order_by(*_order(asked))
     return list(db.db.session.scalars(chosen.offset(asked["skip"]).limit(asked["limit"]))), total
 
 
 def place(scope: str | None, newer: int) -> str | None:
     """The id of the user that has so many newer ones, for `after`; None where none has."""
-    found: str | None = counting.place(User.id, _matching(scope, {}), newer)
+    found: str | None = counts.place(User.id, _matching(scope, {}), newer)
     return found
 
 
@@ -184,7 +185,7 @@ def set_password(user: User, password_hash: str) -> None:
 def set_email(user: User, email: str) -> None:
     """Give a user another address. Raises Conflict when it is taken in the account."""
     user.email, user.email_key = email, accounts.email_key(email)
-    with violations.conflict_on("users", "email_key", "email", "This address is taken."):
+    with errors.conflict_on("users", "email_key", "email", "This address is taken."):
         db.db.session.flush()
 
 

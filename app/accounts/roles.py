@@ -9,9 +9,10 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.exc import IntegrityError
 
-from app import db, events, violations
+from app import db, events
 from app.accounts import service as accounts
 from app.accounts.models import ADMIN, EDITOR, VIEWER, Role, User
+from app.db import errors
 from app.errors import Conflict, NotFound, problem
 
 SEEDED = {ADMIN, EDITOR, VIEWER}
@@ -77,8 +78,8 @@ def delete(role_id: int) -> None:
 @contextmanager
 def _unique() -> Iterator[None]:
     with (
-        violations.conflict_on("roles", "name", "name", TAKEN),
-        violations.conflict_on("roles", "name_key", "name", TAKEN),
+        errors.conflict_on("roles", "name", "name", TAKEN),
+        errors.conflict_on("roles", "name_key", "name", TAKEN),
     ):
         yield
 

@@ -10,7 +10,7 @@ import sqlalchemy as sa
 from email_validator import EmailNotValidError, validate_email
 from sqlalchemy.exc import InvalidRequestError
 
-from app import clock, db, events, violations
+from app import clock, db, events
 from app.accounts import codes
 from app.accounts.models import (
     ADMIN,
@@ -23,6 +23,7 @@ from app.accounts.models import (
     User,
     name_key,
 )
+from app.db import errors
 from app.errors import InvalidValues, NotFound, problem
 
 LONGEST_EMAIL = 254
@@ -34,7 +35,7 @@ def create_account(name: str, slug: str, *, slug_field: str = "account_slug") ->
     """A new account with its `pii_access` group. Raises Conflict when the slug is taken."""
     with db.transaction() as session:
         account = Account(account_code=codes.next_code(), slug=slug, name=name)
-        with violations.conflict_on("accounts", "slug", slug_field, "This slug is taken."):
+        with errors.conflict_on("accounts", "slug", slug_field, "This slug is taken."):
             session.add(account)
             session.flush()
         session.add(_pii_group(account.id))
@@ -89,7 +90,7 @@ def create_user(
             role_id=role_id,
             **born,
         )
-        with violations.conflict_on("users", "email_key", "email", "This address is taken."):
+        with errors.conflict_on("users", "email_key", "email", "This address is taken."):
             session.add(user)
             session.flush()
         session.refresh(user, ["account", "role", "groups"])

@@ -12,8 +12,8 @@ import sqlalchemy as sa
 from sqlalchemy.orm import Mapped, mapped_column
 
 from app import clock
-from app.column_types import Id, Moment, Text
 from app.db import Base
+from app.db.types import Id, Moment, Text
 
 
 class AuditEntry(Base):

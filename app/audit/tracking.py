@@ -18,8 +18,8 @@ from sqlalchemy.orm import ORMExecuteState, Session
 from app.accounts.models import SYSTEM_ACCOUNT_ID
 from app.audit import append
 from app.audit.append import CREATE, DELETE, HIDDEN, UPDATE, Value
-from app.column_types import same_json
 from app.db import Base
+from app.db.types import same_json
 
 Row = Mapping[str, Any]
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from app import clock, counting, db, events, stamps, violations
+from app import clock, db, events
 from app.accounts import service as accounts
 from app.accounts.models import Account
 from app.auth import principal as principals
@@ -20,9 +20,10 @@ from app.auth import sessions, tokens
 from app.auth.models import ApiKey
 from app.auth.principal import Principal
 from app.context import tenancy
+from app.db import counts, errors, versioned_cache
+from app.db.versioned_cache import Stamp
 from app.errors import Conflict, InvalidValues, NotFound, Unauthorized, problem
 from app.ids import new_id
-from app.stamps import Stamp
 
 PREFIX = "svc_sk_"
 RANDOM_CHARACTERS = 32
@@ -67,7 +68,7 @@ def create(body: Mapping[str, Any], *, by: Principal, id: str | None = None) -> 
     home, user_id = by.home_and_user()
     random = "".join(secrets.choice(ALPHABET) for _ in range(RANDOM_CHARACTERS))
     text = f"{PREFIX}{home.account_code}_{random}"
-    there = violations.conflict_on("api_keys", "id", "id", "There is such a key already.")
+    there = errors.conflict_on("api_keys", "id", "id", "There is such a key already.")
     with there, db.transaction() as session:
         sessions.hold(by)
         key = ApiKey(
@@ -95,7 +96,7 @@ def page(
     visible = _visible(by)
     chosen = sa.select(ApiKey).where(*visible).order_by(ApiKey.id.desc())
     found = db.db.session.scalars(chosen.offset(skip).limit(limit))
-    return list(found), counting.count(ApiKey, visible, most)
+    return list(found), counts.count(ApiKey, visible, most)
 
 
 def get(key_id: str, *, by: Principal) -> ApiKey:
@@ -153,7 +154,7 @@ def _end(key: ApiKey) -> None:
 
 def caller(text: str) -> Principal:
     """Who a key stands for. Raises Unauthorized."""
-    key = stamps.cache("api_keys").get(tokens.digest(text), lambda: _find(text))
+    key = versioned_cache.cache("api_keys").get(tokens.digest(text), lambda: _find(text))
     if key is None or (key.expires_at and key.expires_at <= clock.now()):
         raise Unauthorized("The API key is not valid.")
     owner = principals.of_user(key.account_id, key.user_id)
@@ -182,7 +183,7 @@ def _find(text: str) -> KnownKey | None:
 
 def _note_use(key: KnownKey) -> None:
     # One write per key and minute, whatever the number of processes: the row says when it was.
-    noted, now = stamps.cache("api_keys_noted"), clock.now()
+    noted, now = versioned_cache.cache("api_keys_noted"), clock.now()
     known = noted.get(key.id, lambda: now - NOTE_USE_EVERY)
     if known is None or now - known < NOTE_USE_EVERY:
         return

@@ -9,13 +9,14 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from app import clock, config, stamps
+from app import clock, config
 from app.auth import principal as principals
 from app.auth import tokens
 from app.auth.models import SignInSession
 from app.auth.principal import Principal
 from app.context import tenancy
-from app.statements import Prepared
+from app.db import versioned_cache
+from app.db.prepared import Prepared
 
 
 def console_caller(secret: str) -> tuple[Principal, str] | None:
@@ -43,7 +44,7 @@ def token_caller(claims: Mapping[str, Any]) -> Principal | None:
     checked the other.
     """
     key = (claims["account_id"], claims["sub"], claims.get("sid"), claims.get("auth_time"))
-    return stamps.cache("sessions").get(key, lambda: _load(*key))
+    return versioned_cache.cache("sessions").get(key, lambda: _load(*key))
 
 
 def _load(

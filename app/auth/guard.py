@@ -14,12 +14,13 @@ from urllib.parse import urlsplit
 from flask import Flask, Request, Response, current_app, g, request
 from sqlalchemy.exc import DBAPIError
 
-from app import config, db, disk, idempotency, rest, stamps, violations
+from app import config, db, idempotency, rest
 from app.auth import api_keys, credentials, lockout, signatures, tokens
 from app.auth import principal as principals
 from app.auth.principal import Principal
 from app.auth.signatures import Signature
 from app.context import actor, tenancy, trigger_depth
+from app.db import disk, errors, versioned_cache
 from app.errors import AppError, BadRequest, Forbidden, NotFound, Unauthorized, Unavailable
 from app.here import asked, header, notes
 from app.rest.marks import Access, access_of, most_bytes_of
@@ -74,19 +75,19 @@ def optimistic(view: View) -> View:
     @wraps(view)
     def run(*args: Any, **options: Any) -> Any:
         try:
-            with stamps.noting() as relied:
+            with versioned_cache.noting() as relied:
                 return view(*args, **options)
         except AppError as error:
-            if error.is_final or stamps.hold([g.principal, *relied]):
+            if error.is_final or versioned_cache.hold([g.principal, *relied]):
                 raise
-        except (stamps.Stale, DBAPIError) as error:
+        except (versioned_cache.Stale, DBAPIError) as error:
             _check_out_of_date(error)
         for _ in range(RERUNS):  # under a row of schema changes even what is new gets old
             try:
-                with stamps.reloading():
+                with versioned_cache.reloading():
                     g.principal = _identify(access_of(view))
                     return view(*args, **options)
-            except (stamps.Stale, DBAPIError) as error:
+            except (versioned_cache.Stale, DBAPIError) as error:
                 _check_out_of_date(error)
         raise Unavailable
 
@@ -94,8 +95,8 @@ def optimistic(view: View) -> View:
     return run  # type: ignore[return-value]
 
 
-def _check_out_of_date(error: stamps.Stale | DBAPIError) -> None:
-    if isinstance(error, DBAPIError) and not violations.is_out_of_date(error):
+def _check_out_of_date(error: versioned_cache.Stale | DBAPIError) -> None:
+    if isinstance(error, DBAPIError) and not errors.is_out_of_date(error):
         raise error
 
 
@@ -267,15 +268,15 @@ def _identify_surely(access: Access) -> Principal:
     try:
         return _identify(access)
     except (BadRequest, Forbidden):  # perhaps an account's slug has changed since it was cached
-        with stamps.reloading():
+        with versioned_cache.reloading():
             return _identify(access)
 
 
 def _verified(caller: Principal, access: Access) -> Principal:
     try:
-        stamps.verify(caller.stamps)
-    except stamps.Stale:
-        with stamps.reloading():
+        versioned_cache.verify(caller.stamps)
+    except versioned_cache.Stale:
+        with versioned_cache.reloading():
             return _identify(access)
     return caller
 

@@ -10,7 +10,7 @@ from urllib.parse import quote
 import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
-from app import clock, config, counting, crypto, db, events, jobs, mail
+from app import clock, config, crypto, db, events, jobs, mail
 from app.accounts import groups as account_groups
 from app.accounts import roles
 from app.accounts import service as accounts
@@ -19,6 +19,7 @@ from app.auth import enrolment, lockout, passwords, tokens, verification
 from app.auth.models import Invitation
 from app.auth.principal import Principal
 from app.context import actor
+from app.db import counts
 from app.errors import BadRequest, Conflict, Forbidden, InvalidValues, NotFound, problem
 
 LIFETIME = timedelta(hours=48)
@@ -49,7 +50,7 @@ def page(
     chosen = sa.select(Invitation).where(*conditions)
     chosen = chosen.order_by(Invitation.id.desc())
     found = db.db.session.scalars(chosen.offset(skip).limit(limit))
-    return list(found), counting.count(Invitation, conditions, most)
+    return list(found), counts.count(Invitation, conditions, most)
 
 
 def create(account_id: str, body: Mapping[str, Any], *, by: str | None) -> tuple[Invitation, str]:

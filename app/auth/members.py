@@ -14,7 +14,7 @@ import sqlalchemy as sa
 from app.accounts import service as accounts
 from app.auth import principal as principals
 from app.db import Base
-from app.statements import Prepared
+from app.db.prepared import Prepared
 
 
 class Home(NamedTuple):

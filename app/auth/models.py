@@ -10,8 +10,8 @@ from sqlalchemy.orm import Mapped, mapped_column, relationship
 
 from app import clock
 from app.accounts.models import Account, Role
-from app.column_types import Id, Moment, Text, as_created
 from app.db import Base
+from app.db.types import Id, Moment, Text, as_created
 from app.ids import new_id
 
 

@@ -10,13 +10,13 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from app import clock, stamps
+from app import clock
 from app.accounts.models import ADMIN, SYSTEM_ACCOUNT_ID, Account, AccountOrigin, User
 from app.context import tenancy
-from app.db import db
+from app.db import db, versioned_cache
+from app.db.versioned_cache import Stamp
 from app.errors import BadRequest, Forbidden, NotFound, RecentSignInRequired, Unauthorized
 from app.ids import first_id
-from app.stamps import Stamp
 
 ALL_ACCOUNTS = "*"
 RECENT_SIGN_IN = timedelta(minutes=15)
@@ -142,7 +142,7 @@ class Principal:
 
 def of_user(account_id: str, user_id: str) -> Principal | None:
     """The principal of an active user of an active account, cached under its version."""
-    known = stamps.cache("principals")
+    known = versioned_cache.cache("principals")
     return known.get((account_id, user_id), lambda: _load(account_id, user_id))
 
 
@@ -152,9 +152,9 @@ def of_user_now(account_id: str, user_id: str) -> Principal | None:
     if found is None:
         return None
     try:
-        stamps.verify(found.stamps)
-    except stamps.Stale:
-        with stamps.reloading():
+        versioned_cache.verify(found.stamps)
+    except versioned_cache.Stale:
+        with versioned_cache.reloading():
             return of_user(account_id, user_id)
     return found
 
@@ -179,12 +179,14 @@ def any_admin_of(account_id: str) -> Principal | None:
 
 def account_named(reference: str) -> AccountRef | None:
     """The active account that a slug, code or id names, cached under its version."""
-    return stamps.cache("accounts").get(reference.lower(), lambda: _find(reference.lower()))
+    return versioned_cache.cache("accounts").get(
+        reference.lower(), lambda: _find(reference.lower())
+    )
 
 
 def account_as_it_is(reference: str) -> AccountRef | None:
     """The active account that a slug, code or id names, read anew."""
-    with stamps.reloading():
+    with versioned_cache.reloading():
         return account_named(reference)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import sqlalchemy as sa
 import structlog
 
-from app import clock, config, db, events, limits, stamps
+from app import clock, config, db, events, limits
 from app.accounts import service as accounts
 from app.accounts.models import Account, User
 from app.auth import lockout, members, passwords, sessions, tokens
@@ -16,6 +16,7 @@ from app.auth import principal as principals
 from app.auth.members import Member
 from app.auth.principal import Principal
 from app.auth.sessions import Origin
+from app.db import versioned_cache
 from app.errors import Forbidden, InvalidValues, RecentSignInRequired, Unauthorized, problem
 
 log = structlog.get_logger()
@@ -71,7 +72,7 @@ def refresh(token: str, named: str | None = None) -> SignIn:
     """
     claims = tokens.read(token, tokens.REFRESH)
     account_id, user_id, session_id = claims["account_id"], claims["sub"], claims["sid"]
-    with stamps.reloading():
+    with versioned_cache.reloading():
         caller = principals.of_user(account_id, user_id) if named else None
     if caller is not None:
         principals.choose_account(caller, named)

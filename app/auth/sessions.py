@@ -15,9 +15,9 @@ from app.auth import credentials, tokens
 from app.auth.members import Member
 from app.auth.models import SignInSession
 from app.auth.principal import Principal
+from app.db.prepared import Prepared
 from app.errors import NotFound, Unauthorized
 from app.ids import first_id, new_id
-from app.statements import Prepared
 
 LONGEST_AGENT = 400
 

@@ -16,7 +16,7 @@ from app import db
 from app.collections import table
 from app.collections.definition import Definition
 from app.collections.fields import LONGEST_INDEXED, Field
-from app.column_types import same_json
+from app.db.types import same_json
 from app.errors import Conflict, InvalidValues, problem
 
 # A clash of values is a conflict (409); the others are values that the schema refuses (400).

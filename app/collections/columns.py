@@ -9,7 +9,7 @@ import sqlalchemy as sa
 
 from app import clock
 from app.collections.fields import RETURN_TYPES
-from app.column_types import Moment, Text
+from app.db.types import Moment, Text
 from app.rules import Name, Node, Type, depth, sql, walk
 from app.rules.elements import CodePoints, Parameter
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from app import db, stamps
+from app import db
 from app.collections import table
 from app.collections.columns import TableColumns
 from app.collections.fields import (
@@ -28,7 +28,9 @@ from app.collections.fields import (
 )
 from app.collections.kept import Kept
 from app.collections.models import Collection
-from app.column_types import Moment, StoredMoment
+from app.db import versioned_cache
+from app.db.types import Moment, StoredMoment
+from app.db.versioned_cache import Stamp
 from app.errors import NotFound
 from app.rules import (
     Name,
@@ -44,7 +46,6 @@ from app.rules import (
     walk,
 )
 from app.rules.nodes import Literal
-from app.stamps import Stamp
 
 OPERATIONS = ("list", "view", "create", "update", "delete")
 FIELD_LISTS = ("list", "view", "create", "update")
@@ -188,7 +189,7 @@ class Definition:
         with suppress(RuleError):
             return condition(text, self.scope)
         # A collection that the rule leads to may have changed since it was cached.
-        with stamps.reloading(), suppress(RuleError):
+        with versioned_cache.reloading(), suppress(RuleError):
             return condition(text, self.scope)
         return NEVER
 
@@ -279,7 +280,7 @@ def named(name: str) -> Definition:
     key = name.lower()
     if key in _instead.get():
         return _instead.get()[key]
-    definition = stamps.cache("definitions").get(key, lambda: _load(key))
+    definition = versioned_cache.cache("definitions").get(key, lambda: _load(key))
     if definition is None:
         raise NotFound("There is no such collection.")
     return definition
@@ -300,7 +301,7 @@ def instead(definitions: Mapping[str, Definition]) -> Iterator[None]:
 
 def everything() -> list[Definition]:
     """The definitions of all collections as they are now; what is cached is not read again."""
-    cached = stamps.cache("definitions")
+    cached = versioned_cache.cache("definitions")
     versions = sa.select(Collection.name_key, Collection.id, Collection.version)
     known: dict[str, Definition] = {}
     outdated: list[str] = []

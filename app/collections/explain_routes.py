@@ -6,11 +6,12 @@ from typing import Any
 
 import marshmallow as ma
 
-from app import rules, stamps
+from app import rules
 from app.collections import access, definition, trials
 from app.collections import service as collections
 from app.collections.routes import blueprint
 from app.collections.rule_schemas import OWNER, Asker, operation_field
+from app.db import versioned_cache
 from app.records import explain
 from app.rest import fields
 from app.rest.marks import superadmin
@@ -128,7 +129,7 @@ class Explanation(Schema):
 )
 @blueprint.fails(400)
 @superadmin
-@stamps.reloading()  # what was cached may be out of date, and nothing here would tell
+@versioned_cache.reloading()  # what was cached may be out of date, and nothing here would tell
 def explain_rule(body: dict[str, Any], collection_name: str) -> dict[str, Any]:
     """Explain why a caller may or may not do something.
 

@@ -17,7 +17,7 @@ from app import db, rules
 from app.accounts.models import SYSTEM_ACCOUNT_ID, Account, Group, GroupMember, Role, User
 from app.collections.columns import TableColumns
 from app.collections.definition import Definition
-from app.column_types import Text
+from app.db.types import Text
 from app.rules import program, sql
 from app.rules.nodes import Call, Literal
 

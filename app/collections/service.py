@@ -10,12 +10,13 @@ from typing import Any, TypeVar
 import sqlalchemy as sa
 from sqlalchemy.exc import DBAPIError
 
-from app import clock, db, json_gate, rules, stamps, violations
+from app import clock, db, json_gate, rules
 from app.auth.principal import Principal
 from app.collections import access, definition, revisions, schema, table
 from app.collections.definition import ALL_FIELDS, FIELD_LISTS, OPERATIONS, Definition
 from app.collections.fields import TYPES
 from app.collections.models import Collection
+from app.db import errors, versioned_cache
 from app.errors import Conflict, InvalidValues, Malformed, NotFound, Unavailable, problem
 from app.ids import new_id
 from app.rest.paths import UuidPath
@@ -49,7 +50,7 @@ def schema_change(change: View) -> View:
                 with db.transaction(changes_schema=True):
                     return change(*args, **options)
             except DBAPIError as error:
-                if not violations.gave_way(error):
+                if not errors.gave_way(error):
                     raise
         raise Unavailable("The collection is too busy to be changed. Try again in a moment.")
 
@@ -57,7 +58,7 @@ def schema_change(change: View) -> View:
 
 
 @schema_change
-@stamps.reloading()  # for the collections that rules lead to
+@versioned_cache.reloading()  # for the collections that rules lead to
 def create(name: str, specs: Sequence[schema.Spec], given: Mapping[str, Any]) -> Collection:
     """Make a collection with its table. Raises InvalidValues, or Conflict for a taken name."""
     known = targets() | {name.lower(): name}
@@ -70,8 +71,8 @@ def create(name: str, specs: Sequence[schema.Spec], given: Mapping[str, Any]) ->
     session = db.db.session
     taken = ("name", "This name is taken.")
     with (
-        violations.conflict_on("collections", "name_key", *taken),
-        violations.conflict_on("collections", "table_name", *taken),
+        errors.conflict_on("collections", "name_key", *taken),
+        errors.conflict_on("collections", "table_name", *taken),
     ):
         session.add(row)
         session.flush()
@@ -165,7 +166,7 @@ def record_counts(rows: Sequence[Collection], most: int | None = None) -> dict[s
         found = db.connection().execute(sa.union_all(*counts)) if counts else ()
         return {row_id: count for row_id, count in found}  # noqa: C416 - rows are no pairs to mypy
     except DBAPIError as error:
-        if not violations.is_out_of_date(error):
+        if not errors.is_out_of_date(error):
             raise
     # One of them was deleted meanwhile; which one, only asking for fewer tells.
     if len(rows) == 1:
@@ -174,7 +175,7 @@ def record_counts(rows: Sequence[Collection], most: int | None = None) -> dict[s
     return record_counts(rows[:half], most) | record_counts(rows[half:], most)
 
 
-@stamps.reloading()  # for the collections that rules lead to
+@versioned_cache.reloading()  # for the collections that rules lead to
 def change_rules(
     reference: str, changes: Mapping[str, Any], *, seen: str | None = None
 ) -> Collection:

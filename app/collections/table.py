@@ -25,10 +25,11 @@ from sqlalchemy.schema import (
     DropTable,
 )
 
-from app import db, row_security
+from app import db
 from app.collections.fields import Field, ReferenceField
-from app.column_types import Id, Moment, same_json
 from app.context import tenancy
+from app.db import row_security
+from app.db.types import Id, Moment, same_json
 
 PREFIX = "col_"
 LONGEST_IDENTIFIER = 63

@@ -8,12 +8,13 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from app import db, stamps
+from app import db
 from app.collections import changes, definition, revisions, schema, table, updates
 from app.collections import service as collections
 from app.collections.changes import Change
 from app.collections.definition import Definition
 from app.collections.models import Collection
+from app.db import versioned_cache
 from app.errors import Conflict, InvalidValues, problem
 
 VERSION = "1.0"
@@ -61,7 +62,7 @@ class _Import:
 
 
 @collections.schema_change
-@stamps.reloading()  # for the collections that rules lead to
+@versioned_cache.reloading()  # for the collections that rules lead to
 def imported(items: Sequence[Item], strategy: str) -> dict[str, Any]:
     """Make or update collections, which may refer to each other in any order.
 

@@ -6,11 +6,12 @@ from typing import Any
 
 import marshmallow as ma
 
-from app import rest, rules, stamps
+from app import rest, rules
 from app.collections import population, trials
 from app.collections import service as collections
 from app.collections.routes import blueprint as collections_blueprint
 from app.collections.rule_schemas import OWNER, Asker, RulesBody, expression_field, operation_field
+from app.db import versioned_cache
 from app.rest import fields
 from app.rest.blueprint import Blueprint
 from app.rest.marks import superadmin
@@ -108,7 +109,7 @@ class Differences(Schema):
 @blueprint.arguments(RuleToValidate, example={"rule": OWNER, "collection": "posts"})
 @blueprint.response(200, Validity, example={"valid": True, "errors": [], "details": []})
 @superadmin
-@stamps.reloading()  # what was cached may be out of date, and nothing here would tell
+@versioned_cache.reloading()  # what was cached may be out of date, and nothing here would tell
 def validate_rule(body: dict[str, Any]) -> dict[str, Any]:
     """Check a rule.
 
@@ -127,7 +128,7 @@ def validate_rule(body: dict[str, Any]) -> dict[str, Any]:
 @blueprint.response(200, RuleTestResult, example={"result": True})
 @blueprint.fails(400)
 @superadmin
-@stamps.reloading()  # what was cached may be out of date, and nothing here would tell
+@versioned_cache.reloading()  # what was cached may be out of date, and nothing here would tell
 def test_rule(body: dict[str, Any]) -> dict[str, Any]:
     """Evaluate a rule for a made-up record and caller.
 
@@ -158,7 +159,7 @@ def test_rule(body: dict[str, Any]) -> dict[str, Any]:
 )
 @collections_blueprint.fails(400)
 @superadmin
-@stamps.reloading()  # what was cached may be out of date, and nothing here would tell
+@versioned_cache.reloading()  # what was cached may be out of date, and nothing here would tell
 def compare_rules(body: dict[str, Any], collection_name: str) -> dict[str, Any]:
     """Show what rules would change before they are saved.
 

@@ -8,16 +8,17 @@ from typing import Any
 
 from sqlalchemy.exc import DBAPIError, IntegrityError
 
-from app import db, events, stamps, violations
+from app import db, events
 from app.collections import access, changes, definition, revisions, schema, table
 from app.collections import service as collections
 from app.collections.changes import Change
 from app.collections.models import Collection
+from app.db import errors, versioned_cache
 from app.errors import Conflict, InvalidValues
 
 
 @collections.schema_change
-@stamps.reloading()  # for the collections that rules lead to
+@versioned_cache.reloading()  # for the collections that rules lead to
 def update(
     collection_id: str,
     specs: Sequence[schema.Spec] | None,
@@ -44,7 +45,7 @@ def update(
     return row
 
 
-@stamps.reloading()  # for the collections that rules lead to
+@versioned_cache.reloading()  # for the collections that rules lead to
 def plan(collection_id: str, specs: Sequence[schema.Spec]) -> dict[str, Any]:
     """What an update would do, and which rows would break it; nothing is changed."""
     row = collections.find(collection_id)
@@ -54,7 +55,7 @@ def plan(collection_id: str, specs: Sequence[schema.Spec]) -> dict[str, Any]:
     try:
         problems = change.row_problems()
     except DBAPIError as error:
-        if not violations.is_out_of_date(error):
+        if not errors.is_out_of_date(error):
             raise
         raise Conflict("The collection was changed meanwhile. Plan again.") from error
     return {"operations": change.operations, "sql": change.statements, "problems": problems}

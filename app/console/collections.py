@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from flask import render_template
 
-from app import stamps
 from app.collections import definition, service
 from app.collections.definition import OPERATIONS, Definition
 from app.collections.fields import Field
 from app.collections.models import Collection
 from app.console import guard, lists, rules_form
 from app.console.blueprint import blueprint
+from app.db import versioned_cache
 from app.rest.marks import public
 
 ONE_COLLECTION = "/console/collections/<uuid:collection_id>"
@@ -33,7 +33,7 @@ def show_collections() -> str:
 @guard.for_superadmins
 def show_collection(collection_id: str) -> str:
     """One collection with its fields and rules."""
-    with stamps.reloading():
+    with versioned_cache.reloading():
         row, collection = found(collection_id)
         return render_template(
             "console/collections/one.html",

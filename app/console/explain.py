@@ -7,7 +7,7 @@ from typing import Any
 
 from flask import request
 
-from app import json_gate, rules, stamps
+from app import json_gate, rules
 from app.auth import principal as principals
 from app.auth import service as auth
 from app.collections import access, trials
@@ -17,6 +17,7 @@ from app.console.blueprint import blueprint
 from app.console.collections import ONE_COLLECTION, found
 from app.console.excerpts import Excerpt, within
 from app.console.forms import Form, Page
+from app.db import versioned_cache
 from app.errors import AppError, InvalidValues, Malformed, NotFound, problem
 from app.records import explain as decisions
 from app.records.explain import WRITING, Question
@@ -51,7 +52,7 @@ def explain(collection_id: str) -> Page:
     """What decides, for a caller and perhaps a record."""
     form = forms.sent("operation", "who", "account", "email", "record_id", "data")
     try:
-        with stamps.reloading():
+        with versioned_cache.reloading():
             return _page(collection_id, form, _told(found(collection_id)[1], form))
     except NotFound:
         if not form["record_id"]:

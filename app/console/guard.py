@@ -13,7 +13,7 @@ from flask_wtf.csrf import CSRFProtect
 from sqlalchemy.exc import DBAPIError
 from werkzeug.wrappers import Response as BaseResponse
 
-from app import config, stamps, violations
+from app import config
 from app.accounts.models import User
 from app.auth import credentials, sessions
 from app.auth import service as auth
@@ -23,6 +23,7 @@ from app.auth.members import Member
 from app.auth.principal import Principal
 from app.console import unsent
 from app.console.forms import Form
+from app.db import errors, versioned_cache
 from app.errors import Forbidden, Unauthorized, Unavailable
 from app.rest.marks import of_any_account
 from app.sso import service as providers
@@ -67,9 +68,9 @@ def steady(view: View) -> View:
     def run(*args: Any, **options: Any) -> Any:
         for _ in range(RERUNS):
             try:
-                with stamps.reloading():
+                with versioned_cache.reloading():
                     return view(*args, **options)
-            except (stamps.Stale, DBAPIError) as error:
+            except (versioned_cache.Stale, DBAPIError) as error:
                 _look_again(error, view)
         raise Unavailable
 
@@ -81,16 +82,16 @@ def steady_steps(steps: Callable[[], Iterator[Step]]) -> Iterator[Step]:
     view = current_app.view_functions[request.endpoint or ""]
     for _ in range(RERUNS):
         try:
-            with stamps.reloading():
+            with versioned_cache.reloading():
                 yield from steps()
             return
-        except (stamps.Stale, DBAPIError) as error:
+        except (versioned_cache.Stale, DBAPIError) as error:
             _look_again(error, view)
     raise Unavailable
 
 
-def _look_again(error: stamps.Stale | DBAPIError, view: Callable[..., Any]) -> None:
-    if isinstance(error, DBAPIError) and not violations.is_out_of_date(error):
+def _look_again(error: versioned_cache.Stale | DBAPIError, view: Callable[..., Any]) -> None:
+    if isinstance(error, DBAPIError) and not errors.is_out_of_date(error):
         raise error
     g.pop("console_caller")
     recognise()

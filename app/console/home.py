@@ -7,7 +7,6 @@ from typing import Any
 
 from flask import request
 
-from app import counting
 from app.accounts import tenants
 from app.accounts.models import Account, User
 from app.auth.principal import Principal
@@ -15,6 +14,7 @@ from app.collections import service as collections
 from app.collections.models import Collection
 from app.console import charts, dashboard, lists
 from app.console.places import Place
+from app.db.counts import count
 from app.webhooks import service as webhooks
 from app.workflows import instances
 
@@ -32,7 +32,7 @@ def _of_instance(caller: Principal) -> dict[str, Any]:
     counts = collections.record_counts(rows, lists.MOST_COUNTED)
     accounts = _newest_accounts()
     figures = {
-        "Accounts": lists.told(counting.count(Account, OPEN, lists.MOST_COUNTED + 1) - 1),
+        "Accounts": lists.told(count(Account, OPEN, lists.MOST_COUNTED + 1) - 1),
         "Users": _count(User),
         "Collections": f"{total:,}",
         "Records": _sum(list(counts.values())),
@@ -84,7 +84,7 @@ def _of_account(caller: Principal) -> dict[str, Any]:
 
 
 def _count(model: Any, *where: Any) -> str:
-    return lists.told(counting.count(model, where, lists.MOST_COUNTED))
+    return lists.told(count(model, where, lists.MOST_COUNTED))
 
 
 def _sum(numbers: Sequence[int]) -> str:

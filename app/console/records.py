@@ -14,7 +14,6 @@ from flask import redirect, render_template, request, url_for
 from markupsafe import Markup
 from werkzeug.wrappers import Response as BaseResponse
 
-from app import counting
 from app.accounts import tenants
 from app.collections import definition
 from app.collections.access import Access
@@ -24,6 +23,7 @@ from app.console.blueprint import blueprint
 from app.console.lists import Listing
 from app.console.places import Shelf
 from app.console.record_filter import FilterForm
+from app.db import counts
 from app.errors import AppError
 from app.records import service
 from app.rest.marks import public
@@ -145,9 +145,7 @@ def _is_sorted_by_index(access: Access, sort: str) -> bool:
 def moment_of(collection: Definition, account_id: str, newer: int) -> datetime | None:
     """When the record was made that has so many newer ones; None where there are fewer."""
     table = collection.table.c
-    found: datetime | None = counting.place(
-        table.created_at, [table.account_id == account_id], newer
-    )
+    found: datetime | None = counts.place(table.created_at, [table.account_id == account_id], newer)
     return found
 
 

@@ -9,7 +9,6 @@ from typing import Any
 from flask import render_template
 from werkzeug.wrappers import Response as BaseResponse
 
-from app import stamps
 from app.collections import population, service, trials
 from app.collections.definition import FIELD_LISTS, OPERATIONS, Definition
 from app.collections.models import Collection
@@ -19,6 +18,7 @@ from app.console.collections import ONE_COLLECTION, found
 from app.console.excerpts import excerpt
 from app.console.forms import Page, told
 from app.console.rules_form import RulesForm, tell_list, tell_rule
+from app.db import versioned_cache
 from app.errors import AppError, Conflict, InvalidValues
 from app.rest.marks import public
 
@@ -50,7 +50,7 @@ def preview_rules(collection_id: str) -> Page:
     """The editor with what its rules would change."""
     row, form = service.find(collection_id), rules_form.sent()
     try:
-        with stamps.reloading():
+        with versioned_cache.reloading():
             present, proposed = _compared(row, form)
             records = population.differences(present, proposed, None)
     except AppError as error:
@@ -67,7 +67,7 @@ def save_rules(collection_id: str) -> Page | BaseResponse:
     """Save the rules, unless they were changed since the editor was opened."""
     row, form = service.find(collection_id), rules_form.sent()
     try:
-        with stamps.reloading():
+        with versioned_cache.reloading():
             _compared(row, form)
             service.change_rules(row.id, form.rules(), seen=form["version"])
     except Conflict as error:
@@ -87,7 +87,7 @@ def save_rules(collection_id: str) -> Page | BaseResponse:
 def check_rule(collection_id: str, operation: str) -> str:
     """Whether a text is a rule: the part of the editor that says so, while it is typed."""
     text, name = rules_form.expression("rule"), f"{operation}_rule"
-    with stamps.reloading():
+    with versioned_cache.reloading():
         _, collection = found(collection_id)
         problems = trials.rule_problems(text, collection.scope)
     messages = [one["message"] for one in problems] if text else [rules_form.LACKING]
@@ -124,7 +124,7 @@ def _as_set(listed: Any) -> Any:
 
 
 def _editor(row: Collection, form: RulesForm, effect: Effect | None = None) -> Page:
-    with stamps.reloading():
+    with versioned_cache.reloading():
         _, collection = found(row.id)
         return form.page(
             "console/collections/rules.html",

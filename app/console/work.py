@@ -9,13 +9,14 @@ import sqlalchemy as sa
 from flask import render_template
 from werkzeug.wrappers import Response as BaseResponse
 
-from app import config, counting, db, jobs
+from app import config, db, jobs
 from app.accounts.models import Account
 from app.console import guard, lists
 from app.console.blueprint import blueprint
 from app.console.forms import told
 from app.console.lists import Listing
-from app.database_clock import database_now
+from app.db import counts
+from app.db.functions import database_now
 from app.jobs import TABLE
 from app.rest.marks import public
 from app.webhooks.models import DELIVERIES
@@ -68,7 +69,7 @@ def _jobs(listing: Listing) -> tuple[list[Any], int]:
         return _page(_newest(stored, listing.skip + lists.SIZE), listing), _number(stored, listing)
     listing.from_newest(lambda newer: _place(stored, newer))
     found = _newest(stored, listing.looked_at).where(*where)
-    return _page(found, listing), counting.count(found.subquery(), (), listing.most)
+    return _page(found, listing), counts.count(found.subquery(), (), listing.most)
 
 
 def _newest(stored: Sequence[str], most: int | None) -> sa.Select[Any]:
@@ -90,11 +91,11 @@ def _page(found: sa.Select[Any], listing: Listing) -> list[Any]:
 
 
 def _number(stored: Sequence[str], listing: Listing) -> int:
-    return sum(counting.count(TABLE, [TABLE.c.status == one], listing.most) for one in stored)
+    return sum(counts.count(TABLE, [TABLE.c.status == one], listing.most) for one in stored)
 
 
 def _place(stored: Sequence[str], newer: int) -> Any:
-    places = (counting.place(TABLE.c.due_at, [TABLE.c.status == one], newer) for one in stored)
+    places = (counts.place(TABLE.c.due_at, [TABLE.c.status == one], newer) for one in stored)
     return next((place for place in places if place is not None), None)
 
 
@@ -117,4 +118,4 @@ def _figures() -> dict[str, str]:
 
 
 def _bounded(table: Any, *where: Any) -> int:
-    return counting.count(table, where, lists.MOST_COUNTED)
+    return counts.count(table, where, lists.MOST_COUNTED)

@@ -15,8 +15,8 @@ from app import clock, crypto
 from app.accounts.models import VIEWER
 from app.auth import tokens
 from app.collections import definition as definitions
-from app.column_types import Moment
 from app.db import Base
+from app.db.types import Moment
 from app.isolation.tenants import THINGS, Tenant
 
 LATER = timedelta(days=3650)

@@ -9,7 +9,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from app import db, rules, stamps
+from app import db, rules
 from app.auth.principal import Principal
 from app.collections import access as accesses
 from app.collections import definition as definitions
@@ -17,13 +17,14 @@ from app.collections.access import Access
 from app.collections.columns import TableColumns
 from app.collections.definition import Definition
 from app.collections.fields import ComputedField, Field, Number, NumberField
+from app.db import versioned_cache
+from app.db.versioned_cache import Checked
 from app.errors import InvalidValues, problem
 from app.records import query, store
 from app.records.query import Conditions
 from app.records.store import sizes
 from app.rules import sql
 from app.rules.elements import CodePoints
-from app.stamps import Checked
 
 OWN = {"functions", "group_by", "filter", "having", "skip", "limit"}
 CALL = r"\b(count|sum|avg|min|max)\(\s*([A-Za-z][A-Za-z0-9_]*)?\s*\)"
@@ -76,7 +77,7 @@ def of(
     definition = definitions.named(collection)
     access = accesses.of(by, definition, "list")
     asked = parse(access, parameters)
-    checked = stamps.along(*by.stamps, *definition.stamps, *asked.conditions.stamps)
+    checked = versioned_cache.along(*by.stamps, *definition.stamps, *asked.conditions.stamps)
     where = [*store.scope(definition, by.account_id, access.where), *asked.conditions.where]
     bound = {**access.parameters, **asked.conditions.bound, **checked.parameters}
     rows, width = _rows(definition, where, asked, skip, limit, checked, bound)

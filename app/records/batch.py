@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from app import stamps
 from app.auth.principal import Principal
 from app.collections import access as accesses
 from app.collections.definition import Definition
 from app.collections.fields import Field, Refused
+from app.db import versioned_cache
 from app.errors import Conflict, InvalidValues, problem
 from app.records import cascade, changes, service, store, values, views
 from app.records.store import writes
@@ -70,7 +70,7 @@ def upsert(
         # Somebody has made such a record since we looked: next time it is there.
         told = error.extra.get("details", ())
         if any(one["field"] == on and one["index"] not in hidden for one in told):
-            raise stamps.Stale from error
+            raise versioned_cache.Stale from error
         raise
 
 

@@ -12,10 +12,11 @@ from dataclasses import dataclass, field
 
 from sqlalchemy.exc import IntegrityError
 
-from app import clock, events, stamps
+from app import clock, events
 from app.auth.principal import Principal
 from app.collections import definition as definitions
 from app.collections.definition import Definition
+from app.db import versioned_cache
 from app.errors import Conflict
 from app.records import event_view
 from app.records.store import Row, references, writes
@@ -122,7 +123,7 @@ def _explained(cascade: Cascade) -> Exception:
     if any(_targets(one, names, ("restrict", None)) for one in cascade.known.values()):
         return _held()
     # Nothing that we know of holds it: a collection has come to refer to it meanwhile.
-    return stamps.Stale()
+    return versioned_cache.Stale()
 
 
 def _targets(

@@ -11,19 +11,20 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from app import clock, db, stamps
+from app import clock, db
 from app.auth import principal as principals
 from app.auth.principal import ELSEWHERE, Principal
 from app.collections import access as accesses
 from app.collections.access import Access
 from app.collections.definition import Definition
+from app.db import versioned_cache
+from app.db.versioned_cache import Checked
 from app.errors import Forbidden, NotFound, Unauthorized, problem
 from app.ids import new_id
 from app.records import cascade, clashes, etags, store, values, views
 from app.records.store import reads, writes
 from app.records.values import Body, Problems
 from app.records.views import Shown
-from app.stamps import Checked
 
 NO_RECORD = "There is no such record."
 
@@ -148,7 +149,7 @@ def store_all(change: Change) -> list[Shown]:
     return _told_of(change, stored)
 
 
-def store_last(change: Change, unchecked: Checked = stamps.NONE) -> list[Shown]:
+def store_last(change: Change, unchecked: Checked = versioned_cache.NONE) -> list[Shown]:
     """The same of new records or a changed one, after a look at stamps. Raises Stale, too.
 
     If nothing can be in the way, both come last: until then nobody waits for it, nor it for any.
@@ -181,7 +182,7 @@ def within_reach(
     record_ids: Sequence[str],
     bodies: Sequence[Body],
     problems: Problems,
-    unchecked: Checked = stamps.NONE,
+    unchecked: Checked = versioned_cache.NONE,
 ) -> list[store.Row]:
     """Records that the caller may change, locked. Raises NotFound where one is out of sight.
 

@@ -8,8 +8,9 @@ from typing import Any
 
 from sqlalchemy.exc import IntegrityError
 
-from app import db, stamps, violations
+from app import db
 from app.collections.access import Access
+from app.db import errors, versioned_cache
 from app.errors import Conflict, InvalidValues, problem
 from app.records import store
 from app.records.store import reads, references
@@ -36,7 +37,7 @@ class Clash(Exception):
     def kind(self) -> str:
         """What kind of constraint was in the way."""
         error = self.__cause__
-        return violations.violation_of(error).kind if isinstance(error, IntegrityError) else "other"
+        return errors.violation_of(error).kind if isinstance(error, IntegrityError) else "other"
 
 
 @contextmanager
@@ -73,7 +74,7 @@ def _explained(clash: Clash) -> Exception:
         return InvalidValues([problem(name, "invalid_reference", GONE) for name in names])
     if clash.kind == "not_null":
         # A required field came with a change of the schema between our look and our writing.
-        return stamps.Stale()
+        return versioned_cache.Stale()
     return _taken(clash) if clash.kind == "unique" else clash
 
 

@@ -15,7 +15,7 @@ import orjson
 import sqlalchemy as sa
 from cryptography.fernet import InvalidToken
 
-from app import crypto, db, events, idempotency, jobs, mentions, stamps
+from app import crypto, db, events, idempotency, jobs
 from app.accounts import people
 from app.accounts import service as accounts
 from app.accounts.models import PII_GROUP, SYSTEM_ACCOUNT_ID, User
@@ -28,6 +28,7 @@ from app.collections import definition as definitions
 from app.collections import table as tables
 from app.collections.definition import Definition
 from app.context import tenancy
+from app.db import like, versioned_cache
 from app.errors import Forbidden, NotFound
 from app.records import history, store
 from app.records import service as records
@@ -66,7 +67,7 @@ def _erasable(collection: str, record_id: str, by: Principal) -> tuple[str, bool
         definition, present = history.deletable(collection, record_id, by=by)
         return definition.table_name, present
     except NotFound:
-        stamps.verify(by.stamps)
+        versioned_cache.verify(by.stamps)
         table_name = tables.name_of(collection)
         told = {"account_id": by.one_account(), "table_name": table_name}
         which = (CHANGES.c[name] == value for name, value in told.items())
@@ -250,7 +251,7 @@ def _forget_answers(id: str, *where: Any) -> None:
     # Kept for a day, to be given again to whoever repeats a request.
     table = idempotency.TABLE.c
     erasures = (table.answer.startswith(f'{{"message":"{one}"') for one in (RECORD_GONE, USER_GONE))
-    told = sa.or_(*(mentions.told(one, id) for one in (table.answer, table.caller)))
+    told = sa.or_(*(like.told(one, id) for one in (table.answer, table.caller)))
     # What erasures answer names nobody but by the id, and is wanted by who repeats one.
     is_other = sa.or_(table.answer.is_(None), sa.not_(sa.or_(*erasures)))
     done = (told, is_other, table.status.is_not(None))

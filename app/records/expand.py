@@ -12,17 +12,17 @@ from typing import Any
 
 import orjson
 
-from app import stamps
 from app.auth.principal import Principal
 from app.collections import access as accesses
 from app.collections.access import Access
 from app.collections.definition import Definition
+from app.db import versioned_cache
+from app.db.versioned_cache import Stamp
 from app.errors import problem
 from app.records import store
 from app.records.store import Row, reads
 from app.records.store.sizes import Room
 from app.rest.answers import dumps
-from app.stamps import Stamp
 
 NAME = "expand"
 DEEPEST = 3
@@ -176,7 +176,7 @@ def _viewable(
 ) -> dict[tuple[str, str], Row]:
     scoped = store.scope(view.definition, by.account_id, view.where)
     ids = sorted({record_id for _, record_id in keys})
-    checked = stamps.along(*by.stamps, *view.definition.stamps)
+    checked = versioned_cache.along(*by.stamps, *view.definition.stamps)
     wanted = frozenset(view.readable)
     asked = (view.definition, scoped, ids, checked, view.parameters)
     rows = reads.read_among(*asked, wanted=wanted, room=room)

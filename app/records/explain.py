@@ -15,11 +15,12 @@ import sqlalchemy as sa
 from sqlalchemy.dialects import sqlite
 from sqlalchemy.engine import Dialect
 
-from app import clock, engines, rules, stamps
+from app import clock, rules
 from app.auth import principal as principals
 from app.collections import access, masking
 from app.collections.columns import TableColumns
 from app.collections.definition import ALL_FIELDS, NEVER, Definition
+from app.db import engine, versioned_cache
 from app.errors import InvalidValues, NotFound, problem
 from app.records import changes, store, values
 from app.records.store import Row, reads, references
@@ -113,7 +114,7 @@ def _is_foreseen(asked: Question, before: Row | None) -> bool:
 def _stored(collection: Definition, asked: Question) -> Row | None:
     if asked.record_id is None:
         return None
-    row = reads.read_one(collection, asked.account_id, asked.record_id, stamps.NONE)
+    row = reads.read_one(collection, asked.account_id, asked.record_id, versioned_cache.NONE)
     if row is None:
         raise NotFound(changes.NO_RECORD)
     return row
@@ -245,7 +246,7 @@ def _statement(collection: Definition, node: rules.Node, asked: Question) -> dic
 
 
 def _dialect() -> Dialect:
-    dialect = engines.running().dialect
+    dialect = engine.running().dialect
     # SQLite takes parameters by name as well as by place, which tells less.
     return sqlite.dialect(paramstyle="named") if dialect.positional else dialect
 

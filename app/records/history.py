@@ -16,7 +16,7 @@ from typing import Any
 import orjson
 import sqlalchemy as sa
 
-from app import db, stamps
+from app import db
 from app.audit.entries import LOG, told_by
 from app.auth.principal import Principal
 from app.collections import access as accesses
@@ -25,6 +25,7 @@ from app.collections import masking
 from app.collections.access import Access
 from app.collections.definition import Definition
 from app.collections.fields import SYSTEM_FIELDS, Field
+from app.db import versioned_cache
 from app.errors import Conflict, Forbidden, InvalidValues, NotFound
 from app.records import past as pasts
 from app.records import query
@@ -164,7 +165,7 @@ def deletable(collection: str, record_id: str, *, by: Principal) -> tuple[Defini
 def _checked(collection: str, by: Principal) -> Definition:
     by.one_account()
     definition = definitions.named(collection)
-    stamps.verify([*by.stamps, *definition.stamps])
+    versioned_cache.verify([*by.stamps, *definition.stamps])
     return definition
 
 

@@ -19,12 +19,13 @@ from typing import Any
 
 from sqlalchemy.exc import DBAPIError
 
-from app import db, stamps
+from app import db
 from app.auth.principal import Principal
 from app.collections import access as accesses
 from app.collections import masking
 from app.collections.definition import Definition
 from app.collections.fields import SYSTEM_FIELDS
+from app.db import versioned_cache
 from app.errors import (
     MOST_LISTED,
     AppError,
@@ -99,7 +100,9 @@ class Interrupted(Conflict):
     is_final = True
 
     def __init__(self, stored: int, count: int, cause: Exception) -> None:
-        why = "Others changed what it relies on." if isinstance(cause, stamps.Stale) else ""
+        why = (
+            "Others changed what it relies on." if isinstance(cause, versioned_cache.Stale) else ""
+        )
         why = why or (cause.message if isinstance(cause, AppError) else f"{reason(cause)}.")
         super().__init__(
             f"The first {stored:,} of {count:,} records are stored, the others are not: {why}"
@@ -192,11 +195,11 @@ class Import:
         for tries_left in reversed(range(RERUNS)):
             try:
                 # What has begun is brought to its end; each piece is small enough.
-                with stamps.reloading(), db.unlimited():
+                with versioned_cache.reloading(), db.unlimited():
                     self._store_once(piece)
                 return
-            except (stamps.Stale, AppError, DBAPIError) as error:
-                if not tries_left or not isinstance(error, stamps.Stale):
+            except (versioned_cache.Stale, AppError, DBAPIError) as error:
+                if not tries_left or not isinstance(error, versioned_cache.Stale):
                     raise Interrupted(stored, len(self.records), error) from error
 
     def _store_once(self, piece: Sequence[Placed]) -> None:
@@ -241,7 +244,7 @@ class Import:
             told = error.extra["details"]
             problems.noted.add(told, more=error.extra.get("count", len(told)) - len(told))
         except Clash:
-            raise stamps.Stale from None  # somebody was faster: the next look tells with what
+            raise versioned_cache.Stale from None  # a concurrent change; the retry says which
         self.faults.note(problems.noted, self.lines)
         return loose
 

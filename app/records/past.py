@@ -11,12 +11,13 @@ from typing import Any
 import orjson
 import sqlalchemy as sa
 
-from app import clock, db, rules, stamps
+from app import clock, db, rules
 from app.audit.append import CREATE, DELETE, UPDATE
 from app.audit.entries import CHANGES, LOG, told_by
 from app.auth.principal import Principal
 from app.collections.definition import Definition
 from app.collections.fields import Field, Refused
+from app.db import versioned_cache
 from app.errors import NotFound
 from app.records import store
 from app.records.store import reads
@@ -146,7 +147,9 @@ class Past:
 def past_of(definition: Definition, record_id: str, by: Principal, read: Reader) -> Past:
     """What there is to tell of a record, by the entries that `read` reads."""
     account_id = by.one_account()
-    present = reads.read_one(definition, account_id, record_id, stamps.along(*definition.stamps))
+    present = reads.read_one(
+        definition, account_id, record_id, versioned_cache.along(*definition.stamps)
+    )
     alive = present is not None and read is last_entries
     entries = [] if alive else read(definition, account_id, record_id)
     return Past(definition, record_id, account_id, present, entries)

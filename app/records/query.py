@@ -14,12 +14,12 @@ from app.collections import access as accesses
 from app.collections import definition as definitions
 from app.collections.access import Access
 from app.collections.fields import ComputedField, Field, Refused
+from app.db.versioned_cache import Stamp
 from app.errors import InvalidValues, problem
 from app.records import cursor, expand
 from app.records.cursor import Key, Walk
 from app.records.expand import Branch, names_in
 from app.rules.elements import CodePoints
-from app.stamps import Stamp
 
 DEFAULT_SORT = "-created_at"
 MOST_SORT_KEYS = 8

@@ -8,10 +8,11 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.exc import IntegrityError
 
-from app import db, events, jobs, stamps
+from app import db, events, jobs
 from app.collections import definition as definitions
 from app.collections import service as collections
 from app.collections.definition import Definition
+from app.db import versioned_cache
 from app.records.store import writes
 
 PIECE = 500
@@ -30,7 +31,7 @@ def _remove_later(event: events.AccountClosed) -> None:
 def remove_account(payload: Mapping[str, Any]) -> None:
     """Remove all that is an account's but its audit entries; run again, it goes on where it was."""
     account_id = payload["account_id"]
-    with stamps.reloading():
+    with versioned_cache.reloading():
         remaining = [definitions.named(name) for name in collections.names()]
     for definition in remaining:
         _cut_references(definition, account_id)

@@ -15,19 +15,20 @@ from typing import Any
 
 from sqlalchemy.exc import DBAPIError
 
-from app import db, stamps, violations
+from app import db
 from app.auth.principal import Principal
 from app.collections import access as accesses
 from app.collections import definition as definitions
 from app.collections.access import Access
 from app.collections.definition import Definition
+from app.db import errors, versioned_cache
+from app.db.versioned_cache import Checked
 from app.errors import InvalidValues
 from app.records import cascade, changes, clashes, cursor, expand, query, store, views
 from app.records.store import reads
 from app.records.store.sizes import Room
 from app.records.values import Problems
 from app.records.views import Shown
-from app.stamps import Checked
 from app.webhooks import outbox as webhooks
 
 Body = Mapping[str, Any]
@@ -63,7 +64,7 @@ def page(
         skip,
         limit,
         count,
-        stamps.along(*by.stamps, *definition.stamps, *asked.stamps),
+        versioned_cache.along(*by.stamps, *definition.stamps, *asked.stamps),
         {**access.parameters, **asked.conditions.bound},
         most,
         wanted=asked.wanted,
@@ -85,7 +86,7 @@ def walk(collection: str, parameters: Parameters, *, limit: int, by: Principal) 
         [*store.scope(definition, by.account_id, access.where), *asked.conditions.where],
         cursor.parts(asked.keys, way),
         limit,
-        stamps.along(*by.stamps, *definition.stamps, *asked.stamps),
+        versioned_cache.along(*by.stamps, *definition.stamps, *asked.stamps),
         {**access.parameters, **asked.conditions.bound},
         wanted=asked.wanted,
         room=(room := Room()),
@@ -122,7 +123,7 @@ def get(
     names, tree = query.shape_of(access, fields, expanded, found)
     if found:
         raise InvalidValues(found)
-    checked = stamps.along(*by.stamps, *definition.stamps, *set(expand.stamps_of(tree)))
+    checked = versioned_cache.along(*by.stamps, *definition.stamps, *set(expand.stamps_of(tree)))
     asked = (by.account_id, record_id, checked, access.where, access.parameters)
     row = reads.read_one(definition, *asked, to_show=True)
     if row is None:
@@ -191,11 +192,11 @@ def writing_last(collection: str, by: Principal) -> Iterator[tuple[Definition, C
         with clashes.explaining(), db.transaction():
             definition = definitions.named(collection)
             listeners = webhooks.stamps_of(by.account_id)
-            yield definition, stamps.along(*by.stamps, *definition.stamps, *listeners)
+            yield definition, versioned_cache.along(*by.stamps, *definition.stamps, *listeners)
     except DBAPIError as error:
-        if not violations.was_overtaken(error):
+        if not errors.was_overtaken(error):
             raise
-        raise stamps.Stale from error  # this one tries again
+        raise versioned_cache.Stale from error  # this one tries again
 
 
 @contextmanager

@@ -14,10 +14,10 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from app import engines
 from app.collections.definition import Definition
+from app.db import engine
+from app.db.versioned_cache import Checked
 from app.records.store import Row
-from app.stamps import Checked
 
 PIECE = 100  # rows, as many as a page has at most: each may be as large as a body
 
@@ -71,7 +71,7 @@ def opened(
 
 
 def _connected() -> Connection:
-    connection = engines.running().connect()
+    connection = engine.running().connect()
     if connection.dialect.name == "postgresql":
         connection.execution_options(isolation_level="READ COMMITTED")
     return connection.execution_options(stream_results=True, yield_per=PIECE)

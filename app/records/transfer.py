@@ -8,12 +8,13 @@ from functools import partial
 from itertools import islice
 from typing import Any
 
-from app import config, json_gate, stamps
+from app import config, json_gate
 from app.auth.principal import Principal
 from app.collections import access as accesses
 from app.collections import definition as definitions
 from app.collections.definition import Definition
 from app.collections.fields import BooleanField, Field, JsonField, NumberField, Refused
+from app.db import versioned_cache
 from app.errors import Forbidden, InvalidValues, Malformed, PayloadTooLarge, problem
 from app.records import formats, imports, query, store, stream, views
 from app.records.stream import Stream
@@ -52,7 +53,7 @@ def exported(collection: str, format: str, parameters: Parameters, *, by: Princi
         asked.names,
         [*store.scope(definition, by.account_id, access.where), *conditions.where],
         asked.order_by,
-        stamps.along(*by.stamps, *definition.stamps, *conditions.stamps),
+        versioned_cache.along(*by.stamps, *definition.stamps, *conditions.stamps),
         {**access.parameters, **conditions.bound},
     )
     shown = (views.shown(row, asked.names, access) for row in rows)

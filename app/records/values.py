@@ -10,7 +10,7 @@ from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
-from app import db, json_gate, stamps
+from app import db, json_gate
 from app.auth.principal import Principal
 from app.collections import access as accesses
 from app.collections import definition as definitions
@@ -18,6 +18,7 @@ from app.collections import masking
 from app.collections.access import Access
 from app.collections.definition import Definition
 from app.collections.fields import SYSTEM_FIELDS, Refused
+from app.db import versioned_cache
 from app.errors import MOST_LISTED, AppError, Forbidden, InvalidValues, first, problem
 from app.records import store, views
 from app.records.store import reads
@@ -282,7 +283,7 @@ def _lost_reference(name: str, target: str) -> dict[str, Any]:
 
 def _visible(collection: str, account_id: str, ids: set[str], by: Principal) -> set[str]:
     target = definitions.named(collection)
-    stamps.verify(target.stamps)
+    versioned_cache.verify(target.stamps)
     if not accesses.may(by, target, "view"):
         return set()
     access = accesses.of(by, target, "view")

@@ -12,12 +12,13 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
-from app import clock, db, events, violations
+from app import clock, db, events
 from app.accounts import people, pii
 from app.accounts import service as accounts
 from app.accounts.models import SYSTEM_ACCOUNT_ID, Role, User
 from app.auth import invitations
 from app.auth.models import Invitation
+from app.db import errors
 from app.errors import BadRequest, Conflict
 from app.sso import roles
 from app.sso.models import SAML, Flow, Identity
@@ -256,7 +257,7 @@ def _link(
         given_role_id=user.role_id if given else None,
     )
     column, message = "subject", "This identity is a user's already."
-    with violations.conflict_on("identities", column, column, message):
+    with errors.conflict_on("identities", column, column, message):
         session.add(identity)
         session.flush()
     return identity

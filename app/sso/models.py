@@ -9,8 +9,8 @@ import sqlalchemy as sa
 from sqlalchemy.orm import Mapped, mapped_column
 
 from app import clock
-from app.column_types import Id, Moment, Text, as_created
 from app.db import Base
+from app.db.types import Id, Moment, Text, as_created
 from app.ids import new_id
 
 OAUTH, SAML = "auth_providers", "saml_providers"

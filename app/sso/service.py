@@ -11,13 +11,14 @@ import sqlalchemy as sa
 import structlog
 from cryptography.fernet import InvalidToken
 
-from app import crypto, db, events, violations
+from app import crypto, db, events
 from app.accounts import pii
 from app.accounts import service as accounts
 from app.accounts.models import SYSTEM_ACCOUNT_ID, SYSTEM_CODE, Account
 from app.auth import principal as principals
 from app.auth.principal import ELSEWHERE, Principal
 from app.context import tenancy
+from app.db import errors
 from app.errors import Forbidden, InvalidValues, NotFound, problem
 from app.sso import providers, values
 from app.sso.models import OAUTH, SAML, ProviderSetting
@@ -394,7 +395,7 @@ def _secrets(row: ProviderSetting) -> dict[str, Any]:
 
 
 def _one_each() -> Any:
-    return violations.conflict_on("provider_settings", "provider_name", "provider_name", TAKEN)
+    return errors.conflict_on("provider_settings", "provider_name", "provider_name", TAKEN)
 
 
 def _problems_of_all(account_id: str, config: Body) -> list[values.Problem]:

@@ -9,9 +9,10 @@ from typing import Any
 import orjson
 import sqlalchemy as sa
 
-from app import clock, counting, db, jobs
+from app import clock, db, jobs
 from app.accounts.models import PII_GROUP
 from app.auth.principal import Principal
+from app.db import counts
 from app.errors import Conflict, NotFound
 from app.ids import first_id
 from app.webhooks import outbox, queue, sight
@@ -42,7 +43,7 @@ def page(
     the id of a delivery that all others are newer than.
     """
     mine = [*_visible(by), *_wanted(wanted)]
-    total = counting.count(DELIVERIES, mine, most)
+    total = counts.count(DELIVERIES, mine, most)
     chosen = _with_last_attempt().where(*mine).order_by(DELIVERIES.c.id.desc())
     found = db.connection().execute(chosen.offset(skip).limit(limit)).mappings()
     return [_shown(row, by) for row in found], total
@@ -50,7 +51,7 @@ def page(
 
 def place(newer: int, *, by: Principal) -> str | None:
     """The id of the delivery that has so many newer ones, for `after`; None where none has."""
-    found: str | None = counting.place(DELIVERIES.c.id, _visible(by), newer)
+    found: str | None = counts.place(DELIVERIES.c.id, _visible(by), newer)
     return found
 
 

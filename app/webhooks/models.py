@@ -13,8 +13,8 @@ import sqlalchemy as sa
 from sqlalchemy.orm import Mapped, mapped_column
 
 from app import clock, leases
-from app.column_types import Id, Moment, Text
 from app.db import Base
+from app.db.types import Id, Moment, Text
 from app.ids import new_id
 
 OPERATIONS = ("create", "update", "delete")

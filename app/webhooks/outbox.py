@@ -14,13 +14,14 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from app import clock, db, events, jobs, stamps
+from app import clock, db, events, jobs
 from app.accounts.models import SYSTEM_ACCOUNT_ID
 from app.collections.access import Access
 from app.context import trigger_depth
-from app.database_clock import database_now
+from app.db import versioned_cache
+from app.db.functions import database_now
+from app.db.versioned_cache import Stamp
 from app.ids import new_id
-from app.stamps import Stamp
 from app.webhooks import filters, payload
 from app.webhooks.models import DELIVERIES, Webhook, WebhookVersion
 from app.webhooks.sight import Sight, maker_now, makers_stamps
@@ -157,7 +158,7 @@ def _checked(account_id: str) -> Listeners:
 
 
 def _cached(account_id: str) -> Listeners:
-    found = stamps.cache("webhooks").get(account_id, lambda: _load(account_id))
+    found = versioned_cache.cache("webhooks").get(account_id, lambda: _load(account_id))
     assert found is not None  # noqa: S101 - _load always finds something
     return found
 

@@ -11,9 +11,10 @@ import sqlalchemy as sa
 from cryptography.fernet import InvalidToken
 from sqlalchemy.dialects import postgresql, sqlite
 
-from app import clock, config, crypto, db, engines, jobs, leases
+from app import clock, config, crypto, db, jobs, leases
 from app.context import tenancy, trigger_depth
-from app.database_clock import database_now
+from app.db import engine
+from app.db.functions import database_now
 from app.webhooks import headers, sight
 from app.webhooks.models import (
     ATTEMPTS,
@@ -273,7 +274,7 @@ def _values(found: Outcome) -> dict[Any, Any]:
 
 
 def _new_attempts() -> Any:
-    if engines.running().dialect.name == "sqlite":  # whose driver keeps a statement for each number
+    if engine.running().dialect.name == "sqlite":  # whose driver keeps a statement for each number
         return sqlite.insert(ATTEMPTS).on_conflict_do_nothing()
     # With something to return, all rows go in one statement.
     return postgresql.insert(ATTEMPTS).on_conflict_do_nothing().returning(ATTEMPTS.c.id)

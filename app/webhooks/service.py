@@ -11,12 +11,13 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from app import clock, config, crypto, db, events, jobs, outgoing, violations
+from app import clock, config, crypto, db, events, jobs, outgoing
 from app.accounts.models import PII_GROUP, SYSTEM_ACCOUNT_ID, User
 from app.auth.principal import Principal
 from app.collections import definition as definitions
 from app.collections.schema import COLLECTION_NAME
 from app.context import tenancy
+from app.db import errors
 from app.errors import Conflict, Forbidden, InvalidValues, NotFound, TooManyRequests, problem
 from app.ids import new_id
 from app.webhooks import (
@@ -92,7 +93,7 @@ def create(body: Body, *, by: Principal, id: str | None = None) -> Secret:
     if wrong:
         raise InvalidValues(wrong)
     secret = body.get("secret") or signing.new_secret()
-    there = violations.conflict_on("webhooks", "id", "id", "There is such a webhook already.")
+    there = errors.conflict_on("webhooks", "id", "id", "There is such a webhook already.")
     with there, db.transaction() as session:
         versions.outdate(account_id)
         _check_number(account_id)

@@ -13,8 +13,8 @@ from app.auth import principal as principals
 from app.auth.principal import Principal
 from app.collections.access import Access
 from app.collections.definition import Definition
+from app.db.versioned_cache import Stamp
 from app.events import RecordChanged
-from app.stamps import Stamp
 
 MAKERS = "webhooks.makers"
 

@@ -11,7 +11,7 @@ import sqlalchemy as sa
 
 from app import clock, db, jobs, mail
 from app.accounts.models import ADMIN, Account, Role, User
-from app.database_clock import database_now
+from app.db.functions import database_now
 from app.ids import first_id
 from app.webhooks import queue, versions
 from app.webhooks.models import ATTEMPTS, DELIVERIES, Webhook

@@ -10,7 +10,7 @@ import sqlalchemy as sa
 
 from app import clock, db, jobs
 from app.context import trigger_depth
-from app.database_clock import database_now
+from app.db.functions import database_now
 from app.errors import InvalidValues, problem
 from app.ids import new_id
 from app.workflows import starting

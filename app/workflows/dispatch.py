@@ -14,8 +14,9 @@ import structlog
 from flask import current_app
 from sqlalchemy.exc import DBAPIError
 
-from app import db, engines, worker
+from app import db, worker
 from app.context import actor, tenancy, trigger_depth
+from app.db import engine
 from app.workflows import queue, schedules
 from app.workflows.run import Run
 from app.workflows.slots import Slots
@@ -33,7 +34,7 @@ class Dispatcher:
     def __init__(self, woken: threading.Event) -> None:
         self._woken, self._lock = woken, threading.Lock()
         self._stop, self._running = threading.Event(), 0
-        on_sqlite = engines.running().dialect.name == "sqlite"
+        on_sqlite = engine.running().dialect.name == "sqlite"
         self._slots = Slots(1 if on_sqlite else SLOTS)
         self._app = current_app._get_current_object()  # type: ignore[attr-defined]
 

@@ -14,10 +14,11 @@ from typing import Any
 import orjson
 import sqlalchemy as sa
 
-from app import clock, db, events, jobs, mentions
+from app import clock, db, events, jobs
 from app.audit.append import CREATE
 from app.audit.entries import CHANGES, LOG, told_by
-from app.database_clock import database_now
+from app.db import like
+from app.db.functions import database_now
 from app.workflows import kept
 from app.workflows.beginning import NOT_BEGUN
 from app.workflows.models import (
@@ -80,7 +81,7 @@ def _forget_user(event: events.UserErased) -> None:
     written = [orjson.dumps(text).decode()[1:-1] for text in (event.user_id, *event.emails)]
     # What the log cuts is JSON within JSON.
     written += [orjson.dumps(text).decode()[1:-1] for text in written]
-    parts = sorted(set(map(mentions.searched, written)))
+    parts = sorted(set(map(like.searched, written)))
     # Addresses are the same in all their spellings; the longest first, where one holds another.
     told = re.compile("|".join(map(re.escape, sorted(written, key=len, reverse=True))), re.I)
     mine = INSTANCES.c.account_id == event.account_id
@@ -126,7 +127,7 @@ def _naming(account_id: str, *texts: str) -> Any:
 
 
 def _names(columns: Any, *texts: str) -> Any:
-    return sa.or_(*(mentions.told(column, text) for column in columns for text in texts))
+    return sa.or_(*(like.told(column, text) for column in columns for text in texts))
 
 
 def _has_not_begun(row: Any) -> bool:

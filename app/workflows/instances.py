@@ -8,10 +8,11 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from app import clock, counting, db, jobs
+from app import clock, db, jobs
 from app.auth.principal import Principal
 from app.collections import masking
-from app.database_clock import database_now
+from app.db import counts
+from app.db.functions import database_now
 from app.errors import Conflict, NotFound
 from app.ids import first_id
 from app.workflows import kept, logbook, queue
@@ -40,7 +41,7 @@ def page(
     `wanted` may name kind, workflow_id, status, from_date and to_date.
     """
     mine = [*_visible(by), *_wanted(wanted)]
-    total = counting.count(INSTANCES, mine, most)
+    total = counts.count(INSTANCES, mine, most)
     chosen = sa.select(*LISTED).where(*mine).order_by(INSTANCES.c.id.desc())
     rows = db.connection().execute(chosen.offset(skip).limit(limit)).mappings()
     return [_shown(row, by) for row in rows], total
@@ -103,7 +104,7 @@ def _logs(row: Mapping[Any, Any], skip: int, limit: int, by: Principal) -> tuple
     chosen = sa.select(*columns, *texts, *lengths).where(*mine)
     ordered = chosen.order_by(LOGS.c.started_at, LOGS.c.id).offset(skip).limit(limit)
     logs = db.connection().execute(ordered).mappings()
-    return [_shown_log(one, row, by) for one in logs], counting.count(LOGS, mine, None)
+    return [_shown_log(one, row, by) for one in logs], counts.count(LOGS, mine, None)
 
 
 def cancel(instance_id: str, *, by: Principal) -> Shown:

@@ -13,7 +13,8 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from app import db, stamps
+from app import db
+from app.db import versioned_cache
 from app.webhooks import outbox
 from app.workflows.models import EVENT, VERSIONS, Workflow
 
@@ -51,7 +52,7 @@ class Listeners:
 def of_account(account_id: str) -> Listeners:
     """What an account listens to, as it is in the open transaction."""
     version = outbox.checked_version(account_id)
-    cache = stamps.cache("workflow_listeners")
+    cache = versioned_cache.cache("workflow_listeners")
     found = cache.get(account_id, lambda: None)
     if found is None or found[0] != version:
         found = (version, _load(account_id))

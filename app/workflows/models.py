@@ -13,9 +13,9 @@ import sqlalchemy as sa
 from sqlalchemy.orm import Mapped, mapped_column
 
 from app import clock, leases
-from app.column_types import Id, Json, Moment, Text
-from app.database_clock import database_now
 from app.db import Base
+from app.db.functions import database_now
+from app.db.types import Id, Json, Moment, Text
 from app.ids import new_id
 
 WORKFLOW, HOOK = "workflow", "hook"

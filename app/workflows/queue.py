@@ -14,10 +14,11 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from app import clock, config, db, engines, leases
-from app.column_types import Moment
-from app.database_clock import database_now
-from app.statements import Prepared
+from app import clock, config, db, leases
+from app.db import engine
+from app.db.functions import database_now
+from app.db.prepared import Prepared
+from app.db.types import Moment
 from app.workflows.models import FAILED, INSTANCES, LOGS, QUEUE, RUNNING, WAITING
 
 LARGEST_LOOK = 100
@@ -110,7 +111,7 @@ def write(
 
     `new` are rows of the log, `old` what has become of earlier ones by id. Raises Lost.
     """
-    dialect = engines.running().dialect.name
+    dialect = engine.running().dialect.name
     given = {"_account": work.account_id, "_id": work.id, "_claim": work.claim}
     given |= {f"_{name}": value for name, value in values.items()}
     logs = len(new) == 1 and dialect == "postgresql"

@@ -15,8 +15,9 @@ from typing import Any
 from cryptography.fernet import InvalidToken
 from flask import current_app
 
-from app import config, db, mail, stamps
+from app import config, db, mail
 from app.context import tenancy, trigger_depth
+from app.db import versioned_cache
 from app.errors import AppError, Forbidden
 from app.ids import new_id
 from app.workflows import kept, mailing, outside, queue, step_headers, versions
@@ -49,7 +50,7 @@ def reach_out(run: Any, places: Sequence[Place]) -> None:
 
 
 def _given(run: Any, place: Place) -> Any:
-    with stamps.reloading():
+    with versioned_cache.reloading():
         by = run.owner()
     if not by.is_admin:
         raise Forbidden(versions.NOT_ADMIN)

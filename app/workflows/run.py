@@ -15,9 +15,10 @@ from typing import Any
 
 from sqlalchemy.exc import DBAPIError
 
-from app import clock, config, db, mail, stamps, violations
+from app import clock, config, db, mail
 from app.auth.principal import Principal
 from app.context import actor, tenancy, trigger_depth
+from app.db import errors, versioned_cache
 from app.errors import UNAVAILABLE, AppError
 from app.records import clashes
 from app.workflows import control, kept, outside, queue, reaching, versions, waiting
@@ -112,12 +113,12 @@ class Run:
         """Do one step in a transaction; again with all loaded anew where something was stale."""
         for reruns in range(RERUNS):
             try:
-                anew = stamps.reloading() if reruns else nullcontext()
+                anew = versioned_cache.reloading() if reruns else nullcontext()
                 with anew, clashes.explaining(), db.transaction():
                     place = self.place_at(path)
                     self.given, self.step_began = None, self.now
                     self.apply(place, control.done(self, place))
-            except (stamps.Stale, DBAPIError) as error:
+            except (versioned_cache.Stale, DBAPIError) as error:
                 self.restore()
                 if not _is_passing(error):
                     _check_database(error)
@@ -272,7 +273,7 @@ def said(error: Exception) -> str:
 
 def _is_passing(error: Exception) -> bool:
     if isinstance(error, DBAPIError):
-        return violations.gave_way(error) or violations.is_out_of_date(error)
+        return errors.gave_way(error) or errors.is_out_of_date(error)
     return True
 
 

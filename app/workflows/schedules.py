@@ -14,8 +14,8 @@ import structlog
 
 from app import clock, db
 from app.auth import principal as principals
-from app.column_types import Moment
-from app.database_clock import database_now
+from app.db.functions import database_now
+from app.db.types import Moment
 from app.errors import UNAVAILABLE
 from app.workflows import beginning, cron
 from app.workflows.models import SCHEDULE, SCHEDULES, Workflow

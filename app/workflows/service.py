@@ -14,13 +14,14 @@ from typing import Any
 import sqlalchemy as sa
 from cryptography.fernet import InvalidToken
 
-from app import clock, config, crypto, db, events, jobs, violations
+from app import clock, config, crypto, db, events, jobs
 from app.accounts import service as accounts
 from app.accounts.models import Account
 from app.auth import principal as principals
 from app.auth import tokens
 from app.auth.principal import Principal
-from app.column_types import same_json
+from app.db import errors
+from app.db.types import same_json
 from app.errors import Conflict, InvalidValues, NotFound, problem
 from app.ids import new_id
 from app.webhooks import versions as listeners
@@ -64,7 +65,7 @@ def create(body: Body, *, by: Principal, kind: str = WORKFLOW, id: str | None = 
     by.refuse_key(NO_KEYS)
     account_id, (home, user_id) = by.one_account(), by.home_and_user()
     values = _checked(body, None)
-    there = violations.conflict_on("workflows", "id", "id", f"There is such a {kind} already.")
+    there = errors.conflict_on("workflows", "id", "id", f"There is such a {kind} already.")
     with there, db.transaction() as session:
         listeners.outdate(account_id)
         _check_number(account_id, kind)

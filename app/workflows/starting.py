@@ -13,9 +13,9 @@ from typing import Any
 import sqlalchemy as sa
 
 from app import config, db, limits
+from app.db.prepared import Prepared
 from app.errors import AppError
 from app.limits import Limit
-from app.statements import Prepared
 from app.workflows.models import CANCELLED, INSTANCES, PENDING, WAITING
 
 MOST_OF_EVENT = 1000  # instances that the instances of one event start, over the whole chain

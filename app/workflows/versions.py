@@ -8,13 +8,14 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from app import db, stamps
+from app import db
 from app.auth import principal as principals
 from app.auth.principal import Principal
 from app.collections import definition as definitions
 from app.collections import masking
-from app.column_types import same_json
 from app.context import tenancy
+from app.db import versioned_cache
+from app.db.types import same_json
 from app.errors import Forbidden, NotFound
 from app.workflows import definition, step_headers
 from app.workflows.definition import Series, Written
@@ -78,9 +79,9 @@ def current_owner(account_id: str, home: str, user_id: str) -> Principal:
     try:
         found = owner(account_id, home, user_id)
         with tenancy.scoped_to(found.tenancy):
-            stamps.verify(found.stamps)
-    except (Forbidden, stamps.Stale):
-        with stamps.reloading():
+            versioned_cache.verify(found.stamps)
+    except (Forbidden, versioned_cache.Stale):
+        with versioned_cache.reloading():
             return owner(account_id, home, user_id)
     return found
 
@@ -111,7 +112,7 @@ def _may_be_personal(collection: str | None) -> bool:
 def get(account_id: str, workflow_id: str, version: int) -> Version | None:
     """A version of a workflow; None once it is removed."""
     key = (account_id, workflow_id, version)
-    return stamps.cache("workflow_versions").get(key, lambda: _load(key))
+    return versioned_cache.cache("workflow_versions").get(key, lambda: _load(key))
 
 
 def _load(key: tuple[str, str, int]) -> Version | None:

@@ -12,8 +12,9 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from app import counting, db, jobs
-from app.database_clock import database_now
+from app import db, jobs
+from app.db import counts
+from app.db.functions import database_now
 from app.errors import Forbidden
 from app.ids import new_id
 from app.workflows import expressions, kept, queue, versions
@@ -28,7 +29,7 @@ MOST_AWAITING = 10_000  # as each event of the account looks at all of them
 def is_full(account_id: str) -> bool:
     """Whether as many instances of an account wait for events as may."""
     mine = [SUBSCRIPTIONS.c.account_id == account_id]
-    return counting.count(SUBSCRIPTIONS, mine, MOST_AWAITING) >= MOST_AWAITING
+    return counts.count(SUBSCRIPTIONS, mine, MOST_AWAITING) >= MOST_AWAITING
 
 
 def subscribe(run: Any, place: Place) -> None:

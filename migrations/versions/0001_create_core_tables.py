@@ -10,7 +10,7 @@ from alembic import op
 from uuid_utils import uuid7
 
 from app import clock
-from app.column_types import Moment, Text
+from app.db.types import Moment, Text
 
 SYSTEM_ACCOUNT_ID = "00000000-0000-0000-0000-000000000000"
 

@@ -8,7 +8,7 @@ Create Date: 2026-11-21 18:20:00.000000
 import sqlalchemy as sa
 from alembic import op
 
-from app.column_types import Moment, Text
+from app.db.types import Moment, Text
 
 revision = "0011"
 down_revision = "0010"

@@ -16,7 +16,7 @@ from app.accounts import people
 from app.accounts.models import ADMIN, SYSTEM_ACCOUNT_ID, User
 from app.audit.models import AuditEntry
 from app.auth import principal as principals
-from app.database_clock import database_now
+from app.db.functions import database_now
 from app.errors import NotFound
 from app.records import erasure, history
 from tests.audit.chains import entries, stand_alone, verified

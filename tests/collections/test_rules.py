@@ -10,9 +10,10 @@ import sqlalchemy as sa
 from flask import Flask
 from werkzeug.test import TestResponse
 
-from app import db, stamps
+from app import db
 from app.collections import definition
 from app.collections.models import Collection
+from app.db import versioned_cache
 from app.records.store import reads
 from tests.builders import Caller, Cast, make_collection, make_record
 from tests.sql import statements
@@ -558,9 +559,9 @@ def write_rules(app: Flask, changes: dict[str, Any]) -> None:
 
 def test_a_block_that_reloads_loads_each_thing_once(app: Flask, root: Caller) -> None:
     make_collection(root)
-    with app.app_context(), statements(app) as sent, stamps.reloading():
+    with app.app_context(), statements(app) as sent, versioned_cache.reloading():
         first = definition.named("posts")
-        with stamps.reloading():
+        with versioned_cache.reloading():
             second = definition.named("posts")
             assert definition.named("POSTS") is second is not first
         assert definition.named("posts") is first
@@ -577,7 +578,7 @@ def test_every_further_try_of_a_request_loads_anew(
     def stale(*args: Any, **options: Any) -> Any:
         tries.append(args[0])
         if len(tries) < 4:
-            raise stamps.Stale
+            raise versioned_cache.Stale
         return read(*args, **options)
 
     monkeypatch.setattr(reads, "read_page", stale)

@@ -20,9 +20,10 @@ import sqlalchemy as sa
 from flask import Flask
 from werkzeug.test import TestResponse
 
-from app import config, db, stamps
+from app import config, db
 from app.collections import definition
 from app.collections.models import Revision
+from app.db import versioned_cache
 from app.records.store import writes
 from tests import builders
 from tests.builders import Caller, make_collection, make_record
@@ -116,15 +117,15 @@ def test_a_write_that_knows_an_older_schema_leaves_no_gap(
     made = make_collection(root, schema=[TITLE])
     schema = [TITLE, {"name": "code", "type": "text", "default": "x"}]
     changes = Thread(target=lambda: root.put(f"collections/{made['id']}", {"schema": schema}))
-    verify = stamps.Checked.verify
+    verify = versioned_cache.Checked.verify
 
-    def verify_then_change(checked: stamps.Checked) -> None:
+    def verify_then_change(checked: versioned_cache.Checked) -> None:
         verify(checked)
         if not changes.ident and db.in_transaction():
             changes.start()
             changes.join(1)  # where it has to wait for the writer, it goes on after it
 
-    monkeypatch.setattr(stamps.Checked, "verify", verify_then_change)
+    monkeypatch.setattr(versioned_cache.Checked, "verify", verify_then_change)
     made_record = make_record(alice, title="a")
     changes.join()
     assert alice.get(f"records/posts/{made_record['id']}").json["code"] == "x"

@@ -12,7 +12,7 @@ from flask import Flask
 
 from app import clock, db, jobs
 from app.accounts.models import ADMIN
-from app.database_clock import database_now
+from app.db.functions import database_now
 from app.ids import new_id
 from app.jobs import Job
 from tests.builders import Caller, Cast, make_collection, make_record, make_user

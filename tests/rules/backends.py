@@ -15,7 +15,7 @@ from alembic.operations import Operations
 
 from app.collections.fields import JsonText, Number
 from app.collections.revisions import MIGRATIONS
-from app.column_types import Moment, Text
+from app.db.types import Moment, Text
 from app.rules import Asker, Context, Node, Scope, Type, evaluate, residual
 from app.rules import sql as in_sql
 from app.rules import sqlite as on_sqlite

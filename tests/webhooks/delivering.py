@@ -11,7 +11,7 @@ import sqlalchemy as sa
 from flask import Flask
 
 from app import config, db
-from app.database_clock import database_now
+from app.db.functions import database_now
 from app.targets import Rules
 from app.webhooks import delivery
 from app.webhooks.dispatch import Dispatcher

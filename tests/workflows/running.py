@@ -11,7 +11,7 @@ import sqlalchemy as sa
 from flask import Flask
 
 from app import db
-from app.database_clock import database_now
+from app.db.functions import database_now
 from app.workflows.dispatch import Dispatcher
 from app.workflows.models import INSTANCES, LOGS, SCHEDULES
 from tests.builders import Caller

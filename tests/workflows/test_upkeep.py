@@ -13,7 +13,7 @@ from flask import Flask
 
 from app import clock, db, leases, worker
 from app.context import tenancy
-from app.database_clock import database_now
+from app.db.functions import database_now
 from app.ids import first_id, new_id
 from app.workflows import dispatch, queue, service, upkeep
 from app.workflows.models import (

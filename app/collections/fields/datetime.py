@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 from app import clock, rules
 from app.collections.fields.field import Field, Refused
-from app.column_types import Moment
+from app.db.types import Moment
 
 
 class DatetimeField(Field):

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from app.collections.fields.field import Field, Refused
-from app.column_types import Id
+from app.db.types import Id
 
 
 class ReferenceField(Field):

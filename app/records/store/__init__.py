@@ -11,7 +11,7 @@ from sqlalchemy.dialects import postgresql
 
 from app import db
 from app.collections.definition import Definition
-from app.column_types import Text
+from app.db.types import Text
 
 Row = Mapping[str, Any]
 NONE: Mapping[str, Any] = {}

@@ -10,11 +10,11 @@ import sqlalchemy as sa
 
 from app import db
 from app.collections.definition import Definition
+from app.db.prepared import Prepared
+from app.db.versioned_cache import Checked, columns_of
 from app.records import store
 from app.records.store import ACCOUNT, NONE, Row, sizes
 from app.records.store.sizes import Room
-from app.stamps import Checked, columns_of
-from app.statements import Prepared
 
 
 class Part(NamedTuple):

@@ -7,12 +7,13 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from app import db, engines, sqlite, stamps
+from app import db
 from app.collections.definition import Definition
+from app.db import engine, sqlite_driver, versioned_cache
+from app.db.prepared import Prepared
+from app.db.versioned_cache import Checked
 from app.records import store
 from app.records.store import ACCOUNT, Row, reads
-from app.stamps import Checked
-from app.statements import Prepared
 
 _PREFIX = "_value_"
 _MOST_PARAMETERS = 30_000  # SQLite takes 32,766
@@ -126,7 +127,7 @@ def update(definition: Definition, records: Sequence[Row], values: Sequence[Row]
     names = [c.name for c in table.c if any(c.name in row for row in values)]
     width = max(1, _MOST_PARAMETERS // (len(names) + 1))
     if db.connection().dialect.name == "sqlite":
-        width = min(width, sqlite.ROWS)
+        width = min(width, sqlite_driver.ROWS)
     stored: list[Row] = []
     for first in range(0, len(records), width):
         some = slice(first, first + width)
@@ -178,13 +179,13 @@ def changed(definition: Definition, change: sa.Update, records: Sequence[Row]) -
 
 def _reads_apart(definition: Definition) -> bool:
     # In RETURNING, SQLite compares numbers with a fraction as texts: 10.5 would be less than 5.
-    return bool(definition.computed) and engines.running().dialect.name == "sqlite"
+    return bool(definition.computed) and engine.running().dialect.name == "sqlite"
 
 
 def _again(definition: Definition, records: Sequence[Row]) -> list[Row]:
     if len(records) == 1:
         place = (records[0]["account_id"], records[0]["id"])
-        found = reads.read_one(definition, *place, stamps.NONE)
+        found = reads.read_one(definition, *place, versioned_cache.NONE)
         return [] if found is None else [found]
     table, ids = definition.table, [one["id"] for one in records]
     accounts = {one["account_id"] for one in records}

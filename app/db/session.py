@@ -10,7 +10,7 @@ from flask_sqlalchemy.session import Session as BoundSession
 from sqlalchemy import orm
 from sqlalchemy.engine import Connection
 
-from app import engines
+from app.db import engine
 
 
 class Work:
@@ -65,7 +65,7 @@ class Session(BoundSession):
             return super().get_bind(*about, **options)
         if work.bound is None:
             begun = work.begun()  # along with what was put off, which may bind it
-            work.bound = work.bound or Connection(engines.running(), connection=begun)
+            work.bound = work.bound or Connection(engine.running(), connection=begun)
         return work.bound
 
     def close(self) -> None:

@@ -13,7 +13,8 @@ from typing import Any
 
 import psycopg2
 
-from app import db, engines, postgres
+from app import db
+from app.db import engine, postgres_driver
 
 Row = tuple[Any, ...]
 Process = Callable[[Any], Any]
@@ -45,7 +46,7 @@ class Prepared:
         self._here().run(parameters)
 
     def _here(self) -> _Compiled:
-        dialect = engines.running().dialect.name
+        dialect = engine.running().dialect.name
         found = self._compiled.get(dialect)
         if found is None:
             found = self._compiled[dialect] = _Compiled(self._statement, self._keyed)
@@ -54,7 +55,7 @@ class Prepared:
 
 class _Compiled:
     def __init__(self, statement: Any, keyed: bool) -> None:
-        self._dialect = engines.running().dialect
+        self._dialect = engine.running().dialect
         compiled: Any = statement.compile(dialect=self._dialect)
         if compiled.post_compile_params:
             raise ValueError("a list of any length is no single parameter")
@@ -67,7 +68,7 @@ class _Compiled:
             self._take(parameter, name, compiled._bind_processors.get(name))
         # Constants belong to computed fields, where they may meet anything.
         keyed = keyed and not self._constant and self._dialect.name == "postgresql"
-        self._kept = postgres.Kept(self._text) if keyed else None
+        self._kept = postgres_driver.Kept(self._text) if keyed else None
         self._outgoing: list[tuple[int, Process]] | None = None
         self._plainly = self._way_of_plain()
 
@@ -93,7 +94,7 @@ class _Compiled:
 
     def run(self, parameters: Mapping[str, Any]) -> None:
         with db.driver() as driver, closing(driver.cursor()) as cursor:
-            if isinstance(driver, postgres.Driver):
+            if isinstance(driver, postgres_driver.Driver):
                 said = driver.call(self._kept) if self._kept else self._text
                 driver.put_off(cursor.mogrify(said, self._bound(parameters)))
             else:
@@ -136,16 +137,16 @@ class _Compiled:
         return list(zip(*columns, strict=True))
 
 
-def send(cursor: Any, text: str, parameters: Any, kept: postgres.Kept | None = None) -> None:
+def send(cursor: Any, text: str, parameters: Any, kept: postgres_driver.Kept | None = None) -> None:
     """Have a cursor of the driver run a statement, by its name where the server keeps it."""
     if kept is None:
         cursor.execute(text, parameters)
         return
-    driver: postgres.Driver = cursor.connection
+    driver: postgres_driver.Driver = cursor.connection
     try:
         cursor.execute(driver.call(kept), parameters)
     except (psycopg2.NotSupportedError, psycopg2.ProgrammingError):
         driver.give_up_kept()
-        if driver.get_transaction_status() != postgres.IDLE:
+        if driver.get_transaction_status() != postgres_driver.IDLE:
             raise
         cursor.execute(driver.call(kept), parameters)

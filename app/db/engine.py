@@ -12,8 +12,9 @@ import sqlalchemy as sa
 from psycopg2.errors import ReadOnlySqlTransaction
 from sqlalchemy.exc import DBAPIError, OperationalError
 
-from app import config, postgres, sqlite
-from app.pool import Pool
+from app import config
+from app.db import postgres_driver, sqlite_driver
+from app.db.pool import Pool
 
 # Where a network drops all packets, a connection is given up after half a minute at most, and not
 # after hours in which it would hold a thread.
@@ -48,12 +49,15 @@ def options(settings: config.Config) -> dict[str, Any]:
         # Its warnings are for tests, and wrong of conditions that come to nothing, as of x IN ().
         common |= {"enable_from_linting": False}
     if settings.database_url.startswith("sqlite"):
-        common |= {"insertmanyvalues_page_size": sqlite.ROWS}
-        return common | {"connect_args": {"factory": sqlite.Driver}}
+        common |= {"insertmanyvalues_page_size": sqlite_driver.ROWS}
+        return common | {"connect_args": {"factory": sqlite_driver.Driver}}
     idle = f"-c idle_in_transaction_session_timeout={IDLE_SECONDS}s"
     connect: dict[str, Any] = {"connect_timeout": 5, "options": f"{POSTGRES_OPTIONS} {idle}"}
     connect |= {"application_name": "atrium", **SILENCE}
-    connect |= {"connection_factory": postgres.Driver, "cursor_factory": postgres.Cursor}
+    connect |= {
+        "connection_factory": postgres_driver.Driver,
+        "cursor_factory": postgres_driver.Cursor,
+    }
     return common | {
         "connect_args": connect,
         "pool_size": 8,
@@ -93,7 +97,7 @@ def prepare(engine: sa.Engine) -> None:
 @atexit.register
 def close() -> None:
     """Close the idle connections of a process that is about to end."""
-    sqlite.Driver.closes_in_turn = True
+    sqlite_driver.Driver.closes_in_turn = True
     for engine in list(_prepared):
         engine.dispose()
 

@@ -3,7 +3,7 @@
 Below the login that owns the tables stand two roles, named after it. `<owner>_account` sees, of
 each table of accounts, the rows of the one account that the setting `app.account_id` names;
 `<owner>_all` sees those of all. A connection begins as the former, with nothing set: it sees
-nothing. Its statements tell role and account along (`app.postgres`).
+nothing. Its statements tell role and account along (`app.db.postgres_driver`).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Engine
 
 from app.context import tenancy
-from app.postgres import Driver, Roles, quoted
+from app.db.postgres_driver import Driver, Roles, quoted
 
 INSTALLING = 0x4174726962
 RIGHTS = "SELECT, INSERT, UPDATE, DELETE"

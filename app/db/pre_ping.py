@@ -1,7 +1,7 @@
-"""Connections to PostgreSQL that broke while nobody used them are replaced, and fail no request.
+"""Replaces PostgreSQL connections that broke while they were idle, before a request gets them.
 
-A server that restarts closes all connections. Each waits in a pool, of some process, and would be
-noticed by the request that takes it, which may be long after the server is back.
+A server that restarts closes all connections. Without this each pooled one would fail a request,
+perhaps long after the server is back.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ import sqlalchemy as sa
 from flask import Flask
 from sqlalchemy.exc import DisconnectionError
 
-from app import engines
+from app.db.engine import running
 
 
 def init_app(app: Flask) -> None:
-    """Look at each connection before it is used."""
+    """Check each connection at checkout."""
     with app.app_context():
-        engine = engines.running()
+        engine = running()
         if engine.dialect.name == "postgresql":
             sa.event.listen(engine, "connect", _note_new)
             sa.event.listen(engine, "checkout", _replace_broken)
@@ -32,8 +32,8 @@ def _note_new(connection: Any, record: Any) -> None:
 
 def _replace_broken(connection: Any, record: Any, fairy: Any) -> None:
     is_new = record.info.pop("is new", False)
-    # Whoever is not asked anything says nothing, but where it ends. So the look costs no round
-    # trip; only what was said needs one, as it may have been of no account.
+    # An idle server sends nothing unless it closes the connection, so this costs no round trip;
+    # only where something was sent, which may be a mere notice, a query finds out.
     if connection.closed or (_has_news(connection) and not _answers(connection)):
         if is_new:  # the server is not back yet
             raise psycopg2.OperationalError("The new connection broke, too.")

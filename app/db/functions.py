@@ -8,7 +8,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.ext.compiler import compiles
 
-from app.column_types import Moment
+from app.db.types import Moment
 
 
 class database_now(sa.sql.functions.FunctionElement[datetime]):

@@ -20,7 +20,7 @@ import sqlalchemy as sa
 
 from app import config
 from app.db import Base
-from app.statements import Prepared
+from app.db.prepared import Prepared
 
 Value = TypeVar("Value")
 MOST, MOST_CHECKED = 20, 2048

@@ -1,173 +1,48 @@
-"""The database: the parent of its models, its connections, and the one transaction.
+"""The one transaction: everything that writes runs inside `transaction()`.
 
-A statement outside `transaction()` is a read of its own (autocommit): it costs one round trip and
-leaves no snapshot behind. Everything that writes runs inside `transaction()`, which begins with its
-first statement: what comes before keeps nobody waiting.
+A statement outside of it is a read of its own (autocommit): it costs one round trip and keeps no
+snapshot. A transaction begins with its first statement, so what comes before blocks nobody.
 """
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from contextvars import ContextVar
 from functools import partial
 from typing import Any
 
-import psycopg2
 import sqlalchemy as sa
-from flask import Flask
-from flask_sqlalchemy import SQLAlchemy
-from sqlalchemy.engine import Connection
-from sqlalchemy.exc import OperationalError, SQLAlchemyError
-from sqlalchemy.orm import DeclarativeBase
+from sqlalchemy.exc import SQLAlchemyError
 
-from app import config, disk, engines, postgres, row_security, sqlite
+from app import config
 from app.context import tenancy
-from app.pool import Pool
-from app.unit_of_work import Session, Work, give_back, is_open
+from app.db import disk, engine, postgres_driver, sqlite_driver
+from app.db.base import db
+from app.db.connections import (
+    connection,
+    connection_pool,
+    current_session,
+    driver,
+    sqlite_file,
+    translating_errors,
+)
+from app.db.session import Session, Work, give_back, is_open
 
-PURGED_AT_ONCE = 500
 SCHEMA_LOCK = 0x41747269756D
 
 
-class Base(DeclarativeBase):
-    """The parent of every model. Names of constraints are fixed, so that errors can be mapped."""
-
-    metadata = sa.MetaData(
-        naming_convention={
-            "ix": "ix_%(table_name)s_%(column_0_N_name)s",
-            "uq": "uq_%(table_name)s_%(column_0_N_name)s",
-            "ck": "ck_%(table_name)s_%(constraint_name)s",
-            "fk": "fk_%(table_name)s_%(column_0_N_name)s",
-            "pk": "pk_%(table_name)s",
-        }
-    )
-
-
-db = SQLAlchemy(
-    model_class=Base,
-    disable_autonaming=True,
-    session_options={"class_": Session, "scopefunc": config.context},
-)
-
-
-def init_app(app: Flask, settings: config.Config) -> None:
-    """Bind the database that the settings name."""
-    app.config["SQLALCHEMY_DATABASE_URI"] = settings.database_url
-    app.config["SQLALCHEMY_ENGINE_OPTIONS"] = engines.options(settings)
-    # What was read stays readable after the commit; what was read outside a transaction expires
-    # as the next one begins.
-    db.init_app(app)
-    with app.app_context():
-        db.session.session_factory.configure(expire_on_commit=False)
-        engines.prepare(db.engine)
-        if db.engine.dialect.name == "postgresql" and settings.row_security_enabled:
-            row_security.enforce(db.engine)
-        app.extensions["atrium.engine"] = db.engine
-
-
-def dispose_after_fork(app: Flask) -> None:
-    """Forget connections inherited from the parent process, without closing them for it."""
-    with app.app_context():
-        db.engine.dispose(close=False)
-
-
-def connection() -> Connection:
-    """The connection for Core statements: the transaction's while one is open."""
-    return db.session.connection()
-
-
-class driver:
-    """The driver's own connection, of the open transaction or for one statement.
-
-    Its errors come as SQLAlchemy's.
-    """
-
-    def __enter__(self) -> Any:
-        """The connection; raises OperationalError where a transaction has lost its own."""
-        self._taken = found = _used()
-        self._lender: Pool | None = None
-        if found is None:
-            self._lender = _pool()
-            self._taken = found = _from(self._lender.lend)
-        pooled = found.connection if isinstance(found, Connection) else found
-        self._driver = pooled.dbapi_connection
-        if self._driver is None:
-            raise OperationalError(None, None, LookupError("The connection was lost."))
-        return self._driver
-
-    def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
-        """Give back what was lent for one statement."""
-        try:
-            if isinstance(error, (sqlite3.Error, psycopg2.Error)):
-                raise engines.as_of_sqlalchemy(error, self._taken, self._driver) from error
-            if error is not None and self._lender:
-                self._taken.invalidate(error)  # it may be in the midst of something
-        finally:
-            if self._lender:
-                self._lender.take_back(self._taken)
-
-
-def _pool() -> Pool:
-    found: Pool = engines.running().pool  # type: ignore[assignment]
-    return found
-
-
-def _from(source: Callable[[], Any]) -> Any:
-    try:
-        return source()
-    except (sqlite3.Error, psycopg2.Error) as error:
-        raise engines.as_of_sqlalchemy(error) from error
-
-
-def _used() -> Any:
-    """The connection that this context has in use already, or the pool's hold on it."""
-    session = _session()
-    if session is None:
-        return None
-    if session.work is not None:
-        return session.work.bound or session.work.begun()
-    return session.connection() if session.in_transaction() else None
-
-
-def _session() -> Session | None:
-    """The session of this context, if it has one."""
-    registry: Any = db.session.registry
-    found: Session | None = registry.registry.get(registry.scopefunc())
-    return found
-
-
 def _open_work() -> Work:
-    session = _session()
+    session = current_session()
     work = session.work if session else None
     if not is_open(work):
         raise LookupError("no transaction is open")
     return work
 
 
-def has_one_writer() -> bool:
-    """Whether whoever writes keeps all others waiting, in all accounts: on SQLite."""
-    return engines.running().dialect.name == "sqlite"
-
-
-def sqlite_file() -> str | None:
-    """The path of the database's file; None on PostgreSQL."""
-    return engines.running().url.database if has_one_writer() else None
-
-
-def check_time() -> None:
-    """Between statements: refuse to go on where the transaction keeps others waiting too long."""
-    session = _session()
-    if session and session.work and session.work.pooled is not None:
-        found = session.work.pooled.dbapi_connection
-        if isinstance(found, sqlite.Driver):
-            _from(found.check_time)
-
-
 def in_transaction() -> bool:
     """Whether a `transaction()` is open in this context."""
-    session = _session()
+    session = current_session()
     return session is not None and is_open(session.work)
 
 
@@ -218,23 +93,10 @@ def transaction(*, changes_schema: bool = False) -> Iterator[Session]:
         _commit_held(session)
 
 
-def purge(table: Any, *which: Any) -> None:
-    """Delete rows of an account's table in short transactions: seen over all, deleted in one."""
-    account, *key = table.primary_key
-    seen = sa.select(account, *key).where(*which).limit(PURGED_AT_ONCE)
-    while rows := connection().execute(seen).all():
-        for account_id in {row[0] for row in rows}:
-            mine = [row[1:] for row in rows if row[0] == account_id]
-            # Asked again: what was changed meanwhile stays.
-            chosen = (account == account_id, sa.tuple_(*key).in_(mine), *which)
-            with tenancy.in_account(account_id), transaction() as session:
-                session.execute(sa.delete(table).where(*chosen))
-
-
 def _catch_up() -> None:
     """Have what was put off fail here, where it can be tried again, and not at the commit."""
     with driver() as found:
-        if isinstance(found, postgres.Driver):
+        if isinstance(found, postgres_driver.Driver):
             found.catch_up()
 
 
@@ -266,7 +128,7 @@ def hold_commits(*, hold: bool = True) -> None:
 @contextmanager
 def held_transaction() -> Iterator[None]:
     """Something more in the transaction that waits for its commit, else in one of its own."""
-    session = _session()
+    session = current_session()
     if session is None or not _waits(session.work):
         with transaction():
             yield
@@ -280,7 +142,7 @@ def held_transaction() -> Iterator[None]:
 
 def drop_held() -> None:
     """Roll back what waits for its commit."""
-    session = _session()
+    session = current_session()
     if session is not None and _waits(session.work):
         give_back(session)
 
@@ -347,22 +209,22 @@ def notes() -> dict[str, Any]:
 
 def _begun(changes_schema: bool) -> Any:
     """The pool's hold on a connection on which a transaction has begun."""
-    pooled = _from(_pool().connect)
+    pooled = translating_errors(connection_pool().connect)
     with ExitStack() as failed:  # nothing may stay begun, also where who waits is broken off
         failed.callback(pooled.close)
-        _from(partial(_begin, pooled, changes_schema))
+        translating_errors(partial(_begin, pooled, changes_schema))
         failed.pop_all()
     return pooled
 
 
 def _begin(pooled: Any, changes_schema: bool) -> None:
     found = pooled.dbapi_connection
-    if changes_schema and engines.running().dialect.name == "sqlite":
+    if changes_schema and engine.running().dialect.name == "sqlite":
         # Tables are rebuilt to alter them, and checked then (app/collections/table.py); only out
         # here can the database's own checks be turned off.
         pooled.info["unchecked"] = True
         found.execute("PRAGMA foreign_keys = OFF")
-    is_essential = _is_essential.get() if isinstance(found, sqlite.Driver) else None
+    is_essential = _is_essential.get() if isinstance(found, sqlite_driver.Driver) else None
     if is_essential:
         disk.prepare(str(sqlite_file()), found, is_essential)
     found.begin()
@@ -396,6 +258,6 @@ def unlimited() -> Iterator[None]:
 def _lock_schema(session: Session) -> None:
     # One change of the schema at a time; and as a waiting ALTER TABLE blocks every reader behind
     # it, it gives way soon, to be tried again.
-    if engines.running().dialect.name == "postgresql":
+    if engine.running().dialect.name == "postgresql":
         session.execute(sa.text("SELECT pg_advisory_xact_lock(:key)"), {"key": SCHEMA_LOCK})
         session.execute(sa.text("SET LOCAL lock_timeout = '500ms'"))

@@ -1,0 +1,54 @@
+"""The parent of all models, and Flask-SQLAlchemy's handle on sessions and engines."""
+
+from __future__ import annotations
+
+import sqlalchemy as sa
+from flask import Flask
+from flask_sqlalchemy import SQLAlchemy
+from sqlalchemy.orm import DeclarativeBase
+
+from app import config
+from app.db import engine, row_security
+from app.db.session import Session
+
+
+class Base(DeclarativeBase):
+    """The parent of every model. Names of constraints are fixed, so that errors can be mapped."""
+
+    metadata = sa.MetaData(
+        naming_convention={
+            "ix": "ix_%(table_name)s_%(column_0_N_name)s",
+            "uq": "uq_%(table_name)s_%(column_0_N_name)s",
+            "ck": "ck_%(table_name)s_%(constraint_name)s",
+            "fk": "fk_%(table_name)s_%(column_0_N_name)s",
+            "pk": "pk_%(table_name)s",
+        }
+    )
+
+
+db = SQLAlchemy(
+    model_class=Base,
+    disable_autonaming=True,
+    session_options={"class_": Session, "scopefunc": config.context},
+)
+
+
+def init_app(app: Flask, settings: config.Config) -> None:
+    """Bind the database that the settings name."""
+    app.config["SQLALCHEMY_DATABASE_URI"] = settings.database_url
+    app.config["SQLALCHEMY_ENGINE_OPTIONS"] = engine.options(settings)
+    # What was read stays readable after the commit; what was read outside a transaction expires
+    # as the next one begins.
+    db.init_app(app)
+    with app.app_context():
+        db.session.session_factory.configure(expire_on_commit=False)
+        engine.prepare(db.engine)
+        if db.engine.dialect.name == "postgresql" and settings.row_security_enabled:
+            row_security.enforce(db.engine)
+        app.extensions["atrium.engine"] = db.engine
+
+
+def dispose_after_fork(app: Flask) -> None:
+    """Forget connections inherited from the parent process, without closing them for it."""
+    with app.app_context():
+        db.engine.dispose(close=False)
