@@ -11,13 +11,14 @@ import click
 from flask import Flask, current_app
 from flask.cli import ScriptInfo, with_appcontext
 
-from app import backups, commands, config, db, reencryption, worker
+from app import backups, commands, config, db, reencryption
 from app import doctor as doctoring
 from app.accounts import service as accounts
 from app.audit.commands import audit
 from app.auth import bootstrap, passwords
 from app.collections import revision_files
 from app.collections import revisions as core
+from app.jobs import worker
 
 
 def init_app(app: Flask) -> None:

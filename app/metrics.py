@@ -22,9 +22,10 @@ from prometheus_client.multiprocess import MultiProcessCollector
 from prometheus_client.registry import Collector, CollectorRegistry
 from prometheus_client.values import MutexValue, ValueClass
 
-from app import config, db, jobs, leases
+from app import config, db, jobs
 from app.errors import NotFound, Unauthorized, Unavailable
 from app.here import asked, header, notes
+from app.jobs import leases
 from app.rest.blueprint import Blueprint
 from app.rest.marks import of_any_account, public
 from app.rest.schemas import TEXT

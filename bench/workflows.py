@@ -18,10 +18,11 @@ from pathlib import Path
 import sqlalchemy as sa
 from flask import Flask
 
-from app import db, leases
+from app import db
 from app.context import tenancy
 from app.db.functions import database_now
 from app.ids import new_id
+from app.jobs import leases
 from app.workflows.dispatch import Dispatcher
 from app.workflows.models import INSTANCES, QUEUE
 from bench import machine

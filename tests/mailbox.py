@@ -10,7 +10,8 @@ from typing import cast
 
 from flask import Flask
 
-from app import config, worker
+from app import config
+from app.jobs import worker
 
 
 def run_jobs(app: Flask) -> int:

@@ -24,14 +24,14 @@ TREES = {name: ast.parse(path.read_text()) for name, path in SOURCES.items()}
 LAYERS = [
     ("here", "ids", "slugs", "targets"),
     ("rules",),
-    ("clock", "config", "errors", "events", "outgoing", "wakeups"),
+    ("clock", "config", "errors", "events", "outgoing"),
     ("crypto",),
     ("context",),
     ("db", "json_gate", "logs"),
-    ("description", "header_values", "leases"),
+    ("description", "header_values"),
     ("commands", "reencryption"),
     ("jobs", "mail", "pages", "rest"),
-    ("idempotency", "limits", "worker"),
+    ("idempotency", "limits"),
     ("accounts",),
     ("auth",),
     ("sso",),
@@ -62,8 +62,8 @@ CATCH_ALL = {
     "app.db.pool": 1,  # a connection that is not fit to be lent: its place comes back
     "app.sso.saml": 1,  # what the library cannot read, which it tells by any exception
     "app.sso.saml_checks": 1,  # a time that it cannot read, by that very class
-    "app.wakeups": 1,  # a lost wake-up
-    "app.worker": 2,  # a failed job, a worker without its database
+    "app.jobs.notify": 1,  # a lost wake-up
+    "app.jobs.worker": 2,  # a failed job, a worker without its database
     "app.webhooks.dispatch": 2,  # a broken attempt, a worker without its database
     "app.workflows.schedules": 1,  # a due time that cannot be fired
     "app.workflows.dispatch": 2,  # a broken instance, a worker without its database

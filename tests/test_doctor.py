@@ -14,11 +14,12 @@ import sqlalchemy as sa
 from cryptography.fernet import Fernet
 from flask import Flask
 
-from app import create_app, db, jobs, worker
+from app import create_app, db, jobs
 from app.collections import revisions
 from app.context import tenancy
 from app.db import disk
 from app.db.functions import database_now
+from app.jobs import worker
 from tests.builders import Cast, make_collection, make_record
 from tests.conftest import settings_for
 from tests.processes import free_port

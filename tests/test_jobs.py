@@ -20,11 +20,11 @@ import pytest
 import sqlalchemy as sa
 from flask import Flask
 
-from app import db, jobs, worker
+from app import db, jobs
 from app.accounts.models import SYSTEM_ACCOUNT_ID
 from app.config import PROJECT
 from app.db.functions import database_now
-from app.jobs import Job
+from app.jobs import Job, worker
 from tests.builders import PASSWORD, Caller
 from tests.mailbox import outbox, run_jobs
 from tests.parallel import at_once
@@ -32,7 +32,10 @@ from tests.processes import started
 from tests.services import Redis
 
 BODY = {"account": "acme", "email": "ann@acme.example", "password": PASSWORD}
-WORKER = "from app import create_app, worker; app = create_app(); app.app_context().push(); "
+WORKER = (
+    "from app import create_app; from app.jobs import worker;"
+    " app = create_app(); app.app_context().push(); "
+)
 Define = Callable[..., None]
 
 

@@ -13,7 +13,8 @@ import pytest
 import sqlalchemy as sa
 from flask import Flask
 
-from app import db, worker
+from app import db
+from app.jobs import worker
 from app.rest import PREFIX
 from app.rest.marks import Access, access_of
 from app.workflows.models import INSTANCES

@@ -16,8 +16,9 @@ from queue import Empty, SimpleQueue
 
 import structlog
 
-from app import clock, config, db, outgoing, worker
+from app import clock, config, db, outgoing
 from app.ids import new_id
+from app.jobs import worker
 from app.webhooks import delivery, queue, upkeep
 from app.webhooks.lanes import Lane
 from app.webhooks.queue import Result, Target, Work

@@ -12,10 +12,11 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.orm import Mapped, mapped_column
 
-from app import clock, leases
+from app import clock
 from app.db import Base
 from app.db.types import Id, Moment, Text
 from app.ids import new_id
+from app.jobs import leases
 
 OPERATIONS = ("create", "update", "delete")
 PENDING, DELIVERED, RETRYING, FAILED = STATES = ("pending", "delivered", "retrying", "failed")

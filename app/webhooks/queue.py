@@ -11,10 +11,11 @@ import sqlalchemy as sa
 from cryptography.fernet import InvalidToken
 from sqlalchemy.dialects import postgresql, sqlite
 
-from app import clock, config, crypto, db, jobs, leases
+from app import clock, config, crypto, db, jobs
 from app.context import tenancy, trigger_depth
 from app.db import engine
 from app.db.functions import database_now
+from app.jobs import leases
 from app.webhooks import headers, sight
 from app.webhooks.models import (
     ATTEMPTS,

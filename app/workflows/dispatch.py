@@ -14,9 +14,10 @@ import structlog
 from flask import current_app
 from sqlalchemy.exc import DBAPIError
 
-from app import db, worker
+from app import db
 from app.context import actor, tenancy, trigger_depth
 from app.db import engine
+from app.jobs import worker
 from app.workflows import queue, schedules
 from app.workflows.run import Run
 from app.workflows.slots import Slots

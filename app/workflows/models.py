@@ -12,11 +12,12 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.orm import Mapped, mapped_column
 
-from app import clock, leases
+from app import clock
 from app.db import Base
 from app.db.functions import database_now
 from app.db.types import Id, Json, Moment, Text
 from app.ids import new_id
+from app.jobs import leases
 
 WORKFLOW, HOOK = "workflow", "hook"
 STATES = ("pending", "running", "waiting", "completed", "failed", "cancelled")

@@ -14,11 +14,12 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from app import clock, config, db, leases
+from app import clock, config, db
 from app.db import engine
 from app.db.functions import database_now
 from app.db.prepared import Prepared
 from app.db.types import Moment
+from app.jobs import leases
 from app.workflows.models import FAILED, INSTANCES, LOGS, QUEUE, RUNNING, WAITING
 
 LARGEST_LOOK = 100

@@ -8,11 +8,12 @@ import pytest
 import sqlalchemy as sa
 from flask import Flask
 
-from app import db, jobs, worker
+from app import db, jobs
 from app.accounts.models import SYSTEM_ACCOUNT_ID, Group, User
 from app.auth.models import Invitation, SignInSession
 from app.db import connection
 from app.db.functions import database_now
+from app.jobs import worker
 from app.records import removal
 from tests.builders import PASSWORD, Caller, Cast, make_account, make_collection, make_record
 from tests.mailbox import run_jobs

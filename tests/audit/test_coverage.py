@@ -13,11 +13,12 @@ import pytest
 import sqlalchemy as sa
 from flask import Flask
 
-from app import db, worker
+from app import db
 from app.accounts.models import SYSTEM_ACCOUNT_ID
 from app.audit import append, tracking
 from app.audit.tracking import EXEMPT, TRACKED
 from app.auth import api_keys
+from app.jobs import worker
 from tests import test_tenancy as tenancy
 from tests.audit.chains import entries, verified
 from tests.builders import PASSWORD, Caller, Cast, make_collection, make_record

@@ -11,13 +11,14 @@ import pytest
 import sqlalchemy as sa
 from flask import Flask
 
-from app import db, jobs, worker
+from app import db, jobs
 from app.accounts import people
 from app.accounts.models import ADMIN, SYSTEM_ACCOUNT_ID, User
 from app.audit.models import AuditEntry
 from app.auth import principal as principals
 from app.db.functions import database_now
 from app.errors import NotFound
+from app.jobs import worker
 from app.records import erasure, history
 from tests.audit.chains import entries, stand_alone, verified
 from tests.builders import PASSWORD, Caller, Cast, make_collection, make_record, make_user

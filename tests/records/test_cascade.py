@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 from flask import Flask
 
-from app import db, events, worker
+from app import db, events
+from app.jobs import worker
 from app.records import removal
 from tests.builders import Caller, Cast, make_collection, make_record
 from tests.parallel import at_once

@@ -9,7 +9,8 @@ import pytest
 from flask import Flask
 from jsonschema import Draft202012Validator
 
-from app import db, worker
+from app import db
+from app.jobs import worker
 from app.sso.models import ProviderSetting
 from app.sso.providers import PROVIDERS
 from tests.builders import Caller

@@ -11,10 +11,11 @@ import pytest
 import sqlalchemy as sa
 from flask import Flask
 
-from app import clock, db, leases, worker
+from app import clock, db
 from app.context import tenancy
 from app.db.functions import database_now
 from app.ids import first_id, new_id
+from app.jobs import leases, worker
 from app.workflows import dispatch, queue, service, upkeep
 from app.workflows.models import (
     INSTANCES,

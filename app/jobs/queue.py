@@ -1,7 +1,7 @@
 """The one door to background work: a row in SQL is the truth, Redis only wakes a worker.
 
 `enqueue` writes the row in the caller's transaction, so there is work exactly when there was the
-change that asked for it. What carries it out is `app/worker.py`.
+change that asked for it. What carries it out is `app/jobs/worker.py`.
 """
 
 from __future__ import annotations
@@ -16,13 +16,14 @@ from typing import Any, NamedTuple
 import sqlalchemy as sa
 from sqlalchemy.orm import Mapped, mapped_column
 
-from app import clock, config, db, leases, wakeups
+from app import clock, config, db
 from app.context import tenancy
 from app.db import like
 from app.db.functions import database_now
 from app.db.types import Id, Moment, Text
 from app.errors import NotFound
 from app.ids import new_id
+from app.jobs import leases, notify
 
 ATTEMPTS = 8
 KEPT_DAYS = 7
@@ -127,15 +128,15 @@ def wake() -> None:
     """Tell a worker that there is work. A lost wake-up is found by the sweep."""
     url = config.current().redis_url
     if url:
-        wakeups.send(url)
+        notify.send(url)
 
 
-redis_client = wakeups.redis_client  # for those who keep counters in it
+redis_client = notify.redis_client  # for those who keep counters in it
 
 
 def queue_answers() -> bool:
     """Whether Redis answers."""
-    return wakeups.answers(config.current().redis_url)
+    return notify.answers(config.current().redis_url)
 
 
 def retry(account_id: str, id: str) -> None:

@@ -21,11 +21,11 @@ from flask import current_app
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.exc import SQLAlchemyError
 
-from app import clock, config, db, leases, wakeups
+from app import clock, config, db
 from app.context import tenancy
 from app.db import engine
 from app.db.functions import database_now
-from app.jobs import INSTANCE, KINDS, QUEUE, Job, Kind
+from app.jobs import INSTANCE, KINDS, QUEUE, Job, Kind, leases, notify
 
 log = structlog.get_logger()
 
@@ -231,10 +231,10 @@ def serve(stop: threading.Event) -> None:
     running = [_start(name, work, stop) for name, work in _lines.items()]
     url = config.current().redis_url
     if url:
-        wakeups.listen(url, stop)
+        notify.listen(url, stop)
     else:
         stop.wait()
-    wakeups.woken()
+    notify.woken()
     end = time.monotonic() + STOP_SECONDS
     for thread in running:
         thread.join(max(0, end - time.monotonic()))
@@ -244,10 +244,10 @@ def _start(name: str, work: Line, stop: threading.Event) -> threading.Thread:
     app, woken = current_app._get_current_object(), threading.Event()  # type: ignore[attr-defined]
 
     def run() -> None:
-        wakeups.lines.append(woken)
+        notify.lines.append(woken)
         with app.app_context():
             work(stop, woken)
-        wakeups.lines.remove(woken)
+        notify.lines.remove(woken)
 
     thread = threading.Thread(target=run, name=name, daemon=True)
     thread.start()

@@ -17,7 +17,7 @@ import structlog
 log = structlog.get_logger()
 
 QUEUE = "atrium"
-WAKE = "app.wakeups.woken"
+WAKE = "app.jobs.notify.woken"
 ENOUGH_WAITING = 8
 PAUSE_SECONDS = 0.02
 LISTEN_AGAIN_SECONDS = 2
