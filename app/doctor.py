@@ -10,13 +10,14 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 from sqlalchemy.exc import SQLAlchemyError
 
-from app import clock, config, db, errors, jobs, mail, readiness, reencryption
+from app import clock, config, db, errors, jobs, readiness, reencryption
 from app.audit.models import AuditEntry, AuditHead
 from app.collections import revisions
 from app.db import disk, row_security
 from app.db.functions import database_now
 from app.db.types import Moment
 from app.jobs import leases
+from app.outbound import mail
 
 OLDEST_SQLITE, OLDEST_POSTGRES = (3, 37), (15,)
 MOST_SECONDS_APART, MOST_SECONDS_DUE, MOST_NAMED = 2, 60, 5

@@ -16,11 +16,11 @@ import sqlalchemy as sa
 from cryptography.fernet import Fernet
 from flask import Flask
 
-from app import mail
 from app.accounts.models import SYSTEM_ACCOUNT_ID, User
 from app.auth import bootstrap
 from app.config import PROJECT, Config, ConfigError
 from app.db import db, sqlite_driver
+from app.outbound import mail
 from tests.builders import PASSWORD, Caller, make_account, make_user
 from tests.parallel import at_once
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from flask import Flask
 
-from app import targets
+from app.outbound import address_policy
 from app.rest.answers import dumps
 from app.rest.marks import public
 from tests import fuzzed, fuzzing, states
@@ -39,7 +39,7 @@ def alone(monkeypatch: pytest.MonkeyPatch) -> None:
         raise socket.gaierror
 
     monkeypatch.setattr(socket, "create_connection", connect)
-    monkeypatch.setattr(targets, "_resolve", look_up)
+    monkeypatch.setattr(address_policy, "_resolve", look_up)
 
 
 def tried(app: Flask, cast: Cast, made: int, times: int, seed: int) -> fuzzing.Run:

@@ -22,9 +22,10 @@ from aiosmtpd.smtp import AuthResult, LoginPassword
 from flask import Flask
 from jinja2 import DictLoader
 
-from app import db, mail
+from app import db
 from app.db.functions import database_now
 from app.jobs import Job
+from app.outbound import mail
 from tests import certificates
 from tests.builders import PASSWORD, Caller
 from tests.mailbox import body_of, link_in, outbox, run_jobs, token_in

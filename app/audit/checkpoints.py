@@ -15,9 +15,10 @@ import structlog
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
-from app import clock, config, db, jobs, mail
+from app import clock, config, db, jobs
 from app.audit import digest
 from app.audit.models import AuditCheckpoint, AuditEntry, AuditHead
+from app.outbound import mail
 
 log = structlog.get_logger()
 Checkpoint = Mapping[str, Any]

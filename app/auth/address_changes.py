@@ -7,11 +7,12 @@ from datetime import datetime
 from typing import Any
 from urllib.parse import quote
 
-from app import config, db, events, jobs, mail
+from app import config, db, events, jobs
 from app.accounts import people
 from app.accounts import service as accounts
 from app.accounts.models import User
 from app.auth import links, resets
+from app.outbound import mail
 
 PURPOSE = links.EMAIL_UNDO
 

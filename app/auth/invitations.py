@@ -10,7 +10,7 @@ from urllib.parse import quote
 import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
-from app import clock, config, crypto, db, events, jobs, mail
+from app import clock, config, crypto, db, events, jobs
 from app.accounts import groups as account_groups
 from app.accounts import roles
 from app.accounts import service as accounts
@@ -21,6 +21,7 @@ from app.auth.principal import Principal
 from app.context import actor
 from app.db import counts
 from app.errors import BadRequest, Conflict, Forbidden, InvalidValues, NotFound, problem
+from app.outbound import mail
 
 LIFETIME = timedelta(hours=48)
 PENDING, ACCEPTED, EXPIRED, CANCELLED = "pending", "accepted", "expired", "cancelled"

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from app import db, events, jobs, limits, mail
+from app import db, events, jobs, limits
 from app.accounts import pii
 from app.accounts.models import Account, User
 from app.errors import TooManyRequests
 from app.limits import Limit
+from app.outbound import mail
 
 MOST_TOLD = 50
 ONCE_A_DAY = Limit("pii-notice", 1, 86_400)

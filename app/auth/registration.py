@@ -7,7 +7,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from app import clock, config, db, jobs, mail, slugs
+from app import clock, config, db, jobs, slugs
 from app.accounts import service as accounts
 from app.accounts.models import (
     ADMIN,
@@ -21,6 +21,7 @@ from app.accounts.models import (
 from app.auth import lockout, passwords, verification
 from app.errors import Conflict, Forbidden, InvalidValues, problem
 from app.ids import new_id
+from app.outbound import mail
 
 
 def register(

@@ -9,7 +9,7 @@ from urllib.parse import quote
 
 import sqlalchemy as sa
 
-from app import config, db, jobs, mail
+from app import config, db, jobs
 from app.accounts import people, pii
 from app.accounts import service as accounts
 from app.accounts.models import SYSTEM_ACCOUNT_ID, User
@@ -18,6 +18,7 @@ from app.auth import service as auth
 from app.auth.models import ApiKey, MailedToken
 from app.auth.principal import NO_PASSWORDS, Principal
 from app.errors import InvalidValues
+from app.outbound import mail
 
 PURPOSE = links.RESET
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 from urllib.parse import quote
 
-from app import clock, config, db, jobs, mail
+from app import clock, config, db, jobs
 from app.accounts import people
 from app.accounts import service as accounts
 from app.accounts.models import SYSTEM_ACCOUNT_ID, User
@@ -14,6 +14,7 @@ from app.auth import address_changes, links, lockout, sessions, tokens
 from app.auth import service as auth
 from app.auth.principal import NO_ADDRESSES, Principal
 from app.errors import Forbidden, InvalidValues
+from app.outbound import mail
 
 PURPOSE, CHANGE = links.VERIFICATION, links.EMAIL_CHANGE
 

@@ -9,9 +9,10 @@ from typing import Any, TypeVar
 from flask import Blueprint, Response, g, make_response, render_template, request
 from flask_wtf.csrf import CSRFError
 
-from app import config, errors, mail, pages
+from app import config, errors, pages
 from app.console import guard
 from app.errors import AppError, BadRequest, Malformed, NotFound, RecentSignInRequired
+from app.outbound import mail
 
 blueprint = Blueprint("console", __name__)
 blueprint.before_request(guard.check)

@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from typing import Any
 from urllib.parse import urlencode
 
-from app import json_gate, outgoing
+from app import json_gate
 from app.errors import Malformed
+from app.outbound import client
 from app.sso import values
 from app.sso.refusals import SignInRefused
 
@@ -62,8 +63,8 @@ class Session:
         if body is not None:
             said["Content-Length"] = str(len(body))
         try:
-            answer = outgoing.send(method, url, said, body, values.rules(), longest=LONGEST_ANSWER)
-        except (outgoing.Refused, outgoing.Failed) as error:
+            answer = client.send(method, url, said, body, values.rules(), longest=LONGEST_ANSWER)
+        except (client.Refused, client.Failed) as error:
             raise Unreachable(str(error)) from None
         return Answer(answer.status, answer.body)
 

@@ -7,13 +7,14 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from app import config, db, outgoing
+from app import config, db
 from app.accounts import tenants
 from app.accounts.models import ADMIN, Role
 from app.errors import problem
+from app.outbound import client
+from app.outbound.address_policy import Rules
 from app.sso import certificates, providers
 from app.sso.providers import Provider, Setting
-from app.targets import Rules
 
 SECONDS = 10
 CALLED = ("token_url", "userinfo_url", "jwks_url")  # the service itself asks these
@@ -141,7 +142,7 @@ def _url(setting: Setting, value: Any) -> str:
     if not tenants.is_address(text) or "#" in text:
         wrong = "This is no http or https address."
     elif setting.name in CALLED:
-        wrong = outgoing.problem(text, rules())
+        wrong = client.problem(text, rules())
     elif config.current().production and not text.startswith("https://"):
         wrong = "Must start with https://."
     if wrong:

@@ -6,8 +6,9 @@ import time
 from collections.abc import Mapping
 from datetime import datetime
 
-from app import clock, config, outgoing
+from app import clock, config
 from app.ids import new_id
+from app.outbound import client
 from app.webhooks import signing
 from app.webhooks.queue import Result, Target, Work
 
@@ -28,16 +29,16 @@ def is_ours(header: str) -> bool:
     return name in OURS or name.startswith(OUR_PREFIXES)
 
 
-def rules(settings: config.Config) -> outgoing.Rules:
+def rules(settings: config.Config) -> client.Rules:
     """Where deliveries may go, and how long they may take."""
-    return outgoing.Rules(
+    return client.Rules(
         allow_private=settings.private_targets,
         https_only=settings.production,
         seconds=settings.webhook_timeout_seconds,
     )
 
 
-def attempt(work: Work, allowed: outgoing.Rules) -> Result:
+def attempt(work: Work, allowed: client.Rules) -> Result:
     """Send a delivery once."""
     begun, at = time.perf_counter(), clock.now()
     told: dict[str, object]
@@ -57,12 +58,12 @@ def attempt(work: Work, allowed: outgoing.Rules) -> Result:
     return Result(work, new_id(), at, milliseconds, **told)  # type: ignore[arg-type]
 
 
-def _sent(work: Work, target: Target, at: datetime, allowed: outgoing.Rules) -> dict[str, object]:
+def _sent(work: Work, target: Target, at: datetime, allowed: client.Rules) -> dict[str, object]:
     body = work.payload.encode()
     try:
         headers = _headers(work, target, at, body)
-        answer = outgoing.send("POST", target.url, headers, body, allowed)
-    except (outgoing.Refused, outgoing.Failed) as error:
+        answer = client.send("POST", target.url, headers, body, allowed)
+    except (client.Refused, client.Failed) as error:
         return {"error": str(error)}
     told: dict[str, object] = {"status_code": answer.status, "response_body": answer.body}
     if not 200 <= answer.status < 300:

@@ -10,9 +10,10 @@ from collections.abc import Mapping
 from typing import Any
 from urllib.parse import urlsplit
 
-from app import header_values, reencryption
+from app import reencryption
 from app.errors import problem
-from app.header_values import MASK
+from app.outbound import header_values
+from app.outbound.header_values import MASK
 
 ENTER_AGAIN = "Enter the value of {} again: *** keeps a stored value on the same host only."
 Stored = Mapping[str, Any]

@@ -11,7 +11,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from app import clock, config, crypto, db, events, jobs, outgoing
+from app import clock, config, crypto, db, events, jobs
 from app.accounts.models import PII_GROUP, SYSTEM_ACCOUNT_ID, User
 from app.auth.principal import Principal
 from app.collections import definition as definitions
@@ -20,6 +20,7 @@ from app.context import tenancy
 from app.db import errors
 from app.errors import Conflict, Forbidden, InvalidValues, NotFound, TooManyRequests, problem
 from app.ids import new_id
+from app.outbound import client
 from app.webhooks import (
     delivery,
     filters,
@@ -265,7 +266,7 @@ def _check(body: Body) -> None:
         message = "This is no name that a collection can have."
         found.append(problem("collection", "name_invalid", message))
     if "url" in body:
-        wrong = outgoing.problem(body["url"], delivery.rules(config.current()))
+        wrong = client.problem(body["url"], delivery.rules(config.current()))
         if wrong:
             found.append(problem("url", "invalid_url", wrong))
     found += _header_problems(body.get("headers") or {})
@@ -281,11 +282,11 @@ def _header_problems(headers: Mapping[str, str]) -> list[dict[str, Any]]:
         found.append(problem("headers", "name_duplicate", "A header is named twice."))
     for name, value in headers.items():
         shown = name[:80]
-        if not outgoing.HEADER_NAME.fullmatch(name):
+        if not client.HEADER_NAME.fullmatch(name):
             found.append(problem("headers", "name_invalid", f"{shown!r} is no header's name."))
         elif delivery.is_ours(name):
             found.append(problem("headers", "name_reserved", f"{shown} is set by the service."))
-        elif not outgoing.HEADER_VALUE.fullmatch(value):
+        elif not client.HEADER_VALUE.fullmatch(value):
             message = f"The value of {shown} has characters that no header can have."
             found.append(problem("headers", "pattern_mismatch", message))
     return found

@@ -9,10 +9,11 @@ from urllib.parse import urlsplit
 
 import sqlalchemy as sa
 
-from app import clock, db, jobs, mail
+from app import clock, db, jobs
 from app.accounts.models import ADMIN, Account, Role, User
 from app.db.functions import database_now
 from app.ids import first_id
+from app.outbound import mail
 from app.webhooks import queue, versions
 from app.webhooks.models import ATTEMPTS, DELIVERIES, Webhook
 from app.webhooks.queue import Result

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from app import outgoing
+from app.outbound import client
 from app.webhooks import delivery
 from app.workflows import outside, templates
 from app.workflows.definition import Written
@@ -55,7 +55,7 @@ def _header_problems(headers: Any) -> Iterator[tuple[str, str]]:
         return
     for name, value in headers.items():
         shown = name[:80]
-        if not outgoing.HEADER_NAME.fullmatch(name):
+        if not client.HEADER_NAME.fullmatch(name):
             yield "headers", f"{shown!r} is no header's name."
         elif _is_ours(name.lower()):
             yield "headers", f"{shown} is set by the service."

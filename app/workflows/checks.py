@@ -9,9 +9,10 @@ from typing import Any
 
 import orjson
 
-from app import config, db, outgoing, rules
+from app import config, db, rules
 from app.collections.schema import COLLECTION_NAME
 from app.errors import problem
+from app.outbound import client
 from app.webhooks import delivery
 from app.workflows import action_checks, durations, expressions, templates
 from app.workflows.definition import (
@@ -91,7 +92,7 @@ class _Check:
         self.known: set[str] = set()
         self.count = 0
         # All look-ups of names together; and while others wait for a transaction, there is none.
-        self.until = 0 if db.in_transaction() else time.monotonic() + outgoing.BODY_SECONDS
+        self.until = 0 if db.in_transaction() else time.monotonic() + client.BODY_SECONDS
 
     def add(self, place: str, code: str, message: str, **extra: Any) -> None:
         self.found.append(problem(place, code, message, **extra))
@@ -260,7 +261,7 @@ class _Check:
         # What a template makes of it is looked at when the request is made.
         wrong = None
         if not templates.has_template(url):
-            wrong = outgoing.problem(url, delivery.rules(config.current()), self.until)
+            wrong = client.problem(url, delivery.rules(config.current()), self.until)
         if wrong:
             self.add(place, "invalid_url", wrong)
 

@@ -14,9 +14,10 @@ from uuid import NAMESPACE_URL, uuid5
 import orjson
 from email_validator import validate_email
 
-from app import config, json_gate, mail, outgoing
+from app import config, json_gate
 from app.accounts import service as accounts
 from app.errors import AppError
+from app.outbound import client, mail
 from app.webhooks import delivery
 from app.workflows import step_headers, templates
 
@@ -71,8 +72,8 @@ def _requested(given: Mapping[str, Any], about: Mapping[str, str]) -> dict[str, 
         ours["Content-Type"] = kind
     allowed = delivery.rules(config.current())
     try:
-        answer = outgoing.send(method, url, {**custom, **ours}, body, allowed)
-    except (outgoing.Refused, outgoing.Failed) as error:
+        answer = client.send(method, url, {**custom, **ours}, body, allowed)
+    except (client.Refused, client.Failed) as error:
         raise Failed(str(error)) from error
     if not 200 <= answer.status < 300:
         raise Failed(f"The receiver answered {answer.status}.")
@@ -91,7 +92,7 @@ def _headers(given: Any) -> dict[str, str]:
     found = {}
     for name, value in (given or {}).items():
         text = templates.written(value)
-        if not outgoing.HEADER_VALUE.fullmatch(text):
+        if not client.HEADER_VALUE.fullmatch(text):
             raise Failed(f"The value of {name} has characters that no header can have.")
         found[name] = text
     return found

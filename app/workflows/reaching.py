@@ -15,11 +15,12 @@ from typing import Any
 from cryptography.fernet import InvalidToken
 from flask import current_app
 
-from app import config, db, mail
+from app import config, db
 from app.context import tenancy, trigger_depth
 from app.db import versioned_cache
 from app.errors import AppError, Forbidden
 from app.ids import new_id
+from app.outbound import mail
 from app.workflows import kept, mailing, outside, queue, step_headers, versions
 from app.workflows.control import Failed, Outcome
 from app.workflows.logbook import Entry, rows

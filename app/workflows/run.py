@@ -15,11 +15,12 @@ from typing import Any
 
 from sqlalchemy.exc import DBAPIError
 
-from app import clock, config, db, mail
+from app import clock, config, db
 from app.auth.principal import Principal
 from app.context import actor, tenancy, trigger_depth
 from app.db import errors, versioned_cache
 from app.errors import UNAVAILABLE, AppError
+from app.outbound import mail
 from app.records import clashes
 from app.workflows import control, kept, outside, queue, reaching, versions, waiting
 from app.workflows.beginning import LARGEST_CONTEXT

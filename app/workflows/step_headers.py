@@ -11,9 +11,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from app import header_values, reencryption
+from app import reencryption
 from app.errors import problem
-from app.header_values import MASK
+from app.outbound import header_values
+from app.outbound.header_values import MASK
 from app.workflows.definition import ACTION, CONDITION, LOOP, Written, lists_in
 
 HOST = re.compile(r"https?://[^/?#\\]+[/?#]", re.IGNORECASE)

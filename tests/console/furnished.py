@@ -6,10 +6,11 @@ from collections.abc import Mapping
 
 from flask import Flask
 
-from app import clock, db, mail
+from app import clock, db
 from app.accounts.models import User
 from app.auth import links as mailed_links
 from app.auth import principal as principals
+from app.outbound import mail
 from app.workflows import instances
 from tests import builders, mailbox
 from tests.builders import Caller, Cast

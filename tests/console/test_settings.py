@@ -9,8 +9,8 @@ from urllib.parse import quote
 import pytest
 from flask import Flask
 
-from app import mail
 from app.collections import revisions
+from app.outbound import mail
 from tests import builders
 from tests.builders import Cast
 from tests.console.browser import Browser, alert, beside

@@ -12,7 +12,7 @@ from flask import Flask
 
 from app import config, db
 from app.db.functions import database_now
-from app.targets import Rules
+from app.outbound.address_policy import Rules
 from app.webhooks import delivery
 from app.webhooks.dispatch import Dispatcher
 from app.webhooks.models import ATTEMPTS, DELIVERIES, Webhook

@@ -10,8 +10,8 @@ from collections.abc import Callable
 
 import pytest
 
-from app import outgoing, targets
-from app.targets import Failed, Refused, Rules
+from app.outbound import address_policy, client
+from app.outbound.address_policy import Failed, Refused, Rules
 from tests.receivers import Receiver, hang, hostile, receiving
 
 PUBLIC_ONLY = Rules(allow_private=False, seconds=5)
@@ -71,31 +71,31 @@ HOSTS = {
 
 @pytest.mark.parametrize("host", HOSTS)
 def test_a_name_in_any_script_is_the_one_that_browsers_reach(host: str) -> None:
-    assert targets.place_of(f"https://{host}/", ANYWHERE).host == HOSTS[host]
+    assert address_policy.place_of(f"https://{host}/", ANYWHERE).host == HOSTS[host]
 
 
 @pytest.mark.parametrize("address", PRIVATE)
 def test_a_private_address_is_not_public(address: str) -> None:
-    assert not targets.is_public(address)
+    assert not address_policy.is_public(address)
 
 
 @pytest.mark.parametrize("address", OPEN)
 def test_an_open_address_is_public(address: str) -> None:
-    assert targets.is_public(address)
+    assert address_policy.is_public(address)
 
 
 @pytest.mark.parametrize("url", SPELLINGS)
 def test_our_own_network_is_refused_however_it_is_spelled(url: str) -> None:
-    assert outgoing.problem(url, PUBLIC_ONLY)
+    assert client.problem(url, PUBLIC_ONLY)
     with pytest.raises(Refused):
-        outgoing.send("POST", url, {}, b"", PUBLIC_ONLY)
+        client.send("POST", url, {}, b"", PUBLIC_ONLY)
 
 
 @pytest.mark.parametrize("url", MALFORMED)
 def test_what_is_no_address_for_a_request_is_refused(url: str) -> None:
-    assert outgoing.problem(url, ANYWHERE)
+    assert client.problem(url, ANYWHERE)
     with pytest.raises(Refused):
-        outgoing.send("POST", url, {}, b"", ANYWHERE)
+        client.send("POST", url, {}, b"", ANYWHERE)
 
 
 def resolving(*answers: list[str]) -> Callable[[str, int], list[str]]:
@@ -109,9 +109,9 @@ def test_a_name_is_looked_at_again_when_the_connection_is_made() -> None:
         rebound = resolving(["93.184.216.34"], ["127.0.0.1"])
         rules = Rules(allow_private=False, seconds=2, resolve=rebound)
         url = f"http://hooks.example:{receiver.port}/"
-        assert outgoing.problem(url, rules) is None
+        assert client.problem(url, rules) is None
         with pytest.raises(Refused):
-            outgoing.send("POST", url, {}, b"", rules)
+            client.send("POST", url, {}, b"", rules)
         assert receiver.requests == []
 
 
@@ -121,7 +121,7 @@ def test_the_connection_goes_to_the_very_address_that_was_checked() -> None:
         once = resolving(["127.0.0.1"], ["192.0.2.1"])
         rules = Rules(allow_private=True, seconds=2, resolve=once)
         url = f"http://hooks.example:{receiver.port}/x?y=1"
-        assert outgoing.send("POST", url, {}, b"{}", rules).status == 200
+        assert client.send("POST", url, {}, b"{}", rules).status == 200
         (request,) = receiver.requests
         assert (request.path, request.headers["host"]) == (
             "/x?y=1",
@@ -132,7 +132,7 @@ def test_the_connection_goes_to_the_very_address_that_was_checked() -> None:
 def test_what_is_said_before_the_answer_is_no_answer() -> None:
     early = b"HTTP/1.1 103 Early Hints\r\nLink: </x>\r\n\r\nHTTP/1.1 102 Processing\r\n\r\n"
     with hostile(lambda connection: connection.sendall(early + OK + b"\r\nok")) as url:
-        answer = outgoing.send("POST", url, {}, b"{}", ANYWHERE)
+        answer = client.send("POST", url, {}, b"{}", ANYWHERE)
     assert (answer.status, answer.body) == (200, "ok")
 
 
@@ -141,9 +141,9 @@ def test_one_private_address_among_several_is_enough(private: str) -> None:
     rules = Rules(
         allow_private=False, seconds=1, resolve=lambda host, port: ["93.184.216.34", private]
     )
-    assert outgoing.problem("https://hooks.example/", rules)
+    assert client.problem("https://hooks.example/", rules)
     with pytest.raises(Refused):
-        outgoing.send("POST", "https://hooks.example/", {}, b"", rules)
+        client.send("POST", "https://hooks.example/", {}, b"", rules)
 
 
 def unknown(host: str, port: int) -> list[str]:
@@ -154,18 +154,18 @@ def test_a_name_that_does_not_exist_is_refused_as_an_internal_one() -> None:
     told = set()
     for resolve in (unknown, lambda host, port: ["10.0.0.7"]):
         rules = Rules(allow_private=False, seconds=1, resolve=resolve)
-        told.add(outgoing.problem("https://git.internal/", rules))
+        told.add(client.problem("https://git.internal/", rules))
         with pytest.raises(Refused) as refused:
-            outgoing.send("POST", "https://git.internal/", {}, b"", rules)
+            client.send("POST", "https://git.internal/", {}, b"", rules)
         told.add(str(refused.value))
-    assert told == {targets.NOT_OPEN}
+    assert told == {address_policy.NOT_OPEN}
 
 
 def test_where_private_addresses_are_allowed_a_name_may_come_later() -> None:
     rules = Rules(allow_private=True, seconds=1, resolve=unknown)
-    assert outgoing.problem("https://soon.example/", rules) is None
+    assert client.problem("https://soon.example/", rules) is None
     with pytest.raises(Failed, match="cannot be resolved"):
-        outgoing.send("POST", "https://soon.example/", {}, b"", rules)
+        client.send("POST", "https://soon.example/", {}, b"", rules)
 
 
 def test_a_name_server_that_never_answers_costs_no_more_than_the_time_allowed() -> None:
@@ -176,20 +176,20 @@ def test_a_name_server_that_never_answers_costs_no_more_than_the_time_allowed() 
     rules = Rules(allow_private=True, seconds=0.5, resolve=never)
     started = time.monotonic()
     with pytest.raises(Failed):
-        outgoing.send("POST", "http://slow.example/", {}, b"", rules)
+        client.send("POST", "http://slow.example/", {}, b"", rules)
     assert time.monotonic() - started < 4
 
 
 def test_only_https_where_that_is_asked_for() -> None:
     rules = Rules(allow_private=True, https_only=True)
-    assert outgoing.problem("http://a.example/", rules)
-    assert outgoing.problem("https://a.example/", rules) is None
+    assert client.problem("http://a.example/", rules)
+    assert client.problem("https://a.example/", rules) is None
 
 
 @pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
 def test_redirects_are_not_followed(status: int) -> None:
     with receiving(lambda request: (status, "")) as receiver:
-        assert outgoing.send("POST", receiver.url, {}, b"", ANYWHERE).status == status
+        assert client.send("POST", receiver.url, {}, b"", ANYWHERE).status == status
         assert len(receiver.requests) == 1
 
 
@@ -197,7 +197,7 @@ def test_proxies_of_the_environment_are_not_used(monkeypatch: pytest.MonkeyPatch
     for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY", "HTTPS_PROXY"):
         monkeypatch.setenv(name, "http://127.0.0.1:9")
     with receiving() as receiver:
-        assert outgoing.send("POST", receiver.url, {}, b"", ANYWHERE).status == 200
+        assert client.send("POST", receiver.url, {}, b"", ANYWHERE).status == 200
 
 
 def drip(connection: socket.socket) -> None:
@@ -226,7 +226,7 @@ def test_a_receiver_that_never_gets_to_an_answer_is_left_in_time(
     with hostile(behave) as url:
         started = time.monotonic()
         with pytest.raises(Failed):
-            outgoing.send("POST", url, {}, b"x" * 100, ANYWHERE)
+            client.send("POST", url, {}, b"x" * 100, ANYWHERE)
         assert time.monotonic() - started < 4
 
 
@@ -236,7 +236,7 @@ def test_a_receiver_that_reads_nothing_is_left_in_time() -> None:
         url = f"http://127.0.0.1:{listening.getsockname()[1]}/"
         started = time.monotonic()
         with pytest.raises(Failed):
-            outgoing.send("POST", url, {}, b"x" * 50_000_000, ANYWHERE)
+            client.send("POST", url, {}, b"x" * 50_000_000, ANYWHERE)
         assert time.monotonic() - started < 4
 
 
@@ -258,7 +258,7 @@ def test_the_status_counts_although_the_body_never_ends(
 ) -> None:
     with hostile(behave) as url:
         started = time.monotonic()
-        answer = outgoing.send("POST", url, {}, b"", ANYWHERE)
+        answer = client.send("POST", url, {}, b"", ANYWHERE)
         assert time.monotonic() - started < 4
     assert answer.status == 200
     assert answer.body.startswith(start)
@@ -289,7 +289,7 @@ def test_only_the_beginning_of_an_answer_is_read(
 ) -> None:
     with hostile(behave) as url:
         tracemalloc.start()
-        answer = outgoing.send("POST", url, {}, b"", ANYWHERE)
+        answer = client.send("POST", url, {}, b"", ANYWHERE)
         peak = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()
     assert len(answer.body) == 5000
@@ -299,7 +299,7 @@ def test_only_the_beginning_of_an_answer_is_read(
 
 def test_five_thousand_characters_are_kept_whatever_their_size() -> None:
     with receiving(lambda request: (200, "ü€😀" * 5000)) as receiver:
-        body = outgoing.send("POST", receiver.url, {}, b"", ANYWHERE).body
+        body = client.send("POST", receiver.url, {}, b"", ANYWHERE).body
     assert body == ("ü€😀" * 5000)[:5000]
 
 
@@ -312,16 +312,16 @@ def test_five_thousand_characters_are_kept_whatever_their_size() -> None:
 )
 def test_what_is_not_http_is_a_failure(answer: bytes) -> None:
     with hostile(lambda connection: connection.sendall(answer)) as url, pytest.raises(Failed):
-        outgoing.send("POST", url, {}, b"", ANYWHERE)
+        client.send("POST", url, {}, b"", ANYWHERE)
 
 
 def test_nobody_listening_is_a_failure_that_says_so() -> None:
     receiver = Receiver()
     receiver.close()
     with pytest.raises(Failed, match="refused"):
-        outgoing.send("POST", receiver.url, {}, b"", ANYWHERE)
+        client.send("POST", receiver.url, {}, b"", ANYWHERE)
 
 
 def test_a_certificate_that_nobody_vouches_for_is_a_failure() -> None:
     with receiving() as receiver, pytest.raises(Failed):
-        outgoing.send("POST", f"https://127.0.0.1:{receiver.port}/", {}, b"", ANYWHERE)
+        client.send("POST", f"https://127.0.0.1:{receiver.port}/", {}, b"", ANYWHERE)

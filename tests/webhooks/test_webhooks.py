@@ -12,10 +12,11 @@ import pytest
 import sqlalchemy as sa
 from flask import Flask
 
-from app import crypto, db, targets
+from app import crypto, db
 from app.accounts import groups
 from app.accounts.models import ADMIN, PII_GROUP, Account, Group
 from app.db import transaction
+from app.outbound import address_policy
 from app.webhooks import versions
 from app.webhooks.models import DELIVERIES, Webhook
 from tests.builders import Caller, Cast, make_collection, make_record, make_user
@@ -397,7 +398,7 @@ def test_internal_names_cannot_be_told_from_those_that_do_not_exist(
 
     settings = replace(app.extensions["atrium.config"], webhook_allow_private=False)
     monkeypatch.setitem(app.extensions, "atrium.config", settings)
-    monkeypatch.setattr(targets, "_resolve", resolve)
+    monkeypatch.setattr(address_policy, "_resolve", resolve)
     provider = {"client_id": "x", "client_secret": "y"}
     step = {"name": "s", "type": "action", "action_type": "send_webhook"}
     answers = []
@@ -427,4 +428,4 @@ def test_internal_names_cannot_be_told_from_those_that_do_not_exist(
             ]
         )
     assert answers[0] == answers[1]
-    assert all(targets.NOT_OPEN in found for found in answers[0])
+    assert all(address_policy.NOT_OPEN in found for found in answers[0])

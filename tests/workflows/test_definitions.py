@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from flask import Flask
 
-from app import outgoing, targets
+from app.outbound import address_policy, client
 from app.workflows import cron, expressions, templates
 from tests.builders import Caller, Cast, make_collection
 from tests.console.browser import Browser
@@ -249,7 +249,7 @@ def slow_names(app: Flask, monkeypatch: pytest.MonkeyPatch, look: Callable[[], N
 
     settings = replace(app.extensions["atrium.config"], webhook_allow_private=False)
     monkeypatch.setitem(app.extensions, "atrium.config", settings)
-    monkeypatch.setattr(targets, "_resolve", resolve)
+    monkeypatch.setattr(address_policy, "_resolve", resolve)
 
 
 def sending(number: int) -> list[dict[str, Any]]:
@@ -262,7 +262,7 @@ def test_slow_name_servers_take_no_more_time_for_many_steps(
     app: Flask, alice: Caller, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     slow_names(app, monkeypatch, lambda: time.sleep(0.4))
-    monkeypatch.setattr(outgoing, "BODY_SECONDS", 1)
+    monkeypatch.setattr(client, "BODY_SECONDS", 1)
     begun = time.monotonic()
     make_workflow(alice, sending(20))
     assert time.monotonic() - begun < 2
@@ -274,7 +274,7 @@ def test_nobody_waits_for_a_name_server_that_a_changed_definition_asks(
     make_collection(root)
     workflow, statuses = make_workflow(alice, []), list[int]()
     hook = alice.post("hooks", {"name": "x", "trigger": MANUAL}).json
-    monkeypatch.setattr(outgoing, "BODY_SECONDS", 2)
+    monkeypatch.setattr(client, "BODY_SECONDS", 2)
 
     def write() -> None:
         statuses.append(alice.post("records/posts", {}).status_code)

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from app.targets import Failed, Place, Refused, Rules, addresses, place_of
+from app.outbound.address_policy import Failed, Place, Refused, Rules, addresses, place_of
 
 KEPT_CHARACTERS = 5000
 BODY_SECONDS = 5

@@ -1,0 +1,1 @@
+"""Requests and mails to others: targets checked, time and bytes bounded."""
