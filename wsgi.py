@@ -10,13 +10,14 @@ import sys
 import structlog
 from sqlalchemy.exc import SQLAlchemyError
 
-from app import create_app, pacing
+from app import create_app
+from app.http import concurrency
 from app.auth import bootstrap
 from app.config import ConfigError
 
 try:
     app = create_app()
-    pacing.init_app(app)
+    concurrency.init_app(app)
     with app.app_context():
         bootstrap.from_settings()
 except ConfigError as error:

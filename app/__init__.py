@@ -7,22 +7,8 @@ from typing import Any
 from flask import Flask
 from werkzeug.middleware.proxy_fix import ProxyFix
 
-from app import (
-    apidocs,
-    caching,
-    cli,
-    config,
-    cors,
-    db,
-    description,
-    errors,
-    health,
-    logs,
-    metrics,
-    rest,
-)
+from app import apidocs, cli, config, cors, db, description, health, metrics, rest
 from app.accounts import account_routes, group_routes, own_routes, role_routes, user_routes
-from app.application import Application
 from app.audit import records as audited_records
 from app.audit import routes as audit
 from app.audit import sign_ins, tracking
@@ -43,14 +29,15 @@ from app.config import Config
 from app.console import routes as console
 from app.console.guard import csrf
 from app.context import tenancy
-from app.db import errors as database_errors
 from app.db import pre_ping
-from app.extensions import api
+from app.http import caching, error_handlers, logging
+from app.http.app import Application
 from app.isolation import commands as isolation
 from app.records import aggregate_routes, batch_routes, history_routes, removal
 from app.records import routes as records
 from app.records import transfer_routes as record_transfer
 from app.rest.answers import Json
+from app.rest.api import api
 from app.rest.marks import public
 from app.rest.paths import IntegerPath, LargeIntegerPath, UuidPath
 from app.sso import answers as sso_answers
@@ -121,7 +108,7 @@ def create_app(settings: Config | None = None) -> Flask:
     app.extensions["atrium.config"] = settings
     _configure(app, settings)
     for extension in (
-        *(logs, metrics, cors, caching, guard, errors, database_errors),
+        *(logging, metrics, cors, caching, guard),
         *(cli, isolation, sso_answers),
     ):
         extension.init_app(app)
@@ -129,6 +116,7 @@ def create_app(settings: Config | None = None) -> Flask:
     pre_ping.init_app(app)
     csrf.init_app(app)
     api.init_app(app)
+    error_handlers.init_app(app)  # after it, as it has a handler of its own
     api.with_collections = _with_collections
     for blueprint in API_BLUEPRINTS:
         api.register_blueprint(blueprint)

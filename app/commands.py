@@ -11,7 +11,8 @@ import click
 from flask.cli import AppGroup
 from sqlalchemy.exc import ProgrammingError
 
-from app.errors import UNAVAILABLE, AppError, reason
+from app.db.errors import UNAVAILABLE, reason
+from app.errors import AppError
 
 
 class Command(click.Command):

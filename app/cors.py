@@ -10,7 +10,7 @@ from flask import Flask, Response, g
 
 from app import config, rest
 from app.auth import principal as principals
-from app.here import asked, header
+from app.rest.current_request import asked, header
 
 METHODS = "GET, POST, PUT, PATCH, DELETE"
 HEADERS = "Authorization, Content-Type, If-Match, If-None-Match, Idempotency-Key, X-Account-ID"

@@ -10,10 +10,11 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 from sqlalchemy.exc import SQLAlchemyError
 
-from app import clock, config, db, errors, jobs, readiness, reencryption
+from app import clock, config, db, jobs, readiness, reencryption
 from app.audit.models import AuditEntry, AuditHead
 from app.collections import revisions
 from app.db import disk, row_security
+from app.db.errors import reason
 from app.db.functions import database_now
 from app.db.types import Moment
 from app.jobs import leases
@@ -71,7 +72,7 @@ def _unusable() -> Finding:
     try:
         db.connection().execute(sa.select(sa.literal(1)))
     except SQLAlchemyError as error:
-        why = errors.reason(error)
+        why = reason(error)
     return Finding("database", "fail", f"does not answer ({why}): see SERVICE_DATABASE_URL")
 
 
@@ -115,7 +116,7 @@ def _why_unread() -> str:
     try:
         revisions.applied_core_revision()
     except SQLAlchemyError as error:
-        return f" ({errors.reason(error)})"
+        return f" ({reason(error)})"
     return ""
 
 
@@ -123,7 +124,7 @@ def _looked_at(part: str, look: Callable[[], Finding]) -> Finding:
     try:
         return look()
     except SQLAlchemyError as error:  # a table is damaged, lost or closed to the login
-        told = f"cannot be looked at ({errors.reason(error)}): see the database and its login"
+        told = f"cannot be looked at ({reason(error)}): see the database and its login"
         return Finding(part, "fail", told)
 
 

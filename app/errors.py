@@ -1,34 +1,12 @@
-"""The error tree, and the only place that turns errors into answers (contract section 1)."""
+"""The application's errors, each with the answer that a client gets (contract section 1)."""
 
 from __future__ import annotations
 
-import errno
-import sqlite3
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-import psycopg2
-import structlog
-from flask import Flask, Response, current_app, jsonify, request
-from flask.globals import request_ctx
-from flask.sansio.app import App
-from sqlalchemy.exc import (
-    DisconnectionError,
-    InterfaceError,
-    OperationalError,
-    PendingRollbackError,
-)
-from sqlalchemy.exc import TimeoutError as PoolTimeout
-from werkzeug.exceptions import HTTPException, RequestEntityTooLarge
-
-log = structlog.get_logger()
 MOST_LISTED = 100
-
-TOO_LONG = (
-    "This took longer than one request may keep others from writing"
-    " (SERVICE_SQLITE_TRANSACTION_SECONDS), and was undone. Send less at once."
-)
 
 
 class AppError(Exception):
@@ -218,142 +196,8 @@ def problem(field: str | None, code: str, message: str, **extra: Any) -> dict[st
     return {"field": field, "message": message, "code": code, **extra}
 
 
-# A connection that broke while idle fails before SQLAlchemy could wrap its driver's error.
-UNAVAILABLE = (
-    OperationalError,
-    InterfaceError,
-    DisconnectionError,
-    PendingRollbackError,
-    PoolTimeout,
-    psycopg2.OperationalError,
-    psycopg2.InterfaceError,
-    sqlite3.OperationalError,
-)
-# Of disks and open files; a large upload, say, is put by in a temporary file.
-NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EMFILE, errno.ENFILE)
-TOO_LARGE = "The body is too large: this route takes at most {}."
-FORMS = ("multipart/", "application/x-www-form-urlencoded")
-HTTP_ERRORS = {
-    400: "bad_request",
-    404: "not_found",
-    405: "method_not_allowed",
-    406: "not_acceptable",
-    408: "request_timeout",
-    413: "payload_too_large",
-    414: "uri_too_long",
-    415: "unsupported_media_type",
-    416: "range_not_satisfiable",
-    429: "rate_limited",
-    431: "headers_too_large",
-}
-
-
-def tell_by_pages(app: App, path: str, page: Callable[[AppError], Response]) -> None:
-    """Answer errors at a path and below it, unknown paths included, by pages."""
-    app.extensions.setdefault("atrium.error_pages", {})[path] = page
-
-
-def answer(error: AppError) -> Response:
-    """The response that tells a client of `error`: a page where there are pages, else JSON."""
-    pages: Mapping[str, Any] = current_app.extensions.get("atrium.error_pages", {})
-    if request_ctx.url_adapter is None:
-        pages = {}  # sent to a host that cannot be: no browser does, and no page could link from it
-    for path, page in pages.items():
-        if f"{request.path}/".startswith(f"{path}/"):
-            response: Response = page(error)
-            return response
-    return as_json(error)
-
-
-def as_json(error: AppError) -> Response:
-    """The response that tells a client of the API."""
-    response = jsonify(error.body())
-    response.status_code = error.status
-    response.headers.update(error.headers)
-    return response
-
-
-def answer_http(error: HTTPException) -> Response:
-    """The framework's own errors, in our shape."""
-    if error.code is None or error.code >= 500:
-        return answer(AppError())
-    told = TOO_LARGE.format(_bound()) if _is_too_large(error) else error.description
-    translated = AppError(told, error=HTTP_ERRORS.get(error.code, "http_error"))
-    translated.status = error.code
-    allowed = getattr(error, "valid_methods", None)
-    translated.headers = {"Allow": ", ".join(sorted(allowed))} if allowed else {}
-    return answer(translated)
-
-
-def _is_too_large(error: HTTPException) -> bool:
-    # One with words of its own names another bound.
-    return error.code == 413 and error.description == RequestEntityTooLarge.description
-
-
-def _bound() -> str:
-    most = request.max_content_length or 0
-    if (request.content_length or 0) > most or not request.mimetype.startswith(FORMS):
-        return f"{most:,} bytes"
-    fields, parts = request.max_form_memory_size or 0, request.max_form_parts or 0
-    return f"{fields:,} bytes in its fields, and {parts:,} parts"
-
-
-def _answer_unavailable(error: Exception) -> Response:
-    log.warning("database unavailable", reason=reason(error))
-    return answer(unavailable(error))
-
-
-def unavailable(error: Exception) -> Unavailable:
-    """What tells a client that the database did not do it."""
-    return Unavailable(TOO_LONG if is_too_long(error) else None)
-
-
-def is_too_long(error: Exception) -> bool:
-    """Whether SQLite refused a statement because its transaction had lasted for too long."""
-    original = getattr(error, "orig", None) or error
-    return getattr(original, "sqlite_errorcode", 0) == sqlite3.SQLITE_INTERRUPT
-
-
-def _answer_no_room(error: OSError) -> Response:
-    if error.errno not in NO_ROOM:
-        return answer_unexpected(error)
-    log.warning("no room on the machine", reason=error.strerror)
-    return answer(Unavailable())
-
-
-def reason(error: Exception) -> str:
-    """Why a database cannot be used, without anything that it keeps."""
-    original = getattr(error, "orig", None) or error
-    told = getattr(original, "diag", None)
-    if told and told.message_primary:
-        return f"{told.message_primary} ({told.sqlstate})"
-    return str(original).partition("\n")[0]  # what follows may quote what was written
-
-
-def answer_unexpected(error: Exception) -> Response:
-    """The response to a fault of ours."""
-    log.error("unexpected error", **place_of(error), **_refused_by_server(error))
-    return answer(AppError())
-
-
-def _refused_by_server(error: Exception) -> dict[str, str]:
-    # That a server cannot do a statement at all is told without any value: an operator needs it.
-    code = getattr(getattr(error, "orig", None), "pgcode", None) or ""
-    return {"reason": reason(error)} if code.startswith("0A") else {}
-
-
 def place_of(error: Exception) -> dict[str, Any]:
     """What a log may tell of an error: its message may quote personal data."""
     frames = traceback.extract_tb(error.__traceback__)
     where = [f"{frame.filename}:{frame.lineno} {frame.name}" for frame in frames]
     return {"type": type(error).__name__, "where": where}
-
-
-def init_app(app: Flask) -> None:
-    """Register the error handlers."""
-    app.register_error_handler(AppError, answer)
-    app.register_error_handler(HTTPException, answer_http)
-    for unavailable in UNAVAILABLE:
-        app.register_error_handler(unavailable, _answer_unavailable)
-    app.register_error_handler(OSError, _answer_no_room)
-    app.register_error_handler(Exception, answer_unexpected)

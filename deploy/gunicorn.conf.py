@@ -91,7 +91,7 @@ REFUSALS = (
 
 def _refusal(status, message):
     """An answer to what does not get as far as the application, in the shape of its errors."""
-    from app.errors import HTTP_ERRORS
+    from app.http.error_handlers import HTTP_ERRORS
 
     code = int(status.partition(" ")[0])
     error = HTTP_ERRORS.get(code, "internal_error" if code == 500 else "http_error")

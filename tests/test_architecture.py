@@ -22,16 +22,16 @@ TREES = {name: ast.parse(path.read_text()) for name, path in SOURCES.items()}
 # From the bottom to the top: a module imports from its own feature and from lower lines.
 # A feature's routes belong to the top, whatever the line of the feature.
 LAYERS = [
-    ("here", "ids", "slugs"),
+    ("ids", "slugs"),
     ("rules",),
     ("clock", "config", "errors", "events"),
     ("crypto",),
     ("context", "outbound"),
-    ("db", "json_gate", "logs"),
+    ("db", "json_gate"),
     ("description",),
     ("commands", "reencryption"),
-    ("jobs", "pages", "rest"),
-    ("idempotency", "limits"),
+    ("jobs", "rest"),
+    ("http",),
     ("accounts",),
     ("auth",),
     ("sso",),
@@ -42,8 +42,8 @@ LAYERS = [
     ("workflows",),
     ("readiness",),
     ("backups", "doctor"),
-    ("apidocs", "application", "caching", "cli", "console", "cors", "extensions"),
-    ("health", "metrics", "pacing", "routes"),
+    ("apidocs", "cli", "console", "cors"),
+    ("health", "metrics", "routes"),
     ("isolation",),
     ("app",),
 ]
@@ -51,7 +51,7 @@ HEIGHT = {name: height for height, layer in enumerate(LAYERS) for name in layer}
 
 # Where a request may be known: the edge, and what stands around it.
 EDGE = re.compile(
-    r"app\.(.+routes|caching|cors|metrics|auth\.guard|(auth|sso)\.answers|console(\..+)?|rest\.(api|parsing)|here|logs|pages|json_gate|errors)$"
+    r"app\.(.+routes|cors|metrics|auth\.guard|(auth|sso)\.answers|console(\..+)?|rest\.(api|parsing|current_request)|http\..+|json_gate)$"
 )
 REQUEST = {"request", "g", "session", "abort", "redirect", "make_response", "jsonify"}
 PAGES = {"app.apidocs": {"make_response"}}
@@ -174,7 +174,7 @@ def test_only_the_edge_knows_requests() -> None:
             known = names_from(module, "flask") & REQUEST - PAGES.get(module, set())
             assert known == set(), module
             assert "flask.request" not in SOURCES[module].read_text(), module
-            assert "app.here" not in set(imports(module)), module
+            assert "app.rest.current_request" not in set(imports(module)), module
 
 
 def test_the_rules_know_neither_flask_nor_the_clock() -> None:

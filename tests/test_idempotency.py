@@ -15,8 +15,9 @@ import pytest
 import sqlalchemy as sa
 from flask import Flask
 
-from app import db, idempotency
+from app import db
 from app.db.functions import database_now
+from app.http import idempotency
 from app.rest import PREFIX
 from app.rest.marks import Access, access_of
 from tests.builders import Caller, make_collection

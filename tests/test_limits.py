@@ -13,9 +13,10 @@ import sqlalchemy as sa
 import time_machine
 from flask import Flask
 
-from app import clock, create_app, db, limits
+from app import clock, create_app, db
 from app.errors import TooManyRequests
-from app.limits import PURGED_AT_ONCE, Counter, Limit
+from app.http import rate_limits
+from app.http.rate_limits import PURGED_AT_ONCE, Counter, Limit
 from tests import services
 from tests.builders import Caller, Cast
 from tests.parallel import at_once
@@ -182,7 +183,7 @@ def test_the_addresses_of_one_network_count_together(
 
 @pytest.mark.parametrize("odd", ["unknown", "", "192.0.2.7:4711", "[::1]:80", "x" * 300, "é"])
 def test_an_address_that_is_none_counts_as_it_is(odd: str) -> None:
-    assert limits.origin(odd) == odd
+    assert rate_limits.origin(odd) == odd
 
 
 def test_guesses_at_a_password_count_by_network(app: Flask, bob: Caller, use: Use) -> None:
@@ -198,7 +199,7 @@ def test_guesses_at_a_password_count_by_network(app: Flask, bob: Caller, use: Us
 def counted(app: Flask, who: str) -> None:
     """Count one try of somebody."""
     with app.app_context():
-        limits.take(Limit("test", 10, 60).of(who))
+        rate_limits.take(Limit("test", 10, 60).of(who))
 
 
 def test_counts_that_are_over_are_taken_away(app: Flask) -> None:
@@ -216,7 +217,7 @@ def test_counts_that_are_over_are_taken_away(app: Flask) -> None:
         for _ in range(8):
             counted(app, "present")
         with app.app_context(), pytest.raises(TooManyRequests):
-            limits.check(Limit("test", 10, 60).of("present"))
+            rate_limits.check(Limit("test", 10, 60).of("present"))
 
 
 def test_they_are_taken_away_a_piece_at_a_time(app: Flask) -> None:

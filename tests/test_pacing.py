@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from flask import Flask
 
-from app import pacing
+from app.http import concurrency
 from tests.parallel import at_once
 
 SHORT, WAITING = 0.002, 20
@@ -29,7 +29,7 @@ def _slow(application: Any, path: str) -> Iterator[None]:
     other.start()
     try:
         assert begun.wait(WAITING)
-        time.sleep(pacing.LONG_SECONDS)
+        time.sleep(concurrency.LONG_SECONDS)
         yield
     finally:
         ended.set()
@@ -46,7 +46,7 @@ def _served(environ: Any, start_response: Any) -> list[bytes]:
 
 
 def test_short_requests_are_never_under_way_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pacing, "LONG_SECONDS", WAITING)
+    monkeypatch.setattr(concurrency, "LONG_SECONDS", WAITING)
     under_way, seen = 0, list[int]()
 
     def count(environ: Any, start_response: Any) -> list[bytes]:
@@ -57,13 +57,13 @@ def test_short_requests_are_never_under_way_at_once(monkeypatch: pytest.MonkeyPa
         under_way -= 1
         return []
 
-    application = pacing.OneByOne(count)
+    application = concurrency.OneByOne(count)
     at_once(4, lambda number: [_asked(application) for _ in range(10)])
     assert seen == [1] * 40
 
 
 def test_nobody_waits_for_a_request_that_takes_long() -> None:
-    application = pacing.OneByOne(_served)
+    application = concurrency.OneByOne(_served)
     with _slow(application, "/slow"):
         begun = time.monotonic()
         answers = at_once(3, lambda number: _asked(application, f"/{number}"))
@@ -75,14 +75,14 @@ def test_nobody_waits_for_a_request_that_takes_long() -> None:
 def test_the_turn_comes_back_from_a_request_that(
     before: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    application = pacing.OneByOne(_served)
+    application = concurrency.OneByOne(_served)
     if before == "/fails":
         with pytest.raises(LookupError):
             _asked(application, before)
     else:
         with _slow(application, before):
             _asked(application)
-    monkeypatch.setattr(pacing, "LONG_SECONDS", 2 * WAITING)
+    monkeypatch.setattr(concurrency, "LONG_SECONDS", 2 * WAITING)
     begun = time.monotonic()
     _asked(application)
     assert time.monotonic() - begun < WAITING
@@ -90,6 +90,6 @@ def test_the_turn_comes_back_from_a_request_that(
 
 def test_only_requests_on_sqlite_are_paced(app: Flask, database: str) -> None:
     before = app.wsgi_app
-    pacing.init_app(app)
+    concurrency.init_app(app)
     assert (app.wsgi_app != before) == (database == "sqlite")
     assert app.test_client().get("/health").status_code == 200

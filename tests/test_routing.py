@@ -12,7 +12,7 @@ from flask import Flask
 from werkzeug.exceptions import HTTPException
 from werkzeug.routing import MapAdapter
 
-from app import application
+from app.http import app as application
 from app.ids import new_id
 
 PATHS = 4000

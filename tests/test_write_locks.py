@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 from flask import Flask
 
-from app import db, errors, readiness
-from app.db import sqlite_driver
+from app import db, readiness
+from app.db import errors, sqlite_driver
 from app.records import imports
 from tests.builders import PASSWORD, Caller, Cast, make_collection, make_record
 

@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 from flask import Flask, Request, Response, current_app, g, request
 from sqlalchemy.exc import DBAPIError
 
-from app import config, db, idempotency, rest
+from app import config, db, rest
 from app.auth import api_keys, credentials, lockout, signatures, tokens
 from app.auth import principal as principals
 from app.auth.principal import Principal
@@ -22,7 +22,8 @@ from app.auth.signatures import Signature
 from app.context import actor, tenancy, trigger_depth
 from app.db import disk, errors, versioned_cache
 from app.errors import AppError, BadRequest, Forbidden, NotFound, Unauthorized, Unavailable
-from app.here import asked, header, notes
+from app.http import idempotency
+from app.rest.current_request import asked, header, notes
 from app.rest.marks import Access, access_of, most_bytes_of
 from app.rest.parsing import check_query
 from app.rest.paths import check_path

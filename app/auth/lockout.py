@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-from app import config, limits
+from app import config
 from app.accounts.models import User
 from app.accounts.service import email_key
 from app.auth.principal import Principal, find_account
 from app.errors import TooManyRequests, Unauthorized
-from app.limits import Allowance, Limit
+from app.http import rate_limits
+from app.http.rate_limits import Allowance, Limit
 
 QUARTER_HOUR, HOUR = 900, 3600
 NEW_ACCOUNT = ""
@@ -23,8 +24,8 @@ def guesses(account: str, email: str, address: str | None) -> Iterator[None]:
     The account by its id, if there is one of that name.
     Raises TooManyRequests.
     """
-    allowances = _of_guesses(account, email, limits.origin(address))
-    limits.check(*allowances)
+    allowances = _of_guesses(account, email, rate_limits.origin(address))
+    rate_limits.check(*allowances)
     try:
         yield
     except Unauthorized as error:
@@ -39,9 +40,9 @@ def settle(allowances: Sequence[Allowance], *, right: bool) -> None:
     Guesses made at once all came in before any was counted: only as many as the limit allows learn
     whether they were wrong, and once those are counted a right one is refused like the others.
     """
-    limits.check(*allowances)
+    rate_limits.check(*allowances)
     if not right:
-        limits.take(*allowances)
+        rate_limits.take(*allowances)
 
 
 def _of_guesses(account: str, email: str, origin: str) -> tuple[Allowance, ...]:
@@ -78,16 +79,16 @@ def mails(account: str, email: str, address: str | None, *, reset: bool = False)
     tries = config.current().mail_tries_per_address
     allowances = (
         *_of_mailbox(where, email, reset=reset),
-        Limit("mail-address", tries, HOUR).of(limits.origin(address)),
+        Limit("mail-address", tries, HOUR).of(rate_limits.origin(address)),
     )
-    limits.check(*allowances)
-    limits.take(*allowances)
+    rate_limits.check(*allowances)
+    rate_limits.take(*allowances)
 
 
 def mailbox(account_id: str, email: str, *, reset: bool = False) -> None:
     """Count a mail that somebody who has signed in has sent. Raises TooManyRequests."""
     if config.current().login_rate_limit != "off":
-        limits.take(*_of_mailbox(account_id, email, reset=reset))
+        rate_limits.take(*_of_mailbox(account_id, email, reset=reset))
 
 
 def takes_unproved(email: str) -> bool:
@@ -97,7 +98,7 @@ def takes_unproved(email: str) -> bool:
     """
     try:
         if config.current().login_rate_limit != "off":
-            limits.take(_of_all_accounts(email))
+            rate_limits.take(_of_all_accounts(email))
     except TooManyRequests:
         return False
     return True
@@ -119,17 +120,17 @@ def requests(caller: Principal | None, address: str | None) -> None:
     if rate == "off":
         return
     if caller is None or not caller.signed_in:
-        limits.take(limits.rate("requests-address", rate).of(limits.origin(address)))
+        rate_limits.take(rate_limits.rate("requests-address", rate).of(rate_limits.origin(address)))
         return
-    limit = limits.rate("requests", rate)
+    limit = rate_limits.rate("requests", rate)
     home, user_id = caller.home_and_user()
-    limits.take(limit.of(home.id, user_id, caller.api_key_id))
+    rate_limits.take(limit.of(home.id, user_id, caller.api_key_id))
 
 
 def sign_ins(address: str | None) -> None:
     """Refuse an address whose sign-ins by providers were refused too often. Raises 429."""
     if config.current().login_rate_limit != "off":
-        limits.check(_of_sign_ins(address))
+        rate_limits.check(_of_sign_ins(address))
 
 
 def started_sign_in(address: str | None) -> None:
@@ -137,15 +138,15 @@ def started_sign_in(address: str | None) -> None:
     settings = config.current()
     if settings.login_rate_limit != "off":
         tries = settings.sign_in_starts_per_address
-        limits.take(Limit("sso-start", tries, QUARTER_HOUR).of(limits.origin(address)))
+        rate_limits.take(Limit("sso-start", tries, QUARTER_HOUR).of(rate_limits.origin(address)))
 
 
 def refused_sign_in(address: str | None) -> None:
     """Count a sign-in by a provider that was refused."""
     if config.current().login_rate_limit != "off":
-        limits.take(_of_sign_ins(address))
+        rate_limits.take(_of_sign_ins(address))
 
 
 def _of_sign_ins(address: str | None) -> Allowance:
     tries = config.current().login_tries_per_address
-    return Limit("sso-address", tries, QUARTER_HOUR).of(limits.origin(address))
+    return Limit("sso-address", tries, QUARTER_HOUR).of(rate_limits.origin(address))

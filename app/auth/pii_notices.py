@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from app import db, events, jobs, limits
+from app import db, events, jobs
 from app.accounts import pii
 from app.accounts.models import Account, User
 from app.errors import TooManyRequests
-from app.limits import Limit
+from app.http import rate_limits
+from app.http.rate_limits import Limit
 from app.outbound import mail
 
 MOST_TOLD = 50
@@ -19,7 +20,7 @@ ONCE_A_DAY = Limit("pii-notice", 1, 86_400)
 def tell_of_refusal(account_id: str, provider: str) -> None:
     """Tell the members that one of them was kept from signing in; once a day for a provider."""
     try:
-        limits.take(ONCE_A_DAY.of(account_id, provider))
+        rate_limits.take(ONCE_A_DAY.of(account_id, provider))
     except TooManyRequests:
         return
     with db.transaction():

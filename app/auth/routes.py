@@ -6,7 +6,7 @@ from typing import Any
 
 from flask import Response, make_response, render_template, request
 
-from app import errors, pages, rest
+from app import rest
 from app.accounts.models import User
 from app.accounts.schemas import ACCOUNT, USER, AccountView, UserView
 from app.auth import lockout, registration, verification
@@ -39,6 +39,7 @@ from app.auth.schemas import (
 )
 from app.description import PAGE_EXAMPLE
 from app.errors import AppError
+from app.http import error_handlers, html
 from app.rest.blueprint import Blueprint
 from app.rest.marks import of_any_account, public
 from app.rest.schemas import TEXT, Message
@@ -269,20 +270,20 @@ def verify_email(args: dict[str, Any]) -> Any:
     if request.method == "HEAD":  # a mail scanner that looks at the link must not use it up
         return Response()
     user = verification.verify(args["token"])
-    if pages.wanted():
-        return pages.harden(make_response(render_template("auth/verified.html", email=user.email)))
+    if html.wanted():
+        return html.harden(make_response(render_template("auth/verified.html", email=user.email)))
     return {"message": VERIFIED["message"], "user": user}
 
 
 def _tell_of_link(error: AppError) -> Response:
-    if not pages.wanted():
-        return errors.as_json(error)
+    if not html.wanted():
+        return error_handlers.as_json(error)
     page = render_template("auth/not_verified.html", problem=error.message)
-    return pages.harden(make_response(page, error.status, error.headers))
+    return html.harden(make_response(page, error.status, error.headers))
 
 
 links.record_once(
-    lambda state: errors.tell_by_pages(state.app, "/auth/verify-email", _tell_of_link)
+    lambda state: error_handlers.tell_by_pages(state.app, "/auth/verify-email", _tell_of_link)
 )
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import sqlalchemy as sa
 import structlog
 
-from app import clock, config, db, events, limits
+from app import clock, config, db, events
 from app.accounts import service as accounts
 from app.accounts.models import Account, User
 from app.auth import lockout, members, passwords, sessions, tokens
@@ -18,6 +18,7 @@ from app.auth.principal import Principal
 from app.auth.sessions import Origin
 from app.db import versioned_cache
 from app.errors import Forbidden, InvalidValues, RecentSignInRequired, Unauthorized, problem
+from app.http import rate_limits
 
 log = structlog.get_logger()
 
@@ -126,7 +127,7 @@ def problems_of_own_password(user: User, given: str, field: str) -> list[dict[st
     Raises TooManyRequests after too many wrong guesses.
     """
     guesses = lockout.own_password(user)
-    limits.check(*guesses)
+    rate_limits.check(*guesses)
     fits = passwords.verify(given, user.password_hash)
     lockout.settle(guesses, right=fits)
     wrong = problem(field, "invalid_option", "This is not the present password.")

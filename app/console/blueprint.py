@@ -9,14 +9,16 @@ from typing import Any, TypeVar
 from flask import Blueprint, Response, g, make_response, render_template, request
 from flask_wtf.csrf import CSRFError
 
-from app import config, errors, pages
+from app import config
 from app.console import guard
+from app.db.errors import UNAVAILABLE
 from app.errors import AppError, BadRequest, Malformed, NotFound, RecentSignInRequired
+from app.http import error_handlers, html
 from app.outbound import mail
 
 blueprint = Blueprint("console", __name__)
 blueprint.before_request(guard.check)
-blueprint.after_request(pages.harden)
+blueprint.after_request(html.harden)
 
 View = TypeVar("View", bound=Callable[..., Any])
 ACCOUNT = "/console/accounts/<uuid:account_id>"
@@ -58,10 +60,10 @@ def tell(error: AppError) -> Response:
     if isinstance(error, Malformed) and request.view_args:
         error = NotFound()
     if error.status < 500:
-        with suppress(*errors.UNAVAILABLE):  # the page can do without
+        with suppress(*UNAVAILABLE):  # the page can do without
             guard.recognise()
     if isinstance(error, RecentSignInRequired) and guard.caller():
-        return pages.harden(make_response(*guard.ask_for_password()))
+        return html.harden(make_response(*guard.ask_for_password()))
     said = error.message if isinstance(error, NotFound) else None
     page = render_template(
         "console/problem.html",
@@ -72,11 +74,11 @@ def tell(error: AppError) -> Response:
     )
     response = make_response(page, error.status)
     response.headers.update(error.headers)
-    return pages.harden(response)
+    return html.harden(response)
 
 
 # Of paths that no blueprint knows, too.
-blueprint.record_once(lambda state: errors.tell_by_pages(state.app, "/console", tell))
+blueprint.record_once(lambda state: error_handlers.tell_by_pages(state.app, "/console", tell))
 
 
 @blueprint.app_context_processor

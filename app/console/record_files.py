@@ -10,13 +10,13 @@ from typing import Any
 from flask import Response, get_flashed_messages, request, stream_template
 from werkzeug.wrappers import Response as BaseResponse
 
-from app import errors
 from app.collections.fields import SYSTEM_FIELDS
 from app.console import guard, places, record_filter, signing
 from app.console.blueprint import blueprint
 from app.console.forms import Form, Page, told
 from app.console.places import Shelf
 from app.console.records import COLLECTION, tell
+from app.db.errors import UNAVAILABLE, unavailable
 from app.errors import AppError, BadRequest, Malformed, PayloadTooLarge
 from app.records import formats, imports, transfer
 from app.records.views import Shown
@@ -81,10 +81,10 @@ class Run:
                 yield count
         except AppError as error:
             self._refused(error)
-        except errors.UNAVAILABLE as error:
+        except UNAVAILABLE as error:
             if not self.is_long:  # else the page has begun, and can only tell
                 raise
-            self._refused(errors.unavailable(error))
+            self._refused(unavailable(error))
 
     def _begun(self) -> Iterator[tuple[int, list[Shown]]]:
         shelf = places.shelf(self.account_id, self.name)

@@ -1,4 +1,4 @@
-"""What it means that the database refuses: a violated constraint, a missing row, giving way."""
+"""Maps errors of the database to what they mean: a violated constraint, an outage, a timeout."""
 
 from __future__ import annotations
 
@@ -8,16 +8,19 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-import structlog
-from flask import Flask, Response
-from sqlalchemy.exc import DBAPIError, IntegrityError, NoResultFound
-from sqlalchemy.orm.exc import ObjectDeletedError, StaleDataError
+import psycopg2
+from sqlalchemy.exc import (
+    DBAPIError,
+    DisconnectionError,
+    IntegrityError,
+    InterfaceError,
+    OperationalError,
+    PendingRollbackError,
+)
+from sqlalchemy.exc import TimeoutError as PoolTimeout
 
-from app import errors
 from app.db import Base
-from app.errors import Conflict, NotFound
-
-log = structlog.get_logger()
+from app.errors import Conflict, Unavailable
 
 
 @dataclass(frozen=True)
@@ -55,32 +58,6 @@ def violation_of(error: IntegrityError) -> Violation:
     kind = POSTGRES_KINDS.get(original.pgcode, "other")
     table, name = original.diag.table_name or "", original.diag.constraint_name
     return Violation(kind, table, _columns_of(table, name))
-
-
-# A row that was there when its request began.
-GONE = (NoResultFound, ObjectDeletedError, StaleDataError)
-AT_ONCE = "Somebody has changed what this relies on at the same moment. Look again."
-GONE_AT_ONCE = "Somebody has deleted this, or what it relies on, at the same moment."
-
-
-def init_app(app: Flask) -> None:
-    """Tell whoever is overtaken by others so, wherever nothing tells it better."""
-    app.register_error_handler(IntegrityError, _answer_overtaken)
-    for gone in GONE:
-        app.register_error_handler(gone, _answer_gone)
-
-
-def _answer_overtaken(error: IntegrityError) -> Response:
-    broken = violation_of(error)
-    if broken.kind not in ("unique", "foreign_key"):
-        return errors.answer_unexpected(error)
-    log.warning("overtaken by another change", **errors.place_of(error))
-    return errors.answer(Conflict(AT_ONCE))
-
-
-def _answer_gone(error: Exception) -> Response:
-    log.warning("deleted meanwhile", **errors.place_of(error))
-    return errors.answer(NotFound(GONE_AT_ONCE))
 
 
 def gave_way(error: DBAPIError) -> bool:
@@ -127,3 +104,40 @@ def conflict_on(table: str, column: str, field: str, message: str) -> Iterator[N
             details = [{"field": field, "message": message, "code": "not_unique"}]
             raise Conflict(message, field=field, details=details) from error
         raise
+
+
+TOO_LONG = (
+    "This took longer than one request may keep others from writing"
+    " (SERVICE_SQLITE_TRANSACTION_SECONDS), and was undone. Send less at once."
+)
+# A connection that broke while idle fails before SQLAlchemy could wrap its driver's error.
+UNAVAILABLE = (
+    OperationalError,
+    InterfaceError,
+    DisconnectionError,
+    PendingRollbackError,
+    PoolTimeout,
+    psycopg2.OperationalError,
+    psycopg2.InterfaceError,
+    sqlite3.OperationalError,
+)
+
+
+def unavailable(error: Exception) -> Unavailable:
+    """What tells a client that the database did not do it."""
+    return Unavailable(TOO_LONG if is_too_long(error) else None)
+
+
+def is_too_long(error: Exception) -> bool:
+    """Whether SQLite refused a statement because its transaction had lasted for too long."""
+    original = getattr(error, "orig", None) or error
+    return getattr(original, "sqlite_errorcode", 0) == sqlite3.SQLITE_INTERRUPT
+
+
+def reason(error: Exception) -> str:
+    """Why a database cannot be used, without anything that it keeps."""
+    original = getattr(error, "orig", None) or error
+    told = getattr(original, "diag", None)
+    if told and told.message_primary:
+        return f"{told.message_primary} ({told.sqlstate})"
+    return str(original).partition("\n")[0]  # what follows may quote what was written

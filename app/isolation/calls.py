@@ -19,11 +19,11 @@ from werkzeug.routing import AnyConverter, Rule
 
 from app.collections import definition as definitions
 from app.collections.definition import Definition
-from app.extensions import api
 from app.isolation import bodies, record_calls
 from app.isolation.rows import RESUMED
 from app.isolation.tenants import THINGS, Tenant
 from app.rest import PREFIX
+from app.rest.api import api
 
 PART = re.compile(r"<(?:[^<>]*:)?(\w+)>")
 READING = ("GET",)

@@ -11,12 +11,12 @@ from flask import Response
 from app import config, rest
 from app.auth.guard import optimistic, principal
 from app.errors import BadRequest
-from app.here import header
 from app.records import batch
 from app.records.routes import EXAMPLE, Record
 from app.rest import fields
 from app.rest.answers import respond
 from app.rest.blueprint import Blueprint
+from app.rest.current_request import header
 from app.rest.marks import Access, allow
 from app.rest.schemas import Schema
 

@@ -15,7 +15,7 @@ import orjson
 import sqlalchemy as sa
 from cryptography.fernet import InvalidToken
 
-from app import crypto, db, events, idempotency, jobs
+from app import crypto, db, events, jobs
 from app.accounts import people
 from app.accounts import service as accounts
 from app.accounts.models import PII_GROUP, SYSTEM_ACCOUNT_ID, User
@@ -30,6 +30,7 @@ from app.collections.definition import Definition
 from app.context import tenancy
 from app.db import like, versioned_cache
 from app.errors import Forbidden, NotFound
+from app.http import idempotency
 from app.records import history, store
 from app.records import service as records
 from app.records.store import reads

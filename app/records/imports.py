@@ -26,6 +26,7 @@ from app.collections import masking
 from app.collections.definition import Definition
 from app.collections.fields import SYSTEM_FIELDS
 from app.db import versioned_cache
+from app.db.errors import reason
 from app.errors import (
     MOST_LISTED,
     AppError,
@@ -35,7 +36,6 @@ from app.errors import (
     InvalidValues,
     Malformed,
     problem,
-    reason,
 )
 from app.records import changes, service, store
 from app.records.changes import Change

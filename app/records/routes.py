@@ -9,7 +9,6 @@ from flask import Response
 
 from app import rest
 from app.auth.guard import optimistic, principal
-from app.here import asked, header
 from app.records import etags, history
 from app.records import service as records
 from app.records.views import Shown
@@ -17,6 +16,7 @@ from app.records.written import within_bounds
 from app.rest import fields
 from app.rest.answers import respond
 from app.rest.blueprint import Blueprint
+from app.rest.current_request import asked, header
 from app.rest.marks import Access, allow
 from app.rest.paging import Page, PageArgs, items_of, page_of
 from app.rest.schemas import Schema

@@ -9,9 +9,7 @@ from typing import Any
 
 import flask_smorest
 from flask import Flask, Response, request
-from werkzeug.exceptions import HTTPException
 
-from app import errors
 from app.rest.answers import respond
 from app.rest.fields import Moment, Timestamp
 from app.rest.marks import public
@@ -59,10 +57,6 @@ class Api(flask_smorest.Api):
         """Begin a description."""
         self._spec = empty
 
-    def handle_http_exception(self, error: HTTPException) -> Response:
-        """The framework's own errors, in our shape."""
-        return errors.answer_http(error)
-
     with_collections: Callable[[dict[str, Any]], dict[str, Any]]
     """Adds what a signed-in caller may know of the collections; set by who knows them."""
 
@@ -76,3 +70,7 @@ class Api(flask_smorest.Api):
         response = respond(self.with_collections(deepcopy(told)))
         response.headers["Cache-Control"] = "private, no-cache"
         return response
+
+
+api = Api()
+"""The one that `create_app` binds."""

@@ -13,7 +13,7 @@ from webargs.flaskparser import FlaskParser
 
 from app import json_gate
 from app.errors import Malformed
-from app.here import asked
+from app.rest.current_request import asked
 from app.rest.marks import View
 
 LONGEST_KEPT_QUERY = 200

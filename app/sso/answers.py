@@ -10,7 +10,7 @@ from urllib.parse import quote, urlencode, urlsplit
 from flask import Flask, Response, jsonify, make_response, redirect, render_template, request
 from werkzeug.wrappers import Response as BaseResponse
 
-from app import config, errors, pages
+from app import config
 from app.accounts.models import Account
 from app.auth import lockout, tokens
 from app.auth import service as auth
@@ -18,6 +18,7 @@ from app.auth.answers import answer_sign_in, origin, pair
 from app.auth.guard import account_of_host, account_of_request
 from app.auth.service import SignIn
 from app.errors import AppError
+from app.http import error_handlers, html
 from app.sso import codes, flows, service, sign_in
 from app.sso.exchange import Unreachable
 from app.sso.flows import LIFETIME, Begun
@@ -35,7 +36,7 @@ BACK = re.compile(r"([a-z][a-z0-9-]{2,31})\.([0-9a-f]{64})")
 def init_app(app: Flask) -> None:
     """Tell browsers of refusals by a page; clients of the API get JSON as ever."""
     for path in ("/oauth", "/saml"):
-        errors.tell_by_pages(app, path, _tell)
+        error_handlers.tell_by_pages(app, path, _tell)
 
 
 def named_account(reference: str | None) -> Account | None:
@@ -207,11 +208,11 @@ def _tell_client(error: AppError, flow: Flow) -> Response:
 
 def _tell(error: AppError) -> Response:
     flow = error.flow if isinstance(error, SignInRefused) else None
-    if pages.wanted() and flow is not None and flow.purpose in (BROWSER, API):
+    if html.wanted() and flow is not None and flow.purpose in (BROWSER, API):
         return _tell_client(error, flow)
-    if pages.wanted():
+    if html.wanted():
         page = render_template("auth/refused.html", problem=error.message)
-        response = pages.harden(make_response(page))
+        response = html.harden(make_response(page))
     else:
         response = jsonify(error.body())
         response.headers["Cache-Control"] = "no-store"

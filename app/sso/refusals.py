@@ -11,9 +11,10 @@ from contextlib import contextmanager
 import sqlalchemy as sa
 import structlog
 
-from app import clock, db, limits
+from app import clock, db
 from app.auth import lockout, pii_notices
 from app.errors import AppError
+from app.http import rate_limits
 from app.sso.models import Flow, Refusal
 
 log = structlog.get_logger()
@@ -128,7 +129,7 @@ def _keep(
                 provider_name=provider,
                 check=error.check,
                 detail=detail[:LONGEST_DETAIL],
-                ip_address=limits.origin(ip) or None,
+                ip_address=rate_limits.origin(ip) or None,
                 created_at=clock.now(),
             )
         )

@@ -10,11 +10,12 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from app import config, db, limits
+from app import config, db
 from app.accounts import service as accounts
 from app.accounts.models import User
 from app.errors import TooManyRequests
-from app.limits import Allowance, Limit
+from app.http import rate_limits
+from app.http.rate_limits import Allowance, Limit
 from app.workflows import outside
 from app.workflows.control import Failed
 
@@ -72,6 +73,6 @@ def _count(account_id: str, address: str) -> None:
 
 def _take(allowance: Allowance, refusal: str) -> None:
     try:
-        limits.take(allowance)
+        rate_limits.take(allowance)
     except TooManyRequests as error:
         raise Failed(refusal) from error

@@ -19,7 +19,8 @@ from app import clock, config, db
 from app.auth.principal import Principal
 from app.context import actor, tenancy, trigger_depth
 from app.db import errors, versioned_cache
-from app.errors import UNAVAILABLE, AppError
+from app.db.errors import UNAVAILABLE
+from app.errors import AppError
 from app.outbound import mail
 from app.records import clashes
 from app.workflows import control, kept, outside, queue, reaching, versions, waiting

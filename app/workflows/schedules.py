@@ -14,9 +14,9 @@ import structlog
 
 from app import clock, db
 from app.auth import principal as principals
+from app.db.errors import UNAVAILABLE
 from app.db.functions import database_now
 from app.db.types import Moment
-from app.errors import UNAVAILABLE
 from app.workflows import beginning, cron
 from app.workflows.models import SCHEDULE, SCHEDULES, Workflow
 

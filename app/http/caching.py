@@ -5,7 +5,7 @@ from __future__ import annotations
 from flask import Flask, Response
 
 from app import rest
-from app.here import asked, header
+from app.rest.current_request import asked, header
 
 # With the Origin, which CORS depends on.
 VARY = "Authorization, X-API-Key, X-Account-ID"

@@ -14,7 +14,7 @@ from flask import Flask, Response, has_request_context
 from uuid_utils import uuid4
 
 from app import clock
-from app.here import asked, header, notes
+from app.rest.current_request import asked, header, notes
 
 CORRELATION_ID = re.compile(r"[A-Za-z0-9._-]{1,128}")
 

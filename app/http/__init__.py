@@ -1,0 +1,1 @@
+"""What is around every request: the WSGI application, errors, logs, limits, caching."""
