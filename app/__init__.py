@@ -7,7 +7,7 @@ from typing import Any
 from flask import Flask
 from werkzeug.middleware.proxy_fix import ProxyFix
 
-from app import apidocs, cli, config, cors, db, description, health, metrics, rest
+from app import cli, config, cors, db, health, metrics, rest
 from app.accounts import account_routes, group_routes, own_routes, role_routes, user_routes
 from app.audit import records as audited_records
 from app.audit import routes as audit
@@ -36,10 +36,11 @@ from app.isolation import commands as isolation
 from app.records import aggregate_routes, batch_routes, history_routes, removal
 from app.records import routes as records
 from app.records import transfer_routes as record_transfer
-from app.rest.answers import Json
-from app.rest.api import api
-from app.rest.marks import public
-from app.rest.paths import IntegerPath, LargeIntegerPath, UuidPath
+from app.rest import docs_pages, openapi_text
+from app.rest.access import public
+from app.rest.converters import IntegerPath, LargeIntegerPath, UuidPath
+from app.rest.openapi import api
+from app.rest.responses import Json
 from app.sso import answers as sso_answers
 from app.sso import config_routes as sso_config
 from app.sso import roles as sso_roles
@@ -92,7 +93,7 @@ SUBSCRIBERS = (
     *(removal, tracking, audited_records, sign_ins, dispatch, sso_roles),
     *(workflow_line, occurring, upkeep, workflow_erasure, token_upkeep),
 )
-PAGES = (console.blueprint, apidocs.blueprint)
+PAGES = (console.blueprint, docs_pages.blueprint)
 
 
 def create_app(settings: Config | None = None) -> Flask:
@@ -126,10 +127,10 @@ def create_app(settings: Config | None = None) -> Flask:
     return app
 
 
-def _with_collections(description: dict[str, Any]) -> dict[str, Any]:
+def _with_collections(spec: dict[str, Any]) -> dict[str, Any]:
     caller = guard.signed_in_caller()
     with tenancy.scoped_to(caller.tenancy):
-        return typed_spec.added(description, by=caller)
+        return typed_spec.added(spec, by=caller)
 
 
 def _configure(app: Flask, settings: Config) -> None:
@@ -148,7 +149,7 @@ def _configure(app: Flask, settings: Config) -> None:
         OPENAPI_VERSION="3.1.0",
         OPENAPI_URL_PREFIX="/",
         OPENAPI_JSON_PATH="openapi.json",
-        API_SPEC_OPTIONS=description.options(settings.base_url),
+        API_SPEC_OPTIONS=openapi_text.options(settings.base_url),
     )
     app.json = Json(app)
     app.url_map.strict_slashes = False

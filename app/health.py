@@ -8,9 +8,9 @@ import marshmallow as ma
 from flask import Response
 
 from app import readiness, rest
-from app.rest.answers import respond
+from app.rest.access import public
 from app.rest.blueprint import Blueprint
-from app.rest.marks import public
+from app.rest.responses import respond
 from app.rest.schemas import Schema
 
 blueprint = Blueprint("Health", __name__, description="For load balancers and monitors.")

@@ -25,9 +25,9 @@ from prometheus_client.values import MutexValue, ValueClass
 from app import config, db, jobs
 from app.errors import NotFound, Unauthorized, Unavailable
 from app.jobs import leases
+from app.rest.access import of_any_account, public
 from app.rest.blueprint import Blueprint
 from app.rest.current_request import asked, header, notes
-from app.rest.marks import of_any_account, public
 from app.rest.schemas import TEXT
 from app.webhooks import models as webhooks
 from app.workflows import models as workflows

@@ -27,8 +27,7 @@ LAYERS = [
     ("clock", "config", "errors", "events"),
     ("crypto",),
     ("context", "outbound"),
-    ("db", "json_gate"),
-    ("description",),
+    ("db",),
     ("commands", "reencryption"),
     ("jobs", "rest"),
     ("http",),
@@ -42,7 +41,7 @@ LAYERS = [
     ("workflows",),
     ("readiness",),
     ("backups", "doctor"),
-    ("apidocs", "cli", "console", "cors"),
+    ("cli", "console", "cors"),
     ("health", "metrics", "routes"),
     ("isolation",),
     ("app",),
@@ -51,10 +50,10 @@ HEIGHT = {name: height for height, layer in enumerate(LAYERS) for name in layer}
 
 # Where a request may be known: the edge, and what stands around it.
 EDGE = re.compile(
-    r"app\.(.+routes|cors|metrics|auth\.guard|(auth|sso)\.answers|console(\..+)?|rest\.(api|parsing|current_request)|http\..+|json_gate)$"
+    r"app\.(.+routes|cors|metrics|auth\.guard|(auth|sso)\.answers|console(\..+)?|rest\..+|http\..+)$"
 )
 REQUEST = {"request", "g", "session", "abort", "redirect", "make_response", "jsonify"}
-PAGES = {"app.apidocs": {"make_response"}}
+PAGES = {"app.rest.docs_pages": {"make_response"}}
 
 # The only places that catch everything, each with its reason beside it.
 CATCH_ALL = {

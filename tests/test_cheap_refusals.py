@@ -14,7 +14,7 @@ from flask import Flask
 from werkzeug.test import TestResponse
 
 from app.console.guard import LARGEST_UNSIGNED
-from app.rest.marks import Access, access_of, most_bytes_of
+from app.rest.access import Access, access_of, most_bytes_of
 from tests.builders import Caller, make_collection
 
 SECONDS, BYTES = 0.05, 16 * 2**20

@@ -13,8 +13,8 @@ import pytest
 from flask import Flask
 
 from app.outbound import address_policy
-from app.rest.answers import dumps
-from app.rest.marks import public
+from app.rest.access import public
+from app.rest.responses import dumps
 from tests import fuzzed, fuzzing, states
 from tests.builders import Caller, Cast
 from tests.test_openapi import described, operations

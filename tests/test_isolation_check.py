@@ -23,7 +23,7 @@ from app.errors import NotFound
 from app.isolation import filling, tenants
 from app.records import expand, store
 from app.records.store import reads
-from app.rest.marks import Access
+from app.rest.access import Access
 from app.webhooks import service as webhooks
 from app.workflows import instances
 from tests.builders import Cast, make_collection

@@ -15,7 +15,7 @@ from werkzeug.test import TestResponse
 
 from app import create_app
 from app.records.formats import FORMATS
-from app.rest.marks import Access, access_of
+from app.rest.access import Access, access_of
 from tests.builders import PASSWORD, Caller, Cast, make_collection, make_record
 from tests.conftest import settings_for
 from tests.valid_openapi import check_valid

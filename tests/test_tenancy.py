@@ -16,7 +16,7 @@ from flask import Flask
 from app import db
 from app.jobs import worker
 from app.rest import PREFIX
-from app.rest.marks import Access, access_of
+from app.rest.access import Access, access_of
 from app.workflows.models import INSTANCES
 from tests.builders import PASSWORD, Caller, Cast, make_collection, make_record
 

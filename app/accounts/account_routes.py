@@ -21,8 +21,8 @@ from app.accounts.schemas import (
     UserPage,
 )
 from app.rest import fields
+from app.rest.access import superadmin
 from app.rest.blueprint import Blueprint
-from app.rest.marks import superadmin
 from app.rest.paging import Page, PageArgs, items_of, page_of
 from app.rest.schemas import Schema
 

@@ -14,8 +14,8 @@ from app.accounts.schemas import ACCOUNT, PAGE, USER, ChangedRole, NewRole, User
 from app.auth import enrolment
 from app.auth.guard import principal
 from app.rest import fields
+from app.rest.access import account_admin
 from app.rest.blueprint import Blueprint
-from app.rest.marks import account_admin
 from app.rest.paging import Page, PageArgs, items_of, page_of
 from app.rest.schemas import Schema
 

@@ -33,8 +33,8 @@ from app.accounts.schemas import (
 )
 from app.auth import enrolment, own_account
 from app.auth.guard import principal
+from app.rest.access import account_admin
 from app.rest.blueprint import Blueprint
-from app.rest.marks import account_admin
 from app.rest.paging import PageArgs, page_of
 
 blueprint = Blueprint(

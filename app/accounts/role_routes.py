@@ -10,8 +10,8 @@ from app import rest
 from app.accounts import roles
 from app.accounts.models import Role
 from app.accounts.schemas import PAGE, ROLE, ChangedRole, NewRole, RolePage, RoleView
+from app.rest.access import superadmin
 from app.rest.blueprint import Blueprint
-from app.rest.marks import superadmin
 from app.rest.paging import PageArgs, page_of
 
 blueprint = Blueprint(

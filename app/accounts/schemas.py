@@ -6,8 +6,8 @@ import marshmallow as ma
 
 from app.accounts import people
 from app.rest import fields
+from app.rest.converters import LARGEST_ROLE_ID
 from app.rest.paging import Page, PageArgs, items_of
-from app.rest.paths import LARGEST_ROLE_ID
 from app.rest.schemas import Schema
 
 ACCOUNT = {

@@ -24,8 +24,8 @@ from app.auth import enrolment, resets, verification
 from app.auth.guard import principal
 from app.auth.principal import NO_PASSWORDS
 from app.rest import fields
+from app.rest.access import superadmin
 from app.rest.blueprint import Blueprint
-from app.rest.marks import superadmin
 from app.rest.paging import page_of
 from app.rest.schemas import Message, Schema
 

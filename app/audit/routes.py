@@ -11,10 +11,10 @@ from app import rest
 from app.audit import append, checkpoints, service, transfer, verify
 from app.auth.guard import principal
 from app.rest import fields
-from app.rest.answers import respond
+from app.rest.access import superadmin
 from app.rest.blueprint import Blueprint
-from app.rest.marks import superadmin
 from app.rest.paging import Page, PageArgs, items_of, page_of
+from app.rest.responses import respond
 from app.rest.schemas import TEXT, Schema
 
 blueprint = Blueprint(

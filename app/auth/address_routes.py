@@ -7,7 +7,7 @@ from typing import Any
 from app.auth import address_changes
 from app.auth.routes import blueprint
 from app.auth.schemas import TokenBody
-from app.rest.marks import of_any_account, public
+from app.rest.access import of_any_account, public
 from app.rest.schemas import Message
 
 DONE = "The address is restored. A link to set a new password is on its way."

@@ -23,10 +23,10 @@ from app.context import actor, tenancy, trigger_depth
 from app.db import disk, errors, versioned_cache
 from app.errors import AppError, BadRequest, Forbidden, NotFound, Unauthorized, Unavailable
 from app.http import idempotency
+from app.rest.access import Access, access_of, most_bytes_of
+from app.rest.converters import check_path
 from app.rest.current_request import asked, header, notes
-from app.rest.marks import Access, access_of, most_bytes_of
 from app.rest.parsing import check_query
-from app.rest.paths import check_path
 
 View = TypeVar("View", bound=Callable[..., Any])
 RERUNS = 10

@@ -17,10 +17,10 @@ from app.auth.guard import principal
 from app.auth.models import Invitation
 from app.auth.schemas import PAIR, SignedIn
 from app.rest import fields
+from app.rest.access import account_admin, of_any_account, public, shows_secret
 from app.rest.blueprint import Blueprint
-from app.rest.marks import account_admin, of_any_account, public, shows_secret
+from app.rest.converters import LARGEST_ROLE_ID
 from app.rest.paging import Page, PageArgs, items_of, page_of
-from app.rest.paths import LARGEST_ROLE_ID
 from app.rest.schemas import Schema
 
 blueprint = Blueprint(

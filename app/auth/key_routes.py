@@ -15,8 +15,8 @@ from app.auth.guard import principal
 from app.auth.models import ApiKey
 from app.collections.definition import OPERATIONS
 from app.rest import fields
+from app.rest.access import shows_secret
 from app.rest.blueprint import Blueprint
-from app.rest.marks import shows_secret
 from app.rest.paging import OffsetArgs, Page, items_of, page_of
 from app.rest.schemas import Schema
 

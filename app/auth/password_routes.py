@@ -21,7 +21,7 @@ from app.auth.schemas import (
     ResetBody,
     ResetToken,
 )
-from app.rest.marks import of_any_account, public
+from app.rest.access import of_any_account, public
 from app.rest.schemas import Message
 
 KEYS = {"active_api_keys": 1, "api_keys": ["nightly import"]}

@@ -37,11 +37,11 @@ from app.auth.schemas import (
     TokenPair,
     Verified,
 )
-from app.description import PAGE_EXAMPLE
 from app.errors import AppError
 from app.http import error_handlers, html
+from app.rest.access import of_any_account, public
 from app.rest.blueprint import Blueprint
-from app.rest.marks import of_any_account, public
+from app.rest.openapi_text import PAGE_EXAMPLE
 from app.rest.schemas import TEXT, Message
 
 blueprint = Blueprint(

@@ -14,7 +14,7 @@ from app.collections.rule_schemas import OWNER, Asker, operation_field
 from app.db import versioned_cache
 from app.records import explain
 from app.rest import fields
-from app.rest.marks import superadmin
+from app.rest.access import superadmin
 from app.rest.schemas import Schema
 
 OF_THE_SIGNED_IN = ("email", "role", "groups", "is_superadmin")

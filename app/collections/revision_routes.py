@@ -8,8 +8,8 @@ import marshmallow as ma
 
 from app import rest
 from app.collections import revisions
+from app.rest.access import superadmin
 from app.rest.blueprint import Blueprint
-from app.rest.marks import superadmin
 from app.rest.schemas import Schema
 
 blueprint = Blueprint(

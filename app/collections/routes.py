@@ -26,8 +26,8 @@ from app.collections.schemas import (
     PlannedCollection,
     ReplacedCollection,
 )
+from app.rest.access import superadmin
 from app.rest.blueprint import Blueprint
-from app.rest.marks import superadmin
 from app.rest.paging import page_of
 
 blueprint = Blueprint(

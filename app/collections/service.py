@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import sqlalchemy as sa
 from sqlalchemy.exc import DBAPIError
 
-from app import clock, db, json_gate, rules
+from app import clock, db, rules
 from app.auth.principal import Principal
 from app.collections import access, definition, revisions, schema, table
 from app.collections.definition import ALL_FIELDS, FIELD_LISTS, OPERATIONS, Definition
@@ -19,7 +19,8 @@ from app.collections.models import Collection
 from app.db import errors, versioned_cache
 from app.errors import Conflict, InvalidValues, Malformed, NotFound, Unavailable, problem
 from app.ids import new_id
-from app.rest.paths import UuidPath
+from app.rest import json_input
+from app.rest.converters import UuidPath
 
 View = TypeVar("View", bound=Callable[..., Any])
 TRIES = 20
@@ -249,7 +250,7 @@ def settle_rules(
 def _field_list(key: str, value: Any, names: Sequence[str], found: list[dict[str, Any]]) -> Any:
     if isinstance(value, str) and value.lstrip().startswith("["):
         try:
-            value = json_gate.loads(value.encode())
+            value = json_input.loads(value.encode())
         except Malformed:
             value = None
     if value == ALL_FIELDS:

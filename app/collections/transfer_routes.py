@@ -12,8 +12,8 @@ from app.collections import transfer
 from app.collections.rule_schemas import RULES, RulesOfNew
 from app.collections.schemas import OPTIONS, SCHEMA, Options, schema_field
 from app.rest import fields
+from app.rest.access import superadmin
 from app.rest.blueprint import Blueprint
-from app.rest.marks import superadmin
 from app.rest.schemas import Schema
 
 blueprint = Blueprint(

@@ -13,8 +13,8 @@ from app.collections.routes import blueprint as collections_blueprint
 from app.collections.rule_schemas import OWNER, Asker, RulesBody, expression_field, operation_field
 from app.db import versioned_cache
 from app.rest import fields
+from app.rest.access import superadmin
 from app.rest.blueprint import Blueprint
-from app.rest.marks import superadmin
 from app.rest.schemas import Schema
 
 blueprint = Blueprint(

@@ -17,7 +17,7 @@ from app.console import guard, lists
 from app.console.blueprint import blueprint
 from app.console.lists import Listing
 from app.errors import NotFound
-from app.rest.marks import public
+from app.rest.access import public
 
 AUDIT = "/console/audit"
 OPERATIONS = (append.CREATE, append.UPDATE, append.DELETE)

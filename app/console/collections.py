@@ -11,7 +11,7 @@ from app.collections.models import Collection
 from app.console import guard, lists, rules_form
 from app.console.blueprint import blueprint
 from app.db import versioned_cache
-from app.rest.marks import public
+from app.rest.access import public
 
 ONE_COLLECTION = "/console/collections/<uuid:collection_id>"
 

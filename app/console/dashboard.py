@@ -13,7 +13,7 @@ from app.collections.definition import Definition
 from app.console import charts, guard, places, recent
 from app.console.blueprint import blueprint
 from app.console.places import Place
-from app.rest.marks import public
+from app.rest.access import public
 from app.webhooks import service as webhooks
 from app.workflows import instances
 

@@ -15,7 +15,7 @@ from app.console.blueprint import blueprint
 from app.console.forms import Page, told
 from app.console.webhooks import ACCOUNT, ONE
 from app.errors import AppError, InvalidValues, NotFound, problem
-from app.rest.marks import public
+from app.rest.access import public
 from app.webhooks import log, payload, service
 from app.webhooks.models import PENDING, RETRYING, STATES
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from flask import request
 
-from app import json_gate, rules
+from app import rules
 from app.auth import principal as principals
 from app.auth import service as auth
 from app.collections import access, trials
@@ -21,8 +21,9 @@ from app.db import versioned_cache
 from app.errors import AppError, InvalidValues, Malformed, NotFound, problem
 from app.records import explain as decisions
 from app.records.explain import WRITING, Question
-from app.rest.marks import public
-from app.rest.paths import UuidPath
+from app.rest import json_input
+from app.rest.access import public
+from app.rest.converters import UuidPath
 
 EXPLAIN = f"{ONE_COLLECTION}/explain"
 USER, NOBODY = "user", "nobody"
@@ -105,7 +106,7 @@ def _data(form: Form) -> dict[str, Any] | None:
     if form["operation"] == "create" and form["record_id"]:
         raise InvalidValues([problem("data", "invalid_option", NEW)])
     try:
-        data = json_gate.loads(form["data"].encode())
+        data = json_input.loads(form["data"].encode())
     except Malformed as error:
         raise InvalidValues([problem("data", "invalid_json", NO_OBJECT)]) from error
     if not isinstance(data, dict):

@@ -13,7 +13,7 @@ from app.console.blueprint import of_account
 from app.console.forms import Form, Page, told
 from app.console.places import Place
 from app.errors import AppError, InvalidValues, problem
-from app.rest.marks import public
+from app.rest.access import public
 
 MOST_OFFERED = 100
 ONE_GROUP = "/groups/<uuid:group_id>"

@@ -25,7 +25,7 @@ from app.console import unsent
 from app.console.forms import Form
 from app.db import errors, versioned_cache
 from app.errors import Forbidden, Unauthorized, Unavailable
-from app.rest.marks import of_any_account
+from app.rest.access import of_any_account
 from app.sso import service as providers
 
 RERUNS = 10

@@ -13,7 +13,7 @@ from app.console.record_pages import RECORD
 from app.console.records import tell
 from app.errors import AppError, NotFound
 from app.records import history
-from app.rest.marks import public
+from app.rest.access import public
 
 LARGEST_ID = 18  # digits
 

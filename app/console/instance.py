@@ -16,7 +16,7 @@ from app.console import forms, guard, lists, people, unsent
 from app.console.blueprint import blueprint
 from app.console.forms import Form, Page, told
 from app.errors import AppError, InvalidValues, problem
-from app.rest.marks import public
+from app.rest.access import public
 
 ONE_ACCOUNT = "/console/accounts/<uuid:account_id>"
 

@@ -15,7 +15,7 @@ from app.console import forms, guard, handover, lists, once, places
 from app.console.blueprint import blueprint, of_account
 from app.console.forms import Form, Page, told
 from app.errors import AppError, Conflict, InvalidValues, problem
-from app.rest.marks import public
+from app.rest.access import public
 
 FORM = "console/keys/new.html"
 LOST = "If you did not copy it, revoke it and make another."

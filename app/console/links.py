@@ -12,7 +12,7 @@ from app.console import forms, guard
 from app.console.blueprint import blueprint
 from app.console.forms import LONGEST_PASSWORD, Form, Page, told
 from app.errors import AppError, BadRequest
-from app.rest.marks import public
+from app.rest.access import public
 
 SENT = "If there is such a user, a link to set a new password is on its way. Check your inbox."
 

@@ -14,7 +14,7 @@ from app.console.blueprint import blueprint
 from app.console.lists import SIZE
 from app.errors import NotFound
 from app.outbound import mail
-from app.rest.marks import public
+from app.rest.access import public
 
 LINK = re.compile(r"https?://[^\s<>\"]+")
 DATABASES = {"sqlite": "SQLite", "postgresql": "PostgreSQL"}

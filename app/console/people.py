@@ -17,7 +17,7 @@ from app.console import forms, guard, once
 from app.console.blueprint import blueprint
 from app.console.forms import LONGEST_PASSWORD, Form, Page, told
 from app.errors import AppError
-from app.rest.marks import public
+from app.rest.access import public
 
 MOST_ROLES = 100
 

@@ -20,7 +20,7 @@ from app.db.errors import UNAVAILABLE, unavailable
 from app.errors import AppError, BadRequest, Malformed, PayloadTooLarge
 from app.records import formats, imports, transfer
 from app.records.views import Shown
-from app.rest.marks import public
+from app.rest.access import public
 
 IMPORT = f"{COLLECTION}/import"
 ENDINGS = {".csv": "csv", ".json": "json", ".jsonl": "jsonl", ".ndjson": "jsonl"}

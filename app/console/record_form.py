@@ -10,12 +10,13 @@ from typing import Any
 import orjson
 from flask import request
 
-from app import clock, json_gate
+from app import clock
 from app.collections.access import Access
 from app.collections.fields import Field, Refused, TextField
 from app.console.forms import Form
 from app.console.references import Found
 from app.errors import AppError, Malformed, problem
+from app.rest import json_input
 
 SHORT = 200
 WIDGETS = {
@@ -201,7 +202,7 @@ def _typed(one: Field, kind: str, text: str) -> Any:
     if one.type != "json":
         return text
     try:
-        return json_gate.loads(text.encode("utf-8", "replace"))
+        return json_input.loads(text.encode("utf-8", "replace"))
     except Malformed as error:
         message = error.extra["detail"][0]["msg"].replace("The body", "This")
         raise Refused("invalid_json", message) from error

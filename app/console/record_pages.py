@@ -15,7 +15,7 @@ from app.console.records import COLLECTION, tell, text_of
 from app.errors import AppError, Conflict, Forbidden, NotFound, PreconditionFailed
 from app.records import history, service
 from app.records.views import Shown
-from app.rest.marks import public
+from app.rest.access import public
 
 NEW = f"{COLLECTION}/new"
 RECORD = f"{COLLECTION}/<uuid:record_id>"

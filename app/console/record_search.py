@@ -14,7 +14,7 @@ from app.console import records, references
 from app.console.places import Place
 from app.errors import AppError
 from app.records import service
-from app.rest.paths import UuidPath
+from app.rest.converters import UuidPath
 
 MOST_FOUND = 6
 MOST_COLLECTIONS = 40

@@ -26,8 +26,8 @@ from app.console.record_filter import FilterForm
 from app.db import counts
 from app.errors import AppError
 from app.records import service
-from app.rest.marks import public
-from app.rest.paths import UuidPath
+from app.rest.access import public
+from app.rest.converters import UuidPath
 
 HOME = "/console/records"
 ACCOUNT = f"{HOME}/<uuid:account_id>"

@@ -13,7 +13,7 @@ from app.console import lists
 from app.console.record_filter import literally, quoted
 from app.errors import Forbidden, InvalidValues
 from app.records import service as records
-from app.rest.paths import UuidPath
+from app.rest.converters import UuidPath
 
 MOST_FOUND = 10
 MOST_SEARCHED = 5

@@ -11,7 +11,7 @@ from app.console import forms, guard, lists, once
 from app.console.blueprint import blueprint
 from app.console.forms import Form, Page, told
 from app.errors import AppError
-from app.rest.marks import public
+from app.rest.access import public
 
 ONE_ROLE = "/console/roles/<integer:role_id>"
 

@@ -45,7 +45,7 @@ from app.console import (
 from app.console.blueprint import blueprint
 from app.console.forms import Form, Page
 from app.errors import AppError, Unauthorized
-from app.rest.marks import public
+from app.rest.access import public
 from app.sso import service as providers
 
 AREAS = (

@@ -20,7 +20,7 @@ from app.console.forms import Page, told
 from app.console.rules_form import RulesForm, tell_list, tell_rule
 from app.db import versioned_cache
 from app.errors import AppError, Conflict, InvalidValues
-from app.rest.marks import public
+from app.rest.access import public
 
 RULES = f"{ONE_COLLECTION}/rules"
 

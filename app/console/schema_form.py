@@ -10,11 +10,11 @@ from typing import Any
 
 from flask import request
 
-from app import json_gate
 from app.collections.fields import NumberField, Refused
 from app.collections.schema import LONGEST_SCHEMA
 from app.console.forms import Form
 from app.errors import AppError, InvalidValues, Malformed, problem
+from app.rest import json_input
 
 BLANK_ROWS = 3
 TEXTS = ("name", "type", "default", "collection", "on_delete", "mask_type", "expression")
@@ -191,7 +191,7 @@ def default_of(kind: str, text: str) -> Any:
         if text not in ("true", "false"):
             raise Refused("invalid_type", "Must be true or false.")
         return text == "true"
-    return json_gate.loads(text.encode()) if kind == "json" else text
+    return json_input.loads(text.encode()) if kind == "json" else text
 
 
 def blank() -> SchemaForm:

@@ -19,7 +19,7 @@ from app.console.collections import ONE_COLLECTION
 from app.console.forms import Form, Page, told
 from app.console.schema_form import SchemaForm
 from app.errors import AppError, Conflict, InvalidValues, problem
-from app.rest.marks import public
+from app.rest.access import public
 
 NEW, SCHEMA = "/console/collections/new", f"{ONE_COLLECTION}/schema"
 Plan = Mapping[str, Any]

@@ -18,7 +18,7 @@ from app.console import guard, lists, record_search
 from app.console.blueprint import blueprint
 from app.console.lists import Listing
 from app.console.places import Place
-from app.rest.marks import public
+from app.rest.access import public
 from app.webhooks.models import Webhook
 from app.workflows.models import Workflow
 

@@ -15,7 +15,7 @@ from app.console.blueprint import blueprint
 from app.console.forms import Form, Page, told
 from app.console.places import Place
 from app.errors import AppError, InvalidValues, problem
-from app.rest.marks import public
+from app.rest.access import public
 
 SETTINGS = "/console/settings"
 ONE = f"{SETTINGS}/<uuid:account_id>"

@@ -17,7 +17,7 @@ from app.console.blueprint import blueprint
 from app.console.forms import Form, Page, told
 from app.console.places import Place
 from app.errors import AppError
-from app.rest.marks import public
+from app.rest.access import public
 from app.sso import codes, providers, refusals, roles, service, sign_in, trials
 from app.sso.answers import begin_in_console, cookie_of, leave_for, to_base
 from app.sso.models import OAUTH, TEST, ProviderSetting

@@ -15,7 +15,7 @@ from app.console.blueprint import of_account
 from app.console.forms import Form, Page, told
 from app.console.places import Place
 from app.errors import AppError
-from app.rest.marks import public
+from app.rest.access import public
 
 MOST_SHOWN = 100
 ONE_INVITATION = "/team/invitations/<uuid:invitation_id>"

@@ -12,7 +12,7 @@ from app.console.blueprint import blueprint
 from app.console.forms import Form, Page, told
 from app.console.places import Place
 from app.errors import AppError
-from app.rest.marks import public
+from app.rest.access import public
 from app.webhooks import service, signing
 from app.webhooks.models import Webhook
 

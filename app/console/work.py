@@ -18,7 +18,7 @@ from app.console.lists import Listing
 from app.db import counts
 from app.db.functions import database_now
 from app.jobs import TABLE
-from app.rest.marks import public
+from app.rest.access import public
 from app.webhooks.models import DELIVERIES
 
 JOBS = "/console/jobs"

@@ -8,10 +8,11 @@ from typing import Any
 
 import orjson
 
-from app import clock, json_gate
+from app import clock
 from app.console import forms
 from app.console.forms import Form
 from app.errors import AppError, InvalidValues, Malformed, problem
+from app.rest import json_input
 from app.workflows import hooks, service, step_headers
 from app.workflows.models import HOOK, Workflow
 
@@ -136,7 +137,7 @@ def pretty(value: Any) -> str:
 
 def _read(text: str, name: str, kind: type) -> tuple[Any, list[dict[str, Any]]]:
     try:
-        value = json_gate.loads(text.encode(errors="replace"))
+        value = json_input.loads(text.encode(errors="replace"))
     except Malformed as error:
         message = str(error.extra["detail"][0]["msg"])
         return kind(), [problem(name, "invalid_json", message)]

@@ -17,7 +17,7 @@ from app.console.lists import Listing
 from app.console.places import Place
 from app.console.workflows import ACCOUNT
 from app.errors import Conflict, NotFound
-from app.rest.marks import public
+from app.rest.access import public
 from app.workflows import instances, service
 from app.workflows.models import ACTIVE, FAILED, HOOK, STATES
 

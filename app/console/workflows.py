@@ -15,7 +15,7 @@ from app.console.blueprint import blueprint
 from app.console.forms import Form, Page, told
 from app.console.places import Place
 from app.errors import AppError, NotFound
-from app.rest.marks import public
+from app.rest.access import public
 from app.workflows import hooks, missing_collections, service
 from app.workflows.models import HOOK, Workflow
 

@@ -15,7 +15,7 @@ from app.auth.sessions import Origin
 from app.console import guard
 from app.isolation.calls import Call
 from app.isolation.tenants import Tenant
-from app.rest.marks import Access, access_of
+from app.rest.access import Access, access_of
 
 
 @dataclass

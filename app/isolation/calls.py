@@ -23,7 +23,7 @@ from app.isolation import bodies, record_calls
 from app.isolation.rows import RESUMED
 from app.isolation.tenants import THINGS, Tenant
 from app.rest import PREFIX
-from app.rest.api import api
+from app.rest.openapi import api
 
 PART = re.compile(r"<(?:[^<>]*:)?(\w+)>")
 READING = ("GET",)

@@ -12,10 +12,10 @@ from app.auth.guard import optimistic, principal
 from app.records import aggregate
 from app.records.written import within_bounds
 from app.rest import fields
-from app.rest.answers import respond
+from app.rest.access import Access, allow
 from app.rest.blueprint import Blueprint
-from app.rest.marks import Access, allow
 from app.rest.paging import LARGEST_SKIP
+from app.rest.responses import respond
 from app.rest.schemas import Schema
 
 MOST_RESULTS = 1000

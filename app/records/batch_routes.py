@@ -14,10 +14,10 @@ from app.errors import BadRequest
 from app.records import batch
 from app.records.routes import EXAMPLE, Record
 from app.rest import fields
-from app.rest.answers import respond
+from app.rest.access import Access, allow
 from app.rest.blueprint import Blueprint
 from app.rest.current_request import header
-from app.rest.marks import Access, allow
+from app.rest.responses import respond
 from app.rest.schemas import Schema
 
 blueprint = Blueprint(

@@ -9,7 +9,7 @@ from typing import Any
 from werkzeug.http import parse_etags
 
 from app.errors import PreconditionFailed
-from app.rest.answers import dumps
+from app.rest.responses import dumps
 
 SIZE = 16
 

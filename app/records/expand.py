@@ -22,7 +22,7 @@ from app.errors import problem
 from app.records import store
 from app.records.store import Row, reads
 from app.records.store.sizes import Room
-from app.rest.answers import dumps
+from app.rest.responses import dumps
 
 NAME = "expand"
 DEEPEST = 3

@@ -16,8 +16,8 @@ from typing import Any
 
 import orjson
 
-from app import json_gate
 from app.errors import Malformed
+from app.rest import json_input
 
 FORMATS = {"csv": "text/csv", "json": "application/json", "jsonl": "application/x-ndjson"}
 PIECE = 200
@@ -40,7 +40,7 @@ def written(format: str, names: Sequence[str], records: Iterable[Shown]) -> Iter
 
 def read(format: str, raw: bytes) -> Iterator[Line]:
     """The records of a file with the lines they start at. Raises Malformed (422)."""
-    readers = {"csv": _rows, "json": json_gate.items, "jsonl": _lines}
+    readers = {"csv": _rows, "json": json_input.items, "jsonl": _lines}
     return readers[format](raw)
 
 
@@ -102,7 +102,7 @@ def _lines(raw: bytes) -> Iterator[Line]:
     for number, line in enumerate(raw.removeprefix(b"\xef\xbb\xbf").split(b"\n"), 1):
         if line.strip():
             try:
-                yield number, json_gate.loads(line, infinite=True)
+                yield number, json_input.loads(line, infinite=True)
             except Malformed as error:
                 yield number, error
 

@@ -14,11 +14,11 @@ from app.records.routes import EXAMPLE as RECORD
 from app.records.routes import IF_MATCH, Record, tagged
 from app.records.written import within_bounds
 from app.rest import fields
-from app.rest.answers import respond
+from app.rest.access import Access, allow, superadmin
 from app.rest.blueprint import Blueprint
 from app.rest.current_request import header
-from app.rest.marks import Access, allow, superadmin
 from app.rest.paging import Page, PageArgs, items_of, page_of
+from app.rest.responses import respond
 from app.rest.schemas import Schema
 
 blueprint = Blueprint(

@@ -14,11 +14,11 @@ from app.records import service as records
 from app.records.views import Shown
 from app.records.written import within_bounds
 from app.rest import fields
-from app.rest.answers import respond
+from app.rest.access import Access, allow
 from app.rest.blueprint import Blueprint
 from app.rest.current_request import asked, header
-from app.rest.marks import Access, allow
 from app.rest.paging import Page, PageArgs, items_of, page_of
+from app.rest.responses import respond
 from app.rest.schemas import Schema
 
 blueprint = Blueprint(

@@ -8,7 +8,7 @@ from functools import partial
 from itertools import islice
 from typing import Any
 
-from app import config, json_gate
+from app import config
 from app.auth.principal import Principal
 from app.collections import access as accesses
 from app.collections import definition as definitions
@@ -19,6 +19,7 @@ from app.errors import Forbidden, InvalidValues, Malformed, PayloadTooLarge, pro
 from app.records import formats, imports, query, store, stream, views
 from app.records.stream import Stream
 from app.records.views import Shown
+from app.rest import json_input
 
 Parameters = Mapping[str, Sequence[str]]
 # What a list takes but an export does not, as it is the whole list.
@@ -136,7 +137,7 @@ def _value(field: Field | None, cell: str | None) -> Any:
         if cell is not None and isinstance(field, NumberField | BooleanField):
             return field.from_text(cell)
         if cell is not None and isinstance(field, JsonField):
-            return json_gate.loads(cell.encode(), infinite=True)
+            return json_input.loads(cell.encode(), infinite=True)
     except Refused as error:
         return math.inf if error.code == "number_out_of_range" else cell
     except Malformed:

@@ -9,15 +9,15 @@ import marshmallow as ma
 from flask import Response, request
 from werkzeug.datastructures import FileStorage
 
-from app import json_gate, rest
+from app import rest
 from app.auth.guard import optimistic, principal
 from app.errors import Malformed, UnsupportedMediaType
 from app.records import formats, transfer
 from app.records.routes import EXAMPLE, Record, RecordBody
-from app.rest import fields
-from app.rest.answers import respond
+from app.rest import fields, json_input
+from app.rest.access import Access, allow
 from app.rest.blueprint import Blueprint
-from app.rest.marks import Access, allow
+from app.rest.responses import respond
 from app.rest.schemas import TEXT, Schema
 
 blueprint = Blueprint(
@@ -188,7 +188,7 @@ def _file() -> tuple[str, bytes]:
     if request.mimetype == "multipart/form-data":
         return _part()
     format = MEDIA_TYPES.get(request.mimetype)
-    raw = json_gate.bytes_of(request)
+    raw = json_input.bytes_of(request)
     if format is None:
         raise UnsupportedMediaType("Send text/csv, application/json or application/x-ndjson.")
     return format, raw

@@ -10,7 +10,7 @@ from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
-from app import db, json_gate
+from app import db
 from app.auth.principal import Principal
 from app.collections import access as accesses
 from app.collections import definition as definitions
@@ -23,6 +23,7 @@ from app.errors import MOST_LISTED, AppError, Forbidden, InvalidValues, first, p
 from app.records import store, views
 from app.records.store import reads
 from app.records.views import SYSTEM_COLUMNS
+from app.rest import json_input
 
 Body = Mapping[str, Any]
 Values = dict[str, Any]
@@ -213,7 +214,7 @@ def _clean(definition: Definition, body: Body, found: list[dict[str, Any]], miss
             if name not in definition.columns:
                 found.append(problem(name[:80], "unknown_field", "There is no such field."))
         elif isinstance(value, float) and not math.isfinite(value):
-            found.append(problem(name, "number_out_of_range", json_gate.OUT_OF_RANGE))
+            found.append(problem(name, "number_out_of_range", json_input.OUT_OF_RANGE))
         elif value is None:
             if field.required:
                 found.append(_lacking(name, absent=name in missing))

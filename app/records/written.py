@@ -8,7 +8,7 @@ from typing import Any
 import orjson
 
 from app.records.store.sizes import Room
-from app.rest.answers import dumps
+from app.rest.responses import dumps
 
 
 def within_bounds(items: Iterable[Any]) -> list[orjson.Fragment]:

@@ -10,9 +10,8 @@ from typing import Any
 import flask_smorest
 from flask import Response
 
-from app import description
-from app.rest import PREFIX
-from app.rest.marks import Access, View, access_of
+from app.rest import PREFIX, openapi_text
+from app.rest.access import Access, View, access_of
 from app.rest.parsing import Parser
 from app.rest.schemas import Error
 
@@ -116,11 +115,11 @@ def _described(view: Any, rule: str, codes: set[int]) -> Any:
     access, signed_in = access_of(view), access_of(view) is not Access.PUBLIC
     view._apidoc = deepcopy(getattr(view, "_apidoc", {}))
     responses = view._apidoc.setdefault("response", {}).setdefault("responses", {})
-    responses.update({code: description.failures(rule, code, Error) for code in sorted(codes)})
-    responses[414] = [description.TOO_LONG]  # the server's own, whatever the operation
+    responses.update({code: openapi_text.failures(rule, code, Error) for code in sorted(codes)})
+    responses[414] = [openapi_text.TOO_LONG]  # the server's own, whatever the operation
     # flask-smorest adds an undescribed 422 of its own to everything with arguments.
     view._apidoc.get("arguments", {}).pop("responses", None)
-    schemes = description.SECURITY_SCHEMES if signed_in else ()
+    schemes = openapi_text.SECURITY_SCHEMES if signed_in else ()
     security: list[dict[str, Any]] = [{name: []} for name in schemes]
     view._apidoc.setdefault("manual_doc", {})["security"] = (
         [{}, *security] if access is Access.ANONYMOUS else security
@@ -134,7 +133,7 @@ def _with_headers(doc: Any, told: Any, *, method: str, **known: Any) -> Any:
     """Parameters told of by hand, and headers for all, stand beside those of the arguments."""
     more = [
         *told["manual_doc"].pop("parameters", ()),
-        *(description.SIGNATURE if told["signed_in"] and method in description.WRITING else ()),
+        *(openapi_text.SIGNATURE if told["signed_in"] and method in openapi_text.WRITING else ()),
         *(["repeating"] if told["repeatable"] and method == "post" else ()),
     ]
     return {**doc, "parameters": [*doc.get("parameters", ()), *more]} if more else doc

@@ -11,10 +11,10 @@ import marshmallow as ma
 from flask import Request
 from webargs.flaskparser import FlaskParser
 
-from app import json_gate
 from app.errors import Malformed
+from app.rest import json_input
+from app.rest.access import View
 from app.rest.current_request import asked
-from app.rest.marks import View
 
 LONGEST_KEPT_QUERY = 200
 LOCATIONS = {"json": "body", "query": "query", "path": "path", "headers": "header"}
@@ -57,7 +57,7 @@ class Parser(FlaskParser):
         """The JSON body, through the gate."""
         if schema.body_may_be_absent and not req.get_data(cache=True):
             return {}
-        value = json_gate.body(req, infinite=schema.names_numbers)
+        value = json_input.body(req, infinite=schema.names_numbers)
         if not isinstance(value, dict):
             raise Malformed.at("body", msg="Must be a JSON object.", type="type")
         return value

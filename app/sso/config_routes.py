@@ -10,10 +10,10 @@ from app import rest
 from app.accounts.models import SYSTEM_ACCOUNT_ID
 from app.auth.guard import principal
 from app.auth.principal import Principal
-from app.rest.answers import respond
+from app.rest.access import account_admin
 from app.rest.blueprint import Blueprint
-from app.rest.marks import account_admin
 from app.rest.paging import PageArgs, page_of
+from app.rest.responses import respond
 from app.sso import config_schemas as schemas
 from app.sso import oauth_addresses, providers, refusals, roles, service, trials
 from app.sso.models import ProviderSetting

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from typing import Any
 from urllib.parse import urlencode
 
-from app import json_gate
 from app.errors import Malformed
 from app.outbound import client
+from app.rest import json_input
 from app.sso import values
 from app.sso.refusals import SignInRefused
 
@@ -31,7 +31,7 @@ class Answer:
     def json(self) -> Any:
         """The body as JSON. Raises Unreachable for anything else."""
         try:
-            return json_gate.loads(self.text.encode())
+            return json_input.loads(self.text.encode())
         except (Malformed, UnicodeError):
             raise Unreachable("The answer is no JSON.") from None
 

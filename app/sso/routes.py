@@ -13,9 +13,9 @@ from werkzeug.wrappers import Response as BaseResponse
 from app import rest
 from app.auth.answers import origin
 from app.auth.guard import account_of_request
-from app.rest.answers import respond
+from app.rest.access import LARGEST_DOCUMENT, of_any_account, public, takes_body
 from app.rest.blueprint import Blueprint
-from app.rest.marks import LARGEST_DOCUMENT, of_any_account, public, takes_body
+from app.rest.responses import respond
 from app.rest.schemas import TEXT
 from app.sso import codes, schemas, service, sign_in
 from app.sso.answers import (

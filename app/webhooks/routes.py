@@ -11,8 +11,8 @@ from app import rest
 from app.accounts.schemas import ACCOUNT, USER
 from app.auth.guard import principal
 from app.rest import fields
+from app.rest.access import account_admin, shows_secret
 from app.rest.blueprint import Blueprint
-from app.rest.marks import account_admin, shows_secret
 from app.rest.paging import Page, PageArgs, items_of, page_of
 from app.rest.schemas import Schema
 from app.webhooks import headers, service

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
-from app import json_gate
 from app.errors import NotFound
 from app.ids import new_id
 from app.records import service as records
+from app.rest import json_input
 from app.workflows import actions, durations, expressions, kept, waiting
 from app.workflows.definition import (
     ACTION,
@@ -25,7 +25,7 @@ from app.workflows.position import Place
 
 MOST_ITEMS = 1000
 # A record's data may be as deep as in a request; here it stands in a config.
-DEEPEST = json_gate.MAX_DEPTH + 1
+DEEPEST = json_input.MAX_DEPTH + 1
 POLL, PATIENCE = "30s", "7d"
 
 
@@ -62,8 +62,8 @@ def _action(run: Any, place: Place) -> Outcome:
     run.given = given = rendering.value(config)
     if isinstance(asked, str):
         given["filter"] = rendering.filter(asked)
-    if json_gate.depth(given) > DEEPEST:
-        raise Failed(f"What the templates stand for is nested deeper than {json_gate.MAX_DEPTH}.")
+    if json_input.depth(given) > DEEPEST:
+        raise Failed(f"What the templates stand for is nested deeper than {json_input.MAX_DEPTH}.")
     output = actions.carry_out(place.step.action or "", given, by)
     run.holds_pii = run.holds_pii or actions.shows_personal(given, by)
     return Outcome(output, place.step.following, given)

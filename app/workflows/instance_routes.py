@@ -10,8 +10,8 @@ from app import rest
 from app.accounts.schemas import ACCOUNT
 from app.auth.guard import principal
 from app.rest import fields
+from app.rest.access import account_admin
 from app.rest.blueprint import Blueprint
-from app.rest.marks import account_admin
 from app.rest.paging import OffsetArgs, Page, items_of, page_of
 from app.rest.schemas import Message, Schema
 from app.workflows import instances, service

@@ -14,10 +14,11 @@ from uuid import NAMESPACE_URL, uuid5
 import orjson
 from email_validator import validate_email
 
-from app import config, json_gate
+from app import config
 from app.accounts import service as accounts
 from app.errors import AppError
 from app.outbound import client, mail
+from app.rest import json_input
 from app.webhooks import delivery
 from app.workflows import step_headers, templates
 
@@ -100,7 +101,7 @@ def _headers(given: Any) -> dict[str, str]:
 
 def _read(text: str) -> Any:
     try:
-        return json_gate.loads(text.encode()) if text else None
+        return json_input.loads(text.encode()) if text else None
     except AppError:
         return text  # what cannot be kept as it is, is kept as the text that came
 

@@ -13,8 +13,7 @@ from app import rest
 from app.accounts.schemas import ACCOUNT, USER
 from app.auth.guard import principal
 from app.rest import fields
-from app.rest.blueprint import Blueprint
-from app.rest.marks import (
+from app.rest.access import (
     LARGEST_DOCUMENT,
     account_admin,
     of_any_account,
@@ -22,6 +21,7 @@ from app.rest.marks import (
     shows_secret,
     takes_body,
 )
+from app.rest.blueprint import Blueprint
 from app.rest.paging import OffsetArgs, Page, items_of, page_of
 from app.rest.schemas import Message, Schema
 from app.workflows import missing_collections, service, step_headers

@@ -9,8 +9,9 @@ import orjson
 import sqlalchemy as sa
 from sqlalchemy.engine import Dialect
 
-from app import json_gate, rules
+from app import rules
 from app.collections.fields.field import Field, Refused
+from app.rest import json_input
 
 
 def text_of(value: Any) -> str:
@@ -44,8 +45,8 @@ class JsonField(Field):
         """An object or array whose numbers JSON can write."""
         if not isinstance(value, dict | list):
             raise Refused("invalid_json", "Must be a JSON object or array.")
-        if not json_gate.fits(value):
-            raise Refused("number_out_of_range", json_gate.OUT_OF_RANGE)
+        if not json_input.fits(value):
+            raise Refused("number_out_of_range", json_input.OUT_OF_RANGE)
         return value
 
     def read_back(self, value: Any) -> str | None:

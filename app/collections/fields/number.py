@@ -11,8 +11,9 @@ from typing import Any, ClassVar
 import sqlalchemy as sa
 from sqlalchemy.engine import Dialect
 
-from app import json_gate, rules
+from app import rules
 from app.collections.fields.field import Field, Refused, bounds_problems
+from app.rest import json_input
 
 SMALLEST, LARGEST = -(2**63), 2**63 - 1
 NUMBER = re.compile(r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?")
@@ -63,7 +64,7 @@ class NumberField(Field):
         if type(value) not in (int, float):
             raise Refused("invalid_type", "Must be a number.")
         if not _is_number(value):
-            raise Refused("number_out_of_range", json_gate.OUT_OF_RANGE)
+            raise Refused("number_out_of_range", json_input.OUT_OF_RANGE)
         number: int | float = plain_number(value)
         if self.options.get("integer") and not isinstance(number, int):
             raise Refused("not_integer", "Must be a whole number.")
@@ -78,9 +79,9 @@ class NumberField(Field):
         """A number written out."""
         if not NUMBER.fullmatch(text):
             raise Refused("invalid_type", "Must be a number.")
-        value = json_gate.number(text)
+        value = json_input.number(text)
         if not math.isfinite(value):
-            raise Refused("number_out_of_range", json_gate.OUT_OF_RANGE)
+            raise Refused("number_out_of_range", json_input.OUT_OF_RANGE)
         return plain_number(value)
 
     def definition_problems(self) -> Iterator[str]:

@@ -9,7 +9,8 @@ import orjson
 from flask import Response
 from flask.json.provider import JSONProvider
 
-from app import clock, json_gate
+from app import clock
+from app.rest import json_input
 
 BODILESS = (204, 304)
 
@@ -49,4 +50,4 @@ class Json(JSONProvider):
 
     def loads(self, s: str | bytes, **options: Any) -> Any:
         """JSON from outside, through the gate."""
-        return json_gate.loads(s.encode() if isinstance(s, str) else s)
+        return json_input.loads(s.encode() if isinstance(s, str) else s)

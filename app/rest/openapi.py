@@ -10,10 +10,10 @@ from typing import Any
 import flask_smorest
 from flask import Flask, Response, request
 
-from app.rest.answers import respond
+from app.rest.access import public
+from app.rest.converters import IntegerPath, LargeIntegerPath, UuidPath
 from app.rest.fields import Moment, Timestamp
-from app.rest.marks import public
-from app.rest.paths import IntegerPath, LargeIntegerPath, UuidPath
+from app.rest.responses import respond
 from app.rest.schemas import Error
 
 

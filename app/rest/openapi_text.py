@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from app import errors, json_gate
+from app import errors
 from app.errors import AppError, Malformed
+from app.rest import json_input
 
 WRITING = ("post", "put", "patch", "delete")
 
@@ -161,8 +162,9 @@ def options(base_url: str) -> dict[str, Any]:
         " request under the same key is a 422; one that is still running a 409 `in_progress`. An"
         " answer that shows a secret is not kept: its repeat is a 409 `already_done` with the `id`"
         " of what was made. What failed may be tried again under its key.\n\nJSON has at"
-        f" most {json_gate.MAX_DEPTH} levels, {json_gate.MAX_PROPERTIES:,} properties in one object"
-        f" and {json_gate.MAX_VALUES:,} values, and neither NUL nor lone surrogates in its texts:"
+        f" most {json_input.MAX_DEPTH} levels, {json_input.MAX_PROPERTIES:,} properties in one"
+        " object"
+        f" and {json_input.MAX_VALUES:,} values, and neither NUL nor lone surrogates in its texts:"
         " else it is a 422 that names the limit. Whole numbers of 64 bits are exact; all others are"
         " IEEE doubles, however they are written. A number that no double holds, such as `1e400`,"
         " is a 400 `number_out_of_range` in a record, else a 422. Bodies have at most as many bytes"
