@@ -7,7 +7,7 @@ from typing import Any
 from flask import Flask
 from werkzeug.middleware.proxy_fix import ProxyFix
 
-from app import cli, config, cors, db, health, metrics, rest
+from app import config, cors, db, rest
 from app.accounts import account_routes, group_routes, own_routes, role_routes, user_routes
 from app.audit import records as audited_records
 from app.audit import routes as audit
@@ -33,6 +33,7 @@ from app.db import pre_ping
 from app.http import caching, error_handlers, logging
 from app.http.app import Application
 from app.isolation import commands as isolation
+from app.ops import cli, health, metrics
 from app.records import aggregate_routes, batch_routes, history_routes, removal
 from app.records import routes as records
 from app.records import transfer_routes as record_transfer

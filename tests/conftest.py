@@ -16,9 +16,10 @@ import pytest
 from argon2 import PasswordHasher
 from flask import Flask
 
-from app import cli, create_app, db
+from app import create_app, db
 from app.auth import passwords
 from app.config import Config
+from app.ops import cli
 from tests import builders, services, states
 from tests.builders import Caller, Cast
 

@@ -39,10 +39,9 @@ LAYERS = [
     ("webhooks",),
     ("records",),
     ("workflows",),
-    ("readiness",),
-    ("backups", "doctor"),
-    ("cli", "console", "cors"),
-    ("health", "metrics", "routes"),
+    ("ops",),
+    ("console", "cors"),
+    ("routes",),
     ("isolation",),
     ("app",),
 ]
@@ -50,7 +49,7 @@ HEIGHT = {name: height for height, layer in enumerate(LAYERS) for name in layer}
 
 # Where a request may be known: the edge, and what stands around it.
 EDGE = re.compile(
-    r"app\.(.+routes|cors|metrics|auth\.guard|(auth|sso)\.answers|console(\..+)?|rest\..+|http\..+)$"
+    r"app\.(.+routes|cors|ops\.metrics|auth\.guard|(auth|sso)\.answers|console(\..+)?|rest\..+|http\..+)$"
 )
 REQUEST = {"request", "g", "session", "abort", "redirect", "make_response", "jsonify"}
 PAGES = {"app.rest.docs_pages": {"make_response"}}
@@ -198,7 +197,7 @@ def calls_on_types(module: str) -> set[str]:
 
 def test_only_the_edge_knows_marshmallow() -> None:
     rest = {f"app.rest.{name}" for name in ("fields", "paging", "parsing", "schemas")}
-    edge = {*rest, "app.health"}
+    edge = {*rest, "app.ops.health"}
     for module in SOURCES:
         if "marshmallow" in packages(module):
             assert module in edge or module.endswith(("routes", "schemas")), module

@@ -19,8 +19,9 @@ import sqlalchemy as sa
 from click.testing import Result
 from flask import Flask
 
-from app import backups, create_app, db
+from app import create_app, db
 from app.db import engine, sqlite_driver
+from app.ops import backups
 from tests import builders, services
 from tests.builders import Cast
 from tests.conftest import make_app, settings_for

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 from flask import Flask
 
-from app import db, jobs, metrics
+from app import db, jobs
+from app.ops import metrics
 from tests.builders import Caller, Cast, make_collection
 
 TOKEN = "prometheus-shows-this"

@@ -14,10 +14,11 @@ from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from flask import Flask
 
-from app import cli, create_app, db
+from app import create_app, db
 from app.collections import revisions
 from app.collections.revisions import MIGRATIONS
 from app.context import tenancy
+from app.ops import cli
 from tests.conftest import settings_for
 
 DIRECTORY = str(MIGRATIONS)

@@ -15,8 +15,9 @@ from typing import Any
 import pytest
 from flask import Flask
 
-from app import db, readiness
+from app import db
 from app.db import errors, sqlite_driver
+from app.ops import readiness
 from app.records import imports
 from tests.builders import PASSWORD, Caller, Cast, make_collection, make_record
 

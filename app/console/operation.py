@@ -6,13 +6,14 @@ import re
 
 from flask import Response, render_template
 
-from app import config, db, readiness, rest
+from app import config, db, rest
 from app.audit import append
 from app.collections import revisions
 from app.console import guard, lists
 from app.console.blueprint import blueprint
 from app.console.lists import SIZE
 from app.errors import NotFound
+from app.ops import readiness
 from app.outbound import mail
 from app.rest.access import public
 

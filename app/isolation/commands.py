@@ -8,7 +8,7 @@ import click
 from flask import Flask, current_app
 from flask.cli import with_appcontext
 
-from app import commands
+from app.ops import command
 
 
 def init_app(app: Flask) -> None:
@@ -24,7 +24,7 @@ def _pattern(context: click.Context, option: click.Parameter, text: str) -> str:
     return text
 
 
-@click.command("isolation-check", cls=commands.Command)
+@click.command("isolation-check", cls=command.Command)
 @click.option(
     "--only",
     default="",

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 from urllib.parse import urlsplit
 
-from app import reencryption
+from app.db import reencryption
 from app.errors import problem
 from app.outbound import header_values
 from app.outbound.header_values import MASK

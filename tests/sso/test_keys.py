@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from cryptography.fernet import Fernet
 
-from app import reencryption
+from app.db import reencryption
 from tests.sso import openid
 from tests.sso.flows import Stage
 

@@ -9,10 +9,10 @@ from typing import Any
 import click
 import orjson
 
-from app import commands
 from app.audit import checkpoints, transfer, verify
+from app.ops import command
 
-audit = commands.Group("audit", help="The audit log.")
+audit = command.Group("audit", help="The audit log.")
 FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 
 

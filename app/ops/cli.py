@@ -11,14 +11,17 @@ import click
 from flask import Flask, current_app
 from flask.cli import ScriptInfo, with_appcontext
 
-from app import backups, commands, config, db, reencryption
-from app import doctor as doctoring
+from app import config, db
 from app.accounts import service as accounts
-from app.audit.commands import audit
 from app.auth import bootstrap, passwords
 from app.collections import revision_files
 from app.collections import revisions as core
+from app.db import reencryption
 from app.jobs import worker
+from app.ops import backups
+from app.ops import command as commands
+from app.ops import doctor as doctoring
+from app.ops.audit_commands import audit
 
 
 def init_app(app: Flask) -> None:

@@ -7,7 +7,8 @@ from typing import Any
 import marshmallow as ma
 from flask import Response
 
-from app import readiness, rest
+from app import rest
+from app.ops import readiness
 from app.rest.access import public
 from app.rest.blueprint import Blueprint
 from app.rest.responses import respond

@@ -10,14 +10,15 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 from sqlalchemy.exc import SQLAlchemyError
 
-from app import clock, config, db, jobs, readiness, reencryption
+from app import clock, config, db, jobs
 from app.audit.models import AuditEntry, AuditHead
 from app.collections import revisions
-from app.db import disk, row_security
+from app.db import disk, reencryption, row_security
 from app.db.errors import reason
 from app.db.functions import database_now
 from app.db.types import Moment
 from app.jobs import leases
+from app.ops import readiness
 from app.outbound import mail
 
 OLDEST_SQLITE, OLDEST_POSTGRES = (3, 37), (15,)

@@ -1,0 +1,1 @@
+"""Operating the service: commands, health checks, metrics, backups."""
