@@ -7,13 +7,14 @@ from typing import Any
 from flask import Flask
 from werkzeug.middleware.proxy_fix import ProxyFix
 
-from app import config, cors, db, rest
+from app import config, db, rest
 from app.accounts import account_routes, group_routes, own_routes, role_routes, user_routes
 from app.audit import records as audited_records
 from app.audit import routes as audit
 from app.audit import sign_ins, tracking
 from app.auth import (
-    address_routes,
+    cors,
+    email_routes,
     guard,
     invitation_routes,
     key_routes,
@@ -88,7 +89,7 @@ API_BLUEPRINTS = (
     metrics.blueprint,
 )
 # Imported for the routes that they add to the blueprint of another file.
-ADDITIONS = (address_routes, password_routes, session_routes, explain_routes)
+ADDITIONS = (email_routes, password_routes, session_routes, explain_routes)
 # Imported for what they subscribe to, and for the work that they do.
 SUBSCRIBERS = (
     *(removal, tracking, audited_records, sign_ins, dispatch, sso_roles),

@@ -40,7 +40,7 @@ LAYERS = [
     ("records",),
     ("workflows",),
     ("ops",),
-    ("console", "cors"),
+    ("console",),
     ("routes",),
     ("isolation",),
     ("app",),
@@ -49,7 +49,7 @@ HEIGHT = {name: height for height, layer in enumerate(LAYERS) for name in layer}
 
 # Where a request may be known: the edge, and what stands around it.
 EDGE = re.compile(
-    r"app\.(.+routes|cors|ops\.metrics|auth\.guard|(auth|sso)\.answers|console(\..+)?|rest\..+|http\..+)$"
+    r"app\.(.+routes|ops\.metrics|auth\.(guard|cors)|(auth|sso)\.answers|console(\..+)?|rest\..+|http\..+)$"
 )
 REQUEST = {"request", "g", "session", "abort", "redirect", "make_response", "jsonify"}
 PAGES = {"app.rest.docs_pages": {"make_response"}}

@@ -31,7 +31,7 @@ from app.accounts.schemas import (
     UserPage,
     UserView,
 )
-from app.auth import enrolment, own_account
+from app.auth import account_settings, enrolment
 from app.auth.guard import principal
 from app.rest.access import account_admin
 from app.rest.blueprint import Blueprint
@@ -124,7 +124,7 @@ def update_own_account(body: dict[str, Any]) -> Account:
     `recent_sign_in_required`). Members of `pii_access` return to an address that somebody outside
     the group adds only once a member has sent it, too.
     """
-    return own_account.change(_own(), body, by=principal())
+    return account_settings.change(_own(), body, by=principal())
 
 
 @blueprint.route("/roles", methods=["GET"])

@@ -20,7 +20,7 @@ from app.accounts.schemas import (
     UserPage,
     UserView,
 )
-from app.auth import enrolment, resets, verification
+from app.auth import enrolment, password_resets, verification
 from app.auth.guard import principal
 from app.auth.principal import NO_PASSWORDS
 from app.rest import fields
@@ -163,10 +163,10 @@ def reset_password(body: dict[str, Any], user_id: str) -> dict[str, str]:
     principal().refuse_key(NO_PASSWORDS)
     user = people.get(None, user_id)
     if body.get("send_reset_link"):
-        resets.send_link(user)
+        password_resets.send_link(user)
         return {"message": "A link to set a new password is on its way."}
     new_password = body.get("new_password") or body.get("password") or ""
-    resets.set_password(user, new_password, by=principal())
+    password_resets.set_password(user, new_password, by=principal())
     return {"message": "The password is set."}
 
 

@@ -11,7 +11,7 @@ from app import db, events
 from app.accounts import groups, people, roles
 from app.accounts import service as accounts
 from app.accounts.models import ADMIN, PII_GROUP, SYSTEM_ACCOUNT_ID, Group, User
-from app.auth import links, lockout, passwords, resets, verification
+from app.auth import lockout, mail_tokens, password_resets, passwords, verification
 from app.auth.principal import NO_ADDRESSES, NO_ADMINS, NO_PII_MEMBERS, Principal
 from app.errors import InvalidValues
 
@@ -67,7 +67,7 @@ def enrol(account_id: str, body: Mapping[str, Any]) -> User:
         user = people.create(account_id, body, password_hash)
         lockout.mailbox(user.account_id, user.email)
         if password is None:
-            resets.ask(user)
+            password_resets.ask(user)
         else:
             verification.ask(user)
         return user
@@ -76,6 +76,6 @@ def enrol(account_id: str, body: Mapping[str, Any]) -> User:
 @events.subscribe(events.AddressReplaced)
 def _ask_to_verify(event: events.AddressReplaced) -> None:
     user = db.db.session.get_one(User, (event.account_id, event.user_id))
-    links.end(user, links.EMAIL_CHANGE)
+    mail_tokens.end(user, mail_tokens.EMAIL_CHANGE)
     lockout.mailbox(user.account_id, user.email)
     verification.ask(user)

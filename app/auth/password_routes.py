@@ -7,7 +7,7 @@ from typing import Any
 
 from flask import request
 
-from app.auth import lockout, resets
+from app.auth import lockout, password_resets
 from app.auth import service as auth
 from app.auth.answers import account_named
 from app.auth.guard import principal
@@ -40,7 +40,7 @@ def change_password(body: dict[str, Any]) -> dict[str, Any]:
     API keys stay unless `revoke_api_keys` is true. Who gets the present password wrong too often
     has to wait, as at a login.
     """
-    keys = resets.change_own(
+    keys = password_resets.change_own(
         principal(),
         body["current_password"],
         body["new_password"],
@@ -62,7 +62,7 @@ def forgot_password(body: dict[str, Any]) -> dict[str, str]:
     """
     account = auth.require_account(account_named(body))
     lockout.mails(account, body["email"], request.remote_addr, reset=True)
-    resets.forgot(account, body["email"])
+    password_resets.forgot(account, body["email"])
     return {"message": "If there is such a user, a link to set a new password is on its way."}
 
 
@@ -78,7 +78,7 @@ def reset_password(body: dict[str, Any]) -> dict[str, Any]:
     Their access tokens end, too; API keys stay unless `revoke_api_keys` is true. A bad, used or
     expired token is 400 `invalid_token`.
     """
-    keys = resets.reset(
+    keys = password_resets.reset(
         body["token"],
         body["new_password"],
         revoke_api_keys=body.get("revoke_api_keys", False),
@@ -99,5 +99,5 @@ def _password_set(message: str, keys: Sequence[ApiKey]) -> dict[str, Any]:
 @of_any_account
 def verify_reset_token(token: str) -> dict[str, Any]:
     """Tell whether the token of a mailed link is still good, without using it up."""
-    expires_at = resets.expiry(token)
+    expires_at = password_resets.expiry(token)
     return {"valid": expires_at is not None, "expires_at": expires_at}

@@ -11,9 +11,9 @@ import structlog
 from app import clock, config, db, events
 from app.accounts import service as accounts
 from app.accounts.models import Account, User
-from app.auth import lockout, members, passwords, sessions, tokens
+from app.auth import lockout, login_users, passwords, sessions, tokens
 from app.auth import principal as principals
-from app.auth.members import Member
+from app.auth.login_users import Member
 from app.auth.principal import Principal
 from app.auth.sessions import Origin
 from app.db import versioned_cache
@@ -48,7 +48,7 @@ def check_password(account: str | None, email: str, password: str, origin: Origi
     Raises Unauthorized, InvalidValues, or TooManyRequests after too many failures.
     """
     account = require_account(account)
-    account_id, user = members.find(account, email)
+    account_id, user = login_users.find(account, email)
     # The account's slug, code and id are one, and must not give three times the tries.
     with lockout.guesses(account_id or account, email, origin.ip_address):
         return _checked(user, password)

@@ -12,7 +12,7 @@ import sqlalchemy as sa
 from app import clock, config, db, events
 from app.accounts.models import User
 from app.auth import credentials, tokens
-from app.auth.members import Member
+from app.auth.login_users import Member
 from app.auth.models import SignInSession
 from app.auth.principal import Principal
 from app.db.prepared import Prepared

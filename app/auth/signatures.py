@@ -12,7 +12,7 @@ from datetime import datetime
 from werkzeug.datastructures import Headers
 
 from app import clock
-from app.auth import lockout, members, passwords
+from app.auth import lockout, login_users, passwords
 from app.auth.principal import Principal
 from app.context import actor
 from app.errors import Malformed, SignatureRequired, Unauthorized
@@ -46,7 +46,7 @@ def checked(given: Mapping[str, str], caller: Principal, address: str | None) ->
             raise Malformed.at("header", name, msg=message, type="signature")
     account_id = caller.one_account()
     with lockout.guesses(account_id, given[USERNAME], address):
-        user = members.find(account_id, given[USERNAME]).member
+        user = login_users.find(account_id, given[USERNAME]).member
         known = user if user and user.is_active and user.email_verified else None
         if not passwords.verify(given[PASSWORD], known.password_hash if known else None):
             message = "The electronic signature is not valid."

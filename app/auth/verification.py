@@ -10,13 +10,13 @@ from app import clock, config, db, jobs
 from app.accounts import people
 from app.accounts import service as accounts
 from app.accounts.models import SYSTEM_ACCOUNT_ID, User
-from app.auth import address_changes, links, lockout, sessions, tokens
+from app.auth import email_changes, lockout, mail_tokens, sessions, tokens
 from app.auth import service as auth
 from app.auth.principal import NO_ADDRESSES, Principal
 from app.errors import Forbidden, InvalidValues
 from app.outbound import mail
 
-PURPOSE, CHANGE = links.VERIFICATION, links.EMAIL_CHANGE
+PURPOSE, CHANGE = mail_tokens.VERIFICATION, mail_tokens.EMAIL_CHANGE
 
 
 def ask(user: User) -> None:
@@ -70,19 +70,19 @@ def verify(token: str, *, by: str | None = None) -> User:
     Ends what was begun under the address before, unless that very user (`by`) brings the token.
     """
     with db.transaction():
-        if used := links.use(token, PURPOSE):
+        if used := mail_tokens.use(token, PURPOSE):
             user, _ = used
             _note(user, by)
             return user
-        if used := links.use(token, CHANGE):
+        if used := mail_tokens.use(token, CHANGE):
             user, email = used
             if user.email_verified and accounts.email_key(email) != user.email_key:
-                address_changes.tell(user, user.email, may_undo=True)
+                email_changes.tell(user, user.email, may_undo=True)
             people.set_email(user, email)
             accounts.outdate(user)
             _note(user, by)
             return user
-    raise links.not_valid()
+    raise mail_tokens.not_valid()
 
 
 def _note(user: User, by: str | None) -> None:
@@ -131,7 +131,7 @@ def _check_may_move(caller: Principal, password: str | None) -> None:
 def _mail_verification(payload: Mapping[str, Any]) -> None:
     user = db.db.session.get(User, (payload["account_id"], payload["user_id"]))
     if user is not None and user.may_sign_in and not user.email_verified:
-        _send(user, user.email, links.issue(user, PURPOSE))
+        _send(user, user.email, mail_tokens.issue(user, PURPOSE))
 
 
 @jobs.job("auth.send_email_change", mails=True)
@@ -141,7 +141,7 @@ def _mail_email_change(payload: Mapping[str, Any]) -> None:
         user = session.get(User, key, with_for_update=alone)
         if user is None or not user.may_sign_in or not _still_asks(user, payload):
             return
-        token = links.issue(user, CHANGE, payload["email"])
+        token = mail_tokens.issue(user, CHANGE, payload["email"])
     _send(user, payload["email"], token)
 
 

@@ -19,7 +19,7 @@ from app.auth import credentials, sessions
 from app.auth import service as auth
 from app.auth.answers import origin
 from app.auth.guard import limit_body
-from app.auth.members import Member
+from app.auth.login_users import Member
 from app.auth.principal import Principal
 from app.console import unsent
 from app.console.forms import Form

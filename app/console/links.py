@@ -5,7 +5,7 @@ from __future__ import annotations
 from flask import flash, request, url_for
 from werkzeug.wrappers import Response as BaseResponse
 
-from app.auth import address_changes, invitations, lockout, resets
+from app.auth import email_changes, invitations, lockout, password_resets
 from app.auth import service as auth
 from app.auth.guard import account_of_host
 from app.console import forms, guard
@@ -35,7 +35,7 @@ def forgot_password() -> Page | BaseResponse:
         body = form.checked(("email",), account=200, email=320)
         account = auth.require_account(body["account"] or account_of_host())
         lockout.mails(account, body["email"], request.remote_addr, reset=True)
-        resets.forgot(account, body["email"])
+        password_resets.forgot(account, body["email"])
     except AppError as error:
         return form.refused(error).page("console/links/forgot.html")
     return told(SENT, "console.sign_in")
@@ -47,7 +47,7 @@ def forgot_password() -> Page | BaseResponse:
 def show_reset_password() -> Page:
     """The form to set a new password with."""
     token = request.args.get("token", "")
-    return _reset_page(Form({"token": token}, status=200 if resets.expiry(token) else 400))
+    return _reset_page(Form({"token": token}, status=200 if password_resets.expiry(token) else 400))
 
 
 @blueprint.post("/console/reset-password")
@@ -59,7 +59,7 @@ def reset_password() -> Page | BaseResponse:
     revoke = bool(form["revoke_api_keys"])
     try:
         body = form.checked(("new_password",), token=500, new_password=LONGEST_PASSWORD)
-        resets.reset(body["token"], body["new_password"], revoke_api_keys=revoke)
+        password_resets.reset(body["token"], body["new_password"], revoke_api_keys=revoke)
     except AppError as error:
         return _reset_page(form.refused(error))
     return told("Your new password is set. Sign in with it.", "console.sign_in")
@@ -67,7 +67,10 @@ def reset_password() -> Page | BaseResponse:
 
 def _reset_page(form: Form) -> Page:
     token = form["token"]
-    shown = {"valid": resets.expiry(token) is not None, "keys": resets.keys_of(token)}
+    shown = {
+        "valid": password_resets.expiry(token) is not None,
+        "keys": password_resets.keys_of(token),
+    }
     return form.page("console/links/reset.html", **shown)
 
 
@@ -77,7 +80,7 @@ def _reset_page(form: Form) -> Page:
 def show_undo_email_change() -> Page:
     """The button that takes a changed address back: a scanner of mails presses none."""
     token = request.args.get("token", "")
-    status = 200 if address_changes.expiry(token) else 400
+    status = 200 if email_changes.expiry(token) else 400
     return _undo_page(Form({"token": token}, status=status))
 
 
@@ -88,7 +91,7 @@ def undo_email_change() -> Page | BaseResponse:
     """Take a changed address back by the token of a mailed link."""
     form = forms.sent("token")
     try:
-        user = address_changes.take_back(form.checked(token=500)["token"])
+        user = email_changes.take_back(form.checked(token=500)["token"])
     except AppError as error:
         return _undo_page(form.refused(error))
     notice = f"Your address is {user.email} again. Check its inbox to set a new password."
@@ -96,7 +99,7 @@ def undo_email_change() -> Page | BaseResponse:
 
 
 def _undo_page(form: Form) -> Page:
-    valid = address_changes.expiry(form["token"]) is not None
+    valid = email_changes.expiry(form["token"]) is not None
     return form.page("console/links/undo_email_change.html", valid=valid)
 
 

@@ -12,7 +12,7 @@ from werkzeug.wrappers import Response as BaseResponse
 
 from app.accounts import people as users
 from app.accounts import roles
-from app.auth import resets
+from app.auth import password_resets
 from app.console import forms, guard, once
 from app.console.blueprint import blueprint
 from app.console.forms import LONGEST_PASSWORD, Form, Page, told
@@ -81,7 +81,7 @@ def set_password(place: Place, user_id: str) -> Page | BaseResponse:
     user, form = users.get(place.scope, user_id), forms.sent("new_password")
     try:
         body = form.checked(("new_password",), new_password=LONGEST_PASSWORD)
-        resets.set_password(user, body["new_password"], by=guard.known_caller())
+        password_resets.set_password(user, body["new_password"], by=guard.known_caller())
     except AppError as error:
         return _page(place, user_id, form.refused(error))
     notice = f"The new password of {user.email} is set; their sessions are ended."
@@ -109,7 +109,7 @@ def _carry_out(action: str, scope: str | None, user_id: str) -> str:
     user, by = users.get(scope, user_id), guard.known_caller().user_id
     email = user.email
     if action == "reset-link":
-        resets.send_link(user)
+        password_resets.send_link(user)
         return f"A link to set a new password is on its way to {email}."
     if action == "verify":
         users.verify(scope, user_id)

@@ -6,7 +6,7 @@ from flask import g, request, url_for
 from werkzeug.wrappers import Response as BaseResponse
 
 from app.accounts import service as accounts
-from app.auth import api_keys, resets, sessions, verification
+from app.auth import api_keys, password_resets, sessions, verification
 from app.auth import service as auth
 from app.console import forms, guard, lists
 from app.console.blueprint import blueprint
@@ -50,7 +50,7 @@ def change_password() -> Page | BaseResponse:
     try:
         body = form.checked(PASSWORDS, **dict.fromkeys(PASSWORDS, LONGEST_PASSWORD))
         given = [body[name] for name in PASSWORDS]
-        resets.change_own(guard.known_caller(), *given, revoke_api_keys=revoke)
+        password_resets.change_own(guard.known_caller(), *given, revoke_api_keys=revoke)
     except AppError as error:
         return _profile_page(form.refused(error))
     return told("Your password is changed. Sign in with the new one.", "console.sign_in")

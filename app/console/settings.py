@@ -9,7 +9,7 @@ from werkzeug.wrappers import Response as BaseResponse
 
 from app import clock
 from app.accounts import tenants
-from app.auth import own_account
+from app.auth import account_settings
 from app.console import forms, guard, places
 from app.console.blueprint import blueprint
 from app.console.forms import Form, Page, told
@@ -53,7 +53,7 @@ def change_settings(account_id: str) -> Page | BaseResponse:
     form = forms.sent("name", "default_redirect_uri", *LISTS, "seen")
     try:
         forms.check_seen(form, tenants.get(place.account.id).updated_at)
-        own_account.change(place.account.id, _body(form), by=place.by)
+        account_settings.change(place.account.id, _body(form), by=place.by)
     except AppError as error:
         return _page(place, form.refused(error))
     return told("The settings are saved.", "console.show_settings", **place.at)

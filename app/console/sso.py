@@ -10,7 +10,7 @@ from werkzeug.wrappers import Response as BaseResponse
 from app.accounts import pii, sso_settings, tenants
 from app.accounts.models import SYSTEM_ACCOUNT_ID
 from app.accounts.schemas import OwnAccountBody
-from app.auth import own_account
+from app.auth import account_settings
 from app.auth.answers import origin
 from app.console import forms, guard, lists, once, places, sso_form
 from app.console.blueprint import blueprint
@@ -57,7 +57,7 @@ def change_sign_in(account_id: str) -> Page | BaseResponse:
             tried = {name: body[name] for name in ("sso_group_roles", "sso_allow_admin")}
             return _overview(place, form, roles.plan(tried, by=place.by))
         forms.check_seen(form, tenants.get(place.account.id).updated_at)
-        own_account.change(place.account.id, body, by=place.by)
+        account_settings.change(place.account.id, body, by=place.by)
     except AppError as error:
         return _overview(place, form.refused(error))
     return told("Saved.", "console.show_providers", account_id=place.account.id)

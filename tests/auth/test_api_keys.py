@@ -16,8 +16,8 @@ from flask import Flask
 from app import clock, db
 from app.accounts import service as accounts
 from app.accounts.models import Account, Role, User
+from app.auth.account_settings import NO_SETTINGS
 from app.auth.models import ApiKey
-from app.auth.own_account import NO_SETTINGS
 from app.auth.principal import NO_ADMINS, NO_PII_MEMBERS
 from app.collections.definition import OPERATIONS
 from tests.builders import (

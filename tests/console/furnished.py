@@ -8,7 +8,7 @@ from flask import Flask
 
 from app import clock, db
 from app.accounts.models import User
-from app.auth import links as mailed_links
+from app.auth import mail_tokens as mailed_links
 from app.auth import principal as principals
 from app.outbound import mail
 from app.workflows import instances

@@ -11,10 +11,10 @@ from app import config, db, events, jobs
 from app.accounts import people
 from app.accounts import service as accounts
 from app.accounts.models import User
-from app.auth import links, resets
+from app.auth import mail_tokens, password_resets
 from app.outbound import mail
 
-PURPOSE = links.EMAIL_UNDO
+PURPOSE = mail_tokens.EMAIL_UNDO
 
 
 def tell(user: User, previous: str, *, may_undo: bool) -> None:
@@ -28,7 +28,7 @@ def tell(user: User, previous: str, *, may_undo: bool) -> None:
 
 def expiry(token: str) -> datetime | None:
     """When a mailed token expires; None for one that is not valid."""
-    found = links.find(token, PURPOSE)
+    found = mail_tokens.find(token, PURPOSE)
     return found.expires_at if found else None
 
 
@@ -40,19 +40,19 @@ def take_back(token: str) -> User:
     address is another user's by now.
     """
     with db.transaction():
-        found = links.find(token, PURPOSE)
-        used = links.use(token, PURPOSE)
+        found = mail_tokens.find(token, PURPOSE)
+        used = mail_tokens.use(token, PURPOSE)
         if found is None or used is None:
-            raise links.not_valid()
+            raise mail_tokens.not_valid()
         user, email = used
         accounts.outdate(user)
         people.set_email(user, email)
         user.password_hash = None
         # Whoever took the address over might take it back in turn.
-        links.end_since(found)
+        mail_tokens.end_since(found)
         events.publish(events.AddressProved(user.account_id, user.id))
         accounts.mark_verified(user)
-        resets.ask(user)
+        password_resets.ask(user)
         return user
 
 
@@ -71,6 +71,6 @@ def _mail_email_changed(payload: Mapping[str, Any]) -> None:
         return
     link = None
     if payload["may_undo"]:
-        token = links.issue(user, PURPOSE, payload["email"])
+        token = mail_tokens.issue(user, PURPOSE, payload["email"])
         link = f"{config.current().base_url}/console/undo-email-change?token={quote(token)}"
     mail.send(payload["email"], "email_changed", link=link, account=user.account.name)

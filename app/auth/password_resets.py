@@ -13,14 +13,14 @@ from app import config, db, jobs
 from app.accounts import people, pii
 from app.accounts import service as accounts
 from app.accounts.models import SYSTEM_ACCOUNT_ID, User
-from app.auth import api_keys, links, lockout, passwords, sessions
+from app.auth import api_keys, lockout, mail_tokens, passwords, sessions
 from app.auth import service as auth
 from app.auth.models import ApiKey, MailedToken
 from app.auth.principal import NO_PASSWORDS, Principal
 from app.errors import InvalidValues
 from app.outbound import mail
 
-PURPOSE = links.RESET
+PURPOSE = mail_tokens.RESET
 
 
 def forgot(account: str | None, email: str) -> None:
@@ -48,7 +48,7 @@ def send_link(user: User) -> None:
 
 def expiry(token: str) -> datetime | None:
     """When a mailed token expires; None for one that is not valid."""
-    found = links.find(token, PURPOSE)
+    found = mail_tokens.find(token, PURPOSE)
     return found.expires_at if found else None
 
 
@@ -57,7 +57,7 @@ def keys_of(token: str) -> list[ApiKey]:
 
     A new password does not end them, and they may be of whoever knew the old one.
     """
-    found = links.find(token, PURPOSE)
+    found = mail_tokens.find(token, PURPOSE)
     return api_keys.active_of(found.account_id, found.user_id) if found else []
 
 
@@ -66,20 +66,20 @@ def reset(token: str, new_password: str, *, revoke_api_keys: bool = False) -> li
 
     Raises InvalidValues, or BadRequest `invalid_token`.
     """
-    found = links.find(token, PURPOSE)
+    found = mail_tokens.find(token, PURPOSE)
     owner = _user_of(found) if found else None
     _refuse(passwords.problems_of(owner, new_password, "new_password"))
     if found is None:  # before the hash, which takes its time
-        raise links.not_valid()
+        raise mail_tokens.not_valid()
     password_hash = passwords.hash(new_password)
     with db.transaction():
-        if used := links.use(token, PURPOSE):
+        if used := mail_tokens.use(token, PURPOSE):
             user, _ = used
             # The link came by mail: whoever has it reads the mail of this address.
             if not user.email_verified:
                 accounts.prove(user)
             return _change(user, password_hash, revoke_api_keys=revoke_api_keys)
-    raise links.not_valid()
+    raise mail_tokens.not_valid()
 
 
 def set_password(user: User, new_password: str, *, by: Principal) -> None:
@@ -119,7 +119,7 @@ def _change(user: User, password_hash: str, *, revoke_api_keys: bool = False) ->
         if revoke_api_keys:  # afterwards: whoever made one meanwhile was waited for
             api_keys.revoke_all(account_id, user_id)
         # A change of the address that is waiting may be of whoever knew the old password.
-        links.end(user, PURPOSE, links.EMAIL_CHANGE)
+        mail_tokens.end(user, PURPOSE, mail_tokens.EMAIL_CHANGE)
     return api_keys.active_of(account_id, user_id)
 
 
@@ -148,6 +148,6 @@ def _mail_reset(payload: Mapping[str, Any]) -> None:
     )
     if user is None or not user.may_sign_in:
         return
-    token = links.issue(user, PURPOSE)
+    token = mail_tokens.issue(user, PURPOSE)
     link = f"{config.current().base_url}/console/reset-password?token={quote(token)}"
     mail.send(user.email, "reset", link=link, account=user.account.name)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from app.auth import address_changes
+from app.auth import email_changes
 from app.auth.routes import blueprint
 from app.auth.schemas import TokenBody
 from app.rest.access import of_any_account, public
@@ -27,5 +27,5 @@ def undo_email_change(body: dict[str, Any]) -> dict[str, str]:
     is mailed. A bad, used or expired token is 400 `invalid_token`. Where the old address is another
     user's by now, it is a 409.
     """
-    address_changes.take_back(body["token"])
+    email_changes.take_back(body["token"])
     return {"message": DONE}
