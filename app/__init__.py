@@ -28,7 +28,7 @@ from app.collections import routes as collections
 from app.collections import transfer_routes as collection_transfer
 from app.config import Config
 from app.console import routes as console
-from app.console.guard import csrf
+from app.console.shell.guard import csrf
 from app.context import tenancy
 from app.db import pre_ping
 from app.http import caching, error_handlers, logging

@@ -13,7 +13,7 @@ import pytest
 from flask import Flask
 from werkzeug.test import TestResponse
 
-from app.console.guard import LARGEST_UNSIGNED
+from app.console.shell.guard import LARGEST_UNSIGNED
 from app.rest.access import Access, access_of, most_bytes_of
 from tests.builders import Caller, make_collection
 

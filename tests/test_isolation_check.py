@@ -17,7 +17,7 @@ from app.auth import guard as api_guard
 from app.auth import principal as principals
 from app.collections import definition as definitions
 from app.collections.definition import everything
-from app.console import guard, places
+from app.console.shell import guard, scopes
 from app.context import tenancy
 from app.errors import NotFound
 from app.isolation import filling, tenants
@@ -143,9 +143,9 @@ def any_place(patch: pytest.MonkeyPatch, app: Flask) -> None:
         account = principals.account_named(account_id)
         if account is None:
             raise NotFound
-        return places.Place(account, replace(guard.known_caller(), account=account))
+        return scopes.Place(account, replace(guard.known_caller(), account=account))
 
-    patch.setattr(places, "found", found)
+    patch.setattr(scopes, "found", found)
 
 
 def without(module: Any, name: str) -> Any:

@@ -8,7 +8,7 @@ import marshmallow as ma
 from flask import Response
 
 from app import rest
-from app.accounts import people, tenants
+from app.accounts import tenants, users
 from app.accounts.models import Account
 from app.accounts.schemas import (
     DESCRIBED,
@@ -121,4 +121,4 @@ def delete_account(account_id: str) -> Response:
 @superadmin
 def list_users_of_account(args: dict[str, Any], account_id: str) -> dict[str, Any]:
     """List the users of an account."""
-    return page_of(*people.page(tenants.get(account_id).id, args), args)
+    return page_of(*users.page(tenants.get(account_id).id, args), args)

@@ -10,8 +10,8 @@ import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
 from app import db, events
-from app.accounts import people
 from app.accounts import service as accounts
+from app.accounts import users
 from app.accounts.models import PII_GROUP, SYSTEM_ACCOUNT_ID, Group, GroupMember, User
 from app.db import errors
 from app.errors import Conflict, Forbidden, NotFound
@@ -109,7 +109,7 @@ def add(account_id: str, group_id: str, user_id: str, *, by: str | None = None) 
     Raises Forbidden where it is `pii_access` and `by` is a user who may not open it.
     """
     with db.transaction() as session:
-        user = people.locked(session, account_id, user_id)
+        user = users.locked(session, account_id, user_id)
         group = get(account_id, group_id)
         check_may_admit(group, by)
         key = {"account_id": group.account_id, "group_id": group.id, "user_id": user.id}
@@ -125,7 +125,7 @@ def add(account_id: str, group_id: str, user_id: str, *, by: str | None = None) 
 def remove(account_id: str, group_id: str, user_id: str) -> None:
     """Take a user out of a group. Raises NotFound for one who is not in it."""
     with db.transaction() as session:
-        user = people.locked(session, account_id, user_id)
+        user = users.locked(session, account_id, user_id)
         group = get(account_id, group_id)
         member = session.get(GroupMember, (group.account_id, group.id, user.id))
         if member is None:

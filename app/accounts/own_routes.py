@@ -8,7 +8,7 @@ import marshmallow as ma
 from flask import Response
 
 from app import rest
-from app.accounts import people, roles, sso_settings, tenants
+from app.accounts import roles, sso_settings, tenants, users
 from app.accounts.models import Account, User
 from app.accounts.schemas import (
     ALLOW_ADMIN,
@@ -142,7 +142,7 @@ def list_roles_for_account(args: dict[str, Any]) -> dict[str, Any]:
 @account_admin
 def list_team(args: dict[str, Any]) -> dict[str, Any]:
     """List the users of the own account."""
-    return page_of(*people.page(_own(), args), args)
+    return page_of(*users.page(_own(), args), args)
 
 
 @blueprint.route("/users", methods=["POST"])
@@ -164,7 +164,7 @@ def create_member(body: dict[str, Any]) -> User:
 @account_admin
 def get_member(user_id: str) -> User:
     """Get a user of the own account."""
-    return people.get(_own(), user_id)
+    return users.get(_own(), user_id)
 
 
 @blueprint.route("/users/<uuid:user_id>", methods=["PUT", "PATCH"])
@@ -183,7 +183,7 @@ def update_member(body: dict[str, Any], user_id: str) -> User:
     """
     enrolment.check_role(body, by=principal())
     enrolment.check_address(_own(), user_id, body, by=principal())
-    return people.change(_own(), user_id, body, by=principal().user_id)
+    return users.change(_own(), user_id, body, by=principal().user_id)
 
 
 @blueprint.route("/users/<uuid:user_id>", methods=["DELETE"])
@@ -192,7 +192,7 @@ def update_member(body: dict[str, Any], user_id: str) -> User:
 @account_admin
 def delete_member(user_id: str) -> Response:
     """Remove a user from the own account; what they made stays."""
-    people.delete(_own(), user_id, by=principal().user_id)
+    users.delete(_own(), user_id, by=principal().user_id)
     return Response(status=204)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import marshmallow as ma
 
-from app.accounts import people
+from app.accounts import users
 from app.rest import fields
 from app.rest.converters import LARGEST_ROLE_ID
 from app.rest.paging import Page, PageArgs, items_of
@@ -106,7 +106,7 @@ class TeamArgs(PageArgs):
     is_active = ma.fields.Boolean(metadata=DESCRIBED["is_active"])
     search = fields.Text(longest=200, metadata={"description": "A part of the e-mail address."})
     sort_by = ma.fields.String(
-        validate=ma.validate.OneOf(list(people.SORTABLE)), metadata=DESCRIBED["sort_by"]
+        validate=ma.validate.OneOf(list(users.SORTABLE)), metadata=DESCRIBED["sort_by"]
     )
     sort_order = ma.fields.String(validate=ORDER, metadata=DESCRIBED["sort_order"])
 

@@ -8,7 +8,7 @@ import marshmallow as ma
 from flask import Response
 
 from app import rest
-from app.accounts import people
+from app.accounts import users
 from app.accounts.models import User
 from app.accounts.schemas import (
     ACCOUNT,
@@ -44,7 +44,7 @@ class UserArgs(TeamArgs):
 
     account_id = fields.Text(longest=100, metadata={"description": "Only users of this account."})
     sort = ma.fields.String(
-        validate=ma.validate.OneOf([f"{sign}{name}" for name in people.SORTABLE for sign in SIGNS]),
+        validate=ma.validate.OneOf([f"{sign}{name}" for name in users.SORTABLE for sign in SIGNS]),
         metadata={"description": "sort_by and sort_order in one: `email`, `-email`."},
     )
 
@@ -85,7 +85,7 @@ class NewPassword(Schema):
 @superadmin
 def list_users(args: dict[str, Any]) -> dict[str, Any]:
     """List users of all accounts."""
-    return page_of(*people.page(None, args), args)
+    return page_of(*users.page(None, args), args)
 
 
 @blueprint.route("", methods=["POST"])
@@ -118,7 +118,7 @@ def create_user(body: dict[str, Any]) -> User:
 @superadmin
 def get_user(user_id: str) -> User:
     """Get a user."""
-    return people.get(None, user_id)
+    return users.get(None, user_id)
 
 
 @blueprint.route("/<uuid:user_id>", methods=["PUT", "PATCH"])
@@ -136,7 +136,7 @@ def update_user(body: dict[str, Any], user_id: str) -> User:
     """
     enrolment.check_role(body, by=principal())
     enrolment.check_address(None, user_id, body, by=principal())
-    return people.change(None, user_id, body, by=principal().user_id)
+    return users.change(None, user_id, body, by=principal().user_id)
 
 
 @blueprint.route("/<uuid:user_id>", methods=["DELETE"])
@@ -145,7 +145,7 @@ def update_user(body: dict[str, Any], user_id: str) -> User:
 @superadmin
 def delete_user(user_id: str) -> Response:
     """Delete a user; what they made stays."""
-    people.delete(None, user_id, by=principal().user_id)
+    users.delete(None, user_id, by=principal().user_id)
     return Response(status=204)
 
 
@@ -161,7 +161,7 @@ def reset_password(body: dict[str, Any], user_id: str) -> dict[str, str]:
     password set by nobody of `pii_access` takes the user out of that group; a link does not.
     """
     principal().refuse_key(NO_PASSWORDS)
-    user = people.get(None, user_id)
+    user = users.get(None, user_id)
     if body.get("send_reset_link"):
         password_resets.send_link(user)
         return {"message": "A link to set a new password is on its way."}
@@ -175,7 +175,7 @@ def reset_password(body: dict[str, Any], user_id: str) -> dict[str, str]:
 @superadmin
 def verify_user(user_id: str) -> User:
     """Take a user's address for verified."""
-    return people.verify(None, user_id)
+    return users.verify(None, user_id)
 
 
 @blueprint.route("/<uuid:user_id>/resend-verification", methods=["POST"])
@@ -184,5 +184,5 @@ def verify_user(user_id: str) -> User:
 @superadmin
 def resend_verification_of_user(user_id: str) -> dict[str, str]:
     """Mail a new verification link to a user."""
-    verification.ask_again(people.get(None, user_id))
+    verification.ask_again(users.get(None, user_id))
     return {"message": "A new verification link is on its way."}

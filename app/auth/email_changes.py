@@ -8,8 +8,8 @@ from typing import Any
 from urllib.parse import quote
 
 from app import config, db, events, jobs
-from app.accounts import people
 from app.accounts import service as accounts
+from app.accounts import users
 from app.accounts.models import User
 from app.auth import mail_tokens, password_resets
 from app.outbound import mail
@@ -46,7 +46,7 @@ def take_back(token: str) -> User:
             raise mail_tokens.not_valid()
         user, email = used
         accounts.outdate(user)
-        people.set_email(user, email)
+        users.set_email(user, email)
         user.password_hash = None
         # Whoever took the address over might take it back in turn.
         mail_tokens.end_since(found)

@@ -8,7 +8,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from app import db, events
-from app.accounts import groups, people, roles
+from app.accounts import groups, roles, users
 from app.accounts import service as accounts
 from app.accounts.models import ADMIN, PII_GROUP, SYSTEM_ACCOUNT_ID, Group, User
 from app.auth import lockout, mail_tokens, password_resets, passwords, verification
@@ -49,7 +49,7 @@ def check_address(
     """
     if "email" in body:
         by.refuse_key(NO_ADDRESSES)
-        user = people.get(scope, user_id)
+        user = users.get(scope, user_id)
         if accounts.email_key(body["email"].strip()) != user.email_key:
             by.require_recent_sign_in()
 
@@ -59,12 +59,12 @@ def enrol(account_id: str, body: Mapping[str, Any]) -> User:
     password = body.get("password")
     own = (body["email"], body.get("name"))
     weak = passwords.problems(password, own=own) if password is not None else []
-    found = [*people.problems(account_id, body), *weak]
+    found = [*users.problems(account_id, body), *weak]
     if found:
         raise InvalidValues(found)
     password_hash = passwords.hash(password) if password is not None else None
     with db.transaction():
-        user = people.create(account_id, body, password_hash)
+        user = users.create(account_id, body, password_hash)
         lockout.mailbox(user.account_id, user.email)
         if password is None:
             password_resets.ask(user)

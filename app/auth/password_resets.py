@@ -10,7 +10,7 @@ from urllib.parse import quote
 import sqlalchemy as sa
 
 from app import config, db, jobs
-from app.accounts import people, pii
+from app.accounts import pii, users
 from app.accounts import service as accounts
 from app.accounts.models import SYSTEM_ACCOUNT_ID, User
 from app.auth import api_keys, lockout, mail_tokens, passwords, sessions
@@ -91,7 +91,7 @@ def set_password(user: User, new_password: str, *, by: Principal) -> None:
     _refuse(passwords.problems_of(user, new_password, "new_password"))
     password_hash = passwords.hash(new_password)
     with db.transaction() as session:
-        user = people.locked(session, user.account_id, user.id)
+        user = users.locked(session, user.account_id, user.id)
         pii.expel(user, by=by.user_id, reason=pii.NEW_PASSWORD)
         _change(user, password_hash)
 
@@ -115,7 +115,7 @@ def change_own(
 def _change(user: User, password_hash: str, *, revoke_api_keys: bool = False) -> list[ApiKey]:
     account_id, user_id = user.account_id, user.id
     with db.transaction():
-        people.set_password(user, password_hash)
+        users.set_password(user, password_hash)
         if revoke_api_keys:  # afterwards: whoever made one meanwhile was waited for
             api_keys.revoke_all(account_id, user_id)
         # A change of the address that is waiting may be of whoever knew the old password.

@@ -7,8 +7,8 @@ from typing import Any
 from urllib.parse import quote
 
 from app import clock, config, db, jobs
-from app.accounts import people
 from app.accounts import service as accounts
+from app.accounts import users
 from app.accounts.models import SYSTEM_ACCOUNT_ID, User
 from app.auth import email_changes, lockout, mail_tokens, sessions, tokens
 from app.auth import service as auth
@@ -78,7 +78,7 @@ def verify(token: str, *, by: str | None = None) -> User:
             user, email = used
             if user.email_verified and accounts.email_key(email) != user.email_key:
                 email_changes.tell(user, user.email, may_undo=True)
-            people.set_email(user, email)
+            users.set_email(user, email)
             accounts.outdate(user)
             _note(user, by)
             return user

@@ -10,9 +10,10 @@ from flask import render_template, request
 
 from app.collections import definition
 from app.collections.definition import Definition
-from app.console import charts, guard, places, recent
-from app.console.blueprint import blueprint
-from app.console.places import Place
+from app.console import recent
+from app.console.shell import charts, guard, scopes
+from app.console.shell.blueprint import blueprint
+from app.console.shell.scopes import Place
 from app.rest.access import public
 from app.webhooks import service as webhooks
 from app.workflows import instances
@@ -40,7 +41,7 @@ class Collections:
 @guard.for_superadmins
 def show_dashboard(account_id: str) -> str:
     """The dashboard of any account."""
-    place = places.found(account_id)
+    place = scopes.found(account_id)
     return render_template("console/dashboard.html", **of(place))
 
 
@@ -59,7 +60,7 @@ def of(place: Place) -> dict[str, Any]:
         "webhooks": webhooks.failing(MOST_FAILING, by=place.by),
         "instances": instances.failed(MOST_FAILING, by=place.by),
         "changes": recent.changes(place, known.opened),
-        "ask": places.WHOM_TO_ASK,
+        "ask": scopes.WHOM_TO_ASK,
     }
 
 

@@ -12,8 +12,9 @@ from app.accounts.models import Account, User
 from app.auth.principal import Principal
 from app.collections import service as collections
 from app.collections.models import Collection
-from app.console import charts, dashboard, lists
-from app.console.places import Place
+from app.console import dashboard
+from app.console.shell import charts, lists
+from app.console.shell.scopes import Place
 from app.db.counts import count
 from app.webhooks import service as webhooks
 from app.workflows import instances

@@ -13,7 +13,7 @@ from app.audit import recent
 from app.audit.append import CREATE, DELETE
 from app.collections import table as tables
 from app.collections.definition import Definition
-from app.console.places import Place
+from app.console.shell.scopes import Place
 
 SHOWN, LOOKED_AT = 8, 60
 VERBS = {CREATE: "made", DELETE: "deleted"}

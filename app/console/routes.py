@@ -9,50 +9,24 @@ from app import config
 from app.auth import service as auth
 from app.auth.answers import origin
 from app.auth.guard import account_of_host
-from app.console import (
-    audit,
-    collections,
-    dashboard,
-    deliveries,
-    explain,
-    forms,
-    groups,
-    guard,
-    history,
-    home,
-    instance,
-    keys,
-    links,
-    operation,
-    people,
-    profile,
-    record_files,
-    record_pages,
-    records,
-    roles,
-    rules,
-    schemas,
-    search,
-    settings,
-    sso,
-    team,
-    unsent,
-    webhooks,
-    work,
-    workflow_instances,
-    workflows,
-)
-from app.console.blueprint import blueprint
-from app.console.forms import Form, Page
+from app.console import dashboard, home, search
+from app.console.admin import account_settings, audit, instance, jobs, operation, sso
+from app.console.automation import deliveries, webhooks, workflow_instances, workflows
+from app.console.collections import explain, listing, rules, schemas
+from app.console.people import api_keys, groups, profile, roles, team, users
+from app.console.records import files, history, pages, table
+from app.console.shell import forms, guard, links, resubmit
+from app.console.shell.blueprint import blueprint
+from app.console.shell.forms import Form, Page
 from app.errors import AppError, Unauthorized
 from app.rest.access import public
 from app.sso import service as providers
 
 AREAS = (
-    *(audit, history, team, groups, keys, people, profile, instance, roles, links, sso),
-    *(collections, schemas, rules, explain, records, record_files, record_pages),
-    *(webhooks, deliveries, workflows, workflow_instances, work),
-    *(dashboard, search, settings, operation),
+    *(audit, history, team, groups, api_keys, users, profile, instance, roles, links, sso),
+    *(listing, schemas, rules, explain, table, files, pages),
+    *(webhooks, deliveries, workflows, workflow_instances, jobs),
+    *(dashboard, search, account_settings, operation),
 )
 
 
@@ -90,8 +64,8 @@ def sign_in() -> BaseResponse | Page:
 @guard.open_to_all
 def submit_sign_in() -> BaseResponse | Page:
     """Begin a session."""
-    form = forms.sent("account", "email", "password", "next", unsent.FIELD)
-    going = unsent.target(form[unsent.FIELD])
+    form = forms.sent("account", "email", "password", "next", resubmit.FIELD)
+    going = resubmit.target(form[resubmit.FIELD])
     if "signed_in" in request.form:  # by a provider, in another tab
         if going and guard.caller():
             return redirect(going, 307)
@@ -118,12 +92,12 @@ def _sign_in_page(form: Form) -> Page:
 @public
 def reauthenticate() -> BaseResponse | Page:
     """Prove anew who one is, and go back to what needed it."""
-    form = forms.sent("password", "next", unsent.FIELD)
+    form = forms.sent("password", "next", resubmit.FIELD)
     try:
         auth.reauthenticate_in_console(guard.known_caller(), form["password"])
     except AppError as error:
         return guard.password_page(form.refused(error))
-    if going := unsent.target(form[unsent.FIELD]):
+    if going := resubmit.target(form[resubmit.FIELD]):
         return redirect(going, 307)
     flash("That is your password. Now repeat what you did.")
     return redirect(guard.local_target(form["next"]) or url_for("console.show_home"), 303)

@@ -14,10 +14,11 @@ from app.accounts.models import Account, Group, User
 from app.auth import principal as principals
 from app.auth.models import ApiKey
 from app.collections import access, definition
-from app.console import guard, lists, record_search
-from app.console.blueprint import blueprint
-from app.console.lists import Listing
-from app.console.places import Place
+from app.console.records import search
+from app.console.shell import guard, lists
+from app.console.shell.blueprint import blueprint
+from app.console.shell.lists import Listing
+from app.console.shell.scopes import Place
 from app.rest.access import public
 from app.webhooks.models import Webhook
 from app.workflows.models import Workflow
@@ -94,7 +95,7 @@ def _found(text: str, place: Place | None) -> Iterator[Found]:
 
 def _records(text: str, place: Place) -> Iterator[Found]:
     left_out = []
-    for one in record_search.search(text, place):
+    for one in search.search(text, place):
         if one.looked_at == 0:
             left_out.append(Hit(one.collection, "", one.rest))
             continue

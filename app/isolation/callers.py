@@ -12,7 +12,7 @@ from app import clock, config
 from app.accounts.models import ADMIN
 from app.auth import sessions, tokens
 from app.auth.sessions import Origin
-from app.console import guard
+from app.console.shell import guard
 from app.isolation.calls import Call
 from app.isolation.tenants import Tenant
 from app.rest.access import Access, access_of

@@ -16,8 +16,8 @@ import sqlalchemy as sa
 from cryptography.fernet import InvalidToken
 
 from app import crypto, db, events, jobs
-from app.accounts import people
 from app.accounts import service as accounts
+from app.accounts import users
 from app.accounts.models import PII_GROUP, SYSTEM_ACCOUNT_ID, User
 from app.audit import erase
 from app.audit.append import CREATE
@@ -124,7 +124,7 @@ def user(user_id: str, *, by: Principal) -> Erased:
                 sa.select(Invitation).where(mine, Invitation.email_key == key)
             ):
                 session.delete(one)
-            people.delete(None, user_id, by=by.user_id)
+            users.delete(None, user_id, by=by.user_id)
     return {"message": USER_GONE, **what, **_rest_of_user(kept)}
 
 

@@ -13,7 +13,7 @@ import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
 from app import clock, db, events
-from app.accounts import people, pii
+from app.accounts import pii, users
 from app.accounts import service as accounts
 from app.accounts.models import SYSTEM_ACCOUNT_ID, Role, User
 from app.auth import invitations
@@ -84,7 +84,7 @@ def settle(session: Session, connection: Connection, claimed: Claimed) -> tuple[
     match = find(connection, claimed)
     user = match.user
     if user is not None and not connection.admits_pii_members:
-        people.locked(session, user.account_id, user.id)  # who lets the user in waits, or was first
+        users.locked(session, user.account_id, user.id)  # who lets the user in waits, or was first
         _refuse_member(connection, user.id)
     new = user is None
     given = match.how == "new"
@@ -217,7 +217,7 @@ def _provision(connection: Connection, claimed: Claimed, role: Role | None) -> U
 
 
 def _locked(session: Session, user: User, claimed: Claimed) -> User:
-    user = people.locked(session, user.account_id, user.id)
+    user = users.locked(session, user.account_id, user.id)
     if user.email_key != accounts.email_key(claimed.email or ""):
         raise Conflict("This user has just been given another address.")
     return user

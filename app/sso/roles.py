@@ -14,7 +14,7 @@ import sqlalchemy as sa
 from sqlalchemy import orm
 
 from app import db, events
-from app.accounts import people, sso_settings
+from app.accounts import sso_settings, users
 from app.accounts.models import ADMIN, VIEWER, Account, Role, User
 from app.auth.principal import Principal
 from app.errors import InvalidValues
@@ -71,7 +71,7 @@ def settle(user: User, identity: Identity, connection: Connection, groups: Seque
     counts = identity.given_role_id == user.role_id
     counts = counts or bool(_mapped(connection, groups) and is_given(user))
     if role is not None and counts:
-        people.give_role(user, role)
+        users.give_role(user, role)
         identity.given_role_id = role.id if user.role_id == role.id else identity.given_role_id
 
 
@@ -84,7 +84,7 @@ def take_back(user: User) -> None:
     """Take away the role that an identity gave which is the user's no more."""
     given = [one for one in identities(user) if one.given_role_id == user.role_id]
     if given:
-        people.give_role(user, usual(_defaults(user.account_id).get(given[0].provider_name)))
+        users.give_role(user, usual(_defaults(user.account_id).get(given[0].provider_name)))
 
 
 def identities(user: User) -> Sequence[Identity]:

@@ -15,7 +15,7 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
 from app import clock, crypto, db
-from app.accounts import people, pii
+from app.accounts import pii, users
 from app.accounts.models import Account, User
 from app.accounts.tenants import FROM_OUTSIDE
 from app.auth import tokens
@@ -229,7 +229,7 @@ def _conclude_once(
 def _check_return(session: Session, flow: Flow, account: Account, user: User) -> None:
     # Whoever is at the address has the code, and so the user's session.
     if flow.redirect_uri in account.settings.get(FROM_OUTSIDE, ()) and flow.purpose != CONSOLE:
-        people.locked(session, user.account_id, user.id)  # who lets the user in waits
+        users.locked(session, user.account_id, user.id)  # who lets the user in waits
         if pii.is_member(user.account_id, user.id):
             raise MemberRefused(f"Somebody outside pii_access added {flow.redirect_uri}.")
 

@@ -12,7 +12,7 @@ import sqlalchemy as sa
 from flask import Flask
 
 from app import db, jobs
-from app.accounts import people
+from app.accounts import users
 from app.accounts.models import ADMIN, SYSTEM_ACCOUNT_ID, User
 from app.audit.models import AuditEntry
 from app.auth import principal as principals
@@ -402,7 +402,7 @@ def test_an_erasure_that_was_cut_off_is_finished_by_a_worker(
 
 def test_a_user_deleted_long_ago_is_erased_all_the_same(app: Flask, cast: Cast) -> None:
     with app.app_context():
-        people.delete(None, cast.bob.id, by=None)
+        users.delete(None, cast.bob.id, by=None)
     assert cast.root.post(f"users/{cast.bob.id}/erase").json["values_erased"] > 3
     assert cast.bob.email not in everything(app)
     assert verified(cast.root)["valid"]

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from flask import Flask
 
-from app.console.rules_form import PLAIN, WORDS
+from app.console.collections.rules_form import PLAIN, WORDS
 from app.rules.functions import CALLERS, SPECIAL
 from app.rules.functions import PLAIN as FUNCTIONS
 from tests.builders import Caller, Cast, make_collection, make_record

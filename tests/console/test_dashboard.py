@@ -10,7 +10,7 @@ import pytest
 from flask import Flask
 
 from app import clock, db
-from app.console import charts
+from app.console.shell import charts
 from app.ids import first_id, new_id
 from app.webhooks.models import DELIVERIES, Webhook
 from app.workflows.models import INSTANCES

@@ -11,14 +11,14 @@ from flask import Flask
 
 from app import clock
 from app.accounts import groups, roles, tenants
-from app.accounts import people as users
+from app.accounts import users as users
 from app.accounts.models import Group
 from app.auth import api_keys, invitations, sessions
 from app.auth import principal as principals
 from app.auth import service as auth
 from app.auth.sessions import Origin
 from app.collections import service as collections
-from app.console import lists
+from app.console.shell import lists
 from app.db import db, transaction
 from tests import builders
 from tests.builders import Cast

@@ -17,7 +17,7 @@ from werkzeug.test import TestResponse
 
 from app import config, create_app
 from app.config import Config
-from app.console import guard
+from app.console.shell import guard
 from tests import builders
 from tests.builders import PASSWORD, Caller, Cast, make_collection, make_record
 from tests.console.browser import COOKIE, HOSTILE, is_out, sign_in, sign_out, token

@@ -1,0 +1,1 @@
+"""Pages of an account's and the service's administration."""

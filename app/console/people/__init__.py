@@ -1,0 +1,1 @@
+"""Pages of users, groups, roles, API keys, and the own profile."""

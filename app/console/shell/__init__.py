@@ -1,0 +1,1 @@
+"""What all pages of the console share: guard, forms, lists, links."""
