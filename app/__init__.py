@@ -35,9 +35,10 @@ from app.http import caching, error_handlers, logging
 from app.http.app import Application
 from app.isolation import commands as isolation
 from app.ops import cli, health, metrics
-from app.records import aggregate_routes, batch_routes, history_routes, removal
-from app.records import routes as records
-from app.records import transfer_routes as record_transfer
+from app.records.api import aggregate_routes, batch_routes, history_routes
+from app.records.api import routes as records
+from app.records.api import transfer_routes as record_transfer
+from app.records.write import cleanup
 from app.rest import docs_pages, openapi_text
 from app.rest.access import public
 from app.rest.converters import IntegerPath, LargeIntegerPath, UuidPath
@@ -92,7 +93,7 @@ API_BLUEPRINTS = (
 ADDITIONS = (email_routes, password_routes, session_routes, explain_routes)
 # Imported for what they subscribe to, and for the work that they do.
 SUBSCRIBERS = (
-    *(removal, tracking, audited_records, sign_ins, dispatch, sso_roles),
+    *(cleanup, tracking, audited_records, sign_ins, dispatch, sso_roles),
     *(workflow_line, occurring, upkeep, workflow_erasure, token_upkeep),
 )
 PAGES = (console.blueprint, docs_pages.blueprint)

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 import pytest
 
-from app.records import cascade
+from app.records.write import cascade
 from tests.builders import Caller, make_record
 
 Result = TypeVar("Result")

@@ -21,7 +21,8 @@ from app.console.shell import guard, scopes
 from app.context import tenancy
 from app.errors import NotFound
 from app.isolation import filling, tenants
-from app.records import expand, store
+from app.records import store
+from app.records.read import expand
 from app.records.store import reads
 from app.rest.access import Access
 from app.webhooks import service as webhooks

@@ -14,7 +14,7 @@ from jsonschema import Draft202012Validator
 from werkzeug.test import TestResponse
 
 from app import create_app
-from app.records.formats import FORMATS
+from app.records.transfer.formats import FORMATS
 from app.rest.access import Access, access_of
 from tests.builders import PASSWORD, Caller, Cast, make_collection, make_record
 from tests.conftest import settings_for

@@ -18,7 +18,7 @@ from flask import Flask
 from app import db
 from app.db import errors, sqlite_driver
 from app.ops import readiness
-from app.records import imports
+from app.records.transfer import imports
 from tests.builders import PASSWORD, Caller, Cast, make_collection, make_record
 
 ROWS = "text\n" + "a\n" * 40_000

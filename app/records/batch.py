@@ -11,10 +11,12 @@ from app.collections.definition import Definition
 from app.collections.fields import Field, Refused
 from app.db import versioned_cache
 from app.errors import Conflict, InvalidValues, problem
-from app.records import cascade, changes, service, store, values, views
+from app.records import service, store
+from app.records.read import views
+from app.records.read.views import Shown
 from app.records.store import writes
-from app.records.values import Body, Problems
-from app.records.views import Shown
+from app.records.write import cascade, changes, values
+from app.records.write.values import Body, Problems
 
 TWICE = "Another record of this request has the same."
 

@@ -22,8 +22,9 @@ from app.collections.columns import TableColumns
 from app.collections.definition import ALL_FIELDS, NEVER, Definition
 from app.db import engine, versioned_cache
 from app.errors import InvalidValues, NotFound, problem
-from app.records import changes, store, values
+from app.records import store
 from app.records.store import Row, reads, references
+from app.records.write import changes, values
 from app.rules import sql
 
 WRITING = ("create", "update")

@@ -24,11 +24,13 @@ from app.collections.definition import Definition
 from app.db import errors, versioned_cache
 from app.db.versioned_cache import Checked
 from app.errors import InvalidValues
-from app.records import cascade, changes, clashes, cursor, expand, query, store, views
+from app.records import store
+from app.records.read import cursor, expand, query, views
+from app.records.read.views import Shown
 from app.records.store import reads
 from app.records.store.sizes import Room
-from app.records.values import Problems
-from app.records.views import Shown
+from app.records.write import cascade, changes, conflicts
+from app.records.write.values import Problems
 from app.webhooks import outbox as webhooks
 
 Body = Mapping[str, Any]
@@ -189,7 +191,7 @@ def writing(collection: str, by: Principal) -> Iterator[Definition]:
 def writing_last(collection: str, by: Principal) -> Iterator[tuple[Definition, Checked]]:
     """The same, with what is still to be checked before anything is written."""
     try:
-        with clashes.explaining(), db.transaction():
+        with conflicts.explaining(), db.transaction():
             definition = definitions.named(collection)
             listeners = webhooks.stamps_of(by.account_id)
             yield definition, versioned_cache.along(*by.stamps, *definition.stamps, *listeners)

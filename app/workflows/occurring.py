@@ -11,7 +11,7 @@ from app.auth.principal import Principal
 from app.collections import access, masking
 from app.errors import Forbidden
 from app.ids import new_id
-from app.records import event_view, views
+from app.records.read import event_view, views
 from app.workflows import beginning, expressions, kept, listeners, versions, waiting
 from app.workflows.models import EVENT
 

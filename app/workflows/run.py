@@ -22,7 +22,7 @@ from app.db import errors, versioned_cache
 from app.db.errors import UNAVAILABLE
 from app.errors import AppError
 from app.outbound import mail
-from app.records import clashes
+from app.records.write import conflicts
 from app.workflows import control, kept, outside, queue, reaching, versions, waiting
 from app.workflows.beginning import LARGEST_CONTEXT
 from app.workflows.control import Failed, Outcome
@@ -116,7 +116,7 @@ class Run:
         for reruns in range(RERUNS):
             try:
                 anew = versioned_cache.reloading() if reruns else nullcontext()
-                with anew, clashes.explaining(), db.transaction():
+                with anew, conflicts.explaining(), db.transaction():
                     place = self.place_at(path)
                     self.given, self.step_began = None, self.now
                     self.apply(place, control.done(self, place))

@@ -19,7 +19,8 @@ from app.auth import principal as principals
 from app.db.functions import database_now
 from app.errors import NotFound
 from app.jobs import worker
-from app.records import erasure, history
+from app.records.history import erasure
+from app.records.history import service as history
 from tests.audit.chains import entries, stand_alone, verified
 from tests.builders import PASSWORD, Caller, Cast, make_collection, make_record, make_user
 from tests.parallel import under_way

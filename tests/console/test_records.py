@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from flask import Flask
 
-from app.records import imports
+from app.records.transfer import imports
 from tests.builders import Cast, make_collection, make_record, make_user
 from tests.console.browser import HOSTILE, Browser, alert, asks_to_sign_in, beside, token
 from tests.console.test_collections import rows

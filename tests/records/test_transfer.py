@@ -24,7 +24,7 @@ from werkzeug.test import TestResponse
 from app import db
 from app.audit.models import AuditEntry
 from app.collections import definition as definitions
-from app.records import formats, stream
+from app.records.transfer import formats, stream
 from tests.builders import OPEN, Caller, Cast, make_collection, make_record
 from tests.processes import PROJECT
 from tests.records.strategies import DISARMED, RECORD, SCHEMA

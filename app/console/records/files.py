@@ -19,8 +19,8 @@ from app.console.shell.forms import Form, Page, told
 from app.console.shell.scopes import Shelf
 from app.db.errors import UNAVAILABLE, unavailable
 from app.errors import AppError, BadRequest, Malformed, PayloadTooLarge
-from app.records import formats, imports, transfer
-from app.records.views import Shown
+from app.records.read.views import Shown
+from app.records.transfer import exports, formats, imports
 from app.rest.access import public
 
 IMPORT = f"{COLLECTION}/import"
@@ -38,7 +38,7 @@ def export_records(account_id: str, name: str, format: str) -> Response:
     form, access = filters.asked(), shelf.access(shelf.collection, "list")
     sort = request.args.get("sort", "").replace("\0", "")
     asked = {"filter": [form.build(access)] if access else [], "sort": [sort]}
-    export = transfer.exported(shelf.collection.name, format, asked, by=shelf.by)
+    export = exports.exported(shelf.collection.name, format, asked, by=shelf.by)
     response = Response(export.text, mimetype=formats.FORMATS[format], direct_passthrough=True)
     response.call_on_close(export.close)
     called = f"attachment; filename={export.name}.{format}"
@@ -89,7 +89,7 @@ class Run:
 
     def _begun(self) -> Iterator[tuple[int, list[Shown]]]:
         shelf = scopes.shelf(self.account_id, self.name)
-        return transfer.imported_in_steps(
+        return exports.imported_in_steps(
             shelf.collection.name, self.format, self.raw, dry_run=self.dry_run, by=shelf.by
         )
 
@@ -147,7 +147,7 @@ def _file() -> tuple[str, bytes]:
 
 def _count(format: str, raw: bytes) -> int | None:
     try:
-        return len(transfer.lines_of(format, raw))
+        return len(exports.lines_of(format, raw))
     except (Malformed, PayloadTooLarge):
         return None
 

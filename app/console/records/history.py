@@ -12,7 +12,7 @@ from app.console.shell import guard, lists, scopes, signing
 from app.console.shell.blueprint import blueprint
 from app.console.shell.forms import Form, Page, told
 from app.errors import AppError, NotFound
-from app.records import history
+from app.records.history import service
 from app.rest.access import public
 
 LARGEST_ID = 18  # digits
@@ -40,7 +40,7 @@ def restore_record(account_id: str, name: str, record_id: str) -> Page | BaseRes
     form = Form()
     try:
         signing.sign(shelf, form)
-        history.restore(shelf.collection.name, record_id.lower(), int(chosen), by=shelf.by)
+        service.restore(shelf.collection.name, record_id.lower(), int(chosen), by=shelf.by)
     except AppError as error:
         return _page(account_id, name, record_id, form.refused(error))
     notice = "The record is as it was then."
@@ -51,7 +51,7 @@ def _page(account_id: str, name: str, record_id: str, form: Form) -> Page:
     shelf = scopes.shelf(account_id, name)
     at = {**shelf.at, "record_id": record_id.lower()}
     listing = lists.asked_for("console.show_history", **at)
-    found = history.page(
+    found = service.page(
         shelf.collection.name, at["record_id"], listing.skip, lists.SIZE, by=shelf.by
     )
     listing.holding(found)

@@ -14,8 +14,9 @@ from app.console.shell.blueprint import blueprint
 from app.console.shell.forms import Form, Page, told
 from app.console.shell.scopes import Shelf
 from app.errors import AppError, Conflict, Forbidden, NotFound, PreconditionFailed
-from app.records import history, service
-from app.records.views import Shown
+from app.records import service
+from app.records.history import service as history
+from app.records.read.views import Shown
 from app.rest.access import public
 
 NEW = f"{COLLECTION}/new"

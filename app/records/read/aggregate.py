@@ -20,8 +20,9 @@ from app.collections.fields import ComputedField, Field, Number, NumberField
 from app.db import versioned_cache
 from app.db.versioned_cache import Checked
 from app.errors import InvalidValues, problem
-from app.records import query, store
-from app.records.query import Conditions
+from app.records import store
+from app.records.read import query
+from app.records.read.query import Conditions
 from app.records.store import sizes
 from app.rules import sql
 from app.rules.elements import CodePoints

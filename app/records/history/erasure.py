@@ -31,8 +31,9 @@ from app.context import tenancy
 from app.db import like, versioned_cache
 from app.errors import Forbidden, NotFound
 from app.http import idempotency
-from app.records import history, store
 from app.records import service as records
+from app.records import store
+from app.records.history import service
 from app.records.store import reads
 from app.webhooks.models import ATTEMPTS, DELIVERIES
 
@@ -65,7 +66,7 @@ def record(collection: str, record_id: str, *, by: Principal) -> Erased:
 
 def _erasable(collection: str, record_id: str, by: Principal) -> tuple[str, bool]:
     try:
-        definition, present = history.deletable(collection, record_id, by=by)
+        definition, present = service.deletable(collection, record_id, by=by)
         return definition.table_name, present
     except NotFound:
         versioned_cache.verify(by.stamps)

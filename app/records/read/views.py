@@ -12,7 +12,8 @@ from app.collections import masking
 from app.collections.access import Access
 from app.collections.definition import Definition
 from app.collections.fields import SYSTEM_FIELDS, ways_of
-from app.records import etags, store
+from app.records import store
+from app.records.read import etags
 from app.records.store import references
 
 SYSTEM_COLUMNS = {name: one.like for name, one in SYSTEM_FIELDS.items()}

@@ -21,10 +21,12 @@ from app.db import versioned_cache
 from app.db.versioned_cache import Checked
 from app.errors import Forbidden, NotFound, Unauthorized, problem
 from app.ids import new_id
-from app.records import cascade, clashes, etags, store, values, views
+from app.records import store
+from app.records.read import etags, views
+from app.records.read.views import Shown
 from app.records.store import reads, writes
-from app.records.values import Body, Problems
-from app.records.views import Shown
+from app.records.write import cascade, conflicts, values
+from app.records.write.values import Body, Problems
 
 NO_RECORD = "There is no such record."
 
@@ -111,7 +113,7 @@ def note_repeated(change: Change, taken: set[tuple[Any, ...]]) -> None:
         own = {name: (row["account_id"], name, row[name]) for name in names}
         repeated = [name for name, key in own.items() if key in before and row[name] is not None]
         if repeated:
-            may = clashes.is_allowed(change.access, row, change.sent[index])
+            may = conflicts.is_allowed(change.access, row, change.sent[index])
             _note_clash(change, index, repeated if may else ())
         taken.update(own.values())
 
@@ -125,11 +127,11 @@ def _clashing(change: Change) -> Iterator[tuple[int, Sequence[str]]]:
     """The unique fields by place; none where the rule refuses the record, as it must not tell."""
     access, rows = change.access, _after(change) or change.values
     for index, names in reads.clashing(access.definition, rows).items():
-        yield index, names if clashes.is_allowed(access, rows[index], change.sent[index]) else ()
+        yield index, names if conflicts.is_allowed(access, rows[index], change.sent[index]) else ()
 
 
 def _taken(names: Sequence[str]) -> list[dict[str, Any]]:
-    return [problem(name, "not_unique", clashes.TAKEN) for name in names]
+    return [problem(name, "not_unique", conflicts.TAKEN) for name in names]
 
 
 def _after(change: Change) -> list[store.Row]:
@@ -141,7 +143,7 @@ def store_all(change: Change) -> list[Shown]:
     """Store what was prepared. Raises Clash, and Forbidden where the rule refuses what was made."""
     definition, before = change.access.definition, change.before
     rows = _after(change) or change.values
-    with clashes.refusable(change.access, rows, change.sent, change.problems):
+    with conflicts.refusable(change.access, rows, change.sent, change.problems):
         if before:
             stored = writes.update(definition, before, change.values)
         else:

@@ -20,9 +20,10 @@ from app.collections.definition import Definition
 from app.collections.fields import SYSTEM_FIELDS, Refused
 from app.db import versioned_cache
 from app.errors import MOST_LISTED, AppError, Forbidden, InvalidValues, first, problem
-from app.records import store, views
+from app.records import store
+from app.records.read import views
+from app.records.read.views import SYSTEM_COLUMNS
 from app.records.store import reads
-from app.records.views import SYSTEM_COLUMNS
 from app.rest import json_input
 
 Body = Mapping[str, Any]

@@ -16,9 +16,9 @@ from app.collections.access import Access
 from app.collections.fields import ComputedField, Field, Refused
 from app.db.versioned_cache import Stamp
 from app.errors import InvalidValues, problem
-from app.records import cursor, expand
-from app.records.cursor import Key, Walk
-from app.records.expand import Branch, names_in
+from app.records.read import cursor, expand
+from app.records.read.cursor import Key, Walk
+from app.records.read.expand import Branch, names_in
 from app.rules.elements import CodePoints
 
 DEFAULT_SORT = "-created_at"

@@ -16,9 +16,11 @@ from app.collections.definition import Definition
 from app.collections.fields import BooleanField, Field, JsonField, NumberField, Refused
 from app.db import versioned_cache
 from app.errors import Forbidden, InvalidValues, Malformed, PayloadTooLarge, problem
-from app.records import formats, imports, query, store, stream, views
-from app.records.stream import Stream
-from app.records.views import Shown
+from app.records import store
+from app.records.read import query, views
+from app.records.read.views import Shown
+from app.records.transfer import formats, imports, stream
+from app.records.transfer.stream import Stream
 from app.rest import json_input
 
 Parameters = Mapping[str, Sequence[str]]

@@ -9,10 +9,11 @@ from flask import Response
 
 from app import rest
 from app.auth.guard import optimistic, principal
-from app.records import etags, history
 from app.records import service as records
-from app.records.views import Shown
-from app.records.written import within_bounds
+from app.records.api.streaming import within_bounds
+from app.records.history import service
+from app.records.read import etags
+from app.records.read.views import Shown
 from app.rest import fields
 from app.rest.access import Access, allow
 from app.rest.blueprint import Blueprint
@@ -245,7 +246,7 @@ def get_record(args: dict[str, Any], collection: str, record_id: str) -> Respons
     must hold for the record as it stands (or last stood), and as it was.
     """
     if "as_of" in args:
-        return respond(history.get(collection, record_id, args, by=principal()))
+        return respond(service.get(collection, record_id, args, by=principal()))
     fields, expanded = args.get("fields"), args.get("expand")
     found = records.get(collection, record_id, fields, expanded=expanded, by=principal())
     etags.check(header("If-Match"), found.etag)

@@ -9,10 +9,10 @@ from flask import Response
 
 from app import rest
 from app.auth.guard import optimistic, principal
-from app.records import erasure, history
-from app.records.routes import EXAMPLE as RECORD
-from app.records.routes import IF_MATCH, Record, tagged
-from app.records.written import within_bounds
+from app.records.api.routes import EXAMPLE as RECORD
+from app.records.api.routes import IF_MATCH, Record, tagged
+from app.records.api.streaming import within_bounds
+from app.records.history import erasure, service
 from app.rest import fields
 from app.rest.access import Access, allow, superadmin
 from app.rest.blueprint import Blueprint
@@ -138,7 +138,7 @@ def list_changes(args: dict[str, Any], collection: str, record_id: str) -> Respo
     are those of the fields that the caller may view, masked where the record would be. What changed
     nothing else than other fields is left out.
     """
-    changes, total = history.page(
+    changes, total = service.page(
         collection, record_id, args["skip"], args["limit"], by=principal()
     )
     return respond(page_of(within_bounds(changes), total, args))
@@ -159,7 +159,7 @@ def restore_record(body: dict[str, Any], collection: str, record_id: str) -> Res
     """
     if_match = header("If-Match")
     audit_id, by = body["audit_id"], principal()
-    return tagged(history.restore(collection, record_id, audit_id, if_match=if_match, by=by))
+    return tagged(service.restore(collection, record_id, audit_id, if_match=if_match, by=by))
 
 
 @blueprint.route(f"{ONE}/erase", methods=["POST"])

@@ -37,13 +37,14 @@ from app.errors import (
     Malformed,
     problem,
 )
-from app.records import changes, service, store
-from app.records.changes import Change
-from app.records.clashes import TAKEN, Clash
-from app.records.formats import Line
+from app.records import service, store
+from app.records.read.views import Shown
 from app.records.store import reads, writes
-from app.records.values import Noted, Problems
-from app.records.views import Shown
+from app.records.transfer.formats import Line
+from app.records.write import changes
+from app.records.write.changes import Change
+from app.records.write.conflicts import TAKEN, Clash
+from app.records.write.values import Noted, Problems
 
 PIECE = 500
 MOST_VALUES = 3000

@@ -12,7 +12,7 @@ from app import config, rest
 from app.auth.guard import optimistic, principal
 from app.errors import BadRequest
 from app.records import batch
-from app.records.routes import EXAMPLE, Record
+from app.records.api.routes import EXAMPLE, Record
 from app.rest import fields
 from app.rest.access import Access, allow
 from app.rest.blueprint import Blueprint

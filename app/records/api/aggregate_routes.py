@@ -9,8 +9,8 @@ from flask import Response, request
 
 from app import rest
 from app.auth.guard import optimistic, principal
-from app.records import aggregate
-from app.records.written import within_bounds
+from app.records.api.streaming import within_bounds
+from app.records.read import aggregate
 from app.rest import fields
 from app.rest.access import Access, allow
 from app.rest.blueprint import Blueprint

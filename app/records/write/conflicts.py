@@ -14,7 +14,7 @@ from app.db import errors, versioned_cache
 from app.errors import Conflict, InvalidValues, problem
 from app.records import store
 from app.records.store import reads, references
-from app.records.values import Problems
+from app.records.write.values import Problems
 
 TAKEN = "Another record has this value already."
 GONE = "A record that this one refers to is gone."

@@ -18,7 +18,7 @@ from app.collections import definition as definitions
 from app.collections.definition import Definition
 from app.db import versioned_cache
 from app.errors import Conflict
-from app.records import event_view
+from app.records.read import event_view
 from app.records.store import Row, references, writes
 
 Rows = dict[str, Row]  # by id

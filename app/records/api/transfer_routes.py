@@ -12,8 +12,8 @@ from werkzeug.datastructures import FileStorage
 from app import rest
 from app.auth.guard import optimistic, principal
 from app.errors import Malformed, UnsupportedMediaType
-from app.records import formats, transfer
-from app.records.routes import EXAMPLE, Record, RecordBody
+from app.records.api.routes import EXAMPLE, Record, RecordBody
+from app.records.transfer import exports, formats
 from app.rest import fields, json_input
 from app.rest.access import Access, allow
 from app.rest.blueprint import Blueprint
@@ -134,7 +134,7 @@ def export_records(args: dict[str, Any], collection: str) -> Response:
     """
     parameters = request.args.to_dict(flat=False)
     parameters.pop("format", None)
-    export = transfer.exported(collection, args["format"], parameters, by=principal())
+    export = exports.exported(collection, args["format"], parameters, by=principal())
     response = Response(export.text, mimetype=formats.FORMATS[args["format"]])
     response.call_on_close(export.close)  # also where nobody reads any of it
     name = f"{export.name}.{args['format']}"
@@ -173,7 +173,7 @@ def import_records(args: dict[str, Any], collection: str) -> Response:
     stored. Import the others then.
     """
     format, raw = _file()
-    count = transfer.imported(
+    count = exports.imported(
         collection,
         format,
         raw,

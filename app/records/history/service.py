@@ -27,9 +27,9 @@ from app.collections.definition import Definition
 from app.collections.fields import SYSTEM_FIELDS, Field
 from app.db import versioned_cache
 from app.errors import Conflict, Forbidden, InvalidValues, NotFound
-from app.records import past as pasts
-from app.records import query
 from app.records import service as records
+from app.records.history import audit_view as pasts
+from app.records.read import query
 from app.records.store import references
 from app.records.store.sizes import Octets, Room
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from app.auth.principal import Principal
 from app.collections.access import Access
 from app.collections.definition import Definition
-from app.records import views
+from app.records.read import views
 from app.records.store import Row, references
 
 

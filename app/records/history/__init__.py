@@ -1,0 +1,1 @@
+"""Former states of records, and erasing them for good."""

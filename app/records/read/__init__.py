@@ -1,0 +1,1 @@
+"""Reading records: queries, views, expansion, aggregates."""

@@ -1,0 +1,1 @@
+"""Writing records: values checked, changes stored, references cascaded."""
