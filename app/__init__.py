@@ -50,10 +50,12 @@ from app.sso import roles as sso_roles
 from app.sso import routes as sso
 from app.webhooks import delivery_routes, dispatch
 from app.webhooks import routes as webhooks
-from app.workflows import dispatch as workflow_line
 from app.workflows import erasure as workflow_erasure
-from app.workflows import hook_routes, instance_routes, occurring, upkeep
-from app.workflows import routes as workflows
+from app.workflows import upkeep
+from app.workflows.api import hook_routes, instance_routes
+from app.workflows.api import routes as workflows
+from app.workflows.engine import dispatch as workflow_line
+from app.workflows.triggers import record_events
 
 API_BLUEPRINTS = (
     auth.blueprint,
@@ -94,7 +96,7 @@ ADDITIONS = (email_routes, password_routes, session_routes, explain_routes)
 # Imported for what they subscribe to, and for the work that they do.
 SUBSCRIBERS = (
     *(cleanup, tracking, audited_records, sign_ins, dispatch, sso_roles),
-    *(workflow_line, occurring, upkeep, workflow_erasure, token_upkeep),
+    *(workflow_line, record_events, upkeep, workflow_erasure, token_upkeep),
 )
 PAGES = (console.blueprint, docs_pages.blueprint)
 

@@ -4,7 +4,7 @@ A workflow's steps run at its depth, and so does a request that one of them send
 may start further workflows. Between requests the depth travels in a signed header, so that nobody
 can claim a depth at which nothing starts any more; it is valid for an hour, so that a receiver
 cannot use it later. The root travels with it: all that one event leads to is counted together
-(`app/workflows/starting.py`).
+(`app/workflows/triggers/start_limits.py`).
 """
 
 from __future__ import annotations

@@ -19,8 +19,7 @@ from app.audit.append import CREATE
 from app.audit.entries import CHANGES, LOG, told_by
 from app.db import like
 from app.db.functions import database_now
-from app.workflows import kept
-from app.workflows.beginning import NOT_BEGUN
+from app.workflows import serialization
 from app.workflows.models import (
     ACTIVE,
     CANCELLED,
@@ -32,6 +31,7 @@ from app.workflows.models import (
     RUNNING,
     SUBSCRIPTIONS,
 )
+from app.workflows.triggers.start import NOT_BEGUN
 
 PIECE = 100
 ERASED = "What it held told of something that was erased."
@@ -66,9 +66,9 @@ def _forget_in(account_id: str, record_id: str) -> None:
     rows = db.connection().execute(chosen.with_for_update(of=INSTANCES)).all()
     new = [row for row in rows if _has_not_begun(row)]
     for row in new:
-        told = _without(kept.loads(row.context), record_id)
+        told = _without(serialization.loads(row.context), record_id)
         one = (mine, INSTANCES.c.id == row.id)
-        change = sa.update(INSTANCES).where(*one).values(context=kept.dumps(told))
+        change = sa.update(INSTANCES).where(*one).values(context=serialization.dumps(told))
         db.connection().execute(change)
     begun = [row for row in rows if row not in new]
     for at in range(0, len(begun), PIECE):
@@ -168,12 +168,12 @@ def _empty(account_id: str, rows: list[Any]) -> None:
 
 def _emptied(row: Any) -> dict[str, Any]:
     # The names of the steps are nobody's data, and tell how far it came.
-    names = kept.loads(row.context).get("steps", ())
+    names = serialization.loads(row.context).get("steps", ())
     context = {"trigger": None, "steps": {name: {"output": None} for name in names}}
     is_done = row.status == COMPLETED
     return {
         "_id": row.id,
-        "_context": kept.dumps(context),
+        "_context": serialization.dumps(context),
         "_position": NOT_BEGUN,
         "_status": COMPLETED if is_done else CANCELLED,
         "_error_message": None if is_done else ERASED,

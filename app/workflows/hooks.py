@@ -8,9 +8,10 @@ from typing import Any
 
 from app.auth.principal import Principal
 from app.errors import InvalidValues, problem
-from app.workflows import checks, instances, schedules, service, step_headers, triggers
-from app.workflows.definition import ACTION, ACTIONS, CONDITION
-from app.workflows.expressions import Known
+from app.workflows import instances, service
+from app.workflows.language import checks, step_headers
+from app.workflows.language.definition import ACTION, ACTIONS, CONDITION
+from app.workflows.language.expressions import Known
 from app.workflows.models import (
     CANCELLED,
     COMPLETED,
@@ -21,6 +22,7 @@ from app.workflows.models import (
     SCHEDULE,
     Workflow,
 )
+from app.workflows.triggers import matching, schedules
 
 MOST_ACTIONS = 20
 ASKED = "condition"
@@ -86,9 +88,9 @@ def _refuse(found: list[Any]) -> None:
 def _parts(body: Body, before: Workflow | None) -> tuple[dict[str, Any], list[Any]]:
     values, found = {k: v for k, v in body.items() if k != "actions"}, []
     if "trigger" in values:
-        values["trigger"] = triggers.normal(values["trigger"])
+        values["trigger"] = matching.normal(values["trigger"])
         allowed = (EVENT, SCHEDULE, MANUAL)
-        found += triggers.problems(values["trigger"], allowed)
+        found += matching.problems(values["trigger"], allowed)
     trigger = values.get("trigger") or (before.trigger if before else {})
     condition = values.get("condition", before.condition if before else None) or None
     of_event = trigger.get("type") == EVENT

@@ -15,7 +15,8 @@ from app.db import counts
 from app.db.functions import database_now
 from app.errors import Conflict, NotFound
 from app.ids import first_id
-from app.workflows import kept, logbook, queue
+from app.workflows import serialization
+from app.workflows.engine import queue, step_log
 from app.workflows.models import (
     ACTIVE,
     CANCELLED,
@@ -98,7 +99,7 @@ def _logs(row: Mapping[Any, Any], skip: int, limit: int, by: Principal) -> tuple
     mine = (LOGS.c.account_id == row["account_id"], LOGS.c.instance_id == row["id"])
     # Older versions kept whole what may be a million characters long.
     long = [LOGS.c.input, LOGS.c.output]
-    texts = [sa.func.substr(one, 1, logbook.LONGEST_STORED).label(one.name) for one in long]
+    texts = [sa.func.substr(one, 1, step_log.LONGEST_STORED).label(one.name) for one in long]
     lengths = [sa.func.length(one).label(f"{one.name}_length") for one in long]
     columns = [one for one in LOGS.c if one.name not in ("input", "output")]
     chosen = sa.select(*columns, *texts, *lengths).where(*mine)
@@ -193,7 +194,7 @@ def is_hidden(row: Mapping[Any, Any], by: Principal) -> bool:
 
 def _shown(row: Mapping[Any, Any], by: Principal) -> Shown:
     shown: Shown = dict(row)
-    shown["withheld"], context = is_hidden(row, by), kept.loads(row["context"])
+    shown["withheld"], context = is_hidden(row, by), serialization.loads(row["context"])
     shown["done"] = list(context.get("steps", ()))  # names, which are nobody's data
     shown["context"] = {} if shown["withheld"] else context
     shown["error_message"] = _withheld(row, shown["withheld"])
@@ -205,7 +206,7 @@ def _shown_log(log: Mapping[Any, Any], row: Mapping[Any, Any], by: Principal) ->
     hidden = is_hidden(row, by)
     for name in ("input", "output"):
         length = shown.pop(f"{name}_length")
-        shown[name] = None if hidden else logbook.shown(log[name], length)
+        shown[name] = None if hidden else step_log.shown(log[name], length)
     shown["error_message"] = _withheld(log, hidden)
     return shown
 

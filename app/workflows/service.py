@@ -25,16 +25,10 @@ from app.db.types import same_json
 from app.errors import Conflict, InvalidValues, NotFound, problem
 from app.ids import new_id
 from app.webhooks import versions as listeners
-from app.workflows import (
-    beginning,
-    checks,
-    definition,
-    schedules,
-    step_headers,
-    triggers,
-    versions,
-)
+from app.workflows import versions
+from app.workflows.language import checks, definition, step_headers
 from app.workflows.models import MANUAL, WEBHOOK, WORKFLOW, Workflow, WorkflowVersion
+from app.workflows.triggers import matching, schedules, start
 
 Body = Mapping[str, Any]
 # The steps have their sender's rights for good: they would outlive the key.
@@ -176,7 +170,7 @@ def shown_trigger(workflow: Workflow) -> dict[str, Any]:
 
 
 def _begun(workflow: Workflow, body: Body, trigger_type: str) -> str:
-    return beginning.start(beginning.row(workflow, dict(body), trigger_type))
+    return start.start(start.row(workflow, dict(body), trigger_type))
 
 
 def _is_open(account_id: str) -> bool:
@@ -188,8 +182,8 @@ def _checked(body: Body, before: Workflow | None) -> dict[str, Any]:
     if "name" in values and (unreadable := accounts.label_problem(values["name"])):
         found.append(unreadable)
     if "trigger" in values:
-        trigger = triggers.normal(values["trigger"])
-        found += triggers.problems(trigger) + _token_problems(trigger, before)
+        trigger = matching.normal(values["trigger"])
+        found += matching.problems(trigger) + _token_problems(trigger, before)
         values["trigger"] = {name: one for name, one in trigger.items() if name != "token"}
         values["trigger_type"] = trigger.get("type")
     if "steps" in values:

@@ -17,8 +17,8 @@ from app.context import tenancy
 from app.db import versioned_cache
 from app.db.types import same_json
 from app.errors import Forbidden, NotFound
-from app.workflows import definition, step_headers
-from app.workflows.definition import Series, Written
+from app.workflows.language import definition, step_headers
+from app.workflows.language.definition import Series, Written
 from app.workflows.models import EVENT, Workflow, WorkflowVersion
 
 OWNER_GONE = "The owner of this workflow may not act any more: an admin has to send its steps anew."

@@ -16,7 +16,7 @@ from flask import Flask
 from flask.cli import main
 
 from app import db
-from app.workflows import control, dispatch, outside
+from app.workflows.engine import control_steps, dispatch, external_steps
 from tests.processes import PROJECT, environment, forked
 
 
@@ -52,7 +52,7 @@ def _work(app: Flask, step: str, tells: int) -> None:
         os.write(tells, b"x")
         time.sleep(60)
 
-    done, carry_out = control.done, outside.carry_out
+    done, carry_out = control_steps.done, external_steps.carry_out
 
     def stopping_done(run: Any, place: Any) -> Any:
         outcome = done(run, place)
@@ -66,7 +66,7 @@ def _work(app: Flask, step: str, tells: int) -> None:
             stop()
         return output
 
-    control.done, outside.carry_out = stopping_done, stopping_carry_out
+    control_steps.done, external_steps.carry_out = stopping_done, stopping_carry_out
     with app.app_context():
         dispatch.work(threading.Event(), threading.Event())
 

@@ -12,7 +12,7 @@ from flask import Flask
 
 from app import db
 from app.db.functions import database_now
-from app.workflows.dispatch import Dispatcher
+from app.workflows.engine.dispatch import Dispatcher
 from app.workflows.models import INSTANCES, LOGS, SCHEDULES
 from tests.builders import Caller
 
@@ -124,7 +124,7 @@ def let_pass(app: Flask, seconds: int) -> None:
 
 def _earlier(position: str, seconds: int) -> str:
     from app import clock
-    from app.workflows import kept
+    from app.workflows import serialization
 
     def moved(value: Any) -> Any:
         if isinstance(value, list):
@@ -138,4 +138,4 @@ def _earlier(position: str, seconds: int) -> str:
                 found[name] = clock.iso(then)
         return found
 
-    return kept.dumps(moved(kept.loads(position)))
+    return serialization.dumps(moved(serialization.loads(position)))

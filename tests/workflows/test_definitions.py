@@ -13,7 +13,7 @@ import pytest
 from flask import Flask
 
 from app.outbound import address_policy, client
-from app.workflows import cron, expressions, templates
+from app.workflows.language import cron, expressions, templates
 from tests.builders import Caller, Cast, make_collection
 from tests.console.browser import Browser
 from tests.parallel import at_once

@@ -9,10 +9,10 @@ import pytest
 from flask import Flask
 
 from app import db
-from app.workflows import queue
+from app.workflows.engine import queue
+from app.workflows.engine.concurrency import Slots
+from app.workflows.engine.run import Run
 from app.workflows.models import SUBSCRIPTIONS
-from app.workflows.run import Run
-from app.workflows.slots import Slots
 from tests.builders import Caller, Cast, make_collection, make_record, make_user
 from tests.workflows.running import (
     action,

@@ -9,7 +9,8 @@ import pytest
 from flask import Flask
 
 from app import db
-from app.workflows import hooks, schedules
+from app.workflows import hooks
+from app.workflows.triggers import schedules
 from tests.builders import Caller, Cast, make_collection, make_record, make_user
 from tests.workflows.running import action, create, let_pass, make_workflow, work
 

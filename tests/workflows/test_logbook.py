@@ -9,7 +9,7 @@ import sqlalchemy as sa
 from flask import Flask
 
 from app import db
-from app.workflows import logbook, run
+from app.workflows.engine import run, step_log
 from app.workflows.models import LOGS
 from tests.builders import Caller, Cast, make_collection, make_record
 from tests.console.browser import Browser
@@ -76,7 +76,7 @@ def test_an_instance_logs_so_many_bytes(
     app: Flask, alice: Caller, root: Caller, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     make_collection(root)
-    monkeypatch.setattr(logbook, "LARGEST", 20_000)
+    monkeypatch.setattr(step_log, "LARGEST", 20_000)
     loop = {"name": "l", "type": "loop", "items": list(range(20))}
     steps = [{**loop, "steps": [create("one", "x" * 1000)]}]
     found = ran(app, alice, make_workflow(alice, steps))
@@ -121,7 +121,7 @@ def test_logs_of_older_versions_stay_readable(app: Flask, alice: Caller, root: C
     assert one["input"] == {
         "truncated": True,
         "bytes": len(whole),
-        "beginning": whole[: logbook.LONGEST_VALUE],
+        "beginning": whole[: step_log.LONGEST_VALUE],
     }
     assert (one["output"], two["input"]) == (None, {"title": LONG[:20_000]})
 
@@ -145,9 +145,9 @@ def test_an_erasure_finds_what_the_log_has_cut_off(app: Flask, cast: Cast) -> No
 
 
 def test_no_half_of_an_address_is_left_of_what_is_cut() -> None:
-    for place in range(logbook.LONGEST_VALUE - 40, logbook.LONGEST_VALUE + 5):
+    for place in range(step_log.LONGEST_VALUE - 40, step_log.LONGEST_VALUE + 5):
         text = f"{'x ' * (place // 2)}{'y' * (place % 2)} eve@secret.example {'z ' * 100}"
-        cut = logbook.cut(text)
+        cut = step_log.cut(text)
         assert ("eve" in cut) == ("eve@secret.example" in cut), place
 
 

@@ -13,7 +13,7 @@ from flask import Flask
 
 from app.accounts.models import Role
 from app.db import db
-from app.workflows import outside
+from app.workflows.engine import external_steps
 from tests.builders import Caller, Cast, change_user, make_collection, make_record, make_user
 from tests.mailbox import outbox
 from tests.receivers import Receiver
@@ -89,7 +89,7 @@ def test_what_breaks_a_step_leaves_no_log_open(
         raise TypeError
 
     workflow = make_workflow(alice, [action("send", "send_webhook", url="http://localhost:1/")])
-    monkeypatch.setattr(outside, "carry_out", broken)
+    monkeypatch.setattr(external_steps, "carry_out", broken)
     found = ran(app, alice, workflow)
     (log,) = found["step_logs"]
     assert (found["status"], log["status"]) == ("failed", "failed")

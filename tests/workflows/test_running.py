@@ -11,7 +11,7 @@ import sqlalchemy as sa
 from flask import Flask
 
 from app import db
-from app.workflows import actions
+from app.workflows.engine import record_steps
 from tests.builders import Caller, Cast, change_user, make_collection, make_record, make_user
 from tests.workflows.running import (
     action,
@@ -253,11 +253,11 @@ def test_what_the_database_refuses_fails_the_step_and_sticks_nowhere(
     def refuse(*given: Any) -> None:
         db.connection().execute(sa.text("INSERT INTO workflow_step_logs (id) VALUES ('x')"))
 
-    monkeypatch.setattr(actions, "carry_out", refuse)
+    monkeypatch.setattr(record_steps, "carry_out", refuse)
     found = ran(app, alice, make_workflow(alice, [create("a")]))
     assert (found["status"], found["current_step"]) == ("failed", "a")
     assert "refused" in found["error_message"]
-    monkeypatch.setattr(actions, "carry_out", lambda *given: 1 / 0)
+    monkeypatch.setattr(record_steps, "carry_out", lambda *given: 1 / 0)
     broken = ran(app, alice, make_workflow(alice, [create("a")]))
     assert (broken["status"], broken["error_message"]) == ("failed", "The service failed.")
 

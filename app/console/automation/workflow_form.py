@@ -13,7 +13,8 @@ from app.console.shell import forms
 from app.console.shell.forms import Form
 from app.errors import AppError, InvalidValues, Malformed, problem
 from app.rest import json_input
-from app.workflows import hooks, service, step_headers
+from app.workflows import hooks, service
+from app.workflows.language import step_headers
 from app.workflows.models import HOOK, Workflow
 
 LONGEST = {"name": 200, "description": 2000, "trigger": 10_000, "steps": 300_000, "condition": 2000}

@@ -17,7 +17,8 @@ from app.console.shell.forms import Form, Page, told
 from app.console.shell.scopes import Place
 from app.errors import AppError, NotFound
 from app.rest.access import public
-from app.workflows import hooks, missing_collections, service
+from app.workflows import hooks, service
+from app.workflows.language import missing_collections
 from app.workflows.models import HOOK, Workflow
 
 HOME = "/console/workflows"

@@ -16,8 +16,8 @@ from app.accounts.models import User
 from app.errors import TooManyRequests
 from app.http import rate_limits
 from app.http.rate_limits import Allowance, Limit
-from app.workflows import outside
-from app.workflows.control import Failed
+from app.workflows.engine import external_steps
+from app.workflows.engine.control_steps import Failed
 
 MEMBERS, ANYONE = "members", "anyone"
 RECIPIENTS = (MEMBERS, ANYONE)
@@ -39,8 +39,8 @@ MANY_FOR_ONE = (
 def admit(account_id: str, given: Mapping[str, Any]) -> None:
     """Count a mail for each recipient of a `send_email`. Raises Failed where one may get none."""
     try:
-        addresses = outside.addresses(given)
-    except outside.Failed as error:
+        addresses = external_steps.addresses(given)
+    except external_steps.Failed as error:
         raise Failed(str(error)) from error
     if config.current().workflow_mail_recipients == MEMBERS:
         _refuse_strangers(account_id, addresses)

@@ -15,9 +15,9 @@ from app.rest.blueprint import Blueprint
 from app.rest.paging import OffsetArgs, Page, items_of, page_of
 from app.rest.schemas import Message, Schema
 from app.workflows import instances, service
+from app.workflows.api.routes import INSTANCE_ID, TIME, WORKFLOW, blueprint
 from app.workflows.models import STATES
 from app.workflows.models import WORKFLOW as KIND
-from app.workflows.routes import INSTANCE_ID, TIME, WORKFLOW, blueprint
 
 all_instances = Blueprint(
     "Workflow instances",

@@ -18,9 +18,10 @@ from app import db
 from app.context import actor, tenancy, trigger_depth
 from app.db import engine
 from app.jobs import worker
-from app.workflows import queue, schedules
-from app.workflows.run import Run
-from app.workflows.slots import Slots
+from app.workflows.engine import queue
+from app.workflows.engine.concurrency import Slots
+from app.workflows.engine.run import Run
+from app.workflows.triggers import schedules
 
 log = structlog.get_logger()
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from app.workflows.definition import LOOP, Series, Step
+from app.workflows.language.definition import LOOP, Series, Step
 
 Spot = dict[str, Any]
 

@@ -24,7 +24,8 @@ from app.rest.access import (
 from app.rest.blueprint import Blueprint
 from app.rest.paging import OffsetArgs, Page, items_of, page_of
 from app.rest.schemas import Message, Schema
-from app.workflows import missing_collections, service, step_headers
+from app.workflows import service
+from app.workflows.language import missing_collections, step_headers
 from app.workflows.models import TRIGGERS, Workflow
 
 blueprint = Blueprint(

@@ -21,12 +21,14 @@ from app.db import versioned_cache
 from app.errors import AppError, Forbidden
 from app.ids import new_id
 from app.outbound import mail
-from app.workflows import kept, mailing, outside, queue, step_headers, versions
-from app.workflows.control import Failed, Outcome
-from app.workflows.logbook import Entry, rows
+from app.workflows import serialization, versions
+from app.workflows.engine import external_steps, mail_limits, queue
+from app.workflows.engine.control_steps import Failed, Outcome
+from app.workflows.engine.position import Place
+from app.workflows.engine.step_log import Entry, rows
+from app.workflows.language import step_headers
+from app.workflows.language.templates import TooLarge
 from app.workflows.models import FAILED, RUNNING
-from app.workflows.position import Place
-from app.workflows.templates import TooLarge
 
 LOST = "The worker was lost: whether it was sent is not known."
 UNREAD = "No key of SERVICE_ENCRYPTION_KEY reads the headers of this step: enter them again."
@@ -62,7 +64,7 @@ def _given(run: Any, place: Place) -> Any:
         raise Failed(UNREAD) from error
     given = run.rendering(place).value(config)
     if place.step.action == "send_email":
-        mailing.admit(run.account_id, given)
+        mail_limits.admit(run.account_id, given)
     return given
 
 
@@ -72,9 +74,9 @@ def _note_begun(run: Any, places: Sequence[Place], given: Mapping[str, Any]) -> 
     for place in places:
         if "log" in place.spot:
             place.spot["attempt"] = place.spot.get("attempt", 0) + 1
-        place.spot.update(log=new_id(), since=kept.plain(run.now))
-    begun = [Entry(one, RUNNING, outside.logged(given[one.path])) for one in places]
-    longest = max(outside.seconds(one.step.action or "", given[one.path]) for one in places)
+        place.spot.update(log=new_id(), since=serialization.plain(run.now))
+    begun = [Entry(one, RUNNING, external_steps.logged(given[one.path])) for one in places]
+    longest = max(external_steps.seconds(one.step.action or "", given[one.path]) for one in places)
     seconds = longest + config.current().workflow_lease_seconds
     with db.transaction():
         told = rows(begun, run)
@@ -88,12 +90,12 @@ def _note_begun(run: Any, places: Sequence[Place], given: Mapping[str, Any]) -> 
 
 
 def _sending(run: Any, place: Place, given: Any) -> Callable[[], Any]:
-    key, kind = outside.key_of(run.id, place.path), place.step.action or ""
+    key, kind = external_steps.key_of(run.id, place.path), place.step.action or ""
     about = {
         "X-Service-Workflow-Instance": run.id,
         **trigger_depth.headers(run.row.depth, run.root_id),
     }
-    return lambda: outside.carry_out(kind, given, key, about, run.sender)
+    return lambda: external_steps.carry_out(kind, given, key, about, run.sender)
 
 
 def _note_results(run: Any, results: Mapping[str, Result]) -> None:
@@ -124,7 +126,7 @@ def _together(calls: Sequence[Callable[[], Any]]) -> list[Any]:
         with app.app_context(), tenancy.scoped_to(whose):
             try:
                 results[index] = calls[index]()
-            except outside.Failed as error:
+            except external_steps.Failed as error:
                 results[index] = str(error)
 
     others = [

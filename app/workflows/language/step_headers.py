@@ -15,7 +15,7 @@ from app.db import reencryption
 from app.errors import problem
 from app.outbound import header_values
 from app.outbound.header_values import MASK
-from app.workflows.definition import ACTION, CONDITION, LOOP, Written, lists_in
+from app.workflows.language.definition import ACTION, CONDITION, LOOP, Written, lists_in
 
 HOST = re.compile(r"https?://[^/?#\\]+[/?#]", re.IGNORECASE)
 ENTER_AGAIN = "Enter the value of {} again: *** keeps it only where name and url of its step stay."

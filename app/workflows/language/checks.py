@@ -14,8 +14,8 @@ from app.collections.schema import COLLECTION_NAME
 from app.errors import problem
 from app.outbound import client
 from app.webhooks import delivery
-from app.workflows import action_checks, durations, expressions, templates
-from app.workflows.definition import (
+from app.workflows.language import action_checks, durations, expressions, templates
+from app.workflows.language.definition import (
     ACTION,
     ACTIONS,
     CONDITION,
@@ -26,7 +26,7 @@ from app.workflows.definition import (
     event_name,
     lists_in,
 )
-from app.workflows.expressions import Known
+from app.workflows.language.expressions import Known
 
 MOST_STEPS = 50
 MOST_BRANCHES = 10

@@ -13,8 +13,8 @@ from app.context import trigger_depth
 from app.db.functions import database_now
 from app.errors import InvalidValues, problem
 from app.ids import new_id
-from app.workflows import starting
 from app.workflows.models import INSTANCES, PENDING
+from app.workflows.triggers import start_limits
 
 DEEPEST = 8
 LARGEST_CONTEXT = 256 * 2**10  # bytes of JSON
@@ -42,7 +42,7 @@ def row(
     None for one past a bound that too many others say already. `root_id` is the same for all that
     one event starts.
     """
-    room = starting.room(workflow.account_id)
+    room = start_limits.room(workflow.account_id)
     full = room.refusal()
     if full and not room.take_note():
         return None
@@ -54,7 +54,7 @@ def row(
     if refusal is None:
         room.take(len(begun["context"]))
         return begun
-    return {**starting.refused(begun, refusal), "over_bound": full is not None}
+    return {**start_limits.refused(begun, refusal), "over_bound": full is not None}
 
 
 def _row(workflow: Any, trigger_type: str, holds_pii: bool, root_id: str | None) -> dict[str, Any]:
@@ -82,7 +82,7 @@ def _row(workflow: Any, trigger_type: str, holds_pii: bool, root_id: str | None)
 
 def write(rows: Sequence[Row]) -> None:
     """Store new instances, as part of the open transaction, as far as the bounds let them."""
-    _store(list(starting.admitted(rows)))
+    _store(list(start_limits.admitted(rows)))
 
 
 def start(row: Row | None) -> str:
@@ -91,12 +91,12 @@ def start(row: Row | None) -> str:
     Raises LimitReached where a bound refuses it, InvalidValues where what it is given is too large.
     """
     if row is None or row["over_bound"]:
-        raise starting.LimitReached(row["error_message"] if row else starting.TOO_MUCH)
+        raise start_limits.LimitReached(row["error_message"] if row else start_limits.TOO_MUCH)
     if row["error_message"] == TOO_LARGE:
         raise InvalidValues([problem("body", "too_long", TOO_LARGE)])
-    stored = list(starting.admitted([row]))
-    if not stored or stored[0]["error_message"] == starting.TOO_WIDE:
-        raise starting.LimitReached(starting.TOO_WIDE)
+    stored = list(start_limits.admitted([row]))
+    if not stored or stored[0]["error_message"] == start_limits.TOO_WIDE:
+        raise start_limits.LimitReached(start_limits.TOO_WIDE)
     _store(stored)
     return str(row["id"])
 

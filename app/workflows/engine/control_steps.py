@@ -11,8 +11,11 @@ from app.errors import NotFound
 from app.ids import new_id
 from app.records import service as records
 from app.rest import json_input
-from app.workflows import actions, durations, expressions, kept, waiting
-from app.workflows.definition import (
+from app.workflows import serialization
+from app.workflows.engine import event_waits, record_steps
+from app.workflows.engine.position import Place
+from app.workflows.language import durations, expressions
+from app.workflows.language.definition import (
     ACTION,
     CONDITION,
     LOOP,
@@ -21,7 +24,6 @@ from app.workflows.definition import (
     WAIT_DELAY,
     WAIT_EVENT,
 )
-from app.workflows.position import Place
 
 MOST_ITEMS = 1000
 # A record's data may be as deep as in a request; here it stands in a config.
@@ -64,8 +66,8 @@ def _action(run: Any, place: Place) -> Outcome:
         given["filter"] = rendering.filter(asked)
     if json_input.depth(given) > DEEPEST:
         raise Failed(f"What the templates stand for is nested deeper than {json_input.MAX_DEPTH}.")
-    output = actions.carry_out(place.step.action or "", given, by)
-    run.holds_pii = run.holds_pii or actions.shows_personal(given, by)
+    output = record_steps.carry_out(place.step.action or "", given, by)
+    run.holds_pii = run.holds_pii or record_steps.shows_personal(given, by)
     return Outcome(output, place.step.following, given)
 
 
@@ -111,7 +113,7 @@ def _wait_condition(run: Any, place: Place) -> Outcome:
         _begin_waiting(run, place)
         place.spot["deadline"] = _later(run, step.get("timeout") or PATIENCE)
         given = {"expression": step["expression"]}
-    elif place.spot["deadline"] <= kept.plain(run.now):
+    elif place.spot["deadline"] <= serialization.plain(run.now):
         raise Failed(f"The condition did not come true within {step.get('timeout') or PATIENCE}.")
     following = _later(run, step.get("poll_interval") or POLL)
     place.spot["until"] = min(following, place.spot["deadline"])
@@ -133,22 +135,22 @@ def _record_now(run: Any, expression: str) -> Mapping[str, Any]:
         found = records.get(collection, id, None, by=by)
     except NotFound:
         return {"record": None}
-    return {"record": kept.plain(found)}
+    return {"record": serialization.plain(found)}
 
 
 def _wait_event(run: Any, place: Place) -> Outcome:
     step = place.step.settings
     patience = step.get("timeout") or PATIENCE
     if "subscription" not in place.spot:
-        if waiting.is_full(run.account_id):
+        if event_waits.is_full(run.account_id):
             raise Failed(
-                f"At most {waiting.MOST_AWAITING} instances of an account may wait for events."
+                f"At most {event_waits.MOST_AWAITING} instances of an account may wait for events."
             )
         _begin_waiting(run, place)
         place.spot["until"] = _later(run, patience)
-        waiting.subscribe(run, place)
+        event_waits.subscribe(run, place)
         return Outcome(given=dict(step), waits=True)
-    event, personal = waiting.taken(run, place)
+    event, personal = event_waits.taken(run, place)
     run.holds_pii = run.holds_pii or personal
     if event is None:
         raise Failed(f"No such event came within {patience}.")
@@ -156,11 +158,11 @@ def _wait_event(run: Any, place: Place) -> Outcome:
 
 
 def _begin_waiting(run: Any, place: Place) -> None:
-    place.spot.update(since=kept.plain(run.now), log=new_id())
+    place.spot.update(since=serialization.plain(run.now), log=new_id())
 
 
 def _later(run: Any, duration: str) -> str:
-    text: str = kept.plain(run.now + timedelta(seconds=durations.seconds(duration) or 0))
+    text: str = serialization.plain(run.now + timedelta(seconds=durations.seconds(duration) or 0))
     return text
 
 

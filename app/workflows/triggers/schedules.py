@@ -17,8 +17,9 @@ from app.auth import principal as principals
 from app.db.errors import UNAVAILABLE
 from app.db.functions import database_now
 from app.db.types import Moment
-from app.workflows import beginning, cron
+from app.workflows.language import cron
 from app.workflows.models import SCHEDULE, SCHEDULES, Workflow
+from app.workflows.triggers import start
 
 log = structlog.get_logger()
 
@@ -103,8 +104,8 @@ def _fire(row: Any, now: datetime) -> bool:
         workflow = session.get(Workflow, (row.account_id, row.workflow_id))
         if workflow is not None and principals.account_as_it_is(row.account_id):
             trigger = {"scheduled_for": clock.iso(row.next_at), "cron": row.cron}
-            row = beginning.row(workflow, trigger, SCHEDULE)
-            beginning.write([row] if row else [])
+            row = start.row(workflow, trigger, SCHEDULE)
+            start.write([row] if row else [])
     return True
 
 

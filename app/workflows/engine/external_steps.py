@@ -20,7 +20,7 @@ from app.errors import AppError
 from app.outbound import client, mail
 from app.rest import json_input
 from app.webhooks import delivery
-from app.workflows import step_headers, templates
+from app.workflows.language import step_headers, templates
 
 USER_AGENT = "Atrium-Workflows/1"
 MOST_ADDRESSES = 20

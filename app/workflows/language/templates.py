@@ -16,8 +16,8 @@ import orjson
 
 from app import clock, rules
 from app.rules import values
-from app.workflows import expressions
-from app.workflows.expressions import Known
+from app.workflows.language import expressions
+from app.workflows.language.expressions import Known
 
 TEMPLATE = re.compile(r"\{\{((?:(?!\{\{|\}\}).)*)\}\}", re.DOTALL)  # in linear time
 PATH = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z0-9_]+)*")

@@ -10,8 +10,8 @@ import sqlalchemy as sa
 from app import db
 from app.collections.models import Collection
 from app.errors import problem
-from app.workflows import templates
-from app.workflows.definition import ACTION, WAIT_EVENT, Written, lists_in
+from app.workflows.language import templates
+from app.workflows.language.definition import ACTION, WAIT_EVENT, Written, lists_in
 from app.workflows.models import HOOK, Workflow
 
 CODE = "collection_missing"

@@ -23,15 +23,22 @@ from app.db.errors import UNAVAILABLE
 from app.errors import AppError
 from app.outbound import mail
 from app.records.write import conflicts
-from app.workflows import control, kept, outside, queue, reaching, versions, waiting
-from app.workflows.beginning import LARGEST_CONTEXT
-from app.workflows.control import Failed, Outcome
-from app.workflows.definition import WAIT_EVENT
-from app.workflows.logbook import LONGEST_MESSAGE, Entry, rows
+from app.workflows import serialization, versions
+from app.workflows.engine import (
+    control_steps,
+    event_waits,
+    external_execution,
+    external_steps,
+    queue,
+)
+from app.workflows.engine.concurrency import Slots
+from app.workflows.engine.control_steps import Failed, Outcome
+from app.workflows.engine.position import Place, Position
+from app.workflows.engine.step_log import LONGEST_MESSAGE, Entry, rows
+from app.workflows.language.definition import WAIT_EVENT
+from app.workflows.language.templates import Rendering, TooLarge
 from app.workflows.models import COMPLETED, FAILED, RUNNING, WAITING
-from app.workflows.position import Place, Position
-from app.workflows.slots import Slots
-from app.workflows.templates import Rendering, TooLarge
+from app.workflows.triggers.start import LARGEST_CONTEXT
 
 RERUNS = 5
 STEPS_PER_SLOT = 20  # then others have their turn
@@ -74,7 +81,7 @@ class Run:
             self.version = found
             self.restore()
             if any(step.type == WAIT_EVENT for step in found.series.walk()):
-                self.happened = waiting.happened(self)
+                self.happened = event_waits.happened(self)
         while not self.stopped:
             if stop.is_set():
                 with self.slot():
@@ -85,7 +92,7 @@ class Run:
     def _turn(self, stop: threading.Event) -> None:
         within, reaching_out = self._ready()
         if reaching_out and not within:
-            reaching.reach_out(self, reaching_out)
+            external_execution.reach_out(self, reaching_out)
             return
         with self.slot():
             for _ in range(STEPS_PER_SLOT):
@@ -103,13 +110,13 @@ class Run:
     def _ready(self) -> tuple[list[Place], list[Place]]:
         """The steps that can be done now: those within the service, and those that reach out."""
         ready = [place for place in self.position.places() if self._is_ready(place)]
-        out = [place for place in ready if place.step.action in outside.ACTIONS]
+        out = [place for place in ready if place.step.action in external_steps.ACTIONS]
         return [place for place in ready if place not in out], out
 
     def _is_ready(self, place: Place) -> bool:
         until = place.spot.get("until")
         arrived = place.spot.get("subscription") in self.happened
-        return until is None or arrived or until <= kept.plain(self.now)
+        return until is None or arrived or until <= serialization.plain(self.now)
 
     def _attempt(self, path: str) -> None:
         """Do one step in a transaction; again with all loaded anew where something was stale."""
@@ -119,7 +126,7 @@ class Run:
                 with anew, conflicts.explaining(), db.transaction():
                     place = self.place_at(path)
                     self.given, self.step_began = None, self.now
-                    self.apply(place, control.done(self, place))
+                    self.apply(place, control_steps.done(self, place))
             except (versioned_cache.Stale, DBAPIError) as error:
                 self.restore()
                 if not _is_passing(error):
@@ -163,13 +170,13 @@ class Run:
             self._save([Entry(place, WAITING, outcome.given)] if outcome.given else [])
             return
         if outcome.entered:
-            place.spot["since"] = kept.plain(self.now)
+            place.spot["since"] = serialization.plain(self.now)
             self._save([])
             return
         entries = [Entry(place, COMPLETED, outcome.given, outcome.output)]
         self._put(place.step.name, outcome.output)
         for ended in self.position.finish(place, outcome.target):
-            output = control.output_of(ended)
+            output = control_steps.output_of(ended)
             self._put(ended.step.name, output)
             entries.append(Entry(ended, COMPLETED, None, output))
         if self.position.kept["visits"] > MOST_VISITS:
@@ -181,7 +188,7 @@ class Run:
 
     def _save(self, entries: Sequence[Entry]) -> None:
         told = rows(entries, self)
-        at, context = self.position_text(), kept.dumps(self.context)
+        at, context = self.position_text(), serialization.dumps(self.context)
         if max(len(context), len(at)) > LARGEST_CONTEXT:
             raise Failed(f"The outputs of the steps are larger than {LARGEST_CONTEXT} bytes.")
         self._count_written(len(at) + len(context))
@@ -198,13 +205,13 @@ class Run:
 
     def keep(self) -> None:
         """Remember what was committed as that to be restored."""
-        self._texts = (self.position_text(), kept.dumps(self.context))
+        self._texts = (self.position_text(), serialization.dumps(self.context))
 
     def restore(self) -> None:
         """Be what was stored last."""
         at, context = self._texts
-        self.context: dict[str, Any] = kept.loads(context)
-        self.position = Position(self.version.series, kept.loads(at))
+        self.context: dict[str, Any] = serialization.loads(context)
+        self.position = Position(self.version.series, serialization.loads(at))
         self.stopped = False
 
     def _state(self) -> dict[str, Any]:
@@ -222,7 +229,7 @@ class Run:
 
     def position_text(self) -> str:
         """Where it is, as it is stored."""
-        return kept.dumps(self.position.kept)
+        return serialization.dumps(self.position.kept)
 
     def current_step(self) -> str:
         """The steps that are next."""
@@ -234,7 +241,7 @@ class Run:
         told = rows(entries, self)
         with db.transaction():
             for place, _ in failures:
-                waiting.forget(self, place)
+                event_waits.forget(self, place)
                 visit = {name: place.spot[name] for name in ("step", "visit")}
                 attempt = place.spot.get("attempt", 0) + 1
                 place.spot.clear()

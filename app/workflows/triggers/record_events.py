@@ -12,8 +12,11 @@ from app.collections import access, masking
 from app.errors import Forbidden
 from app.ids import new_id
 from app.records.read import event_view, views
-from app.workflows import beginning, expressions, kept, listeners, versions, waiting
+from app.workflows import serialization, versions
+from app.workflows.engine import event_waits
+from app.workflows.language import expressions
 from app.workflows.models import EVENT
+from app.workflows.triggers import listeners, start
 
 
 @events.subscribe(events.RecordChanged)
@@ -30,9 +33,9 @@ def note(event: events.RecordChanged) -> None:
         seen, personal = told.to(*owner)
         # Where nobody may look, nothing can be compared: the instance begins, to fail and say why.
         if not told.acting(*owner) or all(told.holds(c, seen, {}) for c in listener.conditions):
-            row = beginning.row(listener, seen, EVENT, holds_pii=personal, root_id=root_id)
+            row = start.row(listener, seen, EVENT, holds_pii=personal, root_id=root_id)
             if row is not None:
-                db.before_commit(beginning.write, row)
+                db.before_commit(start.write, row)
     if awaited:
         db.before_commit(_tell_waiting, partial(_tell, told, name, collection))
 
@@ -43,14 +46,14 @@ def _tell_waiting(tellings: list[Callable[[], None]]) -> None:
 
 
 def _tell(told: _Told, name: str, collection: str) -> None:
-    for one in waiting.awaiting(told.event.account_id, name, collection):
+    for one in event_waits.awaiting(told.event.account_id, name, collection):
         owner = told.owner_of(one)
         if owner is None:
-            waiting.arrive(one, None)
+            event_waits.arrive(one, None)
             continue
         seen, personal = told.to(one.account_id, *owner)
-        if told.holds(one.condition, seen, kept.loads(one.known)):
-            waiting.arrive(one, seen, personal)
+        if told.holds(one.condition, seen, serialization.loads(one.known)):
+            event_waits.arrive(one, seen, personal)
 
 
 class _Told:
@@ -77,7 +80,7 @@ class _Told:
         first = (one.owner_home, one.owner_id)
         if self.acting(one.account_id, *first):
             return first
-        version = waiting.version_of(one)
+        version = event_waits.version_of(one)
         heir = version.latest_owner() if version else first
         return heir if self.acting(one.account_id, *heir) else None
 
@@ -94,7 +97,7 @@ class _Told:
             told[part] = None if row is None else _seen(definition, row, by)
         seen = {"event": self.name, "collection": definition.name, **told}
         personal = bool(definition.personal) and by is not None and not masking.masks_for(by)
-        plain: dict[str, Any] = kept.plain(seen)
+        plain: dict[str, Any] = serialization.plain(seen)
         return plain, personal
 
 

@@ -14,7 +14,7 @@ from app.collections import definition as definitions
 from app.collections import masking
 from app.errors import InvalidValues, problem
 from app.records import service as records
-from app.workflows import kept
+from app.workflows import serialization
 
 DEFAULT_LIMIT = 100
 Config = Mapping[str, Any]
@@ -62,7 +62,7 @@ RECORDS: Mapping[str, Callable[[Config, Principal], Any]] = {
 
 def carry_out(kind: str, config: Config, by: Principal) -> Any:
     """Do what an action on records says; gives its output. Raises AppError."""
-    return kept.plain(RECORDS[kind](config, by))
+    return serialization.plain(RECORDS[kind](config, by))
 
 
 def shows_personal(config: Config, by: Principal) -> bool:

@@ -17,10 +17,12 @@ from app.db import counts
 from app.db.functions import database_now
 from app.errors import Forbidden
 from app.ids import new_id
-from app.workflows import expressions, kept, queue, versions
-from app.workflows.definition import event_name
+from app.workflows import serialization, versions
+from app.workflows.engine import queue
+from app.workflows.engine.position import Place
+from app.workflows.language import expressions
+from app.workflows.language.definition import event_name
 from app.workflows.models import INSTANCES, SUBSCRIPTIONS, WAITING
-from app.workflows.position import Place
 
 EVENTS = "events"
 MOST_AWAITING = 10_000  # as each event of the account looks at all of them
@@ -46,7 +48,7 @@ def subscribe(run: Any, place: Place) -> None:
         "event": event_name(step["event"]),
         "collection": collection.lower() if collection else None,
         "condition": step.get("condition"),
-        "known": kept.dumps(known),
+        "known": serialization.dumps(known),
         "owner_id": run.version.owner_id,
         "owner_home": run.version.owner_home,
     }
@@ -71,7 +73,7 @@ def taken(run: Any, place: Place) -> tuple[Any, bool]:
     text = db.connection().scalar(gone)
     if not text:
         return None, False
-    told = kept.loads(text)
+    told = serialization.loads(text)
     if told["event"] is None:
         raise Forbidden(versions.OWNER_GONE)
     return told["event"], told["personal"]
@@ -119,7 +121,7 @@ def arrive(subscription: Any, event: Mapping[str, Any] | None, personal: bool = 
     connection, table = db.connection(), SUBSCRIPTIONS.c
     one = (table.account_id == subscription.account_id, table.id == subscription.id)
     first = sa.update(SUBSCRIPTIONS).where(*one, table.happened.is_(None))
-    told = kept.dumps({"event": event, "personal": personal})
+    told = serialization.dumps({"event": event, "personal": personal})
     if connection.execute(first.values(happened=told)).rowcount != 1:
         return
     mine = (

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from app.errors import problem
-from app.workflows import checks, cron
-from app.workflows.definition import event_name
-from app.workflows.expressions import Known
+from app.workflows.language import checks, cron
+from app.workflows.language.definition import event_name
+from app.workflows.language.expressions import Known
 from app.workflows.models import EVENT, MANUAL, SCHEDULE, TRIGGERS, WEBHOOK
 
 PROPERTIES = {

@@ -14,9 +14,9 @@ from typing import Any
 
 from app import clock
 from app.ids import new_id
-from app.workflows import kept
+from app.workflows import serialization
+from app.workflows.engine.position import Place
 from app.workflows.models import RUNNING, WAITING
-from app.workflows.position import Place
 
 LONGEST_MESSAGE = 2000
 LONGEST_VALUE = 16 * 2**10  # characters of an input, or an output, as JSON
@@ -88,7 +88,7 @@ def _within_quota(entry: Entry, position: dict[str, Any]) -> Entry:
     """The entry with input and output as they are stored."""
     texts = {name: getattr(entry, name) for name in ("input", "output")}
     for name in (name for name, value in texts.items() if value is not None):
-        text, logged = kept.dumps(texts[name]), position.get("logged", 0)
+        text, logged = serialization.dumps(texts[name]), position.get("logged", 0)
         stored = cut(text) if logged < LARGEST else _marked(len(text.encode()), reason=FULL)
         position["logged"] = logged + len(stored.encode())
         texts[name] = stored
@@ -118,9 +118,9 @@ def _end_of_word(text: str) -> int:
 def shown(text: str | None, characters: int) -> Any:
     """A stored value as it is answered; of one that older versions kept, its first characters."""
     if text is None or characters <= LONGEST_STORED:
-        return None if text is None else kept.loads(text)
-    return kept.loads(_marked(characters, beginning=text[:LONGEST_VALUE]))
+        return None if text is None else serialization.loads(text)
+    return serialization.loads(_marked(characters, beginning=text[:LONGEST_VALUE]))
 
 
 def _marked(size: int, **more: Any) -> str:
-    return kept.dumps({"truncated": True, "bytes": size, **more})
+    return serialization.dumps({"truncated": True, "bytes": size, **more})

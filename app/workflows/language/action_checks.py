@@ -7,8 +7,9 @@ from typing import Any
 
 from app.outbound import client
 from app.webhooks import delivery
-from app.workflows import outside, templates
-from app.workflows.definition import Written
+from app.workflows.engine import external_steps
+from app.workflows.language import templates
+from app.workflows.language.definition import Written
 
 METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE")
 TEXTS = ("url", "to", "subject", "collection", "record_id", "filter", "sort")
@@ -38,12 +39,12 @@ def problems(kind: str, given: Written) -> Iterator[tuple[str, str]]:
 
 def _address_problems(given: Any) -> Iterator[tuple[str, str]]:
     addresses = given if isinstance(given, list) else [given] if isinstance(given, str) else []
-    if isinstance(given, list) and not 1 <= len(given) <= outside.MOST_ADDRESSES:
-        yield "to", f"From 1 to {outside.MOST_ADDRESSES} addresses."
+    if isinstance(given, list) and not 1 <= len(given) <= external_steps.MOST_ADDRESSES:
+        yield "to", f"From 1 to {external_steps.MOST_ADDRESSES} addresses."
     for one in addresses:
         if not isinstance(one, str):
             yield "to", "An address is a text."
-        elif not templates.has_template(one) and outside.address(one) is None:
+        elif not templates.has_template(one) and external_steps.address(one) is None:
             yield "to", f"{one[:80]!r} is no address."
 
 

@@ -16,9 +16,8 @@ from app.rest.access import account_admin
 from app.rest.blueprint import Blueprint
 from app.rest.paging import OffsetArgs, Page, items_of, page_of
 from app.rest.schemas import Schema
-from app.workflows import hooks, missing_collections, service
-from app.workflows.models import EVENT, HOOK, MANUAL, SCHEDULE, Workflow
-from app.workflows.routes import (
+from app.workflows import hooks, service
+from app.workflows.api.routes import (
     INSTANCE_ID,
     TIME,
     ChangedDefinition,
@@ -28,6 +27,8 @@ from app.workflows.routes import (
     Toggle,
     TriggerBody,
 )
+from app.workflows.language import missing_collections
+from app.workflows.models import EVENT, HOOK, MANUAL, SCHEDULE, Workflow
 
 blueprint = Blueprint(
     "Hooks",

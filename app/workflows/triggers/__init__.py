@@ -1,0 +1,1 @@
+"""What starts workflows: events, schedules, requests."""
