@@ -58,8 +58,8 @@ PAGES = {"app.rest.docs_pages": {"make_response"}}
 CATCH_ALL = {
     "app.db.transactions": 2,  # any error rolls the transaction, or its part, back, and goes on
     "app.db.pool": 1,  # a connection that is not fit to be lent: its place comes back
-    "app.sso.saml": 1,  # what the library cannot read, which it tells by any exception
-    "app.sso.saml_checks": 1,  # a time that it cannot read, by that very class
+    "app.sso.saml.assertions": 1,  # what the library cannot read, which it tells by any exception
+    "app.sso.saml.checks": 1,  # a time that it cannot read, by that very class
     "app.jobs.notify": 1,  # a lost wake-up
     "app.jobs.worker": 2,  # a failed job, a worker without its database
     "app.webhooks.dispatch": 2,  # a broken attempt, a worker without its database

@@ -19,10 +19,10 @@ from app.auth.guard import account_of_host, account_of_request
 from app.auth.service import SignIn
 from app.errors import AppError
 from app.http import error_handlers, html
-from app.sso import codes, flows, service, sign_in
-from app.sso.exchange import Unreachable
+from app.sso import flows, one_time_codes, service, sign_in
 from app.sso.flows import LIFETIME, Begun
 from app.sso.models import API, BROWSER, CONSOLE, SAML, TEST, Flow
+from app.sso.oauth.exchange import Unreachable
 from app.sso.refusals import SignInRefused
 from app.sso.service import Connection
 from app.sso.sign_in import Ended
@@ -152,7 +152,7 @@ def go_on(ended: Ended) -> BaseResponse:
     target = flow.redirect_uri or ""
     in_fragment = ended.account.settings.get("sso_tokens_in_fragment")
     if in_fragment and flows.is_of_browser(flow, cookie_of(flow)):
-        signed_in, _ = codes.trade(ended.code, flow.client_state, origin())
+        signed_in, _ = one_time_codes.trade(ended.code, flow.client_state, origin())
         tokens = {name: str(value) for name, value in pair(signed_in).items() if name != "token"}
         target = f"{target}#{urlencode(tokens | state)}"
     else:

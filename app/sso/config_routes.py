@@ -15,8 +15,9 @@ from app.rest.blueprint import Blueprint
 from app.rest.paging import PageArgs, page_of
 from app.rest.responses import respond
 from app.sso import config_schemas as schemas
-from app.sso import oauth_addresses, providers, refusals, roles, service, trials
+from app.sso import dry_run, providers, refusals, roles, service
 from app.sso.models import ProviderSetting
+from app.sso.oauth import addresses
 
 blueprint = Blueprint(
     "Provider settings",
@@ -111,7 +112,7 @@ def get_provider_schema(category: str, provider: str) -> Response:
 @account_admin
 def test_connection(body: dict[str, Any]) -> dict[str, Any]:
     """Try settings: whether the provider answers, and knows the client."""
-    steps = trials.run(body, by=principal())
+    steps = dry_run.run(body, by=principal())
     success = all(step.ok for step in steps)
     return {"success": success, "message": WORKS if success else FAILS, "details": steps}
 
@@ -202,7 +203,7 @@ def _view(row: ProviderSetting) -> dict[str, Any]:
     return {
         **view,
         "shared_callback": row.shared_callback and not service.overridden(row.config),
-        "callback_url": oauth_addresses.of_row(row),
+        "callback_url": addresses.of_row(row),
         "admits_pii_members": row.admits_pii_members is not False,
         "is_system": row.account_id == SYSTEM_ACCOUNT_ID,
         "config": service.shown(row),

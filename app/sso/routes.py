@@ -17,7 +17,7 @@ from app.rest.access import LARGEST_DOCUMENT, of_any_account, public, takes_body
 from app.rest.blueprint import Blueprint
 from app.rest.responses import respond
 from app.rest.schemas import TEXT
-from app.sso import codes, schemas, service, sign_in
+from app.sso import one_time_codes, schemas, service, sign_in
 from app.sso.answers import (
     answer_provider,
     begin,
@@ -28,7 +28,7 @@ from app.sso.answers import (
     started,
 )
 from app.sso.models import API, BROWSER, OAUTH, SAML
-from app.sso.oauth_addresses import callback_path
+from app.sso.oauth.addresses import callback_path
 from app.sso.sign_in import Posted, Returned
 
 blueprint = Blueprint(
@@ -107,7 +107,7 @@ def end_for_client(body: dict[str, Any], provider_name: str) -> Response:
         account=account_of_request(),
         redirect_uri=body.get("redirect_uri"),
     )
-    return answer_provider(*codes.end_for_client(came, cookie_of, origin()))
+    return answer_provider(*one_time_codes.end_for_client(came, cookie_of, origin()))
 
 
 @blueprint.route("/exchange", methods=["POST"])
@@ -119,7 +119,7 @@ def end_for_client(body: dict[str, Any], provider_name: str) -> Response:
 def exchange(body: dict[str, Any]) -> Response:
     """Trade the one-time code of a sign-in for tokens, within 60 seconds, once."""
     return answer_provider(
-        *codes.trade(body["code"], body.get("state"), origin(), account_of_request())
+        *one_time_codes.trade(body["code"], body.get("state"), origin(), account_of_request())
     )
 
 
@@ -163,11 +163,11 @@ def get_saml_metadata(args: dict[str, Any]) -> Response:
 
     It is there as soon as the provider is set up, complete or not, enabled or not.
     """
-    from app.sso import saml  # large: where it is used only
+    from app.sso.saml import assertions  # large: where it is used only
 
     account = named_account(args.get("account"))
     connection = service.as_service_provider(account, args["provider"])
-    return Response(saml.metadata(connection), mimetype="application/samlmetadata+xml")
+    return Response(assertions.metadata(connection), mimetype="application/samlmetadata+xml")
 
 
 @blueprint.route("/saml/acs", methods=["POST"])
@@ -190,7 +190,7 @@ def end_saml_for_client(body: dict[str, Any]) -> Response:
     account = body.get("account") or told
     posted = Posted(provider, body["SAMLResponse"], relay_state, account)
     ended = sign_in.end_saml(posted, cookie_of, origin())
-    return answer_provider(*codes.trade(ended.code, ended.flow.client_state, origin()))
+    return answer_provider(*one_time_codes.trade(ended.code, ended.flow.client_state, origin()))
 
 
 @browsers.route("/oauth/<provider>/authorize", methods=["GET"])

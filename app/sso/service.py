@@ -20,7 +20,7 @@ from app.auth.principal import ELSEWHERE, Principal
 from app.context import tenancy
 from app.db import errors
 from app.errors import Forbidden, InvalidValues, NotFound, problem
-from app.sso import providers, values
+from app.sso import providers, validation
 from app.sso.models import OAUTH, SAML, ProviderSetting
 from app.sso.providers import HIDDEN, Provider
 
@@ -148,7 +148,7 @@ def create(body: Body, *, by: Principal) -> ProviderSetting:
         unknown = problem("provider_name", "invalid_option", error.message)
         raise InvalidValues([unknown]) from None
     enabled = body.get("enabled", True)
-    config, found = values.checked(provider, body["config"], complete=enabled)
+    config, found = validation.checked(provider, body["config"], complete=enabled)
     shared = bool(body.get("shared_callback"))
     found += _problems_of_sharing(provider, config, shared)
     _refuse([*_unreadable(body), *found, *_problems_of_all(account_id, config)])
@@ -222,14 +222,14 @@ def _changed(row: ProviderSetting, body: Body) -> dict[str, Any]:
         _refuse([*unreadable, *missing, *_problems_of_sharing(provider, row.config, shared)])
         return changed
     whole = merged(row, body["config"])
-    config, found = values.checked(provider, whole, row.config, complete=enabled)
+    config, found = validation.checked(provider, whole, row.config, complete=enabled)
     found += _problems_of_sharing(provider, config, shared)
     _refuse([*unreadable, *found, *_problems_of_all(row.account_id, config)])
     return changed | _split(provider, config)
 
 
-def _missing(row: ProviderSetting) -> list[values.Problem]:
-    return values.missing(provider_of(row), {**row.config, **_secrets(row)})
+def _missing(row: ProviderSetting) -> list[validation.Problem]:
+    return validation.missing(provider_of(row), {**row.config, **_secrets(row)})
 
 
 def _locked(account_id: str, setting_id: str) -> ProviderSetting:
@@ -287,7 +287,7 @@ def connection(
     secrets = _secrets(row)
     if not secrets.keys() >= set(provider.secrets):
         raise NotFound("This sign-in misses its secret. An admin of the account can send it anew.")
-    if values.missing(provider, {**row.config, **secrets}):
+    if validation.missing(provider, {**row.config, **secrets}):
         raise NotFound("The settings of this sign-in are not complete.")
     is_own = row.account_id == account.id
     return Connection(
@@ -398,28 +398,30 @@ def _one_each() -> Any:
     return errors.conflict_on("provider_settings", "provider_name", "provider_name", TAKEN)
 
 
-def _problems_of_all(account_id: str, config: Body) -> list[values.Problem]:
+def _problems_of_all(account_id: str, config: Body) -> list[validation.Problem]:
     if account_id != SYSTEM_ACCOUNT_ID or not config.get("allow_idp_initiated"):
         return []
     message = "An account allows this for itself, with settings of its own."
     return [problem("config.allow_idp_initiated", "invalid_option", message)]
 
 
-def _problems_of_sharing(provider: Provider, config: Body, shared: bool) -> list[values.Problem]:
+def _problems_of_sharing(
+    provider: Provider, config: Body, shared: bool
+) -> list[validation.Problem]:
     if not shared or (provider.category == OAUTH and not overridden(config)):
         return []
     message = "Only a provider with its usual endpoints can share the redirect address."
     return [problem("shared_callback", "invalid_option", message)]
 
 
-def _unreadable(body: Body) -> list[values.Problem]:
+def _unreadable(body: Body) -> list[validation.Problem]:
     # It is what the button on the page to sign in says.
     name = body.get("display_name")
     wrong = None if name is None else accounts.label_problem(name, "display_name")
     return [wrong] if wrong else []
 
 
-def _refuse(found: list[values.Problem]) -> None:
+def _refuse(found: list[validation.Problem]) -> None:
     if found:
         raise InvalidValues(found)
 

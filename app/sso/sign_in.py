@@ -21,10 +21,11 @@ from app.accounts.tenants import FROM_OUTSIDE
 from app.auth import tokens
 from app.auth.sessions import Origin
 from app.errors import Conflict, InvalidValues, NotFound, problem
-from app.sso import flows, matching, oauth_addresses, refusals, service
+from app.sso import account_linking, flows, refusals, service
+from app.sso.account_linking import Claimed
 from app.sso.flows import Begun
-from app.sso.matching import Claimed
 from app.sso.models import API, BROWSER, CONSOLE, OAUTH, SAML, TEST, Flow, SeenAssertion
+from app.sso.oauth import addresses
 from app.sso.refusals import (
     Cancelled,
     MemberRefused,
@@ -88,16 +89,16 @@ def start(
         client_state = secrets.token_urlsafe(24)
     state = {"redirect_uri": target, "client_state": client_state}
     if connection.provider.category == OAUTH:
-        from app.sso import oauth  # large: where it is used only
+        from app.sso.oauth import sign_in  # large: where it is used only
 
-        callback_url = oauth_addresses.callback_url(connection)
+        callback_url = addresses.callback_url(connection)
         begun = flows.start(connection, purpose, callback_url=callback_url, **state)
-        return oauth.authorization_url(connection, begun), begun
-    from app.sso import saml
+        return sign_in.authorization_url(connection, begun), begun
+    from app.sso.saml import assertions
 
     begun = flows.start(connection, purpose, **state)
     relay_state = b64encode(begun.state.encode()).decode()
-    return saml.authn_url(connection, begun.flow.request_id, relay_state), begun
+    return assertions.authn_url(connection, begun.flow.request_id, relay_state), begun
 
 
 def return_address(connection: Connection, wanted: str | None) -> str:
@@ -132,7 +133,7 @@ def end_oauth(came: Returned, cookie: Cookie, origin: Origin) -> Ended:
 
 
 def _end_oauth(flow: Flow, account: Account, came: Returned, cookie: str | None) -> Ended:
-    from app.sso import oauth
+    from app.sso.oauth import sign_in
 
     connection = _connection(account, flow)
     _check_row(flow, connection)
@@ -143,14 +144,14 @@ def _end_oauth(flow: Flow, account: Account, came: Returned, cookie: str | None)
         if came.issuer and not connection.answers_as(came.issuer):
             raise SignInRefused("issuer", f"The answer is of {came.issuer}.")
         db.db.session.remove()  # no connection is held while others think
-        return oauth.claimed(connection, flow, came.code, came.user)
+        return sign_in.claimed(connection, flow, came.code, came.user)
 
     return _conclude(connection, flow, cookie, ask, lambda session: None)
 
 
 def end_saml(came: Posted, cookie: Cookie, origin: Origin) -> Ended:
     """End a SAML sign-in. Raises SignInRefused, which tells nothing; the refusal is kept."""
-    from app.sso import saml
+    from app.sso.saml import assertions
 
     flow = flows.named(_state_in(came.relay_state))
     named = service.account_named(came.account)
@@ -164,10 +165,10 @@ def end_saml(came: Posted, cookie: Cookie, origin: Origin) -> Ended:
             _, account = _begun(flow, came.account)
             flows.use(flow, SAML, provider, cookie(flow))
             connection, request_id = _connection(account, flow), flow.request_id
-        seen: list[saml.Asserted] = []
+        seen: list[assertions.Asserted] = []
 
         def ask() -> Claimed:
-            seen.append(saml.asserted(connection, came.response, request_id))
+            seen.append(assertions.asserted(connection, came.response, request_id))
             return seen[0].claimed
 
         def keep(session: Session) -> None:
@@ -216,7 +217,7 @@ def _conclude_once(
         admits = connection.admits_pii_members and verified_by.admits_pii_members
         connection = replace(connection, admits_pii_members=admits)
         keep(session)
-        user, new = matching.settle(session, connection, claimed)
+        user, new = account_linking.settle(session, connection, claimed)
         _check_return(session, flow, account, user)
         outcome: dict[str, Any] = {"user_id": user.id, "is_new_user": new}
         if flow.purpose == CONSOLE and flow.client_state:
@@ -257,7 +258,7 @@ def _told(connection: Connection, claimed: Claimed) -> dict[str, Any]:
         "groups": claimed.groups,
     }
     try:
-        match = matching.find(connection, claimed)
+        match = account_linking.find(connection, claimed)
     except SignInRefused as error:
         return told | {"refused": error.check, "detail": error.detail}
     user, role = match.user, match.role
@@ -279,7 +280,7 @@ def _check_callback(flow: Flow, came: Returned) -> None:
 
     A code that was issued for that row must reach neither this one's provider nor its account.
     """
-    shared = oauth_addresses.callback_path(flow.provider_name)
+    shared = addresses.callback_path(flow.provider_name)
     path = urlsplit(flow.callback_url).path if flow.callback_url else shared
     if came.path is not None and not path.endswith(came.path):
         raise StateRefused("state", "It came back to the address of other settings.")
@@ -290,7 +291,7 @@ def _check_row(flow: Flow, connection: Connection) -> None:
     if flow.callback_url is None:  # begun by a former version, at the address that all rows shared
         same = not service.overridden(connection.config)
     else:
-        present = (connection.row_id, oauth_addresses.callback_url(connection))
+        present = (connection.row_id, addresses.callback_url(connection))
         same = (flow.row_id, flow.callback_url) == present
     if not same:
         raise SwitchedOff("provider", "Its settings were replaced since the sign-in began.")

@@ -12,12 +12,12 @@ from sqlalchemy.orm import Session
 
 from app import db
 from app.accounts.models import Account
-from app.sso import service, values
+from app.sso import service, validation
 from tests.parallel import at_once
 from tests.sso.flows import Stage
 from tests.sso.test_settings import PATH
 
-checked = values.checked
+checked = validation.checked
 
 
 def held_up(times: int) -> Callable[..., Any]:
@@ -46,7 +46,7 @@ def test_no_change_of_a_provider_is_lost(stage: Stage, monkeypatch: pytest.Monke
         {"default_role": "editor"},
         {"scopes": ["openid"]},
     ]
-    monkeypatch.setattr(service.values, "checked", held_up(len(given)))
+    monkeypatch.setattr(service.validation, "checked", held_up(len(given)))
     answers = at_once(len(given), lambda n: alice.patch(one, {"config": given[n]}))
     assert {answer.status_code for answer in answers} == {200}
     config = alice.get(one).json["config"]

@@ -19,7 +19,7 @@ from joserfc.jwk import OctKey
 from werkzeug.test import TestResponse
 
 from app import clock, db
-from app.sso import flows, matching, models
+from app.sso import account_linking, flows, models
 from tests.parallel import at_once
 from tests.sso import openid
 from tests.sso.flows import Stage, query_of
@@ -431,13 +431,13 @@ def test_who_joins_in_another_window_while_being_looked_for_is_let_in(
     stage.oauth(stage.cast.alice)
     stage.provider.who["email_verified"] = proved
     first = stage.traded(stage.sign_in())["user"]
-    known, not_yet = matching._known, iter([True])
+    known, not_yet = account_linking._known, iter([True])
 
     def known_later(*about: Any) -> Any:
         found = known(*about)
         return found.where(sa.false()) if next(not_yet, False) else found
 
-    monkeypatch.setattr(matching, "_known", known_later)
+    monkeypatch.setattr(account_linking, "_known", known_later)
     assert stage.traded(stage.sign_in())["user"]["id"] == first["id"]
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from lxml import etree
 
-from app.sso import certificates
+from app.sso.saml import certificates
 from tests.parallel import at_once
 from tests.sso import saml_idp
 from tests.sso.flows import Stage

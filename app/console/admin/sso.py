@@ -19,7 +19,7 @@ from app.console.shell.forms import Form, Page, told
 from app.console.shell.scopes import Place
 from app.errors import AppError
 from app.rest.access import public
-from app.sso import codes, providers, refusals, roles, service, sign_in, trials
+from app.sso import dry_run, one_time_codes, providers, refusals, roles, service, sign_in
 from app.sso.answers import begin_in_console, cookie_of, leave_for, to_base
 from app.sso.models import OAUTH, TEST, ProviderSetting
 from app.sso.providers import Provider
@@ -126,7 +126,7 @@ def try_provider(account_id: str, setting_id: str) -> Page:
     row = service.get(setting_id, by=place.by)
     kind, form = service.provider_of(row), sso_form.of_row(row)
     try:
-        steps = trials.of_row(setting_id, by=place.by)
+        steps = dry_run.of_row(setting_id, by=place.by)
     except AppError as error:
         return _form_page(place, kind, sso_form.refused(form, error), row)
     row = service.get(setting_id, by=place.by)
@@ -189,10 +189,10 @@ def _begin_sso(category: str, provider: str) -> BaseResponse:
 @guard.open_to_all
 def finish_sso() -> str | BaseResponse:
     """What a sign-in came to: a session of the console, or the result of a test."""
-    flow, user = codes.take(request.args.get("code", ""), cookie_of, origin())
+    flow, user = one_time_codes.take(request.args.get("code", ""), cookie_of, origin())
     if user is None:
         place = scopes.found(flow.account_id)
-        outcome = codes.outcome_of(flow)
+        outcome = one_time_codes.outcome_of(flow)
         return render_template("console/sso/tested.html", place=place, outcome=outcome, flow=flow)
     if flow.is_new_user:
         flash(f"Welcome to {user.account.name}.")

@@ -15,7 +15,7 @@ from joserfc.jwk import Key, KeySet, import_key
 from joserfc.jws import JWSRegistry
 
 from app import clock
-from app.sso import exchange
+from app.sso.oauth import exchange
 from app.sso.refusals import SignInRefused
 from app.sso.service import Connection
 

@@ -23,10 +23,10 @@ from onelogin.saml2.response import OneLogin_Saml2_Response
 from onelogin.saml2.settings import OneLogin_Saml2_Settings
 from onelogin.saml2.utils import OneLogin_Saml2_Utils
 
-from app.sso import certificates, documents, saml_addresses, saml_checks
-from app.sso.matching import Claimed
-from app.sso.oauth import group_names
+from app.sso.account_linking import Claimed
+from app.sso.oauth.sign_in import group_names
 from app.sso.refusals import SignInRefused
+from app.sso.saml import addresses, certificates, checks, xml_precheck
 from app.sso.service import Connection
 
 LONGEST_RESPONSE = 256 * 1024
@@ -104,13 +104,13 @@ def asserted(connection: Connection, response: str, request_id: str | None) -> A
         raise SignInRefused(
             "encryption", f"The response holds an {encrypted[1].decode()}. {KEYLESS}"
         )
-    here = saml_addresses.consumer_url(connection)
+    here = addresses.consumer_url(connection)
     parsed = None
     try:
         parsed = OneLogin_Saml2_Response(settings, _encoded(raw))
-        saml_checks.addressed(parsed, here, request_id)
+        checks.addressed(parsed, here, request_id)
         parsed.is_valid(_request_data(connection), request_id, raise_exceptions=True)
-        saml_checks.strictly(connection, parsed, request_id)
+        checks.strictly(connection, parsed, request_id)
         return _told(connection, parsed)
     except OneLogin_Saml2_ValidationError as error:
         check = CHECKS.get(error.code, "signature")
@@ -137,8 +137,8 @@ def _document(response: str) -> bytes:
         raise SignInRefused("document", f"Longer than {LONGEST_RESPONSE} characters.")
     try:
         raw = b64decode("".join(response.split()), validate=True)
-        return documents.plain(raw, LONGEST_RESPONSE)
-    except documents.Hostile as error:
+        return xml_precheck.plain(raw, LONGEST_RESPONSE)
+    except xml_precheck.Hostile as error:
         raise SignInRefused("document", str(error)) from None
     except (binascii.Error, ValueError):
         raise SignInRefused("document", "This is no base64.") from None
@@ -159,9 +159,9 @@ def _settings(
             "strict": True,
             "debug": False,
             "sp": {
-                "entityId": given(saml_addresses.entity_id(connection)),
+                "entityId": given(addresses.entity_id(connection)),
                 "assertionConsumerService": {
-                    "url": given(saml_addresses.consumer_url(connection)),
+                    "url": given(addresses.consumer_url(connection)),
                     "binding": Names.BINDING_HTTP_POST,
                 },
                 "NameIDFormat": UNSPECIFIED,
@@ -199,7 +199,7 @@ def _quoted(text: str) -> str:
 
 def _request_data(connection: Connection) -> Mapping[str, Any]:
     # Where we are is what the settings say, never what the request says.
-    parts = urlsplit(saml_addresses.consumer_url(connection))
+    parts = urlsplit(addresses.consumer_url(connection))
     return {
         "https": "on" if parts.scheme == "https" else "off",
         "http_host": parts.netloc,
@@ -215,7 +215,7 @@ def _said(connection: Connection, error: Any, parsed: Any) -> str:
     if error.code != Error.INVALID_SIGNATURE:
         return str(error)
     present = [certificates.describe(one) for one in connection.config["idp_x509_cert"]]
-    signed_with = parsed.document.findtext(f".//{saml_checks.ds('X509Certificate')}")
+    signed_with = parsed.document.findtext(f".//{checks.ds('X509Certificate')}")
     shown = certificates.fingerprint(signed_with) if signed_with else "one that it does not show"
     return f"The response is signed with {shown}; the settings have {', '.join(present)}."
 
@@ -241,7 +241,7 @@ def _told(connection: Connection, parsed: Any) -> Asserted:
         name=_name(attributes, config.get("name_attribute")),
         groups=group_names(groups),
     )
-    id = saml_checks.assertion_of(parsed).get("ID")
+    id = checks.assertion_of(parsed).get("ID")
     return Asserted(claimed, str(id), _last_moment(parsed))
 
 
@@ -264,8 +264,8 @@ def _name(attributes: Mapping[str, Any], chosen: str | None) -> str | None:
 def _last_moment(parsed: Any) -> datetime:
     """When the assertion is surely too old to be shown again."""
     names = ("SubjectConfirmationData", "Conditions")
-    assertion = saml_checks.assertion_of(parsed)
-    found = [one for name in names for one in assertion.iter(saml_checks.tag(name))]
+    assertion = checks.assertion_of(parsed)
+    found = [one for name in names for one in assertion.iter(checks.tag(name))]
     texts = [one.get("NotOnOrAfter") for one in found]
     # Some providers write the end of all time for what has no end.
-    return min(max(saml_checks.moment(text) for text in texts if text), LAST) + CLOCK_DRIFT
+    return min(max(checks.moment(text) for text in texts if text), LAST) + CLOCK_DRIFT

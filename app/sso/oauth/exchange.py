@@ -9,7 +9,7 @@ from urllib.parse import urlencode
 from app.errors import Malformed
 from app.outbound import client
 from app.rest import json_input
-from app.sso import values
+from app.sso import validation
 from app.sso.refusals import SignInRefused
 
 LONGEST_ANSWER = 300_000
@@ -63,7 +63,9 @@ class Session:
         if body is not None:
             said["Content-Length"] = str(len(body))
         try:
-            answer = client.send(method, url, said, body, values.rules(), longest=LONGEST_ANSWER)
+            answer = client.send(
+                method, url, said, body, validation.rules(), longest=LONGEST_ANSWER
+            )
         except (client.Refused, client.Failed) as error:
             raise Unreachable(str(error)) from None
         return Answer(answer.status, answer.body)

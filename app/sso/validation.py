@@ -13,8 +13,9 @@ from app.accounts.models import ADMIN, Role
 from app.errors import problem
 from app.outbound import client
 from app.outbound.address_policy import Rules
-from app.sso import certificates, providers
+from app.sso import providers
 from app.sso.providers import Provider, Setting
+from app.sso.saml import certificates
 
 SECONDS = 10
 CALLED = ("token_url", "userinfo_url", "jwks_url")  # the service itself asks these
@@ -91,11 +92,11 @@ def _problems_of_issuer(provider: Provider, kept: Mapping[str, Any]) -> list[Pro
 
 
 def _take_metadata(kept: dict[str, Any]) -> list[Problem]:
-    from app.sso import saml_metadata  # its library is large: where it is used only
+    from app.sso.saml import metadata  # its library is large: where it is used only
 
     try:
-        kept |= saml_metadata.read(kept.pop("idp_metadata"))
-    except saml_metadata.Unreadable as error:
+        kept |= metadata.read(kept.pop("idp_metadata"))
+    except metadata.Unreadable as error:
         return [problem("config.idp_metadata", "pattern_mismatch", str(error))]
     return []
 

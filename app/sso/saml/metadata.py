@@ -10,7 +10,7 @@ from onelogin.saml2.xml_utils import OneLogin_Saml2_XML
 from onelogin.saml2.xmlparser import DTDForbidden, EntitiesForbidden
 
 from app.accounts import tenants
-from app.sso import certificates, documents
+from app.sso.saml import certificates, xml_precheck
 
 LONGEST = 500_000
 DEMANDS_SIGNATURES = (
@@ -26,10 +26,10 @@ class Unreadable(ValueError):
 def read(text: str) -> dict[str, Any]:
     """`idp_entity_id`, `idp_sso_url` and `idp_x509_cert`. Raises Unreadable."""
     try:
-        raw = documents.plain(text.encode(), LONGEST, commented=True)
+        raw = xml_precheck.plain(text.encode(), LONGEST, commented=True)
         document = OneLogin_Saml2_XML.to_etree(raw)
         parsed = OneLogin_Saml2_IdPMetadataParser.parse(document)
-    except documents.Hostile as error:
+    except xml_precheck.Hostile as error:
         raise Unreadable(str(error)) from None
     except (etree.XMLSyntaxError, DTDForbidden, EntitiesForbidden, ValueError):
         raise Unreadable("This is no XML.") from None

@@ -14,9 +14,11 @@ from app import clock, db
 from app.accounts.models import Account
 from app.auth.principal import Principal
 from app.errors import InvalidValues, TooManyRequests
-from app.sso import certificates, exchange, oauth_addresses, providers, service, values
+from app.sso import providers, service, validation
 from app.sso.models import OAUTH, ProviderSetting
+from app.sso.oauth import addresses, exchange
 from app.sso.refusals import SignInRefused
+from app.sso.saml import certificates
 from app.sso.service import Connection
 
 AT_ONCE, WAIT_SECONDS = 2, 5
@@ -47,7 +49,7 @@ def run(body: Mapping[str, Any], *, by: Principal) -> list[Step]:
         )
     )
     given = service.merged(kept, body["config"]) if kept else body["config"]
-    config, found = values.checked(provider, given, kept.config if kept else {})
+    config, found = validation.checked(provider, given, kept.config if kept else {})
     if found:
         raise InvalidValues(found)
     account = db.db.session.get_one(Account, account_id)
@@ -69,7 +71,7 @@ def of_row(setting_id: str, *, by: Principal) -> list[Step]:
 def _one_of_few() -> Iterator[None]:
     # Providers that hang must not take all of a web process's threads.
     if not _trials.acquire(timeout=WAIT_SECONDS):
-        raise TooManyRequests(values.SECONDS)
+        raise TooManyRequests(validation.SECONDS)
     try:
         yield
     finally:
@@ -82,22 +84,22 @@ def _of_oauth(connection: Connection) -> list[Step]:
 
 
 def _keys(connection: Connection) -> str:
-    from app.sso import id_tokens  # large: where it is used only
+    from app.sso.oauth import id_tokens  # large: where it is used only
 
     found = exchange.fields_of(exchange.Session().get(connection.address("jwks_url")))
     return f"{len(id_tokens.key_set(found).keys)} of its keys can be used."
 
 
 def _client(connection: Connection) -> str:
-    from app.sso import oauth
+    from app.sso.oauth import sign_in
 
     form = {
         "grant_type": "authorization_code",
         "code": "atrium-tries-the-client",
         "code_verifier": "atrium-tries-the-client-and-nothing-more-than-it",
-        "redirect_uri": oauth_addresses.callback_url(connection),
+        "redirect_uri": addresses.callback_url(connection),
         "client_id": connection.config["client_id"],
-        "client_secret": oauth.client_secret(connection),
+        "client_secret": sign_in.client_secret(connection),
     }
     headers = {"Content-Type": "application/x-www-form-urlencoded"}
     answer = exchange.Session().post(connection.address("token_url"), form, headers)

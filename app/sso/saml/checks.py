@@ -13,8 +13,8 @@ from onelogin.saml2.constants import OneLogin_Saml2_Constants as Names
 from onelogin.saml2.utils import OneLogin_Saml2_Utils
 
 from app import clock
-from app.sso import saml_addresses
 from app.sso.refusals import SignInRefused
+from app.sso.saml import addresses
 from app.sso.service import Connection
 
 SIGNATURES = {Names.RSA_SHA256, Names.RSA_SHA384, Names.RSA_SHA512}
@@ -45,7 +45,7 @@ def addressed(parsed: Any, here: str, request_id: str | None) -> None:
 
 def strictly(connection: Connection, parsed: Any, request_id: str | None) -> None:
     """Refuse what only looks valid. Raises SignInRefused with the check."""
-    here = saml_addresses.consumer_url(connection)
+    here = addresses.consumer_url(connection)
     document = parsed.document
     ids = document.xpath("//@ID")
     if len(ids) != len(set(ids)):
@@ -55,7 +55,7 @@ def strictly(connection: Connection, parsed: Any, request_id: str | None) -> Non
         _check_signature(signature)
     if assertion.get("ID") != _reference(assertion):
         raise SignInRefused("signature", "The assertion is not what is signed.")
-    if saml_addresses.entity_id(connection) not in parsed.get_audiences():
+    if addresses.entity_id(connection) not in parsed.get_audiences():
         raise SignInRefused("audience", "The assertion is for nobody in particular.")
     if parsed.get_issuers() != [connection.config["idp_entity_id"]]:
         raise SignInRefused("issuer", "The assertion names no issuer.")

@@ -11,11 +11,12 @@ from authlib.common.errors import AuthlibBaseError
 from authlib.oauth2.client import OAuth2Client
 
 from app import clock
-from app.sso import exchange, flows, id_tokens
+from app.sso import flows
+from app.sso.account_linking import Claimed
 from app.sso.flows import Begun
-from app.sso.matching import Claimed
 from app.sso.models import Flow
-from app.sso.oauth_addresses import callback_url
+from app.sso.oauth import exchange, id_tokens
+from app.sso.oauth.addresses import callback_url
 from app.sso.refusals import SignInRefused
 from app.sso.service import Connection
 

@@ -1,0 +1,1 @@
+"""Sign-in with OAuth 2.0 and OpenID Connect."""

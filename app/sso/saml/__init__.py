@@ -1,0 +1,1 @@
+"""Sign-in with SAML 2.0."""
