@@ -26,7 +26,7 @@ from app.collections.fields import (
     Way,
     ways_of,
 )
-from app.collections.kept import Kept
+from app.collections.memo import Kept
 from app.collections.models import Collection
 from app.db import versioned_cache
 from app.db.types import Moment, StoredMoment

@@ -14,7 +14,8 @@ from app.console.admin import account_settings, audit, instance, jobs, operation
 from app.console.automation import deliveries, webhooks, workflow_instances, workflows
 from app.console.collections import explain, listing, rules, schemas
 from app.console.people import api_keys, groups, profile, roles, team, users
-from app.console.records import files, history, pages, table
+from app.console.records import files, history, pages
+from app.console.records import listing as table
 from app.console.shell import forms, guard, links, resubmit
 from app.console.shell.blueprint import blueprint
 from app.console.shell.forms import Form, Page

@@ -50,7 +50,7 @@ from app.rules.evaluate import UNKNOWN, Asker, Context, evaluate, holds
 from app.rules.explain import Clause, deciding, surely, undecided
 from app.rules.nodes import Name, Node, RuleError, Sent, Type, presupposed, walk
 from app.rules.parser import parse
-from app.rules.residual import about_caller, residual, tells_time, truth
+from app.rules.partial_eval import about_caller, residual, tells_time, truth
 
 __all__ = [
     "UNKNOWN",

@@ -22,7 +22,7 @@ from app.rules.nodes import (
     Not,
     walk,
 )
-from app.rules.residual import residual, truth
+from app.rules.partial_eval import residual, truth
 
 
 @dataclass(frozen=True)

@@ -21,8 +21,8 @@ from app.ids import new_id
 from app.jobs import worker
 from app.outbound import client
 from app.webhooks import delivery, queue, upkeep
-from app.webhooks.lanes import Lane
 from app.webhooks.queue import Result, Target, Work
+from app.webhooks.receiver_queues import Lane
 
 log = structlog.get_logger()
 

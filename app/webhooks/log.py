@@ -15,7 +15,7 @@ from app.auth.principal import Principal
 from app.db import counts
 from app.errors import Conflict, NotFound
 from app.ids import first_id
-from app.webhooks import outbox, queue, sight
+from app.webhooks import outbox, queue, visibility
 from app.webhooks.models import (
     ATTEMPTS,
     DELIVERED,
@@ -94,7 +94,7 @@ def redeliver(webhook: Webhook, delivery_id: str, *, by: Principal) -> Shown:
         row = get(webhook, delivery_id, by=by)
         if row["status"] == PENDING:
             raise Conflict("This delivery is still on its way.")
-        if row["holds_pii"] and not sight.is_sent_pii(webhook):
+        if row["holds_pii"] and not visibility.is_sent_pii(webhook):
             raise Conflict("It holds personal data, which this webhook is not sent any more.")
         if row["superadmin_id"] not in (None, webhook.created_by):
             raise Conflict("It holds what a superadmin viewed, who is not the maker any more.")
@@ -208,7 +208,7 @@ def _failed_since(webhook: Webhook, since: datetime, until: datetime) -> tuple[A
         first.c.account_id == account_id, first.c.id == table.replay_of, first.c.status != FAILED
     )
     period = (table.created_at >= since, table.created_at <= until)
-    fit = [] if sight.is_sent_pii(webhook) else [~table.holds_pii]
+    fit = [] if visibility.is_sent_pii(webhook) else [~table.holds_pii]
     fit.append(sa.or_(table.superadmin_id.is_(None), table.superadmin_id == webhook.created_by))
     return (*_of(webhook), *fit, table.status == FAILED, *period, ~repeated, ~arrived)
 

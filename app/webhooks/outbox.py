@@ -24,7 +24,7 @@ from app.db.versioned_cache import Stamp
 from app.ids import new_id
 from app.webhooks import filters, payload
 from app.webhooks.models import DELIVERIES, Webhook, WebhookVersion
-from app.webhooks.sight import Sight, maker_now, makers_stamps
+from app.webhooks.visibility import Sight, maker_now, makers_stamps
 
 CHECKED, STORED = "webhooks.checked", "webhooks.stored"
 LARGEST_PAYLOAD = 256 * 1024  # characters; a larger one tells the records' ids only

@@ -12,7 +12,7 @@ from app import clock
 from app.collections import masking
 from app.events import RecordChanged
 from app.webhooks.models import OPERATIONS
-from app.webhooks.sight import Sight
+from app.webhooks.visibility import Sight
 
 TEST_EVENT = "webhook.test"
 EVENTS = (*(f"records.{operation}" for operation in OPERATIONS), TEST_EVENT)

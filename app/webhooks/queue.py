@@ -16,7 +16,7 @@ from app.context import tenancy, trigger_depth
 from app.db import engine
 from app.db.functions import database_now
 from app.jobs import leases
-from app.webhooks import headers, sight
+from app.webhooks import headers, visibility
 from app.webhooks.models import (
     ATTEMPTS,
     DELIVERED,
@@ -130,7 +130,7 @@ def not_sent_pii(account_id: str, work: Sequence[Work]) -> set[str]:
         return set()
     mine = (WEBHOOKS.c.account_id == account_id, WEBHOOKS.c.id.in_(sorted(named)))
     rows = db.connection().execute(sa.select(WEBHOOKS).where(*mine)).all()
-    return named - {row.id for row in rows if sight.is_sent_pii(row)}
+    return named - {row.id for row in rows if visibility.is_sent_pii(row)}
 
 
 def _work(depth: int, **values: Any) -> Work:

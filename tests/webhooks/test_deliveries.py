@@ -23,9 +23,9 @@ from standardwebhooks.webhooks import WebhookVerificationError
 
 from app import clock, db, jobs
 from app.ids import new_id
-from app.webhooks import dispatch, filters, lanes, queue
-from app.webhooks.lanes import Lane
+from app.webhooks import dispatch, filters, queue, receiver_queues
 from app.webhooks.models import DELIVERIES, Webhook
+from app.webhooks.receiver_queues import Lane
 from tests.builders import Caller, Cast, make_collection, make_record
 from tests.mailbox import body_of, outbox, run_jobs
 from tests.receivers import Request, hang, hostile, receiving
@@ -212,11 +212,11 @@ def test_deliveries_that_wait_in_a_worker_go_where_the_webhook_points_by_then(
                 time.sleep(0.01)
             rotated = alice.post(f"webhooks/{webhook['id']}/rotate-secret").json
             alice.patch(f"webhooks/{webhook['id']}", {"url": after.url})
-            time.sleep(lanes.FRESH_SECONDS)
+            time.sleep(receiver_queues.FRESH_SECONDS)
             go_on.set()
             while len(before.requests) + len(after.requests) < 60:
                 time.sleep(0.01)
-    assert len(before.requests) <= 10 + lanes.PROVEN_LIMIT
+    assert len(before.requests) <= 10 + receiver_queues.PROVEN_LIMIT
     for request in after.requests:
         Verifier(rotated["signing_secret"]).verify(request.body, request.headers)
     assert {row.status for row in deliveries(app)} == {"delivered"}
@@ -649,15 +649,15 @@ def test_lanes_widen_for_the_good_and_narrow_for_the_slow() -> None:
         return queue.Result(work, "r", clock.now(), milliseconds, status)
 
     lane = Lane()
-    assert lane.limit(0) == lanes.UNKNOWN_LIMIT
+    assert lane.limit(0) == receiver_queues.UNKNOWN_LIMIT
     lane.note(result(20, 200))
-    assert lane.limit(0) == lanes.PROVEN_LIMIT
+    assert lane.limit(0) == receiver_queues.PROVEN_LIMIT
     lane.running["d"] = 100
-    assert lane.limit(100 + lanes.SLOW_SECONDS + 1) == lanes.SLOW_LIMIT
+    assert lane.limit(100 + receiver_queues.SLOW_SECONDS + 1) == receiver_queues.SLOW_LIMIT
     lane.note(result(30_000, None))
-    assert lane.limit(0) == lanes.SLOW_LIMIT
+    assert lane.limit(0) == receiver_queues.SLOW_LIMIT
     lane.note(result(20, 500))
-    assert lane.limit(0) == lanes.UNKNOWN_LIMIT
+    assert lane.limit(0) == receiver_queues.UNKNOWN_LIMIT
 
 
 def test_a_worker_that_stops_gives_back_what_it_has_not_begun(app: Flask, alice: Caller) -> None:

@@ -6,8 +6,8 @@ from flask import request
 from werkzeug.wrappers import Response as BaseResponse
 
 from app.audit.append import DELETE
+from app.console.records.listing import tell
 from app.console.records.pages import RECORD
-from app.console.records.table import tell
 from app.console.shell import guard, lists, scopes, signing
 from app.console.shell.blueprint import blueprint
 from app.console.shell.forms import Form, Page, told

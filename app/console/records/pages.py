@@ -7,8 +7,8 @@ from werkzeug.wrappers import Response as BaseResponse
 
 from app.collections.access import Access
 from app.console.records import record_form, references
+from app.console.records.listing import COLLECTION, tell, text_of
 from app.console.records.record_form import RecordForm
-from app.console.records.table import COLLECTION, tell, text_of
 from app.console.shell import guard, idempotent_forms, scopes, signing
 from app.console.shell.blueprint import blueprint
 from app.console.shell.forms import Form, Page, told

@@ -10,7 +10,7 @@ from flask import url_for
 
 from app.collections import access, definition
 from app.collections.definition import Definition
-from app.console.records import references, table
+from app.console.records import listing, references
 from app.console.shell.scopes import Place
 from app.errors import AppError
 from app.records import service
@@ -51,7 +51,7 @@ def _of(one: Definition, names: Sequence[str], text: str, place: Place, most: in
         return Some(one.name, [], rest, 0)
     asked: dict[str, list[str]] = {"id": [text.lower()]}
     if not UuidPath.accepts(text):
-        oldest, asked = table.moment_of(one, place.account.id, most), {"filter": [expression]}
+        oldest, asked = listing.moment_of(one, place.account.id, most), {"filter": [expression]}
     search = partial(service.page, skip=0, limit=MOST_FOUND, count=False, by=place.by)
     try:
         rows, _ = search(one.name, asked, since=oldest)
