@@ -8,7 +8,7 @@ from flask import Flask
 from werkzeug.middleware.proxy_fix import ProxyFix
 
 from app import config, db, rest
-from app.accounts import account_routes, group_routes, own_routes, role_routes, user_routes
+from app.admin_api import account_routes, group_routes, own_account_routes, role_routes, user_routes
 from app.audit import records as audited_records
 from app.audit import routes as audit
 from app.audit import sign_ins, tracking
@@ -23,7 +23,7 @@ from app.auth import (
 )
 from app.auth import routes as auth
 from app.auth import upkeep as token_upkeep
-from app.collections import explain_routes, open_routes, revision_routes, trial_routes, typed_spec
+from app.collections import open_routes, revision_routes, trial_routes, typed_spec
 from app.collections import routes as collections
 from app.collections import transfer_routes as collection_transfer
 from app.config import Config
@@ -35,7 +35,7 @@ from app.http import caching, error_handlers, logging
 from app.http.app import Application
 from app.isolation import commands as isolation
 from app.ops import cli, health, metrics
-from app.records.api import aggregate_routes, batch_routes, history_routes
+from app.records.api import aggregate_routes, batch_routes, explain_routes, history_routes
 from app.records.api import routes as records
 from app.records.api import transfer_routes as record_transfer
 from app.records.write import cleanup
@@ -61,7 +61,7 @@ API_BLUEPRINTS = (
     auth.blueprint,
     auth.links,
     account_routes.blueprint,
-    own_routes.blueprint,
+    own_account_routes.blueprint,
     user_routes.blueprint,
     role_routes.blueprint,
     group_routes.blueprint,

@@ -13,12 +13,12 @@ from app.accounts.schemas import ACCOUNT, PAGE, USER
 from app.auth import api_keys
 from app.auth.guard import principal
 from app.auth.models import ApiKey
-from app.collections.definition import OPERATIONS
 from app.rest import fields
 from app.rest.access import shows_secret
 from app.rest.blueprint import Blueprint
 from app.rest.paging import OffsetArgs, Page, items_of, page_of
 from app.rest.schemas import Schema
+from app.rules import OPERATIONS
 
 blueprint = Blueprint(
     "API keys",

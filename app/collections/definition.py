@@ -33,6 +33,7 @@ from app.db.types import Moment, StoredMoment
 from app.db.versioned_cache import Stamp
 from app.errors import NotFound
 from app.rules import (
+    OPERATIONS,
     Name,
     Node,
     RuleError,
@@ -47,7 +48,6 @@ from app.rules import (
 )
 from app.rules.nodes import Literal
 
-OPERATIONS = ("list", "view", "create", "update", "delete")
 FIELD_LISTS = ("list", "view", "create", "update")
 ALL_FIELDS = "*"
 MOST_OPENED = 64

@@ -7,9 +7,9 @@ from typing import Any
 import marshmallow as ma
 
 from app import rules
-from app.collections.definition import OPERATIONS
 from app.rest import fields
 from app.rest.schemas import Schema
+from app.rules import OPERATIONS
 
 RULES = {
     "list_rule": "true",

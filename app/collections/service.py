@@ -13,7 +13,7 @@ from sqlalchemy.exc import DBAPIError
 from app import clock, db, rules
 from app.auth.principal import Principal
 from app.collections import access, definition, revisions, schema, table
-from app.collections.definition import ALL_FIELDS, FIELD_LISTS, OPERATIONS, Definition
+from app.collections.definition import ALL_FIELDS, FIELD_LISTS, Definition
 from app.collections.fields import TYPES
 from app.collections.models import Collection
 from app.db import errors, versioned_cache
@@ -21,6 +21,7 @@ from app.errors import Conflict, InvalidValues, Malformed, NotFound, Unavailable
 from app.ids import new_id
 from app.rest import json_input
 from app.rest.converters import UuidPath
+from app.rules import OPERATIONS
 
 View = TypeVar("View", bound=Callable[..., Any])
 TRIES = 20

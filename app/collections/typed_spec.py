@@ -14,8 +14,9 @@ from app.auth.principal import Principal
 from app.collections import access as accesses
 from app.collections import definition as definitions
 from app.collections.access import Access
-from app.collections.definition import OPERATIONS, Definition
+from app.collections.definition import Definition
 from app.collections.fields import SYSTEM_FIELDS, ComputedField, Field, JsonField
+from app.rules import OPERATIONS
 
 Spec = dict[str, Any]
 

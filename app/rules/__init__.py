@@ -3,7 +3,7 @@
 One parser makes a tree (`parser`, `nodes`), one check gives every node a type or says where and why
 it cannot (`check`, `matching`), and two back ends agree on what it means: `sql` for the database
 and `evaluate` for Python, which SQLite borrows where SQL would nest too deep (`depth`, `program`).
-`residual` takes out what is decided by who asks; `explain` says which part decided.
+`partial_eval` takes out what is decided by who asks; `explain` says which part decided.
 
 Grammar:
 
@@ -52,7 +52,11 @@ from app.rules.nodes import Name, Node, RuleError, Sent, Type, presupposed, walk
 from app.rules.parser import parse
 from app.rules.partial_eval import about_caller, residual, tells_time, truth
 
+OPERATIONS = ("list", "view", "create", "update", "delete")
+"""What a collection has a rule for each."""
+
 __all__ = [
+    "OPERATIONS",
     "UNKNOWN",
     "Asker",
     "Clause",

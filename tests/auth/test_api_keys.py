@@ -19,7 +19,7 @@ from app.accounts.models import Account, Role, User
 from app.auth.account_settings import NO_SETTINGS
 from app.auth.models import ApiKey
 from app.auth.principal import NO_ADMINS, NO_PII_MEMBERS
-from app.collections.definition import OPERATIONS
+from app.rules import OPERATIONS
 from tests.builders import (
     PASSWORD,
     Caller,

@@ -11,7 +11,7 @@ from app import rules
 from app.auth import principal as principals
 from app.auth import service as auth
 from app.collections import access, trials
-from app.collections.definition import OPERATIONS, Definition
+from app.collections.definition import Definition
 from app.console.collections.listing import ONE_COLLECTION, found
 from app.console.shell import forms, guard
 from app.console.shell.blueprint import blueprint
@@ -24,6 +24,7 @@ from app.records.explain import WRITING, Question
 from app.rest import json_input
 from app.rest.access import public
 from app.rest.converters import UuidPath
+from app.rules import OPERATIONS
 
 EXPLAIN = f"{ONE_COLLECTION}/explain"
 USER, NOBODY = "user", "nobody"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from flask import render_template
 
 from app.collections import definition, service
-from app.collections.definition import OPERATIONS, Definition
+from app.collections.definition import Definition
 from app.collections.fields import Field
 from app.collections.models import Collection
 from app.console.collections import rules_form
@@ -13,6 +13,7 @@ from app.console.shell import guard, lists
 from app.console.shell.blueprint import blueprint
 from app.db import versioned_cache
 from app.rest.access import public
+from app.rules import OPERATIONS
 
 ONE_COLLECTION = "/console/collections/<uuid:collection_id>"
 

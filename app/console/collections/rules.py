@@ -10,7 +10,7 @@ from flask import render_template
 from werkzeug.wrappers import Response as BaseResponse
 
 from app.collections import population, service, trials
-from app.collections.definition import FIELD_LISTS, OPERATIONS, Definition
+from app.collections.definition import FIELD_LISTS, Definition
 from app.collections.models import Collection
 from app.console.collections import rule_help, rules_form
 from app.console.collections.listing import ONE_COLLECTION, found
@@ -22,6 +22,7 @@ from app.console.shell.forms import Page, told
 from app.db import versioned_cache
 from app.errors import AppError, Conflict, InvalidValues
 from app.rest.access import public
+from app.rules import OPERATIONS
 
 RULES = f"{ONE_COLLECTION}/rules"
 

@@ -8,11 +8,12 @@ from typing import Any
 
 from flask import request
 
-from app.collections.definition import ALL_FIELDS, FIELD_LISTS, OPERATIONS, is_expression
+from app.collections.definition import ALL_FIELDS, FIELD_LISTS, is_expression
 from app.console.shell import forms
 from app.console.shell.excerpts import Excerpt, excerpt
 from app.console.shell.forms import Form
 from app.errors import AppError, problem
+from app.rules import OPERATIONS
 
 EXPRESSION = "expression"
 # What each choice but an expression stands for, in the rule and in words.

@@ -9,9 +9,10 @@ from app.auth import principal as principals
 from app.auth.principal import AccountRef, Principal
 from app.collections import access, definition
 from app.collections.access import Access
-from app.collections.definition import OPERATIONS, Definition
+from app.collections.definition import Definition
 from app.console.shell import guard
 from app.errors import Forbidden, NotFound
+from app.rules import OPERATIONS
 
 WHOM_TO_ASK = "The rules are written by the superadmins of this service: ask them to open it."
 

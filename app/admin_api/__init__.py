@@ -1,0 +1,1 @@
+"""The API by which admins manage accounts, users, groups and roles."""
