@@ -50,11 +50,11 @@ from app.sso import roles as sso_roles
 from app.sso import routes as sso
 from app.webhooks import delivery_routes, dispatch
 from app.webhooks import routes as webhooks
+from app.workflows import dispatch as workflow_line
 from app.workflows import erasure as workflow_erasure
 from app.workflows import upkeep
 from app.workflows.api import hook_routes, instance_routes
 from app.workflows.api import routes as workflows
-from app.workflows.engine import dispatch as workflow_line
 from app.workflows.triggers import record_events
 
 API_BLUEPRINTS = (

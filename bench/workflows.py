@@ -23,7 +23,7 @@ from app.context import tenancy
 from app.db.functions import database_now
 from app.ids import new_id
 from app.jobs import leases
-from app.workflows.engine.dispatch import Dispatcher
+from app.workflows.dispatch import Dispatcher
 from app.workflows.models import INSTANCES, QUEUE
 from bench import machine
 from bench.product import application

@@ -64,7 +64,7 @@ CATCH_ALL = {
     "app.jobs.worker": 2,  # a failed job, a worker without its database
     "app.webhooks.dispatch": 2,  # a broken attempt, a worker without its database
     "app.workflows.triggers.schedules": 1,  # a due time that cannot be fired
-    "app.workflows.engine.dispatch": 2,  # a broken instance, a worker without its database
+    "app.workflows.dispatch": 2,  # a broken instance, a worker without its database
 }
 
 

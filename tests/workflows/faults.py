@@ -16,7 +16,8 @@ from flask import Flask
 from flask.cli import main
 
 from app import db
-from app.workflows.engine import control_steps, dispatch, external_steps
+from app.workflows import dispatch
+from app.workflows.engine import control_steps, external_steps
 from tests.processes import PROJECT, environment, forked
 
 

@@ -12,7 +12,7 @@ from flask import Flask
 
 from app import db
 from app.db.functions import database_now
-from app.workflows.engine.dispatch import Dispatcher
+from app.workflows.dispatch import Dispatcher
 from app.workflows.models import INSTANCES, LOGS, SCHEDULES
 from tests.builders import Caller
 

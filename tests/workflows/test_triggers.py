@@ -14,7 +14,7 @@ from app import clock, db
 from app.auth import principal as principals
 from app.ids import new_id
 from app.records import service as records
-from app.workflows.engine.dispatch import Dispatcher
+from app.workflows.dispatch import Dispatcher
 from app.workflows.models import INSTANCES, SCHEDULES, SUBSCRIPTIONS
 from app.workflows.triggers import schedules
 from app.workflows.triggers import start as beginning

@@ -12,18 +12,16 @@ from typing import Any
 from uuid import NAMESPACE_URL, uuid5
 
 import orjson
-from email_validator import validate_email
 
 from app import config
-from app.accounts import service as accounts
 from app.errors import AppError
 from app.outbound import client, mail
 from app.rest import json_input
 from app.webhooks import delivery
 from app.workflows.language import step_headers, templates
+from app.workflows.language.action_checks import MOST_ADDRESSES, address
 
 USER_AGENT = "Atrium-Workflows/1"
-MOST_ADDRESSES = 20
 LONGEST_SUBJECT = 200
 SECONDS_PER_MAIL = 60
 ACTIONS = ("send_webhook", "send_email")
@@ -135,10 +133,3 @@ def _mailed(given: Mapping[str, Any], key: str, sender: mail.Sender) -> dict[str
 def _recipients(given: Mapping[str, Any]) -> list[Any]:
     to = given.get("to")
     return to if isinstance(to, list) else [to]
-
-
-def address(text: str) -> str | None:
-    """An e-mail address in its usual form; None where the text is none."""
-    if not accounts.is_email(text):
-        return None
-    return str(validate_email(text, check_deliverability=False).normalized)

@@ -37,8 +37,7 @@ from app.workflows.engine.position import Place, Position
 from app.workflows.engine.step_log import LONGEST_MESSAGE, Entry, rows
 from app.workflows.language.definition import WAIT_EVENT
 from app.workflows.language.templates import Rendering, TooLarge
-from app.workflows.models import COMPLETED, FAILED, RUNNING, WAITING
-from app.workflows.triggers.start import LARGEST_CONTEXT
+from app.workflows.models import COMPLETED, FAILED, LARGEST_CONTEXT, RUNNING, WAITING
 
 RERUNS = 5
 STEPS_PER_SLOT = 20  # then others have their turn

@@ -1,16 +1,19 @@
-"""Are the settings of an action such as it can take? What templates become is seen later."""
+"""Validates the config of actions; what templates give is checked when the step runs."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import Any
 
+from email_validator import validate_email
+
+from app.accounts import service as accounts
 from app.outbound import client
 from app.webhooks import delivery
-from app.workflows.engine import external_steps
 from app.workflows.language import templates
 from app.workflows.language.definition import Written
 
+MOST_ADDRESSES = 20  # of one mail
 METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE")
 TEXTS = ("url", "to", "subject", "collection", "record_id", "filter", "sort")
 
@@ -39,12 +42,12 @@ def problems(kind: str, given: Written) -> Iterator[tuple[str, str]]:
 
 def _address_problems(given: Any) -> Iterator[tuple[str, str]]:
     addresses = given if isinstance(given, list) else [given] if isinstance(given, str) else []
-    if isinstance(given, list) and not 1 <= len(given) <= external_steps.MOST_ADDRESSES:
-        yield "to", f"From 1 to {external_steps.MOST_ADDRESSES} addresses."
+    if isinstance(given, list) and not 1 <= len(given) <= MOST_ADDRESSES:
+        yield "to", f"From 1 to {MOST_ADDRESSES} addresses."
     for one in addresses:
         if not isinstance(one, str):
             yield "to", "An address is a text."
-        elif not templates.has_template(one) and external_steps.address(one) is None:
+        elif not templates.has_template(one) and address(one) is None:
             yield "to", f"{one[:80]!r} is no address."
 
 
@@ -75,3 +78,10 @@ def _is_template(value: Any) -> bool:
 
 def _is_between(value: Any, low: int, high: int) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and low <= value <= high
+
+
+def address(text: str) -> str | None:
+    """An e-mail address, normalized; None if the text is not one."""
+    if not accounts.is_email(text):
+        return None
+    return str(validate_email(text, check_deliverability=False).normalized)

@@ -13,11 +13,10 @@ from app.context import trigger_depth
 from app.db.functions import database_now
 from app.errors import InvalidValues, problem
 from app.ids import new_id
-from app.workflows.models import INSTANCES, PENDING
+from app.workflows.models import INSTANCES, LARGEST_CONTEXT, PENDING
 from app.workflows.triggers import start_limits
 
 DEEPEST = 8
-LARGEST_CONTEXT = 256 * 2**10  # bytes of JSON
 NOT_BEGUN = "{}"
 TOO_DEEP = f"The chain of triggers that led here is longer than {DEEPEST}: nothing was done."
 TOO_LARGE = f"What started this is larger than {LARGEST_CONTEXT} bytes: nothing was done."
