@@ -6,7 +6,7 @@ know, a new user. Nobody is ever made in the system account, and nothing crosses
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import sqlalchemy as sa
@@ -21,25 +21,12 @@ from app.auth.models import Invitation
 from app.db import errors
 from app.errors import BadRequest, Conflict
 from app.sso import roles
+from app.sso.connections import Connection
+from app.sso.identities import Claimed
 from app.sso.models import SAML, Flow, Identity
 from app.sso.refusals import MemberRefused, NotInvited, SignInRefused
-from app.sso.service import Connection
 
 LONGEST_SUBJECT = 500
-
-
-@dataclass(frozen=True)
-class Claimed:
-    """What a provider says of somebody who signed in there, once that was verified."""
-
-    issuer: str
-    subject: str
-    email: str | None = None
-    email_verified: bool = False
-    name: str | None = None
-    groups: list[str] = field(default_factory=list)
-    in_directory: bool = True
-    """Whether it is of the directory that the settings name; others sign in only if known."""
 
 
 @dataclass(frozen=True)

@@ -20,11 +20,11 @@ from app.auth.service import SignIn
 from app.errors import AppError
 from app.http import error_handlers, html
 from app.sso import flows, one_time_codes, service, sign_in
+from app.sso.connections import Connection
 from app.sso.flows import LIFETIME, Begun
 from app.sso.models import API, BROWSER, CONSOLE, SAML, TEST, Flow
 from app.sso.oauth.exchange import Unreachable
 from app.sso.refusals import SignInRefused
-from app.sso.service import Connection
 from app.sso.sign_in import Ended
 
 NAMED_BY_MARK = 12

@@ -15,7 +15,7 @@ from app.rest.blueprint import Blueprint
 from app.rest.paging import PageArgs, page_of
 from app.rest.responses import respond
 from app.sso import config_schemas as schemas
-from app.sso import dry_run, providers, refusals, roles, service
+from app.sso import connections, dry_run, providers, refusals, roles, service
 from app.sso.models import ProviderSetting
 from app.sso.oauth import addresses
 
@@ -202,7 +202,7 @@ def _view(row: ProviderSetting) -> dict[str, Any]:
     view = {name: getattr(row, name) for name in (*names, "priority", "created_at", "updated_at")}
     return {
         **view,
-        "shared_callback": row.shared_callback and not service.overridden(row.config),
+        "shared_callback": row.shared_callback and not connections.overridden(row.config),
         "callback_url": addresses.of_row(row),
         "admits_pii_members": row.admits_pii_members is not False,
         "is_system": row.account_id == SYSTEM_ACCOUNT_ID,

@@ -15,11 +15,11 @@ from app.accounts.models import Account
 from app.auth.principal import Principal
 from app.errors import InvalidValues, TooManyRequests
 from app.sso import providers, service, validation
+from app.sso.connections import Connection
 from app.sso.models import OAUTH, ProviderSetting
 from app.sso.oauth import addresses, exchange
 from app.sso.refusals import SignInRefused
 from app.sso.saml import certificates
-from app.sso.service import Connection
 
 AT_ONCE, WAIT_SECONDS = 2, 5
 # What providers say of a code that is none, once they have taken the client for what it is.

@@ -19,9 +19,9 @@ from sqlalchemy.orm import Session
 from app import clock, crypto, db, jobs
 from app.accounts.models import Account
 from app.auth import tokens
+from app.sso.connections import Connection
 from app.sso.models import API, Flow, Refusal, SeenAssertion
 from app.sso.refusals import StateRefused
-from app.sso.service import Connection
 
 LIFETIME = timedelta(minutes=10)
 CODE_LIFETIME = timedelta(seconds=60)

@@ -19,8 +19,8 @@ from app.accounts.models import ADMIN, VIEWER, Account, Role, User
 from app.auth.principal import Principal
 from app.errors import InvalidValues
 from app.sso import service
+from app.sso.connections import Connection
 from app.sso.models import Identity
-from app.sso.service import Connection
 
 GroupRoles = Sequence[Mapping[str, str]]
 

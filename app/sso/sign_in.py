@@ -21,9 +21,10 @@ from app.accounts.tenants import FROM_OUTSIDE
 from app.auth import tokens
 from app.auth.sessions import Origin
 from app.errors import Conflict, InvalidValues, NotFound, problem
-from app.sso import account_linking, flows, refusals, service
-from app.sso.account_linking import Claimed
+from app.sso import account_linking, connections, flows, refusals, service
+from app.sso.connections import Connection
 from app.sso.flows import Begun
+from app.sso.identities import Claimed
 from app.sso.models import API, BROWSER, CONSOLE, OAUTH, SAML, TEST, Flow, SeenAssertion
 from app.sso.oauth import addresses
 from app.sso.refusals import (
@@ -34,7 +35,6 @@ from app.sso.refusals import (
     SwitchedOff,
     TooLarge,
 )
-from app.sso.service import Connection
 
 Cookie = Callable[[Flow], str | None]
 Keep = Callable[[Session], None]
@@ -289,7 +289,7 @@ def _check_callback(flow: Flow, came: Returned) -> None:
 def _check_row(flow: Flow, connection: Connection) -> None:
     """Refuse a code that was requested with other settings. Raises SwitchedOff."""
     if flow.callback_url is None:  # begun by a former version, at the address that all rows shared
-        same = not service.overridden(connection.config)
+        same = not connections.overridden(connection.config)
     else:
         present = (connection.row_id, addresses.callback_url(connection))
         same = (flow.row_id, flow.callback_url) == present

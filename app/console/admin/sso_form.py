@@ -10,11 +10,11 @@ from app.accounts.models import Account
 from app.console.shell.forms import Form
 from app.errors import AppError, InvalidValues, problem
 from app.sso import providers, service
+from app.sso.connections import Connection
 from app.sso.models import OAUTH, ProviderSetting
 from app.sso.oauth import addresses as oauth_addresses
 from app.sso.providers import Provider, Setting
 from app.sso.saml import addresses as saml_addresses
-from app.sso.service import Connection
 
 OF_ACCOUNT = (
     "sso_provisioning",

@@ -9,8 +9,8 @@ from __future__ import annotations
 from app import config, db
 from app.accounts.models import Account
 from app.sso import service
+from app.sso.connections import Connection
 from app.sso.models import OAUTH, ProviderSetting
-from app.sso.service import Connection
 
 
 def callback_url(connection: Connection) -> str:

@@ -15,9 +15,9 @@ from joserfc.jwk import Key, KeySet, import_key
 from joserfc.jws import JWSRegistry
 
 from app import clock
+from app.sso.connections import Connection
 from app.sso.oauth import exchange
 from app.sso.refusals import SignInRefused
-from app.sso.service import Connection
 
 ALGORITHMS = ["RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384"]
 LEEWAY_SECONDS = 60

@@ -12,16 +12,15 @@ from authlib.oauth2.client import OAuth2Client
 
 from app import clock
 from app.sso import flows
-from app.sso.account_linking import Claimed
+from app.sso.connections import Connection
 from app.sso.flows import Begun
+from app.sso.identities import Claimed, group_names
 from app.sso.models import Flow
 from app.sso.oauth import exchange, id_tokens
 from app.sso.oauth.addresses import callback_url
 from app.sso.refusals import SignInRefused
-from app.sso.service import Connection
 
 APPLE_SECRET = timedelta(minutes=5)
-MOST_GROUPS = 500
 LONGEST_CODE = 4000
 OF_ADDRESS = ("email", "email_verified", "xms_edov")
 
@@ -144,13 +143,6 @@ def _posted_name(user: Mapping[str, Any]) -> str | None:
     name = user.get("name")
     parts = (name.get("firstName"), name.get("lastName")) if isinstance(name, dict) else ()
     return " ".join(part for part in parts if isinstance(part, str)) or None
-
-
-def group_names(found: Any) -> list[str]:
-    """The groups in a claim, as far as they are names."""
-    listed = [found] if isinstance(found, str) else found if isinstance(found, list) else []
-    names = [one[:300].replace("\0", "") for one in listed if isinstance(one, str) and one]
-    return list(dict.fromkeys(names))[:MOST_GROUPS]
 
 
 def _of_github(connection: Connection, token: Mapping[str, Any]) -> Claimed:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from app import config
-from app.sso.service import Connection
+from app.sso.connections import Connection
 
 
 def entity_id(connection: Connection) -> str:

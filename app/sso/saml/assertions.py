@@ -23,11 +23,10 @@ from onelogin.saml2.response import OneLogin_Saml2_Response
 from onelogin.saml2.settings import OneLogin_Saml2_Settings
 from onelogin.saml2.utils import OneLogin_Saml2_Utils
 
-from app.sso.account_linking import Claimed
-from app.sso.oauth.sign_in import group_names
+from app.sso.connections import Connection
+from app.sso.identities import Claimed, group_names
 from app.sso.refusals import SignInRefused
 from app.sso.saml import addresses, certificates, checks, xml_precheck
-from app.sso.service import Connection
 
 LONGEST_RESPONSE = 256 * 1024
 # No text and no attribute of XML holds a bare `<`, and comments were refused before.

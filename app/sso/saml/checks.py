@@ -13,9 +13,9 @@ from onelogin.saml2.constants import OneLogin_Saml2_Constants as Names
 from onelogin.saml2.utils import OneLogin_Saml2_Utils
 
 from app import clock
+from app.sso.connections import Connection
 from app.sso.refusals import SignInRefused
 from app.sso.saml import addresses
-from app.sso.service import Connection
 
 SIGNATURES = {Names.RSA_SHA256, Names.RSA_SHA384, Names.RSA_SHA512}
 DIGESTS = {Names.SHA256, Names.SHA384, Names.SHA512}
