@@ -43,6 +43,7 @@ def show_deliveries(account_id: str) -> str:
         place=place,
         listing=listing,
         hooks={one.id: one for one in hooks},
+        warnings=service.payload_warnings(place.account.id),
     )
 
 

@@ -142,7 +142,8 @@ def list_deliveries(args: dict[str, Any], webhook_id: str) -> dict[str, Any]:
     """List a webhook's deliveries, newest first.
 
     What holds personal data is shown to members of `pii_access` only: for others `record` and
-    `previous` are null. Deliveries are kept for 30 days.
+    `previous` are null. Deliveries are kept for 30 days, and while the payloads of the account's
+    take no more than 1 GiB: beyond that, the oldest of those that are over go first.
     """
     webhook = service.get(webhook_id, by=principal())
     wanted = {**args, "account_id": webhook.account_id, "webhook_id": webhook.id}
@@ -164,7 +165,8 @@ def get_delivery(webhook_id: str, delivery_id: str) -> dict[str, Any]:
 def redeliver(webhook_id: str, delivery_id: str) -> dict[str, Any]:
     """Make a delivery again.
 
-    It gets an id of its own, and names the first one in `X-Service-Replay-Of`.
+    It gets an id of its own, and names the first one in `X-Service-Replay-Of`. While the webhook
+    has the warning `payloads_cut`, it holds ids only.
     """
     webhook = service.get(webhook_id, by=principal())
     return log.redeliver(webhook, delivery_id, by=principal())

@@ -14,7 +14,7 @@ from app.accounts.models import PII_GROUP
 from app.auth.principal import Principal
 from app.errors import Conflict, NotFound
 from app.ids import first_id
-from app.webhooks import outbox, queue, sight
+from app.webhooks import outbox, payload, queue, sight
 from app.webhooks.models import (
     ATTEMPTS,
     DELIVERED,
@@ -26,7 +26,7 @@ from app.webhooks.models import (
 )
 from app.webhooks.queue import Result
 
-PIECE, LARGEST_PIECE = 500, 16 * 2**20  # deliveries, and characters of their payloads
+PIECE, LARGEST_PIECE = 500, 16 * 2**20  # deliveries, and bytes of their payloads
 A_WHILE = timedelta(minutes=10)
 EARLIEST = datetime(2000, 1, 1, tzinfo=UTC)
 Shown = dict[str, Any]
@@ -165,14 +165,14 @@ def keep(result: Result) -> None:
 
 
 def _copies(webhook: Webhook, *which: Any) -> list[dict[str, Any]]:
-    mine = _of(webhook)
+    mine, is_cut = _of(webhook), outbox.payloads_cut(webhook.account_id)
     chosen = sa.select(DELIVERIES).where(*mine, DELIVERIES.c.id.in_(_piece(*mine, *which)))
     return [
         outbox.row(
             row.account_id,
             row.webhook_id,
             row.event,
-            row.payload,
+            payload.cut_text(row.payload) if is_cut else row.payload,
             holds_pii=row.holds_pii,
             superadmin_id=row.superadmin_id,
             replay_of=row.replay_of or row.id,

@@ -28,7 +28,7 @@ from app.webhooks import (
     signing,
     versions,
 )
-from app.webhooks.models import Webhook
+from app.webhooks.models import Webhook, WebhookVersion
 from app.webhooks.queue import Result, Work
 
 MOST_HEADERS = 50
@@ -157,14 +157,25 @@ def has_active_maker(webhook: Webhook) -> bool:
     return any(user and user.may_sign_in for user in found)
 
 
-def warnings(webhook: Webhook) -> list[dict[str, str]]:
+def warnings(webhook: Webhook) -> list[dict[str, Any]]:
     """What is not wrong with a webhook, but probably not meant."""
+    found = payload_warnings(webhook.account_id)
     try:
         definitions.named(webhook.collection)
     except NotFound:
         message = f"There is no collection {webhook.collection!r} yet: nothing is sent until then."
-        return [{"field": "collection", "code": "collection_missing", "message": message}]
-    return []
+        found.append(problem("collection", "collection_missing", message))
+    return found
+
+
+def payload_warnings(account_id: str) -> list[dict[str, Any]]:
+    """What to know of all payloads of an account."""
+    version = db.db.session.get(WebhookVersion, account_id)
+    if version is None or not version.payloads_cut:
+        return []
+    most = config.current().webhook_log_bytes
+    message = f"Payloads hold ids only: deliveries that wait take more than {most:,} bytes."
+    return [problem(None, "payloads_cut", message)]
 
 
 def _take_over_what_is_sent(webhook: Webhook, body: Body, by: Principal) -> None:
