@@ -67,7 +67,6 @@ def show_delivery(account_id: str, webhook_id: str, delivery_id: str) -> str:
         place=place,
         webhook=webhook,
         delivery=shown,
-        hidden=log.is_hidden(shown, place.by),
         payload=_pretty(shown["payload"]),
     )
 

@@ -90,6 +90,8 @@ class WebhookDelivery(Base):
     payload: Mapped[str] = mapped_column(Text)
     size: Mapped[int]  # bytes of the payload
     holds_pii: Mapped[bool] = mapped_column(default=False)
+    # Whose view it is, which others may not have; null in those from before.
+    viewed_by: Mapped[str | None] = mapped_column(Id)
     # The superadmin whose view it is, which an account's rules may hide from its own admins.
     superadmin_id: Mapped[str | None] = mapped_column(Id)
     status: Mapped[str] = mapped_column(Text, default=PENDING)

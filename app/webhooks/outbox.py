@@ -144,7 +144,8 @@ def _add(account_id: str, webhook_id: str, shown: Mapping[str, Any], sight: Sigh
     text = payload.text(shown, **about)
     if payloads_cut(account_id) or not _fits(_bytes(text)):
         text = payload.text(payload.cut(shown), **about)
-    new = row(account_id, webhook_id, shown["event"], text, holds_pii=sight.holds_pii)
+    seen = {"holds_pii": sight.holds_pii, "viewed_by": sight.by.user_id}
+    new = row(account_id, webhook_id, shown["event"], text, **seen)
     beyond_rules = sight.by.is_superadmin and account_id != SYSTEM_ACCOUNT_ID
     db.before_commit(write, {**new, "superadmin_id": sight.by.user_id if beyond_rules else None})
 

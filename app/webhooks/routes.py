@@ -287,7 +287,10 @@ def test_webhook(webhook_id: str) -> dict[str, Any]:
 @blueprint.response(200, WebhookView, example=WEBHOOK)
 @account_admin
 def take_over_webhook(webhook_id: str) -> Webhook:
-    """Become a webhook's maker: from now on it is sent what the caller may view."""
+    """Become a webhook's maker: from now on it is sent what the caller may view.
+
+    What still waits is sent as far as the caller may view all records and fields of the collection.
+    """
     return service.take_over(webhook_id, by=principal())
 
 

@@ -25,6 +25,7 @@ from app.webhooks import (
     log,
     payload,
     queue,
+    redaction,
     signing,
     versions,
 )
@@ -143,7 +144,7 @@ def take_over(webhook_id: str, *, by: Principal) -> Webhook:
     """
     by.refuse_key("An API key cannot take a webhook over: what it is sent would outlive the key.")
     with _changing(webhook_id, by) as webhook:
-        webhook.created_by = by.user_id
+        _make_maker(webhook, by)
         webhook.include_pii = webhook.include_pii and PII_GROUP in by.groups
         webhook.updated_at = clock.now()
     return webhook
@@ -181,7 +182,13 @@ def payload_warnings(account_id: str) -> list[dict[str, Any]]:
 def _take_over_what_is_sent(webhook: Webhook, body: Body, by: Principal) -> None:
     # Whoever says what is sent where gets it as they may view it, not as somebody else may.
     if any(name in body and body[name] != getattr(webhook, name) for name in SENT):
+        _make_maker(webhook, by)
+
+
+def _make_maker(webhook: Webhook, by: Principal) -> None:
+    if webhook.created_by != by.user_id:
         webhook.created_by = by.user_id
+        redaction.hand_over(webhook)
 
 
 def _check_headers(webhook: Webhook, body: Body) -> None:
