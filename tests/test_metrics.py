@@ -12,6 +12,7 @@ from flask import Flask
 
 from app import db, jobs
 from app.ops import metrics
+from app.webhooks import versions
 from tests.builders import Caller, Cast, make_collection
 
 TOKEN = "prometheus-shows-this"
@@ -66,6 +67,13 @@ def test_what_waits_is_told(opened: Flask) -> None:
     assert value(opened, 'atrium_queue_due{queue="jobs"}') == 1
     assert 0 <= value(opened, 'atrium_queue_oldest_seconds{queue="jobs"}') < 60
     assert value(opened, 'atrium_queue_due{queue="deliveries"}') == 0
+
+
+def test_accounts_whose_payloads_are_cut_are_counted(opened: Flask, cast: Cast) -> None:
+    assert value(opened, "atrium_webhook_payloads_cut") == 0
+    with opened.app_context(), db.transaction():
+        versions.cut_payloads(cast.alice.account_id, True)
+    assert value(opened, "atrium_webhook_payloads_cut") == 1
 
 
 def test_where_the_counts_are_gone_requests_are_answered_all_the_same(

@@ -139,6 +139,11 @@ class Config:
     webhook_timeout_seconds: int = _setting(
         parsing.number(1, 120), 30, "time for one delivery's attempt"
     )
+    webhook_log_bytes: int = _setting(
+        parsing.number(1024, 2**40),
+        2**30,
+        "bytes of payloads that an account's deliveries may take",
+    )
     webhook_retry_delays: tuple[int, ...] = _setting(
         parsing.seconds, (60, 300, 1800, 7200, 43200), "seconds before each retry, comma-separated"
     )

@@ -92,8 +92,15 @@ class _Waiting(Collector):
             due.add_metric([name], number)
             age.add_metric([name], seconds)
         failed = sa.select(sa.func.count()).where(jobs.TABLE.c.status == "failed")
+        is_cut = webhooks.WebhookVersion.payloads_cut
+        cut = sa.select(sa.func.count()).select_from(webhooks.WebhookVersion).where(is_cut)
         yield due
         yield age
+        yield GaugeMetricFamily(
+            "atrium_webhook_payloads_cut",
+            "Accounts whose deliveries hold ids only, as they take too much.",
+            db.connection().scalar(cut),
+        )
         yield GaugeMetricFamily(
             "atrium_jobs_failed", "Jobs that were given up.", db.connection().scalar(failed)
         )

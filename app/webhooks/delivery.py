@@ -7,12 +7,14 @@ from collections.abc import Mapping
 from datetime import datetime
 
 from app import clock, config
+from app.auth.principal import NOBODY_ID
 from app.ids import new_id
 from app.outbound import client
 from app.webhooks import signing
 from app.webhooks.queue import Result, Target, Work
 
 USER_AGENT = "Atrium-Webhooks/1"
+FORMER_MAKER = "It holds what a former maker viewed, and the present one may not."
 OURS = frozenset(
     (
         *("accept-encoding", "connection", "content-encoding", "content-length", "content-type"),
@@ -48,6 +50,9 @@ def attempt(work: Work, allowed: client.Rules) -> Result:
         told = {"held": True}
     elif work.superadmin_id not in (None, work.target.created_by):
         told = {"error": "A superadmin's view is not sent for whoever took it over.", "final": True}
+    elif work.viewed_by not in (None, NOBODY_ID, work.target.created_by):
+        # It may have been claimed before it was handed over: tried again, it is known.
+        told = {"error": FORMER_MAKER, "final": work.attempt_number > 0}
     elif work.holds_pii and (work.pii_withheld or not work.target.include_pii):
         told = {"error": "The webhook is not to be sent personal data any more.", "final": True}
     elif not work.target.keys(at):

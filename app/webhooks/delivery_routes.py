@@ -141,8 +141,11 @@ class Redelivered(Message):
 def list_deliveries(args: dict[str, Any], webhook_id: str) -> dict[str, Any]:
     """List a webhook's deliveries, newest first.
 
-    What holds personal data is shown to members of `pii_access` only: for others `record` and
-    `previous` are null. Deliveries are kept for 30 days.
+    A payload is the view of the webhook's maker. It is shown to that user, to superadmins, and to
+    admins who may view all records and fields of the collection; what holds personal data to
+    members of `pii_access` only. For others `record`, `previous` and `response_body` are null.
+    Deliveries are kept for 30 days, and while the payloads of the account's take no more than
+    1 GiB: beyond that, the oldest of those that are over go first.
     """
     webhook = service.get(webhook_id, by=principal())
     wanted = {**args, "account_id": webhook.account_id, "webhook_id": webhook.id}
@@ -164,7 +167,9 @@ def get_delivery(webhook_id: str, delivery_id: str) -> dict[str, Any]:
 def redeliver(webhook_id: str, delivery_id: str) -> dict[str, Any]:
     """Make a delivery again.
 
-    It gets an id of its own, and names the first one in `X-Service-Replay-Of`.
+    It gets an id of its own, and names the first one in `X-Service-Replay-Of`. While the webhook
+    has the warning `payloads_cut`, it holds ids only. What a former maker viewed, and the
+    present one may not, is a 409.
     """
     webhook = service.get(webhook_id, by=principal())
     return log.redeliver(webhook, delivery_id, by=principal())

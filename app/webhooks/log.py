@@ -10,12 +10,11 @@ import orjson
 import sqlalchemy as sa
 
 from app import clock, db, jobs
-from app.accounts.models import PII_GROUP
 from app.auth.principal import Principal
 from app.db import counts
 from app.errors import Conflict, NotFound
 from app.ids import first_id
-from app.webhooks import outbox, queue, visibility
+from app.webhooks import delivery, outbox, payload, queue, redaction, visibility
 from app.webhooks.models import (
     ATTEMPTS,
     DELIVERED,
@@ -27,7 +26,7 @@ from app.webhooks.models import (
 )
 from app.webhooks.queue import Result
 
-PIECE, LARGEST_PIECE = 500, 16 * 2**20  # deliveries, and characters of their payloads
+PIECE, LARGEST_PIECE = 500, 16 * 2**20  # deliveries, and bytes of their payloads
 A_WHILE = timedelta(minutes=10)
 EARLIEST = datetime(2000, 1, 1, tzinfo=UTC)
 Shown = dict[str, Any]
@@ -46,7 +45,8 @@ def page(
     total = counts.count(DELIVERIES, mine, most)
     chosen = _with_last_attempt().where(*mine).order_by(DELIVERIES.c.id.desc())
     found = db.connection().execute(chosen.offset(skip).limit(limit)).mappings()
-    return [_shown(row, by) for row in found], total
+    reader = redaction.Reader(by)
+    return [_shown(row, reader) for row in found], total
 
 
 def place(newer: int, *, by: Principal) -> str | None:
@@ -83,8 +83,9 @@ def get(webhook: Webhook, delivery_id: str, *, by: Principal) -> Shown:
         ATTEMPTS.c.account_id == webhook.account_id, ATTEMPTS.c.delivery_id == row["id"]
     )
     attempts = db.connection().execute(made.order_by(ATTEMPTS.c.id)).mappings()
-    told = [_withheld(attempt, row, by) for attempt in attempts]
-    return {**_shown(row, by), "attempts": told}
+    shown = _shown(row, redaction.Reader(by))
+    told = [_withheld(attempt, shown["hidden_by"]) for attempt in attempts]
+    return {**shown, "attempts": told}
 
 
 def redeliver(webhook: Webhook, delivery_id: str, *, by: Principal) -> Shown:
@@ -98,7 +99,10 @@ def redeliver(webhook: Webhook, delivery_id: str, *, by: Principal) -> Shown:
             raise Conflict("It holds personal data, which this webhook is not sent any more.")
         if row["superadmin_id"] not in (None, webhook.created_by):
             raise Conflict("It holds what a superadmin viewed, who is not the maker any more.")
-        again = _copies(webhook, DELIVERIES.c.id == row["id"])
+        viewed = redaction.viewed_by_maker(webhook)
+        again = _copies(webhook, DELIVERIES.c.id == row["id"], viewed)
+        if not again:
+            raise Conflict(delivery.FORMER_MAKER)
         outbox.write(again)
     return get(webhook, again[0]["id"], by=by)
 
@@ -166,16 +170,17 @@ def keep(result: Result) -> None:
 
 
 def _copies(webhook: Webhook, *which: Any) -> list[dict[str, Any]]:
-    mine = _of(webhook)
+    mine, is_cut = _of(webhook), outbox.payloads_cut(webhook.account_id)
     chosen = sa.select(DELIVERIES).where(*mine, DELIVERIES.c.id.in_(_piece(*mine, *which)))
     return [
         outbox.row(
             row.account_id,
             row.webhook_id,
             row.event,
-            row.payload,
+            payload.cut_text(row.payload) if is_cut else row.payload,
             holds_pii=row.holds_pii,
             superadmin_id=row.superadmin_id,
+            viewed_by=row.viewed_by and webhook.created_by,  # who may view it, too
             replay_of=row.replay_of or row.id,
             depth=row.depth,
         )
@@ -209,7 +214,7 @@ def _failed_since(webhook: Webhook, since: datetime, until: datetime) -> tuple[A
     )
     period = (table.created_at >= since, table.created_at <= until)
     fit = [] if visibility.is_sent_pii(webhook) else [~table.holds_pii]
-    fit.append(sa.or_(table.superadmin_id.is_(None), table.superadmin_id == webhook.created_by))
+    fit.append(redaction.viewed_by_maker(webhook))
     return (*_of(webhook), *fit, table.status == FAILED, *period, ~repeated, ~arrived)
 
 
@@ -234,24 +239,15 @@ def _with_last_attempt() -> sa.Select[Any]:
     return sa.select(DELIVERIES, *answer).select_from(joined)
 
 
-def _shown(row: Row, by: Principal) -> Shown:
-    told = _withheld(row, row, by)
-    shown: Any = orjson.Fragment(row["payload"])
-    if is_hidden(row, by):
+def _shown(row: Row, reader: redaction.Reader) -> Shown:
+    hidden_by, shown = reader.hidden_by(row), orjson.Fragment(row["payload"])
+    if hidden_by:
         shown = orjson.loads(row["payload"])
         shown |= {name: None for name in ("record", "previous") if name in shown}
-    return {**told, "payload": shown, "response_status": row["status_code"]}
+    about = {"payload": shown, "response_status": row["status_code"], "hidden_by": hidden_by}
+    return {**_withheld(row, hidden_by), **about}
 
 
-def _withheld(answer: Row, row: Row, by: Principal) -> Shown:
+def _withheld(answer: Row, hidden_by: str | None) -> Shown:
     # A receiver may answer with what it was sent.
-    return {**answer, "response_body": None} if is_hidden(row, by) else dict(answer)
-
-
-def is_hidden(row: Row, by: Principal) -> bool:
-    """Whether a delivery holds what this caller may not see.
-
-    That is personal data, or records as only a superadmin may view them.
-    """
-    beyond_rules = row["superadmin_id"] is not None and not by.is_superadmin
-    return beyond_rules or (bool(row["holds_pii"]) and PII_GROUP not in by.groups)
+    return {**answer, "response_body": None} if hidden_by else dict(answer)

@@ -29,6 +29,8 @@ class WebhookVersion(Base):
 
     account_id: Mapped[str] = mapped_column(Id, primary_key=True)
     version: Mapped[int]
+    # Whether new deliveries hold ids only, as those that wait take too much already.
+    payloads_cut: Mapped[bool] = mapped_column(default=False, server_default=sa.false())
 
 
 class Webhook(Base):
@@ -71,7 +73,8 @@ class WebhookDelivery(Base):
             postgresql_where=sa.text("due_at IS NOT NULL"),
             sqlite_where=sa.text("due_at IS NOT NULL"),
         ),
-        sa.Index("ix_webhook_deliveries_log", "account_id", "webhook_id", "id"),
+        # Covering, as SQLite finds what stands behind a payload by reading all of the payload.
+        sa.Index("ix_webhook_deliveries_log", "account_id", "webhook_id", "id", "status", "size"),
         sa.Index(
             "ix_webhook_deliveries_replay_of",
             "account_id",
@@ -86,8 +89,10 @@ class WebhookDelivery(Base):
     webhook_id: Mapped[str] = mapped_column(Id)
     event: Mapped[str] = mapped_column(Text)
     payload: Mapped[str] = mapped_column(Text)
-    size: Mapped[int]  # characters of the payload
+    size: Mapped[int]  # bytes of the payload
     holds_pii: Mapped[bool] = mapped_column(default=False)
+    # Whose view it is, which others may not have; null in those from before.
+    viewed_by: Mapped[str | None] = mapped_column(Id)
     # The superadmin whose view it is, which an account's rules may hide from its own admins.
     superadmin_id: Mapped[str | None] = mapped_column(Id)
     status: Mapped[str] = mapped_column(Text, default=PENDING)

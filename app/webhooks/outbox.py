@@ -27,8 +27,8 @@ from app.webhooks.models import DELIVERIES, Webhook, WebhookVersion
 from app.webhooks.visibility import Sight, maker_now, makers_stamps
 
 CHECKED, STORED = "webhooks.checked", "webhooks.stored"
-LARGEST_PAYLOAD = 256 * 1024  # characters; a larger one tells the records' ids only
-MOST_STORED = 16 * 2**20  # characters of payloads that one transaction stores whole
+LARGEST_PAYLOAD = 256 * 1024  # bytes; a larger one tells the records' ids only
+MOST_STORED = 16 * 2**20  # bytes of payloads that one transaction stores whole
 
 
 @dataclass(frozen=True)
@@ -47,6 +47,8 @@ class Listeners:
 
     stamp: Stamp
     of: Mapping[tuple[str, str], Sequence[Listener]]
+    payloads_cut: bool = False
+    """Whether the account's deliveries take too much for payloads that hold more than ids."""
 
     @cached_property
     def makers(self) -> frozenset[str]:
@@ -62,6 +64,11 @@ def stamps_of(account_id: str | None) -> list[Stamp]:
     listeners = _cached(account_id)
     db.notes().setdefault(CHECKED, {})[account_id] = listeners
     return [listeners.stamp, *makers_stamps(account_id, listeners.makers)]
+
+
+def payloads_cut(account_id: str) -> bool:
+    """Whether new deliveries of an account hold ids only, as the open transaction has checked."""
+    return _checked(account_id).payloads_cut
 
 
 def checked_version(account_id: str) -> int | None:
@@ -113,11 +120,15 @@ def row(account_id: str, webhook_id: str, event: str, text: str, **values: Any) 
         "webhook_id": webhook_id,
         "event": event,
         "payload": text,
-        "size": len(text),
+        "size": _bytes(text),
         "depth": trigger_depth.depth(),
         "created_at": clock.now(),
         **values,
     }
+
+
+def _bytes(text: str) -> int:
+    return len(text) if text.isascii() else len(text.encode())
 
 
 def write(rows: Sequence[Mapping[str, Any]]) -> None:
@@ -133,9 +144,10 @@ _INSERT = sa.insert(DELIVERIES).values(due_at=database_now())
 def _add(account_id: str, webhook_id: str, shown: Mapping[str, Any], sight: Sight) -> None:
     about: Any = {"at": clock.now(), "webhook_id": webhook_id, "account_id": account_id}
     text = payload.text(shown, **about)
-    if not _fits(len(text)):
+    if payloads_cut(account_id) or not _fits(_bytes(text)):
         text = payload.text(payload.cut(shown), **about)
-    new = row(account_id, webhook_id, shown["event"], text, holds_pii=sight.holds_pii)
+    seen = {"holds_pii": sight.holds_pii, "viewed_by": sight.by.user_id}
+    new = row(account_id, webhook_id, shown["event"], text, **seen)
     beyond_rules = sight.by.is_superadmin and account_id != SYSTEM_ACCOUNT_ID
     db.before_commit(write, {**new, "superadmin_id": sight.by.user_id if beyond_rules else None})
 
@@ -166,7 +178,9 @@ def _cached(account_id: str) -> Listeners:
 def _load(account_id: str) -> Listeners:
     # The version first: what changes in between is then noticed by the next check.
     mine = WebhookVersion.account_id == account_id
-    version = db.connection().scalar(sa.select(WebhookVersion.version).where(mine))
+    columns = (WebhookVersion.version, WebhookVersion.payloads_cut)
+    row = db.connection().execute(sa.select(*columns).where(mine)).first()
+    version, is_cut = row if row else (None, False)
     enabled = (Webhook.account_id == account_id, Webhook.enabled)
     table: Any = Webhook.__table__
     found: dict[tuple[str, str], list[Listener]] = {}
@@ -174,4 +188,4 @@ def _load(account_id: str) -> Listeners:
         listener = Listener(one.id, one.created_by, one.filter, one.include_pii)
         for operation in one.events:
             found.setdefault((one.collection.lower(), operation), []).append(listener)
-    return Listeners(Stamp("webhook_versions", (account_id,), version), found)
+    return Listeners(Stamp("webhook_versions", (account_id,), version), found, is_cut)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
@@ -15,6 +16,8 @@ from app.webhooks.models import OPERATIONS
 from app.webhooks.visibility import Sight
 
 TEST_EVENT = "webhook.test"
+# As `facts` and `text` have it: what comes first need not be parsed to its end.
+BEGINNING = re.compile(r'\{"event":"[\w.]+","collection":"(\w+)",', re.ASCII)
 EVENTS = (*(f"records.{operation}" for operation in OPERATIONS), TEST_EVENT)
 
 
@@ -36,13 +39,28 @@ def facts(event: RecordChanged, sight: Sight) -> dict[str, Any]:
 
 
 def cut(shown: Mapping[str, Any]) -> dict[str, Any]:
-    """The same with nothing of the records but their ids, for a payload that is too large."""
-    ids = {
-        name: {"id": shown[name]["id"]}
-        for name in ("record", "previous")
-        if shown.get(name) is not None
-    }
+    """The same with nothing of the records but their ids, where the whole would be too large."""
+    ids = {name: {"id": shown[name]["id"]} for name in ("record", "previous") if shown.get(name)}
     return {**shown, **ids, "truncated": True}
+
+
+def cut_text(text: str) -> str:
+    """A payload's text with ids only; that of a test has nothing to cut."""
+    told = orjson.loads(text)
+    return text if told["event"] == TEST_EVENT else orjson.dumps(cut(told)).decode()
+
+
+def collection_of(text: str) -> str:
+    """The collection that a payload tells of; empty where it names none."""
+    found = BEGINNING.match(text)
+    told = {"collection": found[1]} if found else orjson.loads(text)
+    return str(told.get("collection") or "")
+
+
+def beginnings(collection: str) -> list[str]:
+    """With what payloads of changes in a collection begin."""
+    names = map(event_name, OPERATIONS)
+    return [f'{{"event":"{name}","collection":"{collection}",' for name in names]
 
 
 def test_facts(collection: str) -> dict[str, Any]:

@@ -71,6 +71,8 @@ class Work:
     """Whether the webhook's maker may not be sent the personal data any more."""
     superadmin_id: str | None = None
     """The superadmin whose view it is; nobody else's webhook is sent it."""
+    viewed_by: str | None = None
+    """Whose view it is."""
     depth_headers: Mapping[str, str] = field(default_factory=dict)
     """The signed trigger depth, for its receiver (`app/context/trigger_depth.py`)."""
     target: Target | None = None
@@ -116,7 +118,9 @@ def look(limit: int, passing_over: Collection[str]) -> Sequence[sa.Row[Any]]:
 def claim(account_id: str, ids: Sequence[str], seconds: int) -> list[Work]:
     """Take those of an account's deliveries that are still due."""
     names = ("webhook_id", "event", "payload", "attempt_number", "replay_of")
-    columns = [DELIVERIES.c[name] for name in (*names, "holds_pii", "superadmin_id", "depth")]
+    columns = [
+        DELIVERIES.c[name] for name in (*names, "holds_pii", "superadmin_id", "viewed_by", "depth")
+    ]
     taken = leases.claim(QUEUE, account_id, ids, seconds, *columns)
     work = [_work(**row._asdict()) for row in taken]
     withheld = not_sent_pii(account_id, work)

@@ -72,7 +72,10 @@ def _headers() -> Any:
 
 
 MAKER = "Where false, it is sent what any admin may view, masked, until an admin takes it over."
-WARNINGS = "What was probably not meant, such as a collection that does not exist."
+WARNINGS = (
+    "What was probably not meant, such as a collection that does not exist; `payloads_cut` while"
+    " the account's deliveries take too much for more than ids."
+)
 
 
 class WebhookView(Schema):
@@ -231,8 +234,10 @@ def create_webhook(body: dict[str, Any]) -> Secret:
     and masks of that user apply, and a change of which they may view neither the record nor what
     it was before is not sent. Personal data is masked unless the webhook has `include_pii` and its
     maker is a member of `pii_access`. A payload of more than 256 KiB, or beyond 16 MiB in one
-    request, holds the ids only, with `truncated: true`. Deliveries come in no promised order:
-    `webhook-timestamp` and the record's `updated_at` let a receiver order them.
+    request, holds the ids only, with `truncated: true`. So do all new ones while
+    the account's deliveries that wait take more than 1 GiB, which `warnings` tells. Deliveries come
+    in no promised order: `webhook-timestamp` and the record's `updated_at` let a receiver order
+    them.
     """
     return service.create(body, by=principal())
 
@@ -282,7 +287,10 @@ def test_webhook(webhook_id: str) -> dict[str, Any]:
 @blueprint.response(200, WebhookView, example=WEBHOOK)
 @account_admin
 def take_over_webhook(webhook_id: str) -> Webhook:
-    """Become a webhook's maker: from now on it is sent what the caller may view."""
+    """Become a webhook's maker: from now on it is sent what the caller may view.
+
+    What still waits is sent as far as the caller may view all records and fields of the collection.
+    """
     return service.take_over(webhook_id, by=principal())
 
 

@@ -28,10 +28,11 @@ from app.webhooks import (
     log,
     payload,
     queue,
+    redaction,
     signing,
     versions,
 )
-from app.webhooks.models import Webhook
+from app.webhooks.models import Webhook, WebhookVersion
 from app.webhooks.queue import Result, Work
 
 MOST_HEADERS = 50
@@ -146,7 +147,7 @@ def take_over(webhook_id: str, *, by: Principal) -> Webhook:
     """
     by.refuse_key("An API key cannot take a webhook over: what it is sent would outlive the key.")
     with _changing(webhook_id, by) as webhook:
-        webhook.created_by = by.user_id
+        _make_maker(webhook, by)
         webhook.include_pii = webhook.include_pii and PII_GROUP in by.groups
         webhook.updated_at = clock.now()
     return webhook
@@ -160,20 +161,37 @@ def has_active_maker(webhook: Webhook) -> bool:
     return any(user and user.may_sign_in for user in found)
 
 
-def warnings(webhook: Webhook) -> list[dict[str, str]]:
+def warnings(webhook: Webhook) -> list[dict[str, Any]]:
     """What is not wrong with a webhook, but probably not meant."""
+    found = payload_warnings(webhook.account_id)
     try:
         definitions.named(webhook.collection)
     except NotFound:
         message = f"There is no collection {webhook.collection!r} yet: nothing is sent until then."
-        return [{"field": "collection", "code": "collection_missing", "message": message}]
-    return []
+        found.append(problem("collection", "collection_missing", message))
+    return found
+
+
+def payload_warnings(account_id: str) -> list[dict[str, Any]]:
+    """What to know of all payloads of an account."""
+    version = db.db.session.get(WebhookVersion, account_id)
+    if version is None or not version.payloads_cut:
+        return []
+    most = config.current().webhook_log_bytes
+    message = f"Payloads hold ids only: deliveries that wait take more than {most:,} bytes."
+    return [problem(None, "payloads_cut", message)]
 
 
 def _take_over_what_is_sent(webhook: Webhook, body: Body, by: Principal) -> None:
     # Whoever says what is sent where gets it as they may view it, not as somebody else may.
     if any(name in body and body[name] != getattr(webhook, name) for name in SENT):
+        _make_maker(webhook, by)
+
+
+def _make_maker(webhook: Webhook, by: Principal) -> None:
+    if webhook.created_by != by.user_id:
         webhook.created_by = by.user_id
+        redaction.hand_over(webhook)
 
 
 def _check_headers(webhook: Webhook, body: Body) -> None:

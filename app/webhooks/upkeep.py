@@ -1,4 +1,4 @@
-"""What keeps webhooks in order: the failing are disabled, and what is old or left over removed."""
+"""What keeps webhooks in order: the failing are disabled; the old, left over, too many removed."""
 
 from __future__ import annotations
 
@@ -8,19 +8,30 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import sqlalchemy as sa
+import structlog
 
-from app import clock, db, jobs
+from app import clock, config, db, jobs
 from app.accounts.models import ADMIN, Account, Role, User
 from app.db.functions import database_now
 from app.ids import first_id
 from app.outbound import mail
 from app.webhooks import queue, versions
-from app.webhooks.models import ATTEMPTS, DELIVERIES, Webhook
+from app.webhooks.models import (
+    ATTEMPTS,
+    DELIVERED,
+    DELIVERIES,
+    FAILED,
+    Webhook,
+    WebhookVersion,
+)
 from app.webhooks.queue import Result
 
+log = structlog.get_logger()
+
 DISABLE_AFTER_SECONDS = 5 * 86400
-PIECE = 500
+PIECE, LARGEST_PIECE = 500, 16 * 2**20  # deliveries, and bytes of their payloads
 KEPT_DAYS = 30
+IS_OVER = DELIVERIES.c.status.in_((DELIVERED, FAILED))
 
 
 def disable_failing(account_id: str, results: Sequence[Result]) -> None:
@@ -90,14 +101,57 @@ def _remove_stray_attempts(account_id: str) -> None:
         session.execute(sa.delete(ATTEMPTS).where(*stray))
 
 
+@jobs.every(300, "webhooks.bound")
+def bound(payload: Mapping[str, Any]) -> None:
+    """Keep what deliveries of each account take within `SERVICE_WEBHOOK_LOG_BYTES`.
+
+    Those that are over go, the oldest first. What waits is never removed: where it takes too much
+    by itself, new deliveries of the account hold ids only until it takes less.
+    """
+    most = config.current().webhook_log_bytes
+    columns = (WebhookVersion.account_id, WebhookVersion.payloads_cut)
+    known = sa.select(*columns).order_by(WebhookVersion.account_id)
+    for account_id, is_cut in db.db.session.execute(known).all():
+        over, waiting = _stored(account_id)
+        _remove_oldest(account_id, min(over, over + waiting - most))
+        if (waiting > most) != is_cut:
+            with db.transaction():
+                versions.cut_payloads(account_id, waiting > most)
+            about = {"account": account_id, "waiting": waiting, "allowed": most}
+            log.warning("payloads cut" if waiting > most else "payloads whole again", **about)
+
+
+def _stored(account_id: str) -> tuple[int, int]:
+    size = DELIVERIES.c.size
+    parts = (sa.case((IS_OVER, size), else_=0), sa.case((IS_OVER, 0), else_=size))
+    sums = (sa.func.coalesce(sa.func.sum(part), 0) for part in parts)
+    mine = DELIVERIES.c.account_id == account_id
+    row = db.connection().execute(sa.select(*sums).where(mine)).one()
+    return int(row[0]), int(row[1])
+
+
+def _remove_oldest(account_id: str, excess: int) -> None:
+    table = DELIVERIES.c
+    over = sa.select(table.id, table.size).where(table.account_id == account_id, IS_OVER)
+    oldest = over.order_by(table.id).limit(PIECE)
+    while excess > 0 and (rows := db.connection().execute(oldest).all()):
+        ids, freed = [], 0
+        for row in rows:
+            if freed < min(excess, LARGEST_PIECE):
+                ids.append(row.id)
+                freed += row.size
+        _remove_these(account_id, ids)
+        excess -= freed
+
+
 def _remove_deliveries(*which: Any) -> None:
     chosen = sa.select(DELIVERIES.c.account_id, DELIVERIES.c.id).where(*which).limit(PIECE)
     while rows := db.connection().execute(chosen).all():
-        account_id, ids = rows[0].account_id, [row.id for row in rows]
-        with db.transaction() as session:
-            for table, column in (
-                (ATTEMPTS, ATTEMPTS.c.delivery_id),
-                (DELIVERIES, DELIVERIES.c.id),
-            ):
-                mine = (table.c.account_id == account_id, column.in_(ids))
-                session.execute(sa.delete(table).where(*mine))
+        _remove_these(rows[0].account_id, [row.id for row in rows])
+
+
+def _remove_these(account_id: str, ids: Sequence[str]) -> None:
+    with db.transaction() as session:
+        for table, column in ((ATTEMPTS, ATTEMPTS.c.delivery_id), (DELIVERIES, DELIVERIES.c.id)):
+            mine = (table.c.account_id == account_id, column.in_(ids))
+            session.execute(sa.delete(table).where(*mine))

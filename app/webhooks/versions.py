@@ -13,6 +13,13 @@ from app.db import engine
 from app.webhooks.models import WebhookVersion
 
 
+def cut_payloads(account_id: str, cut: bool) -> None:
+    """Have new deliveries of an account hold ids only, or whole payloads again."""
+    outdate(account_id)
+    mine = WebhookVersion.account_id == account_id
+    db.connection().execute(sa.update(WebhookVersion).where(mine).values(payloads_cut=cut))
+
+
 def outdate(account_id: str) -> None:
     """Outdate what is cached of an account's webhooks, and put their changes in order.
 

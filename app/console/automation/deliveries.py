@@ -44,6 +44,7 @@ def show_deliveries(account_id: str) -> str:
         place=place,
         listing=listing,
         hooks={one.id: one for one in hooks},
+        warnings=service.payload_warnings(place.account.id),
     )
 
 
@@ -67,7 +68,6 @@ def show_delivery(account_id: str, webhook_id: str, delivery_id: str) -> str:
         place=place,
         webhook=webhook,
         delivery=shown,
-        hidden=log.is_hidden(shown, place.by),
         payload=_pretty(shown["payload"]),
     )
 

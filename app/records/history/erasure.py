@@ -265,7 +265,9 @@ def _forget_actor(account_id: str, user_id: str) -> int:
     told = DELIVERIES.c.payload.contains(quoted, autoescape=True)
     without = sa.func.replace(DELIVERIES.c.payload, quoted, "null")
     change = sa.update(DELIVERIES).where(mine, told)
-    size = sa.func.length(without)
+    # Of bytes; what is replaced has as many characters.
+    shorter = sa.func.length(DELIVERIES.c.payload) - sa.func.length(without)
+    size = DELIVERIES.c.size - shorter
     return int(db.connection().execute(change.values(payload=without, size=size)).rowcount)
 
 
@@ -299,5 +301,5 @@ def _forget_delivery(account_id: str, delivery_id: str, payload: str, record_id:
         return False
     text = orjson.dumps(told | {one: {"id": record_id} for one in about}).decode()
     mine = (DELIVERIES.c.account_id == account_id, DELIVERIES.c.id == delivery_id)
-    run(sa.update(DELIVERIES).where(*mine).values(payload=text, size=len(text)))
+    run(sa.update(DELIVERIES).where(*mine).values(payload=text, size=len(text.encode())))
     return True

@@ -1,0 +1,98 @@
+"""Which payloads a reader of the delivery log may see: each is the view of its webhook's maker."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cached_property
+from typing import Any
+
+import sqlalchemy as sa
+
+from app import db
+from app.accounts.models import PII_GROUP
+from app.auth import principal as principals
+from app.auth.principal import NOBODY_ID, Principal
+from app.collections import access as accesses
+from app.collections import definition as definitions
+from app.collections.definition import Definition
+from app.webhooks import payload
+from app.webhooks.models import DELIVERIES, PENDING, RETRYING, Webhook
+
+PERSONAL, RULES = "personal data", "rules"
+
+
+class Reader:
+    """A reader of the log; what rules and field lists hide is looked up once for all rows."""
+
+    def __init__(self, by: Principal) -> None:
+        self._by = by
+        self._covered: dict[str, bool] = {}
+
+    def hidden_by(self, row: Mapping[Any, Any]) -> str | None:
+        """What hides a delivery's records, and what was answered, from the reader; None if shown.
+
+        That is personal data, or the rules where they let the reader view less than the maker.
+        """
+        if row["holds_pii"] and PII_GROUP not in self._by.groups:
+            return PERSONAL
+        if self._by.is_superadmin or row["event"] == payload.TEST_EVENT:
+            return None
+        if row["superadmin_id"] is not None:
+            return RULES
+        is_theirs = row["viewed_by"] is not None and row["viewed_by"] == self._by.user_id
+        return None if is_theirs or self._covers(row["payload"]) else RULES
+
+    def _covers(self, text: str) -> bool:
+        key = payload.collection_of(text).lower()
+        if key not in self._covered:
+            definition = self._definitions.get(key)
+            self._covered[key] = definition is not None and is_open(definition, self._by)
+        return self._covered[key]
+
+    @cached_property
+    def _definitions(self) -> Mapping[str, Definition]:
+        # As they are now: one statement, whatever is cached.
+        return {one.name.lower(): one for one in definitions.everything()}
+
+
+def is_open(definition: Definition, by: Principal) -> bool:
+    """Whether the caller views every record of a collection, with all of its fields."""
+    access = accesses.opened(by, definition, "view")
+    everything = definition.columns.keys()
+    return access is not None and access.condition is None and access.readable.keys() == everything
+
+
+def viewed_by_maker(webhook: Webhook) -> Any:
+    """Of which deliveries a webhook's maker may be sent the payload, as a condition of SQL."""
+    table = DELIVERIES.c
+    theirs = table.viewed_by.in_([NOBODY_ID, webhook.created_by])
+    found = [table.viewed_by.is_(None), theirs, *_of_open_collection(webhook)]
+    return sa.and_(
+        sa.or_(*found),
+        sa.or_(table.superadmin_id.is_(None), table.superadmin_id == webhook.created_by),
+    )
+
+
+def hand_over(webhook: Webhook) -> None:
+    """Have what waits still sent, as far as a webhook's new maker may view it, too.
+
+    The rest fails when its turn comes (`delivery.attempt`).
+    """
+    db.db.session.flush()  # the webhook first, as a worker that lays deliveries by
+    table = DELIVERIES.c
+    mine = (table.account_id == webhook.account_id, table.webhook_id == webhook.id)
+    waiting = (table.status.in_((PENDING, RETRYING)), table.viewed_by.is_not(None))
+    change = sa.update(DELIVERIES).where(*mine, *waiting, viewed_by_maker(webhook))
+    db.connection().execute(change.values(viewed_by=webhook.created_by))
+
+
+def _of_open_collection(webhook: Webhook) -> list[Any]:
+    maker = principals.acting_now(webhook.account_id, webhook.created_by)
+    if maker and maker.is_superadmin:
+        return [sa.true()]
+    known = {one.name.lower(): one for one in definitions.everything()} if maker else {}
+    definition = known.get(webhook.collection.lower())
+    if maker is None or definition is None or not is_open(definition, maker):
+        return []
+    starts = payload.beginnings(definition.name)
+    return [DELIVERIES.c.payload.startswith(one, autoescape=True) for one in starts]
