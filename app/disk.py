@@ -24,7 +24,7 @@ READING = ("GET", "HEAD", "OPTIONS")
 ESSENTIAL = re.compile(
     r"/api/v1/auth/(login|refresh|logout|exchange|reauthenticate|mfa/verify)"
     r"|/(api/v1/auth/)?(oauth|saml)/.+"
-    r"|/console/(sign-in|sign-out|sso/.+|.+/(delete|remove))"
+    r"|/console/(sign-in|sign-out|reauthenticate|sso/start/.+|sso/finish|.+/(delete|remove))"
 )
 FULL = (
     f"The disk is nearly full (less than {LOW_BYTES // MIB} MiB are free), so only signing in"

@@ -6,7 +6,7 @@ import re
 
 from flask import Response, render_template
 
-from app import config, db, mail, readiness, rest
+from app import config, db, disk, mail, readiness, rest
 from app.audit import append
 from app.collections import revisions
 from app.console import guard, lists
@@ -47,6 +47,10 @@ def show_health() -> str:
         "Mails": "written to files" if mail.writes_files() else "sent by SMTP",
         "Audit log": "on" if append.enabled() else "off",
     }
+    file = db.sqlite_file()
+    left = disk.free(file) if file else None
+    if left is not None:
+        facts["Free on the disk"] = f"{left // disk.MIB:,} MiB"
     return render_template("console/operation/health.html", checks=checks, facts=facts)
 
 
