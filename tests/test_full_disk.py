@@ -18,7 +18,7 @@ from tests.console.browser import Browser, is_out, sign_in
 from tests.processes import PROJECT
 
 LOGIN = {"account": "acme", "email": "alice@acme.example", "password": PASSWORD}
-MOUNT = "mount -t tmpfs -o size=48m none {0} && exec {1} -m tests.full_disk {0}"
+MOUNT = "mount -t tmpfs -o size=192m none {0} && exec {1} -m tests.full_disk {0}"
 
 
 @pytest.fixture
@@ -44,6 +44,7 @@ def test_on_a_disk_without_a_byte_left_people_sign_in_and_delete(tmp_path: Path)
     assert done.returncode == 0, done.stderr
     seen = json.loads(done.stdout.splitlines()[-1])
     assert (seen["reserved"], seen["free"]) == (True, 0)
+    assert seen["log"] > 16 * disk.MIB
     assert (seen["write"], seen["read"]) == (503, 200)
     assert "disk is nearly full" in seen["told"]
     assert seen["ready"] == [503, "full: less than 16 MiB are free"]
