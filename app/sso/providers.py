@@ -118,7 +118,7 @@ _ALLOWED = Setting(
     "Redirect addresses of client applications",
     help="Beside the account's own: where browsers may return to, one per line, compared exactly.",
 )
-_DEFAULT_ROLE = Setting("default_role", ROLE, "Role of new users", help="viewer by default.")
+_DEFAULT_ROLE = Setting("default_role", ROLE, "Role of new users", help="Default: viewer.")
 _CLIENT_ID = Setting("client_id", TEXT, "Client ID", required=True)
 _CLIENT_SECRET = Setting("client_secret", TEXT, "Client secret", required=True, secret=True)
 _OAUTH = (
