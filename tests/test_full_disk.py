@@ -14,11 +14,11 @@ from flask import Flask
 
 from app.db import disk
 from tests.builders import PASSWORD, Caller, Cast, make_collection, make_record
-from tests.console.browser import is_out, sign_in
+from tests.console.browser import Browser, is_out, sign_in
 from tests.processes import PROJECT
 
 LOGIN = {"account": "acme", "email": "alice@acme.example", "password": PASSWORD}
-MOUNT = "mount -t tmpfs -o size=48m none {0} && exec {1} -m tests.full_disk {0}"
+MOUNT = "mount -t tmpfs -o size=192m none {0} && exec {1} -m tests.full_disk {0}"
 
 
 @pytest.fixture
@@ -44,6 +44,7 @@ def test_on_a_disk_without_a_byte_left_people_sign_in_and_delete(tmp_path: Path)
     assert done.returncode == 0, done.stderr
     seen = json.loads(done.stdout.splitlines()[-1])
     assert (seen["reserved"], seen["free"]) == (True, 0)
+    assert seen["log"] > 16 * disk.MIB
     assert (seen["write"], seen["read"]) == (503, 200)
     assert "disk is nearly full" in seen["told"]
     assert seen["ready"] == [503, "full: less than 16 MiB are free"]
@@ -91,6 +92,30 @@ def test_the_console_lets_people_in_to_delete(app: Flask, cast: Cast, left: list
     ]
     assert len(deleting) > 4
     assert all(disk.is_essential("POST", path) for path in deleting)
+    for path in ("reauthenticate", "sso/start/auth_providers/google", "sso/finish"):
+        assert disk.is_essential("POST", f"/console/{path}")
+
+
+def test_the_page_of_health_says_how_much_is_free(app: Flask, cast: Cast, left: list[int]) -> None:
+    root = Browser(app, cast.root)
+    left.append(2000 * disk.MIB)
+    assert "<dd>2,000 MiB</dd>" in root.get("health").text
+    left.append(disk.LOW_BYTES - 1)
+    page = root.get("health").text
+    assert 'class="state bad">full</span> less than 16 MiB are free' in page
+    assert "<dd>15 MiB</dd>" in page
+
+
+def test_settings_of_sign_in_are_no_part_of_signing_in(
+    app: Flask, cast: Cast, left: list[int]
+) -> None:
+    new = f"sso/{cast.alice.account_id}/new/auth_providers/google"
+    form = {"display_name": "Google", "priority": "0", "client_id": "a", "client_secret": "b"}
+    admin = Browser(app, cast.alice)
+    left.append(disk.LOW_BYTES - 1)
+    assert admin.send(new, **form).status_code == 503
+    left.append(1 << 30)
+    assert admin.send(new, **form).status_code == 303
 
 
 def test_space_within_the_database_counts(

@@ -2,7 +2,9 @@
 
 Below `LOW_BYTES` requests write no more, but signing in and deleting go on: who could free space
 otherwise? Where other programs fill the rest of the disk, a file beside the database is given up
-for these, which held it until then. PostgreSQL's disk is its server's affair.
+for these, piece by piece. It covers what the database grows by as its log is copied into it, too:
+on a disk without room for that the log is not begun anew, and nothing can be written any more.
+PostgreSQL's disk is its server's affair.
 """
 
 from __future__ import annotations
@@ -18,13 +20,15 @@ from typing import Any
 from app.errors import Unavailable
 
 MIB = 2**20
-LOW_BYTES, RESERVE_BYTES = 16 * MIB, 8 * MIB
+LOW_BYTES, PIECE_BYTES = 16 * MIB, 8 * MIB
+# The longest log (PAGES_IN_LOG in app/db/sqlite_driver.py), and a piece for concurrent writes.
+RESERVE_BYTES = 48 * MIB
 WARN_BYTES = 512 * MIB
 READING = ("GET", "HEAD", "OPTIONS")
 ESSENTIAL = re.compile(
     r"/api/v1/auth/(login|refresh|logout|exchange|reauthenticate|mfa/verify)"
     r"|/(api/v1/auth/)?(oauth|saml)/.+"
-    r"|/console/(sign-in|sign-out|sso/.+|.+/(delete|remove))"
+    r"|/console/(sign-in|sign-out|reauthenticate|sso/start/.+|sso/finish|.+/(delete|remove))"
 )
 FULL = (
     f"The disk is nearly full (less than {LOW_BYTES // MIB} MiB are free), so only signing in"
@@ -56,8 +60,8 @@ def prepare(file: str, connection: Any, is_essential: Callable[[], bool]) -> Non
         _reserve(file)
     elif left < LOW_BYTES:
         if is_essential():
-            if left < RESERVE_BYTES:
-                _give_up_reserve(file)
+            if left < PIECE_BYTES:
+                _give_up_piece(file)
         elif left + _unused(connection) < LOW_BYTES:
             raise Unavailable(FULL)
 
@@ -83,15 +87,20 @@ def _reserve(file: str) -> None:
     if file in _reserved:
         return
     _reserved.add(file)
-    with suppress(OSError):  # it is there, or the disk does not take it
-        made = os.open(_path(file), os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600)
+    with suppress(OSError):  # the disk does not take it
+        made = os.open(_path(file), os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC, 0o600)
         try:
             os.posix_fallocate(made, 0, RESERVE_BYTES)
         finally:
             os.close(made)
 
 
-def _give_up_reserve(file: str) -> None:
+def _give_up_piece(file: str) -> None:
     _reserved.discard(file)
-    with suppress(OSError):  # another process was faster
-        Path(_path(file)).unlink()
+    path = Path(_path(file))
+    with suppress(OSError):  # there is none, or another process was faster
+        left = path.stat().st_size - PIECE_BYTES
+        if left > 0:
+            os.truncate(path, left)
+        else:
+            path.unlink()

@@ -112,39 +112,44 @@ def _ways_of_saml() -> list[dict[str, Any]]:
     ]
 
 
-_ALLOWED = Setting("allowed_redirect_uris", URLS, "Addresses to return to, exact")
-_DEFAULT_ROLE = Setting("default_role", ROLE, "Role of new users (viewer)")
-_CLIENT_ID = Setting("client_id", TEXT, "Client id", required=True)
+_ALLOWED = Setting(
+    "allowed_redirect_uris",
+    URLS,
+    "Redirect addresses of client applications",
+    help="Beside the account's own: where browsers may return to, one per line, compared exactly.",
+)
+_DEFAULT_ROLE = Setting("default_role", ROLE, "Role of new users", help="Default: viewer.")
+_CLIENT_ID = Setting("client_id", TEXT, "Client ID", required=True)
 _CLIENT_SECRET = Setting("client_secret", TEXT, "Client secret", required=True, secret=True)
 _OAUTH = (
     Setting("scopes", TEXTS, "Scopes"),
     _ALLOWED,
     _DEFAULT_ROLE,
-    Setting("authorize_url", URL, "Authorization address, if another"),
-    Setting("token_url", URL, "Token address, if another"),
-    Setting("userinfo_url", URL, "User info address, if another"),
-    Setting("jwks_url", URL, "Key set address, if another"),
-    Setting("issuer", TEXT, "Issuer, if another"),
+    Setting("authorize_url", URL, "Custom authorization URL"),
+    Setting("token_url", URL, "Custom token URL"),
+    Setting("userinfo_url", URL, "Custom user info URL"),
+    Setting("jwks_url", URL, "Custom key set (JWKS) URL"),
+    Setting("issuer", TEXT, "Custom issuer"),
 )
 _APPLE = (
-    Setting("team_id", WORD, "Team id", required=True),
-    Setting("key_id", WORD, "Key id", required=True),
+    Setting("team_id", WORD, "Team ID", required=True),
+    Setting("key_id", WORD, "Key ID", required=True),
     Setting("private_key", KEY, "Private key (.p8)", required=True, secret=True),
 )
 _SAML = (
     Setting("idp_metadata", METADATA, "Metadata of the identity provider (XML)"),
-    Setting("idp_entity_id", TEXT, "Entity id of the identity provider"),
-    Setting("idp_sso_url", URL, "Sign-in address of the identity provider"),
-    Setting("idp_x509_cert", CERTIFICATES, "Certificate, one or more (PEM)"),
-    Setting("sp_entity_id", TEXT, "Our entity id, if another"),
-    Setting("assertion_consumer_url", URL, "Our assertion consumer address, if another"),
+    Setting("idp_entity_id", TEXT, "Entity ID of the identity provider"),
+    Setting("idp_sso_url", URL, "Sign-in URL of the identity provider"),
+    Setting("idp_x509_cert", CERTIFICATES, "Certificates (PEM)"),
+    Setting("sp_entity_id", TEXT, "Custom entity ID of this service"),
+    Setting("assertion_consumer_url", URL, "Custom assertion consumer URL of this service"),
     _ALLOWED,
     _DEFAULT_ROLE,
-    Setting("allow_idp_initiated", FLAG, "Take sign-ins that begin at the identity provider"),
-    Setting("email_verified", FLAG, "The identity provider vouches for addresses (yes)"),
-    Setting("email_attribute", TEXT, "Attribute of the address, if another"),
-    Setting("name_attribute", TEXT, "Attribute of the name, if another"),
-    Setting("groups_attribute", TEXT, "Attribute of the groups, if another"),
+    Setting("allow_idp_initiated", FLAG, "Accept sign-ins that start at the identity provider"),
+    Setting("email_verified", FLAG, "Trust the email addresses that it sends"),
+    Setting("email_attribute", TEXT, "Custom email attribute"),
+    Setting("name_attribute", TEXT, "Custom name attribute"),
+    Setting("groups_attribute", TEXT, "Custom groups attribute"),
 )
 _MICROSOFT = "https://login.microsoftonline.com/{tenant}"
 _OPENID = ("openid", "email", "profile")
@@ -185,7 +190,7 @@ PROVIDERS = (
         (
             _CLIENT_ID,
             _CLIENT_SECRET,
-            Setting("tenant_id", WORD, "Tenant id of your directory", help=TENANT_HELP),
+            Setting("tenant_id", WORD, "Tenant ID of your directory", help=TENANT_HELP),
             *_OAUTH,
         ),
         {

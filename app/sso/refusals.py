@@ -66,11 +66,14 @@ class NotInvited(SignInRefused):
     message = "This account does not know you. Ask one of its admins for an invitation."
 
 
+UNTIL = "Members cannot sign in this way until one of them confirms it."
+
+
 class MemberRefused(NotInvited):
     """A member of `pii_access`, or somebody invited into it, by settings of somebody outside it."""
 
     def __init__(self, why: str = "Somebody outside pii_access set this provider up.") -> None:
-        super().__init__("pii_access", f"{why} Members sign in so once a member has confirmed it.")
+        super().__init__("pii_access", f"{why} {UNTIL}")
 
 
 class SwitchedOff(SignInRefused):

@@ -62,4 +62,4 @@ def test_who_has_no_password_is_told_to_sign_in_again(
             admin.send("profile", name="", email="a@acme.example"),
             admin.send("reauthenticate", password=PASSWORD),
         ):
-            assert (asks.status_code, "Sign out, and sign in again" in asks.text) == (403, True)
+            assert (asks.status_code, "sign out and sign in again" in asks.text) == (403, True)

@@ -203,7 +203,12 @@ def test_a_link_swaps_no_session(stage: Stage) -> None:
     alice = Browser(stage.app, stage.cast.alice)
     path = "sso/start/auth_providers/google?account=globex"
     page = alice.get(path)
-    assert (page.status_code, "Sign in to another session?" in page.text) == (200, True)
+    assert (page.status_code, "Leave this session?" in page.text) == (200, True)
+    assert "<strong>Globex</strong> (globex) through Google ends" in page.text
+    made_up = alice.get("sso/start/auth_providers/google?account=Your+bank").text
+    assert "Signing in to an account through Google ends" in made_up
+    assert "Your bank" not in made_up
+    assert alice.get("sso/start/auth_providers/nobody?account=globex").status_code == 404
     assert alice.get("profile").status_code == 200
     assert through(stage, alice, alice.send(path)).status_code == 303
     assert "dora@acme.example" in alice.get("profile").text

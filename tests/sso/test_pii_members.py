@@ -214,7 +214,7 @@ def test_no_member_returns_to_an_address_from_outside(stage: Stage, dan: Caller)
 def test_the_console_says_so_and_lets_members_confirm(stage: Stage, dan: Caller) -> None:
     made = stage.oauth(dan)
     page = f"sso/{stage.cast.alice.account_id}/{made['id']}"
-    said = "Members of pii_access cannot sign in by this provider"
+    said = "Members of pii_access cannot sign in with this provider"
     box = 'name="admits_pii_members"'
     shown = Browser(stage.app, dan).get(page).text
     assert said in shown

@@ -12,6 +12,7 @@ from app.collections import revisions
 from app.console.shell import guard, lists
 from app.console.shell.blueprint import blueprint
 from app.console.shell.lists import SIZE
+from app.db import disk
 from app.errors import NotFound
 from app.ops import readiness
 from app.outbound import mail
@@ -49,6 +50,10 @@ def show_health() -> str:
         "Mails": "written to files" if mail.writes_files() else "sent by SMTP",
         "Audit log": "on" if append.enabled() else "off",
     }
+    file = db.sqlite_file()
+    left = disk.free(file) if file else None
+    if left is not None:
+        facts["Free on the disk"] = f"{left // disk.MIB:,} MiB"
     return render_template("console/operation/health.html", checks=checks, facts=facts)
 
 

@@ -166,8 +166,10 @@ def test_provider(account_id: str, setting_id: str) -> BaseResponse:
 def start_sso(category: str, provider: str) -> str | BaseResponse:
     """Sign in to the console by a provider; who is signed in already decides whether to leave."""
     if guard.caller():
-        account = request.args.get("account", "")[:200]
-        return render_template("console/sso/leave.html", account=account)
+        # Named as they name themselves: what a link says could be anything.
+        account = service.account_named(request.args.get("account", "")[:200])
+        kind = providers.named(category, provider)
+        return render_template("console/sso/leave.html", account=account, kind=kind)
     return _begin_sso(category, provider)
 
 

@@ -65,8 +65,8 @@ def ours(account: Account | None, kind: Provider, row: ProviderSetting | None) -
     if kind.category == OAUTH:
         return {"Redirect address": oauth_addresses.callback_url(connection)}
     return {
-        "Entity id (audience)": saml_addresses.entity_id(connection),
-        "Assertion consumer address": saml_addresses.consumer_url(connection),
+        "Entity ID (audience)": saml_addresses.entity_id(connection),
+        "Assertion consumer URL": saml_addresses.consumer_url(connection),
     }
 
 

@@ -23,7 +23,7 @@ from app.errors import BadRequest
 
 FIELD = "unsent"
 LONGEST = 200_000
-NOT_YET = "You signed in again meanwhile. Nothing is done yet: look through the form and send it."
+NOT_YET = "You have signed in again. Nothing is done yet: check the form and send it."
 UNKEPT = ("csrf_token", FIELD)
 View = TypeVar("View", bound=Callable[..., Any])
 
