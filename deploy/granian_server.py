@@ -1,54 +1,73 @@
 """Serve Atrium by granian instead of gunicorn: `python -m deploy.granian_server [application]`.
 
 PORT, SERVICE_ENV and WEB_CONCURRENCY adjust it as they do gunicorn. docs/deployment.md says when.
+
+granian's WSGI interface reads a body in the thread that answers, without a timeout. Its ASGI one
+waits in no thread, but asyncio's loop and a pool of threads cost a quarter to two fifths more of
+the processor for a request. So granian's own threads answer what its ASGI worker takes in, and
+stand for the loop: with nothing but what comes from its modules with an underscore and its worker,
+which tests/test_granian.py and tests/test_slow_clients.py hold.
 """
 
 import ctypes
 import os
 import signal
+import socket
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from importlib import import_module
 from multiprocessing.util import Finalize
+from threading import Event
 from typing import Any
 
 from granian import Granian
+from granian._granian import ASGIWorker, CallbackScheduler
+from granian._signals import set_sync_signals
 from granian.constants import HTTPModes, Interfaces
+from granian.http import HTTP1Settings
 from granian.log import LOGGING_CONFIG, LogLevels
+from granian.server.mp import WorkerProcess
 
-from deploy import serving
+from deploy import exchange, serving
 
-WAITING = 64  # requests that a process takes in before it leaves them to another
+CONNECTIONS = 512  # of a process, as a half-sent request holds no more than one
 SET_PARENT_DEATH_SIGNAL = 1
 LOGGING = LOGGING_CONFIG | {
     "formatters": {name: {"()": serving.Lines} for name in ("generic", "access")}
 }
 
 
-class _Unreadable:
-    """A body in chunks: of one that is malformed, or breaks off, granian says that it is over."""
+class _Loop:
+    """Stands for asyncio's: who awaits a future goes on in the thread that tells of its result."""
 
-    def read(self, size: int = -1) -> bytes:
-        """Refuse, in the way that the application makes a 400 of."""
-        raise OSError("bodies need a length")
+    @staticmethod
+    def call_soon(callback: Callable[[Any], None], future: Any, context: Any = None) -> None:
+        callback(future)
+
+    call_soon_threadsafe = call_soon
 
 
-def bounded(application: Callable[..., Iterable[bytes]]) -> Callable[..., Iterable[bytes]]:
-    """An application that reads no body whose length was not told."""
+class _Scheduler(CallbackScheduler):
+    """Has granian's threads answer requests, where its own hands them to a loop."""
 
-    def serve(environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
-        if "HTTP_TRANSFER_ENCODING" in environ:
-            environ["wsgi.input"] = _Unreadable()
-        return application(environ, start_response)
+    def __init__(self, loop: _Loop, application: exchange.Application, *_: Any) -> None:
+        super().__init__()
+        config = getattr(application, "config", {})
+        most_bytes = config.get("MAX_CONTENT_LENGTH") or exchange.MOST_BYTES
+        deadlines = exchange.Deadlines()
+        deadlines.start()
 
-    return serve
+        def schedule(request: Any) -> None:
+            exchange.begin(request, application, most_bytes, deadlines)
+
+        self._schedule_fn = schedule
 
 
 def _stop(number: int, frame: object) -> None:
     sys.exit()
 
 
-def load(target: str) -> Callable[..., Iterable[bytes]]:
+def load(target: str) -> exchange.Application:
     """The application that a name such as `wsgi:app` stands for, in the process that serves it."""
     if sys.platform == "linux":  # or a process whose parent was killed would keep the port
         ctypes.CDLL(None).prctl(SET_PARENT_DEATH_SIGNAL, signal.SIGKILL)
@@ -59,7 +78,35 @@ def load(target: str) -> Callable[..., Iterable[bytes]]:
 
     Finalize(None, engine.close, exitpriority=0)  # these processes heed no atexit
     module, _, name = target.partition(":")
-    return bounded(getattr(import_module(module), name))
+    application: exchange.Application = getattr(import_module(module), name)
+    return application
+
+
+@WorkerProcess.wrap_target
+def work(number: int, application: exchange.Application, addresses: Any, *_: Any) -> None:
+    """Serve in a process of its own, as granian's own function for WSGI does."""
+    loop, stopped, signals = _Loop(), Event(), set_sync_signals()
+    signals.add_cb(stopped.set)
+    worker = ASGIWorker(
+        number,
+        (None, _listener(*addresses)),
+        None,
+        py_threads=serving.THREADS,
+        backpressure=CONNECTIONS,
+        http1_opts=HTTP1Settings(header_read_timeout=serving.READ_SECONDS * 1000),
+    )
+    worker.serve_mtr(_Scheduler(loop, application, None, None, None), loop, signals)
+    stopped.wait()
+
+
+def _listener(address: Any, shared: Any) -> Any:
+    # Of a client who takes nothing the system ends the connection: nothing else would.
+    listener = shared or address.build()
+    if hasattr(socket, "TCP_USER_TIMEOUT"):
+        with socket.socket(fileno=os.dup(listener.get_fd())) as options:
+            milliseconds = serving.WRITE_SECONDS * 1000
+            options.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, milliseconds)
+    return listener
 
 
 def main(application: str = "wsgi:app") -> None:
@@ -70,19 +117,17 @@ def main(application: str = "wsgi:app") -> None:
         application,
         address=serving.host(),
         port=port,
-        interface=Interfaces.WSGI,
+        interface=Interfaces.ASGINL,
         http=HTTPModes.http1,
         websockets=False,
         workers=processes,
-        blocking_threads=serving.THREADS,
-        backpressure=WAITING,
         respawn_failed_workers=True,
         workers_kill_timeout=serving.GRACEFUL_SECONDS,
         log_level=LogLevels.warning,
         log_dictconfig=LOGGING,
     )
     try:
-        server.serve(target_loader=load)
+        server.serve(work, load)
     except (RuntimeError, ValueError) as error:  # of an address in use, say; a backtrace follows
         sys.exit(f"granian cannot serve: {str(error).partition(chr(10))[0]}")
 

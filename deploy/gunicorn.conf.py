@@ -1,6 +1,5 @@
 """How gunicorn serves Atrium; PORT, SERVICE_ENV and WEB_CONCURRENCY adjust it."""
 
-import json
 import os
 import shutil
 import signal
@@ -9,7 +8,6 @@ import ssl
 import struct
 import sys
 import time
-import uuid
 from contextlib import suppress
 from ctypes import addressof, create_string_buffer
 from pathlib import Path
@@ -71,10 +69,6 @@ class Log(Logger):
 
 logger_class = Log
 
-TOO_SLOW = (
-    f"The request took too long to come in: at most {serving.READ_SECONDS} s without a byte,"
-    f" and {serving.REQUEST_SECONDS} s in all."
-)
 FAULT = "500 Internal Server Error", "Something went wrong on our side."
 # What is told of a request that cannot be read: gunicorn would quote it, in its log, too.
 REFUSALS = (
@@ -90,20 +84,9 @@ REFUSALS = (
 
 
 def _refusal(status, message):
-    """An answer to what does not get as far as the application, in the shape of its errors."""
-    from app.http.error_handlers import HTTP_ERRORS
-
-    code = int(status.partition(" ")[0])
-    error = HTTP_ERRORS.get(code, "internal_error" if code == 500 else "http_error")
-    told = json.dumps({"error": error, "message": message})
-    head = (
-        f"HTTP/1.1 {status}",
-        "Connection: close",
-        "Content-Type: application/json",
-        f"Content-Length: {len(told)}",
-        f"X-Correlation-ID: {uuid.uuid4()}",
-    )
-    return "\r\n".join((*head, "", told)).encode("latin1")
+    headers, told = serving.refusal(status, message)
+    head = (f"HTTP/1.1 {status}", *map(": ".join, headers), "", "")
+    return "\r\n".join(head).encode("latin1") + told
 
 
 _read_chunks = body.ChunkedReader.read
@@ -178,7 +161,7 @@ class Worker(intake.Intake):
         """Tell a client that its request did not come in."""
         self.log.warning("request refused: too slow")
         with suppress(OSError):
-            util.write_nonblock(conn.sock, _refusal("408 Request Timeout", TOO_SLOW))
+            util.write_nonblock(conn.sock, _refusal(*serving.too_slow()))
 
     def set_accept_enabled(self, enabled):
         """Begin or cease to take connections."""

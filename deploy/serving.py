@@ -14,6 +14,7 @@ import sys
 import tempfile
 import time
 import traceback
+import uuid
 from contextlib import suppress
 from datetime import UTC, datetime
 from functools import cache
@@ -28,6 +29,31 @@ GRACEFUL_SECONDS = 23  # with what it takes to begin and to end, below 25 second
 MOST_PROCESSES = 1000
 M_ARENA_MAX, ARENAS = -8, 2
 COUNTS, BEGUN_SECONDS = "atrium-counts-", 60
+
+
+def too_slow() -> tuple[str, str]:
+    """The status and message for a client whose request did not come in."""
+    message = (
+        f"The request took too long to come in: at most {READ_SECONDS} s without a byte,"
+        f" and {REQUEST_SECONDS} s in all."
+    )
+    return "408 Request Timeout", message
+
+
+def refusal(status: str, message: str) -> tuple[list[tuple[str, str]], bytes]:
+    """The headers and body that answer what does not get as far as the application."""
+    from app.http.error_handlers import HTTP_ERRORS
+
+    code = int(status.partition(" ")[0])
+    error = HTTP_ERRORS.get(code, "internal_error" if code == 500 else "http_error")
+    told = json.dumps({"error": error, "message": message}).encode()
+    headers = [
+        ("Connection", "close"),
+        ("Content-Type", "application/json"),
+        ("Content-Length", str(len(told))),
+        ("X-Correlation-ID", str(uuid.uuid4())),
+    ]
+    return headers, told
 
 
 def host() -> str:

@@ -13,8 +13,17 @@ from urllib.request import urlopen
 import pytest
 from flask import Flask
 
+from tests.goings_on import until
 from tests.processes import PROGRAMS, PROJECT
-from tests.test_servers import Server, serving
+from tests.site import Client
+from tests.test_servers import (
+    SERVERS,
+    Server,
+    children_of,
+    it_does_what_it_is_there_for,
+    serving,
+    sockets_of,
+)
 
 HEAD = "POST /api/v1/auth/login HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\n"
 SLOW = {
@@ -36,6 +45,12 @@ serving.READ_SECONDS, serving.REQUEST_SECONDS, serving.WRITE_SECONDS = 1, 3, 1
 exec(compile(open({conf!r}).read(), {conf!r}, "exec"))
 """
 CONF = PROJECT / "deploy" / "gunicorn.conf.py"
+HASTY_GRANIAN = """
+from deploy import granian_server, serving
+serving.READ_SECONDS, serving.REQUEST_SECONDS, serving.WRITE_SECONDS = 1, 3, 1
+serving.GRACEFUL_SECONDS = 1
+granian_server.main()
+"""
 
 
 @pytest.fixture
@@ -43,13 +58,21 @@ def database() -> str:
     return "sqlite"
 
 
+@pytest.fixture(params=SERVERS)
+def name(request: pytest.FixtureRequest) -> str:
+    name: str = request.param
+    return name
+
+
 @contextmanager
-def hasty(app: Flask, folder: Path) -> Iterator[Server]:
-    """gunicorn that waits for a second only."""
-    conf = folder / "gunicorn.conf.py"
-    conf.write_text(HASTY.format(conf=str(CONF), project=str(PROJECT)))
-    command = [str(PROGRAMS / "gunicorn"), "-c", str(conf), "--graceful-timeout=2", "wsgi:app"]
-    with serving("gunicorn", app, folder, command) as server:
+def hasty(name: str, app: Flask, folder: Path) -> Iterator[Server]:
+    """A server that waits for a second only."""
+    command = [str(PROGRAMS / "python"), "-c", HASTY_GRANIAN]
+    if name == "gunicorn":
+        conf = folder / "gunicorn.conf.py"
+        conf.write_text(HASTY.format(conf=str(CONF), project=str(PROJECT)))
+        command = [str(PROGRAMS / "gunicorn"), "-c", str(conf), "--graceful-timeout=2", "wsgi:app"]
+    with serving(name, app, folder, command) as server:
         yield server
 
 
@@ -69,32 +92,40 @@ def answer(connection: socket.socket) -> tuple[int, bytes]:
         return found.status, found.read()
 
 
-def test_half_sent_requests_hold_no_thread_of_gunicorn(app: Flask, tmp_path: Path) -> None:
-    with serving("gunicorn", app, tmp_path) as server:
-        for name, sent in SLOW.items():
+def test_half_sent_requests_hold_no_thread(name: str, app: Flask, tmp_path: Path) -> None:
+    with serving(name, app, tmp_path) as server:
+        for what, sent in SLOW.items():
             with ExitStack() as held:
                 for _ in range(20):
                     held.enter_context(connect(server)).sendall(sent.encode())
                 time.sleep(0.3)
                 slowest = max(seconds_of_health(server) for _ in range(4))
-            assert slowest < 3, name  # not the ten that a read may take
+            assert slowest < 3, what  # not the ten that a read may take
 
 
-@pytest.mark.parametrize("name", ["head", "body", "long body", "chunks", "expectation"])
-def test_what_does_not_come_in_is_given_up(name: str, app: Flask, tmp_path: Path) -> None:
-    with hasty(app, tmp_path) as server, connect(server) as slow:
+@pytest.mark.parametrize("what", ["head", "body", "long body", "chunks", "expectation"])
+def test_what_does_not_come_in_is_given_up(
+    name: str, what: str, app: Flask, tmp_path: Path
+) -> None:
+    with hasty(name, app, tmp_path) as server, connect(server) as slow:
         began = time.monotonic()
-        slow.sendall(SLOW[name].encode())
-        if name == "expectation":
+        slow.sendall(SLOW[what].encode())
+        if what == "expectation":
             assert slow.recv(100).startswith(b"HTTP/1.1 100")
-        status, body = answer(slow)
-        assert status in (400, 408)
-        assert status == 400 or b"3 s in all" in body
+        if (name, what) == ("granian", "head"):
+            assert slow.recv(100) == b""
+        else:
+            status, body = answer(slow)
+            assert status in (400, 408)
+            assert status == 400 or b"3 s in all" in body
+        assert slow.recv(100) == b""
         assert time.monotonic() - began < 10
 
 
-def test_a_request_that_comes_byte_by_byte_has_a_deadline(app: Flask, tmp_path: Path) -> None:
-    with hasty(app, tmp_path) as server:
+def test_a_request_that_comes_byte_by_byte_has_a_deadline(
+    name: str, app: Flask, tmp_path: Path
+) -> None:
+    with hasty(name, app, tmp_path) as server:
         for sent in (SLOW["head"], SLOW["body"], SLOW["long body"]):
             with connect(server) as slow:
                 slow.sendall(sent.encode())
@@ -106,24 +137,35 @@ def test_a_request_that_comes_byte_by_byte_has_a_deadline(app: Flask, tmp_path: 
                 assert time.monotonic() - began < 10
 
 
-def test_a_body_that_comes_in_pieces_is_taken(app: Flask, tmp_path: Path) -> None:
-    with serving("gunicorn", app, tmp_path) as server:
-        for length in (20, 65_500):
-            body = b'{"account": "' + b"a" * length + b'"}'
-            head = f"{HEAD}Content-Length: {len(body)}\r\n\r\n".encode()
-            text = head + body + b"GET /live HTTP/1.1\r\nHost: a\r\n\r\n"
-            with connect(server) as slow:
-                for start in range(0, len(text), len(text) // 5):
-                    slow.sendall(text[start : start + len(text) // 5])
-                    time.sleep(0.1)
-                answers = b""
-                while b'"status":"ok"' not in answers:  # what came along is the next request
-                    answers += slow.recv(4096)
-                assert answers.startswith(b"HTTP/1.1 422")
+def in_chunks(body: bytes) -> bytes:
+    pieces = [body[start : start + 10_000] for start in range(0, len(body), 10_000)]
+    return b"".join(b"%X\r\n%b\r\n" % (len(piece), piece) for piece in [*pieces, b""])
 
 
-def test_an_answer_that_nobody_takes_is_given_up(app: Flask, tmp_path: Path) -> None:
-    with hasty(app, tmp_path) as server, ExitStack() as held:
+@pytest.mark.parametrize("chunked", [False, True])
+@pytest.mark.parametrize("length", [20, 65_500])
+def test_a_body_that_comes_in_pieces_is_taken(
+    name: str, length: int, chunked: bool, app: Flask, tmp_path: Path
+) -> None:
+    with serving(name, app, tmp_path) as server, connect(server) as slow:
+        body = b'{"account": "' + b"a" * length + b'"}'
+        told = "Transfer-Encoding: chunked" if chunked else f"Content-Length: {len(body)}"
+        head = f"{HEAD}{told}\r\n\r\n".encode()
+        text = head + (in_chunks(body) if chunked else body)
+        text += b"GET /live HTTP/1.1\r\nHost: a\r\n\r\n"
+        for start in range(0, len(text), len(text) // 5):
+            slow.sendall(text[start : start + len(text) // 5])
+            time.sleep(0.1)
+        answers = b""
+        while b'"status":"ok"' not in answers:  # what came along is the next request
+            some = slow.recv(4096)
+            assert some, answers
+            answers += some
+        assert answers.startswith(b"HTTP/1.1 422")
+
+
+def test_an_answer_that_nobody_takes_is_given_up(name: str, app: Flask, tmp_path: Path) -> None:
+    with hasty(name, app, tmp_path) as server, ExitStack() as held:
         for _ in range(20):
             deaf = held.enter_context(socket.socket())
             deaf.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
@@ -131,4 +173,29 @@ def test_an_answer_that_nobody_takes_is_given_up(app: Flask, tmp_path: Path) -> 
             deaf.sendall(b"GET /openapi.json HTTP/1.1\r\nHost: a\r\n\r\n" * 20)
         time.sleep(1)
         assert seconds_of_health(server) < 10
+        processes = children_of(server.process.pid)
+        until(lambda: sum(sockets_of(one, server.port) for one in processes) <= len(processes))
     assert '"error"' not in server.log.read_text()
+
+
+def test_an_export_that_is_taken_slowly_arrives_whole(
+    name: str, app: Flask, tmp_path: Path
+) -> None:
+    with serving(name, app, tmp_path) as server:
+        with closing(Client(f"http://127.0.0.1:{server.port}", Path(), "127.0.0.1")) as root:
+            it_does_what_it_is_there_for(root)
+            records = {"records": [{"title": f"title {number}"} for number in range(900)]}
+            for _ in range(5):
+                assert root("POST", "records/tasks/batch", records).status_code < 300
+            whole = root("GET", "audit-logs/export?format=jsonl").content
+            token = root.token
+        head = f"Host: a\r\nAuthorization: Bearer {token}\r\n\r\n"
+        with socket.socket() as slow:
+            slow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            slow.settimeout(20)
+            slow.connect(("127.0.0.1", server.port))
+            slow.sendall(f"GET /api/v1/audit-logs/export?format=jsonl HTTP/1.1\r\n{head}".encode())
+            time.sleep(1)
+            status, body = answer(slow)
+        assert (status, body) == (200, whole)
+    assert len(whole) > 1_000_000
