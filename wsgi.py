@@ -11,9 +11,9 @@ import structlog
 from sqlalchemy.exc import SQLAlchemyError
 
 from app import create_app
-from app.http import concurrency
 from app.auth import bootstrap
 from app.config import ConfigError
+from app.http import concurrency
 
 try:
     app = create_app()

@@ -57,7 +57,9 @@ def listing() -> dict[str, Any]:
 
 def applied_core_revision() -> str | None:
     """The core revision that the database is at."""
-    return db.connection().scalar(sa.text("SELECT version_num FROM alembic_version"))
+    query = sa.text("SELECT version_num FROM alembic_version")
+    revision: str | None = db.connection().scalar(query)
+    return revision
 
 
 def core_head() -> str:

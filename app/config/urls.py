@@ -67,7 +67,7 @@ def redis(text: str) -> str:
 def _check_redis(url: str) -> None:
     from redis.connection import ConnectionPool, parse_url
 
-    parts, options = urlsplit(url), parse_url(url)
+    parts, options = urlsplit(url), parse_url(url)  # type: ignore[no-untyped-call]
     ConnectionPool.from_url(url).make_connection()
     local = parts.scheme == "unix"
     if not (parts.path if local else parts.hostname and re.fullmatch(r"/?[0-9]*", parts.path)):

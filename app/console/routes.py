@@ -23,6 +23,8 @@ from app.errors import AppError, Unauthorized
 from app.rest.access import public
 from app.sso import service as providers
 
+__all__ = ["blueprint"]
+
 AREAS = (
     *(audit, history, team, groups, api_keys, users, profile, instance, roles, links, sso),
     *(listing, schemas, rules, explain, table, files, pages),

@@ -111,7 +111,7 @@ def as_of_sqlalchemy(error: Any, connection: Any = None, driver: Any = None) -> 
     lost = connection is not None and dialect.is_disconnect(error, driver, None)
     if lost:
         connection.invalidate(error)
-    told: Any = DBAPIError.instance(
+    told: DBAPIError = DBAPIError.instance(
         None, None, error, base, connection_invalidated=lost, dialect=dialect
     )
     return told

@@ -147,7 +147,8 @@ class Proof:
             return []  # as the calls say
 
     def _endpoint(self, call: Call) -> str:
-        return next(rule.endpoint for _, rule in self.rules if rule.rule == call.route)
+        endpoint: str = next(rule.endpoint for _, rule in self.rules if rule.rule == call.route)
+        return endpoint
 
     def _send(self, caller: Caller, call: Call) -> TestResponse:
         self.report.requests += 1

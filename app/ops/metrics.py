@@ -134,7 +134,7 @@ def metrics() -> Response:
 def _of_all_processes() -> CollectorRegistry:
     registry = CollectorRegistry()
     try:
-        MultiProcessCollector(registry)
+        MultiProcessCollector(registry)  # type: ignore[no-untyped-call]
     except ValueError:
         raise Unavailable("The folder of the counts is gone: start the server anew.") from None
     return registry

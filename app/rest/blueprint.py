@@ -19,7 +19,7 @@ from app.rest.schemas import Error
 UNLIMITED = {"Health"}
 
 
-class Blueprint(flask_smorest.Blueprint):
+class Blueprint(flask_smorest.Blueprint):  # type: ignore[misc]
     """A feature's routes. Each operation documents its errors, those of its marks included."""
 
     ARGUMENTS_PARSER = Parser()
@@ -35,7 +35,7 @@ class Blueprint(flask_smorest.Blueprint):
         schema.body_may_be_absent = not options.get("required", True)
         decorate = super().arguments(schema, location=location, **options)
 
-        def declare(view: View) -> View:
+        def declare(view: View) -> Any:
             decorated: Any = decorate(view)
             decorated.takes_query = location == "query" or getattr(view, "takes_query", False)
             decorated.error_codes = set(getattr(view, "error_codes", ())) | {422}

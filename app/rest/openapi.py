@@ -17,7 +17,7 @@ from app.rest.responses import respond
 from app.rest.schemas import Error
 
 
-class Api(flask_smorest.Api):
+class Api(flask_smorest.Api):  # type: ignore[misc]
     """flask-smorest with the contract's error shape, which describes views once somebody asks."""
 
     ERROR_SCHEMA = Error

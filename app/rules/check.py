@@ -165,9 +165,11 @@ class _Checker:
     def call(self, node: Call) -> Node:
         if node.name in CALLERS:
             self._about_caller(node)
-            return getattr(self, "_" + node.name[1:])(node)
+            check: Callable[[Call], Node] = getattr(self, "_" + node.name[1:])
+            return check(node)
         if node.name in SPECIAL:
-            return getattr(self, "_" + node.name)(node)
+            check = getattr(self, "_" + node.name)
+            return check(node)
         if node.name in PLAIN:
             return self._plain(node)
         names = ", ".join((*CALLERS, *SPECIAL, *PLAIN))
@@ -259,7 +261,7 @@ class _Checker:
             raise RuleError(message, node.start)
 
 
-CHECKS: dict[type[Node], Any] = {
+CHECKS: dict[type[Node], Callable[[_Checker, Any], Node]] = {
     Literal: _Checker.literal,
     Name: _Checker.name,
     Caller: _Checker.caller,

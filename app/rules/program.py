@@ -7,7 +7,7 @@ database hands over with the text. The rest is evaluated in Python (`evaluate`).
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from datetime import UTC, date, datetime
 from functools import lru_cache
@@ -18,7 +18,9 @@ from app.rules.evaluate import Context, evaluate
 from app.rules.nodes import Call, Caller, Literal, Name, Node, Now, Sent, Type, rebuilt, walk
 
 PLACE = ("start", "end")  # means nothing to the value
-KINDS = {kind.__name__: kind for kind in vars(nodes).values() if isinstance(kind, type)}
+KINDS: dict[str, Callable[..., Node]] = {
+    kind.__name__: kind for kind in vars(nodes).values() if isinstance(kind, type)
+}
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ language does. Only where a condition is negated or used as a value it is made t
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -51,6 +51,7 @@ ARITHMETIC = {"+": "add", "-": "subtract", "*": "multiply", "/": "divide", "%": 
 # What both databases have and mean alike; the rest are functions of ours, `atrium_<name>`.
 NATIVE = ("length",)
 NULL: Expression = sa.null()
+FunctionFactory = Callable[..., Expression]
 MOST_ARGUMENTS = 64  # some builds of SQLite take no more than 100
 
 
@@ -191,7 +192,7 @@ class _Builder:
 
     def ours(self, name: str, result: Type, *arguments: Node) -> Expression:
         """A function that we give the database ourselves."""
-        function = getattr(sa.func, f"atrium_{name}")
+        function: FunctionFactory = getattr(sa.func, f"atrium_{name}")
         return function(*map(self.value, arguments), type_=self.types[result])
 
     def comparison(self, node: Comparison) -> Expression:
@@ -234,7 +235,7 @@ class _Builder:
         if node.name in SPECIAL:
             return SPECIAL[node.name](self, node)
         if node.name in NATIVE:
-            function = getattr(sa.func, node.name)
+            function: FunctionFactory = getattr(sa.func, node.name)
             return function(*map(self.value, node.arguments), type_=self.types[node.type])
         missing = len(PLAIN[node.name].parameters) - len(node.arguments)
         absent = [DEFAULTS[node.name]] if missing else []
@@ -270,7 +271,7 @@ class _Builder:
         return Midnight(self.value(node.arguments[0]), type_=self.types[Type.DATETIME])
 
 
-SPECIAL: Mapping[str, Any] = {
+SPECIAL: Mapping[str, Callable[[_Builder, Call], Expression]] = {
     "concat": _Builder.concat,
     "if": _Builder.choice,
     "coalesce": _Builder.coalesce,
@@ -281,7 +282,7 @@ DEFAULTS: Mapping[str, Node] = {
     "round": Literal(0, 0, 0, type=Type.NUMBER),
     "substring": Literal(0, 0, 2 * values.FURTHEST, type=Type.NUMBER),
 }
-BUILD: Mapping[type[Node], Any] = {
+BUILD: Mapping[type[Node], Callable[[_Builder, Any], Expression]] = {
     Literal: _Builder.literal,
     Name: _Builder.name,
     Caller: _Builder.caller,

@@ -124,10 +124,10 @@ def _text(setting: Setting, value: Any) -> str:
         raise Wrong("invalid_type", "Must be a text.")
     if len(value) > providers.LONGEST.get(setting.kind, 2000):
         raise Wrong("too_long", "This is too long.")
-    value = value.strip()
-    if setting.kind not in (providers.KEY, providers.METADATA) and not value.isprintable():
+    text = value.strip()
+    if setting.kind not in (providers.KEY, providers.METADATA) and not text.isprintable():
         raise Wrong("pattern_mismatch", "Must be one line without control characters.")
-    return value
+    return text
 
 
 def _word(setting: Setting, value: Any) -> str:

@@ -9,7 +9,7 @@ from datetime import datetime
 from app import clock, config
 from app.auth.principal import NOBODY_ID
 from app.ids import new_id
-from app.outbound import client
+from app.outbound import address_policy, client
 from app.webhooks import signing
 from app.webhooks.queue import Result, Target, Work
 
@@ -31,16 +31,16 @@ def is_ours(header: str) -> bool:
     return name in OURS or name.startswith(OUR_PREFIXES)
 
 
-def rules(settings: config.Config) -> client.Rules:
+def rules(settings: config.Config) -> address_policy.Rules:
     """Where deliveries may go, and how long they may take."""
-    return client.Rules(
+    return address_policy.Rules(
         allow_private=settings.private_targets,
         https_only=settings.production,
         seconds=settings.webhook_timeout_seconds,
     )
 
 
-def attempt(work: Work, allowed: client.Rules) -> Result:
+def attempt(work: Work, allowed: address_policy.Rules) -> Result:
     """Send a delivery once."""
     begun, at = time.perf_counter(), clock.now()
     told: dict[str, object]
@@ -63,12 +63,14 @@ def attempt(work: Work, allowed: client.Rules) -> Result:
     return Result(work, new_id(), at, milliseconds, **told)  # type: ignore[arg-type]
 
 
-def _sent(work: Work, target: Target, at: datetime, allowed: client.Rules) -> dict[str, object]:
+def _sent(
+    work: Work, target: Target, at: datetime, allowed: address_policy.Rules
+) -> dict[str, object]:
     body = work.payload.encode()
     try:
         headers = _headers(work, target, at, body)
         answer = client.send("POST", target.url, headers, body, allowed)
-    except (client.Refused, client.Failed) as error:
+    except (address_policy.Refused, address_policy.Failed) as error:
         return {"error": str(error)}
     told: dict[str, object] = {"status_code": answer.status, "response_body": answer.body}
     if not 200 <= answer.status < 300:

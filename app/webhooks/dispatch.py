@@ -19,7 +19,7 @@ import structlog
 from app import clock, config, db
 from app.ids import new_id
 from app.jobs import worker
-from app.outbound import client
+from app.outbound.address_policy import Rules
 from app.webhooks import delivery, queue, upkeep
 from app.webhooks.queue import Result, Target, Work
 from app.webhooks.receiver_queues import Lane
@@ -40,7 +40,7 @@ TOGETHER, TOGETHER_SECONDS = 64, 0.1
 class Dispatcher:
     """Claims due deliveries, has them tried, and writes down what came of it."""
 
-    def __init__(self, allowed: client.Rules, woken: threading.Event) -> None:
+    def __init__(self, allowed: Rules, woken: threading.Event) -> None:
         self._allowed, self._woken = allowed, woken
         self._lease = round(2 * allowed.seconds) + 2 * MARGIN_SECONDS
         self._lock = threading.Lock()  # of the lanes

@@ -82,7 +82,8 @@ class NumberField(Field):
         value = json_input.number(text)
         if not math.isfinite(value):
             raise Refused("number_out_of_range", json_input.OUT_OF_RANGE)
-        return plain_number(value)
+        number: int | float = plain_number(value)
+        return number
 
     def definition_problems(self) -> Iterator[str]:
         """Bounds are numbers in order."""

@@ -29,7 +29,7 @@ from app.db import versioned_cache
 from app.errors import Conflict, Forbidden, InvalidValues, NotFound
 from app.records import service as records
 from app.records.history import audit_view as pasts
-from app.records.read import query
+from app.records.read import query, views
 from app.records.store import references
 from app.records.store.sizes import Octets, Room
 
@@ -100,7 +100,7 @@ def restore(
     *,
     if_match: str | None = None,
     by: Principal,
-) -> records.Shown:
+) -> views.Shown:
     """Write the state after an entry as a new change. Raises what changing a record raises.
 
     Fields that are required now and had no value then stay as they are.
@@ -123,7 +123,7 @@ def restore(
         return records.patch(collection, record_id, body, if_match=if_match, by=by)
 
 
-def revive(collection: str, record_id: str, *, by: Principal) -> records.Shown:
+def revive(collection: str, record_id: str, *, by: Principal) -> views.Shown:
     """Make a deleted record anew, with its last values and its id.
 
     For whoever could delete it. Raises Conflict where it is there, and what making one raises.

@@ -120,7 +120,7 @@ def asserted(connection: Connection, response: str, request_id: str | None) -> A
         raise SignInRefused("document", f"{type(error).__name__}: not a response.") from None
 
 
-class _Request(OneLogin_Saml2_Authn_Request):
+class _Request(OneLogin_Saml2_Authn_Request):  # type: ignore[misc]
     """A request under the id that its flow remembers."""
 
     def __init__(self, settings: OneLogin_Saml2_Settings, request_id: str) -> None:

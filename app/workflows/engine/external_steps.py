@@ -15,10 +15,10 @@ import orjson
 
 from app import config
 from app.errors import AppError
-from app.outbound import client, mail
+from app.outbound import address_policy, client, header_values, mail
 from app.rest import json_input
 from app.webhooks import delivery
-from app.workflows.language import step_headers, templates
+from app.workflows.language import templates
 from app.workflows.language.action_checks import MOST_ADDRESSES, address
 
 USER_AGENT = "Atrium-Workflows/1"
@@ -57,7 +57,7 @@ def logged(given: Mapping[str, Any]) -> dict[str, Any]:
     headers = given.get("headers")
     if not isinstance(headers, Mapping):
         return dict(given)
-    return {**given, "headers": dict.fromkeys(headers, step_headers.MASK)}
+    return {**given, "headers": dict.fromkeys(headers, header_values.MASK)}
 
 
 def _requested(given: Mapping[str, Any], about: Mapping[str, str]) -> dict[str, Any]:
@@ -72,7 +72,7 @@ def _requested(given: Mapping[str, Any], about: Mapping[str, str]) -> dict[str, 
     allowed = delivery.rules(config.current())
     try:
         answer = client.send(method, url, {**custom, **ours}, body, allowed)
-    except (client.Refused, client.Failed) as error:
+    except (address_policy.Refused, address_policy.Failed) as error:
         raise Failed(str(error)) from error
     if not 200 <= answer.status < 300:
         raise Failed(f"The receiver answered {answer.status}.")
