@@ -1,0 +1,57 @@
+"""README, CHANGELOG and docs/: every link, anchor and path leads somewhere."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.processes import PROJECT
+
+GUIDES = [PROJECT / "README.md", *sorted((PROJECT / "docs").rglob("*.md"))]
+PAGES = [PROJECT / "CHANGELOG.md", *GUIDES]
+LINK = re.compile(r"\[[^]]*\]\(([^)\s]+)\)")
+FENCED = re.compile(r"^```.*?^```$", re.DOTALL | re.MULTILINE)
+HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
+FOLDERS = "app|bench|deploy|docs|migrations|static|templates|tests"
+SOURCE = re.compile(rf"`((?:{FOLDERS})/[\w./-]*)`")
+
+
+def anchors(page: Path) -> set[str]:
+    """The anchors of a page's headings, as forges make them."""
+    text = FENCED.sub("", page.read_text())
+    titles = (re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", title) for title in HEADING.findall(text))
+    return {re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(PROJECT)))
+def test_links_lead_somewhere(page: Path) -> None:
+    broken = []
+    for link in LINK.findall(FENCED.sub("", page.read_text())):
+        if re.match("[a-z]+:", link):
+            continue
+        path, _, anchor = link.partition("#")
+        target = page.parent / path if path else page
+        if not target.exists() or (anchor and anchor not in anchors(target)):
+            broken.append(link)
+    assert broken == []
+
+
+@pytest.mark.parametrize("page", GUIDES, ids=lambda page: str(page.relative_to(PROJECT)))
+def test_named_sources_exist(page: Path) -> None:
+    missing = [path for path in SOURCE.findall(page.read_text()) if not (PROJECT / path).exists()]
+    assert missing == []
+
+
+def test_the_index_lists_every_page() -> None:
+    folder = PROJECT / "docs"
+    listed = set(LINK.findall((folder / "README.md").read_text()))
+    assert {page.name for page in folder.glob("*.md")} - {"README.md"} <= listed
+    decisions = set(LINK.findall((folder / "adr" / "README.md").read_text()))
+    assert {page.name for page in (folder / "adr").glob("*.md")} - {"README.md"} == decisions
+
+
+def test_readme_stays_short() -> None:
+    assert len((PROJECT / "README.md").read_text().splitlines()) < 200
+    assert (PROJECT / "docs" / "images" / "console.png").stat().st_size < 200_000
