@@ -6,7 +6,7 @@ from flask import current_app
 from app import config
 from app.context import tenancy
 from app.db import row_security
-from app.db.types import Moment, Text
+from app.db.types import Text, UtcDateTime
 
 engine = current_app.extensions["migrate"].db.engine
 metadata = current_app.extensions["migrate"].db.metadata
@@ -19,8 +19,8 @@ def ours(object: object, name: str | None, type_: str, *rest: object) -> bool:
 
 def rendered(kind: str, item: object, autogenerate: object) -> str | bool:
     """Write our column types by their names in `app.db.types`."""
-    if kind == "type" and isinstance(item, Moment):
-        return "Moment()"
+    if kind == "type" and isinstance(item, UtcDateTime):
+        return "UtcDateTime()"
     return "Text" if item is Text else False
 
 

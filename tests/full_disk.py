@@ -54,7 +54,7 @@ def main(folder: Path) -> dict[str, Any]:
     seen: dict[str, Any] = {"reserved": (folder / "atrium.db-reserve").exists()}
     seen["log"] = (folder / "atrium.db-wal").stat().st_size
     filler = fill(folder)
-    seen["free"] = disk.free(str(folder / "atrium.db"))
+    seen["free"] = disk.free_bytes(str(folder / "atrium.db"))
     refused = cast.alice.post("records/posts", {"title": "a"})
     seen["write"] = refused.status_code
     seen["told"] = refused.json["message"]

@@ -30,7 +30,7 @@ def statements(app: Flask) -> Iterator[list[Statement]]:
         statement.parameters = parameters
         sent.append(statement)
 
-    send = prepared.send
+    send = prepared.execute
 
     def note_prepared(cursor: Any, text: str, parameters: Any, *kept: Any) -> None:
         note(None, cursor, text, parameters)
@@ -40,7 +40,7 @@ def statements(app: Flask) -> Iterator[list[Statement]]:
         engine = db.engine
     sa.event.listen(engine, "before_cursor_execute", note)
     try:
-        with patch.object(prepared, "send", note_prepared):
+        with patch.object(prepared, "execute", note_prepared):
             yield sent
     finally:
         sa.event.remove(engine, "before_cursor_execute", note)

@@ -42,13 +42,13 @@ def kept(database: str, tmp_path: Path) -> Iterator[tuple[Flask, Cast]]:
 
 def on_sqlite(app: Flask) -> bool:
     with app.app_context():
-        return engine.running().dialect.name == "sqlite"
+        return engine.current_engine().dialect.name == "sqlite"
 
 
 def connected(app: Flask) -> Any:
     """A connection of another program's."""
     with app.app_context():
-        url = engine.running().url.set(drivername="postgresql")
+        url = engine.current_engine().url.set(drivername="postgresql")
     if on_sqlite(app):
         return sqlite3.connect(str(url.database))
     return psycopg2.connect(url.render_as_string(hide_password=False))
@@ -87,7 +87,7 @@ def test_it_ends_however_much_is_written_meanwhile(
     if not on_sqlite(app):
         return  # where the program takes a snapshot by itself
     with app.app_context():
-        address = str(engine.running().url.database)
+        address = str(engine.current_engine().url.database)
     number = itertools.count(1)
 
     class Source(sqlite3.Connection):
@@ -126,7 +126,7 @@ def test_a_restore_writes_nothing_beside_the_file(kept: tuple[Flask, Cast], tmp_
 def test_a_copy_is_restored_with_its_log(kept: tuple[Flask, Cast], tmp_path: Path) -> None:
     app, cast = kept
     with app.app_context():
-        url = engine.running().url
+        url = engine.current_engine().url
     if url.get_backend_name() != "sqlite":
         return  # whose files are none to copy
     log = Path(f"{url.database}-wal")
@@ -162,7 +162,7 @@ def truncated(file: Path) -> Path:
 
 def tables(app: Flask) -> set[str]:
     with app.app_context():
-        return set(sa.inspect(engine.running()).get_table_names())
+        return set(sa.inspect(engine.current_engine()).get_table_names())
 
 
 def test_what_is_no_backup_harms_nothing(kept: tuple[Flask, Cast], tmp_path: Path) -> None:

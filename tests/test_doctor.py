@@ -99,11 +99,11 @@ def test_a_whole_instance_is_well(used: Flask, database: str) -> None:
 def test_a_disk_that_fills_up_is_told_before_it_is_full(
     used: Flask, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(disk, "free", lambda file: disk.WARN_BYTES - 1)
+    monkeypatch.setattr(disk, "free_bytes", lambda file: disk.WARN_BYTES - 1)
     code, parts = told(used)
     assert (code, parts["disk"][0]) == (0, "warn")
     assert "511 MiB are free" in parts["disk"][1]
-    monkeypatch.setattr(disk, "free", lambda file: disk.LOW_BYTES - 1)
+    monkeypatch.setattr(disk, "free_bytes", lambda file: disk.LOW_BYTES - 1)
     code, parts = told(used)
     assert (code, parts["disk"][0]) == (1, "fail")
 

@@ -30,7 +30,7 @@ def database() -> str:
 def left(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How many bytes are free, as the test says."""
     bytes_left = [1 << 30]
-    monkeypatch.setattr(disk, "free", lambda file: bytes_left[-1])
+    monkeypatch.setattr(disk, "free_bytes", lambda file: bytes_left[-1])
     return bytes_left
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sqlite3
-import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from threading import Lock
@@ -14,7 +13,7 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
 from app import db
-from app.db.pool import Idle, Pool
+from app.db.pool import Pool
 
 THREADS, SIZE, TIMES = 8, 3, 500
 
@@ -26,6 +25,7 @@ def small(size: int, seconds: float) -> Pool:
         pool_size=size,
         max_overflow=0,
         timeout=seconds,
+        use_lifo=True,
     )
 
 
@@ -36,7 +36,7 @@ def test_no_connection_is_lent_twice_at_once_and_none_is_lost(database: str) -> 
     def use(_: int) -> None:
         nonlocal most
         for _ in range(TIMES):
-            entry = pool.lend()
+            entry = pool.acquire()
             with guard:
                 assert id(entry) not in lent
                 lent.add(id(entry))
@@ -44,7 +44,7 @@ def test_no_connection_is_lent_twice_at_once_and_none_is_lost(database: str) -> 
             entry.dbapi_connection.execute("SELECT 1")
             with guard:
                 lent.discard(id(entry))
-            pool.take_back(entry)
+            pool.release(entry)
 
     with ThreadPoolExecutor(THREADS) as threads:
         list(threads.map(use, range(THREADS)))
@@ -57,29 +57,15 @@ def test_no_connection_is_lent_twice_at_once_and_none_is_lost(database: str) -> 
 @pytest.mark.parametrize("database", ["sqlite"])
 def test_whoever_waits_gets_what_comes_back_and_gives_up_in_time(database: str) -> None:
     pool = small(1, 0.2)
-    entry = pool.lend()
+    entry = pool.acquire()
     with pytest.raises(PoolTimeout):
-        pool.lend()
+        pool.acquire()
     with ThreadPoolExecutor(1) as threads:
         waiting = threads.submit(lambda: pool.connect())
-        pool.take_back(entry)
+        pool.release(entry)
         with closing(waiting.result()) as connection:
             assert connection.dbapi_connection is entry.dbapi_connection
     pool.dispose()
-
-
-@pytest.mark.parametrize("database", ["sqlite"])
-def test_what_comes_as_the_time_runs_out_is_not_left_lying(
-    database: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    idle, came = Idle(1), object()
-
-    def wait(seconds: float) -> None:
-        time.sleep(seconds)
-        idle.put(came)
-
-    monkeypatch.setattr(idle._came, "wait", wait)
-    assert idle.get(True, 0.01) is came
 
 
 def break_off(seen: list[object]) -> None:

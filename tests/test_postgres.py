@@ -16,7 +16,7 @@ from structlog.testing import capture_logs
 from app import create_app, db
 from app.context import tenancy
 from app.db import engine, postgres_driver
-from app.db.prepared import Prepared
+from app.db.prepared import PreparedStatement
 from tests.builders import Caller, Cast, make_collection, make_record
 
 pytestmark = pytest.mark.parametrize("database", ["postgresql"])
@@ -33,7 +33,7 @@ def within(app: Flask) -> Iterator[None]:
 @pytest.fixture
 def connected_anew(app: Flask) -> Iterator[None]:
     with app.app_context():
-        engine.running().dispose()
+        engine.current_engine().dispose()
         yield
 
 
@@ -41,7 +41,7 @@ def connected_anew(app: Flask) -> Iterator[None]:
 def messages(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
     """What is sent meanwhile, one message each."""
     sent: list[bytes] = []
-    execute, say = postgres_driver.Cursor.execute, postgres_driver.Driver._say
+    execute, say = postgres_driver.Cursor.execute, postgres_driver.Driver._send
 
     def note_executed(self: Any, query: Any, vars: Any = None) -> None:
         execute(self, query, vars)
@@ -52,13 +52,13 @@ def messages(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
         say(self, text)
 
     monkeypatch.setattr(postgres_driver.Cursor, "execute", note_executed)
-    monkeypatch.setattr(postgres_driver.Driver, "_say", note_said)
+    monkeypatch.setattr(postgres_driver.Driver, "_send", note_said)
     return sent
 
 
-def put_off(statement: str) -> None:
+def defer(statement: str) -> None:
     with db.driver() as driver:
-        driver.put_off(statement.encode())
+        driver.defer(statement.encode())
 
 
 def marked() -> Any:
@@ -94,13 +94,13 @@ def test_a_transaction_without_statements_sends_none(messages: list[bytes]) -> N
 @pytest.mark.usefixtures("within")
 def test_nothing_is_put_off_outside_a_transaction() -> None:
     with pytest.raises(RuntimeError, match="outside a transaction"), db.driver() as driver:
-        driver.put_off(b"SELECT 1")
+        driver.defer(b"SELECT 1")
 
 
 @pytest.mark.usefixtures("within")
 def test_what_is_put_off_comes_before_the_next_statement() -> None:
     with db.transaction():
-        put_off(MARK.format("extract(epoch FROM now())"))
+        defer(MARK.format("extract(epoch FROM now())"))
         assert marked() == 1
     assert marked() == 1
 
@@ -112,7 +112,7 @@ def test_what_is_put_off_and_fails_takes_the_transaction_back(first: bool) -> No
         with db.transaction() as session:
             if not first:
                 session.execute(sa.text(MARK.format(0)))
-            put_off("SELECT 1 / 0")
+            defer("SELECT 1 / 0")
 
     with pytest.raises(DBAPIError):
         divide()
@@ -126,7 +126,7 @@ def test_what_is_put_off_and_fails_takes_the_transaction_back(first: bool) -> No
 def test_what_is_put_off_is_forgotten_where_something_else_fails() -> None:
     def give_up() -> None:
         with db.transaction():
-            put_off(MARK.format(0))
+            defer(MARK.format(0))
             raise LookupError
 
     with pytest.raises(LookupError):
@@ -151,7 +151,7 @@ def test_a_part_that_is_taken_back_leaves_the_account_as_it_was(cast: Cast) -> N
             look_and_give_up()
         assert set(session.scalars(seen)) == {mine}
         with tenancy.in_account(theirs):
-            put_off("SELECT 1")
+            defer("SELECT 1")
         assert set(session.scalars(seen)) == {mine}
 
 
@@ -174,7 +174,7 @@ def kept() -> list[str]:
     return [text.partition(" AS ")[2] for text in db.connection().scalars(known)]
 
 
-def run(statement: postgres_driver.Kept, **values: Any) -> Any:
+def run(statement: postgres_driver.ServerStatement, **values: Any) -> Any:
     with db.driver() as driver, driver.cursor() as cursor:
         cursor.execute(driver.call(statement), values)
         return cursor.fetchall()
@@ -184,13 +184,15 @@ def run(statement: postgres_driver.Kept, **values: Any) -> Any:
 def test_what_is_asked_by_key_is_prepared_once_and_anew_when_it_is_old(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    asked = postgres_driver.Kept("SELECT slug, name LIKE '%%x' FROM accounts WHERE id = %(id)s")
+    asked = postgres_driver.ServerStatement(
+        "SELECT slug, name LIKE '%%x' FROM accounts WHERE id = %(id)s"
+    )
     assert asked.text == "SELECT slug, name LIKE '%x' FROM accounts WHERE id = $1"
     with db.transaction():
         for _ in range(3):
             assert run(asked, id="none") == []
         assert kept() == [asked.text]
-        monkeypatch.setattr(postgres_driver, "KEPT_SECONDS", -1)
+        monkeypatch.setattr(postgres_driver, "PREPARED_SECONDS", -1)
         for _ in range(3):
             run(asked, id="none")
         assert kept() == [asked.text]
@@ -201,15 +203,22 @@ def test_what_is_asked_by_key_is_prepared_also_where_the_machine_has_just_begun(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(postgres_driver, "time", SimpleNamespace(monotonic=lambda: 1.0))
-    assert run(postgres_driver.Kept("SELECT slug FROM accounts WHERE id = %(id)s"), id="none") == []
+    assert (
+        run(
+            postgres_driver.ServerStatement("SELECT slug FROM accounts WHERE id = %(id)s"),
+            id="none",
+        )
+        == []
+    )
 
 
 @pytest.mark.usefixtures("connected_anew")
 def test_a_server_keeps_no_more_than_what_came_last(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(postgres_driver, "MOST_KEPT", 3)
+    monkeypatch.setattr(postgres_driver, "MAX_PREPARED", 3)
     names = ("id", "slug", "name", "version", "is_active")
     asked = [
-        postgres_driver.Kept(f"TABLE accounts ORDER BY {name} LIMIT %(most)s") for name in names
+        postgres_driver.ServerStatement(f"TABLE accounts ORDER BY {name} LIMIT %(most)s")
+        for name in names
     ]
     with db.transaction():
         for one in [*asked, asked[-1]]:
@@ -219,11 +228,17 @@ def test_a_server_keeps_no_more_than_what_came_last(monkeypatch: pytest.MonkeyPa
 
 @pytest.mark.usefixtures("within")
 def test_a_statement_that_cannot_be_prepared_leaves_nothing_behind() -> None:
-    wrong = postgres_driver.Kept("SELECT 1 FROM no_such_table WHERE id = %(id)s")
+    wrong = postgres_driver.ServerStatement("SELECT 1 FROM no_such_table WHERE id = %(id)s")
     for _ in range(2):
         with pytest.raises(DBAPIError, match="no_such_table"):
             run(wrong, id="none")
-    assert run(postgres_driver.Kept("SELECT slug FROM accounts WHERE id = %(id)s"), id="none") == []
+    assert (
+        run(
+            postgres_driver.ServerStatement("SELECT slug FROM accounts WHERE id = %(id)s"),
+            id="none",
+        )
+        == []
+    )
 
 
 def test_a_kept_statement_obeys_a_table_that_another_process_made_anew(
@@ -247,7 +262,10 @@ def test_a_kept_statement_obeys_a_table_that_another_process_made_anew(
 def test_a_kept_statement_obeys_a_column_that_is_of_another_type_now() -> None:
     table = sa.table("shifting", sa.column("id"), sa.column("size"))
     found = sa.select(table.c.size).where(table.c.id == sa.bindparam("_id"))
-    asked, also = Prepared(found, keyed=True), Prepared(found.limit(1), keyed=True)
+    asked, also = (
+        PreparedStatement(found, keyed=True),
+        PreparedStatement(found.limit(1), keyed=True),
+    )
     with tenancy.as_owner():
         change = db.connection().exec_driver_sql
         change("CREATE TEMPORARY TABLE shifting (id int, size int)")

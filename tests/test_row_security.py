@@ -78,7 +78,7 @@ def test_every_table_of_accounts_has_its_policies(app: Flask, filled: Cast) -> N
         found = {(table, role): rest for table, role, *rest in policies}
         enabled = sa.text("SELECT relname FROM pg_class WHERE relrowsecurity")
         locked = set(db.connection().scalars(enabled))
-        roles = row_security.in_force(db.connection())
+        roles = row_security.active_roles(db.connection())
         assert roles is not None
         attributes = "rolcanlogin, rolsuper, rolbypassrls, rolcreaterole"
         weak = sa.text(f"SELECT {attributes} FROM pg_roles WHERE rolname IN (:one, :every)")  # noqa: S608
@@ -102,7 +102,7 @@ def test_every_new_collection_is_covered_however_it_comes(app: Flask, root: Call
     answer = root.post("collections/import", {"data": kept})
     assert answer.status_code in (200, 201), answer.json
     with app.app_context():
-        roles = row_security.in_force(db.connection())
+        roles = row_security.active_roles(db.connection())
         assert roles is not None
         assert row_security.uncovered(db.connection(), roles) == []
         with tenancy.as_owner(), db.transaction() as session:
@@ -330,7 +330,7 @@ def does_its_work(app: Flask) -> None:
 def test_a_login_that_makes_roles_locks_its_database(login: str, tmp_path: Path) -> None:
     app = instance_of(login, tmp_path)
     with app.app_context():
-        roles = row_security.in_force(db.connection())
+        roles = row_security.active_roles(db.connection())
         db.db.session.remove()
     assert roles == (f"{login}_account", f"{login}_all")
     does_its_work(app)
@@ -356,7 +356,7 @@ def test_a_login_that_makes_none_works_and_is_told_what_to_have_done(
     make_app(app.extensions["atrium.config"])
     with app.app_context():
         db.db.engine.dispose()
-        assert row_security.in_force(db.connection())
+        assert row_security.active_roles(db.connection())
         with tenancy.scoped_to(tenancy.NOBODY):
             assert accounts_of_posts() == set()
         db.db.session.remove()

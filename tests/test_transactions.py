@@ -61,15 +61,15 @@ def test_what_is_put_off_is_done_before_whatever_comes_next(
 
     with app.app_context(), tenancy.in_account(mine):
         with db.transaction():
-            db.put_off(partial(rename, mine, "first"))
-            db.put_off(partial(rename, mine, "second"))
+            db.defer(partial(rename, mine, "first"))
+            db.defer(partial(rename, mine, "second"))
             if with_session:
                 look()
             else:
                 rename(mine, "third")
-            db.put_off(look)
+            db.defer(look)
         with db.transaction():
-            db.put_off(partial(rename, mine, "last"))
+            db.defer(partial(rename, mine, "last"))
         look()
     assert seen == [*(["second", "second"] if with_session else ["third"]), "last"]
 
@@ -86,7 +86,7 @@ def test_what_was_put_off_before_a_part_that_fails_stays(
 
     with app.app_context(), tenancy.in_account(mine):
         with db.transaction():
-            db.put_off(partial(rename, mine, "before"))
+            db.defer(partial(rename, mine, "before"))
             with pytest.raises(LookupError):
                 fail()
         assert name_of(mine) == "before"
@@ -95,7 +95,7 @@ def test_what_was_put_off_before_a_part_that_fails_stays(
 def test_what_is_put_off_is_about_whose_rows_it_was_about(app: Flask, cast: Cast) -> None:
     mine, seen = cast.alice.account_id, list[str]()
     with app.app_context(), tenancy.in_account(mine), db.transaction():
-        db.put_off(lambda: seen.append(tenancy.current()))
+        db.defer(lambda: seen.append(tenancy.current()))
         with tenancy.as_owner():
             name_of(mine)
     assert seen == [mine]
@@ -110,8 +110,8 @@ def test_nothing_is_committed_without_what_was_put_off_and_failed(app: Flask, ca
 
     def go_on_after_an_error() -> None:
         with db.transaction():
-            db.put_off(fail)
-            db.put_off(partial(rename, mine, "never"))
+            db.defer(fail)
+            db.defer(partial(rename, mine, "never"))
             with pytest.raises(LookupError):
                 name_of(mine)
             rename(mine, "without it")
@@ -136,14 +136,14 @@ def test_a_lost_connection_leaves_nothing_behind_and_hides_no_error(
                 db.connection().execute(sa.text("SELECT 1"))
             with db.driver() as driver:
                 number = driver.info.backend_pid
-            with engine.running().connect() as other, tenancy.as_owner():
+            with engine.current_engine().connect() as other, tenancy.as_owner():
                 other.execute(sa.text("SELECT pg_terminate_backend(:it)"), {"it": number})
             raise LookupError
 
     with app.app_context(), tenancy.in_account(mine):
         with pytest.raises(LookupError):
             lose_it()
-        assert engine.running().pool.checkedout() == 0
+        assert engine.current_engine().pool.checkedout() == 0
         with db.transaction():
             rename(mine, "kept")
         assert name_of(mine) == "kept"

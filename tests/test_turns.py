@@ -131,15 +131,8 @@ def test_whoever_is_broken_off_as_it_takes_or_gives_back_its_turn_does_not_keep_
         assert _told(file)[0] == "written"
 
 
-@pytest.mark.parametrize("by_the_system", [True, False])
-def test_the_first_in_the_queue_is_told_when_its_turn_comes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, by_the_system: bool
-) -> None:
+def test_the_first_in_the_queue_writes_as_soon_as_its_turn_comes(tmp_path: Path) -> None:
     file, told = str(tmp_path / "atrium.db"), list[Any]()
-    monkeypatch.setattr(sqlite_driver, "TOLD_PAUSE", 60)
-    if not by_the_system:
-        monkeypatch.setattr(sqlite_driver._Returns, "__init__", lambda self, path: None)
-        monkeypatch.setattr(sqlite_driver._Returns, "_told", None, raising=False)
     with _connected(file) as mine:
         mine.begin()
         other = Thread(target=lambda: told.extend(_told(file)))
@@ -148,7 +141,7 @@ def test_the_first_in_the_queue_is_told_when_its_turn_comes(
         mine.commit()
         other.join(5)
     assert told[0] == "written"
-    assert told[1] < 0.4  # where nobody told of it, it would wait for half a second
+    assert told[1] < 0.4  # without the lock's release it would wait for half a second
 
 
 def test_nobody_writes_again_before_those_who_wait_have_written(tmp_path: Path) -> None:
@@ -189,10 +182,10 @@ def test_a_process_copies_what_others_left_in_the_log_with_its_first_change(
     file = tmp_path / "atrium.db"
     with _connected(str(file)) as mine:
         mine.execute("CREATE TABLE told (text TEXT)")
-        monkeypatch.setattr(sqlite_driver._log, "is_nearly_copied", False)
+        monkeypatch.setattr(sqlite_driver._wal, "is_almost_copied", False)
         write(mine, 50)
         assert file.stat().st_size < 50_000
-        monkeypatch.setattr(sqlite_driver, "_log", sqlite_driver._Log())
+        monkeypatch.setattr(sqlite_driver, "_wal", sqlite_driver._Wal())
         write(mine, 1)
         assert file.stat().st_size > 50_000
 
@@ -205,11 +198,11 @@ def test_the_log_is_copied_as_soon_as_nobody_else_is_about_it(
     program = "import fcntl, sys; shared = open(sys.argv[1] + '-shm', 'r+b')"
     program += "; fcntl.lockf(shared, fcntl.LOCK_EX, 1, 121); print(flush=True); input()"
     command = [sys.executable, "-c", program, file]
-    monkeypatch.setattr(sqlite_driver, "_log", sqlite_driver._Log())
+    monkeypatch.setattr(sqlite_driver, "_wal", sqlite_driver._Wal())
     with closing(sqlite_driver.Driver(file, isolation_level=None)) as mine:
         mine.execute("CREATE TABLE told (text TEXT)")
-        write(mine, sqlite_driver.ROWS_IN_LOG // 2)
-        sqlite_driver._log.is_nearly_copied = True
+        write(mine, sqlite_driver.WAL_ROWS // 2)
+        sqlite_driver._wal.is_almost_copied = True
         with subprocess.Popen(command, stdin=-1, stdout=subprocess.PIPE) as other:
             assert other.stdout
             other.stdout.readline()

@@ -185,15 +185,15 @@ def test_one_long_statement_is_broken_off(
     def broken_off() -> Iterator[None]:
         with pytest.raises(Exception, match="interrupted") as told:
             yield
-        assert errors.is_too_long(told.value)
+        assert errors.is_transaction_timeout(told.value)
 
     with app.app_context(), broken_off():
-        db.limit(lambda: True)
+        db.limit_writes(lambda: True)
         try:
             with db.transaction():
                 db.connection().exec_driver_sql(endless)
         finally:
-            db.limit(None)
+            db.limit_writes(None)
 
 
 def test_ready_tells_of_a_lock_that_lasts(

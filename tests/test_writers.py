@@ -65,7 +65,7 @@ def test_whoever_writes_for_long_keeps_nobody_waiting_for_longer_than_anybody_ca
         told.append(error.value)
 
     with app.app_context():
-        engine.running().dispose()  # new connections
+        engine.current_engine().dispose()  # new connections
         other = threading.Thread(target=write_too)
         with db.transaction():
             db.connection().execute(write)
@@ -112,7 +112,7 @@ def test_a_transaction_that_could_not_begin_writes_nothing(
             raise LookupError
 
     with app.app_context():
-        engine.running().dispose()  # new connections
+        engine.current_engine().dispose()  # new connections
         with pytest.raises(LookupError):
             go_on_after_an_error()
         names = db.connection().execute(sa.text("SELECT name FROM accounts")).scalars().all()
@@ -137,7 +137,7 @@ def test_whoever_is_broken_off_as_it_begins_keeps_nobody_waiting(
         with pytest.raises(KeyboardInterrupt) as told:
             write()
         assert told.value.__traceback__  # which still knows of all that there was
-        assert engine.running().pool.checkedout() == 0
+        assert engine.current_engine().pool.checkedout() == 0
         with somebody_writing(app):
             pass
 
@@ -148,7 +148,7 @@ def test_all_give_up_after_the_same_time_and_not_one_after_the_other(
     make_collection(cast.root, schema=[{"name": "title", "type": "text"}])
     monkeypatch.setattr(sqlite_driver, "BUSY_SECONDS", 1)
     with app.app_context():
-        engine.running().dispose()  # new connections
+        engine.current_engine().dispose()  # new connections
     begun = time.monotonic()
     with somebody_writing(app), ThreadPoolExecutor(5) as pool:
         told = list(pool.map(lambda _: cast.alice.post("records/posts", {"title": "x"}), range(5)))

@@ -161,8 +161,8 @@ def _alone(account_id: str, group_id: str) -> Group:
 @contextmanager
 def _unique() -> Iterator[None]:
     with (
-        errors.conflict_on("groups", "name", "name", TAKEN),
-        errors.conflict_on("groups", "name_key", "name", TAKEN),
+        errors.conflict_on_unique("groups", "name", "name", TAKEN),
+        errors.conflict_on_unique("groups", "name_key", "name", TAKEN),
     ):
         yield
 

@@ -15,7 +15,7 @@ from sqlalchemy.orm import Mapped, mapped_column, relationship, validates
 
 from app import clock
 from app.db import Base
-from app.db.types import Id, Moment, Text, as_created
+from app.db.types import Id, Text, UtcDateTime, created_at_default
 from app.ids import new_id
 
 SYSTEM_ACCOUNT_ID = "00000000-0000-0000-0000-000000000000"
@@ -40,11 +40,13 @@ class Account(Base):
     slug: Mapped[str] = mapped_column(Text, unique=True)
     name: Mapped[str] = mapped_column(Text)
     is_active: Mapped[bool] = mapped_column(default=True)
-    closed_at: Mapped[datetime | None] = mapped_column(Moment)
+    closed_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
     settings: Mapped[dict[str, Any]] = mapped_column(sa.JSON, default=dict)
     version: Mapped[int] = mapped_column(default=1)
-    created_at: Mapped[datetime] = mapped_column(Moment, default=clock.now)
-    updated_at: Mapped[datetime] = mapped_column(Moment, default=as_created, onupdate=clock.now)
+    created_at: Mapped[datetime] = mapped_column(UtcDateTime, default=clock.now)
+    updated_at: Mapped[datetime] = mapped_column(
+        UtcDateTime, default=created_at_default, onupdate=clock.now
+    )
 
 
 class AccountOrigin(Base):
@@ -79,8 +81,10 @@ class Role(Base):
     name: Mapped[str] = mapped_column(Text, unique=True)
     name_key: Mapped[str] = mapped_column(Text)
     description: Mapped[str | None] = mapped_column(Text)
-    created_at: Mapped[datetime] = mapped_column(Moment, default=clock.now)
-    updated_at: Mapped[datetime] = mapped_column(Moment, default=as_created, onupdate=clock.now)
+    created_at: Mapped[datetime] = mapped_column(UtcDateTime, default=clock.now)
+    updated_at: Mapped[datetime] = mapped_column(
+        UtcDateTime, default=created_at_default, onupdate=clock.now
+    )
 
     @validates("name")
     def _note_key(self, attribute: str, name: str) -> str:
@@ -108,13 +112,15 @@ class User(Base):
     role_id: Mapped[int]
     is_active: Mapped[bool] = mapped_column(default=True)
     email_verified: Mapped[bool] = mapped_column(default=False)
-    email_verified_at: Mapped[datetime | None] = mapped_column(Moment)
+    email_verified_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
     auth_provider: Mapped[str] = mapped_column(Text, default="password")
-    tokens_valid_from: Mapped[datetime | None] = mapped_column(Moment)
+    tokens_valid_from: Mapped[datetime | None] = mapped_column(UtcDateTime)
     version: Mapped[int] = mapped_column(default=1)
-    last_login: Mapped[datetime | None] = mapped_column(Moment)
-    created_at: Mapped[datetime] = mapped_column(Moment, default=clock.now)
-    updated_at: Mapped[datetime] = mapped_column(Moment, default=as_created, onupdate=clock.now)
+    last_login: Mapped[datetime | None] = mapped_column(UtcDateTime)
+    created_at: Mapped[datetime] = mapped_column(UtcDateTime, default=clock.now)
+    updated_at: Mapped[datetime] = mapped_column(
+        UtcDateTime, default=created_at_default, onupdate=clock.now
+    )
 
     account: Mapped[Account] = relationship(lazy="joined", innerjoin=True)
     role: Mapped[Role] = relationship(lazy="joined", innerjoin=True)
@@ -160,8 +166,10 @@ class Group(Base):
     name: Mapped[str] = mapped_column(Text)
     name_key: Mapped[str] = mapped_column(Text)
     description: Mapped[str | None] = mapped_column(Text)
-    created_at: Mapped[datetime] = mapped_column(Moment, default=clock.now)
-    updated_at: Mapped[datetime] = mapped_column(Moment, default=as_created, onupdate=clock.now)
+    created_at: Mapped[datetime] = mapped_column(UtcDateTime, default=clock.now)
+    updated_at: Mapped[datetime] = mapped_column(
+        UtcDateTime, default=created_at_default, onupdate=clock.now
+    )
 
     @validates("name")
     def _note_key(self, attribute: str, name: str) -> str:

@@ -78,8 +78,8 @@ def delete(role_id: int) -> None:
 @contextmanager
 def _unique() -> Iterator[None]:
     with (
-        errors.conflict_on("roles", "name", "name", TAKEN),
-        errors.conflict_on("roles", "name_key", "name", TAKEN),
+        errors.conflict_on_unique("roles", "name", "name", TAKEN),
+        errors.conflict_on_unique("roles", "name_key", "name", TAKEN),
     ):
         yield
 

@@ -35,7 +35,7 @@ def create_account(name: str, slug: str, *, slug_field: str = "account_slug") ->
     """A new account with its `pii_access` group. Raises Conflict when the slug is taken."""
     with db.transaction() as session:
         account = Account(account_code=codes.next_code(), slug=slug, name=name)
-        with errors.conflict_on("accounts", "slug", slug_field, "This slug is taken."):
+        with errors.conflict_on_unique("accounts", "slug", slug_field, "This slug is taken."):
             session.add(account)
             session.flush()
         session.add(_pii_group(account.id))
@@ -90,7 +90,7 @@ def create_user(
             role_id=role_id,
             **born,
         )
-        with errors.conflict_on("users", "email_key", "email", "This address is taken."):
+        with errors.conflict_on_unique("users", "email_key", "email", "This address is taken."):
             session.add(user)
             session.flush()
         session.refresh(user, ["account", "role", "groups"])

@@ -33,14 +33,14 @@ def page(
 ) -> tuple[list[User], int]:
     """The users that match, and how many there are in all (more than `most`: one beyond it)."""
     conditions = _matching(scope, asked)
-    total = counts.count(User, conditions, most)
+    total = counts.count_up_to(User, conditions, most)
     chosen = sa.select(User).where(*conditions).order_by(*_order(asked))
     return list(db.db.session.scalars(chosen.offset(asked["skip"]).limit(asked["limit"]))), total
 
 
 def place(scope: str | None, newer: int) -> str | None:
     """The id of the user that has so many newer ones, for `after`; None where none has."""
-    found: str | None = counts.place(User.id, _matching(scope, {}), newer)
+    found: str | None = counts.value_at_offset(User.id, _matching(scope, {}), newer)
     return found
 
 
@@ -185,7 +185,7 @@ def set_password(user: User, password_hash: str) -> None:
 def set_email(user: User, email: str) -> None:
     """Give a user another address. Raises Conflict when it is taken in the account."""
     user.email, user.email_key = email, accounts.email_key(email)
-    with errors.conflict_on("users", "email_key", "email", "This address is taken."):
+    with errors.conflict_on_unique("users", "email_key", "email", "This address is taken."):
         db.db.session.flush()
 
 

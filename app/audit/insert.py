@@ -150,7 +150,7 @@ def _links(
 
 def _insert_few(cursor: Any, chains: Sequence[Chain], told: Told) -> None:
     # Nothing of the answer is needed, so it goes with the commit.
-    cursor.connection.put_off(cursor.mogrify(*calls(chains, told)))
+    cursor.connection.defer(cursor.mogrify(*calls(chains, told)))
 
 
 def calls(chains: Sequence[Chain], told: Told) -> tuple[str, Sequence[Any]]:

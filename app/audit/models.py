@@ -13,7 +13,7 @@ from sqlalchemy.orm import Mapped, mapped_column
 
 from app import clock
 from app.db import Base
-from app.db.types import Id, Moment, Text
+from app.db.types import Id, Text, UtcDateTime
 
 
 class AuditEntry(Base):
@@ -34,11 +34,11 @@ class AuditEntry(Base):
     user_name: Mapped[str | None] = mapped_column(Text)
     es_username: Mapped[str | None] = mapped_column(Text)
     es_reason: Mapped[str | None] = mapped_column(Text)
-    es_timestamp: Mapped[datetime | None] = mapped_column(Moment)
+    es_timestamp: Mapped[datetime | None] = mapped_column(UtcDateTime)
     ip_address: Mapped[str | None] = mapped_column(Text)
     user_agent: Mapped[str | None] = mapped_column(Text)
     request_id: Mapped[str | None] = mapped_column(Text)
-    occurred_at: Mapped[datetime] = mapped_column(Moment)
+    occurred_at: Mapped[datetime] = mapped_column(UtcDateTime)
     extra_metadata: Mapped[dict[str, Any] | None] = mapped_column(sa.JSON(none_as_null=True))
     salt: Mapped[str | None] = mapped_column(Text)
     values_digest: Mapped[str] = mapped_column(Text)
@@ -86,7 +86,7 @@ class AuditChange(Base):
     table_name: Mapped[str] = mapped_column(Text)
     record_id: Mapped[str] = mapped_column(Text)
     user_id: Mapped[str] = mapped_column(Text)
-    occurred_at: Mapped[datetime] = mapped_column(Moment)
+    occurred_at: Mapped[datetime] = mapped_column(UtcDateTime)
 
 
 class AuditHead(Base):
@@ -100,7 +100,7 @@ class AuditHead(Base):
     """The newest entry that a change tells of; behind `last_id`, a trigger adds the missing."""
     checksum: Mapped[str] = mapped_column(Text)
     checkpoint_id: Mapped[int] = mapped_column(sa.BigInteger, default=0)
-    changed_at: Mapped[datetime] = mapped_column(Moment)
+    changed_at: Mapped[datetime] = mapped_column(UtcDateTime)
 
 
 class AuditCheckpoint(Base):
@@ -112,6 +112,6 @@ class AuditCheckpoint(Base):
     account_id: Mapped[str] = mapped_column(Id, primary_key=True)
     entry_id: Mapped[int] = mapped_column(sa.BigInteger, primary_key=True, autoincrement=False)
     checksum: Mapped[str] = mapped_column(Text)
-    created_at: Mapped[datetime] = mapped_column(Moment, default=clock.now)
+    created_at: Mapped[datetime] = mapped_column(UtcDateTime, default=clock.now)
     public_key: Mapped[str] = mapped_column(Text)
     signature: Mapped[str] = mapped_column(Text)

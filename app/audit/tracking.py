@@ -19,7 +19,7 @@ from app.accounts.models import SYSTEM_ACCOUNT_ID
 from app.audit import append
 from app.audit.append import CREATE, DELETE, HIDDEN, UPDATE, Value
 from app.db import Base
-from app.db.types import same_json
+from app.db.types import json_equal
 
 Row = Mapping[str, Any]
 
@@ -112,7 +112,7 @@ def _values(tracked: Tracked, table: sa.Table, old: Row, new: Row) -> Iterator[V
     for column in table.columns:
         name, is_json = column.name, isinstance(column.type, sa.JSON)
         before, after = old.get(name), new.get(name)
-        changed = not same_json(before, after) if is_json else before != after
+        changed = not json_equal(before, after) if is_json else before != after
         if changed and tracked.tells(name):
             yield name, tracked.text(name, before), tracked.text(name, after)
 

@@ -21,7 +21,7 @@ from app.auth.models import ApiKey
 from app.auth.principal import Principal
 from app.context import tenancy
 from app.db import counts, errors, versioned_cache
-from app.db.versioned_cache import Stamp
+from app.db.versioned_cache import VersionCheck
 from app.errors import Conflict, InvalidValues, NotFound, Unauthorized, problem
 from app.ids import new_id
 
@@ -41,14 +41,16 @@ class KnownKey:
     user_id: str
     scopes: Mapping[str, Any] | None
     expires_at: datetime | None
-    stamp: Stamp
+    version_check: VersionCheck
     _last: tuple[Principal | None, Principal | None] = field(default=(None, None), repr=False)
 
     def standing_for(self, owner: Principal) -> Principal:
         """Its owner, as far as the key goes; the same object for the same owner."""
         known, caller = self._last
         if caller is None or known is not owner:
-            caller = replace(owner, api_key_id=self.id, scopes=self.scopes, key_stamp=self.stamp)
+            caller = replace(
+                owner, api_key_id=self.id, scopes=self.scopes, key_check=self.version_check
+            )
             self._last = owner, caller
         return caller
 
@@ -68,7 +70,7 @@ def create(body: Mapping[str, Any], *, by: Principal, id: str | None = None) -> 
     home, user_id = by.home_and_user()
     random = "".join(secrets.choice(ALPHABET) for _ in range(RANDOM_CHARACTERS))
     text = f"{PREFIX}{home.account_code}_{random}"
-    there = errors.conflict_on("api_keys", "id", "id", "There is such a key already.")
+    there = errors.conflict_on_unique("api_keys", "id", "id", "There is such a key already.")
     with there, db.transaction() as session:
         sessions.hold(by)
         key = ApiKey(
@@ -96,7 +98,7 @@ def page(
     visible = _visible(by)
     chosen = sa.select(ApiKey).where(*visible).order_by(ApiKey.id.desc())
     found = db.db.session.scalars(chosen.offset(skip).limit(limit))
-    return list(found), counts.count(ApiKey, visible, most)
+    return list(found), counts.count_up_to(ApiKey, visible, most)
 
 
 def get(key_id: str, *, by: Principal) -> ApiKey:
@@ -177,8 +179,10 @@ def _find(text: str) -> KnownKey | None:
         key = db.db.session.scalar(chosen.execution_options(populate_existing=True))
     if key is None or key.is_revoked:
         return None
-    stamp = Stamp("api_keys", (key.account_id, key.id), key.version)
-    return KnownKey(key.id, key.account_id, key.created_by, key.scopes, key.expires_at, stamp)
+    version_check = VersionCheck("api_keys", (key.account_id, key.id), key.version)
+    return KnownKey(
+        key.id, key.account_id, key.created_by, key.scopes, key.expires_at, version_check
+    )
 
 
 def _note_use(key: KnownKey) -> None:

@@ -16,7 +16,7 @@ from app.auth.models import SignInSession
 from app.auth.principal import Principal
 from app.context import tenancy
 from app.db import versioned_cache
-from app.db.prepared import Prepared
+from app.db.prepared import PreparedStatement
 
 
 def console_caller(secret: str) -> tuple[Principal, str] | None:
@@ -68,7 +68,7 @@ def lasts(account_id: str, user_id: str, session_id: str) -> bool:
 
 
 _SESSIONS = SignInSession.__table__
-_CONSOLE_SESSION = Prepared(
+_CONSOLE_SESSION = PreparedStatement(
     sa.select(*(_SESSIONS.c[name] for name in ("id", "user_id", "created_at", "authenticated_at")))
     .where(_SESSIONS.c.account_id == sa.bindparam("_account"))
     .where(_SESSIONS.c.kind == sa.literal_column("'console'"))
@@ -77,7 +77,7 @@ _CONSOLE_SESSION = Prepared(
     .where(_SESSIONS.c.created_at > sa.bindparam("_first")),
     keyed=True,
 )
-_LASTING_SESSION = Prepared(
+_LASTING_SESSION = PreparedStatement(
     sa.select(_SESSIONS.c.id)
     .where(_SESSIONS.c.account_id == sa.bindparam("_account"))
     .where(_SESSIONS.c.id == sa.bindparam("_id"), _SESSIONS.c.user_id == sa.bindparam("_user"))

@@ -76,10 +76,10 @@ def optimistic(view: View) -> View:
     @wraps(view)
     def run(*args: Any, **options: Any) -> Any:
         try:
-            with versioned_cache.noting() as relied:
+            with versioned_cache.recording() as relied:
                 return view(*args, **options)
         except AppError as error:
-            if error.is_final or versioned_cache.hold([g.principal, *relied]):
+            if error.is_final or versioned_cache.are_current([g.principal, *relied]):
                 raise
         except (versioned_cache.Stale, DBAPIError) as error:
             _check_out_of_date(error)
@@ -92,12 +92,12 @@ def optimistic(view: View) -> View:
                 _check_out_of_date(error)
         raise Unavailable
 
-    run.checks_stamps = True  # type: ignore[attr-defined]
+    run.checks_versions = True  # type: ignore[attr-defined]
     return run  # type: ignore[return-value]
 
 
 def _check_out_of_date(error: versioned_cache.Stale | DBAPIError) -> None:
-    if isinstance(error, DBAPIError) and not errors.is_out_of_date(error):
+    if isinstance(error, DBAPIError) and not errors.is_stale_schema(error):
         raise error
 
 
@@ -134,7 +134,7 @@ def _is_essential() -> bool:
 
 
 def _leave() -> None:
-    db.limit(None)
+    db.limit_writes(None)
     actor.reset()
     tenancy.reset()
     trigger_depth.set_current(0)
@@ -148,7 +148,7 @@ def _guard() -> Response | None:
         trigger_depth.from_header(header(trigger_depth.HEADER)),
         trigger_depth.root_from_header(header(trigger_depth.ROOT_HEADER)),
     )
-    db.limit(_is_essential)
+    db.limit_writes(_is_essential)
     view = config.running().view_functions.get(request.endpoint or "")
     access = access_of(view) if view else Access.PUBLIC
     notes().of_any_account = getattr(view, "of_any_account", False)
@@ -240,7 +240,7 @@ def _admit(request: Request, view: Any, access: Access) -> None:
         lockout.requests(None, request.remote_addr)
         raise
     lockout.requests(caller, request.remote_addr)
-    if not getattr(view, "checks_stamps", False):
+    if not getattr(view, "checks_versions", False):
         known.principal = caller = _verified(caller, access)
     _check_rank(caller, access)
     if request.method in READING:
@@ -275,7 +275,7 @@ def _identify_surely(access: Access) -> Principal:
 
 def _verified(caller: Principal, access: Access) -> Principal:
     try:
-        versioned_cache.verify(caller.stamps)
+        versioned_cache.verify(caller.version_checks)
     except versioned_cache.Stale:
         with versioned_cache.reloading():
             return _identify(access)

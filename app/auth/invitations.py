@@ -51,7 +51,7 @@ def page(
     chosen = sa.select(Invitation).where(*conditions)
     chosen = chosen.order_by(Invitation.id.desc())
     found = db.db.session.scalars(chosen.offset(skip).limit(limit))
-    return list(found), counts.count(Invitation, conditions, most)
+    return list(found), counts.count_up_to(Invitation, conditions, most)
 
 
 def create(account_id: str, body: Mapping[str, Any], *, by: str | None) -> tuple[Invitation, str]:

@@ -14,7 +14,7 @@ import sqlalchemy as sa
 from app.accounts import service as accounts
 from app.auth import principal as principals
 from app.db import Base
-from app.db.prepared import Prepared
+from app.db.prepared import PreparedStatement
 
 
 class Home(NamedTuple):
@@ -82,7 +82,7 @@ _MINE = (_USERS.c.account_id == _ACCOUNTS.c.id, _USERS.c.email_key == sa.bindpar
 _ITS_GROUPS = (_IN.c.account_id == _USERS.c.account_id, _IN.c.user_id == _USERS.c.id)
 _GROUP = (_GROUPS.c.account_id == _IN.c.account_id, _GROUPS.c.id == _IN.c.group_id)
 # A row for each group, or one. Known and unknown users take the same statement.
-_MEMBER = Prepared(
+_MEMBER = PreparedStatement(
     sa.select(*(_ACCOUNTS.c[name] for name in Home._fields), _ROLES.c.name, _GROUPS.c.name)
     .add_columns(*(_USERS.c[name] for name in _OWN))
     .select_from(_ACCOUNTS)

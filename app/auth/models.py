@@ -11,7 +11,7 @@ from sqlalchemy.orm import Mapped, mapped_column, relationship
 from app import clock
 from app.accounts.models import Account, Role
 from app.db import Base
-from app.db.types import Id, Moment, Text, as_created
+from app.db.types import Id, Text, UtcDateTime, created_at_default
 from app.ids import new_id
 
 
@@ -43,12 +43,12 @@ class SignInSession(Base):
     token_hash: Mapped[str] = mapped_column(Text)
     ip_address: Mapped[str | None] = mapped_column(Text)
     user_agent: Mapped[str | None] = mapped_column(Text)
-    created_at: Mapped[datetime] = mapped_column(Moment, default=clock.now)
-    last_used_at: Mapped[datetime] = mapped_column(Moment, default=as_created)
-    expires_at: Mapped[datetime] = mapped_column(Moment)
-    revoked_at: Mapped[datetime | None] = mapped_column(Moment)
+    created_at: Mapped[datetime] = mapped_column(UtcDateTime, default=clock.now)
+    last_used_at: Mapped[datetime] = mapped_column(UtcDateTime, default=created_at_default)
+    expires_at: Mapped[datetime] = mapped_column(UtcDateTime)
+    revoked_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
     # Null where nobody has proved anew to be the user since the session began.
-    authenticated_at: Mapped[datetime | None] = mapped_column(Moment)
+    authenticated_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
 
 
 class MailedToken(Base):
@@ -67,8 +67,8 @@ class MailedToken(Base):
     purpose: Mapped[str] = mapped_column(Text)
     email: Mapped[str] = mapped_column(Text)  # where it was mailed to
     token_hash: Mapped[str] = mapped_column(Text)
-    expires_at: Mapped[datetime] = mapped_column(Moment)
-    created_at: Mapped[datetime] = mapped_column(Moment, default=clock.now)
+    expires_at: Mapped[datetime] = mapped_column(UtcDateTime)
+    created_at: Mapped[datetime] = mapped_column(UtcDateTime, default=clock.now)
 
 
 class Invitation(Base):
@@ -93,10 +93,12 @@ class Invitation(Base):
     token_hash: Mapped[str] = mapped_column(Text)  # of the mail
     shown_token_hash: Mapped[str | None] = mapped_column(Text)  # of the answer
     invited_by: Mapped[str | None] = mapped_column(Id)
-    expires_at: Mapped[datetime] = mapped_column(Moment)
-    accepted_at: Mapped[datetime | None] = mapped_column(Moment)
-    created_at: Mapped[datetime] = mapped_column(Moment, default=clock.now)
-    updated_at: Mapped[datetime] = mapped_column(Moment, default=as_created, onupdate=clock.now)
+    expires_at: Mapped[datetime] = mapped_column(UtcDateTime)
+    accepted_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
+    created_at: Mapped[datetime] = mapped_column(UtcDateTime, default=clock.now)
+    updated_at: Mapped[datetime] = mapped_column(
+        UtcDateTime, default=created_at_default, onupdate=clock.now
+    )
 
     role: Mapped[Role | None] = relationship(lazy="joined")
 
@@ -127,13 +129,13 @@ class ApiKey(Base):
     created_by: Mapped[str] = mapped_column(Id)
     scopes: Mapped[dict[str, Any] | None] = mapped_column(sa.JSON(none_as_null=True))
     is_revoked: Mapped[bool] = mapped_column(default=False)
-    revoked_at: Mapped[datetime | None] = mapped_column(Moment)
+    revoked_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
     revoked_by: Mapped[str | None] = mapped_column(Id)
-    expires_at: Mapped[datetime | None] = mapped_column(Moment)
-    last_used_at: Mapped[datetime | None] = mapped_column(Moment)
+    expires_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
+    last_used_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
     version: Mapped[int] = mapped_column(default=1)
-    created_at: Mapped[datetime] = mapped_column(Moment, default=clock.now)
-    updated_at: Mapped[datetime] = mapped_column(Moment, default=as_created)
+    created_at: Mapped[datetime] = mapped_column(UtcDateTime, default=clock.now)
+    updated_at: Mapped[datetime] = mapped_column(UtcDateTime, default=created_at_default)
 
     account: Mapped[Account] = relationship(
         primaryjoin=lambda: sa.orm.foreign(ApiKey.account_id) == Account.id,

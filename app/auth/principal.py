@@ -14,7 +14,7 @@ from app import clock
 from app.accounts.models import ADMIN, SYSTEM_ACCOUNT_ID, Account, AccountOrigin, User
 from app.context import tenancy
 from app.db import db, versioned_cache
-from app.db.versioned_cache import Stamp
+from app.db.versioned_cache import VersionCheck
 from app.errors import BadRequest, Forbidden, NotFound, RecentSignInRequired, Unauthorized
 from app.ids import first_id
 
@@ -39,7 +39,7 @@ class AccountRef:
     slug: str
     account_code: str
     name: str
-    stamp: Stamp
+    version_check: VersionCheck
     cors_origins: tuple[str, ...] = ()
 
     def is_named(self, reference: str) -> bool:
@@ -58,7 +58,7 @@ class Principal:
     name: str | None = None
     role: str | None = None
     groups: frozenset[str] = frozenset()
-    user_stamp: Stamp | None = field(default=None, repr=False)
+    user_check: VersionCheck | None = field(default=None, repr=False)
     first_token: str = field(default="", repr=False)
     """What the ids of access tokens that the user may still show come after."""
     session_id: str | None = None
@@ -67,7 +67,7 @@ class Principal:
     api_key_id: str | None = None
     scopes: Mapping[str, Any] | None = None
     """Where the caller is an API key made for some collections and operations only."""
-    key_stamp: Stamp | None = field(default=None, repr=False)
+    key_check: VersionCheck | None = field(default=None, repr=False)
 
     @property
     def signed_in(self) -> bool:
@@ -129,11 +129,14 @@ class Principal:
         return self.account.id
 
     @cached_property
-    def stamps(self) -> Sequence[Stamp]:
+    def version_checks(self) -> Sequence[VersionCheck]:
         """What must be unchanged for this to be still true."""
-        accounts = (self.home and self.home.stamp, self.account and self.account.stamp)
-        found = (self.key_stamp, self.user_stamp, *accounts)
-        return tuple(dict.fromkeys(stamp for stamp in found if stamp))
+        accounts = (
+            self.home and self.home.version_check,
+            self.account and self.account.version_check,
+        )
+        found = (self.key_check, self.user_check, *accounts)
+        return tuple(dict.fromkeys(version_check for version_check in found if version_check))
 
     def acting_in(self, account: AccountRef | None) -> Principal:
         """The same caller, acting in another account."""
@@ -152,7 +155,7 @@ def of_user_now(account_id: str, user_id: str) -> Principal | None:
     if found is None:
         return None
     try:
-        versioned_cache.verify(found.stamps)
+        versioned_cache.verify(found.version_checks)
     except versioned_cache.Stale:
         with versioned_cache.reloading():
             return of_user(account_id, user_id)
@@ -247,7 +250,7 @@ def _principal_of(account_id: str, user: User | None) -> Principal | None:
         name=user.name,
         role=user.role.name,
         groups=frozenset(group.name for group in user.groups),
-        user_stamp=Stamp("users", (account_id, user.id), user.version),
+        user_check=VersionCheck("users", (account_id, user.id), user.version),
         first_token=first_id(begin) if begin else "",
     )
 
@@ -279,7 +282,7 @@ def _find(reference: str) -> AccountRef | None:
 
 
 def _ref(account: Account) -> AccountRef:
-    stamp = Stamp("accounts", (account.id,), account.version)
+    version_check = VersionCheck("accounts", (account.id,), account.version)
     origins = tuple(account.settings.get("cors_origins", ()))
     named = (account.id, account.slug, account.account_code, account.name)
-    return AccountRef(*named, stamp, origins)
+    return AccountRef(*named, version_check, origins)

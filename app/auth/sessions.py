@@ -15,7 +15,7 @@ from app.auth import credentials, tokens
 from app.auth.login_users import Member
 from app.auth.models import SignInSession
 from app.auth.principal import Principal
-from app.db.prepared import Prepared
+from app.db.prepared import PreparedStatement
 from app.errors import NotFound, Unauthorized
 from app.ids import first_id, new_id
 
@@ -262,13 +262,13 @@ def _revoke(account_id: str, user_id: str, *which: Any) -> bool:
 
 _USERS, _SESSIONS = (db.Base.metadata.tables[name] for name in ("users", "sessions"))
 _NULL_AT_FIRST = ("revoked_at", "authenticated_at")
-_NEW_SESSION = Prepared(
+_NEW_SESSION = PreparedStatement(
     sa.insert(_SESSIONS).values(
         {c: sa.bindparam(f"_{c.name}") for c in _SESSIONS.c if c.name not in _NULL_AT_FIRST}
     ),
     keyed=True,
 )
-_NOTE_LOGIN = Prepared(
+_NOTE_LOGIN = PreparedStatement(
     sa.update(_USERS)
     .where(_USERS.c.account_id == sa.bindparam("_account"), _USERS.c.id == sa.bindparam("_id"))
     .where(_USERS.c.password_hash.is_not_distinct_from(sa.bindparam("_hash")), _USERS.c.is_active)

@@ -16,7 +16,7 @@ from app import db
 from app.collections import table
 from app.collections.definition import Definition
 from app.collections.fields import LONGEST_INDEXED, Field
-from app.db.types import same_json
+from app.db.types import json_equal
 from app.errors import Conflict, InvalidValues, problem
 
 # A clash of values is a conflict (409); the others are values that the schema refuses (400).
@@ -130,7 +130,7 @@ def _operations(before: Mapping[str, Any] | None, after: Mapping[str, Any]) -> I
         yield {"operation": "add_field", "field": after["name"], "property": None}
         return
     for key, value in after.items():
-        if not same_json(before.get(key), value):
+        if not json_equal(before.get(key), value):
             yield {
                 "operation": "change_field",
                 "field": after["name"],

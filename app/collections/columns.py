@@ -9,7 +9,7 @@ import sqlalchemy as sa
 
 from app import clock
 from app.collections.fields import RETURN_TYPES
-from app.db.types import Moment, Text
+from app.db.types import Text, UtcDateTime
 from app.rules import Name, Node, Type, depth, sql, walk
 from app.rules.elements import CodePoints, Parameter
 
@@ -50,7 +50,7 @@ class TableColumns:
         Type.TEXT: Text,
         Type.NUMBER: RETURN_TYPES["number"].column_type,
         Type.BOOLEAN: sa.Boolean(),
-        Type.DATETIME: Moment(),
+        Type.DATETIME: UtcDateTime(),
         Type.DATE: sa.Date(),
         Type.JSON: sa.Text(),
         Type.NULL: sa.types.NULLTYPE,
@@ -64,7 +64,7 @@ class TableColumns:
 
     def now(self) -> sa.ColumnElement[Any]:
         """The moment at which the statement is sent."""
-        return sa.bindparam("_now", callable_=clock.now, type_=Moment())
+        return sa.bindparam("_now", callable_=clock.now, type_=UtcDateTime())
 
     def column(self, path: tuple[str, ...]) -> sa.ColumnElement[Any]:
         """A field of the record, or of one that references lead to."""

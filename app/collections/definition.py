@@ -29,8 +29,8 @@ from app.collections.fields import (
 from app.collections.memo import Kept
 from app.collections.models import Collection
 from app.db import versioned_cache
-from app.db.types import Moment, StoredMoment
-from app.db.versioned_cache import Stamp
+from app.db.types import RawUtcDateTime, UtcDateTime
+from app.db.versioned_cache import VersionCheck
 from app.errors import NotFound
 from app.rules import (
     OPERATIONS,
@@ -140,9 +140,9 @@ class Definition:
     @cached_property
     def listed(self) -> Sequence[sa.ColumnElement[Any]]:
         """The same for what is only shown: moments as they are stored."""
-        stored = {n for n, one in self.columns.items() if isinstance(one.column_type, Moment)}
+        stored = {n for n, one in self.columns.items() if isinstance(one.column_type, UtcDateTime)}
         return [
-            sa.type_coerce(one, StoredMoment()).label(f"c{i}") if name in stored else label
+            sa.type_coerce(one, RawUtcDateTime()).label(f"c{i}") if name in stored else label
             for i, (label, (name, one)) in enumerate(
                 zip(self.selected, self.expressions.items(), strict=True)
             )
@@ -170,17 +170,17 @@ class Definition:
         return self._judged[1]
 
     @property
-    def stamps(self) -> frozenset[Stamp]:
+    def version_checks(self) -> frozenset[VersionCheck]:
         """What must be unchanged for the rules, too: they lead to fields of other collections."""
         return self._judged[0]
 
     @cached_property
-    def _judged(self) -> tuple[frozenset[Stamp], Mapping[str, Node | None]]:
+    def _judged(self) -> tuple[frozenset[VersionCheck], Mapping[str, Node | None]]:
         # The versions first: they must not be newer than what the trees are made of.
         texts = (self.rule(operation) or "" for operation in OPERATIONS)
-        led = {one.stamp for text in texts for one in led_to(self, text)}
+        led = {one.version_check for text in texts for one in led_to(self, text)}
         trees = {operation: self._condition(operation) for operation in OPERATIONS}
-        return frozenset({self.stamp} | led), trees
+        return frozenset({self.version_check} | led), trees
 
     def _condition(self, operation: str) -> Node | None:
         text = self.rule(operation) or ""
@@ -209,9 +209,9 @@ class Definition:
         return {}
 
     @property
-    def stamp(self) -> Stamp:
+    def version_check(self) -> VersionCheck:
         """What must be unchanged for this to be still true, but for its rules."""
-        return Stamp("collections", (self.id,), self.version)
+        return VersionCheck("collections", (self.id,), self.version)
 
     def rule(self, operation: str) -> str | None:
         """The rule of an operation; None closes it."""

@@ -10,7 +10,7 @@ from sqlalchemy.orm import Mapped, mapped_column
 
 from app import clock
 from app.db import Base
-from app.db.types import Id, Json, Moment, Text
+from app.db.types import Id, Json, Text, UtcDateTime
 from app.ids import new_id
 
 
@@ -27,8 +27,8 @@ class Collection(Base):
     rules: Mapped[dict[str, Any]] = mapped_column(sa.JSON)
     options: Mapped[dict[str, Any]] = mapped_column(sa.JSON, default=dict, server_default="{}")
     version: Mapped[int] = mapped_column(default=1)
-    created_at: Mapped[datetime] = mapped_column(Moment, default=clock.now)
-    updated_at: Mapped[datetime] = mapped_column(Moment, default=clock.now, onupdate=clock.now)
+    created_at: Mapped[datetime] = mapped_column(UtcDateTime, default=clock.now)
+    updated_at: Mapped[datetime] = mapped_column(UtcDateTime, default=clock.now, onupdate=clock.now)
 
 
 class Revision(Base):
@@ -42,4 +42,4 @@ class Revision(Base):
     description: Mapped[str] = mapped_column(Text)
     collection_id: Mapped[str] = mapped_column(Id)
     statements: Mapped[list[str]] = mapped_column(sa.JSON)
-    created_at: Mapped[datetime] = mapped_column(Moment, default=clock.now)
+    created_at: Mapped[datetime] = mapped_column(UtcDateTime, default=clock.now)

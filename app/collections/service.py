@@ -52,7 +52,7 @@ def schema_change(change: View) -> View:
                 with db.transaction(changes_schema=True):
                     return change(*args, **options)
             except DBAPIError as error:
-                if not errors.gave_way(error):
+                if not errors.was_lock_conflict(error):
                     raise
         raise Unavailable("The collection is too busy to be changed. Try again in a moment.")
 
@@ -73,8 +73,8 @@ def create(name: str, specs: Sequence[schema.Spec], given: Mapping[str, Any]) ->
     session = db.db.session
     taken = ("name", "This name is taken.")
     with (
-        errors.conflict_on("collections", "name_key", *taken),
-        errors.conflict_on("collections", "table_name", *taken),
+        errors.conflict_on_unique("collections", "name_key", *taken),
+        errors.conflict_on_unique("collections", "table_name", *taken),
     ):
         session.add(row)
         session.flush()
@@ -168,7 +168,7 @@ def record_counts(rows: Sequence[Collection], most: int | None = None) -> dict[s
         found = db.connection().execute(sa.union_all(*counts)) if counts else ()
         return {row_id: count for row_id, count in found}  # noqa: C416 - rows are no pairs to mypy
     except DBAPIError as error:
-        if not errors.is_out_of_date(error):
+        if not errors.is_stale_schema(error):
             raise
     # One of them was deleted meanwhile; which one, only asking for fewer tells.
     if len(rows) == 1:

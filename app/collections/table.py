@@ -29,7 +29,7 @@ from app import db
 from app.collections.fields import Field, ReferenceField
 from app.context import tenancy
 from app.db import row_security
-from app.db.types import Id, Moment, same_json
+from app.db.types import Id, UtcDateTime, json_equal
 
 PREFIX = "col_"
 LONGEST_IDENTIFIER = 63
@@ -53,8 +53,8 @@ def of(table_name: str, fields: Iterable[Field]) -> sa.Table:
         metadata,
         sa.Column("account_id", Id, nullable=False),
         sa.Column("id", Id, nullable=False),
-        sa.Column("created_at", Moment, nullable=False),
-        sa.Column("updated_at", Moment, nullable=False),
+        sa.Column("created_at", UtcDateTime, nullable=False),
+        sa.Column("updated_at", UtcDateTime, nullable=False),
         sa.Column("created_by", Id),
         sa.Column("updated_by", Id),
         *(_column(field) for field in fields),
@@ -159,7 +159,7 @@ def _column_changes(old: sa.Table, column: sa.Column[Any]) -> Iterator[Any]:
         yield _alter(table, f"ADD COLUMN {spec}{preset}")
         yield from map(AddConstraint, _foreign_keys(column))
         return
-    if not same_json(before.info, column.info):
+    if not json_equal(before.info, column.info):
         yield _alter(table, f"ALTER COLUMN {name} {_default(column)}")
     if before.nullable and not column.nullable:
         if _is_preset(column):

@@ -55,7 +55,7 @@ def plan(collection_id: str, specs: Sequence[schema.Spec]) -> dict[str, Any]:
     try:
         problems = change.row_problems()
     except DBAPIError as error:
-        if not errors.is_out_of_date(error):
+        if not errors.is_stale_schema(error):
             raise
         raise Conflict("The collection was changed meanwhile. Plan again.") from error
     return {"operations": change.operations, "sql": change.statements, "problems": problems}

@@ -15,7 +15,7 @@ from app.collections.models import Collection
 from app.console import dashboard
 from app.console.shell import charts, lists
 from app.console.shell.scopes import Place
-from app.db.counts import count
+from app.db.counts import count_up_to
 from app.webhooks import service as webhooks
 from app.workflows import instances
 
@@ -33,7 +33,7 @@ def _of_instance(caller: Principal) -> dict[str, Any]:
     counts = collections.record_counts(rows, lists.MOST_COUNTED)
     accounts = _newest_accounts()
     figures = {
-        "Accounts": lists.told(count(Account, OPEN, lists.MOST_COUNTED + 1) - 1),
+        "Accounts": lists.told(count_up_to(Account, OPEN, lists.MOST_COUNTED + 1) - 1),
         "Users": _count(User),
         "Collections": f"{total:,}",
         "Records": _sum(list(counts.values())),
@@ -85,7 +85,7 @@ def _of_account(caller: Principal) -> dict[str, Any]:
 
 
 def _count(model: Any, *where: Any) -> str:
-    return lists.told(count(model, where, lists.MOST_COUNTED))
+    return lists.told(count_up_to(model, where, lists.MOST_COUNTED))
 
 
 def _sum(numbers: Sequence[int]) -> str:

@@ -1,22 +1,22 @@
-"""The database: the parent of its models, its connections, and the one transaction."""
+"""The database: declarative base, connections and the one transaction."""
 
 from app.db.base import Base, db, dispose_after_fork, init_app
 from app.db.connections import check_time, connection, driver, has_one_writer, sqlite_file
 from app.db.deletion import purge
 from app.db.transactions import (
     before_commit,
-    drop_held,
+    defer,
     held_transaction,
     hold_commits,
     in_transaction,
-    limit,
+    limit_writes,
     notes,
     on_commit,
-    put_off,
-    refusing,
+    refuse_transactions,
+    rollback_held,
     savepoint,
     transaction,
-    unlimited,
+    without_time_limit,
 )
 
 __all__ = [
@@ -25,22 +25,22 @@ __all__ = [
     "check_time",
     "connection",
     "db",
+    "defer",
     "dispose_after_fork",
     "driver",
-    "drop_held",
     "has_one_writer",
     "held_transaction",
     "hold_commits",
     "in_transaction",
     "init_app",
-    "limit",
+    "limit_writes",
     "notes",
     "on_commit",
     "purge",
-    "put_off",
-    "refusing",
+    "refuse_transactions",
+    "rollback_held",
     "savepoint",
     "sqlite_file",
     "transaction",
-    "unlimited",
+    "without_time_limit",
 ]

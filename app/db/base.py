@@ -1,6 +1,8 @@
-"""The parent of all models, and Flask-SQLAlchemy's handle on sessions and engines."""
+"""The declarative base, and the Flask-SQLAlchemy extension."""
 
 from __future__ import annotations
+
+from typing import ClassVar
 
 import sqlalchemy as sa
 from flask import Flask
@@ -13,7 +15,7 @@ from app.db.session import Session
 
 
 class Base(DeclarativeBase):
-    """The parent of every model. Names of constraints are fixed, so that errors can be mapped."""
+    """The declarative base. Constraint names are fixed, so that errors can be mapped by name."""
 
     metadata = sa.MetaData(
         naming_convention={
@@ -24,6 +26,7 @@ class Base(DeclarativeBase):
             "pk": "pk_%(table_name)s",
         }
     )
+    __table__: ClassVar[sa.Table]
 
 
 db = SQLAlchemy(
@@ -34,13 +37,13 @@ db = SQLAlchemy(
 
 
 def init_app(app: Flask, settings: config.Config) -> None:
-    """Bind the database that the settings name."""
+    """Connect the application to the database of the settings."""
     app.config["SQLALCHEMY_DATABASE_URI"] = settings.database_url
     app.config["SQLALCHEMY_ENGINE_OPTIONS"] = engine.options(settings)
-    # What was read stays readable after the commit; what was read outside a transaction expires
-    # as the next one begins.
     db.init_app(app)
     with app.app_context():
+        # Objects stay readable after the commit; those read outside a transaction expire as the
+        # next one begins.
         db.session.session_factory.configure(expire_on_commit=False)
         engine.prepare(db.engine)
         if db.engine.dialect.name == "postgresql" and settings.row_security_enabled:
@@ -49,6 +52,6 @@ def init_app(app: Flask, settings: config.Config) -> None:
 
 
 def dispose_after_fork(app: Flask) -> None:
-    """Forget connections inherited from the parent process, without closing them for it."""
+    """Drop connections inherited from the parent process, without closing the parent's."""
     with app.app_context():
         db.engine.dispose(close=False)

@@ -1,10 +1,9 @@
-"""The disk that SQLite's file is on: what comes last on a disk that is nearly full.
+"""Keeps essential requests working on a nearly full disk (SQLite only).
 
-Below `LOW_BYTES` requests write no more, but signing in and deleting go on: who could free space
-otherwise? Where other programs fill the rest of the disk, a file beside the database is given up
-for these, piece by piece. It covers what the database grows by as its log is copied into it, too:
-on a disk without room for that the log is not begun anew, and nothing can be written any more.
-PostgreSQL's disk is its server's affair.
+Below `LOW_BYTES` ordinary requests may not write; signing in and deleting still work, so that
+somebody can free space. If other programs fill the rest of the disk, a reserve file beside the
+database shrinks step by step to make room. The reserve also covers the growth of the database when
+its WAL is copied into it: without that room the WAL never restarts, and all writing stops.
 """
 
 from __future__ import annotations
@@ -12,16 +11,16 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import sqlite3
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 from app.errors import Unavailable
 
 MIB = 2**20
-LOW_BYTES, PIECE_BYTES = 16 * MIB, 8 * MIB
-# The longest log (PAGES_IN_LOG in app/db/sqlite_driver.py), and a piece for concurrent writes.
+LOW_BYTES, STEP_BYTES = 16 * MIB, 8 * MIB
+# The longest WAL (WAL_PAGES in app/db/sqlite_driver.py), and a step for concurrent writes.
 RESERVE_BYTES = 48 * MIB
 WARN_BYTES = 512 * MIB
 READING = ("GET", "HEAD", "OPTIONS")
@@ -31,15 +30,15 @@ ESSENTIAL = re.compile(
     r"|/console/(sign-in|sign-out|reauthenticate|sso/start/.+|sso/finish|.+/(delete|remove))"
 )
 FULL = (
-    f"The disk is nearly full (less than {LOW_BYTES // MIB} MiB are free), so only signing in"
-    " and deleting still work. Tell whoever runs this service."
+    f"The disk is nearly full (less than {LOW_BYTES // MIB} MiB free). Only signing in and"
+    " deleting still work. Contact the operator of this service."
 )
 
 _reserved: set[str] = set()
 
 
-def free(file: str) -> int | None:
-    """How many bytes the disk of a file still takes; None where nobody knows."""
+def free_bytes(file: str) -> int | None:
+    """Return the free bytes on a file's disk; None if unknown."""
     try:
         return shutil.disk_usage(Path(file).parent).free
     except OSError:
@@ -47,33 +46,35 @@ def free(file: str) -> int | None:
 
 
 def may_write(file: str) -> bool:
-    """Whether files can be written beside a file at all."""
+    """Whether the folder of a file is writable."""
     return os.access(Path(file).parent, os.W_OK)
 
 
-def prepare(file: str, connection: Any, is_essential: Callable[[], bool]) -> None:
-    """Before a request writes: raises Unavailable on a disk that is nearly full."""
-    left = free(file)
+def check_free_space(
+    file: str, connection: sqlite3.Connection, is_essential: Callable[[], bool]
+) -> None:
+    """Before a request writes: raise Unavailable if the disk is nearly full."""
+    left = free_bytes(file)
     if left is None:
         return
     if left >= LOW_BYTES + 2 * RESERVE_BYTES:
         _reserve(file)
     elif left < LOW_BYTES:
         if is_essential():
-            if left < PIECE_BYTES:
-                _give_up_piece(file)
+            if left < STEP_BYTES:
+                _shrink_reserve(file)
         elif left + _unused(connection) < LOW_BYTES:
             raise Unavailable(FULL)
 
 
 def is_essential(method: str, path: str) -> bool:
-    """Whether a request is what must still work."""
+    """Whether a request must work on a nearly full disk."""
     writes = method not in (*READING, "DELETE")
     return not writes or ESSENTIAL.fullmatch(path.rstrip("/")) is not None
 
 
-def _unused(connection: Any) -> int:
-    """What of the database's own file holds nothing any more."""
+def _unused(connection: sqlite3.Connection) -> int:
+    """The free bytes inside the database file."""
     pages: int = connection.execute("PRAGMA freelist_count").fetchone()[0]
     size: int = connection.execute("PRAGMA page_size").fetchone()[0]
     return pages * size
@@ -87,19 +88,19 @@ def _reserve(file: str) -> None:
     if file in _reserved:
         return
     _reserved.add(file)
-    with suppress(OSError):  # the disk does not take it
-        made = os.open(_path(file), os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC, 0o600)
+    with suppress(OSError):  # no room, or not supported
+        descriptor = os.open(_path(file), os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC, 0o600)
         try:
-            os.posix_fallocate(made, 0, RESERVE_BYTES)
+            os.posix_fallocate(descriptor, 0, RESERVE_BYTES)
         finally:
-            os.close(made)
+            os.close(descriptor)
 
 
-def _give_up_piece(file: str) -> None:
+def _shrink_reserve(file: str) -> None:
     _reserved.discard(file)
     path = Path(_path(file))
-    with suppress(OSError):  # there is none, or another process was faster
-        left = path.stat().st_size - PIECE_BYTES
+    with suppress(OSError):  # missing, or another process was faster
+        left = path.stat().st_size - STEP_BYTES
         if left > 0:
             os.truncate(path, left)
         else:

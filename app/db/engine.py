@@ -1,4 +1,4 @@
-"""What connects to the database: its options, and its errors as SQLAlchemy's."""
+"""The engine: its options, its event listeners, and driver errors as SQLAlchemy's."""
 
 from __future__ import annotations
 
@@ -10,24 +10,26 @@ from weakref import WeakSet
 
 import sqlalchemy as sa
 from psycopg2.errors import ReadOnlySqlTransaction
+from sqlalchemy.engine import Connection, ExceptionContext
 from sqlalchemy.exc import DBAPIError, OperationalError
+from sqlalchemy.pool import ConnectionPoolEntry, PoolProxiedConnection
 
 from app import config
 from app.db import postgres_driver, sqlite_driver
 from app.db.pool import Pool
 
-# Where a network drops all packets, a connection is given up after half a minute at most, and not
-# after hours in which it would hold a thread.
-SILENCE = {
+# If a network drops all packets, the connection is closed after half a minute at most. The default
+# would hold a thread for hours.
+KEEPALIVE = {
     "keepalives_idle": 10,
     "keepalives_interval": 5,
     "keepalives_count": 3,
     "tcp_user_timeout": 25_000,
 }
-KEYS = re.compile(r"IN \(VALUES (\((?:\?, )*\?\)(?:, \((?:\?, )*\?\))*)\)")
+IN_VALUES = re.compile(r"IN \(VALUES (\((?:\?, )*\?\)(?:, \((?:\?, )*\?\))*)\)")
 UNUSABLE = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
-# A process that stands still in a transaction, or a client that a list is read to, keeps others
-# waiting for so long: its transaction is taken back.
+# The transaction of a stopped process, or of a client that reads a list too slowly, blocks others
+# for at most this long: then PostgreSQL rolls it back.
 IDLE_SECONDS = 60
 POSTGRES_OPTIONS = "-c timezone=UTC -c default_transaction_isolation=read\\ committed"
 
@@ -35,25 +37,25 @@ POSTGRES_OPTIONS = "-c timezone=UTC -c default_transaction_isolation=read\\ comm
 _prepared: WeakSet[sa.Engine] = WeakSet()
 
 
-def running() -> sa.Engine:
-    """What connects to the running application's database."""
-    found: sa.Engine = config.running().extensions["atrium.engine"]
-    return found
+def current_engine() -> sa.Engine:
+    """Return the running application's engine."""
+    engine: sa.Engine = config.running().extensions["atrium.engine"]
+    return engine
 
 
 def options(settings: config.Config) -> dict[str, Any]:
-    """How the database that the settings name is connected to."""
+    """Return the arguments of `create_engine` for these settings."""
     common: dict[str, Any] = {"isolation_level": "AUTOCOMMIT", "hide_parameters": True}
-    common |= {"poolclass": Pool}
+    common |= {"poolclass": Pool, "pool_use_lifo": True}
     if settings.env != "test":
-        # Its warnings are for tests, and wrong of conditions that come to nothing, as of x IN ().
+        # These warnings are for tests, and wrong for conditions that are always false (x IN ()).
         common |= {"enable_from_linting": False}
     if settings.database_url.startswith("sqlite"):
         common |= {"insertmanyvalues_page_size": sqlite_driver.ROWS}
         return common | {"connect_args": {"factory": sqlite_driver.Driver}}
     idle = f"-c idle_in_transaction_session_timeout={IDLE_SECONDS}s"
     connect: dict[str, Any] = {"connect_timeout": 5, "options": f"{POSTGRES_OPTIONS} {idle}"}
-    connect |= {"application_name": "atrium", **SILENCE}
+    connect |= {"application_name": "atrium", **KEEPALIVE}
     connect |= {
         "connection_factory": postgres_driver.Driver,
         "cursor_factory": postgres_driver.Cursor,
@@ -67,11 +69,11 @@ def options(settings: config.Config) -> dict[str, Any]:
 
 
 def prepare(engine: sa.Engine) -> None:
-    """Have an engine tell that its database is unusable, and keep references checked."""
-    _prepared.add(engine)  # whose connections are closed in order when the process ends
+    """Register the engine's listeners."""
+    _prepared.add(engine)
 
     @sa.event.listens_for(engine, "handle_error", retval=True)
-    def handle(context: Any) -> Exception | None:
+    def translate_unusable(context: ExceptionContext) -> DBAPIError | None:
         original = context.original_exception
         return _as_unavailable(original) if _is_unusable(original) else None
 
@@ -79,50 +81,55 @@ def prepare(engine: sa.Engine) -> None:
         return
 
     @sa.event.listens_for(engine, "checkin")
-    def restore_foreign_keys(connection: sqlite3.Connection | None, record: Any) -> None:
-        # Never without need: the pragma has SQLite prepare every kept statement anew.
+    def restore_foreign_keys(
+        connection: sqlite3.Connection | None, record: ConnectionPoolEntry
+    ) -> None:
+        # Only if needed: the pragma makes SQLite prepare every cached statement anew.
         if connection is not None and record.info.pop("unchecked", False):
             connection.execute("PRAGMA foreign_keys = ON")
 
     @sa.event.listens_for(engine, "before_cursor_execute", retval=True)
-    def let_indexes_serve(
-        connection: Any, cursor: Any, text: str, parameters: Any, *rest: Any
-    ) -> tuple[str, Any]:
-        # SQLite finds rows by an index for keys that are selected, but not for several values.
+    def rewrite_in_values(
+        connection: object, cursor: object, text: str, parameters: object, *rest: object
+    ) -> tuple[str, object]:
+        # SQLite uses an index for IN (SELECT ...), but not for IN (VALUES ...).
         if "IN (VALUES (" in text:
-            text = KEYS.sub(r"IN (SELECT * FROM (VALUES \1))", text)
+            text = IN_VALUES.sub(r"IN (SELECT * FROM (VALUES \1))", text)
         return text, parameters
 
 
 @atexit.register
 def close() -> None:
-    """Close the idle connections of a process that is about to end."""
+    """Close the idle connections as the process ends."""
     sqlite_driver.Driver.closes_in_turn = True
     for engine in list(_prepared):
         engine.dispose()
 
 
-def as_of_sqlalchemy(error: Any, connection: Any = None, driver: Any = None) -> DBAPIError:
-    """What SQLAlchemy would make of a driver's error; a connection that is lost is given up."""
+def to_sqlalchemy_error(
+    error: BaseException,
+    connection: Connection | PoolProxiedConnection | ConnectionPoolEntry | None = None,
+    driver: Any = None,
+) -> DBAPIError:
+    """Wrap a driver's error as SQLAlchemy would; invalidates a lost connection."""
     if _is_unusable(error):
         return _as_unavailable(error)
-    dialect = running().dialect
-    base: Any = dialect.loaded_dbapi.Error
-    lost = connection is not None and dialect.is_disconnect(error, driver, None)
-    if lost:
+    dialect = current_engine().dialect
+    base: type[Exception] = dialect.loaded_dbapi.Error
+    lost = connection is not None and dialect.is_disconnect(error, driver, None)  # type: ignore[arg-type]
+    if connection is not None and lost:
         connection.invalidate(error)
-    told: DBAPIError = DBAPIError.instance(
+    wrapped: DBAPIError = DBAPIError.instance(  # type: ignore[assignment]
         None, None, error, base, connection_invalidated=lost, dialect=dialect
     )
-    return told
+    return wrapped
 
 
-def _is_unusable(error: Any) -> bool:
-    # A server that only reads for now, or a file that is none or damaged: to drivers that is
-    # something else.
+def _is_unusable(error: BaseException) -> bool:
+    # A read-only server, or a file that is damaged or no database: drivers class these otherwise.
     code = getattr(error, "sqlite_errorcode", 0) & 0xFF
     return isinstance(error, ReadOnlySqlTransaction) or code in UNUSABLE
 
 
-def _as_unavailable(error: Any) -> DBAPIError:
+def _as_unavailable(error: BaseException) -> DBAPIError:
     return OperationalError(None, None, error)

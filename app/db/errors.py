@@ -1,4 +1,4 @@
-"""Maps errors of the database to what they mean: a violated constraint, an outage, a timeout."""
+"""Maps database errors to constraint violations, outages and timeouts."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import psycopg2
+import sqlalchemy as sa
 from sqlalchemy.exc import (
     DBAPIError,
     DisconnectionError,
@@ -18,6 +19,7 @@ from sqlalchemy.exc import (
     PendingRollbackError,
 )
 from sqlalchemy.exc import TimeoutError as PoolTimeout
+from sqlalchemy.schema import ColumnCollectionConstraint
 
 from app.db import Base
 from app.errors import Conflict, Unavailable
@@ -25,7 +27,7 @@ from app.errors import Conflict, Unavailable
 
 @dataclass(frozen=True)
 class Violation:
-    """What an IntegrityError says: its kind, and table and columns where it tells them."""
+    """The kind of an IntegrityError, and its table and columns where known."""
 
     kind: str  # "unique", "foreign_key", "not_null" or "other"
     table: str
@@ -34,7 +36,7 @@ class Violation:
 
 # No such table, no such column.
 OUT_OF_DATE = ("42P01", "42703")
-# What the server keeps would give other types now, told under the code of all that it cannot do.
+# A server-side statement would now return other types; the code also covers other refusals.
 NOT_SUPPORTED, PLAN_OUT_OF_DATE = "0A000", "cached plan must not change result type"
 PLAN_CHECK = "RevalidateCachedQuery"
 POSTGRES_KINDS = {"23505": "unique", "23503": "foreign_key", "23502": "not_null"}
@@ -47,7 +49,7 @@ SQLITE_KINDS = {
 
 
 def violation_of(error: IntegrityError) -> Violation:
-    """Translate an integrity error; the only place that looks inside one."""
+    """Classify an integrity error; nothing else looks inside one."""
     original: Any = error.orig
     if isinstance(original, sqlite3.Error):
         kind = SQLITE_KINDS.get(original.sqlite_errorname, "other")
@@ -60,33 +62,36 @@ def violation_of(error: IntegrityError) -> Violation:
     return Violation(kind, table, _columns_of(table, name))
 
 
-def gave_way(error: DBAPIError) -> bool:
-    """Whether a change of the schema gave way to other work (lock timeout, deadlock)."""
+def was_lock_conflict(error: DBAPIError) -> bool:
+    """Whether a schema change failed by a lock timeout or a deadlock."""
     return getattr(error.orig, "pgcode", None) in ("55P03", "40P01")
 
 
-def was_overtaken(error: DBAPIError) -> bool:
-    """Whether others' work came in between: it gave way, or is against what holds by now."""
+def is_concurrent_change(error: DBAPIError) -> bool:
+    """Whether a concurrent change caused the error: a lock conflict or a new constraint."""
     kind = violation_of(error).kind if isinstance(error, IntegrityError) else None
-    return kind in ("not_null", "unique") or gave_way(error)
+    return kind in ("not_null", "unique") or was_lock_conflict(error)
 
 
-def is_out_of_date(error: DBAPIError) -> bool:
-    """Whether a statement was made for a table or column that is not there, or is another now."""
+def is_stale_schema(error: DBAPIError) -> bool:
+    """Whether a statement names a table or column that was dropped or altered."""
     code = getattr(error.orig, "pgcode", None)
     if code == NOT_SUPPORTED:
-        # Servers also tell it in other languages: the place in their source is the same.
-        told: Any = error.orig
-        return told.diag.source_function == PLAN_CHECK or PLAN_OUT_OF_DATE in str(told)
+        # Messages are localized; the function in the server's source is not.
+        original: Any = error.orig
+        return original.diag.source_function == PLAN_CHECK or PLAN_OUT_OF_DATE in str(original)
     missing = str(error.orig).startswith(("no such table", "no such column"))
     return code in OUT_OF_DATE or missing
 
 
 def _columns_of(table: str, constraint_name: str | None) -> tuple[str, ...]:
-    known = Base.metadata.tables.get(table)
-    if known is None:
+    tables = Base.metadata.tables
+    if table not in tables:
         return ()
-    parts: list[Any] = [*known.constraints, *known.indexes]
+    parts: list[ColumnCollectionConstraint | sa.Index] = list(tables[table].indexes)
+    parts += [
+        item for item in tables[table].constraints if isinstance(item, ColumnCollectionConstraint)
+    ]
     for constraint in parts:
         if constraint.name == constraint_name:
             return tuple(column.name for column in constraint.columns)
@@ -94,23 +99,24 @@ def _columns_of(table: str, constraint_name: str | None) -> tuple[str, ...]:
 
 
 @contextmanager
-def conflict_on(table: str, column: str, field: str, message: str) -> Iterator[None]:
-    """Turn a clash with a unique constraint that ends in `column` into a 409 naming `field`."""
+def conflict_on_unique(table: str, column: str, field: str, message: str) -> Iterator[None]:
+    """Raise Conflict (409) naming `field` if a unique constraint that ends in `column` fails."""
     try:
         yield
     except IntegrityError as error:
-        broken = violation_of(error)
-        if broken.kind == "unique" and broken.table == table and broken.columns[-1:] == (column,):
+        violation = violation_of(error)
+        is_unique = violation.kind == "unique" and violation.table == table
+        if is_unique and violation.columns[-1:] == (column,):
             details = [{"field": field, "message": message, "code": "not_unique"}]
             raise Conflict(message, field=field, details=details) from error
         raise
 
 
 TOO_LONG = (
-    "This took longer than one request may keep others from writing"
-    " (SERVICE_SQLITE_TRANSACTION_SECONDS), and was undone. Send less at once."
+    "This request blocked other writers for longer than SERVICE_SQLITE_TRANSACTION_SECONDS allows,"
+    " and was rolled back. Send less at once."
 )
-# A connection that broke while idle fails before SQLAlchemy could wrap its driver's error.
+# A connection that broke while idle fails before SQLAlchemy can wrap the driver's error.
 UNAVAILABLE = (
     OperationalError,
     InterfaceError,
@@ -124,20 +130,20 @@ UNAVAILABLE = (
 
 
 def unavailable(error: Exception) -> Unavailable:
-    """What tells a client that the database did not do it."""
-    return Unavailable(TOO_LONG if is_too_long(error) else None)
+    """Return the 503 for an outage or a timeout."""
+    return Unavailable(TOO_LONG if is_transaction_timeout(error) else None)
 
 
-def is_too_long(error: Exception) -> bool:
-    """Whether SQLite refused a statement because its transaction had lasted for too long."""
+def is_transaction_timeout(error: Exception) -> bool:
+    """Whether SQLite interrupted a transaction that ran past its time limit."""
     original = getattr(error, "orig", None) or error
     return getattr(original, "sqlite_errorcode", 0) == sqlite3.SQLITE_INTERRUPT
 
 
-def reason(error: Exception) -> str:
-    """Why a database cannot be used, without anything that it keeps."""
+def error_summary(error: Exception) -> str:
+    """Return the reason of an outage for logs, without stored values."""
     original = getattr(error, "orig", None) or error
-    told = getattr(original, "diag", None)
-    if told and told.message_primary:
-        return f"{told.message_primary} ({told.sqlstate})"
-    return str(original).partition("\n")[0]  # what follows may quote what was written
+    diagnostics = getattr(original, "diag", None)
+    if diagnostics and diagnostics.message_primary:
+        return f"{diagnostics.message_primary} ({diagnostics.sqlstate})"
+    return str(original).partition("\n")[0]  # further lines may quote values

@@ -1,4 +1,4 @@
-"""The database's clock, in statements."""
+"""SQL functions."""
 
 from __future__ import annotations
 
@@ -7,14 +7,15 @@ from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.ext.compiler import compiles
+from sqlalchemy.sql.compiler import SQLCompiler
 
-from app.db.types import Moment
+from app.db.types import UtcDateTime
 
 
 class database_now(sa.sql.functions.FunctionElement[datetime]):
-    """The database's clock: leases must not depend on the clocks of worker machines."""
+    """The database's clock, as leases must not depend on the clocks of worker machines."""
 
-    type = Moment()
+    type = UtcDateTime()
     inherit_cache = True
     name = "database_now"
 
@@ -23,13 +24,13 @@ class database_now(sa.sql.functions.FunctionElement[datetime]):
 
 
 @compiles(database_now, "sqlite")
-def _sqlite_now(element: database_now, compiler: Any, **options: Any) -> str:
+def _sqlite_now(element: database_now, compiler: SQLCompiler, **options: Any) -> str:
     seconds = compiler.process(element.clauses, **options)
     return f"strftime('%Y-%m-%dT%H:%M:%f000Z', 'now', {seconds} || ' seconds')"
 
 
 @compiles(database_now, "postgresql")
-def _postgres_now(element: database_now, compiler: Any, **options: Any) -> str:
+def _postgres_now(element: database_now, compiler: SQLCompiler, **options: Any) -> str:
     seconds = compiler.process(element.clauses, **options)
-    # Not clock_timestamp(): a volatile function has no place in an UPDATE of a distributed table.
+    # Not clock_timestamp(): Citus refuses volatile functions in UPDATE.
     return f"(statement_timestamp() + {seconds} * interval '1 second')"

@@ -1,4 +1,4 @@
-"""Texts that columns mention, in whatever case."""
+"""Case-insensitive search in text columns."""
 
 from __future__ import annotations
 
@@ -8,11 +8,13 @@ from typing import Any
 import sqlalchemy as sa
 
 
-def told(column: Any, text: str) -> Any:
-    """The condition that a column holds a text."""
+def contains_ignoring_case(
+    column: sa.SQLColumnExpression[Any], text: str
+) -> sa.ColumnElement[bool]:
+    """Return the condition that a column contains a text, in any case."""
     return sa.func.lower(column).contains(text.lower(), autoescape=True)
 
 
-def searched(text: str) -> str:
-    """The part of a text by which databases find it: of ASCII, as they know no other case."""
+def search_key(text: str) -> str:
+    """Return the longest ASCII part of a text: databases fold the case of ASCII only."""
     return max(re.findall(r"[\x00-\x7f]+", text), key=len, default=text)

@@ -1,9 +1,9 @@
-"""The driver's connection to PostgreSQL: what needs no answer travels with the next message.
+"""The PostgreSQL connection: statements without a result travel with the next message.
 
-A transaction begins in the message of its first statement, which also tells whose rows come next
-(`app.context.tenancy`), and what is put off to its end goes with the commit: each saves a round
-trip. What is asked by key again and again the server keeps, as it takes longer to understand than
-to run.
+BEGIN travels with a transaction's first statement, together with the tenant scope
+(`app.context.tenancy`); deferred statements travel with the next statement or the commit. Each
+saves a round trip. Keyed look-ups are prepared on the server, as planning takes longer than running
+them.
 """
 
 from __future__ import annotations
@@ -12,37 +12,40 @@ import math
 import re
 import time
 from collections import OrderedDict
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing
 from functools import lru_cache
 from itertools import count
 from typing import Any, NamedTuple
 
-from psycopg2 import extensions
+from psycopg2 import extensions, sql
 
 from app.context import tenancy
 
+Query = str | bytes | sql.Composable
+Parameters = Sequence[Any] | Mapping[str, Any] | None
 UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 IDLE, FAILED, BROKEN = (
     extensions.TRANSACTION_STATUS_IDLE,
     extensions.TRANSACTION_STATUS_INERROR,
     extensions.TRANSACTION_STATUS_UNKNOWN,
 )
-MOST_KEPT, KEPT_SECONDS = 100, 60
-UNKNOWN = "", -math.inf  # older than any clock, which may have begun with the machine
+MAX_PREPARED, PREPARED_SECONDS = 100, 60
+UNPREPARED = "", -math.inf
 PARAMETER = re.compile(r"%\((.*?)\)s|%%")
 
 
-class Kept:
-    """A statement that servers keep: each connection prepares it as it comes to it.
+class ServerStatement:
+    """A statement that each connection prepares on the server when it first runs it.
 
-    Parameters take the types of what they are compared with, or stored in.
+    Parameters take the types of the columns they are compared with, or stored in.
     """
 
     def __init__(self, text: str) -> None:
         numbers: dict[str, int] = {}
 
-        def number(found: re.Match[str]) -> str:
-            name = found[1]
+        def number(match: re.Match[str]) -> str:
+            name = match[1]
             return f"${numbers.setdefault(name, len(numbers) + 1)}" if name else "%"
 
         self.text = PARAMETER.sub(number, text)
@@ -50,175 +53,175 @@ class Kept:
 
 
 class Roles(NamedTuple):
-    """The roles of one database: which sees one account's rows, and which sees everybody's."""
+    """The database roles of row-level security: for one account's rows, and for all rows."""
 
     one: str
     every: str
 
 
-class Words(NamedTuple):
-    """What tells a server whose rows come next: as a transaction begins, and later within it."""
+class RoleStatements(NamedTuple):
+    """The statements that set the tenant scope: at BEGIN, and later in the transaction."""
 
     first: bytes
     later: bytes
 
 
 class Driver(extensions.connection):
-    """A connection that knows what its server has still to be told.
+    """A connection that sends pending statements along with the next one.
 
-    It stays in autocommit, and begins and ends transactions itself. Where it is taken out of
-    autocommit, for a cursor of the server's, the driver does.
+    It stays in autocommit, and begins and ends transactions itself. Taken out of autocommit, for a
+    server-side cursor, psycopg2 does.
     """
 
     roles: Roles | None = None
-    """By whom its statements are run; None where there is no lock between accounts."""
-    _told: Words | None = None
-    _opening = False
-    _waiting = b""
+    """The roles that statements run as; None without row-level security."""
+    _scope: RoleStatements | None = None
+    _begins = False
+    _pending = b""
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
-        self._kept: OrderedDict[Kept, tuple[str, float]] = OrderedDict()
+        self._prepared: OrderedDict[ServerStatement, tuple[str, float]] = OrderedDict()
         self._numbers = count()
 
     def begin(self) -> None:
-        """Begin a transaction, along with its first statement."""
-        self._opening = True
+        """Begin a transaction with the next statement."""
+        self._begins = True
 
-    def put_off(self, statement: bytes) -> None:
-        """Run a statement, of whose answer nothing is needed, along with whatever comes next.
+    def defer(self, statement: bytes) -> None:
+        """Send a statement along with the next one, or with the commit; its result is dropped.
 
-        Raises RuntimeError outside a transaction, with which it would have to come.
+        Raises RuntimeError outside a transaction.
         """
-        begun = self._opening or self._waiting or self.get_transaction_status() != IDLE
+        begun = self._begins or self._pending or self.get_transaction_status() != IDLE
         if not begun:
-            raise RuntimeError("nothing is put off outside a transaction")
-        self._waiting = self.take_untold() + statement + b"; "
+            raise RuntimeError("nothing is deferred outside a transaction")
+        self._pending = self.take_pending() + statement + b"; "
 
-    def catch_up(self) -> None:
-        """Run at once what was put off."""
-        if self._waiting:
-            self._say(self.take_untold())
+    def flush_deferred(self) -> None:
+        """Send deferred statements now."""
+        if self._pending:
+            self._send(self.take_pending())
 
     def commit(self) -> None:
-        """End the transaction, with what was put off."""
+        """Commit, along with deferred statements."""
         if not self.autocommit:
             super().commit()
-        elif self._waiting or self.get_transaction_status() != IDLE:
-            waiting, self._waiting = self._waiting, b""
-            self._say(waiting + b"COMMIT")
-        self._opening = False
+        elif self._pending or self.get_transaction_status() != IDLE:
+            pending, self._pending = self._pending, b""
+            self._send(pending + b"COMMIT")
+        self._begins = False
 
     def rollback(self) -> None:
-        """Take the transaction back."""
-        self._opening, self._waiting = False, b""
+        """Roll back."""
+        self._begins, self._pending = False, b""
         if not self.autocommit:
             super().rollback()
         elif self.get_transaction_status() not in (IDLE, BROKEN):
-            self._say(b"ROLLBACK")
+            self._send(b"ROLLBACK")
 
-    def tell(self) -> None:
-        """Say at once what has to come before the next statement."""
-        untold = self.take_untold()
-        if untold:
-            self._say(untold)
+    def flush(self) -> None:
+        """Send now whatever must precede the next statement."""
+        pending = self.take_pending()
+        if pending:
+            self._send(pending)
 
-    def take_untold(self) -> bytes:
-        """What has to come before the next statement, which then takes it along."""
+    def take_pending(self) -> bytes:
+        """Return what must precede the next statement; the caller sends it."""
         status = self.get_transaction_status()
-        if status == FAILED:  # it takes nothing but its end
+        if status == FAILED:  # it accepts nothing but its end
             return b""
-        begins = status == IDLE and not self._waiting
-        untold, self._waiting = self._waiting, b""
-        if self._opening:
-            self._opening, untold = False, b"BEGIN; "
-        return untold + self._whose(begins) if self.roles else untold
+        begins = status == IDLE and not self._pending
+        pending, self._pending = self._pending, b""
+        if self._begins:
+            self._begins, pending = False, b"BEGIN; "
+        return pending + self._set_scope(self.roles, begins) if self.roles else pending
 
-    def _whose(self, begins: bool) -> bytes:
-        wanted = _words(self.roles, tenancy.current())
-        told, self._told = self._told, wanted
+    def _set_scope(self, roles: Roles, begins: bool) -> bytes:
+        scope = _role_statements(roles, tenancy.current())
+        previous, self._scope = self._scope, scope
         if begins:
-            return wanted.first
-        return b"" if told == wanted else wanted.later
+            return scope.first
+        return b"" if previous == scope else scope.later
 
-    def forget(self) -> None:
-        """Leave out what was put off: it belongs to what is taken back."""
-        self._waiting = b""
+    def drop_deferred(self) -> None:
+        """Drop deferred statements, as they belong to what is rolled back."""
+        self._pending = b""
 
-    def doubt(self) -> None:
-        """Take nothing as told: part of it was taken back."""
-        self._told = None
+    def invalidate_scope(self) -> None:
+        """Set the scope again, as a rollback to a savepoint may have undone it."""
+        self._scope = None
 
-    def call(self, statement: Kept) -> str:
-        """What runs a statement that the server keeps, beside its values."""
-        name, made = self._kept.get(statement, UNKNOWN)
-        if time.monotonic() - made > KEPT_SECONDS:  # its plan was made for tables as they were then
+    def call(self, statement: ServerStatement) -> str:
+        """Return the EXECUTE of a server-side statement; prepares it if need be."""
+        name, prepared_at = self._prepared.get(statement, UNPREPARED)
+        if time.monotonic() - prepared_at > PREPARED_SECONDS:  # its plan may not suit the data now
             name = self._prepare(statement)
         return f"EXECUTE {name}{statement.values}"
 
-    def give_up_kept(self) -> None:
-        """Prepare anew whatever comes next: tables may be others now."""
-        for statement, (name, _) in self._kept.items():
-            self._kept[statement] = name, -math.inf
+    def invalidate_statements(self) -> None:
+        """Prepare all statements anew, as tables may have changed."""
+        for statement, (name, _) in self._prepared.items():
+            self._prepared[statement] = name, -math.inf
 
-    def _prepare(self, statement: Kept) -> str:
-        given_up = self._kept.pop(statement, None)
-        if given_up is None and len(self._kept) >= MOST_KEPT:
-            _, given_up = self._kept.popitem(last=False)
-        # A name is never used again: what fails may have been prepared, or given up, or not.
+    def _prepare(self, statement: ServerStatement) -> str:
+        dropped = self._prepared.pop(statement, None)
+        if dropped is None and len(self._prepared) >= MAX_PREPARED:
+            _, dropped = self._prepared.popitem(last=False)
+        # Names are never reused: after a failure nobody knows which of the two took effect.
         name = f"kept_{next(self._numbers)}"
-        forgotten = f"DEALLOCATE {given_up[0]}; " if given_up else ""
+        deallocate = f"DEALLOCATE {dropped[0]}; " if dropped else ""
         with closing(self.cursor()) as cursor:
-            cursor.execute(f"{forgotten}PREPARE {name} AS {statement.text}")
-        self._kept[statement] = name, time.monotonic()
+            cursor.execute(f"{deallocate}PREPARE {name} AS {statement.text}")
+        self._prepared[statement] = name, time.monotonic()
         return name
 
-    def _say(self, text: bytes) -> None:
+    def _send(self, text: bytes) -> None:
         with closing(self.cursor(cursor_factory=extensions.cursor)) as cursor:
             cursor.execute(text)
 
 
 class Cursor(extensions.cursor):
-    """A cursor whose statements go with what their connection has still to tell."""
+    """A cursor that sends the connection's pending statements before its own."""
 
     connection: Driver
 
-    def execute(self, query: Any, vars: Any = None) -> None:
+    def execute(self, query: Query, vars: Parameters = None) -> None:
         """Run a statement."""
-        if self.name:  # the driver makes a cursor of the whole text
-            self.connection.tell()
+        if self.name:  # a server-side cursor, which must be the only statement of its message
+            self.connection.flush()
             super().execute(query, vars)
             return
-        text = self.mogrify(query, vars)  # where that fails, nothing is taken for told
-        if takes_back := str(query).startswith("ROLLBACK TO"):
-            self.connection.forget()
-        super().execute(self.connection.take_untold() + text)
-        if takes_back:
-            self.connection.doubt()
+        text = self.mogrify(query, vars)  # may fail, so it precedes take_pending
+        if rolls_back := str(query).startswith("ROLLBACK TO"):
+            self.connection.drop_deferred()
+        super().execute(self.connection.take_pending() + text)
+        if rolls_back:
+            self.connection.invalidate_scope()
 
-    def executemany(self, query: Any, vars_list: Any) -> None:
+    def executemany(self, query: Query, vars_list: Iterable[Any]) -> None:
         """Run a statement many times, each in a message of its own."""
-        self.connection.tell()
+        self.connection.flush()
         super().executemany(query, vars_list)
 
-    def copy_expert(self, sql: Any, file: Any, size: int = 8192) -> None:
+    def copy_expert(self, sql: Query, file: Any, size: int = 8192) -> None:
         """Copy from or to a file."""
-        self.connection.tell()
+        self.connection.flush()
         super().copy_expert(sql, file, size)
 
 
 @lru_cache(10_000)
-def _words(roles: Roles, scope: tenancy.Scope) -> Words:
+def _role_statements(roles: Roles, scope: tenancy.Scope) -> RoleStatements:
     if scope in (tenancy.OWNER, tenancy.ACROSS):
-        role = "NONE" if scope == tenancy.OWNER else quoted(roles.every)
-        return Words(*[f"SET LOCAL ROLE {role}; ".encode()] * 2)
-    account_id = scope if UUID.fullmatch(scope) else ""  # which no account has
+        role = "NONE" if scope == tenancy.OWNER else quote_identifier(roles.every)
+        return RoleStatements(*[f"SET LOCAL ROLE {role}; ".encode()] * 2)
+    account_id = scope if UUID.fullmatch(scope) else ""  # no account has the empty id
     setting = f"SET LOCAL app.account_id = '{account_id}'; "
-    # The connection has this role already, and to set it again costs more than the setting.
-    later = f"SET LOCAL ROLE {quoted(roles.one)}; {setting}"
-    return Words(setting.encode(), later.encode())
+    # A new transaction has this role already, and SET ROLE costs more than the setting.
+    later = f"SET LOCAL ROLE {quote_identifier(roles.one)}; {setting}"
+    return RoleStatements(setting.encode(), later.encode())
 
 
-def quoted(name: str) -> str:
-    """A name as SQL has it."""
+def quote_identifier(name: str) -> str:
+    """Quote a name for SQL."""
     return '"' + name.replace('"', '""') + '"'

@@ -1,52 +1,53 @@
-"""Replaces PostgreSQL connections that broke while they were idle, before a request gets them.
+"""Replaces PostgreSQL connections that broke while idle, before a request gets them.
 
-A server that restarts closes all connections. Without this each pooled one would fail a request,
-perhaps long after the server is back.
+A server restart closes all connections: without this each pooled one fails a request, perhaps long
+after the server is back. Unlike SQLAlchemy's `pool_pre_ping` it costs no round trip.
 """
 
 from __future__ import annotations
 
 import select
-from typing import Any
 
 import psycopg2
 import sqlalchemy as sa
 from flask import Flask
+from psycopg2.extensions import connection as Connection
 from sqlalchemy.exc import DisconnectionError
+from sqlalchemy.pool import ConnectionPoolEntry
 
-from app.db.engine import running
+from app.db.engine import current_engine
 
 
 def init_app(app: Flask) -> None:
     """Check each connection at checkout."""
     with app.app_context():
-        engine = running()
+        engine = current_engine()
         if engine.dialect.name == "postgresql":
-            sa.event.listen(engine, "connect", _note_new)
+            sa.event.listen(engine, "connect", _mark_new)
             sa.event.listen(engine, "checkout", _replace_broken)
 
 
-def _note_new(connection: Any, record: Any) -> None:
+def _mark_new(connection: Connection, record: ConnectionPoolEntry) -> None:
     record.info["is new"] = True
 
 
-def _replace_broken(connection: Any, record: Any, fairy: Any) -> None:
+def _replace_broken(connection: Connection, record: ConnectionPoolEntry, fairy: object) -> None:
     is_new = record.info.pop("is new", False)
-    # An idle server sends nothing unless it closes the connection, so this costs no round trip;
-    # only where something was sent, which may be a mere notice, a query finds out.
-    if connection.closed or (_has_news(connection) and not _answers(connection)):
+    # On an idle connection the server sends nothing but its end, or a notice: only if it has sent
+    # something, a query finds out which.
+    if connection.closed or (_has_input(connection) and not _responds(connection)):
         if is_new:  # the server is not back yet
             raise psycopg2.OperationalError("The new connection broke, too.")
-        raise DisconnectionError  # the pool then takes a new one
+        raise DisconnectionError  # the pool then opens a new one
 
 
-def _has_news(connection: Any) -> bool:
+def _has_input(connection: Connection) -> bool:
     socket = select.poll()
     socket.register(connection.fileno(), select.POLLIN)
     return bool(socket.poll(0))
 
 
-def _answers(connection: Any) -> bool:
+def _responds(connection: Connection) -> bool:
     try:
         with connection.cursor() as cursor:
             cursor.execute("SELECT 1")

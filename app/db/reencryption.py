@@ -1,8 +1,8 @@
-"""Stored secrets under the newest key, so that older ones can be retired (contract 12)."""
+"""Re-encrypts stored secrets with the newest key, so that older keys can retire (contract 12)."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import sqlalchemy as sa
@@ -10,21 +10,23 @@ from cryptography.fernet import InvalidToken
 
 from app import crypto, db
 
-# Every column of what lasts. Sign-ins under way and jobs that wait carry some too, for minutes.
+# Every long-lived column with secrets. Sign-ins in progress and queued jobs hold some, too, but
+# only for minutes.
 COLUMNS = (
     ("provider_settings", "secrets"),
     ("webhooks", "secret"),
     ("webhooks", "previous_secret"),
     ("workflows", "token"),
 )
-AT_ONCE = 200
+BATCH_ROWS = 200
 Renew = Callable[[Any], tuple[Any, int]]
+Key = Sequence[object]
 JSON_COLUMNS: dict[tuple[str, str], Renew] = {}
-"""Columns with secrets within JSON: what renews a value, and counts what it has renewed."""
+"""JSON columns with secrets: a function that re-encrypts a value and counts the changes."""
 
 
-def of_json(table: str, column: str) -> Callable[[Renew], Renew]:
-    """Have a function renew the secrets within a column of JSON. It raises InvalidToken."""
+def json_column(table: str, column: str) -> Callable[[Renew], Renew]:
+    """Register how to re-encrypt a JSON column. The function raises InvalidToken."""
 
     def register(renew: Renew) -> Renew:
         JSON_COLUMNS[table, column] = renew
@@ -34,90 +36,95 @@ def of_json(table: str, column: str) -> Callable[[Renew], Renew]:
 
 
 def run() -> tuple[int, list[str]]:
-    """Encrypt anew what an older key encrypted; safe to repeat, and beside a running service.
+    """Re-encrypt everything that an older key encrypted; safe to repeat and to run online.
 
-    Returns how many secrets that were, and which ones no key reads.
+    Returns the number of secrets re-encrypted, and the places of those that no key decrypts.
     """
-    renewed, unread = 0, list[str]()
-    for table, name in COLUMNS:
-        column = db.Base.metadata.tables[table].c[name]
+    renewed, unreadable = 0, list[str]()
+    for column in _columns(COLUMNS):
         rows = _stored(column)
-        for start in range(0, len(rows), AT_ONCE):
+        for start in range(0, len(rows), BATCH_ROWS):
             with db.transaction():
-                renewed += sum(_renew(column, row, unread) for row in rows[start:][:AT_ONCE])
-    for (table, name), renew in JSON_COLUMNS.items():
-        column = db.Base.metadata.tables[table].c[name]
+                batch = rows[start : start + BATCH_ROWS]
+                renewed += sum(_renew(column, row, unreadable) for row in batch)
+    for column, renew in zip(_columns(JSON_COLUMNS), JSON_COLUMNS.values(), strict=True):
         for key in _keys_of(column.table):
             with db.transaction():
-                renewed += _renew_json(column, key, renew, unread)
-    return renewed, unread
+                renewed += _renew_json(column, key, renew, unreadable)
+    return renewed, unreadable
 
 
-def unreadable() -> list[str]:
-    """The stored secrets that no key reads."""
-    found = []
-    for table, name in COLUMNS:
-        column = db.Base.metadata.tables[table].c[name]
-        for *key, stored in _stored(column):
+def undecryptable() -> list[str]:
+    """Return the places of stored secrets that no key decrypts."""
+    places = []
+    for column in _columns(COLUMNS):
+        for row in _stored(column):
             try:
-                crypto.decrypt(stored)
+                crypto.decrypt(row[-1])
             except InvalidToken:
-                found.append(_place(column, key))
-    for (table, name), renew in JSON_COLUMNS.items():
-        column = db.Base.metadata.tables[table].c[name]
+                places.append(_place(column, row[:-1]))
+    for column, renew in zip(_columns(JSON_COLUMNS), JSON_COLUMNS.values(), strict=True):
         for key in _keys_of(column.table):
+            statement = sa.select(column).where(*_matches(column.table, key))
             try:
-                renew(db.connection().scalar(sa.select(column).where(*_one(column.table, key))))
+                renew(db.connection().scalar(statement))
             except InvalidToken:
-                found.append(_place(column, key))
-    return found
+                places.append(_place(column, key))
+    return places
 
 
-def _keys_of(table: Any) -> list[list[Any]]:
-    rows = db.connection().execute(sa.select(*table.primary_key))
-    return [list(row) for row in rows]
+def _columns(names: Iterable[tuple[str, str]]) -> Iterator[sa.Column[Any]]:
+    for table, name in names:
+        yield db.Base.metadata.tables[table].c[name]
 
 
-def _one(table: Any, key: list[Any]) -> list[Any]:
-    return [one == value for one, value in zip(table.primary_key, key, strict=True)]
+def _keys_of(table: sa.FromClause) -> Sequence[Key]:
+    return db.connection().execute(sa.select(*table.primary_key)).all()
 
 
-def _renew_json(column: sa.Column[Any], key: list[Any], renew: Renew, unread: list[str]) -> int:
-    mine = _one(column.table, key)
-    stored = db.connection().scalar(sa.select(column).where(*mine).with_for_update())
+def _matches(table: sa.FromClause, key: Key) -> list[sa.ColumnElement[bool]]:
+    return [column == value for column, value in zip(table.primary_key, key, strict=True)]
+
+
+def _renew_json(column: sa.Column[Any], key: Key, renew: Renew, unreadable: list[str]) -> int:
+    own = _matches(column.table, key)
+    stored = db.connection().scalar(sa.select(column).where(*own).with_for_update())
     if stored is None:  # deleted meanwhile
         return 0
     try:
         new, count = renew(stored)
     except InvalidToken:
-        unread.append(_place(column, key))
+        unreadable.append(_place(column, key))
         return 0
     if count:
-        table: Any = column.table
-        db.connection().execute(sa.update(table).where(*mine).values({column.name: new}))
+        db.connection().execute(_update(column).where(*own).values({column.name: new}))
     return count
 
 
-def _place(column: sa.Column[Any], key: list[Any]) -> str:
+def _update(column: sa.Column[Any]) -> sa.Update:
+    return sa.update(db.Base.metadata.tables[column.table.name])
+
+
+def _place(column: sa.Column[Any], key: Key) -> str:
     return f"{column.table.name}.{column.name} of {'/'.join(map(str, key))}"
 
 
-def _stored(column: sa.Column[Any]) -> list[Any]:
-    chosen = sa.select(*column.table.primary_key, column).where(column.is_not(None))
-    return list(db.connection().execute(chosen))
+def _stored(column: sa.Column[str]) -> list[sa.Row[Any]]:
+    rows = sa.select(*column.table.primary_key, column).where(column.is_not(None))
+    return list(db.connection().execute(rows))
 
 
-def _renew(column: sa.Column[Any], row: Any, unread: list[str]) -> int:
-    *key, stored = row
+def _renew(column: sa.Column[Any], row: sa.Row[Any], unreadable: list[str]) -> int:
+    key, stored = row[:-1], row[-1]
     try:
         new = crypto.renewed(stored)
     except InvalidToken:
-        unread.append(_place(column, key))
+        unreadable.append(_place(column, key))
         return 0
     if new is None:
         return 0
-    table: Any = column.table
-    # What somebody has changed meanwhile is encrypted with the newest key already.
-    change = sa.update(table).where(*_one(table, key), column == stored)
-    values = {column.name: new, "updated_at": table.c.updated_at}  # nothing that anybody sees
+    # A secret that was changed meanwhile has the newest key already.
+    change = _update(column).where(*_matches(column.table, key), column == stored)
+    # Re-encryption is no change that users see, so updated_at stays.
+    values = {column.name: new, "updated_at": column.table.c.updated_at}
     return int(db.connection().execute(change.values(values)).rowcount)

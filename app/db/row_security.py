@@ -1,27 +1,27 @@
-"""The second lock between accounts, which PostgreSQL itself holds (docs/scaling.md).
+"""Row-level security: PostgreSQL itself separates accounts, too (docs/scaling.md).
 
-Below the login that owns the tables stand two roles, named after it. `<owner>_account` sees, of
-each table of accounts, the rows of the one account that the setting `app.account_id` names;
-`<owner>_all` sees those of all. A connection begins as the former, with nothing set: it sees
-nothing. Its statements tell role and account along (`app.db.postgres_driver`).
+The login that owns the tables has two roles, named after it. In tenant tables `<owner>_account`
+sees only the rows of the account in the setting `app.account_id`; `<owner>_all` sees every row. A
+connection starts as the former without an account, and sees nothing. Statements set role and
+account (`app.db.postgres_driver`).
 """
 
 from __future__ import annotations
 
 from contextlib import closing
-from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Engine
+from sqlalchemy.pool import ConnectionPoolEntry
 
 from app.context import tenancy
-from app.db.postgres_driver import Driver, Roles, quoted
+from app.db.postgres_driver import Driver, Roles, quote_identifier
 
 INSTALLING = 0x4174726962
 RIGHTS = "SELECT, INSERT, UPDATE, DELETE"
 COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge", "cmp")
 
-# Since version 16 the maker of a role belongs to it, but may not yet take it.
+# Since version 16 the creator of a role is its member, but may not yet SET ROLE to it.
 MAY_TAKE = (
     "CASE WHEN current_setting('server_version_num')::int < 160000 THEN 'MEMBER' ELSE 'SET' END"
 )
@@ -38,15 +38,15 @@ BEGIN
         EXECUTE format('GRANT %I TO CURRENT_USER', role);
       END IF;
     EXCEPTION WHEN duplicate_object OR unique_violation THEN
-      NULL;  -- roles are the whole server's: another of its databases has just made it
+      NULL;  -- roles belong to the server: another database has just created it
     END;
   END LOOP;
 EXCEPTION WHEN insufficient_privilege THEN
-  NULL;  -- then whoever may has to make them
+  NULL;  -- an operator with the privilege has to create them
 END $$
 """
-# Nobody may sign in as one, and no right of its own leads past a policy. A "%" would mean something
-# else with parameters than without.
+# Nobody may log in as one of the roles, and none may bypass policies. psycopg2 would read a "%" in
+# a name as a placeholder.
 FIND_ROLES = f"""
 SELECT one.rolname, every.rolname
 FROM pg_roles AS owner
@@ -70,33 +70,33 @@ WHERE t.relnamespace = current_schema()::regnamespace AND t.relkind IN ('r', 'p'
   AND NOT (t.relrowsecurity AND (
     SELECT count(*) FROM pg_policy AS p WHERE p.polrelid = t.oid AND p.polroles[1] IN (
       SELECT oid FROM pg_roles WHERE rolname IN (:one, :every))) = 2)
--- Connections go by `users`: by then there are all others.
+-- `users` last: connections take its policy as the sign that all others exist.
 ORDER BY t.relname = 'users', t.relname
 """
 UNMARKED = sa.text(
     "SELECT oid::regprocedure::text FROM pg_proc"
     " WHERE proname IN :names AND pronamespace = 'pg_catalog'::regnamespace AND NOT proleakproof"
-).bindparams(sa.bindparam("names", [f"numeric_{one}" for one in COMPARISONS], expanding=True))
+).bindparams(sa.bindparam("names", [f"numeric_{name}" for name in COMPARISONS], expanding=True))
 
 
 def enforce(engine: Engine) -> None:
-    """Have every statement of an engine, whose driver's connections are ours, seen by policies."""
+    """Apply the policies to every connection of an engine."""
     sa.event.listen(engine, "connect", _enter)
 
 
-def _enter(driver: Driver, record: Any) -> None:
+def _enter(driver: Driver, record: ConnectionPoolEntry) -> None:
     autocommit, driver.autocommit = driver.autocommit, True
     with closing(driver.cursor()) as cursor:
         cursor.execute(ENTER)
-        found = cursor.fetchone()
+        row = cursor.fetchone()
     driver.autocommit = autocommit
-    driver.roles = Roles(*found[:2]) if found else None
+    driver.roles = Roles(*row[:2]) if row else None
 
 
 def install(engine: Engine) -> None:
-    """See to roles, rights and policies; without the roles there is no lock.
+    """Create roles, grants and policies; without the roles nothing is enforced.
 
-    Each table has a transaction of its own: what runs meanwhile waits for one at a time.
+    Each table has its own transaction, so that concurrent work waits for one table at a time.
     """
     with tenancy.as_owner(), engine.connect() as connection:
         _run(connection, f"SELECT pg_advisory_lock({INSTALLING})")
@@ -104,7 +104,7 @@ def install(engine: Engine) -> None:
             _install(connection)
         finally:
             _run(connection, f"SELECT pg_advisory_unlock({INSTALLING})")
-    engine.dispose()  # who is connected already does not go by roles made now
+    engine.dispose()  # connections learn their roles as they open
 
 
 def _install(connection: sa.Connection) -> None:
@@ -112,86 +112,87 @@ def _install(connection: sa.Connection) -> None:
     if roles is None:
         return
     schema = connection.scalar(sa.text("SELECT quote_ident(current_schema())"))
-    to = f"TO {quoted(roles.one)}, {quoted(roles.every)}"
+    to = f"TO {quote_identifier(roles.one)}, {quote_identifier(roles.every)}"
     _run(
         connection,
         f"GRANT USAGE ON SCHEMA {schema} {to}",
         f"GRANT {RIGHTS} ON ALL TABLES IN SCHEMA {schema} {to}",
         f"GRANT USAGE ON ALL SEQUENCES IN SCHEMA {schema} {to}",
-        # For tables that a process of a former release makes while it still runs.
+        # For tables that processes of an older release still create.
         f"ALTER DEFAULT PRIVILEGES IN SCHEMA {schema} GRANT {RIGHTS} ON TABLES {to}",
     )
-    _mark_numbers(connection)
+    _mark_leakproof(connection)
     for table in uncovered(connection, roles):
         _cover(connection, roles, table)
 
 
 def make_roles(connection: sa.Connection) -> Roles | None:
-    """The roles of a connection's login, made where they are missing; None where it may not."""
+    """Return the login's roles, created if missing; None if it may not create them."""
     _run(connection, MAKE_ROLES)
     return _find(connection)
 
 
 def cover(connection: sa.Connection, table: str) -> None:
-    """Give a new table, named as SQL has it, what `install` gives those that are there."""
-    roles = in_force(connection)
+    """Add grants and policies to a new table, given by its quoted name."""
+    roles = active_roles(connection)
     if roles is not None:
         _cover(connection, roles, table)
 
 
 def uncovered(connection: sa.Connection, roles: Roles) -> list[str]:
-    """The accounts' tables that lack their policies, named as SQL has it."""
+    """Return the tenant tables without policies, by quoted name."""
     return list(connection.scalars(sa.text(UNCOVERED), roles._asdict()))
 
 
-def in_force(connection: sa.Connection) -> Roles | None:
-    """The roles that a connection's statements are run by; None where there is no lock."""
+def active_roles(connection: sa.Connection) -> Roles | None:
+    """Return the roles that a connection's statements run as; None if nothing is enforced."""
     roles: Roles | None = getattr(connection.connection.driver_connection, "roles", None)
     return roles
 
 
-def advice(connection: sa.Connection) -> str:
-    """What to do where there is no lock."""
+def setup_advice(connection: sa.Connection) -> str:
+    """Return how to enable row-level security."""
     owner = connection.scalar(sa.text("SELECT current_user"))
-    one, every = quoted(f"{owner}_account"), quoted(f"{owner}_all")
+    one, every = quote_identifier(f"{owner}_account"), quote_identifier(f"{owner}_all")
     return (
-        "are kept apart by the application alone. Run flask --app wsgi db upgrade; where its login"
-        f" may not make roles, have somebody run before: CREATE ROLE {one}; CREATE ROLE {every};"
-        f" GRANT {one}, {every} TO {quoted(owner)}"
+        "are separated by the application alone. Run flask --app wsgi db upgrade. If its login may"
+        f" not create roles, first run as a superuser: CREATE ROLE {one}; CREATE ROLE {every};"
+        f" GRANT {one}, {every} TO {quote_identifier(owner)}"
     )
 
 
-def numbers_are_marked(connection: sa.Connection) -> bool:
-    """Whether policies leave indexes of numbers their use (see `_mark_numbers`)."""
+def comparisons_are_leakproof(connection: sa.Connection) -> bool:
+    """Whether indexes on numbers work under policies (see `_mark_leakproof`)."""
     return not list(connection.scalars(UNMARKED))
 
 
 def _find(connection: sa.Connection) -> Roles | None:
-    found = connection.execute(sa.text(FIND_ROLES.format(owner="current_user"))).first()
-    return Roles(*found) if found else None
+    row = connection.execute(sa.text(FIND_ROLES.format(owner="current_user"))).first()
+    return Roles(*row) if row else None
 
 
 def _cover(connection: sa.Connection, roles: Roles, table: str) -> None:
-    one, every = map(quoted, roles)
-    mine = "account_id = current_setting('app.account_id', true)"
+    one, every = map(quote_identifier, roles)
+    own_rows = "account_id = current_setting('app.account_id', true)"
     _run(
         connection,
         f"ALTER TABLE {table} ENABLE ROW LEVEL SECURITY",
-        # A copy of a database may have those of another login's roles.
+        # A restored database may have policies for another login's roles.
         f"DROP POLICY IF EXISTS one_account ON {table}",
         f"DROP POLICY IF EXISTS every_account ON {table}",
-        f"CREATE POLICY one_account ON {table} TO {one} USING ({mine})",
+        f"CREATE POLICY one_account ON {table} TO {one} USING ({own_rows})",
         f"CREATE POLICY every_account ON {table} TO {every} USING (true)",
         f"GRANT {RIGHTS} ON {table} TO {one}, {every}",
     )
 
 
-def _mark_numbers(connection: sa.Connection) -> None:
-    # Before a policy PostgreSQL does only what tells nothing of a row, and of numbers it knows no
-    # better; an index is then of no use to compare them. Only a superuser may say that it is.
+def _mark_leakproof(connection: sa.Connection) -> None:
+    # Before a policy PostgreSQL runs only leakproof functions, and comparisons of numeric are not
+    # marked so: an index on such a column is not used. Only a superuser may mark them.
     if connection.scalar(sa.text("SELECT rolsuper FROM pg_roles WHERE rolname = current_user")):
         _run(
-            connection, *(f"ALTER FUNCTION {one} LEAKPROOF" for one in connection.scalars(UNMARKED))
+            connection,
+            *(f"ALTER FUNCTION {name} LEAKPROOF" for name in connection.scalars(UNMARKED)),
         )
 
 

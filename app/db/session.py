@@ -1,99 +1,104 @@
-"""A transaction as it is under way, and the ORM's session in it."""
+"""The unit of work behind `transaction()`, and the ORM session that runs in it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, TypeGuard
 
 import sqlalchemy as sa
 from flask_sqlalchemy.session import Session as BoundSession
 from sqlalchemy import orm
-from sqlalchemy.engine import Connection
+from sqlalchemy.engine import Connection, Engine
+from sqlalchemy.pool import PoolProxiedConnection
 
 from app.db import engine
 
+BatchCallback = Callable[[list[Any]], None]
 
-class Work:
-    """A transaction, until it is committed or taken back; it begins with its first statement."""
 
-    def __init__(self, begin: Callable[[], Any]) -> None:
+class UnitOfWork:
+    """A transaction until its commit or rollback; it begins with its first statement."""
+
+    def __init__(self, begin: Callable[[], PoolProxiedConnection]) -> None:
         self._begin = begin
-        self.pooled: Any = None
-        """The pool's hold on its connection, once it has begun."""
-        self.bound: Connection | None = None
-        """The same as SQLAlchemy's, once that has a part in it."""
+        self.pooled: PoolProxiedConnection | None = None
+        """The pool's connection, once the transaction has begun."""
+        self.connection: Connection | None = None
+        """SQLAlchemy's connection over the same one, once a statement needs it."""
         self.is_open = True
-        """Whether more may be done in it; else it waits for its commit."""
+        """Whether it takes more statements; if not, it waits for its commit."""
         self.on_commit: list[Callable[[], None]] = []
-        self.before_commit: dict[tuple[bool, Callable[[list[Any]], None]], list[Any]] = {}
+        self.before_commit: dict[tuple[bool, BatchCallback], list[Any]] = {}
         self.notes: dict[str, Any] = {}
-        self._put_off: list[Callable[[], None]] = []
+        self._deferred: list[Callable[[], None]] = []
 
-    def begun(self) -> Any:
-        """The pool's hold on its connection, for a statement."""
+    def begun(self) -> PoolProxiedConnection:
+        """Return the pool's connection; begins the transaction if need be."""
         if self.pooled is None:
             self.pooled = self._begin()
-            self.catch_up()
+            self.flush_deferred()
         return self.pooled
 
-    def put_off(self, todo: Callable[[], None]) -> None:
-        """Have something done before the next statement, or at the end where there is none."""
-        self._put_off.append(todo)
+    def defer(self, callback: Callable[[], None]) -> None:
+        """Call back before the next statement, or at the end if there is none."""
+        self._deferred.append(callback)
         if self.pooled is not None:
-            self.catch_up()
+            self.flush_deferred()
 
-    def catch_up(self) -> None:
-        """Do what was put off. What fails stays, so that nothing is committed without it."""
-        if self._put_off:
+    def flush_deferred(self) -> None:
+        """Call what was deferred. What fails stays, so that no commit can leave it out."""
+        if self._deferred:
             self.begun()
-        while self._put_off:
-            self._put_off[0]()
-            del self._put_off[0]
+        while self._deferred:
+            self._deferred[0]()
+            del self._deferred[0]
 
 
 class Session(BoundSession):
-    """The ORM's session: in a transaction on its connection, else on one of its own."""
+    """The ORM session; inside `transaction()` it uses that transaction's connection."""
 
-    work: Work | None = None
-    """The transaction that has begun and is not over."""
+    work: UnitOfWork | None = None
+    """The transaction that is open, or waits for its commit."""
     holds_commits = False
 
-    def get_bind(self, *about: Any, **options: Any) -> Any:
-        """The connection that a statement goes to."""
+    def get_bind(self, *args: Any, **options: Any) -> Engine | Connection:
+        """Return the connection that a statement runs on."""
         work = self.work
         if work is None:
-            return super().get_bind(*about, **options)
-        if work.bound is None:
-            begun = work.begun()  # along with what was put off, which may bind it
-            work.bound = work.bound or Connection(engine.running(), connection=begun)
-        return work.bound
+            return super().get_bind(*args, **options)
+        if work.connection is None:
+            pooled = work.begun()  # calls what was deferred, which may set the connection
+            work.connection = work.connection or Connection(
+                engine.current_engine(), connection=pooled
+            )
+        return work.connection
 
     def close(self) -> None:
-        """Let go of everything, also of a transaction that is not over."""
+        """Release all connections, and roll back a transaction that is not committed."""
         try:
             super().close()
         finally:
-            # Where the framework fails to forget this session, the next one must not inherit these.
+            # If the framework fails to drop this session, its next user must not inherit these.
             self.holds_commits = False
-            give_back(self)
+            release(self)
 
 
-def give_back(session: Session) -> None:
-    """Let go of a transaction's connection; what is not committed by then is rolled back."""
+def release(session: Session) -> None:
+    """Release a transaction's connection; rolls back whatever is not committed."""
     work, session.work = session.work, None
     try:
         session.rollback()
     finally:
         if work is not None and work.pooled is not None:
-            (work.bound or work.pooled).close()
+            (work.connection or work.pooled).close()
 
 
-def is_open(work: Work | None) -> TypeGuard[Work]:
-    """Whether more may be done in this transaction."""
+def is_open(work: UnitOfWork | None) -> TypeGuard[UnitOfWork]:
+    """Whether this transaction takes more statements."""
     return work is not None and work.is_open
 
 
 @sa.event.listens_for(orm.Session, "before_flush")
-def _refuse_stray_writes(session: orm.Session, context: Any, instances: Any) -> None:
+def _refuse_stray_writes(session: orm.Session, context: object, instances: Sequence[Any]) -> None:
     if not is_open(getattr(session, "work", None)):
         raise RuntimeError("a write outside transaction()")

@@ -1,77 +1,78 @@
-"""The driver's connection to SQLite: whoever wants to write waits in a queue.
+"""The SQLite connection: writers wait in a fair queue.
 
-SQLite lets one write at a time, and has the others sleep and try again, ever more rarely: under
-load some of them wait for seconds while newcomers pass them. Here they wait in the order they came,
-in all processes. Whose turn it is keeps it to the end of the transaction, and the first in the
-queue is told as it is given back. Behind a transaction that takes long, and behind another program,
-that one waits as SQLite has it: a writer that hangs keeps nobody waiting for longer than all can.
+SQLite takes one writer at a time and lets the others sleep and retry, at growing intervals: under
+load some wait for seconds while newcomers pass them. Here writers queue by `flock`, across all
+processes, in order of arrival. Two locks make the queue: only the first in it holds `-queue`, and
+waits for `-turn`, which the writer holds until its transaction ends. If a transaction takes long,
+or another program writes, the first falls back to SQLite's own waiting, so that one stuck writer
+blocks the others no longer than SQLite would.
 
-What was written is copied from the log into the database by whose turn it is, too. SQLite does it
-after any commit, but where others write meanwhile it is never done with it: the log is not begun
-anew, and from then on every commit copies.
+The writer also checkpoints the WAL. SQLite does so after any commit, but while others write it
+never finishes: the WAL does not restart, and from then on every commit checkpoints.
 """
 
 from __future__ import annotations
 
-import ctypes
 import fcntl
 import os
-import select
 import sqlite3
 import time
 from contextlib import suppress
 from typing import Any
-from weakref import WeakSet, WeakValueDictionary, finalize
+from weakref import WeakSet, finalize
 
 from app.rules import sqlite as rules_on_sqlite
 
 BUSY_SECONDS = 15
-# How long the first in the queue waits to be told; and the wait from which on less is left.
-LONG_SECONDS, NOTABLE_SECONDS = 0.5, 0.1
-# Seconds between two tries where the system tells when to, or else does not.
-TOLD_PAUSE, UNTOLD_PAUSE = 0.01, 0.0003
-IN_MODIFY = 2
+LONG_SECONDS = 0.5
+"""How long the first in the queue waits for its turn."""
+SHORT_SECONDS = 0.1
+"""A wait up to this long leaves SQLite's busy timeout as it is."""
+POLL_SECONDS, CHECK_SECONDS = 0.0003, 0.01
 STEPS_BETWEEN_CHECKS = 1000
-"""Of SQLite's own steps within a statement: how often it looks whether the time is up."""
-ROWS_IN_LOG, PAGES_IN_LOG, LOG_BYTES = 1000, 10_000, 64 * 2**20
-"""After how many changed rows the log is copied; the pages at which SQLite does, come what may; and
-what is left of its file where a long read had it grow.
-"""
+"""SQLite VM steps between two checks of the time limit."""
+WAL_ROWS = 1000
+"""After how many changed rows a process checkpoints the WAL."""
+WAL_PAGES = 10_000
+"""The pages at which SQLite checkpoints in any case."""
+WAL_BYTES = 64 * 2**20
+"""The size to which the WAL file shrinks after a long read made it grow."""
 ROWS = 50
-"""How many rows a statement writes at most.
+"""The most rows of one statement.
 
-Each connection keeps its last 128 statements, and one of a thousand rows takes a megabyte.
+Each connection caches its last 128 statements, and one of a thousand rows takes a megabyte.
 """
 
 
 class Driver(sqlite3.Connection):
-    """A connection as Atrium uses it."""
+    """A connection whose transactions take their turn to write."""
 
     closes_in_turn = False
-    """Whether others may be about to close theirs: the last takes the log along, if none is both.
+    """Whether several connections may be closing: only the last to close removes the WAL, and if
+    two close at once neither does.
     """
 
     def __init__(self, database: str, **options: Any) -> None:
-        _make(database)
-        self._patience = options.setdefault("timeout", BUSY_SECONDS)
-        file = self._opened(database, options)
-        # Never the file itself: SQLite's own locks are lost when any descriptor of it is closed.
+        _create_file(database)
+        self._timeout = options.setdefault("timeout", BUSY_SECONDS)
+        file = self._open(database, options)
+        # Never lock the file itself: closing any descriptor of it drops SQLite's own locks.
         self._queue = _Lock(file and f"{file}-queue")
         self._turn = _Turn(file and f"{file}-turn")
         self._rows_before = 0
         self._deadline: float | None = None
-        _all.add(self)
+        _drivers.add(self)
         self.execute("PRAGMA journal_mode = WAL")
         self.execute("PRAGMA synchronous = NORMAL")
         self.execute("PRAGMA foreign_keys = ON")
-        self.execute(f"PRAGMA wal_autocheckpoint = {PAGES_IN_LOG}")
-        self.execute(f"PRAGMA journal_size_limit = {LOG_BYTES}")
+        self.execute(f"PRAGMA wal_autocheckpoint = {WAL_PAGES}")
+        self.execute(f"PRAGMA journal_size_limit = {WAL_BYTES}")
         rules_on_sqlite.register(self)
-        # INSERT OR REPLACE asks the triggers for DELETE, too.
+        # Makes INSERT OR REPLACE fire the DELETE triggers, too.
         self.execute("PRAGMA recursive_triggers = ON")
 
-    def _opened(self, database: str, options: dict[str, Any]) -> str:
-        """Open the database; returns its path. Raises OperationalError, which names it."""
+    def _open(self, database: str, options: dict[str, Any]) -> str:
+        """Open the database; returns its path. Raises OperationalError that names it."""
         try:
             super().__init__(database, **options)
             return str(self.execute("PRAGMA database_list").fetchone()[2])
@@ -81,36 +82,33 @@ class Driver(sqlite3.Connection):
             raise
 
     def begin(self) -> None:
-        """Begin a transaction that writes.
-
-        Raises OperationalError where the database is busy for too long, counted from now.
-        """
-        asked = time.monotonic()
-        until = asked + self._patience
+        """Begin a write transaction. Raises OperationalError if the database stays busy."""
+        start = time.monotonic()
+        deadline = start + self._timeout
         try:
-            self._queue.wait()
-            self._turn.try_for(min(LONG_SECONDS, until - time.monotonic()))
-            if time.monotonic() - asked < NOTABLE_SECONDS:
+            self._queue.acquire()
+            self._turn.acquire_within(min(LONG_SECONDS, deadline - time.monotonic()))
+            if time.monotonic() - start < SHORT_SECONDS:
                 self.execute("BEGIN IMMEDIATE")
             else:
-                self._begin_within(max(0, until - time.monotonic()))
-        finally:  # whatever broke in: nobody else must wait for it
-            self._queue.give_back()
+                self._begin_within(max(0, deadline - time.monotonic()))
+        finally:  # even if interrupted, others must not wait for this connection
+            self._queue.release()
             if not self.in_transaction:
-                self._turn.give_back()
+                self._turn.release()
 
     def limit(self, seconds: float) -> None:
-        """Have statements of the transaction raise OperationalError (INTERRUPT) from so long on."""
+        """Limit the open transaction: later statements raise OperationalError (INTERRUPT)."""
         self._deadline = time.monotonic() + seconds
         self.set_progress_handler(self._is_late, STEPS_BETWEEN_CHECKS)
 
     def cursor(self, *args: Any, **options: Any) -> Any:
-        """What a statement is run by. Raises OperationalError where the time is up."""
+        """Return a cursor. Raises OperationalError if the time is up."""
         self.check_time()
         return super().cursor(*args, **options)
 
     def check_time(self) -> None:
-        """Refuse to go on with a transaction that has lasted for too long."""
+        """Raise OperationalError if the transaction has passed its time limit."""
         if self._deadline is not None and self._is_late():
             error = sqlite3.OperationalError("interrupted: the transaction takes too long")
             error.sqlite_errorcode = sqlite3.SQLITE_INTERRUPT
@@ -125,42 +123,42 @@ class Driver(sqlite3.Connection):
             self.set_progress_handler(None, 0)
 
     def commit(self) -> None:
-        """Commit, and let the next one write."""
+        """Commit, and let the next in the queue write."""
         self._end_limit()
         super().commit()
         rows, self._rows_before = self.total_changes - self._rows_before, self.total_changes
-        if self._turn.is_mine and _log.is_nearly_copied and self._copied_log():
-            _log.is_nearly_copied = False
-        self._turn.give_back()
-        if _log.is_long(rows) and self._copied_log():
-            _log.is_nearly_copied = True
+        if self._turn.is_held and _wal.is_almost_copied and self._checkpoint():
+            _wal.is_almost_copied = False
+        self._turn.release()
+        if _wal.is_long(rows) and self._checkpoint():
+            _wal.is_almost_copied = True
 
     def rollback(self) -> None:
-        """Take back what is not committed, and let the next one write."""
+        """Roll back, and let the next in the queue write."""
         self._end_limit()
         try:
             super().rollback()
         finally:
-            self._queue.give_back()
-            self._turn.give_back()
+            self._queue.release()
+            self._turn.release()
 
-    def _copied_log(self) -> bool:
-        """Copy the log; False where somebody else is about it."""
-        with suppress(sqlite3.Error):  # what is committed stays so, and the next one tries again
+    def _checkpoint(self) -> bool:
+        """Checkpoint the WAL; False if another connection is doing so."""
+        with suppress(sqlite3.Error):  # the commit stands, and the next one tries again
             is_busy = self.execute("PRAGMA wal_checkpoint").fetchone()[0]
             return not is_busy
         return False
 
     def close(self) -> None:
-        """Let go of the database."""
+        """Close the connection, and leave the queue."""
         if self.closes_in_turn:
-            self._turn.try_for(LONG_SECONDS)
-            Driver.closes_in_turn = self._turn.is_mine  # who has it for so long only writes
+            self._turn.acquire_within(LONG_SECONDS)
+            Driver.closes_in_turn = self._turn.is_held  # if not, some writer holds it for long
         super().close()
         self.leave_queue()
 
     def leave_queue(self) -> None:
-        """Have no place in the queue any more."""
+        """Close the lock files."""
         self._queue.close()
         self._turn.close()
 
@@ -169,170 +167,127 @@ class Driver(sqlite3.Connection):
         try:
             self.execute("BEGIN IMMEDIATE")
         finally:
-            self.execute(f"PRAGMA busy_timeout = {int(self._patience * 1000)}")
+            self.execute(f"PRAGMA busy_timeout = {int(self._timeout * 1000)}")
 
 
 def is_locked(file: str, seconds: float) -> bool:
-    """Whether one transaction, or another program, keeps all others waiting for so long."""
-    turn, until = _Turn(f"{file}-turn"), time.monotonic() + seconds
-    given_back = turn.given_back_at()
+    """Whether one transaction, or another program, blocks all writers for this long."""
+    turn, deadline = _Turn(f"{file}-turn"), time.monotonic() + seconds
+    released_at = turn.released_at()
     try:
-        while not turn.is_free() and turn.given_back_at() == given_back:
-            if time.monotonic() > until:
+        while not turn.is_free() and turn.released_at() == released_at:
+            if time.monotonic() > deadline:
                 return True
-            time.sleep(TOLD_PAUSE)
+            time.sleep(CHECK_SECONDS)
         return False
     finally:
         turn.close()
 
 
 class _Lock:
-    """A file that one connection at a time has to itself; where there can be none, each has it."""
+    """An exclusive file lock; if the file cannot be opened, every connection holds it."""
 
     def __init__(self, path: str) -> None:
-        self.is_mine = False
-        """Whether it is this connection's, or is about to be, or was so just now."""
+        self.is_held = False
+        """Whether this connection holds the lock, or is just acquiring or releasing it."""
         self._file: int | None = None
         with suppress(OSError):
             self._file = os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
             self._close = finalize(self, os.close, self._file)
 
-    def wait(self) -> None:
-        """Have it after all who came before."""
-        self.is_mine = True  # before it is: whatever breaks in, it is given back
-        self._has(fcntl.LOCK_EX)
+    def acquire(self) -> None:
+        """Wait for the lock, behind all who came before."""
+        self.is_held = True  # set first, so that an interrupt still leads to a release
+        self._flock(fcntl.LOCK_EX)
 
-    def give_back(self) -> None:
-        """Let the next one have it."""
-        if self.is_mine:
-            # In words, as a process that was forked meanwhile has the file open, too.
-            self._has(fcntl.LOCK_UN)
-            self.is_mine = False  # only now: what breaks in must not have it kept for good
+    def release(self) -> None:
+        """Release the lock if it is held."""
+        if self.is_held:
+            # Closing is not enough: a forked process may have the file open, too.
+            self._flock(fcntl.LOCK_UN)
+            self.is_held = False  # set last, so that an interrupt cannot leave it locked
 
     def close(self) -> None:
-        """Let go of it, and want it no more."""
+        """Close the file."""
         if self._file is not None:
             self._file = None
             self._close()
 
-    def _has(self, operation: int) -> bool:
+    def _flock(self, operation: int) -> bool:
         try:
             if self._file is not None:
                 fcntl.flock(self._file, operation)
-        except OSError as error:  # else of a file that knows no locks
+        except OSError as error:  # other errors: a file system without locks
             return not isinstance(error, BlockingIOError)
         return True
 
 
 class _Turn(_Lock):
-    """The lock that only the first in the queue waits for, and not without end."""
+    """The lock of the writer. Only the first in the queue waits for it, so it may poll."""
 
-    def __init__(self, path: str) -> None:
-        super().__init__(path)
-        self._path = path
-        self._returns: _Returns | None = None
-
-    def try_for(self, seconds: float) -> None:
-        """Have it as soon as it is free, or give up after so long."""
-        self.is_mine = True
-        until = time.monotonic() + seconds
-        while not self._has(fcntl.LOCK_EX | fcntl.LOCK_NB):
-            left = until - time.monotonic()
+    def acquire_within(self, seconds: float) -> None:
+        """Acquire the lock, or give up after this long."""
+        self.is_held = True
+        deadline = time.monotonic() + seconds
+        while not self._flock(fcntl.LOCK_EX | fcntl.LOCK_NB):
+            left = deadline - time.monotonic()
             if left < 0:
-                self.is_mine = False
+                self.is_held = False
                 return
-            self._returns = self._returns or _returns_of(self._path)
-            self._returns.wait(left)
+            time.sleep(min(POLL_SECONDS, left))
 
     def is_free(self) -> bool:
-        """Whether nobody has it now."""
-        self.is_mine = self._has(fcntl.LOCK_EX | fcntl.LOCK_NB)
-        free = self.is_mine
-        self.give_back()
+        """Whether nobody holds the lock."""
+        self.is_held = self._flock(fcntl.LOCK_EX | fcntl.LOCK_NB)
+        free = self.is_held
+        self.release()
         return free
 
-    def given_back_at(self) -> int:
-        """A moment that changes with each time that it is given back."""
+    def released_at(self) -> int:
+        """Return a timestamp that changes with every release."""
         return 0 if self._file is None else os.fstat(self._file).st_mtime_ns
 
-    def give_back(self) -> None:
-        """Let the next one have it, and tell whoever watches its file."""
-        was_mine = self.is_mine
-        super().give_back()
-        if was_mine and self._file is not None:
+    def release(self) -> None:
+        """Release the lock if it is held, and mark the release in its file."""
+        was_held = self.is_held
+        super().release()
+        if was_held and self._file is not None:
             with suppress(OSError):
                 os.pwrite(self._file, b"\0", 0)
 
 
-class _Returns:
-    """Tells this process when a turn is given back: its file is written to. Only Linux has it."""
-
-    def __init__(self, path: str) -> None:
-        self._told: int | None = None
-        with suppress(AttributeError):
-            libc = ctypes.CDLL(None)
-            told = libc.inotify_init1(os.O_CLOEXEC | os.O_NONBLOCK)
-            if told < 0:
-                return
-            finalize(self, os.close, told)
-            if libc.inotify_add_watch(told, os.fsencode(path), IN_MODIFY) >= 0:
-                self._told = told
-
-    def wait(self, seconds: float) -> None:
-        """Wait until it is, or may be: so long at most."""
-        if self._told is None:
-            time.sleep(min(UNTOLD_PAUSE, seconds))
-            return
-        told = select.poll()
-        told.register(self._told, select.POLLIN)
-        told.poll(min(TOLD_PAUSE, seconds) * 1000)
-        with suppress(BlockingIOError):  # what comes from now on is told once more
-            os.read(self._told, 4096)
-
-
-_returns: WeakValueDictionary[str, _Returns] = WeakValueDictionary()
-
-
-def _returns_of(path: str) -> _Returns:
-    found = _returns.get(path)
-    if found is None:
-        found = _returns[path] = _Returns(path)
-    return found
-
-
-class _Log:
-    """How much of this process's writing the log may still hold."""
+class _Wal:
+    """How much of this process's writing the WAL may still hold."""
 
     def __init__(self) -> None:
         self._rows = 0
-        # What the processes before left in it goes with the first change of this one.
-        self.is_nearly_copied = True
+        # The first change of this process checkpoints what earlier processes left.
+        self.is_almost_copied = True
 
-    def is_long(self, more: int) -> bool:
-        """Count rows that were changed: whether it is time to copy them."""
-        self._rows += more
-        if self._rows < ROWS_IN_LOG:
+    def is_long(self, rows: int) -> bool:
+        """Count changed rows; true when it is time for a checkpoint."""
+        self._rows += rows
+        if self._rows < WAL_ROWS:
             return False
         self._rows = 0
         return True
 
 
-_log = _Log()
+_wal = _Wal()
 
 
-def _make(database: str) -> None:
-    # For its owner's eyes only, as the files beside it, which get its mode.
+def _create_file(database: str) -> None:
+    # Only its owner may read it; SQLite gives the files beside it the same mode.
     if database and not database.startswith((":", "file:")):
-        with suppress(OSError):  # it is there, or cannot be made, as SQLite is about to say
+        with suppress(OSError):  # it exists, or SQLite is about to report why it cannot
             os.close(os.open(database, os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
 
 
 def _leave_queues() -> None:
-    # Their places are those of the parent, who would be waited for as long as the child lives.
-    for one in list(_all):
-        one.leave_queue()
-    _returns.clear()
+    # A forked child shares its parent's locks, and would hold them as long as it lives.
+    for driver in list(_drivers):
+        driver.leave_queue()
 
 
-_all: WeakSet[Driver] = WeakSet()
+_drivers: WeakSet[Driver] = WeakSet()
 os.register_at_fork(after_in_child=_leave_queues)

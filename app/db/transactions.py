@@ -1,7 +1,7 @@
 """The one transaction: everything that writes runs inside `transaction()`.
 
-A statement outside of it is a read of its own (autocommit): it costs one round trip and keeps no
-snapshot. A transaction begins with its first statement, so what comes before blocks nobody.
+A statement outside of it is a read of its own (autocommit): one round trip, no snapshot. A
+transaction begins with its first statement, so the code before that blocks nobody.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.pool import PoolProxiedConnection
 
 from app import config
 from app.context import tenancy
@@ -25,14 +26,14 @@ from app.db.connections import (
     current_session,
     driver,
     sqlite_file,
-    translating_errors,
+    translate_errors,
 )
-from app.db.session import Session, Work, give_back, is_open
+from app.db.session import BatchCallback, Session, UnitOfWork, is_open, release
 
 SCHEMA_LOCK = 0x41747269756D
 
 
-def _open_work() -> Work:
+def _open_work() -> UnitOfWork:
     session = current_session()
     work = session.work if session else None
     if not is_open(work):
@@ -50,8 +51,8 @@ _refusal: ContextVar[Exception | None] = ContextVar("refusal", default=None)
 
 
 @contextmanager
-def refusing(error: Exception) -> Iterator[None]:
-    """Inside, whatever begins a transaction raises the error instead."""
+def refuse_transactions(error: Exception) -> Iterator[None]:
+    """Raise this error from every `transaction()` inside the block."""
     token = _refusal.set(error)
     try:
         yield
@@ -61,8 +62,8 @@ def refusing(error: Exception) -> Iterator[None]:
 
 @contextmanager
 def transaction(*, changes_schema: bool = False) -> Iterator[Session]:
-    """One unit of work: commits at its end, rolls back on any error; inner ones join the outer."""
-    session: Any = db.session()
+    """Commit at the end of the block, roll back on any error; inner blocks join the outer one."""
+    session: Session = db.session()  # type: ignore[assignment]
     refusal = _refusal.get()
     if refusal is not None:
         raise refusal
@@ -71,21 +72,21 @@ def transaction(*, changes_schema: bool = False) -> Iterator[Session]:
         return
     _commit_held(session)
     session.rollback()  # ends autocommit reads, and expires what they loaded
-    session.work = work = Work(partial(_begun, changes_schema))
+    session.work = work = UnitOfWork(partial(_begun, changes_schema))
     try:
         if changes_schema:
             _lock_schema(session)
         yield session
         session.flush()
-        for (_, todo), items in sorted(work.before_commit.items(), key=_is_last):
+        for (_, callback), items in sorted(work.before_commit.items(), key=_is_last):
             if items:
-                todo(items)
-        work.catch_up()
+                callback(items)
+        work.flush_deferred()
         if session.holds_commits and work.pooled is not None:
-            _catch_up()
+            _flush_driver()
     except BaseException:
-        with suppress(SQLAlchemyError):  # its connection is lost: that is not what went wrong here
-            give_back(session)
+        with suppress(SQLAlchemyError):  # a lost connection must not hide the first error
+            release(session)
         raise
     finally:
         work.is_open = False
@@ -93,11 +94,11 @@ def transaction(*, changes_schema: bool = False) -> Iterator[Session]:
         _commit_held(session)
 
 
-def _catch_up() -> None:
-    """Have what was put off fail here, where it can be tried again, and not at the commit."""
-    with driver() as found:
-        if isinstance(found, postgres_driver.Driver):
-            found.catch_up()
+def _flush_driver() -> None:
+    """Send deferred statements now: a failure here can be retried, one at the commit cannot."""
+    with driver() as dbapi_connection:
+        if isinstance(dbapi_connection, postgres_driver.Driver):
+            dbapi_connection.flush_deferred()
 
 
 def _commit_held(session: Session) -> None:
@@ -108,28 +109,28 @@ def _commit_held(session: Session) -> None:
         if session.in_transaction():
             session.commit()
         if work.pooled is not None:
-            with driver() as found:
-                found.commit()  # nothing, where the session had a part in it
+            with driver() as dbapi_connection:
+                dbapi_connection.commit()  # does nothing if the session has committed
     finally:
-        give_back(session)
+        release(session)
     for callback in work.on_commit:
         callback()
 
 
 def hold_commits(*, hold: bool = True) -> None:
-    """Have each transaction wait with its commit until `held_transaction`, or the next one.
+    """Hold the commit of each transaction until `held_transaction`, or the next transaction.
 
-    It is done but for that, and still rolls back by itself where it fails.
+    A transaction that fails still rolls back by itself.
     """
-    session: Any = db.session()
+    session: Session = db.session()  # type: ignore[assignment]
     session.holds_commits = hold
 
 
 @contextmanager
 def held_transaction() -> Iterator[None]:
-    """Something more in the transaction that waits for its commit, else in one of its own."""
+    """Continue the transaction whose commit is held, and commit it; else open a new one."""
     session = current_session()
-    if session is None or not _waits(session.work):
+    if session is None or not _is_held(session.work):
         with transaction():
             yield
         return
@@ -137,35 +138,34 @@ def held_transaction() -> Iterator[None]:
         yield
         _commit_held(session)
     finally:
-        drop_held()  # nothing, once it is committed
+        rollback_held()  # does nothing after the commit
 
 
-def drop_held() -> None:
-    """Roll back what waits for its commit."""
+def rollback_held() -> None:
+    """Roll back the transaction whose commit is held."""
     session = current_session()
-    if session is not None and _waits(session.work):
-        give_back(session)
+    if session is not None and _is_held(session.work):
+        release(session)
 
 
-def _waits(work: Work | None) -> bool:
-    """Whether a transaction waits for its commit."""
+def _is_held(work: UnitOfWork | None) -> bool:
     return work is not None and not work.is_open
 
 
 @contextmanager
 def savepoint() -> Iterator[None]:
-    """A part of the open transaction that may fail without the rest of it."""
-    opened = _open_work()
-    opened.catch_up()  # what was put off is no part of this
-    waiting = opened.before_commit
-    kept = {work: len(items) for work, items in waiting.items()}
+    """Roll back to here if the block fails; the rest of the transaction goes on."""
+    work = _open_work()
+    work.flush_deferred()  # deferred work is no part of the savepoint
+    pending = work.before_commit
+    counts = {callback: len(items) for callback, items in pending.items()}
     try:
         with db.session.begin_nested():
             connection()  # or the savepoint would wait for the session's next statement
             yield
     except BaseException:
-        for work, items in waiting.items():
-            del items[kept.get(work, 0) :]
+        for callback, items in pending.items():
+            del items[counts.get(callback, 0) :]
         raise
 
 
@@ -176,88 +176,89 @@ def on_commit(callback: Callable[[], None]) -> None:
         callbacks.append(callback)
 
 
-def put_off(todo: Callable[[], None]) -> None:
-    """Have the open transaction do something before anything else that it does from now on.
+def defer(callback: Callable[[], None]) -> None:
+    """Call back before the open transaction's next statement, or before its commit.
 
-    It begins no sooner than it must, as others wait while it lasts. Whose rows statements are about
-    now, those of `todo` are.
+    This lets a transaction begin as late as possible, as it blocks others. The callback's
+    statements run in the tenant scope of now.
     """
-    _open_work().put_off(partial(_do_about, tenancy.current(), todo))
+    _open_work().defer(partial(_call_in_scope, tenancy.current(), callback))
 
 
-def _do_about(scope: tenancy.Scope, todo: Callable[[], None]) -> None:
+def _call_in_scope(scope: tenancy.Scope, callback: Callable[[], None]) -> None:
     with tenancy.scoped_to(scope):
-        todo()
+        callback()
 
 
-def before_commit(work: Callable[[list[Any]], None], *items: Any, last: bool = False) -> None:
-    """Have `work` called once with all items given, at the end of the transaction.
+def before_commit(callback: BatchCallback, *items: object, last: bool = False) -> None:
+    """Call back once before the commit, with the items of all calls.
 
-    Of all such work, what is `last` comes last.
+    Callbacks with `last` run after all others.
     """
-    _open_work().before_commit.setdefault((last, work), []).extend(items)
+    _open_work().before_commit.setdefault((last, callback), []).extend(items)
 
 
-def _is_last(entry: Any) -> bool:
-    return bool(entry[0][0])
+def _is_last(entry: tuple[tuple[bool, BatchCallback], list[Any]]) -> bool:
+    return entry[0][0]
 
 
 def notes() -> dict[str, Any]:
-    """What features remember for as long as the open transaction lasts."""
+    """Return what features remember until the open transaction ends."""
     return _open_work().notes
 
 
-def _begun(changes_schema: bool) -> Any:
-    """The pool's hold on a connection on which a transaction has begun."""
-    pooled = translating_errors(connection_pool().connect)
-    with ExitStack() as failed:  # nothing may stay begun, also where who waits is broken off
-        failed.callback(pooled.close)
-        translating_errors(partial(_begin, pooled, changes_schema))
-        failed.pop_all()
+def _begun(changes_schema: bool) -> PoolProxiedConnection:
+    """A connection of the pool with a transaction begun on it."""
+    pooled = translate_errors(connection_pool().connect)
+    with ExitStack() as cleanup:  # leave no transaction begun, even if the wait is interrupted
+        cleanup.callback(pooled.close)
+        translate_errors(partial(_begin, pooled, changes_schema))
+        cleanup.pop_all()
     return pooled
 
 
-def _begin(pooled: Any, changes_schema: bool) -> None:
-    found = pooled.dbapi_connection
-    if changes_schema and engine.running().dialect.name == "sqlite":
-        # Tables are rebuilt to alter them, and checked then (app/collections/table.py); only out
-        # here can the database's own checks be turned off.
+def _begin(pooled: PoolProxiedConnection, changes_schema: bool) -> None:
+    dbapi_connection: Any = pooled.dbapi_connection
+    if changes_schema and engine.current_engine().dialect.name == "sqlite":
+        # ALTER rebuilds tables and checks them afterwards (app/collections/table.py). SQLite can
+        # switch its own checks off only outside a transaction.
         pooled.info["unchecked"] = True
-        found.execute("PRAGMA foreign_keys = OFF")
-    is_essential = _is_essential.get() if isinstance(found, sqlite_driver.Driver) else None
+        dbapi_connection.execute("PRAGMA foreign_keys = OFF")
+    is_sqlite = isinstance(dbapi_connection, sqlite_driver.Driver)
+    is_essential = _is_essential.get() if is_sqlite else None
     if is_essential:
-        disk.prepare(str(sqlite_file()), found, is_essential)
-    found.begin()
-    # Changes of the schema may keep others waiting for longer.
-    if is_essential and not changes_schema and not _unlimited.get():
-        found.limit(config.current().sqlite_transaction_seconds)
+        disk.check_free_space(str(sqlite_file()), dbapi_connection, is_essential)
+    dbapi_connection.begin()
+    # Schema changes may block others for longer.
+    if is_essential and not changes_schema and not _without_time_limit.get():
+        dbapi_connection.limit(config.current().sqlite_transaction_seconds)
 
 
-_unlimited: ContextVar[bool] = ContextVar("unlimited", default=False)
+_without_time_limit: ContextVar[bool] = ContextVar("without_time_limit", default=False)
 _is_essential: ContextVar[Callable[[], bool] | None] = ContextVar("is_essential", default=None)
 
 
-def limit(is_essential: Callable[[], bool] | None) -> None:
-    """Limit what this context writes to SQLite, as for requests; None: commands and jobs.
+def limit_writes(is_essential: Callable[[], bool] | None) -> None:
+    """Limit this context's writes to SQLite, as for requests; None (commands, jobs) lifts it.
 
-    On a full disk, what `is_essential` may write still.
+    On a nearly full disk only writes for which `is_essential` returns true go on.
     """
     _is_essential.set(is_essential)
 
 
 @contextmanager
-def unlimited() -> Iterator[None]:
-    """Inside, a transaction may last for as long as it takes: for what only superadmins do."""
-    token = _unlimited.set(True)
+def without_time_limit() -> Iterator[None]:
+    """Let transactions inside the block last as long as they need: for superadmins only."""
+    token = _without_time_limit.set(True)
     try:
         yield
     finally:
-        _unlimited.reset(token)
+        _without_time_limit.reset(token)
 
 
 def _lock_schema(session: Session) -> None:
-    # One change of the schema at a time; and as a waiting ALTER TABLE blocks every reader behind
-    # it, it gives way soon, to be tried again.
-    if engine.running().dialect.name == "postgresql":
+    # One schema change at a time. A waiting ALTER TABLE blocks every reader behind it, so it times
+    # out soon and is retried.
+    if engine.current_engine().dialect.name == "postgresql":
         session.execute(sa.text("SELECT pg_advisory_xact_lock(:key)"), {"key": SCHEMA_LOCK})
         session.execute(sa.text("SET LOCAL lock_timeout = '500ms'"))

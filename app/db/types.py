@@ -1,7 +1,8 @@
-"""The types of columns, the same on both databases."""
+"""Column types that behave the same on both databases."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import datetime
 from typing import Any
 
@@ -9,66 +10,68 @@ import orjson
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql
 from sqlalchemy.engine import Dialect
+from sqlalchemy.engine.default import DefaultExecutionContext
 
 from app import clock
 
 # Text compares and sorts by code point on both databases, whatever the server's locale.
 Text = sa.Text().with_variant(postgresql.TEXT(collation="C"), "postgresql")
 Id = Text
+Processor = Callable[[str | None], datetime | None]
 
 
-class Moment(sa.types.TypeDecorator[datetime]):
-    """An instant: timestamptz on PostgreSQL, the contract's text form on SQLite."""
+class UtcDateTime(sa.types.TypeDecorator[datetime]):
+    """A UTC timestamp: timestamptz on PostgreSQL, RFC 3339 text on SQLite."""
 
     impl = sa.Text
     cache_ok = True
 
     def load_dialect_impl(self, dialect: Dialect) -> sa.types.TypeEngine[Any]:
-        """The column type on this database."""
+        """Return the column type of this database."""
         if dialect.name == "postgresql":
             return dialect.type_descriptor(sa.TIMESTAMP(timezone=True))
         return dialect.type_descriptor(sa.Text())
 
-    def process_bind_param(self, value: datetime | None, dialect: Dialect) -> Any:
-        """A moment on its way in."""
+    def process_bind_param(self, value: datetime | None, dialect: Dialect) -> datetime | str | None:
+        """Convert a parameter."""
         return clock.iso(value) if value and dialect.name == "sqlite" else value
 
-    def result_processor(self, dialect: Dialect, coltype: object) -> Any:
-        """What makes a moment of a stored value; None where the driver does."""
-        return _moment if dialect.name == "sqlite" else None
+    def result_processor(self, dialect: Dialect, coltype: object) -> Processor | None:
+        """Return the parser of stored text; None if the driver parses."""
+        return _parse if dialect.name == "sqlite" else None
 
 
-class StoredMoment(Moment):
-    """A moment that is read as the database keeps it, on SQLite in the form that answers have."""
+class RawUtcDateTime(UtcDateTime):
+    """A UTC timestamp read without parsing: on SQLite that is the form responses have."""
 
     cache_ok = True
 
-    def result_processor(self, dialect: Dialect, coltype: object) -> Any:
-        """None: nothing is made of it."""
-        return None
+    def result_processor(self, dialect: Dialect, coltype: object) -> None:
+        """Return no parser."""
+        return
 
 
 class Json(sa.JSON):
-    """JSON in which a change from 1 to true is one, and is stored."""
+    """JSON that counts a change from 1 to true as a change."""
 
-    def compare_values(self, x: Any, y: Any) -> bool:
-        """Whether nothing has changed."""
-        return same_json(x, y)
+    def compare_values(self, x: object, y: object) -> bool:
+        """Whether two values are the same JSON."""
+        return json_equal(x, y)
 
 
-def same_json(left: Any, right: Any) -> bool:
-    """Whether two values are the same JSON: to Python 1 equals true, and 1.0."""
+def json_equal(left: object, right: object) -> bool:
+    """Whether two values are the same JSON; Python's == takes 1, true and 1.0 for equal."""
     if left != right:
         return False
-    one, other = (orjson.dumps(value, option=orjson.OPT_SORT_KEYS) for value in (left, right))
-    return one == other
+    option = orjson.OPT_SORT_KEYS
+    return orjson.dumps(left, option=option) == orjson.dumps(right, option=option)
 
 
-def _moment(text: str | None) -> datetime | None:
+def _parse(text: str | None) -> datetime | None:
     return clock.parse(text) if text is not None else None
 
 
-def as_created(context: Any) -> datetime:
-    """The default of `updated_at`: what a new row's `created_at` says, to the microsecond."""
-    moment: datetime = context.get_current_parameters()["created_at"]
-    return moment
+def created_at_default(context: DefaultExecutionContext) -> datetime:
+    """Return a new row's `created_at`, as the default of `updated_at`."""
+    created_at: datetime = context.get_current_parameters()["created_at"]  # type: ignore[no-untyped-call]
+    return created_at

@@ -1,10 +1,9 @@
-"""What keeps caches honest: versions that the statement which relies on them reads along.
+"""A cache of principals and definitions whose entries carry the versions of their rows.
 
-A principal or a definition is cached under the version of its row. A statement that works with
-cached values also selects the present versions (keyed look-ups inside the same statement). When
-they differ, what was cached is dropped and the work is done again, so that a change is obeyed by
-the very next request of every process without a query of its own. Only a refusal costs one: that
-all it relied on is still true.
+A statement that relies on cached values also selects the current versions, by keyed subqueries of
+the same statement. If one differs, the cached value is dropped and the work is repeated: a change
+takes effect with the next request of every process, at no extra query. Only a refusal costs a query
+of its own, which confirms that its grounds still hold.
 """
 
 from __future__ import annotations
@@ -14,20 +13,20 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import lru_cache
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar, cast
 
 import sqlalchemy as sa
 
 from app import config
 from app.db import Base
-from app.db.prepared import Prepared
+from app.db.prepared import PreparedStatement
 
 Value = TypeVar("Value")
-MOST, MOST_CHECKED = 20, 2048
+MAX_CHECKS, MAX_COMBINATIONS = 20, 2048
 
 
-class Stamp(NamedTuple):
-    """The version of one row: (table, its key, the version cached)."""
+class VersionCheck(NamedTuple):
+    """A row and the version of it that was cached."""
 
     table: str
     key: tuple[str, ...]
@@ -35,101 +34,103 @@ class Stamp(NamedTuple):
 
 
 class Stale(Exception):
-    """Something cached is out of date."""
+    """Raised if a cached value is out of date."""
 
 
-class Checked:
-    """Stamps that a statement checks along: what it selects for that, and is run with."""
+class VersionChecks:
+    """Version checks for one statement: the columns to select, and their parameters."""
 
-    def __init__(self, stamps: Sequence[Stamp]) -> None:
-        self.tables = tuple(stamp.table for stamp in stamps)
-        """All that the statement itself depends on."""
+    def __init__(self, checks: Sequence[VersionCheck]) -> None:
+        self.tables = tuple(check.table for check in checks)
+        """All that the text of the columns depends on."""
         self.parameters = {
-            f"k{i}_{j}": part for i, stamp in enumerate(stamps) for j, part in enumerate(stamp.key)
+            f"k{i}_{j}": part for i, check in enumerate(checks) for j, part in enumerate(check.key)
         }
-        self._versions = tuple(stamp.version for stamp in stamps)
+        self._versions = tuple(check.version for check in checks)
 
     @property
-    def columns(self) -> Sequence[Any]:
-        """Columns that read the present version of each stamp's row."""
-        return columns_of(self.tables)
+    def columns(self) -> Sequence[sa.Label[int]]:
+        """Columns that select the current version of each row."""
+        return version_columns(self.tables)
 
-    def check(self, versions: Iterable[Any]) -> None:
-        """Compare what the columns gave with what was cached. Raises Stale."""
+    def check(self, versions: Iterable[int | None]) -> None:
+        """Compare selected versions with the cached ones. Raises Stale."""
         if tuple(versions) != self._versions:
             raise Stale
 
     def verify(self) -> None:
-        """Compare by a statement of its own. Raises Stale."""
+        """Compare by a query of its own. Raises Stale."""
         if self.tables:
             self.check(_versions(self.tables).all(self.parameters)[0])
 
 
-@lru_cache(MOST_CHECKED)
-def along(*stamps: Stamp) -> Checked:
-    """These stamps, to be checked along."""
-    return Checked(stamps)
+@lru_cache(MAX_COMBINATIONS)
+def combine(*checks: VersionCheck) -> VersionChecks:
+    """Return these checks as one, for one statement."""
+    return VersionChecks(checks)
 
 
-NONE = along()
+NO_CHECKS = combine()
 
 
 @lru_cache
-def columns_of(tables: tuple[str, ...]) -> Sequence[Any]:
-    """Columns that read the present versions of stamps of these tables, in this order."""
-    # Made once: nearly every statement has them.
-    found = []
+def version_columns(tables: tuple[str, ...]) -> Sequence[sa.Label[int]]:
+    """Columns that select the current versions of rows of these tables, in this order."""
+    # Cached, as nearly every statement has them.
+    columns = []
     for i, table in enumerate(tables):
         key = (column == sa.bindparam(f"k{i}_{j}") for j, column in enumerate(_keys(table)))
-        found.append(sa.select(_version(table)).where(*key).scalar_subquery().label(f"stamp{i}"))
-    return found
+        columns.append(
+            sa.select(_version(table)).where(*key).scalar_subquery().label(f"version{i}")
+        )
+    return columns
 
 
-def verify(stamps: Iterable[Stamp]) -> None:
-    """Compare these with what was cached, by a statement of its own. Raises Stale."""
-    along(*stamps).verify()
+def verify(checks: Iterable[VersionCheck]) -> None:
+    """Compare these with the database, by a query of its own. Raises Stale."""
+    combine(*checks).verify()
 
 
-def hold(relied: Iterable[Any]) -> bool:
-    """Whether all these cached values are still true; False also where they cannot tell."""
-    found = set[Stamp]()
-    for value in relied:
-        mine = getattr(value, "stamps", None) or [getattr(value, "stamp", None)]
-        if None in mine:
+def are_current(values: Iterable[object]) -> bool:
+    """Whether all these cached values are current; False if one of them has no version."""
+    checks = set[VersionCheck]()
+    for value in values:
+        own = getattr(value, "version_checks", None) or [getattr(value, "version_check", None)]
+        if None in own:
             return False
-        found.update(mine)
-    if len(found) > MOST:
+        checks.update(own)
+    if len(checks) > MAX_CHECKS:
         return False
     try:
-        verify(sorted(found, key=lambda stamp: stamp[:2]))
+        verify(sorted(checks, key=lambda check: check[:2]))
     except Stale:
         return False
     return True
 
 
 @lru_cache
-def _versions(tables: tuple[str, ...]) -> Prepared:
-    return Prepared(sa.select(*columns_of(tables)), keyed=True)
+def _versions(tables: tuple[str, ...]) -> PreparedStatement:
+    return PreparedStatement(sa.select(*version_columns(tables)), keyed=True)
 
 
 @lru_cache
-def _keys(table: str) -> tuple[Any, ...]:
+def _keys(table: str) -> tuple[sa.Column[str], ...]:
     return tuple(Base.metadata.tables[table].primary_key.columns)
 
 
-def _version(table: str) -> Any:
+def _version(table: str) -> sa.Column[int]:
     return Base.metadata.tables[table].c.version
 
 
 class Cache:
-    """Values under their stamps, dropped oldest first."""
+    """A cache of values with versions; evicts the oldest first."""
 
     def __init__(self, size: int = 10_000) -> None:
         self._size = size
-        self._values: OrderedDict[Hashable, Any] = OrderedDict()
+        self._values: OrderedDict[Hashable, object] = OrderedDict()
 
     def get(self, key: Hashable, load: Callable[[], Value | None]) -> Value | None:
-        """The cached value, else what `load` finds; while `reloading`, what it has found there."""
+        """Return the cached value, else load it; inside `reloading` only that block's count."""
         loaded = _loaded.get()
         value = self._values.get(key) if loaded is None else loaded.get((self, key))
         if value is None:
@@ -139,43 +140,43 @@ class Cache:
                 self.put(key, value)
                 while len(self._values) > self._size:
                     self._values.popitem(last=False)
-        noted = _noted.get()
-        if noted is not None and value is not None:
-            noted.append(value)
-        return value
+        recorded = _recorded.get()
+        if recorded is not None and value is not None:
+            recorded.append(value)
+        return cast("Value | None", value)
 
-    def put(self, key: Hashable, value: Any) -> None:
-        """Remember a value."""
+    def put(self, key: Hashable, value: object) -> None:
+        """Cache a value."""
         self._values[key] = value
         loaded = _loaded.get()
         if loaded is not None:
             loaded[self, key] = value
 
 
-_noted: ContextVar[list[Any] | None] = ContextVar("noted", default=None)
-_loaded: ContextVar[dict[tuple[Cache, Hashable], Any] | None] = ContextVar("loaded", default=None)
+_recorded: ContextVar[list[object] | None] = ContextVar("recorded", default=None)
+_loaded: ContextVar[dict[tuple[Cache, Hashable], object] | None] = ContextVar(
+    "loaded", default=None
+)
 
 
-class noting:
-    """Inside, what caches give out is noted in the list that this yields."""
+class recording:
+    """Record the values that caches return inside the block, in the list that this yields."""
 
-    def __enter__(self) -> list[Any]:
-        """Begin an empty list."""
-        noted = list[Any]()
-        self._token = _noted.set(noted)
-        return noted
+    def __enter__(self) -> list[object]:
+        recorded = list[object]()
+        self._token = _recorded.set(recorded)
+        return recorded
 
-    def __exit__(self, *problem: object) -> None:
-        """Note nothing any more."""
-        _noted.reset(self._token)
+    def __exit__(self, *error: object) -> None:
+        _recorded.reset(self._token)
 
 
 @contextmanager
 def reloading() -> Iterator[None]:
-    """Inside, caches load everything anew, each thing once.
+    """Have caches load each value once more inside the block.
 
-    A block knows nothing of what is written meanwhile, in it or elsewhere: what comes after that,
-    and whatever is tried again, needs a block of its own.
+    The block does not notice later writes, its own included: work that follows a write, and every
+    retry, needs a block of its own.
     """
     token = _loaded.set({})
     try:
@@ -185,7 +186,7 @@ def reloading() -> Iterator[None]:
 
 
 def cache(name: str) -> Cache:
-    """The application's cache of that name."""
+    """Return the application's cache of this name."""
     caches: dict[str, Cache] = config.running().extensions.setdefault("atrium.caches", {})
-    found = caches.get(name)
-    return caches.setdefault(name, Cache()) if found is None else found
+    existing = caches.get(name)
+    return caches.setdefault(name, Cache()) if existing is None else existing

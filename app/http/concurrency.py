@@ -29,7 +29,7 @@ View = Callable[["WSGIEnvironment", Any], Iterable[bytes]]
 def init_app(app: Flask) -> None:
     """Have what an application serves be paced, if that pays with its database."""
     with app.app_context():
-        if engine.running().dialect.name == "sqlite":
+        if engine.current_engine().dialect.name == "sqlite":
             app.wsgi_app = OneByOne(app.wsgi_app)  # type: ignore[method-assign]
 
 

@@ -17,7 +17,7 @@ from sqlalchemy.exc import (
 from sqlalchemy.orm.exc import ObjectDeletedError, StaleDataError
 from werkzeug.exceptions import HTTPException, RequestEntityTooLarge
 
-from app.db.errors import UNAVAILABLE, reason, unavailable, violation_of
+from app.db.errors import UNAVAILABLE, error_summary, unavailable, violation_of
 from app.errors import AppError, Conflict, NotFound, Unavailable, place_of
 
 log = structlog.get_logger()
@@ -97,7 +97,7 @@ def _bound() -> str:
 
 
 def _answer_unavailable(error: Exception) -> Response:
-    log.warning("database unavailable", reason=reason(error))
+    log.warning("database unavailable", reason=error_summary(error))
     return answer(unavailable(error))
 
 
@@ -117,7 +117,7 @@ def answer_unexpected(error: Exception) -> Response:
 def _refused_by_server(error: Exception) -> dict[str, str]:
     # That a server cannot do a statement at all is told without any value: an operator needs it.
     code = getattr(getattr(error, "orig", None), "pgcode", None) or ""
-    return {"reason": reason(error)} if code.startswith("0A") else {}
+    return {"reason": error_summary(error)} if code.startswith("0A") else {}
 
 
 def _answer_overtaken(error: IntegrityError) -> Response:

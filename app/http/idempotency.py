@@ -24,7 +24,7 @@ from sqlalchemy.orm import Mapped, mapped_column
 from app import crypto, db, jobs
 from app.db import like
 from app.db.functions import database_now
-from app.db.types import Id, Moment, Text
+from app.db.types import Id, Text, UtcDateTime
 from app.errors import Conflict, Malformed
 from app.ids import new_id
 
@@ -54,7 +54,7 @@ class IdempotencyKey(db.Base):
     etag: Mapped[str | None] = mapped_column(Text)
     made: Mapped[str | None] = mapped_column(Text)
     """Where the answer shows a secret and is not kept: the id of what was made."""
-    claimed_at: Mapped[datetime] = mapped_column(Moment)
+    claimed_at: Mapped[datetime] = mapped_column(UtcDateTime)
 
 
 TABLE: Any = IdempotencyKey.__table__
@@ -172,7 +172,7 @@ def give_up(claim: Claim, *, keep_changes: bool) -> None:
     """Let the request be made again: it failed. What it did nevertheless is kept or undone."""
     db.hold_commits(hold=False)
     if not keep_changes:
-        db.drop_held()
+        db.rollback_held()
     unanswered = TABLE.c.status.is_(None)
     with db.transaction():
         db.connection().execute(sa.delete(TABLE).where(*claim.mine, unanswered))
@@ -181,7 +181,7 @@ def give_up(claim: Claim, *, keep_changes: bool) -> None:
 def forget_mentions(addresses: Collection[str]) -> None:
     """Forget answers of all accounts that name an address within a text, in whatever case."""
     key, answer = [*TABLE.primary_key], TABLE.c.answer
-    told = (like.told(answer, like.searched(one)) for one in addresses)
+    told = (like.contains_ignoring_case(answer, like.search_key(one)) for one in addresses)
     named = sa.or_(sa.false(), *told)
     chosen, last = sa.select(*key, answer).where(named).order_by(*key).limit(PIECE), ("", "", "")
     # To forget what tells of a longer address would let a request be done twice.

@@ -23,7 +23,7 @@ from sqlalchemy.orm import Mapped, mapped_column
 
 from app import clock, config, db, jobs
 from app.db import engine
-from app.db.prepared import Prepared
+from app.db.prepared import PreparedStatement
 from app.db.types import Text
 from app.errors import TooManyRequests
 
@@ -160,10 +160,10 @@ def _limiter_for(redis_url: str) -> FixedWindowRateLimiter:
 
 
 @lru_cache
-def _counts(number: int) -> Prepared:
+def _counts(number: int) -> PreparedStatement:
     mine = sa.or_(*(Counter.key == sa.bindparam(f"key{i}") for i in range(number)))
     alive = Counter.expires_at > sa.bindparam("now")
-    return Prepared(sa.select(Counter.key, Counter.count).where(mine, alive), keyed=True)
+    return PreparedStatement(sa.select(Counter.key, Counter.count).where(mine, alive), keyed=True)
 
 
 class SqlStorage(Storage):
@@ -179,7 +179,7 @@ class SqlStorage(Storage):
     def incr(self, key: str, expiry: int, amount: int = 1) -> int:
         """Count up, in a new window where the last one is over. One statement, so none is lost."""
         now = clock.now().timestamp()
-        make: Any = sqlite if engine.running().dialect.name == "sqlite" else postgresql
+        make: Any = sqlite if engine.current_engine().dialect.name == "sqlite" else postgresql
         new = make.insert(Counter).values(key=key, count=amount, expires_at=now + expiry)
         over = Counter.expires_at <= now
         counted = new.on_conflict_do_update(

@@ -16,7 +16,7 @@ from app.accounts.models import VIEWER
 from app.auth import tokens
 from app.collections import definition as definitions
 from app.db import Base
-from app.db.types import Moment
+from app.db.types import UtcDateTime
 from app.isolation.tenants import THINGS, Tenant
 
 LATER = timedelta(days=3650)
@@ -153,7 +153,7 @@ def _value(tenant: Tenant, table: sa.Table, column: sa.Column[Any]) -> Any:
         return tenant.ids[table.name]
     if column.name in REFERS:
         return tenant.ids[REFERS[column.name]]
-    if isinstance(column.type, Moment):
+    if isinstance(column.type, UtcDateTime):
         if column.nullable:
             return None
         return clock.now() + LATER if "expires" in column.name else clock.now()

@@ -20,7 +20,7 @@ from app import clock, config, db
 from app.context import tenancy
 from app.db import like
 from app.db.functions import database_now
-from app.db.types import Id, Moment, Text
+from app.db.types import Id, Text, UtcDateTime
 from app.errors import NotFound
 from app.ids import new_id
 from app.jobs import leases, notify
@@ -53,10 +53,10 @@ class Job(db.Base):
     payload: Mapped[dict[str, Any]] = mapped_column(sa.JSON)
     status: Mapped[str] = mapped_column(Text, default="pending")  # then done or failed
     attempts: Mapped[int] = mapped_column(default=0)
-    due_at: Mapped[datetime] = mapped_column(Moment)
+    due_at: Mapped[datetime] = mapped_column(UtcDateTime)
     last_error: Mapped[str | None] = mapped_column(Text)
-    created_at: Mapped[datetime] = mapped_column(Moment, default=clock.now)
-    finished_at: Mapped[datetime | None] = mapped_column(Moment)
+    created_at: Mapped[datetime] = mapped_column(UtcDateTime, default=clock.now)
+    finished_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
 
 
 TABLE: Any = Job.__table__
@@ -154,7 +154,7 @@ def retry(account_id: str, id: str) -> None:
 def forget(texts: Iterable[str], account_ids: Iterable[str]) -> None:
     """Forget jobs of accounts that were given up and tell one of these texts, in whatever case."""
     payload = sa.cast(TABLE.c.payload, sa.Text)
-    told = [like.told(payload, json.dumps(text)) for text in texts]
+    told = [like.contains_ignoring_case(payload, json.dumps(text)) for text in texts]
     given_up = (TABLE.c.account_id.in_(account_ids), TABLE.c.status == "failed")
     with db.transaction() as session:
         session.execute(sa.delete(TABLE).where(*given_up, sa.or_(sa.false(), *told)))

@@ -157,7 +157,7 @@ def plan() -> None:
     mine = (Job.account_id == INSTANCE, Job.kind.in_(periodic), Job.status == "pending")
     with db.transaction() as session:
         known = set(session.scalars(sa.select(Job.kind).where(*mine)))
-        make: Any = sqlite if engine.running().dialect.name == "sqlite" else postgresql
+        make: Any = sqlite if engine.current_engine().dialect.name == "sqlite" else postgresql
         for kind in sorted(periodic - known):
             # The id is the kind's: of two workers that start at once, one makes the row.
             id = str(uuid5(NAMESPACE_URL, f"atrium:{kind}"))

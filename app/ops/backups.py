@@ -123,9 +123,9 @@ def _restore_postgres(path: Path) -> None:
         wanted.write("\n".join(line for line in listed.splitlines() if not OF_ROLES.match(line)))
         wanted.flush()
         _replace("--no-owner", f"--use-list={wanted.name}", str(path))
-    engine.running().dispose()
+    engine.current_engine().dispose()
     if config.current().row_security_enabled:
-        row_security.install(engine.running())
+        row_security.install(engine.current_engine())
 
 
 def _replace(*of_file: str) -> None:
@@ -161,19 +161,21 @@ def _lock_milliseconds() -> int:
 
 
 def _tables() -> set[str]:
-    return set(sa.inspect(engine.running()).get_table_names())
+    return set(sa.inspect(engine.current_engine()).get_table_names())
 
 
 def _on_sqlite() -> bool:
-    return engine.running().dialect.name == "sqlite"
+    return engine.current_engine().dialect.name == "sqlite"
 
 
 def _sqlite() -> sqlite3.Connection:
-    return sqlite3.connect(str(engine.running().url.database), timeout=sqlite_driver.BUSY_SECONDS)
+    return sqlite3.connect(
+        str(engine.current_engine().url.database), timeout=sqlite_driver.BUSY_SECONDS
+    )
 
 
 def _address() -> str:
-    url = engine.running().url.set(drivername="postgresql", password=None)
+    url = engine.current_engine().url.set(drivername="postgresql", password=None)
     return url.render_as_string(hide_password=False)
 
 
@@ -192,7 +194,7 @@ def _program(name: str, *arguments: str) -> tuple[list[str], dict[str, str]]:
     if found is None:
         raise BackupError(f"{name} is missing: install PostgreSQL's client programs")
     # The password is not among the arguments, which every user of the machine sees.
-    password = engine.running().url.password or ""
+    password = engine.current_engine().url.password or ""
     return [found, *arguments], config.environment(PGPASSWORD=password, LC_ALL="C")
 
 

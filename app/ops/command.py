@@ -11,7 +11,7 @@ import click
 from flask.cli import AppGroup
 from sqlalchemy.exc import ProgrammingError
 
-from app.db.errors import UNAVAILABLE, reason
+from app.db.errors import UNAVAILABLE, error_summary
 from app.errors import AppError
 
 
@@ -35,7 +35,7 @@ def _in_words() -> Iterator[None]:
     except AppError as error:
         raise click.ClickException(error.message) from error
     except (*UNAVAILABLE, ProgrammingError) as error:  # of PostgreSQL without its tables, say
-        told = f"The database cannot be used: {reason(error)}"
+        told = f"The database cannot be used: {error_summary(error)}"
         raise click.ClickException(f"{told}\nflask --app wsgi doctor looks for more.") from error
     except OSError as error:
         if error.errno == EPIPE:  # whoever read what is printed has gone: click knows about those

@@ -14,9 +14,9 @@ from app import clock, config, db, jobs
 from app.audit.models import AuditEntry, AuditHead
 from app.collections import revisions
 from app.db import disk, reencryption, row_security
-from app.db.errors import reason
+from app.db.errors import error_summary
 from app.db.functions import database_now
-from app.db.types import Moment
+from app.db.types import UtcDateTime
 from app.jobs import leases
 from app.ops import readiness
 from app.outbound import mail
@@ -73,7 +73,7 @@ def _unusable() -> Finding:
     try:
         db.connection().execute(sa.select(sa.literal(1)))
     except SQLAlchemyError as error:
-        why = reason(error)
+        why = error_summary(error)
     return Finding("database", "fail", f"does not answer ({why}): see SERVICE_DATABASE_URL")
 
 
@@ -117,7 +117,7 @@ def _why_unread() -> str:
     try:
         revisions.applied_core_revision()
     except SQLAlchemyError as error:
-        return f" ({reason(error)})"
+        return f" ({error_summary(error)})"
     return ""
 
 
@@ -125,7 +125,7 @@ def _looked_at(part: str, look: Callable[[], Finding]) -> Finding:
     try:
         return look()
     except SQLAlchemyError as error:  # a table is damaged, lost or closed to the login
-        told = f"cannot be looked at ({reason(error)}): see the database and its login"
+        told = f"cannot be looked at ({error_summary(error)}): see the database and its login"
         return Finding(part, "fail", told)
 
 
@@ -137,9 +137,9 @@ def _accounts_apart() -> Finding:
     if not config.current().row_security_enabled:
         told = "are kept apart by the application alone: SERVICE_ROW_SECURITY_ENABLED is off"
         return Finding("accounts", "warn", told)
-    roles = row_security.in_force(through)
+    roles = row_security.active_roles(through)
     if roles is None:
-        return Finding("accounts", "warn", row_security.advice(through))
+        return Finding("accounts", "warn", row_security.setup_advice(through))
     bare = row_security.uncovered(through, roles)
     if bare:
         told = f"are not kept apart by the database in {', '.join(bare[:MOST_NAMED])}"
@@ -148,13 +148,13 @@ def _accounts_apart() -> Finding:
 
 
 def _numbers(through: Connection) -> str:
-    if row_security.numbers_are_marked(through):
+    if row_security.comparisons_are_leakproof(through):
         return "numbers are found by index"
     return "numbers are compared without index (docs/scaling.md says what a superuser can do)"
 
 
 def _clock() -> Finding:
-    there = db.connection().scalar(sa.select(sa.type_coerce(database_now(), Moment)))
+    there = db.connection().scalar(sa.select(sa.type_coerce(database_now(), UtcDateTime)))
     apart = abs((clock.now() - there).total_seconds()) if there else 0.0
     if apart > MOST_SECONDS_APART:
         told = f"{apart:.0f} s from the database's: set both by a time server (NTP)"
@@ -163,7 +163,7 @@ def _clock() -> Finding:
 
 
 def _secrets() -> Finding:
-    unreadable = reencryption.unreadable()
+    unreadable = reencryption.undecryptable()
     if unreadable:
         some = ", ".join(unreadable[:MOST_NAMED])
         told = (
@@ -204,7 +204,7 @@ def _workers() -> Finding:
 
 def _disk(state: str) -> Finding:
     file = str(db.sqlite_file())
-    left = disk.free(file)
+    left = disk.free_bytes(file)
     told = f"of {file}" if left is None else f"of {file}: {left // disk.MIB:,} MiB are free"
     if state != "ok":
         return Finding("disk", "fail", f"{told}; {state}: free some, or nothing can be written")

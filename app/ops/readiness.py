@@ -35,7 +35,7 @@ def checks() -> dict[str, str]:
 
 
 def _disk(file: str) -> str:
-    left = disk.free(file)
+    left = disk.free_bytes(file)
     if left is not None and left < disk.LOW_BYTES:
         return f"full: less than {disk.LOW_BYTES // disk.MIB} MiB are free"
     return "ok" if disk.may_write(file) else "not to be written to"

@@ -115,7 +115,7 @@ def _is_foreseen(asked: Question, before: Row | None) -> bool:
 def _stored(collection: Definition, asked: Question) -> Row | None:
     if asked.record_id is None:
         return None
-    row = reads.read_one(collection, asked.account_id, asked.record_id, versioned_cache.NONE)
+    row = reads.read_one(collection, asked.account_id, asked.record_id, versioned_cache.NO_CHECKS)
     if row is None:
         raise NotFound(changes.NO_RECORD)
     return row
@@ -247,7 +247,7 @@ def _statement(collection: Definition, node: rules.Node, asked: Question) -> dic
 
 
 def _dialect() -> Dialect:
-    dialect = engine.running().dialect
+    dialect = engine.current_engine().dialect
     # SQLite takes parameters by name as well as by place, which tells less.
     return sqlite.dialect(paramstyle="named") if dialect.positional else dialect
 

@@ -22,7 +22,7 @@ from app.collections import definition as definitions
 from app.collections.access import Access
 from app.collections.definition import Definition
 from app.db import errors, versioned_cache
-from app.db.versioned_cache import Checked
+from app.db.versioned_cache import VersionChecks
 from app.errors import InvalidValues
 from app.records import store
 from app.records.read import cursor, expand, query, views
@@ -66,7 +66,9 @@ def page(
         skip,
         limit,
         count,
-        versioned_cache.along(*by.stamps, *definition.stamps, *asked.stamps),
+        versioned_cache.combine(
+            *by.version_checks, *definition.version_checks, *asked.version_checks
+        ),
         {**access.parameters, **asked.conditions.bound},
         most,
         wanted=asked.wanted,
@@ -88,7 +90,9 @@ def walk(collection: str, parameters: Parameters, *, limit: int, by: Principal) 
         [*store.scope(definition, by.account_id, access.where), *asked.conditions.where],
         cursor.parts(asked.keys, way),
         limit,
-        versioned_cache.along(*by.stamps, *definition.stamps, *asked.stamps),
+        versioned_cache.combine(
+            *by.version_checks, *definition.version_checks, *asked.version_checks
+        ),
         {**access.parameters, **asked.conditions.bound},
         wanted=asked.wanted,
         room=(room := Room()),
@@ -125,7 +129,9 @@ def get(
     names, tree = query.shape_of(access, fields, expanded, found)
     if found:
         raise InvalidValues(found)
-    checked = versioned_cache.along(*by.stamps, *definition.stamps, *set(expand.stamps_of(tree)))
+    checked = versioned_cache.combine(
+        *by.version_checks, *definition.version_checks, *set(expand.version_checks(tree))
+    )
     asked = (by.account_id, record_id, checked, access.where, access.parameters)
     row = reads.read_one(definition, *asked, to_show=True)
     if row is None:
@@ -188,15 +194,18 @@ def writing(collection: str, by: Principal) -> Iterator[Definition]:
 
 
 @contextmanager
-def writing_last(collection: str, by: Principal) -> Iterator[tuple[Definition, Checked]]:
+def writing_last(collection: str, by: Principal) -> Iterator[tuple[Definition, VersionChecks]]:
     """The same, with what is still to be checked before anything is written."""
     try:
         with conflicts.explaining(), db.transaction():
             definition = definitions.named(collection)
-            listeners = webhooks.stamps_of(by.account_id)
-            yield definition, versioned_cache.along(*by.stamps, *definition.stamps, *listeners)
+            listeners = webhooks.version_checks(by.account_id)
+            yield (
+                definition,
+                versioned_cache.combine(*by.version_checks, *definition.version_checks, *listeners),
+            )
     except DBAPIError as error:
-        if not errors.was_overtaken(error):
+        if not errors.is_concurrent_change(error):
             raise
         raise versioned_cache.Stale from error  # this one tries again
 

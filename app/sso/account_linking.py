@@ -244,7 +244,7 @@ def _link(
         given_role_id=user.role_id if given else None,
     )
     column, message = "subject", "This identity is a user's already."
-    with errors.conflict_on("identities", column, column, message):
+    with errors.conflict_on_unique("identities", column, column, message):
         session.add(identity)
         session.flush()
     return identity

@@ -10,7 +10,7 @@ from sqlalchemy.orm import Mapped, mapped_column
 
 from app import clock
 from app.db import Base
-from app.db.types import Id, Moment, Text, as_created
+from app.db.types import Id, Text, UtcDateTime, created_at_default
 from app.ids import new_id
 
 OAUTH, SAML = "auth_providers", "saml_providers"
@@ -43,8 +43,10 @@ class ProviderSetting(Base):
     shared_callback: Mapped[bool] = mapped_column(default=False, server_default=sa.false())
     # false: somebody outside pii_access says where it points to; null: from before that was noted
     admits_pii_members: Mapped[bool | None] = mapped_column()
-    created_at: Mapped[datetime] = mapped_column(Moment, default=clock.now)
-    updated_at: Mapped[datetime] = mapped_column(Moment, default=as_created, onupdate=clock.now)
+    created_at: Mapped[datetime] = mapped_column(UtcDateTime, default=clock.now)
+    updated_at: Mapped[datetime] = mapped_column(
+        UtcDateTime, default=created_at_default, onupdate=clock.now
+    )
 
 
 class Identity(Base):
@@ -69,8 +71,8 @@ class Identity(Base):
     given_role_id: Mapped[int | None] = mapped_column()  # null: the role is set by hand
     # false: used by settings that no member of pii_access stands for; null: from before
     is_trusted: Mapped[bool | None] = mapped_column()
-    created_at: Mapped[datetime] = mapped_column(Moment, default=clock.now)
-    last_used_at: Mapped[datetime] = mapped_column(Moment, default=as_created)
+    created_at: Mapped[datetime] = mapped_column(UtcDateTime, default=clock.now)
+    last_used_at: Mapped[datetime] = mapped_column(UtcDateTime, default=created_at_default)
 
 
 class Flow(Base):
@@ -98,15 +100,15 @@ class Flow(Base):
     callback_url: Mapped[str | None] = mapped_column(Text)  # ours, as the provider was told it
     redirect_uri: Mapped[str | None] = mapped_column(Text)
     client_state: Mapped[str | None] = mapped_column(Text)
-    expires_at: Mapped[datetime] = mapped_column(Moment)
-    used_at: Mapped[datetime | None] = mapped_column(Moment)
+    expires_at: Mapped[datetime] = mapped_column(UtcDateTime)
+    used_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
     user_id: Mapped[str | None] = mapped_column(Id)
     is_new_user: Mapped[bool] = mapped_column(default=False)
     outcome: Mapped[str | None] = mapped_column(Text)  # of a test: JSON, encrypted
     code_hash: Mapped[str | None] = mapped_column(Text)
     code_needs_state: Mapped[bool] = mapped_column(default=False)
-    code_expires_at: Mapped[datetime | None] = mapped_column(Moment)
-    created_at: Mapped[datetime] = mapped_column(Moment, default=clock.now)
+    code_expires_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
+    created_at: Mapped[datetime] = mapped_column(UtcDateTime, default=clock.now)
 
 
 class SeenAssertion(Base):
@@ -120,7 +122,7 @@ class SeenAssertion(Base):
 
     account_id: Mapped[str] = mapped_column(Id, primary_key=True)
     assertion_hash: Mapped[str] = mapped_column(Text, primary_key=True)
-    expires_at: Mapped[datetime] = mapped_column(Moment)
+    expires_at: Mapped[datetime] = mapped_column(UtcDateTime)
 
 
 class Refusal(Base):
@@ -139,4 +141,4 @@ class Refusal(Base):
     check: Mapped[str] = mapped_column(Text)
     detail: Mapped[str] = mapped_column(Text)
     ip_address: Mapped[str | None] = mapped_column(Text)
-    created_at: Mapped[datetime] = mapped_column(Moment, default=clock.now)
+    created_at: Mapped[datetime] = mapped_column(UtcDateTime, default=clock.now)

@@ -328,7 +328,7 @@ def _secrets(row: ProviderSetting) -> dict[str, Any]:
 
 
 def _one_each() -> Any:
-    return errors.conflict_on("provider_settings", "provider_name", "provider_name", TAKEN)
+    return errors.conflict_on_unique("provider_settings", "provider_name", "provider_name", TAKEN)
 
 
 def _problems_of_all(account_id: str, config: Body) -> list[validation.Problem]:

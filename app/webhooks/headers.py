@@ -55,7 +55,7 @@ def host_of(url: str) -> tuple[str, str | None, int | None]:
     return parts.scheme, parts.hostname, parts.port
 
 
-@reencryption.of_json("webhooks", "headers")
+@reencryption.json_column("webhooks", "headers")
 def renewed(stored: Stored | None) -> tuple[dict[str, Any] | None, int]:
     """Headers under the newest key, and how many values were not. Raises InvalidToken."""
     if stored is None:

@@ -42,7 +42,7 @@ def page(
     the id of a delivery that all others are newer than.
     """
     mine = [*_visible(by), *_wanted(wanted)]
-    total = counts.count(DELIVERIES, mine, most)
+    total = counts.count_up_to(DELIVERIES, mine, most)
     chosen = _with_last_attempt().where(*mine).order_by(DELIVERIES.c.id.desc())
     found = db.connection().execute(chosen.offset(skip).limit(limit)).mappings()
     reader = redaction.Reader(by)
@@ -51,7 +51,7 @@ def page(
 
 def place(newer: int, *, by: Principal) -> str | None:
     """The id of the delivery that has so many newer ones, for `after`; None where none has."""
-    found: str | None = counts.place(DELIVERIES.c.id, _visible(by), newer)
+    found: str | None = counts.value_at_offset(DELIVERIES.c.id, _visible(by), newer)
     return found
 
 

@@ -14,7 +14,7 @@ from sqlalchemy.orm import Mapped, mapped_column
 
 from app import clock
 from app.db import Base
-from app.db.types import Id, Moment, Text
+from app.db.types import Id, Text, UtcDateTime
 from app.ids import new_id
 from app.jobs import leases
 
@@ -50,12 +50,12 @@ class Webhook(Base):
     include_pii: Mapped[bool] = mapped_column(default=False)
     secret: Mapped[str] = mapped_column(Text)  # encrypted
     previous_secret: Mapped[str | None] = mapped_column(Text)  # encrypted
-    previous_valid_until: Mapped[datetime | None] = mapped_column(Moment)
-    failing_since: Mapped[datetime | None] = mapped_column(Moment)
-    disabled_at: Mapped[datetime | None] = mapped_column(Moment)  # by the service, for failing
+    previous_valid_until: Mapped[datetime | None] = mapped_column(UtcDateTime)
+    failing_since: Mapped[datetime | None] = mapped_column(UtcDateTime)
+    disabled_at: Mapped[datetime | None] = mapped_column(UtcDateTime)  # by the service, for failing
     created_by: Mapped[str | None] = mapped_column(Id)
-    created_at: Mapped[datetime] = mapped_column(Moment, default=clock.now)
-    updated_at: Mapped[datetime] = mapped_column(Moment, default=clock.now)
+    created_at: Mapped[datetime] = mapped_column(UtcDateTime, default=clock.now)
+    updated_at: Mapped[datetime] = mapped_column(UtcDateTime, default=clock.now)
 
 
 class WebhookDelivery(Base):
@@ -97,14 +97,14 @@ class WebhookDelivery(Base):
     superadmin_id: Mapped[str | None] = mapped_column(Id)
     status: Mapped[str] = mapped_column(Text, default=PENDING)
     attempt_number: Mapped[int] = mapped_column(default=0)  # how many there were
-    due_at: Mapped[datetime | None] = mapped_column(Moment)  # or the end of a worker's lease
+    due_at: Mapped[datetime | None] = mapped_column(UtcDateTime)  # or the end of a worker's lease
     claim: Mapped[int] = mapped_column(default=0)  # how often a worker took it
     last_claim: Mapped[int | None] = mapped_column()  # the one that made the last attempt
-    next_retry_at: Mapped[datetime | None] = mapped_column(Moment)
-    delivered_at: Mapped[datetime | None] = mapped_column(Moment)
+    next_retry_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
+    delivered_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
     replay_of: Mapped[str | None] = mapped_column(Id)
     depth: Mapped[int] = mapped_column(default=0, server_default="0")
-    created_at: Mapped[datetime] = mapped_column(Moment, default=clock.now)
+    created_at: Mapped[datetime] = mapped_column(UtcDateTime, default=clock.now)
 
 
 class WebhookAttempt(Base):
@@ -122,7 +122,7 @@ class WebhookAttempt(Base):
     response_body: Mapped[str | None] = mapped_column(Text)
     error: Mapped[str | None] = mapped_column(Text)
     duration_ms: Mapped[int]
-    attempted_at: Mapped[datetime] = mapped_column(Moment)
+    attempted_at: Mapped[datetime] = mapped_column(UtcDateTime)
 
 
 DELIVERIES: Any = WebhookDelivery.__table__

@@ -20,11 +20,11 @@ from app.collections.access import Access
 from app.context import trigger_depth
 from app.db import versioned_cache
 from app.db.functions import database_now
-from app.db.versioned_cache import Stamp
+from app.db.versioned_cache import VersionCheck
 from app.ids import new_id
 from app.webhooks import filters, payload
 from app.webhooks.models import DELIVERIES, Webhook, WebhookVersion
-from app.webhooks.visibility import Sight, maker_now, makers_stamps
+from app.webhooks.visibility import Sight, maker_now, maker_version_checks
 
 CHECKED, STORED = "webhooks.checked", "webhooks.stored"
 LARGEST_PAYLOAD = 256 * 1024  # bytes; a larger one tells the records' ids only
@@ -45,7 +45,7 @@ class Listener:
 class Listeners:
     """The enabled webhooks of an account, by collection (in lower case) and operation."""
 
-    stamp: Stamp
+    version_check: VersionCheck
     of: Mapping[tuple[str, str], Sequence[Listener]]
     payloads_cut: bool = False
     """Whether the account's deliveries take too much for payloads that hold more than ids."""
@@ -57,13 +57,13 @@ class Listeners:
         return frozenset(filter(None, made))
 
 
-def stamps_of(account_id: str | None) -> list[Stamp]:
+def version_checks(account_id: str | None) -> list[VersionCheck]:
     """What the open transaction is about to check, so that changes of this account can be told."""
     if account_id is None:
         return []
     listeners = _cached(account_id)
     db.notes().setdefault(CHECKED, {})[account_id] = listeners
-    return [listeners.stamp, *makers_stamps(account_id, listeners.makers)]
+    return [listeners.version_check, *maker_version_checks(account_id, listeners.makers)]
 
 
 def payloads_cut(account_id: str) -> bool:
@@ -73,7 +73,7 @@ def payloads_cut(account_id: str) -> bool:
 
 def checked_version(account_id: str) -> int | None:
     """The version of an account's listeners that the open transaction has checked."""
-    return _checked(account_id).stamp.version
+    return _checked(account_id).version_check.version
 
 
 @events.subscribe(events.RecordChanged)
@@ -188,4 +188,4 @@ def _load(account_id: str) -> Listeners:
         listener = Listener(one.id, one.created_by, one.filter, one.include_pii)
         for operation in one.events:
             found.setdefault((one.collection.lower(), operation), []).append(listener)
-    return Listeners(Stamp("webhook_versions", (account_id,), version), found, is_cut)
+    return Listeners(VersionCheck("webhook_versions", (account_id,), version), found, is_cut)

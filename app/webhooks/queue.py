@@ -279,7 +279,9 @@ def _values(found: Outcome) -> dict[Any, Any]:
 
 
 def _new_attempts() -> Any:
-    if engine.running().dialect.name == "sqlite":  # whose driver keeps a statement for each number
+    if (
+        engine.current_engine().dialect.name == "sqlite"
+    ):  # whose driver keeps a statement for each number
         return sqlite.insert(ATTEMPTS).on_conflict_do_nothing()
     # With something to return, all rows go in one statement.
     return postgresql.insert(ATTEMPTS).on_conflict_do_nothing().returning(ATTEMPTS.c.id)

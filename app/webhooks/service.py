@@ -95,7 +95,7 @@ def create(body: Body, *, by: Principal, id: str | None = None) -> Secret:
     if wrong:
         raise InvalidValues(wrong)
     secret = body.get("secret") or signing.new_secret()
-    there = errors.conflict_on("webhooks", "id", "id", "There is such a webhook already.")
+    there = errors.conflict_on_unique("webhooks", "id", "id", "There is such a webhook already.")
     with there, db.transaction() as session:
         versions.outdate(account_id)
         _check_number(account_id)

@@ -28,7 +28,7 @@ def outdate(account_id: str) -> None:
     # In the order in which whoever closes the account locks them: what is made refers to it.
     known = sa.select(Account.id).where(Account.id == account_id)
     db.connection().execute(known.with_for_update(read=True, key_share=True))
-    dialect: Any = sqlite if engine.running().dialect.name == "sqlite" else postgresql
+    dialect: Any = sqlite if engine.current_engine().dialect.name == "sqlite" else postgresql
     first = dialect.insert(WebhookVersion).values(account_id=account_id, version=1)
     next_version: Any = WebhookVersion.version + 1
     key = [WebhookVersion.account_id]

@@ -13,7 +13,7 @@ from app.auth import principal as principals
 from app.auth.principal import Principal
 from app.collections.access import Access
 from app.collections.definition import Definition
-from app.db.versioned_cache import Stamp
+from app.db.versioned_cache import VersionCheck
 from app.events import RecordChanged
 
 MAKERS = "webhooks.makers"
@@ -48,15 +48,15 @@ class Sight:
         return self.masked | (self.definition.columns.keys() - access.readable.keys())
 
 
-def makers_stamps(account_id: str, makers: Iterable[str]) -> list[Stamp]:
+def maker_version_checks(account_id: str, makers: Iterable[str]) -> list[VersionCheck]:
     """What the open transaction is to check, so that users of the account need no look-up."""
     known: dict[tuple[str, str | None], Any] = db.notes().setdefault(MAKERS, {})
-    found: list[Stamp] = []
+    found: list[VersionCheck] = []
     for user_id in makers:
         maker = principals.of_user(account_id, user_id)
         if maker is not None:
             known[account_id, user_id] = (maker, True)
-            found += maker.stamps
+            found += maker.version_checks
     return found
 
 

@@ -36,7 +36,7 @@ class Dispatcher:
     def __init__(self, woken: threading.Event) -> None:
         self._woken, self._lock = woken, threading.Lock()
         self._stop, self._running = threading.Event(), 0
-        on_sqlite = engine.running().dialect.name == "sqlite"
+        on_sqlite = engine.current_engine().dialect.name == "sqlite"
         self._slots = Slots(1 if on_sqlite else SLOTS)
         self._app = current_app._get_current_object()  # type: ignore[attr-defined]
 

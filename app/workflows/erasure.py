@@ -81,7 +81,7 @@ def _forget_user(event: events.UserErased) -> None:
     written = [orjson.dumps(text).decode()[1:-1] for text in (event.user_id, *event.emails)]
     # What the log cuts is JSON within JSON.
     written += [orjson.dumps(text).decode()[1:-1] for text in written]
-    parts = sorted(set(map(like.searched, written)))
+    parts = sorted(set(map(like.search_key, written)))
     # Addresses are the same in all their spellings; the longest first, where one holds another.
     told = re.compile("|".join(map(re.escape, sorted(written, key=len, reverse=True))), re.I)
     mine = INSTANCES.c.account_id == event.account_id
@@ -127,7 +127,9 @@ def _naming(account_id: str, *texts: str) -> Any:
 
 
 def _names(columns: Any, *texts: str) -> Any:
-    return sa.or_(*(like.told(column, text) for column in columns for text in texts))
+    return sa.or_(
+        *(like.contains_ignoring_case(column, text) for column in columns for text in texts)
+    )
 
 
 def _has_not_begun(row: Any) -> bool:

@@ -42,7 +42,7 @@ def page(
     `wanted` may name kind, workflow_id, status, from_date and to_date.
     """
     mine = [*_visible(by), *_wanted(wanted)]
-    total = counts.count(INSTANCES, mine, most)
+    total = counts.count_up_to(INSTANCES, mine, most)
     chosen = sa.select(*LISTED).where(*mine).order_by(INSTANCES.c.id.desc())
     rows = db.connection().execute(chosen.offset(skip).limit(limit)).mappings()
     return [_shown(row, by) for row in rows], total
@@ -105,7 +105,7 @@ def _logs(row: Mapping[Any, Any], skip: int, limit: int, by: Principal) -> tuple
     chosen = sa.select(*columns, *texts, *lengths).where(*mine)
     ordered = chosen.order_by(LOGS.c.started_at, LOGS.c.id).offset(skip).limit(limit)
     logs = db.connection().execute(ordered).mappings()
-    return [_shown_log(one, row, by) for one in logs], counts.count(LOGS, mine, None)
+    return [_shown_log(one, row, by) for one in logs], counts.count_up_to(LOGS, mine, None)
 
 
 def cancel(instance_id: str, *, by: Principal) -> Shown:

@@ -15,7 +15,7 @@ from sqlalchemy.orm import Mapped, mapped_column
 from app import clock
 from app.db import Base
 from app.db.functions import database_now
-from app.db.types import Id, Json, Moment, Text
+from app.db.types import Id, Json, Text, UtcDateTime
 from app.ids import new_id
 from app.jobs import leases
 
@@ -52,8 +52,8 @@ class Workflow(Base):
     owner_id: Mapped[str] = mapped_column(Id)
     owner_home: Mapped[str] = mapped_column(Id)
     created_by: Mapped[str | None] = mapped_column(Id)
-    created_at: Mapped[datetime] = mapped_column(Moment, default=clock.now)
-    updated_at: Mapped[datetime] = mapped_column(Moment, default=clock.now)
+    created_at: Mapped[datetime] = mapped_column(UtcDateTime, default=clock.now)
+    updated_at: Mapped[datetime] = mapped_column(UtcDateTime, default=clock.now)
 
 
 class WorkflowVersion(Base):
@@ -79,8 +79,8 @@ class WorkflowSchedule(Base):
     account_id: Mapped[str] = mapped_column(Id, primary_key=True)
     workflow_id: Mapped[str] = mapped_column(Id, primary_key=True)
     cron: Mapped[str] = mapped_column(Text)
-    next_at: Mapped[datetime] = mapped_column(Moment)
-    last_at: Mapped[datetime | None] = mapped_column(Moment)
+    next_at: Mapped[datetime] = mapped_column(UtcDateTime)
+    last_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
 
 
 class WorkflowInstance(Base):
@@ -124,13 +124,13 @@ class WorkflowInstance(Base):
     depth: Mapped[int] = mapped_column(default=1)  # of the chain of triggers that led here
     root_id: Mapped[str | None] = mapped_column(Id)  # the same for all that one event led to
     holds_pii: Mapped[bool] = mapped_column(default=False)
-    due_at: Mapped[datetime | None] = mapped_column(Moment)  # or the end of a worker's lease
+    due_at: Mapped[datetime | None] = mapped_column(UtcDateTime)  # or the end of a worker's lease
     claim: Mapped[int] = mapped_column(default=0)  # how often a worker took it
     nudges: Mapped[int] = mapped_column(default=0)  # how many awaited events came
-    resumed_at: Mapped[datetime | None] = mapped_column(Moment)  # with others, the last time
-    started_at: Mapped[datetime | None] = mapped_column(Moment)
-    completed_at: Mapped[datetime | None] = mapped_column(Moment)
-    created_at: Mapped[datetime] = mapped_column(Moment, default=clock.now)
+    resumed_at: Mapped[datetime | None] = mapped_column(UtcDateTime)  # with others, the last time
+    started_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
+    completed_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
+    created_at: Mapped[datetime] = mapped_column(UtcDateTime, default=clock.now)
 
 
 class WorkflowStepLog(Base):
@@ -150,8 +150,8 @@ class WorkflowStepLog(Base):
     input: Mapped[str | None] = mapped_column(Text)
     output: Mapped[str | None] = mapped_column(Text)
     error_message: Mapped[str | None] = mapped_column(Text)
-    started_at: Mapped[datetime] = mapped_column(Moment)
-    completed_at: Mapped[datetime | None] = mapped_column(Moment)
+    started_at: Mapped[datetime] = mapped_column(UtcDateTime)
+    completed_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
 
 
 class WorkflowSubscription(Base):

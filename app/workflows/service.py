@@ -21,7 +21,7 @@ from app.auth import principal as principals
 from app.auth import tokens
 from app.auth.principal import Principal
 from app.db import errors
-from app.db.types import same_json
+from app.db.types import json_equal
 from app.errors import Conflict, InvalidValues, NotFound, problem
 from app.ids import new_id
 from app.webhooks import versions as listeners
@@ -59,7 +59,7 @@ def create(body: Body, *, by: Principal, kind: str = WORKFLOW, id: str | None = 
     by.refuse_key(NO_KEYS)
     account_id, (home, user_id) = by.one_account(), by.home_and_user()
     values = _checked(body, None)
-    there = errors.conflict_on("workflows", "id", "id", f"There is such a {kind} already.")
+    there = errors.conflict_on_unique("workflows", "id", "id", f"There is such a {kind} already.")
     with there, db.transaction() as session:
         listeners.outdate(account_id)
         _check_number(account_id, kind)
@@ -208,7 +208,7 @@ def _is_new(workflow: Workflow, name: str, value: Any) -> bool:
     before = getattr(workflow, name)
     if name == "steps":
         value, before = step_headers.comparable(value), step_headers.comparable(before)
-    return not same_json(value, before)
+    return not json_equal(value, before)
 
 
 def _settle_token(workflow: Workflow) -> None:

@@ -15,7 +15,7 @@ from app.collections import definition as definitions
 from app.collections import masking
 from app.context import tenancy
 from app.db import versioned_cache
-from app.db.types import same_json
+from app.db.types import json_equal
 from app.errors import Forbidden, NotFound
 from app.workflows.language import definition, step_headers
 from app.workflows.language.definition import Series, Written
@@ -63,7 +63,7 @@ class Version:
 
 
 def _are_same(steps: Sequence[Written], others: Sequence[Written]) -> bool:
-    return same_json(step_headers.comparable(steps), step_headers.comparable(others))
+    return json_equal(step_headers.comparable(steps), step_headers.comparable(others))
 
 
 def owner(account_id: str, home: str, user_id: str) -> Principal:
@@ -79,7 +79,7 @@ def current_owner(account_id: str, home: str, user_id: str) -> Principal:
     try:
         found = owner(account_id, home, user_id)
         with tenancy.scoped_to(found.tenancy):
-            versioned_cache.verify(found.stamps)
+            versioned_cache.verify(found.version_checks)
     except (Forbidden, versioned_cache.Stale):
         with versioned_cache.reloading():
             return owner(account_id, home, user_id)

@@ -10,7 +10,7 @@ from alembic import op
 from uuid_utils import uuid7
 
 from app import clock
-from app.db.types import Moment, Text
+from app.db.types import Text, UtcDateTime
 
 SYSTEM_ACCOUNT_ID = "00000000-0000-0000-0000-000000000000"
 
@@ -35,11 +35,11 @@ def upgrade() -> None:
         sa.Column("slug", Text, nullable=False),
         sa.Column("name", Text, nullable=False),
         sa.Column("is_active", sa.Boolean(), nullable=False),
-        sa.Column("closed_at", Moment(), nullable=True),
+        sa.Column("closed_at", UtcDateTime(), nullable=True),
         sa.Column("settings", sa.JSON(), nullable=False),
         sa.Column("version", sa.Integer(), nullable=False),
-        sa.Column("created_at", Moment(), nullable=False),
-        sa.Column("updated_at", Moment(), nullable=False),
+        sa.Column("created_at", UtcDateTime(), nullable=False),
+        sa.Column("updated_at", UtcDateTime(), nullable=False),
         sa.PrimaryKeyConstraint("id", name=op.f("pk_accounts")),
         sa.UniqueConstraint("account_code", name=op.f("uq_accounts_account_code")),
         sa.UniqueConstraint("slug", name=op.f("uq_accounts_slug")),
@@ -52,7 +52,7 @@ def upgrade() -> None:
         sa.Column("description", Text, nullable=False),
         sa.Column("collection_id", Text, nullable=False),
         sa.Column("statements", sa.JSON(), nullable=False),
-        sa.Column("created_at", Moment(), nullable=False),
+        sa.Column("created_at", UtcDateTime(), nullable=False),
         sa.PrimaryKeyConstraint("revision", name=op.f("pk_collection_revisions")),
         sa.UniqueConstraint("number", name=op.f("uq_collection_revisions_number")),
     )
@@ -65,8 +65,8 @@ def upgrade() -> None:
         sa.Column("schema", sa.JSON(), nullable=False),
         sa.Column("rules", sa.JSON(), nullable=False),
         sa.Column("version", sa.Integer(), nullable=False),
-        sa.Column("created_at", Moment(), nullable=False),
-        sa.Column("updated_at", Moment(), nullable=False),
+        sa.Column("created_at", UtcDateTime(), nullable=False),
+        sa.Column("updated_at", UtcDateTime(), nullable=False),
         sa.PrimaryKeyConstraint("id", name=op.f("pk_collections")),
         sa.UniqueConstraint("name_key", name=op.f("uq_collections_name_key")),
         sa.UniqueConstraint("table_name", name=op.f("uq_collections_table_name")),
@@ -79,10 +79,10 @@ def upgrade() -> None:
         sa.Column("payload", sa.JSON(), nullable=False),
         sa.Column("status", Text, nullable=False),
         sa.Column("attempts", sa.Integer(), nullable=False),
-        sa.Column("due_at", Moment(), nullable=False),
+        sa.Column("due_at", UtcDateTime(), nullable=False),
         sa.Column("last_error", Text, nullable=True),
-        sa.Column("created_at", Moment(), nullable=False),
-        sa.Column("finished_at", Moment(), nullable=True),
+        sa.Column("created_at", UtcDateTime(), nullable=False),
+        sa.Column("finished_at", UtcDateTime(), nullable=True),
         sa.PrimaryKeyConstraint("account_id", "id", name=op.f("pk_jobs")),
     )
     op.create_index("ix_jobs_due", "jobs", ["status", "due_at"], unique=False)
@@ -99,8 +99,8 @@ def upgrade() -> None:
         sa.Column("id", sa.Integer(), nullable=False),
         sa.Column("name", Text, nullable=False),
         sa.Column("description", Text, nullable=True),
-        sa.Column("created_at", Moment(), nullable=False),
-        sa.Column("updated_at", Moment(), nullable=False),
+        sa.Column("created_at", UtcDateTime(), nullable=False),
+        sa.Column("updated_at", UtcDateTime(), nullable=False),
         sa.PrimaryKeyConstraint("id", name=op.f("pk_roles")),
         sa.UniqueConstraint("name", name=op.f("uq_roles_name")),
     )
@@ -110,8 +110,8 @@ def upgrade() -> None:
         sa.Column("id", Text, nullable=False),
         sa.Column("name", Text, nullable=False),
         sa.Column("description", Text, nullable=True),
-        sa.Column("created_at", Moment(), nullable=False),
-        sa.Column("updated_at", Moment(), nullable=False),
+        sa.Column("created_at", UtcDateTime(), nullable=False),
+        sa.Column("updated_at", UtcDateTime(), nullable=False),
         sa.ForeignKeyConstraint(["account_id"], ["accounts.id"], name=op.f("fk_groups_account_id")),
         sa.PrimaryKeyConstraint("account_id", "id", name=op.f("pk_groups")),
         sa.UniqueConstraint("account_id", "name", name=op.f("uq_groups_account_id_name")),
@@ -127,10 +127,10 @@ def upgrade() -> None:
         sa.Column("state", Text, nullable=False),
         sa.Column("token_hash", Text, nullable=False),
         sa.Column("invited_by", Text, nullable=True),
-        sa.Column("expires_at", Moment(), nullable=False),
-        sa.Column("accepted_at", Moment(), nullable=True),
-        sa.Column("created_at", Moment(), nullable=False),
-        sa.Column("updated_at", Moment(), nullable=False),
+        sa.Column("expires_at", UtcDateTime(), nullable=False),
+        sa.Column("accepted_at", UtcDateTime(), nullable=True),
+        sa.Column("created_at", UtcDateTime(), nullable=False),
+        sa.Column("updated_at", UtcDateTime(), nullable=False),
         sa.ForeignKeyConstraint(
             ["account_id"], ["accounts.id"], name=op.f("fk_invitations_account_id")
         ),
@@ -154,12 +154,12 @@ def upgrade() -> None:
         sa.Column("role_id", sa.Integer(), nullable=False),
         sa.Column("is_active", sa.Boolean(), nullable=False),
         sa.Column("email_verified", sa.Boolean(), nullable=False),
-        sa.Column("email_verified_at", Moment(), nullable=True),
+        sa.Column("email_verified_at", UtcDateTime(), nullable=True),
         sa.Column("auth_provider", Text, nullable=False),
         sa.Column("version", sa.Integer(), nullable=False),
-        sa.Column("last_login", Moment(), nullable=True),
-        sa.Column("created_at", Moment(), nullable=False),
-        sa.Column("updated_at", Moment(), nullable=False),
+        sa.Column("last_login", UtcDateTime(), nullable=True),
+        sa.Column("created_at", UtcDateTime(), nullable=False),
+        sa.Column("updated_at", UtcDateTime(), nullable=False),
         sa.ForeignKeyConstraint(["account_id"], ["accounts.id"], name=op.f("fk_users_account_id")),
         sa.ForeignKeyConstraint(["role_id"], ["roles.id"], name=op.f("fk_users_role_id")),
         sa.PrimaryKeyConstraint("account_id", "id", name=op.f("pk_users")),
@@ -176,13 +176,13 @@ def upgrade() -> None:
         sa.Column("created_by", Text, nullable=False),
         sa.Column("scopes", sa.JSON(none_as_null=True), nullable=True),
         sa.Column("is_revoked", sa.Boolean(), nullable=False),
-        sa.Column("revoked_at", Moment(), nullable=True),
+        sa.Column("revoked_at", UtcDateTime(), nullable=True),
         sa.Column("revoked_by", Text, nullable=True),
-        sa.Column("expires_at", Moment(), nullable=True),
-        sa.Column("last_used_at", Moment(), nullable=True),
+        sa.Column("expires_at", UtcDateTime(), nullable=True),
+        sa.Column("last_used_at", UtcDateTime(), nullable=True),
         sa.Column("version", sa.Integer(), nullable=False),
-        sa.Column("created_at", Moment(), nullable=False),
-        sa.Column("updated_at", Moment(), nullable=False),
+        sa.Column("created_at", UtcDateTime(), nullable=False),
+        sa.Column("updated_at", UtcDateTime(), nullable=False),
         sa.ForeignKeyConstraint(
             ["account_id", "created_by"],
             ["users.account_id", "users.id"],
@@ -223,8 +223,8 @@ def upgrade() -> None:
         sa.Column("purpose", Text, nullable=False),
         sa.Column("email", Text, nullable=False),
         sa.Column("token_hash", Text, nullable=False),
-        sa.Column("expires_at", Moment(), nullable=False),
-        sa.Column("created_at", Moment(), nullable=False),
+        sa.Column("expires_at", UtcDateTime(), nullable=False),
+        sa.Column("created_at", UtcDateTime(), nullable=False),
         sa.ForeignKeyConstraint(
             ["account_id", "user_id"],
             ["users.account_id", "users.id"],
@@ -248,10 +248,10 @@ def upgrade() -> None:
         sa.Column("token_hash", Text, nullable=False),
         sa.Column("ip_address", Text, nullable=True),
         sa.Column("user_agent", Text, nullable=True),
-        sa.Column("created_at", Moment(), nullable=False),
-        sa.Column("last_used_at", Moment(), nullable=False),
-        sa.Column("expires_at", Moment(), nullable=False),
-        sa.Column("revoked_at", Moment(), nullable=True),
+        sa.Column("created_at", UtcDateTime(), nullable=False),
+        sa.Column("last_used_at", UtcDateTime(), nullable=False),
+        sa.Column("expires_at", UtcDateTime(), nullable=False),
+        sa.Column("revoked_at", UtcDateTime(), nullable=True),
         sa.ForeignKeyConstraint(
             ["account_id", "user_id"],
             ["users.account_id", "users.id"],
@@ -288,7 +288,7 @@ def _seed() -> None:
 
 def _insert(table: str, row: dict[str, object]) -> None:
     moments = ("created_at", "updated_at")
-    types = {"settings": sa.JSON(), **dict.fromkeys(moments, Moment())}
+    types = {"settings": sa.JSON(), **dict.fromkeys(moments, UtcDateTime())}
     columns = [sa.column(name, types.get(name)) for name in row]
     op.bulk_insert(sa.table(table, *columns), [row])
 

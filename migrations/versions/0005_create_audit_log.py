@@ -8,7 +8,7 @@ Create Date: 2026-11-21 15:10:00.000000
 import sqlalchemy as sa
 from alembic import op
 
-from app.db.types import Moment, Text
+from app.db.types import Text, UtcDateTime
 
 revision = "0005"
 down_revision = "0004"
@@ -122,11 +122,11 @@ def upgrade() -> None:
         sa.Column("user_name", Text, nullable=True),
         sa.Column("es_username", Text, nullable=True),
         sa.Column("es_reason", Text, nullable=True),
-        sa.Column("es_timestamp", Moment(), nullable=True),
+        sa.Column("es_timestamp", UtcDateTime(), nullable=True),
         sa.Column("ip_address", Text, nullable=True),
         sa.Column("user_agent", Text, nullable=True),
         sa.Column("request_id", Text, nullable=True),
-        sa.Column("occurred_at", Moment(), nullable=False),
+        sa.Column("occurred_at", UtcDateTime(), nullable=False),
         sa.Column("extra_metadata", sa.JSON(none_as_null=True), nullable=True),
         sa.Column("salt", Text, nullable=True),
         sa.Column("values_digest", Text, nullable=False),
@@ -143,7 +143,7 @@ def upgrade() -> None:
         sa.Column("last_id", sa.BigInteger(), nullable=False),
         sa.Column("checksum", Text, nullable=False),
         sa.Column("checkpoint_id", sa.BigInteger(), nullable=False),
-        sa.Column("changed_at", Moment(), nullable=False),
+        sa.Column("changed_at", UtcDateTime(), nullable=False),
         sa.PrimaryKeyConstraint("account_id", name=op.f("pk_audit_heads")),
     )
     op.create_table(
@@ -151,7 +151,7 @@ def upgrade() -> None:
         sa.Column("account_id", Text, nullable=False),
         sa.Column("entry_id", sa.BigInteger(), autoincrement=False, nullable=False),
         sa.Column("checksum", Text, nullable=False),
-        sa.Column("created_at", Moment(), nullable=False),
+        sa.Column("created_at", UtcDateTime(), nullable=False),
         sa.Column("public_key", Text, nullable=False),
         sa.Column("signature", Text, nullable=False),
         sa.PrimaryKeyConstraint("account_id", "entry_id", name=op.f("pk_audit_checkpoints")),

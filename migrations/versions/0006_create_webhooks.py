@@ -8,7 +8,7 @@ Create Date: 2026-11-21 15:15:00.000000
 import sqlalchemy as sa
 from alembic import op
 
-from app.db.types import Moment, Text
+from app.db.types import Text, UtcDateTime
 
 revision = "0006"
 down_revision = "0005"
@@ -37,12 +37,12 @@ def upgrade() -> None:
         sa.Column("include_pii", sa.Boolean(), nullable=False),
         sa.Column("secret", Text, nullable=False),
         sa.Column("previous_secret", Text, nullable=True),
-        sa.Column("previous_valid_until", Moment(), nullable=True),
-        sa.Column("failing_since", Moment(), nullable=True),
-        sa.Column("disabled_at", Moment(), nullable=True),
+        sa.Column("previous_valid_until", UtcDateTime(), nullable=True),
+        sa.Column("failing_since", UtcDateTime(), nullable=True),
+        sa.Column("disabled_at", UtcDateTime(), nullable=True),
         sa.Column("created_by", Text, nullable=True),
-        sa.Column("created_at", Moment(), nullable=False),
-        sa.Column("updated_at", Moment(), nullable=False),
+        sa.Column("created_at", UtcDateTime(), nullable=False),
+        sa.Column("updated_at", UtcDateTime(), nullable=False),
         sa.PrimaryKeyConstraint("account_id", "id", name=op.f("pk_webhooks")),
         sa.ForeignKeyConstraint(
             ["account_id"], ["accounts.id"], name=op.f("fk_webhooks_account_id")
@@ -64,13 +64,13 @@ def _create_deliveries() -> None:
         sa.Column("holds_pii", sa.Boolean(), nullable=False),
         sa.Column("status", Text, nullable=False),
         sa.Column("attempt_number", sa.Integer(), nullable=False),
-        sa.Column("due_at", Moment(), nullable=True),
+        sa.Column("due_at", UtcDateTime(), nullable=True),
         sa.Column("claim", sa.Integer(), nullable=False),
         sa.Column("last_claim", sa.Integer(), nullable=True),
-        sa.Column("next_retry_at", Moment(), nullable=True),
-        sa.Column("delivered_at", Moment(), nullable=True),
+        sa.Column("next_retry_at", UtcDateTime(), nullable=True),
+        sa.Column("delivered_at", UtcDateTime(), nullable=True),
         sa.Column("replay_of", Text, nullable=True),
-        sa.Column("created_at", Moment(), nullable=False),
+        sa.Column("created_at", UtcDateTime(), nullable=False),
         sa.PrimaryKeyConstraint("account_id", "id", name=op.f("pk_webhook_deliveries")),
     )
     for name, columns, where in (
@@ -95,7 +95,7 @@ def _create_attempts() -> None:
         sa.Column("response_body", Text, nullable=True),
         sa.Column("error", Text, nullable=True),
         sa.Column("duration_ms", sa.Integer(), nullable=False),
-        sa.Column("attempted_at", Moment(), nullable=False),
+        sa.Column("attempted_at", UtcDateTime(), nullable=False),
         sa.PrimaryKeyConstraint("account_id", "id", name=op.f("pk_webhook_attempts")),
     )
     delivery = ["account_id", "delivery_id"]

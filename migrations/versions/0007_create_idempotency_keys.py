@@ -8,7 +8,7 @@ Create Date: 2026-11-21 16:50:00.000000
 import sqlalchemy as sa
 from alembic import op
 
-from app.db.types import Moment, Text
+from app.db.types import Text, UtcDateTime
 
 revision = "0007"
 down_revision = "0006"
@@ -29,7 +29,7 @@ def upgrade() -> None:
         sa.Column("answer", Text, nullable=True),
         sa.Column("etag", Text, nullable=True),
         sa.Column("made", Text, nullable=True),
-        sa.Column("claimed_at", Moment(), nullable=False),
+        sa.Column("claimed_at", UtcDateTime(), nullable=False),
         sa.PrimaryKeyConstraint("account_id", "caller", "key", name=op.f("pk_idempotency_keys")),
     )
     op.create_index("ix_idempotency_keys_claimed", "idempotency_keys", ["claimed_at"])

@@ -8,7 +8,7 @@ Create Date: 2026-11-21 18:20:00.000000
 import sqlalchemy as sa
 from alembic import op
 
-from app.db.types import Moment, Text
+from app.db.types import Text, UtcDateTime
 
 revision = "0011"
 down_revision = "0010"
@@ -25,7 +25,7 @@ def upgrade() -> None:
         "sso_assertions",
         sa.Column("account_id", Text, nullable=False),
         sa.Column("assertion_hash", Text, nullable=False),
-        sa.Column("expires_at", Moment(), nullable=False),
+        sa.Column("expires_at", UtcDateTime(), nullable=False),
         sa.PrimaryKeyConstraint("account_id", "assertion_hash", name=op.f("pk_sso_assertions")),
         _of_account("sso_assertions"),
     )
@@ -39,7 +39,7 @@ def upgrade() -> None:
         sa.Column("check", Text, nullable=False),
         sa.Column("detail", Text, nullable=False),
         sa.Column("ip_address", Text, nullable=True),
-        sa.Column("created_at", Moment(), nullable=False),
+        sa.Column("created_at", UtcDateTime(), nullable=False),
         sa.PrimaryKeyConstraint("account_id", "id", name=op.f("pk_sso_refusals")),
         _of_account("sso_refusals"),
     )
@@ -63,8 +63,8 @@ def _create_settings() -> None:
         sa.Column("priority", sa.Integer(), nullable=False),
         sa.Column("config", sa.JSON(), nullable=False),
         sa.Column("secrets", Text, nullable=False),
-        sa.Column("created_at", Moment(), nullable=False),
-        sa.Column("updated_at", Moment(), nullable=False),
+        sa.Column("created_at", UtcDateTime(), nullable=False),
+        sa.Column("updated_at", UtcDateTime(), nullable=False),
         sa.PrimaryKeyConstraint("account_id", "id", name=op.f("pk_provider_settings")),
         _of_account("provider_settings"),
         sa.UniqueConstraint(
@@ -87,8 +87,8 @@ def _create_identities() -> None:
         sa.Column("subject", Text, nullable=False),
         sa.Column("groups", sa.JSON(), nullable=False),
         sa.Column("given_role_id", sa.Integer(), nullable=True),
-        sa.Column("created_at", Moment(), nullable=False),
-        sa.Column("last_used_at", Moment(), nullable=False),
+        sa.Column("created_at", UtcDateTime(), nullable=False),
+        sa.Column("last_used_at", UtcDateTime(), nullable=False),
         sa.PrimaryKeyConstraint("account_id", "id", name=op.f("pk_identities")),
         sa.ForeignKeyConstraint(
             ["account_id", "user_id"],
@@ -122,15 +122,15 @@ def _create_flows() -> None:
         sa.Column("request_id", Text, nullable=False),
         sa.Column("redirect_uri", Text, nullable=True),
         sa.Column("client_state", Text, nullable=True),
-        sa.Column("expires_at", Moment(), nullable=False),
-        sa.Column("used_at", Moment(), nullable=True),
+        sa.Column("expires_at", UtcDateTime(), nullable=False),
+        sa.Column("used_at", UtcDateTime(), nullable=True),
         sa.Column("user_id", Text, nullable=True),
         sa.Column("is_new_user", sa.Boolean(), nullable=False),
         sa.Column("outcome", Text, nullable=True),
         sa.Column("code_hash", Text, nullable=True),
         sa.Column("code_needs_state", sa.Boolean(), nullable=False),
-        sa.Column("code_expires_at", Moment(), nullable=True),
-        sa.Column("created_at", Moment(), nullable=False),
+        sa.Column("code_expires_at", UtcDateTime(), nullable=True),
+        sa.Column("created_at", UtcDateTime(), nullable=False),
         sa.PrimaryKeyConstraint("account_id", "id", name=op.f("pk_sso_flows")),
         _of_account("sso_flows"),
     )

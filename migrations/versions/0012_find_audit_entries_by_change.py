@@ -8,7 +8,7 @@ Create Date: 2026-11-21 22:20:00.000000
 import sqlalchemy as sa
 from alembic import op
 
-from app.db.types import Moment, Text
+from app.db.types import Text, UtcDateTime
 
 revision = "0012"
 down_revision = "0011"
@@ -73,7 +73,7 @@ def upgrade() -> None:
         sa.Column("table_name", Text, nullable=False),
         sa.Column("record_id", Text, nullable=False),
         sa.Column("user_id", Text, nullable=False),
-        sa.Column("occurred_at", Moment(), nullable=False),
+        sa.Column("occurred_at", UtcDateTime(), nullable=False),
         sa.PrimaryKeyConstraint("account_id", "first_id", name=op.f("pk_audit_changes")),
     )
     on_postgres = op.get_bind().dialect.name == "postgresql"

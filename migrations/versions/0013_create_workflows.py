@@ -8,7 +8,7 @@ Create Date: 2026-11-21 22:00:00.000000
 import sqlalchemy as sa
 from alembic import op
 
-from app.db.types import Moment, Text
+from app.db.types import Text, UtcDateTime
 
 revision = "0013"
 down_revision = "0012"
@@ -21,7 +21,7 @@ def _text(name: str, *, nullable: bool = False) -> sa.Column[str]:
 
 
 def _moment(name: str, *, nullable: bool = False) -> sa.Column[object]:
-    return sa.Column(name, Moment(), nullable=nullable)
+    return sa.Column(name, UtcDateTime(), nullable=nullable)
 
 
 def _number(name: str) -> sa.Column[int]:

@@ -8,7 +8,7 @@ Create Date: 2026-11-21 23:10:00.000000
 import sqlalchemy as sa
 from alembic import op
 
-from app.db.types import Moment
+from app.db.types import UtcDateTime
 
 revision = "0014"
 down_revision = "0013"
@@ -18,7 +18,7 @@ depends_on = None
 
 def upgrade() -> None:
     """Apply the revision."""
-    op.add_column("users", sa.Column("tokens_valid_from", Moment(), nullable=True))
+    op.add_column("users", sa.Column("tokens_valid_from", UtcDateTime(), nullable=True))
 
 
 def downgrade() -> None:

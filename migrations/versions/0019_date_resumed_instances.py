@@ -8,7 +8,7 @@ Create Date: 2026-11-22 08:00:00.000000
 import sqlalchemy as sa
 from alembic import op
 
-from app.db.types import Moment
+from app.db.types import UtcDateTime
 
 revision = "0019"
 down_revision = "0018"
@@ -20,7 +20,7 @@ RESUMED = sa.text("resumed_at IS NOT NULL")
 
 def upgrade() -> None:
     """Apply the revision."""
-    op.add_column("workflow_instances", sa.Column("resumed_at", Moment(), nullable=True))
+    op.add_column("workflow_instances", sa.Column("resumed_at", UtcDateTime(), nullable=True))
     op.create_index(
         "ix_workflow_instances_resumed",
         "workflow_instances",

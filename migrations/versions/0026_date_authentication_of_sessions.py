@@ -8,7 +8,7 @@ Create Date: 2026-11-24 09:30:00.000000
 import sqlalchemy as sa
 from alembic import op
 
-from app.db.types import Moment
+from app.db.types import UtcDateTime
 
 revision = "0026"
 down_revision = "0025"
@@ -18,7 +18,7 @@ depends_on = None
 
 def upgrade() -> None:
     """Apply the revision."""
-    op.add_column("sessions", sa.Column("authenticated_at", Moment(), nullable=True))
+    op.add_column("sessions", sa.Column("authenticated_at", UtcDateTime(), nullable=True))
 
 
 def downgrade() -> None:

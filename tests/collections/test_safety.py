@@ -117,15 +117,15 @@ def test_a_write_that_knows_an_older_schema_leaves_no_gap(
     made = make_collection(root, schema=[TITLE])
     schema = [TITLE, {"name": "code", "type": "text", "default": "x"}]
     changes = Thread(target=lambda: root.put(f"collections/{made['id']}", {"schema": schema}))
-    verify = versioned_cache.Checked.verify
+    verify = versioned_cache.VersionChecks.verify
 
-    def verify_then_change(checked: versioned_cache.Checked) -> None:
+    def verify_then_change(checked: versioned_cache.VersionChecks) -> None:
         verify(checked)
         if not changes.ident and db.in_transaction():
             changes.start()
             changes.join(1)  # where it has to wait for the writer, it goes on after it
 
-    monkeypatch.setattr(versioned_cache.Checked, "verify", verify_then_change)
+    monkeypatch.setattr(versioned_cache.VersionChecks, "verify", verify_then_change)
     made_record = make_record(alice, title="a")
     changes.join()
     assert alice.get(f"records/posts/{made_record['id']}").json["code"] == "x"

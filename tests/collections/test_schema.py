@@ -33,7 +33,7 @@ KEYWORDS = words(
 TRICKY = words(
     """
     self cls fn args kwargs values_1 keys items c key name_1 id_1 account_id_1 param_1 total
-    stamp0 version rowid oid col_posts a a_1 a_1_1
+    version0 version rowid oid col_posts a a_1 a_1_1
     """
 )
 

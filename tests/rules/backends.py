@@ -15,7 +15,7 @@ from alembic.operations import Operations
 
 from app.collections.fields import JsonText, Number
 from app.collections.revisions import MIGRATIONS
-from app.db.types import Moment, Text
+from app.db.types import Text, UtcDateTime
 from app.rules import Asker, Context, Node, Scope, Type, evaluate, residual
 from app.rules import sql as in_sql
 from app.rules import sqlite as on_sqlite
@@ -33,7 +33,7 @@ COLUMN_TYPES: dict[Type, Any] = {
     Type.TEXT: Text,
     Type.NUMBER: Number(),
     Type.BOOLEAN: sa.Boolean(),
-    Type.DATETIME: Moment(),
+    Type.DATETIME: UtcDateTime(),
     Type.DATE: sa.Date(),
     Type.JSON: JsonText(),
     Type.NULL: sa.types.NULLTYPE,

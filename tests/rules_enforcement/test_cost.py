@@ -122,7 +122,7 @@ def test_a_refusal_that_relied_on_nothing_outdated_loads_nothing_anew(
     with statements(app) as sent:
         assert posts.bob.delete(path).status_code == 403
     # What is known is found to hold as the record is read, and once more when the rule refuses.
-    asked = ["AS stamp0" in text for text in sent if text.startswith("SELECT")]
+    asked = ["AS version0" in text for text in sent if text.startswith("SELECT")]
     assert asked == [True, False, True]
 
 
@@ -132,7 +132,7 @@ def test_a_change_of_a_record_checks_what_is_known_on_the_way(app: Flask, posts:
         assert posts.alice.patch(path, {"title": title}).status_code == 200
     with statements(app) as sent:
         assert posts.alice.patch(path, {"title": "z"}).status_code == 200
-    assert ["col_posts" in text for text in sent if "AS stamp0" in text] == [True]
+    assert ["col_posts" in text for text in sent if "AS version0" in text] == [True]
 
 
 def test_a_rule_is_parsed_and_compiled_once_per_version(

@@ -126,7 +126,7 @@ def test_keys_of_bodies_are_never_sql(app: Flask, posts: Cast) -> None:
     assert rows(app) == before
 
 
-BINDS = ["param_1", "title_1", "_x", "upper_1", "atrium_add_1", "coalesce_1", "total", "stamp0"]
+BINDS = ["param_1", "title_1", "_x", "upper_1", "atrium_add_1", "coalesce_1", "total", "version0"]
 BINDS += ["anon_1", "caller_id", "now", "length_1", "atrium_upper_1"]
 
 

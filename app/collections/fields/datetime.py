@@ -9,14 +9,14 @@ from typing import Any, ClassVar
 
 from app import clock, rules
 from app.collections.fields.field import Field, Refused
-from app.db.types import Moment
+from app.db.types import UtcDateTime
 
 
 class DatetimeField(Field):
     """A moment."""
 
     type = "datetime"
-    column_type = Moment()
+    column_type = UtcDateTime()
     rule_type = rules.Type.DATETIME
     json_schema: ClassVar[Mapping[str, Any]] = {"type": "string", "format": "date-time"}
 

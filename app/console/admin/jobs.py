@@ -69,7 +69,7 @@ def _jobs(listing: Listing) -> tuple[list[Any], int]:
         return _page(_newest(stored, listing.skip + lists.SIZE), listing), _number(stored, listing)
     listing.from_newest(lambda newer: _place(stored, newer))
     found = _newest(stored, listing.looked_at).where(*where)
-    return _page(found, listing), counts.count(found.subquery(), (), listing.most)
+    return _page(found, listing), counts.count_up_to(found.subquery(), (), listing.most)
 
 
 def _newest(stored: Sequence[str], most: int | None) -> sa.Select[Any]:
@@ -91,11 +91,13 @@ def _page(found: sa.Select[Any], listing: Listing) -> list[Any]:
 
 
 def _number(stored: Sequence[str], listing: Listing) -> int:
-    return sum(counts.count(TABLE, [TABLE.c.status == one], listing.most) for one in stored)
+    return sum(counts.count_up_to(TABLE, [TABLE.c.status == one], listing.most) for one in stored)
 
 
 def _place(stored: Sequence[str], newer: int) -> Any:
-    places = (counts.place(TABLE.c.due_at, [TABLE.c.status == one], newer) for one in stored)
+    places = (
+        counts.value_at_offset(TABLE.c.due_at, [TABLE.c.status == one], newer) for one in stored
+    )
     return next((place for place in places if place is not None), None)
 
 
@@ -118,4 +120,4 @@ def _figures() -> dict[str, str]:
 
 
 def _bounded(table: Any, *where: Any) -> int:
-    return counts.count(table, where, lists.MOST_COUNTED)
+    return counts.count_up_to(table, where, lists.MOST_COUNTED)

@@ -51,7 +51,7 @@ def show_health() -> str:
         "Audit log": "on" if append.enabled() else "off",
     }
     file = db.sqlite_file()
-    left = disk.free(file) if file else None
+    left = disk.free_bytes(file) if file else None
     if left is not None:
         facts["Free on the disk"] = f"{left // disk.MIB:,} MiB"
     return render_template("console/operation/health.html", checks=checks, facts=facts)

@@ -146,7 +146,9 @@ def _is_sorted_by_index(access: Access, sort: str) -> bool:
 def moment_of(collection: Definition, account_id: str, newer: int) -> datetime | None:
     """When the record was made that has so many newer ones; None where there are fewer."""
     table = collection.table.c
-    found: datetime | None = counts.place(table.created_at, [table.account_id == account_id], newer)
+    found: datetime | None = counts.value_at_offset(
+        table.created_at, [table.account_id == account_id], newer
+    )
     return found
 
 

@@ -91,7 +91,7 @@ def steady_steps(steps: Callable[[], Iterator[Step]]) -> Iterator[Step]:
 
 
 def _look_again(error: versioned_cache.Stale | DBAPIError, view: Callable[..., Any]) -> None:
-    if isinstance(error, DBAPIError) and not errors.is_out_of_date(error):
+    if isinstance(error, DBAPIError) and not errors.is_stale_schema(error):
         raise error
     g.pop("console_caller")
     recognise()

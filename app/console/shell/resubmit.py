@@ -66,7 +66,7 @@ def shown_again() -> Any:
         return None
     request.form = ImmutableMultiDict([(name, value) for name, value in found[1]])
     view = current_app.view_functions[request.endpoint or ""]
-    with db.refusing(BadRequest(NOT_YET)):
+    with db.refuse_transactions(BadRequest(NOT_YET)):
         return current_app.ensure_sync(view)(**(request.view_args or {}))
 
 

@@ -148,7 +148,7 @@ def past_of(definition: Definition, record_id: str, by: Principal, read: Reader)
     """What there is to tell of a record, by the entries that `read` reads."""
     account_id = by.one_account()
     present = reads.read_one(
-        definition, account_id, record_id, versioned_cache.along(*definition.stamps)
+        definition, account_id, record_id, versioned_cache.combine(*definition.version_checks)
     )
     alive = present is not None and read is last_entries
     entries = [] if alive else read(definition, account_id, record_id)

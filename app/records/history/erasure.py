@@ -69,7 +69,7 @@ def _erasable(collection: str, record_id: str, by: Principal) -> tuple[str, bool
         definition, present = service.deletable(collection, record_id, by=by)
         return definition.table_name, present
     except NotFound:
-        versioned_cache.verify(by.stamps)
+        versioned_cache.verify(by.version_checks)
         table_name = tables.name_of(collection)
         told = {"account_id": by.one_account(), "table_name": table_name}
         which = (CHANGES.c[name] == value for name, value in told.items())
@@ -253,7 +253,7 @@ def _forget_answers(id: str, *where: Any) -> None:
     # Kept for a day, to be given again to whoever repeats a request.
     table = idempotency.TABLE.c
     erasures = (table.answer.startswith(f'{{"message":"{one}"') for one in (RECORD_GONE, USER_GONE))
-    told = sa.or_(*(like.told(one, id) for one in (table.answer, table.caller)))
+    told = sa.or_(*(like.contains_ignoring_case(one, id) for one in (table.answer, table.caller)))
     # What erasures answer names nobody but by the id, and is wanted by who repeats one.
     is_other = sa.or_(table.answer.is_(None), sa.not_(sa.or_(*erasures)))
     done = (told, is_other, table.status.is_not(None))

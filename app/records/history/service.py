@@ -165,7 +165,7 @@ def deletable(collection: str, record_id: str, *, by: Principal) -> tuple[Defini
 def _checked(collection: str, by: Principal) -> Definition:
     by.one_account()
     definition = definitions.named(collection)
-    versioned_cache.verify([*by.stamps, *definition.stamps])
+    versioned_cache.verify([*by.version_checks, *definition.version_checks])
     return definition
 
 

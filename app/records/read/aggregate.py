@@ -18,7 +18,7 @@ from app.collections.columns import TableColumns
 from app.collections.definition import Definition
 from app.collections.fields import ComputedField, Field, Number, NumberField
 from app.db import versioned_cache
-from app.db.versioned_cache import Checked
+from app.db.versioned_cache import VersionChecks
 from app.errors import InvalidValues, problem
 from app.records import store
 from app.records.read import query
@@ -78,7 +78,9 @@ def of(
     definition = definitions.named(collection)
     access = accesses.of(by, definition, "list")
     asked = parse(access, parameters)
-    checked = versioned_cache.along(*by.stamps, *definition.stamps, *asked.conditions.stamps)
+    checked = versioned_cache.combine(
+        *by.version_checks, *definition.version_checks, *asked.conditions.version_checks
+    )
     where = [*store.scope(definition, by.account_id, access.where), *asked.conditions.where]
     bound = {**access.parameters, **asked.conditions.bound, **checked.parameters}
     rows, width = _rows(definition, where, asked, skip, limit, checked, bound)
@@ -94,7 +96,7 @@ def _rows(
     asked: Aggregate,
     skip: int,
     limit: int,
-    checked: Checked,
+    checked: VersionChecks,
     bound: Mapping[str, Any],
 ) -> tuple[Sequence[Any], int]:
     """The rows of the answer, and where in them the stamps begin. Raises AnswerTooLarge."""

@@ -17,7 +17,7 @@ from app.collections import access as accesses
 from app.collections.access import Access
 from app.collections.definition import Definition
 from app.db import versioned_cache
-from app.db.versioned_cache import Stamp
+from app.db.versioned_cache import VersionCheck
 from app.errors import problem
 from app.records import store
 from app.records.store import Row, reads
@@ -84,11 +84,11 @@ def check_room(names: Iterable[str], found: list[dict[str, Any]]) -> None:
         found.append(_refused(message))
 
 
-def stamps_of(tree: Tree) -> Iterator[Stamp]:
+def version_checks(tree: Tree) -> Iterator[VersionCheck]:
     """The versions of the collections that the names lead to."""
     for branch in tree.values():
-        yield from branch.target.stamps
-        yield from stamps_of(branch.below)
+        yield from branch.target.version_checks
+        yield from version_checks(branch.below)
 
 
 def add(
@@ -176,7 +176,7 @@ def _viewable(
 ) -> dict[tuple[str, str], Row]:
     scoped = store.scope(view.definition, by.account_id, view.where)
     ids = sorted({record_id for _, record_id in keys})
-    checked = versioned_cache.along(*by.stamps, *view.definition.stamps)
+    checked = versioned_cache.combine(*by.version_checks, *view.definition.version_checks)
     wanted = frozenset(view.readable)
     asked = (view.definition, scoped, ids, checked, view.parameters)
     rows = reads.read_among(*asked, wanted=wanted, room=room)

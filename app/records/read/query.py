@@ -14,7 +14,7 @@ from app.collections import access as accesses
 from app.collections import definition as definitions
 from app.collections.access import Access
 from app.collections.fields import ComputedField, Field, Refused
-from app.db.versioned_cache import Stamp
+from app.db.versioned_cache import VersionCheck
 from app.errors import InvalidValues, problem
 from app.records.read import cursor, expand
 from app.records.read.cursor import Key, Walk
@@ -36,7 +36,7 @@ class Conditions:
     where: Sequence[Any]
     bound: Mapping[str, Any]
     """What the conditions are to be run with."""
-    stamps: Collection[Stamp]
+    version_checks: Collection[VersionCheck]
     """What must be unchanged for the conditions to be still allowed."""
     kept: bool
     """Whether the same request finds the very same conditions again."""
@@ -70,9 +70,9 @@ class Query:
         return [key.ordered() for key in self.keys]
 
     @property
-    def stamps(self) -> Collection[Stamp]:
+    def version_checks(self) -> Collection[VersionCheck]:
         """What must be unchanged for all of it to be still allowed."""
-        return {*self.conditions.stamps, *expand.stamps_of(self.expanded)}
+        return {*self.conditions.version_checks, *expand.version_checks(self.expanded)}
 
 
 def parse(access: Access, parameters: Mapping[str, Sequence[str]]) -> Query:
@@ -129,9 +129,11 @@ def conditions_of(
     compiled = accesses.filter_condition(access, wanted)
     bound = compiled.parameters(access.asker)
     led_to = definitions.led_to(access.definition, text)
-    stamps = {stamp for one in led_to for stamp in one.stamps}
+    version_checks = {version_check for one in led_to for version_check in one.version_checks}
     kept = not where and wanted.is_kept
-    return Conditions([*where, compiled.expression], bound, stamps, kept, wanted.presupposed)
+    return Conditions(
+        [*where, compiled.expression], bound, version_checks, kept, wanted.presupposed
+    )
 
 
 def _filter(access: Access, text: str, found: list[dict[str, Any]]) -> accesses.Filter | None:

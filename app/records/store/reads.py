@@ -10,8 +10,8 @@ import sqlalchemy as sa
 
 from app import db
 from app.collections.definition import Definition
-from app.db.prepared import Prepared
-from app.db.versioned_cache import Checked, columns_of
+from app.db.prepared import PreparedStatement
+from app.db.versioned_cache import VersionChecks, version_columns
 from app.records import store
 from app.records.store import ACCOUNT, NONE, Row, sizes
 from app.records.store.sizes import Room
@@ -28,7 +28,7 @@ def read_one(
     definition: Definition,
     account_id: str | None,
     record_id: str,
-    checked: Checked,
+    checked: VersionChecks,
     where: Any = None,
     parameters: Mapping[str, Any] = NONE,
     *,
@@ -45,9 +45,9 @@ def read_one(
 
 def one_row(
     definition: Definition,
-    statement: Prepared,
+    statement: PreparedStatement,
     parameters: Mapping[str, Any],
-    checked: Checked,
+    checked: VersionChecks,
 ) -> Row | None:
     """The one row of a statement that has the stamps' columns behind its own. Raises Stale."""
     rows = statement.all({**parameters, **checked.parameters})
@@ -60,10 +60,10 @@ def one_row(
 
 def _one(
     definition: Definition, to_show: bool, anywhere: bool, where: Any, tables: tuple[str, ...]
-) -> Prepared:
+) -> PreparedStatement:
     # What a rule asks may compare its parameters with anything.
     keyed = where is None
-    return Prepared(of_id(definition, to_show, anywhere, where, tables), keyed=keyed)
+    return PreparedStatement(of_id(definition, to_show, anywhere, where, tables), keyed=keyed)
 
 
 def of_id(
@@ -71,7 +71,7 @@ def of_id(
 ) -> sa.Select[Any]:
     """The row with the id that is sent, and behind its columns those of the stamps."""
     columns = definition.listed if to_show else definition.selected
-    statement = sa.select(*columns, *columns_of(tables))
+    statement = sa.select(*columns, *version_columns(tables))
     scoped = store.scope(definition, None if anywhere else ACCOUNT, where)
     return statement.where(*scoped, definition.table.c.id == sa.bindparam("_id"))
 
@@ -85,7 +85,7 @@ def read_page(
     skip: int,
     limit: int,
     count: bool,
-    checked: Checked,
+    checked: VersionChecks,
     parameters: Mapping[str, Any] = NONE,
     most: int | None = None,
     *,
@@ -112,8 +112,8 @@ def read_page(
     return rows, facts[0]
 
 
-def _prepared_page(*asked: Any) -> Prepared:
-    return Prepared(_paged(*asked))
+def _prepared_page(*asked: Any) -> PreparedStatement:
+    return PreparedStatement(_paged(*asked))
 
 
 def _paged(
@@ -140,7 +140,7 @@ def _paged(
         total = total.scalar_subquery()
     skip, limit, reached = (sa.bindparam(n, type_=sa.Integer) for n in ("_skip", "_limit", "_most"))
     page = _page(definition, where, parts(), reached, wanted, cut).offset(skip).limit(limit)
-    return _beside(page, [total.label("total"), *columns_of(tables)])
+    return _beside(page, [total.label("total"), *version_columns(tables)])
 
 
 def read_parts(
@@ -148,7 +148,7 @@ def read_parts(
     where: Sequence[Any],
     parts: Sequence[Part],
     limit: int,
-    checked: Checked,
+    checked: VersionChecks,
     parameters: Mapping[str, Any] = NONE,
     *,
     wanted: frozenset[str],
@@ -186,7 +186,7 @@ def read_among(
     definition: Definition,
     scoped: Sequence[Any],
     record_ids: Sequence[str],
-    checked: Checked,
+    checked: VersionChecks,
     parameters: Mapping[str, Any] = NONE,
     *,
     wanted: frozenset[str],
@@ -220,17 +220,21 @@ class _Reading:
     wanted: frozenset[str]
     room: Room
 
-    def rows(self, chosen: sa.Select[Any], checked: Checked, limit: int) -> list[Row]:
+    def rows(self, chosen: sa.Select[Any], checked: VersionChecks, limit: int) -> list[Row]:
         """What was chosen, in a statement that tells of the stamps also where nothing is found."""
         return self.found(_beside(chosen, checked.columns), checked, limit, 0)[0]
 
     def found(
-        self, statement: sa.Select[Any] | Prepared, checked: Checked, limit: int, facts: int
+        self,
+        statement: sa.Select[Any] | PreparedStatement,
+        checked: VersionChecks,
+        limit: int,
+        facts: int,
     ) -> tuple[list[Row], Sequence[Any]]:
         """The rows of a statement of `_beside`, and its facts but for the stamps. Raises Stale."""
         most = sizes.room_for(limit * len(sizes.long_names(self.definition, self.wanted)))
         bound = {**self.parameters, **checked.parameters, "_room": most}
-        if isinstance(statement, Prepared):
+        if isinstance(statement, PreparedStatement):
             rows: Sequence[Any] = statement.all(bound)
         else:
             rows = db.connection().execute(statement, bound).all()

@@ -10,8 +10,8 @@ import sqlalchemy as sa
 from app import db
 from app.collections.definition import Definition
 from app.db import engine, sqlite_driver, versioned_cache
-from app.db.prepared import Prepared
-from app.db.versioned_cache import Checked
+from app.db.prepared import PreparedStatement
+from app.db.versioned_cache import VersionChecks
 from app.records import store
 from app.records.store import ACCOUNT, Row, reads
 
@@ -33,7 +33,7 @@ def lock(
 
 
 def lock_one(
-    definition: Definition, account_id: str | None, record_id: str, checked: Checked
+    definition: Definition, account_id: str | None, record_id: str, checked: VersionChecks
 ) -> Row | None:
     """The same of one record of an account, or of any; if it is there the stamps are checked.
 
@@ -44,9 +44,9 @@ def lock_one(
     return reads.one_row(definition, statement, bound, checked)
 
 
-def _locked(definition: Definition, anywhere: bool, tables: tuple[str, ...]) -> Prepared:
+def _locked(definition: Definition, anywhere: bool, tables: tuple[str, ...]) -> PreparedStatement:
     found = reads.of_id(definition, False, anywhere, None, tables)
-    return Prepared(found.with_for_update(), keyed=True)
+    return PreparedStatement(found.with_for_update(), keyed=True)
 
 
 def lock_having(
@@ -74,9 +74,9 @@ def insert(definition: Definition, rows: Sequence[Row]) -> list[Row]:
     return _in_order(definition, rows, db.connection().execute(many, given))
 
 
-def _inserted(definition: Definition, names: tuple[str, ...]) -> Prepared:
+def _inserted(definition: Definition, names: tuple[str, ...]) -> PreparedStatement:
     change = _new(definition, names)
-    return Prepared(change.returning(*definition.selected), keyed=True)
+    return PreparedStatement(change.returning(*definition.selected), keyed=True)
 
 
 def _new(definition: Definition, names: Iterable[str]) -> Any:
@@ -94,12 +94,12 @@ def put(definition: Definition, before: Sequence[Row], values: Sequence[Row]) ->
         db.connection().execute(_new(definition, names), given)
 
 
-def _put_new(definition: Definition, names: tuple[str, ...]) -> Prepared:
-    return Prepared(_new(definition, names), keyed=True)
+def _put_new(definition: Definition, names: tuple[str, ...]) -> PreparedStatement:
+    return PreparedStatement(_new(definition, names), keyed=True)
 
 
-def _put(definition: Definition, names: tuple[str, ...]) -> Prepared:
-    return Prepared(_change_of_one(definition, names), keyed=True)
+def _put(definition: Definition, names: tuple[str, ...]) -> PreparedStatement:
+    return PreparedStatement(_change_of_one(definition, names), keyed=True)
 
 
 def foreseen(
@@ -135,9 +135,9 @@ def update(definition: Definition, records: Sequence[Row], values: Sequence[Row]
     return stored
 
 
-def _updated(definition: Definition, names: tuple[str, ...]) -> Prepared:
+def _updated(definition: Definition, names: tuple[str, ...]) -> PreparedStatement:
     change = _change_of_one(definition, names)
-    return Prepared(change.returning(*definition.selected), keyed=True)
+    return PreparedStatement(change.returning(*definition.selected), keyed=True)
 
 
 def _change_of_one(definition: Definition, names: Iterable[str]) -> Any:
@@ -179,13 +179,13 @@ def changed(definition: Definition, change: sa.Update, records: Sequence[Row]) -
 
 def _reads_apart(definition: Definition) -> bool:
     # In RETURNING, SQLite compares numbers with a fraction as texts: 10.5 would be less than 5.
-    return bool(definition.computed) and engine.running().dialect.name == "sqlite"
+    return bool(definition.computed) and engine.current_engine().dialect.name == "sqlite"
 
 
 def _again(definition: Definition, records: Sequence[Row]) -> list[Row]:
     if len(records) == 1:
         place = (records[0]["account_id"], records[0]["id"])
-        found = reads.read_one(definition, *place, versioned_cache.NONE)
+        found = reads.read_one(definition, *place, versioned_cache.NO_CHECKS)
         return [] if found is None else [found]
     table, ids = definition.table, [one["id"] for one in records]
     accounts = {one["account_id"] for one in records}

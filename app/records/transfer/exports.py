@@ -56,7 +56,9 @@ def exported(collection: str, format: str, parameters: Parameters, *, by: Princi
         asked.names,
         [*store.scope(definition, by.account_id, access.where), *conditions.where],
         asked.order_by,
-        versioned_cache.along(*by.stamps, *definition.stamps, *conditions.stamps),
+        versioned_cache.combine(
+            *by.version_checks, *definition.version_checks, *conditions.version_checks
+        ),
         {**access.parameters, **conditions.bound},
     )
     shown = (views.shown(row, asked.names, access) for row in rows)

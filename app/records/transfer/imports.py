@@ -26,7 +26,7 @@ from app.collections import masking
 from app.collections.definition import Definition
 from app.collections.fields import SYSTEM_FIELDS
 from app.db import versioned_cache
-from app.db.errors import reason
+from app.db.errors import error_summary
 from app.errors import (
     MOST_LISTED,
     AppError,
@@ -104,7 +104,7 @@ class Interrupted(Conflict):
         why = (
             "Others changed what it relies on." if isinstance(cause, versioned_cache.Stale) else ""
         )
-        why = why or (cause.message if isinstance(cause, AppError) else f"{reason(cause)}.")
+        why = why or (cause.message if isinstance(cause, AppError) else f"{error_summary(cause)}.")
         super().__init__(
             f"The first {stored:,} of {count:,} records are stored, the others are not: {why}"
             " Import the others.",
@@ -144,7 +144,7 @@ class Import:
 
         Raises what `Faults.check` says, and Stale.
         """
-        limits = db.unlimited() if self.keep_ids else nullcontext()
+        limits = db.without_time_limit() if self.keep_ids else nullcontext()
         with suppress(_Undone), limits, self._writing():
             placed: Iterator[Placed] = iter(self.records)
             if self.keep_ids:
@@ -196,7 +196,7 @@ class Import:
         for tries_left in reversed(range(RERUNS)):
             try:
                 # What has begun is brought to its end; each piece is small enough.
-                with versioned_cache.reloading(), db.unlimited():
+                with versioned_cache.reloading(), db.without_time_limit():
                     self._store_once(piece)
                 return
             except (versioned_cache.Stale, AppError, DBAPIError) as error:

@@ -16,7 +16,7 @@ from sqlalchemy.engine import Connection
 
 from app.collections.definition import Definition
 from app.db import engine
-from app.db.versioned_cache import Checked
+from app.db.versioned_cache import VersionChecks
 from app.records.store import Row
 
 PIECE = 100  # rows, as many as a page has at most: each may be as large as a body
@@ -29,7 +29,7 @@ class Stream:
         self._connection, self._rows, self._names = connection, rows, names
         self._first: list[Any] = []
 
-    def start(self, checked: Checked) -> None:
+    def start(self, checked: VersionChecks) -> None:
         """Read the first row, and check the stamps that it carries. Raises Stale."""
         first = self._rows.fetchone()
         if first is None:
@@ -53,7 +53,7 @@ def opened(
     names: Sequence[str],
     where: Sequence[Any],
     order_by: Sequence[Any],
-    checked: Checked,
+    checked: VersionChecks,
     parameters: Mapping[str, Any],
 ) -> Stream:
     """These fields of the records, in the statement that also checks the stamps. Raises Stale."""
@@ -71,7 +71,7 @@ def opened(
 
 
 def _connected() -> Connection:
-    connection = engine.running().connect()
+    connection = engine.current_engine().connect()
     if connection.dialect.name == "postgresql":
         connection.execution_options(isolation_level="READ COMMITTED")
     return connection.execution_options(stream_results=True, yield_per=PIECE)

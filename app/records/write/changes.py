@@ -18,7 +18,7 @@ from app.collections import access as accesses
 from app.collections.access import Access
 from app.collections.definition import Definition
 from app.db import versioned_cache
-from app.db.versioned_cache import Checked
+from app.db.versioned_cache import VersionChecks
 from app.errors import Forbidden, NotFound, Unauthorized, problem
 from app.ids import new_id
 from app.records import store
@@ -151,7 +151,7 @@ def store_all(change: Change) -> list[Shown]:
     return _told_of(change, stored)
 
 
-def store_last(change: Change, unchecked: Checked = versioned_cache.NONE) -> list[Shown]:
+def store_last(change: Change, unchecked: VersionChecks = versioned_cache.NO_CHECKS) -> list[Shown]:
     """The same of new records or a changed one, after a look at stamps. Raises Stale, too.
 
     If nothing can be in the way, both come last: until then nobody waits for it, nor it for any.
@@ -160,11 +160,11 @@ def store_last(change: Change, unchecked: Checked = versioned_cache.NONE) -> lis
     if stored is None:
         unchecked.verify()
         return store_all(change)
-    db.put_off(partial(_put, change, unchecked))
+    db.defer(partial(_put, change, unchecked))
     return _told_of(change, stored)
 
 
-def _put(change: Change, unchecked: Checked) -> None:
+def _put(change: Change, unchecked: VersionChecks) -> None:
     unchecked.verify()
     writes.put(change.access.definition, change.before, change.values)
 
@@ -184,7 +184,7 @@ def within_reach(
     record_ids: Sequence[str],
     bodies: Sequence[Body],
     problems: Problems,
-    unchecked: Checked = versioned_cache.NONE,
+    unchecked: VersionChecks = versioned_cache.NO_CHECKS,
 ) -> list[store.Row]:
     """Records that the caller may change, locked. Raises NotFound where one is out of sight.
 
@@ -202,7 +202,7 @@ def within_reach(
 
 
 def _locked(
-    definition: Definition, by: Principal, record_ids: Sequence[str], unchecked: Checked
+    definition: Definition, by: Principal, record_ids: Sequence[str], unchecked: VersionChecks
 ) -> Mapping[str, store.Row]:
     if len(record_ids) > 1:
         return writes.lock(definition, store.scope(definition, by.account_id), record_ids)

@@ -285,7 +285,7 @@ def _lost_reference(name: str, target: str) -> dict[str, Any]:
 
 def _visible(collection: str, account_id: str, ids: set[str], by: Principal) -> set[str]:
     target = definitions.named(collection)
-    versioned_cache.verify(target.stamps)
+    versioned_cache.verify(target.version_checks)
     if not accesses.may(by, target, "view"):
         return set()
     access = accesses.of(by, target, "view")

@@ -31,7 +31,7 @@ MOST_AWAITING = 10_000  # as each event of the account looks at all of them
 def is_full(account_id: str) -> bool:
     """Whether as many instances of an account wait for events as may."""
     mine = [SUBSCRIPTIONS.c.account_id == account_id]
-    return counts.count(SUBSCRIPTIONS, mine, MOST_AWAITING) >= MOST_AWAITING
+    return counts.count_up_to(SUBSCRIPTIONS, mine, MOST_AWAITING) >= MOST_AWAITING
 
 
 def subscribe(run: Any, place: Place) -> None:

@@ -17,8 +17,8 @@ import sqlalchemy as sa
 from app import clock, config, db
 from app.db import engine
 from app.db.functions import database_now
-from app.db.prepared import Prepared
-from app.db.types import Moment
+from app.db.prepared import PreparedStatement
+from app.db.types import UtcDateTime
 from app.jobs import leases
 from app.workflows.models import FAILED, INSTANCES, LOGS, QUEUE, RUNNING, WAITING
 
@@ -47,7 +47,7 @@ def look(passing_over: Collection[str]) -> dict[str, list[tuple[str, bool]]]:
 
 def claim(account_id: str, due: Sequence[tuple[str, bool]], most: int) -> Sequence[Any]:
     """Take up to `most` of an account's due instances, no more than it may have running."""
-    now = sa.type_coerce(database_now(), Moment()).label("now")
+    now = sa.type_coerce(database_now(), UtcDateTime()).label("now")
     with db.transaction():
         lost_first = sorted(due, key=lambda one: not one[1])
         chosen = [id for id, _ in lost_first][: min(most, _room(account_id))]
@@ -112,7 +112,7 @@ def write(
 
     `new` are rows of the log, `old` what has become of earlier ones by id. Raises Lost.
     """
-    dialect = engine.running().dialect.name
+    dialect = engine.current_engine().dialect.name
     given = {"_account": work.account_id, "_id": work.id, "_claim": work.claim}
     given |= {f"_{name}": value for name, value in values.items()}
     logs = len(new) == 1 and dialect == "postgresql"
@@ -133,10 +133,10 @@ _NEW_LOG = sa.insert(LOGS)
 
 
 @lru_cache
-def _writing(names: tuple[str, ...], logs: bool, dialect: str) -> Prepared:
+def _writing(names: tuple[str, ...], logs: bool, dialect: str) -> PreparedStatement:
     """Made once, as it is run with every step; it gives a row if there was a change."""
     change = _change(names).returning(INSTANCES.c.id)
-    return Prepared(_with_log(change) if logs else change)
+    return PreparedStatement(_with_log(change) if logs else change)
 
 
 def _change(names: tuple[str, ...]) -> sa.Update:
@@ -149,7 +149,7 @@ def _change(names: tuple[str, ...]) -> sa.Update:
         n: sa.bindparam(f"_{n}", type_=INSTANCES.c[n].type) for n in names if n not in _WAIT
     }
     if "look_again" in names:
-        then = sa.bindparam("_look_again", type_=Moment())
+        then = sa.bindparam("_look_again", type_=UtcDateTime())
         seen = INSTANCES.c.nudges == sa.bindparam("_seen", type_=sa.Integer)
         columns["due_at"] = sa.case((seen, then), else_=database_now())
     claim = sa.bindparam("_claim", type_=sa.Integer)

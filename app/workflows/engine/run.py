@@ -281,7 +281,7 @@ def said(error: Exception) -> str:
 
 def _is_passing(error: Exception) -> bool:
     if isinstance(error, DBAPIError):
-        return errors.gave_way(error) or errors.is_out_of_date(error)
+        return errors.was_lock_conflict(error) or errors.is_stale_schema(error)
     return True
 
 

@@ -75,8 +75,8 @@ def encrypted(steps: Steps, before: Steps) -> list[dict[str, Any]]:
     return _changed(steps, seal)
 
 
-@reencryption.of_json("workflows", "steps")
-@reencryption.of_json("workflow_versions", "steps")
+@reencryption.json_column("workflows", "steps")
+@reencryption.json_column("workflow_versions", "steps")
 def renewed(steps: Steps) -> tuple[list[dict[str, Any]], int]:
     """Steps under the newest key, and how many values were not: those of older versions are plain.
 

@@ -16,7 +16,7 @@ from app import clock, db
 from app.auth import principal as principals
 from app.db.errors import UNAVAILABLE
 from app.db.functions import database_now
-from app.db.types import Moment
+from app.db.types import UtcDateTime
 from app.workflows.language import cron
 from app.workflows.models import SCHEDULE, SCHEDULES, Workflow
 from app.workflows.triggers import start
@@ -68,7 +68,7 @@ def forget(account_id: str, workflow_id: str | None = None) -> None:
 def times(account_id: str, workflow_ids: list[str]) -> dict[str, Any]:
     """When workflows are due next, and were last, by id."""
     mine = (SCHEDULES.c.account_id == account_id, SCHEDULES.c.workflow_id.in_(workflow_ids))
-    due = sa.func.nullif(SCHEDULES.c.next_at, sa.literal(NEVER, Moment()), type_=Moment())
+    due = sa.func.nullif(SCHEDULES.c.next_at, sa.literal(NEVER, UtcDateTime()), type_=UtcDateTime())
     columns = (*(one for one in SCHEDULES.c if one.name != "next_at"), due.label("next_at"))
     rows = db.connection().execute(sa.select(*columns).where(*mine))
     return {row.workflow_id: row for row in rows}
@@ -77,7 +77,7 @@ def times(account_id: str, workflow_ids: list[str]) -> dict[str, Any]:
 def fire(now: datetime | None = None) -> int:
     """Begin what is due by the database's clock; returns how much this process began."""
     moment = now or database_now()
-    columns = (*SCHEDULES.c, sa.type_coerce(database_now(), Moment()).label("now"))
+    columns = (*SCHEDULES.c, sa.type_coerce(database_now(), UtcDateTime()).label("now"))
     late = sa.select(*columns).where(SCHEDULES.c.next_at <= moment)
     ordered = late.order_by(SCHEDULES.c.next_at).limit(LARGEST_LOOK)
     due = db.connection().execute(ordered).all()

@@ -13,7 +13,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from app import config, db
-from app.db.prepared import Prepared
+from app.db.prepared import PreparedStatement
 from app.errors import AppError
 from app.http import rate_limits
 from app.http.rate_limits import Limit
@@ -84,7 +84,7 @@ def room(account_id: str) -> Room:
 
 
 @lru_cache
-def _under_way() -> Prepared:
+def _under_way() -> PreparedStatement:
     """How many instances are pending and waiting, counted no further than the bounds."""
 
     def counted(status: str) -> Any:
@@ -96,7 +96,7 @@ def _under_way() -> Prepared:
         counting = sa.select(sa.func.count()).select_from(some.limit(most).subquery())
         return counting.scalar_subquery()
 
-    return Prepared(sa.select(counted(PENDING), counted(WAITING)))
+    return PreparedStatement(sa.select(counted(PENDING), counted(WAITING)))
 
 
 def admitted(rows: Sequence[Row]) -> Iterator[Row]:
