@@ -1,1 +1,1 @@
-"""Accounts (tenants) and who belongs to them: users, roles and groups."""
+"""Accounts (tenants) and their users, roles and groups."""

@@ -1,4 +1,4 @@
-"""Account codes: `AA0001` upwards, never given out twice (contract section 2)."""
+"""Account codes: `AA0001` upwards, never reused (contract section 2)."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ NUMBERS_PER_PAIR = 9999
 RESERVED_PAIR = SYSTEM_CODE[:2]
 
 
-def code(number: int) -> str:
-    """The code of the `number`-th account, counted from 1. Raises Conflict past the last one."""
+def account_code(number: int) -> str:
+    """The code of the account with this number, from 1. Raises Conflict past the last code."""
     pair, digits = divmod(number - 1, NUMBERS_PER_PAIR)
     first, second = divmod(pair, 26)
     letters = chr(65 + first) + chr(65 + second)
@@ -21,11 +21,13 @@ def code(number: int) -> str:
         first, second = divmod(pair + 1, 26)
         letters = chr(65 + first) + chr(65 + second)
     if first > 25:
-        raise Conflict("Every account code is taken.", error="limit_reached")
+        raise Conflict("All account codes are in use.", error="limit_reached")
     return f"{letters}{digits + 1:04}"
 
 
 def next_code() -> str:
-    """Give out the next code. The counter's row stays locked until the transaction ends."""
+    """Allocate the next code. The counter row stays locked until the transaction ends."""
     counter = sa.update(AccountCodeCounter).values(given_out=AccountCodeCounter.given_out + 1)
-    return code(connection().execute(counter.returning(AccountCodeCounter.given_out)).scalar_one())
+    return account_code(
+        connection().execute(counter.returning(AccountCodeCounter.given_out)).scalar_one()
+    )

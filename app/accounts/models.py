@@ -1,7 +1,7 @@
 """Account, User, Role, Group (spec section 2, contract section 2).
 
-Tables of a tenant carry `account_id` first in every key; `accounts` and `roles` are shared by all.
-`version` grows with every change that a cached principal must obey (see `app.db.versioned_cache`).
+In tenant tables `account_id` leads every key; `accounts` and `roles` are shared by all tenants.
+`version` grows with every change that invalidates cached principals (`app.db.versioned_cache`).
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ ADMIN, EDITOR, VIEWER = "admin", "editor", "viewer"
 
 
 def name_key(name: str) -> str:
-    """How names of roles and groups are compared: without case, width, and what shows nothing."""
-    shown = (one for one in name if unicodedata.category(one) != "Cf")
-    return unicodedata.normalize("NFKC", "".join(shown)).casefold()
+    """The key that role and group names are unique by: no case, width or invisible characters."""
+    visible = "".join(c for c in name if unicodedata.category(c) != "Cf")
+    return unicodedata.normalize("NFKC", visible).casefold()
 
 
 class Account(Base):
@@ -50,7 +50,7 @@ class Account(Base):
 
 
 class AccountOrigin(Base):
-    """An origin of an account's browser applications: its settings, found by the origin."""
+    """A CORS origin of an account: a copy of its settings, indexed by origin."""
 
     __tablename__ = "account_origins"
     __table_args__ = (
@@ -63,7 +63,7 @@ class AccountOrigin(Base):
 
 
 class AccountCodeCounter(Base):
-    """One row: how many account codes were given out. Its row lock puts registrations in order."""
+    """One row with the number of allocated account codes. Its row lock serializes registrations."""
 
     __tablename__ = "account_code_counter"
 
@@ -72,7 +72,7 @@ class AccountCodeCounter(Base):
 
 
 class Role(Base):
-    """What a user is in an account; shared by all accounts."""
+    """The role of a user; shared by all accounts."""
 
     __tablename__ = "roles"
     __table_args__ = (sa.Index("uq_roles_name_key", "name_key", unique=True),)
@@ -87,13 +87,13 @@ class Role(Base):
     )
 
     @validates("name")
-    def _note_key(self, attribute: str, name: str) -> str:
+    def _set_name_key(self, attribute: str, name: str) -> str:
         self.name_key = name_key(name)
         return name
 
 
 class User(Base):
-    """A person in one account; the same address may exist in several."""
+    """A person in one account; several accounts may have a user with the same address."""
 
     __tablename__ = "users"
     __table_args__ = (
@@ -106,7 +106,7 @@ class User(Base):
     account_id: Mapped[str] = mapped_column(Id, primary_key=True)
     id: Mapped[str] = mapped_column(Id, primary_key=True, default=new_id)
     email: Mapped[str] = mapped_column(Text)
-    email_key: Mapped[str] = mapped_column(Text)  # the address as it is compared
+    email_key: Mapped[str] = mapped_column(Text)  # normalized, for look-ups and uniqueness
     name: Mapped[str | None] = mapped_column(Text)
     password_hash: Mapped[str | None] = mapped_column(Text)
     role_id: Mapped[int]
@@ -172,13 +172,13 @@ class Group(Base):
     )
 
     @validates("name")
-    def _note_key(self, attribute: str, name: str) -> str:
+    def _set_name_key(self, attribute: str, name: str) -> str:
         self.name_key = name_key(name)
         return name
 
     @property
     def is_system(self) -> bool:
-        """Whether every account has this group."""
+        """Whether this is the built-in group that every account has."""
         return self.name == PII_GROUP
 
 

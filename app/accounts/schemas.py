@@ -1,4 +1,4 @@
-"""How accounts, users and roles are shown and named in requests, wherever they are."""
+"""Schemas of accounts, users and roles that several endpoints share."""
 
 from __future__ import annotations
 
@@ -46,16 +46,16 @@ ROLE = {
 FULL_ACCOUNT = {**ACCOUNT, "is_active": True, "updated_at": ACCOUNT["created_at"]}
 PAGE = {"skip": 0, "limit": 25}
 ORDER = ma.validate.OneOf(["asc", "desc"])
-DESCRIBED = {
-    "is_active": {"description": "Only those that are, or are not, active."},
-    "sort_by": {"description": "What to sort by; `created_at` where it is absent."},
-    "sort_order": {"description": "`desc` where it is absent."},
+METADATA = {
+    "is_active": {"description": "Filter by active or inactive."},
+    "sort_by": {"description": "Sort field, `created_at` by default."},
+    "sort_order": {"description": "Sort direction, `desc` by default."},
     "role_id": {"description": "Only users with this role."},
 }
 
 
 class AccountView(Schema):
-    """An account."""
+    """An account as all its users see it."""
 
     id = ma.fields.String(required=True)
     slug = ma.fields.String(required=True)
@@ -65,7 +65,7 @@ class AccountView(Schema):
 
 
 class UserView(Schema):
-    """A user; never with a password hash."""
+    """A user, without the password hash."""
 
     id = ma.fields.String(required=True)
     email = ma.fields.String(required=True)
@@ -87,7 +87,7 @@ class UserView(Schema):
 
 
 class FullAccountView(AccountView):
-    """An account as superadmins and its admins see it."""
+    """An account as superadmins and its own admins see it."""
 
     is_active = ma.fields.Boolean(required=True)
     updated_at = fields.Timestamp(required=True)
@@ -100,19 +100,19 @@ class UserPage(Page):
 
 
 class TeamArgs(PageArgs):
-    """Which users to list."""
+    """Filters and sort order of a list of users."""
 
-    role_id = fields.Whole(1, LARGEST_ROLE_ID, metadata=DESCRIBED["role_id"])
-    is_active = ma.fields.Boolean(metadata=DESCRIBED["is_active"])
-    search = fields.Text(longest=200, metadata={"description": "A part of the e-mail address."})
+    role_id = fields.Whole(1, LARGEST_ROLE_ID, metadata=METADATA["role_id"])
+    is_active = ma.fields.Boolean(metadata=METADATA["is_active"])
+    search = fields.Text(longest=200, metadata={"description": "Part of the email address."})
     sort_by = ma.fields.String(
-        validate=ma.validate.OneOf(list(users.SORTABLE)), metadata=DESCRIBED["sort_by"]
+        validate=ma.validate.OneOf(list(users.SORTABLE)), metadata=METADATA["sort_by"]
     )
-    sort_order = ma.fields.String(validate=ORDER, metadata=DESCRIBED["sort_order"])
+    sort_order = ma.fields.String(validate=ORDER, metadata=METADATA["sort_order"])
 
 
 class NewMember(Schema):
-    """A user of the own account; a link to set the password is mailed."""
+    """A new user of the own account, who gets a link to set a password by mail."""
 
     email = fields.Text(longest=320, required=True)
     name = fields.Text(longest=200, allow_none=True)
@@ -121,7 +121,7 @@ class NewMember(Schema):
 
 
 class ChangedUser(Schema):
-    """What of a user to change."""
+    """The properties of a user to change."""
 
     email = fields.Text(longest=320)
     name = fields.Text(longest=200, allow_none=True)
@@ -147,47 +147,47 @@ class RolePage(Page):
 
 
 class NewRole(Schema):
-    """A role to make."""
+    """A new role or group."""
 
     name = fields.Text(longest=100, required=True, shortest=1)
     description = fields.Text(longest=1000, allow_none=True)
 
 
 class ChangedRole(Schema):
-    """What of a role to change."""
+    """The properties of a role or group to change."""
 
     name = fields.Text(longest=100, shortest=1)
     description = fields.Text(longest=1000, allow_none=True)
 
 
 PROVISIONING = (
-    "Whether people who sign in by a provider for the first time become users. Null: by the"
-    " account's own providers yes, by those of the system no. OAuth providers make users only where"
-    " `sso_email_domains` names domains, the row names a Microsoft tenant, or this is true and the"
-    " provider is a server of your own."
+    "Whether a first sign-in with a provider creates a user. Null means yes for the account's own"
+    " providers and no for the system's. OAuth providers create users only if `sso_email_domains`"
+    " lists domains, the provider names a Microsoft tenant, or this is true and you host the"
+    " provider yourself."
 )
 DOMAINS = (
-    "The domains whose proved addresses become users. Without any, only SAML, a named Microsoft"
-    " tenant and providers on a server of your own make users."
+    "Verified addresses in these domains become users. If empty, only SAML, a named Microsoft"
+    " tenant and providers that you host yourself create users."
 )
-GROUP_ROLES = "The role that members of a provider's group are given at sign-in; the first counts."
-ALLOW_ADMIN = "Whether a sign-in may give the role `admin`."
+GROUP_ROLES = "Roles assigned at sign-in by the provider's groups; the first match applies."
+ALLOW_ADMIN = "Whether a sign-in may assign the role `admin`."
 IGNORED = (
-    "The groups of `sso_group_roles` that count for nothing at present: their role is `admin` while"
-    " `sso_allow_admin` is off, or there is no such role any more."
+    "Groups of `sso_group_roles` without effect: their role is `admin` while `sso_allow_admin` is"
+    " off, or their role no longer exists."
 )
-FRAGMENT = "Whether browsers return with the tokens in the fragment, not with a one-time code."
+FRAGMENT = "Whether browsers return with tokens in the URL fragment instead of a one-time code."
 
 
 class GroupRole(Schema):
-    """A provider's group, and the role that its members are given."""
+    """A provider's group and the role that its members get."""
 
     group = fields.Text(shortest=1, longest=300, required=True)
     role = fields.Text(shortest=1, longest=100, required=True)
 
 
 class OwnAccountBody(Schema):
-    """What of the own account to change."""
+    """The properties of the own account to change."""
 
     name = fields.Text(shortest=1, longest=200)
     allowed_redirect_uris = ma.fields.List(

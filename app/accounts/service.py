@@ -1,10 +1,9 @@
-"""Making accounts and users; nothing here knows who asks."""
+"""Creating accounts and users, without regard to the caller."""
 
 from __future__ import annotations
 
 import unicodedata
 from functools import lru_cache
-from typing import Any
 
 import sqlalchemy as sa
 from email_validator import EmailNotValidError, validate_email
@@ -23,6 +22,7 @@ from app.accounts.models import (
     User,
     name_key,
 )
+from app.accounts.types import Problem
 from app.db import errors
 from app.errors import InvalidValues, NotFound, problem
 
@@ -32,7 +32,7 @@ CONTROL = ("Cc", "Zl", "Zp")
 
 
 def create_account(name: str, slug: str, *, slug_field: str = "account_slug") -> Account:
-    """A new account with its `pii_access` group. Raises Conflict when the slug is taken."""
+    """Create an account with its `pii_access` group. Raises Conflict if the slug is taken."""
     with db.transaction() as session:
         account = Account(account_code=codes.next_code(), slug=slug, name=name)
         with errors.conflict_on_unique("accounts", "slug", slug_field, "This slug is taken."):
@@ -43,26 +43,26 @@ def create_account(name: str, slug: str, *, slug_field: str = "account_slug") ->
         return account
 
 
-def locked(account_id: str) -> Account | None:
-    """An account as it is, kept from other changes until the transaction ends."""
-    # References to the account may still be made: only its key is not to change.
-    chosen = sa.select(Account).where(Account.id == account_id.lower())
-    alone = chosen.with_for_update(key_share=True)
-    return db.db.session.scalar(alone.execution_options(populate_existing=True))
+def get_for_update(account_id: str) -> Account | None:
+    """The account as stored now, locked until the transaction ends."""
+    # FOR NO KEY UPDATE: inserts that reference the account are not blocked.
+    query = sa.select(Account).where(Account.id == account_id.lower())
+    locking = query.with_for_update(key_share=True)
+    return db.db.session.scalar(locking.execution_options(populate_existing=True))
 
 
-def outdate(user: User) -> None:
-    """Let everybody read a user anew, however many change it at the same moment.
+def bump_version(user: User) -> None:
+    """Increment a user's version, which invalidates cached principals.
 
-    Raises NotFound for one who was deleted meanwhile.
+    Raises NotFound if the user was deleted concurrently.
     """
-    # Of two that count up from the same version one would be lost, and a cache never told.
+    # Locks the row first: two increments from the same version would lose one.
     session = db.db.session
     session.flush()
     try:
         session.refresh(user, ["version"], with_for_update={"of": User, "key_share": True})
-    except InvalidRequestError as error:  # it finds no row
-        raise NotFound("There is no such user any more.") from error
+    except InvalidRequestError as error:  # the row is gone
+        raise NotFound("This user no longer exists.") from error
     user.version += 1
 
 
@@ -73,11 +73,11 @@ def create_user(
     password_hash: str | None,
     role: str,
     name: str | None = None,
-    **born: Any,
+    **columns: object,
 ) -> User:
-    """A new user, unverified unless `born` says so. Raises Conflict when the address is taken.
+    """Create a user, unverified by default. Raises Conflict if the address is taken.
 
-    `born` may also give the new row's id and moment, for who must know them beforehand.
+    `columns` sets further columns, such as the id if the caller must know it beforehand.
     """
     with db.transaction() as session:
         role_id = session.scalars(sa.select(Role.id).where(Role.name == role)).one()
@@ -88,9 +88,9 @@ def create_user(
             name=name,
             password_hash=password_hash,
             role_id=role_id,
-            **born,
+            **columns,
         )
-        with errors.conflict_on_unique("users", "email_key", "email", "This address is taken."):
+        with errors.conflict_on("users", "email_key", "email", "This email address is taken."):
             session.add(user)
             session.flush()
         session.refresh(user, ["account", "role", "groups"])
@@ -98,40 +98,44 @@ def create_user(
 
 
 def join_group(user: User, name: str) -> None:
-    """Put a user into a group of the own account."""
+    """Add a user to the group with this name in the user's account."""
     with db.transaction() as session:
-        mine = (Group.account_id == user.account_id, Group.name == name)
-        group_id = session.scalars(sa.select(Group.id).where(*mine)).one()
+        conditions = (Group.account_id == user.account_id, Group.name == name)
+        group_id = session.scalars(sa.select(Group.id).where(*conditions)).one()
         member = GroupMember(account_id=user.account_id, group_id=group_id, user_id=user.id)
         session.add(member)
-        outdate(user)
+        bump_version(user)
         session.flush()
         session.refresh(user, ["groups"])
 
 
-def prove(user: User) -> None:
-    """Note that a mailbox's owner proved the user's address; what was begun under it ends."""
+def verify_email(user: User) -> None:
+    """Mark the address verified by its owner.
+
+    For an unverified user it first ends all sessions, tokens and keys: somebody else may have
+    created them under this address.
+    """
     with db.transaction():
         if not user.email_verified:
-            outdate(user)  # first: what others begin in the user's name was waited for, or waits
+            bump_version(user)  # first: locks the user, so nothing new appears meanwhile
             events.publish(events.AddressProved(user.account_id, user.id))
         mark_verified(user)
 
 
 def mark_verified(user: User) -> None:
-    """Note that the user's address is proved, or taken for it; whoever came first stays."""
+    """Mark the address verified; existing sessions, tokens and keys stay."""
     with db.transaction():
         user.email_verified, user.email_verified_at = True, clock.now()
 
 
 def has_superadmin() -> bool:
-    """Whether anybody belongs to the system account."""
+    """Whether the system account has a user."""
     members = sa.select(User.id).where(User.account_id == SYSTEM_ACCOUNT_ID).limit(1)
     return db.db.session.scalar(members) is not None
 
 
 def create_superadmin(email: str, password_hash: str, *, pii_access: bool = False) -> User:
-    """A verified superadmin."""
+    """Create a verified superadmin."""
     with db.transaction():
         user = create_user(SYSTEM_ACCOUNT_ID, email=email, password_hash=password_hash, role=ADMIN)
         mark_verified(user)
@@ -142,70 +146,70 @@ def create_superadmin(email: str, password_hash: str, *, pii_access: bool = Fals
 
 @lru_cache(1024)
 def email_key(email: str) -> str:
-    """The form in which addresses are compared: one for all spellings of a mailbox."""
-    # PostgreSQL takes no NUL, and no address has what stands for it.
+    """The normalized form of an email address, equal for all spellings of a mailbox."""
+    # PostgreSQL rejects NUL, and no address contains the replacement character.
     email = email.strip().replace("\0", "\ufffd")
     try:
         if len(email) > LONGEST_EMAIL:
             raise EmailNotValidError
         email = validate_email(email, check_deliverability=False).normalized
-    except ValueError:  # no address, and no more than text
+    except ValueError:  # not an address: compare it as text
         email = unicodedata.normalize("NFC", email)
     return email.lower()
 
 
 def domain_key(domain: str) -> str:
-    """The form in which domains are compared: one for all spellings, in ASCII."""
+    """The normalized form of a domain name, in ASCII."""
     domain = domain.strip().lower()
     try:
         if len(domain) > LONGEST_EMAIL:
             raise EmailNotValidError
         return str(validate_email(f"x@{domain}", check_deliverability=False).ascii_domain)
-    except ValueError:  # no domain of addresses, and no more than text
+    except ValueError:  # not a mail domain: compare it as text
         return domain
 
 
-def email_problem(email: str, field: str = "email") -> dict[str, object] | None:
-    """Why a text is no e-mail address, or None."""
+def email_problem(email: str, field: str = "email") -> Problem | None:
+    """The validation problem of an email address, or None."""
     if not is_email(email):
-        return problem(field, "invalid_email", "This is not an e-mail address.")
+        return problem(field, "invalid_email", "Not a valid email address.")
     return None
 
 
-def name_problem(name: str, field: str = "name") -> dict[str, object] | None:
-    """Why a text is no display name, or None."""
+def name_problem(name: str, field: str = "name") -> Problem | None:
+    """The validation problem of a display name, or None."""
     if len(name) > LONGEST_NAME:
         return problem(field, "too_long", "This name is too long.")
-    # It stands in mails and on pages, where a line break could pass for something of ours.
+    # Names appear in mails and on pages, where a line break could pass as our own text.
     if any(unicodedata.category(character) in CONTROL for character in name):
-        return problem(field, "name_invalid", "A name is one line without control characters.")
+        return problem(field, "name_invalid", "A name must be one line without control characters.")
     return None
 
 
 def label(name: str) -> str:
-    """A role's or group's name without the blanks around it. Raises InvalidValues."""
+    """The stripped name of a role or group. Raises InvalidValues."""
     name = name.strip()
     if wrong := label_problem(name):
         raise InvalidValues([wrong])
     return name
 
 
-def label_problem(name: str, field: str = "name") -> dict[str, object] | None:
-    """Why a text is no name of what must have one, or None."""
+def label_problem(name: str, field: str = "name") -> Problem | None:
+    """The validation problem of a required name, or None."""
     if not name_key(name).strip():
-        return problem(field, "name_invalid", "A name needs something that can be read.")
+        return problem(field, "name_invalid", "A name needs at least one visible character.")
     return name_problem(name, field)
 
 
 def is_email(text: str) -> bool:
-    """Whether a text is an e-mail address in a domain with a dot; nothing is looked up."""
-    if len(text) > LONGEST_EMAIL:  # first: the validator's time grows faster than the text
+    """Whether a text is an email address in a domain with a dot; makes no DNS query."""
+    if len(text) > LONGEST_EMAIL:  # first: validation is slower than linear
         return False
     try:
         validate_email(text, check_deliverability=False)
     except EmailNotValidError:
         return False
-    # Readers of mail's headers take what begins so for another text, which may name anybody.
+    # Mail clients decode "=?" as an encoded word, which could display any name.
     return "=?" not in text
 
 

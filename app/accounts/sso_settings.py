@@ -1,4 +1,4 @@
-"""What an account says of sign-in by providers: who becomes a user, and with which role."""
+"""SSO settings of an account: who becomes a user at sign-in, and with which role."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import sqlalchemy as sa
 from app import db
 from app.accounts import service as accounts
 from app.accounts.models import ADMIN, Role
+from app.accounts.types import Problem
 from app.errors import problem
 
 NAMES = (
@@ -20,72 +21,81 @@ NAMES = (
     "sso_allow_admin",
     "sso_tokens_in_fragment",
 )
-Mapped = Sequence[Mapping[str, str]]
+Settings = Mapping[str, Any]
+"""The `settings` column of an account."""
+GroupMapping = Sequence[Mapping[str, str]]
 DOMAIN = re.compile(r"[a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)+")
 
 
-def saved(given: Mapping[str, Any], present: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings with those that are given. An account that never mapped a group maps none."""
-    kept = {name: given[name] for name in NAMES if name in given}
-    if not kept.get("sso_group_roles") and present.get("sso_group_roles") is None:
-        kept.pop("sso_group_roles", None)
-    if "sso_email_domains" in kept:
-        keys = [accounts.domain_key(one) for one in kept["sso_email_domains"]]
-        kept["sso_email_domains"] = list(dict.fromkeys(keys))
-    return {**present, **kept}
+def merge(changes: Settings, stored: Settings) -> dict[str, Any]:
+    """The stored settings with the SSO settings of `changes`.
 
-
-def problems(body: Mapping[str, Any], present: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Everything that is wrong with these settings of an account."""
-    found = [
-        problem("sso_email_domains", "pattern_mismatch", f"This is no domain: {one[:100]}")
-        for one in body.get("sso_email_domains", ())
-        if not DOMAIN.fullmatch(accounts.domain_key(one))
-    ]
-    settings = {**present, "sso_allow_admin": body.get("sso_allow_admin", _allows(present))}
-    return found + mapping_problems(body.get("sso_group_roles", ()), settings)
-
-
-def mapping_problems(mapping: Mapped, present: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Everything that is wrong with a mapping of groups to roles.
-
-    What stands in the present one may stay as it is: it may count for nothing since it was saved,
-    and whoever changes something else must not have to mend it.
+    An empty group mapping is not stored for an account that never had one.
     """
-    kept = present.get("sso_group_roles") or ()
-    due = [one for one in mapping if one not in kept]
-    if not due:
+    merged = {name: changes[name] for name in NAMES if name in changes}
+    if not merged.get("sso_group_roles") and stored.get("sso_group_roles") is None:
+        merged.pop("sso_group_roles", None)
+    if "sso_email_domains" in merged:
+        keys = [accounts.domain_key(domain) for domain in merged["sso_email_domains"]]
+        merged["sso_email_domains"] = list(dict.fromkeys(keys))
+    return {**stored, **merged}
+
+
+def problems(body: Settings, stored: Settings) -> list[Problem]:
+    """All validation problems of an account's SSO settings."""
+    wrong = [
+        problem("sso_email_domains", "pattern_mismatch", f"Not a domain name: {domain[:100]}")
+        for domain in body.get("sso_email_domains", ())
+        if not DOMAIN.fullmatch(accounts.domain_key(domain))
+    ]
+    settings = {**stored, "sso_allow_admin": body.get("sso_allow_admin", _allows_admin(stored))}
+    return wrong + mapping_problems(body.get("sso_group_roles", ()), settings)
+
+
+def mapping_problems(mapping: GroupMapping, stored: Settings) -> list[Problem]:
+    """All validation problems of a mapping of groups to roles.
+
+    Entries that are stored already pass: a role may have been deleted since, and changing another
+    entry must not require fixing these.
+    """
+    saved = stored.get("sso_group_roles") or ()
+    changed = [entry for entry in mapping if entry not in saved]
+    if not changed:
         return []
-    known, allow_admin = role_names(), _allows(present)
-    found = []
-    for one in due:
-        if one["role"] not in known:
-            message = f"There is no role {one['role']}."
-            found.append(problem("sso_group_roles", "invalid_reference", message))
-        elif one["role"] == ADMIN and not allow_admin:
-            message = "A sign-in makes an admin only where sso_allow_admin is on."
-            found.append(problem("sso_group_roles", "invalid_option", message))
-    return found
+    names, allow_admin = role_names(), _allows_admin(stored)
+    wrong = []
+    for entry in changed:
+        if entry["role"] not in names:
+            message = f"There is no role {entry['role']}."
+            wrong.append(problem("sso_group_roles", "invalid_reference", message))
+        elif entry["role"] == ADMIN and not allow_admin:
+            message = "A sign-in can grant the admin role only if sso_allow_admin is on."
+            wrong.append(problem("sso_group_roles", "invalid_option", message))
+    return wrong
 
 
-def counting(mapping: Mapped, settings: Mapping[str, Any]) -> Mapped:
-    """What of a mapping counts: no role that is gone, and `admin` only where that is allowed."""
-    known = role_names() if mapping else ()
-    allowed = _allows(settings)
-    return [one for one in mapping if one["role"] in known and (allowed or one["role"] != ADMIN)]
+def effective_mapping(mapping: GroupMapping, settings: Settings) -> GroupMapping:
+    """The entries that apply: without deleted roles, and without `admin` unless it is allowed."""
+    names = role_names() if mapping else ()
+    allow_admin = _allows_admin(settings)
+    return [
+        entry
+        for entry in mapping
+        if entry["role"] in names and (allow_admin or entry["role"] != ADMIN)
+    ]
 
 
-def ignored(settings: Mapping[str, Any]) -> list[str]:
-    """The groups of an account's mapping that count for nothing at present."""
+def ignored_groups(settings: Settings) -> list[str]:
+    """The mapped groups that have no effect at present."""
     mapping = settings.get("sso_group_roles") or []
-    counts = counting(mapping, settings)
-    return [one["group"] for one in mapping if one not in counts]
+    effective = effective_mapping(mapping, settings)
+    return [entry["group"] for entry in mapping if entry not in effective]
 
 
 def role_names() -> set[str]:
-    """The names of all roles."""
+    """All role names."""
     return set(db.db.session.scalars(sa.select(Role.name)))
 
 
-def _allows(settings: Mapping[str, Any]) -> bool:
+def _allows_admin(settings: Settings) -> bool:
     return bool(settings.get("sso_allow_admin"))

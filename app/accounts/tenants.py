@@ -1,10 +1,9 @@
-"""Accounts as superadmins keep them, and as their own admins see them (contract section 2)."""
+"""Managing accounts: by superadmins, and by the admins of each account (contract section 2)."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any
 from urllib.parse import urlsplit
 
 import sqlalchemy as sa
@@ -13,6 +12,8 @@ from app import clock, db, events, slugs
 from app.accounts import pii, sso_settings
 from app.accounts import service as accounts
 from app.accounts.models import SYSTEM_ACCOUNT_ID, Account, AccountOrigin
+from app.accounts.sso_settings import Settings
+from app.accounts.types import Body, Condition, Problem, Query
 from app.config import parsing
 from app.errors import Conflict, InvalidValues, NotFound, problem
 
@@ -22,9 +23,9 @@ SORTABLE = {
     "account_code": Account.account_code,
     "created_at": Account.created_at,
 }
-# Printable, without what browsers and parsers read differently, and without a fragment.
+# Printable, no fragment, and no characters that browsers and parsers read differently.
 URI = re.compile(r"https?://[!$-;=?-\[\]_a-z~]+")
-FROM_OUTSIDE = "redirects_from_outside"
+UNTRUSTED_REDIRECTS = "redirects_from_outside"
 OWN_SETTINGS = (
     "allowed_redirect_uris",
     "default_redirect_uri",
@@ -32,26 +33,26 @@ OWN_SETTINGS = (
 )
 
 
-def page(asked: Mapping[str, Any]) -> tuple[list[Account], int]:
-    """The accounts that match, and how many there are in all."""
-    conditions: list[Any] = [Account.closed_at.is_(None)]
-    if "is_active" in asked:
-        conditions.append(Account.is_active == asked["is_active"])
-    if asked.get("search"):
-        found = (Account.name, Account.slug, Account.account_code)
-        texts = [column.icontains(asked["search"], autoescape=True) for column in found]
-        conditions.append(sa.or_(*texts))
+def page(query: Query) -> tuple[list[Account], int]:
+    """One page of the accounts that match, and the total."""
+    conditions: list[Condition] = [Account.closed_at.is_(None)]
+    if "is_active" in query:
+        conditions.append(Account.is_active == query["is_active"])
+    if query.get("search"):
+        columns = (Account.name, Account.slug, Account.account_code)
+        matches = [column.icontains(query["search"], autoescape=True) for column in columns]
+        conditions.append(sa.or_(*matches))
     total = db.db.session.scalar(sa.select(sa.func.count()).select_from(Account).where(*conditions))
-    column = SORTABLE[asked.get("sort_by", "created_at")]
-    ordered = column.asc() if asked.get("sort_order") == "asc" else column.desc()
-    chosen = sa.select(Account).where(*conditions).order_by(ordered, Account.id)
+    column = SORTABLE[query.get("sort_by", "created_at")]
+    ordered = column.asc() if query.get("sort_order") == "asc" else column.desc()
+    statement = sa.select(Account).where(*conditions).order_by(ordered, Account.id)
     return list(
-        db.db.session.scalars(chosen.offset(asked["skip"]).limit(asked["limit"]))
+        db.db.session.scalars(statement.offset(query["skip"]).limit(query["limit"]))
     ), total or 0
 
 
 def get(account_id: str) -> Account:
-    """One account. Raises NotFound."""
+    """The account with this id, unless it is closed. Raises NotFound."""
     return _open(db.db.session.get(Account, account_id.lower()))
 
 
@@ -61,27 +62,31 @@ def _open(account: Account | None) -> Account:
     return account
 
 
-def _locked(account_id: str) -> Account:
-    return _open(accounts.locked(account_id))
+def _get_for_update(account_id: str) -> Account:
+    return _open(accounts.get_for_update(account_id))
 
 
 def create(name: str, slug: str | None) -> Account:
-    """A new account without users. Raises InvalidValues or Conflict."""
+    """Create an account without users. Raises InvalidValues or Conflict."""
     name = name.strip()
     slug = slug or slugs.slug_from(name)
-    found = [accounts.label_problem(name)]
+    problems = [accounts.label_problem(name)]
     if wrong := slugs.new_slug_problem(slug):
-        found.append(problem("slug", "slug_invalid", wrong))
-    _refuse(found)
+        problems.append(problem("slug", "slug_invalid", wrong))
+    _refuse(problems)
     return accounts.create_account(name, slug, slug_field="slug")
 
 
-def change(account_id: str, body: Mapping[str, Any]) -> Account:
-    """Rename, suspend or resume an account; suspended, its users and keys are refused at once."""
-    body = _trimmed(body)
-    _refuse([_name_problem(body)])
+def change(account_id: str, body: Body) -> Account:
+    """Rename, suspend or resume an account.
+
+    Suspension takes effect with the next request of its users and API keys.
+    """
+    if "name" in body:
+        body = {**body, "name": body["name"].strip()}
+        _refuse([accounts.label_problem(body["name"])])
     with db.transaction() as session:
-        account = _locked(account_id)
+        account = _get_for_update(account_id)
         if account.id == SYSTEM_ACCOUNT_ID and body.get("is_active") is False:
             raise Conflict("The system account cannot be suspended.")
         for name, value in body.items():
@@ -91,50 +96,45 @@ def change(account_id: str, body: Mapping[str, Any]) -> Account:
         return account
 
 
-def change_own(account_id: str, body: Mapping[str, Any], *, by: str | None) -> Account:
-    """Change an account's name and settings, as its own admins may. Raises InvalidValues."""
-    body = _trimmed(body)
-    wrong = [_name_problem(body)]
-    wrong += [_uri_problem(*uri) for uri in _uris(body)]
+def change_own(account_id: str, body: Settings, *, by: str | None) -> Account:
+    """Change the name and settings that an account's own admins may change.
+
+    Raises InvalidValues.
+    """
+    name = body["name"].strip() if "name" in body else None
+    problems = [accounts.label_problem(name)] if name is not None else []
+    problems += [_uri_problem(*uri) for uri in _uris(body)]
     with db.transaction() as session:
-        account = _locked(account_id)
-        _refuse([*wrong, *sso_settings.problems(body, account.settings)])
-        account.name = body.get("name", account.name)
+        account = _get_for_update(account_id)
+        _refuse([*problems, *sso_settings.problems(body, account.settings)])
+        account.name = account.name if name is None else name
         own = {name: body[name] for name in OWN_SETTINGS if name in body}
-        outside = _redirects_from_outside(account, own, by)
-        account.settings = sso_settings.saved(body, account.settings) | own | outside
+        untrusted = _untrusted_redirects(account, own, by)
+        account.settings = sso_settings.merge(body, account.settings) | own | untrusted
         account.version += 1
         if "cors_origins" in body:
-            _list_origins(account.id, body["cors_origins"])
+            _replace_origins(account.id, body["cors_origins"])
         session.flush()
         return account
 
 
-def _redirects_from_outside(
-    account: Account, own: Mapping[str, Any], by: str | None
-) -> dict[str, Any]:
-    """Which addresses nobody of `pii_access` stands for: a member's code is not sent there."""
+def _untrusted_redirects(account: Account, own: Settings, by: str | None) -> dict[str, list[str]]:
+    """Redirect URIs that no member of `pii_access` has set: members' codes never go there."""
     before = _redirects(account.settings)
-    sent, present = _redirects(own), _redirects({**account.settings, **own})
-    outside = set(account.settings.get(FROM_OUTSIDE, ()))
-    changed = outside - sent if pii.is_trusted(account.id, by) else outside | (present - before)
-    return {FROM_OUTSIDE: sorted(changed & present)} if outside or changed else {}
+    submitted, current = _redirects(own), _redirects({**account.settings, **own})
+    untrusted = set(account.settings.get(UNTRUSTED_REDIRECTS, ()))
+    changed = (
+        untrusted - submitted if pii.is_trusted(account.id, by) else untrusted | (current - before)
+    )
+    return {UNTRUSTED_REDIRECTS: sorted(changed & current)} if untrusted or changed else {}
 
 
-def _redirects(settings: Mapping[str, Any]) -> set[str]:
-    usual = settings.get("default_redirect_uri")
-    return {*settings.get("allowed_redirect_uris", ()), *([usual] if usual else [])}
+def _redirects(settings: Settings) -> set[str]:
+    default = settings.get("default_redirect_uri")
+    return {*settings.get("allowed_redirect_uris", ()), *([default] if default else [])}
 
 
-def _trimmed(body: Mapping[str, Any]) -> Mapping[str, Any]:
-    return {**body, "name": body["name"].strip()} if "name" in body else body
-
-
-def _name_problem(body: Mapping[str, Any]) -> dict[str, object] | None:
-    return accounts.label_problem(body["name"]) if "name" in body else None
-
-
-def _list_origins(account_id: str, origins: Sequence[str]) -> None:
+def _replace_origins(account_id: str, origins: Sequence[str]) -> None:
     connection = db.connection()
     connection.execute(sa.delete(AccountOrigin).where(AccountOrigin.account_id == account_id))
     rows = [{"account_id": account_id, "origin": origin} for origin in dict.fromkeys(origins)]
@@ -143,41 +143,41 @@ def _list_origins(account_id: str, origins: Sequence[str]) -> None:
 
 
 def close(account_id: str) -> None:
-    """Close an account at once; a job removes its data piece by piece."""
+    """Close an account at once; a job deletes its data in batches."""
     with db.transaction() as session:
-        account = _locked(account_id)
+        account = _get_for_update(account_id)
         if account.id == SYSTEM_ACCOUNT_ID:
             raise Conflict("The system account cannot be deleted.")
         account.is_active, account.closed_at = False, clock.now()
-        # The slug is free again; the code stays the account's for ever.
+        # The slug becomes available again; the code is never reused.
         account.slug = f"closed-{account.id}"
         account.version += 1
-        _list_origins(account.id, ())
+        _replace_origins(account.id, ())
         session.flush()
         events.publish(events.AccountClosed(account.id))
 
 
-def _refuse(found: Sequence[Mapping[str, Any] | None]) -> None:
-    wrong = [one for one in found if one]
-    if wrong:
-        raise InvalidValues(wrong)
+def _refuse(problems: Sequence[Mapping[str, object] | None]) -> None:
+    details = [problem for problem in problems if problem]
+    if details:
+        raise InvalidValues(details)
 
 
-def _uris(body: Mapping[str, Any]) -> list[tuple[str, str]]:
+def _uris(body: Settings) -> list[tuple[str, str]]:
     default = body.get("default_redirect_uri")
-    named = [("default_redirect_uri", default)] if default is not None else []
-    named += [("allowed_redirect_uris", uri) for uri in body.get("allowed_redirect_uris", ())]
-    return named + [("cors_origins", origin) for origin in body.get("cors_origins", ())]
+    uris = [("default_redirect_uri", default)] if default is not None else []
+    uris += [("allowed_redirect_uris", uri) for uri in body.get("allowed_redirect_uris", ())]
+    return uris + [("cors_origins", origin) for origin in body.get("cors_origins", ())]
 
 
-def _uri_problem(field: str, uri: str) -> dict[str, Any] | None:
-    if is_address(uri) and (field != "cors_origins" or parsing.is_origin(uri)):
+def _uri_problem(field: str, uri: str) -> Problem | None:
+    if is_safe_url(uri) and (field != "cors_origins" or parsing.is_origin(uri)):
         return None
-    return problem(field, "invalid_url", f"This is no address of that kind: {uri[:200]}")
+    return problem(field, "invalid_url", f"Not a valid URL for this setting: {uri[:200]}")
 
 
-def is_address(uri: str) -> bool:
-    """Whether a text is an address that a browser may be sent to, which all read alike."""
+def is_safe_url(uri: str) -> bool:
+    """Whether a text is an absolute HTTP URL that all browsers and parsers read alike."""
     if not URI.fullmatch(uri):
         return False
     try:

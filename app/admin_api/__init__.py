@@ -1,1 +1,1 @@
-"""The API by which admins manage accounts, users, groups and roles."""
+"""Endpoints for admins: accounts, users, groups and roles."""

@@ -1,8 +1,6 @@
-"""`/accounts`: the tenants, as superadmins keep them (spec 4.4, contract section 2)."""
+"""`/accounts`: managing tenants, for superadmins (spec 4.4, contract section 2)."""
 
 from __future__ import annotations
-
-from typing import Any
 
 import marshmallow as ma
 from flask import Response
@@ -11,8 +9,8 @@ from app import rest
 from app.accounts import tenants, users
 from app.accounts.models import Account
 from app.accounts.schemas import (
-    DESCRIBED,
     FULL_ACCOUNT,
+    METADATA,
     ORDER,
     PAGE,
     USER,
@@ -20,6 +18,7 @@ from app.accounts.schemas import (
     TeamArgs,
     UserPage,
 )
+from app.accounts.types import Body, Query
 from app.rest import fields
 from app.rest.access import superadmin
 from app.rest.blueprint import Blueprint
@@ -30,33 +29,33 @@ blueprint = Blueprint(
     "Accounts",
     __name__,
     url_prefix=f"{rest.PREFIX}/accounts",
-    description="The tenants; for superadmins.",
+    description="Manage all tenants. For superadmins.",
 )
 
 
 class NewAccount(Schema):
-    """An account to make; its slug is derived from the name where it is absent."""
+    """A new account; the slug defaults to one derived from the name."""
 
     name = fields.Text(shortest=1, longest=200, required=True)
     slug = fields.Text(longest=200)
 
 
 class ChangedAccount(Schema):
-    """What of an account to change; `is_active: false` suspends it."""
+    """The properties of an account to change; `is_active: false` suspends it."""
 
     name = fields.Text(shortest=1, longest=200)
     is_active = fields.Flag()
 
 
 class AccountArgs(PageArgs):
-    """Which accounts to list."""
+    """Filters and sort order of a list of accounts."""
 
-    search = fields.Text(longest=100, metadata={"description": "A part of name, slug or code."})
-    is_active = ma.fields.Boolean(metadata=DESCRIBED["is_active"])
+    search = fields.Text(longest=100, metadata={"description": "Part of the name, slug or code."})
+    is_active = ma.fields.Boolean(metadata=METADATA["is_active"])
     sort_by = ma.fields.String(
-        validate=ma.validate.OneOf(list(tenants.SORTABLE)), metadata=DESCRIBED["sort_by"]
+        validate=ma.validate.OneOf(list(tenants.SORTABLE)), metadata=METADATA["sort_by"]
     )
-    sort_order = ma.fields.String(validate=ORDER, metadata=DESCRIBED["sort_order"])
+    sort_order = ma.fields.String(validate=ORDER, metadata=METADATA["sort_order"])
 
 
 class AccountPage(Page):
@@ -69,7 +68,7 @@ class AccountPage(Page):
 @blueprint.arguments(AccountArgs, location="query")
 @blueprint.response(200, AccountPage, example=page_of([FULL_ACCOUNT], 1, PAGE))
 @superadmin
-def list_accounts(args: dict[str, Any]) -> dict[str, Any]:
+def list_accounts(args: Query) -> dict[str, object]:
     """List accounts."""
     return page_of(*tenants.page(args), args)
 
@@ -79,7 +78,7 @@ def list_accounts(args: dict[str, Any]) -> dict[str, Any]:
 @blueprint.response(201, FullAccountView, example=FULL_ACCOUNT)
 @blueprint.fails(400, 409)
 @superadmin
-def create_account(body: dict[str, Any]) -> Account:
+def create_account(body: Body) -> Account:
     """Create an account without users."""
     return tenants.create(body["name"], body.get("slug"))
 
@@ -97,10 +96,10 @@ def get_account(account_id: str) -> Account:
 @blueprint.response(200, FullAccountView, example=FULL_ACCOUNT)
 @blueprint.fails(409)
 @superadmin
-def update_account(body: dict[str, Any], account_id: str) -> Account:
+def update_account(body: Body, account_id: str) -> Account:
     """Rename, suspend or resume an account.
 
-    Users and API keys of a suspended account get 401 from their next request on.
+    Every request of a suspended account's users and API keys gets a 401.
     """
     return tenants.change(account_id, body)
 
@@ -110,7 +109,7 @@ def update_account(body: dict[str, Any], account_id: str) -> Account:
 @blueprint.fails(409)
 @superadmin
 def delete_account(account_id: str) -> Response:
-    """Close an account at once; its data is removed in the background."""
+    """Close an account at once; a background job deletes its data."""
     tenants.close(account_id)
     return Response(status=204)
 
@@ -119,6 +118,6 @@ def delete_account(account_id: str) -> Response:
 @blueprint.arguments(TeamArgs, location="query")
 @blueprint.response(200, UserPage, example=page_of([USER], 1, PAGE))
 @superadmin
-def list_users_of_account(args: dict[str, Any], account_id: str) -> dict[str, Any]:
+def list_users_of_account(args: Query, account_id: str) -> dict[str, object]:
     """List the users of an account."""
     return page_of(*users.page(tenants.get(account_id).id, args), args)

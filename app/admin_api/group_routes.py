@@ -1,8 +1,6 @@
-"""`/groups`: sets of users of the own account (contract section 2)."""
+"""`/groups`: groups of users of the own account (contract section 2)."""
 
 from __future__ import annotations
-
-from typing import Any
 
 import marshmallow as ma
 from flask import Response
@@ -11,6 +9,7 @@ from app import rest
 from app.accounts import groups
 from app.accounts.models import Group
 from app.accounts.schemas import ACCOUNT, PAGE, USER, ChangedRole, NewRole, UserView
+from app.accounts.types import Body, Query
 from app.auth import enrolment
 from app.auth.guard import principal
 from app.rest import fields
@@ -23,7 +22,7 @@ blueprint = Blueprint(
     "Groups",
     __name__,
     url_prefix=f"{rest.PREFIX}/groups",
-    description="Sets of users of the own account.",
+    description="Groups of users of your account.",
 )
 
 GROUP = {
@@ -62,13 +61,13 @@ class GroupPage(Page):
 
 
 class GroupArgs(PageArgs):
-    """Which groups to list."""
+    """Filters of a list of groups."""
 
-    search = fields.Text(longest=100, metadata={"description": "A part of the name."})
+    search = fields.Text(longest=100, metadata={"description": "Part of the name."})
 
 
 class NewMembership(Schema):
-    """Who joins the group."""
+    """The user to add to the group."""
 
     user_id = fields.Text(longest=100, required=True)
 
@@ -77,10 +76,10 @@ class NewMembership(Schema):
 @blueprint.arguments(GroupArgs, location="query")
 @blueprint.response(200, GroupPage, example=page_of([GROUP], 1, PAGE))
 @account_admin
-def list_groups(args: dict[str, Any]) -> dict[str, Any]:
-    """List the groups of the own account."""
-    found = groups.page(principal().account_id, args["skip"], args["limit"], args.get("search"))
-    return page_of(*found, args)
+def list_groups(args: Query) -> dict[str, object]:
+    """List the groups of your account."""
+    result = groups.page(principal().account_id, args["skip"], args["limit"], args.get("search"))
+    return page_of(*result, args)
 
 
 @blueprint.route("", methods=["POST"])
@@ -88,15 +87,15 @@ def list_groups(args: dict[str, Any]) -> dict[str, Any]:
 @blueprint.response(201, GroupView, example=GROUP)
 @blueprint.fails(400, 409)
 @account_admin
-def create_group(body: dict[str, Any]) -> Group:
-    """Create a group in the own account."""
+def create_group(body: Body) -> Group:
+    """Create a group in your account."""
     return groups.create(_own(), body["name"], body.get("description"))
 
 
 @blueprint.route("/<uuid:group_id>", methods=["GET"])
 @blueprint.response(200, GroupWithMembers, example={**GROUP, "users": [USER]})
 @account_admin
-def get_group(group_id: str) -> dict[str, Any]:
+def get_group(group_id: str) -> dict[str, object]:
     """Get a group with its users."""
     group = groups.get(principal().account_id, group_id)
     columns = {name: getattr(group, name) for name in GroupView().fields}
@@ -108,8 +107,8 @@ def get_group(group_id: str) -> dict[str, Any]:
 @blueprint.response(200, GroupView, example=GROUP)
 @blueprint.fails(400, 409)
 @account_admin
-def update_group(body: dict[str, Any], group_id: str) -> Group:
-    """Rename or describe a group; `pii_access` keeps its name."""
+def update_group(body: Body, group_id: str) -> Group:
+    """Change a group's name or description; `pii_access` keeps its name."""
     return groups.change(_own(), group_id, body)
 
 
@@ -118,7 +117,7 @@ def update_group(body: dict[str, Any], group_id: str) -> Group:
 @blueprint.fails(409)
 @account_admin
 def delete_group(group_id: str) -> Response:
-    """Delete a group; `pii_access` stays."""
+    """Delete a group, except `pii_access`."""
     groups.delete(_own(), group_id)
     return Response(status=204)
 
@@ -128,14 +127,14 @@ def delete_group(group_id: str) -> Response:
 @blueprint.arguments(NewMembership, example={"user_id": USER["id"]})
 @blueprint.response(200, GroupView, example=GROUP)
 @account_admin
-def add_to_group(body: dict[str, Any], group_id: str) -> Group:
-    """Put a user into a group; being in it already is fine.
+def add_to_group(body: Body, group_id: str) -> Group:
+    """Add a user to a group; does nothing if the user is a member.
 
-    Into `pii_access` only its members let somebody, and superadmins in accounts not their own; an
-    API key lets nobody in (403).
+    Only members of `pii_access` add users to it, or superadmins in accounts other than their own;
+    API keys cannot (403).
     """
     enrolment.check_admission(_own(), [group_id], by=principal())
-    return groups.add(_own(), group_id, body["user_id"], by=principal().user_id)
+    return groups.add_member(_own(), group_id, body["user_id"], by=principal().user_id)
 
 
 @blueprint.route("/<uuid:group_id>/members/<uuid:user_id>", methods=["DELETE"])
@@ -143,8 +142,8 @@ def add_to_group(body: dict[str, Any], group_id: str) -> Group:
 @blueprint.response(204)
 @account_admin
 def remove_from_group(group_id: str, user_id: str) -> Response:
-    """Take a user out of a group."""
-    groups.remove(_own(), group_id, user_id)
+    """Remove a user from a group."""
+    groups.remove_member(_own(), group_id, user_id)
     return Response(status=204)
 
 

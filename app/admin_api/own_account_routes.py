@@ -1,4 +1,4 @@
-"""`/account`: the own account, as its admins run it (contract section 2)."""
+"""`/account`: the caller's account, for its admins (contract section 2)."""
 
 from __future__ import annotations
 
@@ -31,6 +31,7 @@ from app.accounts.schemas import (
     UserPage,
     UserView,
 )
+from app.accounts.types import Body, Query
 from app.auth import account_settings, enrolment
 from app.auth.guard import principal
 from app.rest.access import account_admin
@@ -41,7 +42,7 @@ blueprint = Blueprint(
     "Account",
     __name__,
     url_prefix=f"{rest.PREFIX}/account",
-    description="The own account; for its admins.",
+    description="Your account. For its admins.",
 )
 
 OWN = {
@@ -58,7 +59,7 @@ OWN = {
 }
 
 
-def _sso(name: str, default: Any, text: str) -> dict[str, Any]:
+def _sso(name: str, default: object, text: str) -> dict[str, Any]:
     return {
         "required": True,
         "attribute": f"settings.{name}",
@@ -68,7 +69,7 @@ def _sso(name: str, default: Any, text: str) -> dict[str, Any]:
 
 
 class OwnAccountView(FullAccountView):
-    """The own account with its settings."""
+    """The caller's account with its settings."""
 
     allowed_redirect_uris = ma.fields.List(
         ma.fields.String(),
@@ -99,16 +100,18 @@ class OwnAccountView(FullAccountView):
     sso_tokens_in_fragment = ma.fields.Boolean(**_sso("sso_tokens_in_fragment", False, FRAGMENT))
 
     @ma.post_dump(pass_original=True)
-    def tell_ignored(self, shown: dict[str, Any], account: Account, **options: Any) -> Any:
-        """What of the mapping counts for nothing."""
-        return shown | {"sso_ignored_groups": sso_settings.ignored(account.settings)}
+    def add_ignored_groups(
+        self, dumped: dict[str, object], account: Account, **options: object
+    ) -> dict[str, object]:
+        """Add the mapped groups that have no effect."""
+        return dumped | {"sso_ignored_groups": sso_settings.ignored_groups(account.settings)}
 
 
 @blueprint.route("", methods=["GET"])
 @blueprint.response(200, OwnAccountView, example=OWN)
 @account_admin
 def get_own_account() -> Account:
-    """Get the own account and its settings."""
+    """Get your account and its settings."""
     return tenants.get(_own())
 
 
@@ -117,12 +120,12 @@ def get_own_account() -> Account:
 @blueprint.response(200, OwnAccountView, example=OWN)
 @blueprint.fails(400)
 @account_admin
-def update_own_account(body: dict[str, Any]) -> Account:
-    """Change the own account's name and settings.
+def update_own_account(body: Body) -> Account:
+    """Change your account's name and settings.
 
-    An API key can change the name only (403). What else changes needs a recent sign-in (403
-    `recent_sign_in_required`). Members of `pii_access` return to an address that somebody outside
-    the group adds only once a member has sent it, too.
+    API keys can change the name only (403). All other changes need a recent sign-in (403
+    `recent_sign_in_required`). A redirect URI added by somebody outside `pii_access` does not work
+    for members of that group until a member has submitted it, too.
     """
     return account_settings.change(_own(), body, by=principal())
 
@@ -131,7 +134,7 @@ def update_own_account(body: dict[str, Any]) -> Account:
 @blueprint.arguments(PageArgs, location="query")
 @blueprint.response(200, RolePage, example=page_of([ROLE], 1, PAGE))
 @account_admin
-def list_roles_for_account(args: dict[str, Any]) -> dict[str, Any]:
+def list_roles_for_account(args: Query) -> dict[str, object]:
     """List the roles that a user of the account can have."""
     return page_of(*roles.page(args["skip"], args["limit"]), args)
 
@@ -140,8 +143,8 @@ def list_roles_for_account(args: dict[str, Any]) -> dict[str, Any]:
 @blueprint.arguments(TeamArgs, location="query")
 @blueprint.response(200, UserPage, example=page_of([USER], 1, PAGE))
 @account_admin
-def list_team(args: dict[str, Any]) -> dict[str, Any]:
-    """List the users of the own account."""
+def list_team(args: Query) -> dict[str, object]:
+    """List the users of your account."""
     return page_of(*users.page(_own(), args), args)
 
 
@@ -150,10 +153,10 @@ def list_team(args: dict[str, Any]) -> dict[str, Any]:
 @blueprint.response(201, UserView, example=USER)
 @blueprint.fails(400, 409, 429)
 @account_admin
-def create_member(body: dict[str, Any]) -> User:
-    """Add a user to the own account; a link to set the password is mailed.
+def create_member(body: Body) -> User:
+    """Add a user to your account; the user gets a link to set a password by mail.
 
-    An API key cannot make admins (403).
+    API keys cannot create admins (403).
     """
     enrolment.check_role(body, by=principal(), joins=_own())
     return enrolment.enrol(_own(), body)
@@ -163,7 +166,7 @@ def create_member(body: dict[str, Any]) -> User:
 @blueprint.response(200, UserView, example=USER)
 @account_admin
 def get_member(user_id: str) -> User:
-    """Get a user of the own account."""
+    """Get a user of your account."""
     return users.get(_own(), user_id)
 
 
@@ -172,14 +175,14 @@ def get_member(user_id: str) -> User:
 @blueprint.response(200, UserView, example=USER)
 @blueprint.fails(400, 409, 429)
 @account_admin
-def update_member(body: dict[str, Any], user_id: str) -> User:
-    """Change a user of the own account.
+def update_member(body: Body, user_id: str) -> User:
+    """Change a user of your account.
 
-    Nobody may deactivate or demote themself (403), nor the account's last admin (409). A changed
-    role and a deactivation are obeyed by the user's next request. An API key cannot change
-    addresses or make admins (403). Another address needs a recent sign-in (403
-    `recent_sign_in_required`), and the old one is told of it by mail. Given by nobody of
-    `pii_access`, it takes the user out of that group, and its members are mailed.
+    You cannot deactivate or demote your own user (403) or the account's last admin (409). A new
+    role or a deactivation takes effect with the user's next request. API keys cannot change email
+    addresses or create admins (403). A new address needs a recent sign-in (403
+    `recent_sign_in_required`); the old address gets a mail. If the caller is not in `pii_access`,
+    a new address removes the user from that group, and its members get a mail.
     """
     enrolment.check_role(body, by=principal())
     enrolment.check_address(_own(), user_id, body, by=principal())
@@ -191,7 +194,7 @@ def update_member(body: dict[str, Any], user_id: str) -> User:
 @blueprint.fails(409)
 @account_admin
 def delete_member(user_id: str) -> Response:
-    """Remove a user from the own account; what they made stays."""
+    """Delete a user of your account; their records stay."""
     users.delete(_own(), user_id, by=principal().user_id)
     return Response(status=204)
 

@@ -1,8 +1,6 @@
-"""`/roles`: what users are, in every account (contract section 2)."""
+"""`/roles`: the roles of all accounts, for superadmins (contract section 2)."""
 
 from __future__ import annotations
-
-from typing import Any
 
 from flask import Response
 
@@ -10,6 +8,7 @@ from app import rest
 from app.accounts import roles
 from app.accounts.models import Role
 from app.accounts.schemas import PAGE, ROLE, ChangedRole, NewRole, RolePage, RoleView
+from app.accounts.types import Body, Query
 from app.rest.access import superadmin
 from app.rest.blueprint import Blueprint
 from app.rest.paging import PageArgs, page_of
@@ -18,7 +17,7 @@ blueprint = Blueprint(
     "Roles",
     __name__,
     url_prefix=f"{rest.PREFIX}/roles",
-    description="What users are; shared by all accounts.",
+    description="Roles of users, shared by all accounts. For superadmins.",
 )
 
 
@@ -26,7 +25,7 @@ blueprint = Blueprint(
 @blueprint.arguments(PageArgs, location="query")
 @blueprint.response(200, RolePage, example=page_of([ROLE], 1, PAGE))
 @superadmin
-def list_roles(args: dict[str, Any]) -> dict[str, Any]:
+def list_roles(args: Query) -> dict[str, object]:
     """List roles."""
     return page_of(*roles.page(args["skip"], args["limit"]), args)
 
@@ -36,7 +35,7 @@ def list_roles(args: dict[str, Any]) -> dict[str, Any]:
 @blueprint.response(201, RoleView, example=ROLE)
 @blueprint.fails(400, 409)
 @superadmin
-def create_role(body: dict[str, Any]) -> Role:
+def create_role(body: Body) -> Role:
     """Create a role."""
     return roles.create(body["name"], body.get("description"))
 
@@ -54,8 +53,8 @@ def get_role(role_id: str) -> Role:
 @blueprint.response(200, RoleView, example=ROLE)
 @blueprint.fails(400, 409)
 @superadmin
-def update_role(body: dict[str, Any], role_id: str) -> Role:
-    """Rename or describe a role; `admin`, `editor` and `viewer` keep their names."""
+def update_role(body: Body, role_id: str) -> Role:
+    """Change a role's name or description; `admin`, `editor` and `viewer` keep their names."""
     return roles.change(int(role_id), body)
 
 
@@ -64,6 +63,6 @@ def update_role(body: dict[str, Any], role_id: str) -> Role:
 @blueprint.fails(409)
 @superadmin
 def delete_role(role_id: str) -> Response:
-    """Delete a role that nobody has."""
+    """Delete a role that is not in use."""
     roles.delete(int(role_id))
     return Response(status=204)

@@ -1,4 +1,4 @@
-"""`/users`: users of all accounts, as superadmins keep them (contract section 2)."""
+"""`/users`: users of all accounts, for superadmins (contract section 2)."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from app.accounts.schemas import (
     UserPage,
     UserView,
 )
+from app.accounts.types import Body, Query
 from app.auth import enrolment, password_resets, verification
 from app.auth.guard import principal
 from app.auth.principal import NO_PASSWORDS
@@ -33,23 +34,23 @@ blueprint = Blueprint(
     "Users",
     __name__,
     url_prefix=f"{rest.PREFIX}/users",
-    description="Users of all accounts; for superadmins.",
+    description="Manage users of all accounts. For superadmins.",
 )
 
 SIGNS = ("", "+", "-")
 
 
 class UserArgs(TeamArgs):
-    """Which users of all accounts to list."""
+    """Filters and sort order of a list of all accounts' users."""
 
     account_id = fields.Text(longest=100, metadata={"description": "Only users of this account."})
     sort = ma.fields.String(
         validate=ma.validate.OneOf([f"{sign}{name}" for name in users.SORTABLE for sign in SIGNS]),
-        metadata={"description": "sort_by and sort_order in one: `email`, `-email`."},
+        metadata={"description": "sort_by and sort_order in one, as `email` or `-email`."},
     )
 
     @ma.post_load
-    def settle_sort(self, args: dict[str, Any], **options: Any) -> dict[str, Any]:
+    def normalize_sort(self, args: dict[str, Any], **options: object) -> dict[str, Any]:
         """Turn sort into sort_by and sort_order."""
         sort = args.pop("sort", None)
         if sort is None:
@@ -59,22 +60,22 @@ class UserArgs(TeamArgs):
 
 
 class NewUser(NewMember):
-    """A user of any account. Without a password a link to set one is mailed."""
+    """A new user of any account; without a password, the user gets a link to set one by mail."""
 
     account_id = fields.Text(longest=100, required=True)
     password = fields.Text(longest=20_000)
 
 
 class NewPassword(Schema):
-    """The password itself (under either name), or the wish for a mailed link."""
+    """A password (under either name), or a request to mail a link."""
 
     new_password = fields.Text(longest=20_000)
     password = fields.Text(longest=20_000)
     send_reset_link = fields.Flag()
 
     @ma.validates_schema
-    def says_how(self, data: dict[str, Any], **options: Any) -> None:
-        """One of the ways must be named."""
+    def check_presence(self, data: dict[str, Any], **options: object) -> None:
+        """Require a password or a link."""
         if not data.get("send_reset_link") and not {"new_password", "password"} & set(data):
             raise ma.ValidationError("Missing data for required field.", "new_password")
 
@@ -83,7 +84,7 @@ class NewPassword(Schema):
 @blueprint.arguments(UserArgs, location="query")
 @blueprint.response(200, UserPage, example=page_of([USER], 1, PAGE))
 @superadmin
-def list_users(args: dict[str, Any]) -> dict[str, Any]:
+def list_users(args: Query) -> dict[str, object]:
     """List users of all accounts."""
     return page_of(*users.page(None, args), args)
 
@@ -101,11 +102,11 @@ def list_users(args: dict[str, Any]) -> dict[str, Any]:
 @blueprint.response(201, UserView, example=USER)
 @blueprint.fails(400, 409, 429)
 @superadmin
-def create_user(body: dict[str, Any]) -> User:
+def create_user(body: Body) -> User:
     """Create a user in an account.
 
-    With a password, a mail asks to verify the address; without one, a link to set it is mailed.
-    An API key cannot give a password or make admins (403).
+    The user gets a mail: with a password, a link to verify the address; without one, a link to set
+    it. API keys cannot set passwords or create admins (403).
     """
     enrolment.check_role(body, by=principal(), joins=body["account_id"])
     if body.get("password") is not None:
@@ -126,13 +127,13 @@ def get_user(user_id: str) -> User:
 @blueprint.response(200, UserView, example=USER)
 @blueprint.fails(400, 409, 429)
 @superadmin
-def update_user(body: dict[str, Any], user_id: str) -> User:
+def update_user(body: Body, user_id: str) -> User:
     """Change a user.
 
-    Nobody may deactivate or demote themself (403), nor an account's last admin (409). An API key
-    cannot change addresses or make admins (403). Another address needs a recent sign-in (403
-    `recent_sign_in_required`), and the old one is told of it by mail. Given by nobody of
-    `pii_access`, it takes the user out of that group.
+    You cannot deactivate or demote your own user (403) or an account's last admin (409). API keys
+    cannot change email addresses or create admins (403). A new address needs a recent sign-in (403
+    `recent_sign_in_required`); the old address gets a mail. If the caller is not in `pii_access`,
+    a new address removes the user from that group.
     """
     enrolment.check_role(body, by=principal())
     enrolment.check_address(None, user_id, body, by=principal())
@@ -144,7 +145,7 @@ def update_user(body: dict[str, Any], user_id: str) -> User:
 @blueprint.fails(409)
 @superadmin
 def delete_user(user_id: str) -> Response:
-    """Delete a user; what they made stays."""
+    """Delete a user; their records stay."""
     users.delete(None, user_id, by=principal().user_id)
     return Response(status=204)
 
@@ -154,11 +155,12 @@ def delete_user(user_id: str) -> Response:
 @blueprint.response(200, Message, example={"message": "A link is on its way."})
 @blueprint.fails(400, 429)
 @superadmin
-def reset_password(body: dict[str, Any], user_id: str) -> dict[str, str]:
+def reset_password(body: Body, user_id: str) -> dict[str, str]:
     """Set a user's password, or mail a link to set it; either ends all of the user's sessions.
 
-    An API key cannot (403); to set it needs a recent sign-in (403 `recent_sign_in_required`). A
-    password set by nobody of `pii_access` takes the user out of that group; a link does not.
+    API keys cannot do either (403). Setting a password needs a recent sign-in (403
+    `recent_sign_in_required`), and removes the user from `pii_access` if the caller is not in it;
+    a link does not.
     """
     principal().refuse_key(NO_PASSWORDS)
     user = users.get(None, user_id)
@@ -174,7 +176,7 @@ def reset_password(body: dict[str, Any], user_id: str) -> dict[str, str]:
 @blueprint.response(200, UserView, example=USER)
 @superadmin
 def verify_user(user_id: str) -> User:
-    """Take a user's address for verified."""
+    """Mark a user's address verified."""
     return users.verify(None, user_id)
 
 

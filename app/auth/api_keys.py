@@ -93,12 +93,12 @@ def page(
 ) -> tuple[list[ApiKey], int]:
     """The caller's keys, an admin's the account's, newest first; and how many there are.
 
-    Where there are more than `most`, the number is one beyond it.
+    The total is counted to `most` + 1 at most.
     """
     visible = _visible(by)
-    chosen = sa.select(ApiKey).where(*visible).order_by(ApiKey.id.desc())
-    found = db.db.session.scalars(chosen.offset(skip).limit(limit))
-    return list(found), counts.count_up_to(ApiKey, visible, most)
+    query = sa.select(ApiKey).where(*visible).order_by(ApiKey.id.desc())
+    rows = db.db.session.scalars(query.offset(skip).limit(limit))
+    return list(rows), counts.count(ApiKey, visible, most)
 
 
 def get(key_id: str, *, by: Principal) -> ApiKey:

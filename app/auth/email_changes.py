@@ -45,7 +45,7 @@ def take_back(token: str) -> User:
         if found is None or used is None:
             raise mail_tokens.not_valid()
         user, email = used
-        accounts.outdate(user)
+        accounts.bump_version(user)
         users.set_email(user, email)
         user.password_hash = None
         # Whoever took the address over might take it back in turn.

@@ -21,7 +21,7 @@ def check_role(body: Mapping[str, Any], *, by: Principal, joins: str | None = No
 
     `joins` is the account that somebody new is for: in the system's, everybody is a superadmin.
     """
-    role = roles.chosen(body, []) if {"role", "role_id"} & set(body) else None
+    role = roles.resolve(body, []) if {"role", "role_id"} & set(body) else None
     if joins == SYSTEM_ACCOUNT_ID or (role is not None and role.name == ADMIN):
         by.refuse_key(NO_ADMINS)
 
@@ -36,7 +36,7 @@ def check_admission(account_id: str, named: Collection[str], *, by: Principal) -
     group = db.db.session.scalar(sa.select(Group).where(*mine)) if named else None
     if group is not None:
         by.refuse_key(NO_PII_MEMBERS)
-        groups.check_may_admit(group, by.user_id)
+        groups.check_may_add_member(group, by.user_id)
         by.require_recent_sign_in()
 
 

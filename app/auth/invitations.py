@@ -64,12 +64,12 @@ def create(account_id: str, body: Mapping[str, Any], *, by: str | None) -> tuple
     email = body["email"].strip()
     found = [accounts.email_problem(email)]
     with db.transaction() as session:
-        role = roles.chosen(body, found, VIEWER)
+        role = roles.resolve(body, found, VIEWER)
         groups = _groups(session, account_id, body.get("groups") or [], found)
         if any(found) or role is None:
             raise InvalidValues([one for one in found if one])
         for group in groups:
-            account_groups.check_may_admit(group, by)
+            account_groups.check_may_add_member(group, by)
         _check_not_member(session, account_id, email)
         invitation = Invitation(
             account_id=account_id,

@@ -77,7 +77,7 @@ def reset(token: str, new_password: str, *, revoke_api_keys: bool = False) -> li
             user, _ = used
             # The link came by mail: whoever has it reads the mail of this address.
             if not user.email_verified:
-                accounts.prove(user)
+                accounts.verify_email(user)
             return _change(user, password_hash, revoke_api_keys=revoke_api_keys)
     raise mail_tokens.not_valid()
 
@@ -91,8 +91,8 @@ def set_password(user: User, new_password: str, *, by: Principal) -> None:
     _refuse(passwords.problems_of(user, new_password, "new_password"))
     password_hash = passwords.hash(new_password)
     with db.transaction() as session:
-        user = users.locked(session, user.account_id, user.id)
-        pii.expel(user, by=by.user_id, reason=pii.NEW_PASSWORD)
+        user = users.get_for_update(session, user.account_id, user.id)
+        pii.remove_untrusted(user, by=by.user_id, reason=pii.NEW_PASSWORD)
         _change(user, password_hash)
 
 

@@ -79,14 +79,14 @@ def verify(token: str, *, by: str | None = None) -> User:
             if user.email_verified and accounts.email_key(email) != user.email_key:
                 email_changes.tell(user, user.email, may_undo=True)
             users.set_email(user, email)
-            accounts.outdate(user)
+            accounts.bump_version(user)
             _note(user, by)
             return user
     raise mail_tokens.not_valid()
 
 
 def _note(user: User, by: str | None) -> None:
-    note = accounts.mark_verified if user.id == by else accounts.prove
+    note = accounts.mark_verified if user.id == by else accounts.verify_email
     note(user)
 
 
@@ -111,7 +111,7 @@ def change_profile(caller: Principal, body: Mapping[str, Any], address: str | No
         user = auth.user_of(caller)
         if "name" in body:
             user.name = body["name"]
-            accounts.outdate(user)
+            accounts.bump_version(user)
         if moves:
             sessions.hold(caller)
             ask_to_change(user, email)

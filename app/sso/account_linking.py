@@ -71,7 +71,9 @@ def settle(session: Session, connection: Connection, claimed: Claimed) -> tuple[
     match = find(connection, claimed)
     user = match.user
     if user is not None and not connection.admits_pii_members:
-        users.locked(session, user.account_id, user.id)  # who lets the user in waits, or was first
+        users.get_for_update(
+            session, user.account_id, user.id
+        )  # who lets the user in waits, or was first
         _refuse_member(connection, user.id)
     new = user is None
     given = match.how == "new"
@@ -101,7 +103,7 @@ def _refuse_member(connection: Connection, user_id: str) -> None:
 
 
 def _refuse_invited(connection: Connection, invitation: Invitation) -> None:
-    if pii.names_group(connection.account.id, invitation.groups):
+    if pii.references_group(connection.account.id, invitation.groups):
         raise MemberRefused
 
 
@@ -204,7 +206,7 @@ def _provision(connection: Connection, claimed: Claimed, role: Role | None) -> U
 
 
 def _locked(session: Session, user: User, claimed: Claimed) -> User:
-    user = users.locked(session, user.account_id, user.id)
+    user = users.get_for_update(session, user.account_id, user.id)
     if user.email_key != accounts.email_key(claimed.email or ""):
         raise Conflict("This user has just been given another address.")
     return user
@@ -217,7 +219,7 @@ def _trust(user: User, connection: Connection) -> bool:
     # Whoever came first never proved that the address is theirs: nothing of them stays.
     user.password_hash, user.auth_provider = None, connection.provider.name
     given = roles.is_given(user)
-    accounts.prove(user)
+    accounts.verify_email(user)
     return given
 
 
@@ -254,7 +256,7 @@ def _rename(user: User, connection: Connection, claimed: Claimed) -> None:
     name = _clean_name(claimed.name)
     if name and user.name != name and user.auth_provider == connection.provider.name:
         user.name = name
-        accounts.outdate(user)
+        accounts.bump_version(user)
 
 
 def _clean_name(name: Any) -> str | None:

@@ -47,7 +47,9 @@ def due(connection: Connection, groups: Sequence[str]) -> Role | None:
 
 def _mapped(connection: Connection, groups: Sequence[str]) -> str | None:
     settings = connection.account.settings
-    return _chosen(sso_settings.counting(settings.get("sso_group_roles") or [], settings), groups)
+    return _chosen(
+        sso_settings.effective_mapping(settings.get("sso_group_roles") or [], settings), groups
+    )
 
 
 def usual(name: str | None) -> Role:
@@ -71,7 +73,7 @@ def settle(user: User, identity: Identity, connection: Connection, groups: Seque
     counts = identity.given_role_id == user.role_id
     counts = counts or bool(_mapped(connection, groups) and is_given(user))
     if role is not None and counts:
-        users.give_role(user, role)
+        users.set_role(user, role)
         identity.given_role_id = role.id if user.role_id == role.id else identity.given_role_id
 
 
@@ -84,7 +86,7 @@ def take_back(user: User) -> None:
     """Take away the role that an identity gave which is the user's no more."""
     given = [one for one in identities(user) if one.given_role_id == user.role_id]
     if given:
-        users.give_role(user, usual(_defaults(user.account_id).get(given[0].provider_name)))
+        users.set_role(user, usual(_defaults(user.account_id).get(given[0].provider_name)))
 
 
 def identities(user: User) -> Sequence[Identity]:
@@ -113,12 +115,12 @@ def plan(given: Mapping[str, Any], *, by: Principal) -> list[Change]:
     Raises InvalidValues for a mapping that could not be saved.
     """
     account = db.db.session.get_one(Account, by.one_account())
-    settings = sso_settings.saved(given, account.settings)
+    settings = sso_settings.merge(given, account.settings)
     found = sso_settings.problems(given, account.settings)
     if found:
         raise InvalidValues(found)
     mapping = settings.get("sso_group_roles")
-    counts = sso_settings.counting(mapping or [], settings)
+    counts = sso_settings.effective_mapping(mapping or [], settings)
     known = sso_settings.role_names()
     defaults = _defaults(account.id).items()
     usual_roles = {name: role if role in known else VIEWER for name, role in defaults}

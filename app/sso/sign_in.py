@@ -17,7 +17,7 @@ from sqlalchemy.orm import Session
 from app import clock, crypto, db
 from app.accounts import pii, users
 from app.accounts.models import Account, User
-from app.accounts.tenants import FROM_OUTSIDE
+from app.accounts.tenants import UNTRUSTED_REDIRECTS
 from app.auth import tokens
 from app.auth.sessions import Origin
 from app.errors import Conflict, InvalidValues, NotFound, problem
@@ -229,8 +229,11 @@ def _conclude_once(
 
 def _check_return(session: Session, flow: Flow, account: Account, user: User) -> None:
     # Whoever is at the address has the code, and so the user's session.
-    if flow.redirect_uri in account.settings.get(FROM_OUTSIDE, ()) and flow.purpose != CONSOLE:
-        users.locked(session, user.account_id, user.id)  # who lets the user in waits
+    if (
+        flow.redirect_uri in account.settings.get(UNTRUSTED_REDIRECTS, ())
+        and flow.purpose != CONSOLE
+    ):
+        users.get_for_update(session, user.account_id, user.id)  # who lets the user in waits
         if pii.is_member(user.account_id, user.id):
             raise MemberRefused(f"Somebody outside pii_access added {flow.redirect_uri}.")
 

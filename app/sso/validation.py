@@ -140,7 +140,7 @@ def _word(setting: Setting, value: Any) -> str:
 def _url(setting: Setting, value: Any) -> str:
     text = _text(setting, value)
     wrong = None
-    if not tenants.is_address(text) or "#" in text:
+    if not tenants.is_safe_url(text) or "#" in text:
         wrong = "This is no http or https address."
     elif setting.name in CALLED:
         wrong = client.problem(text, rules())
@@ -153,7 +153,7 @@ def _url(setting: Setting, value: Any) -> str:
 
 def _returned_to(setting: Setting, value: Any) -> str:
     text = _text(setting, value)
-    if not tenants.is_address(text):
+    if not tenants.is_safe_url(text):
         raise Wrong("invalid_url", "This is no address to return to.")
     return text
 

@@ -307,11 +307,11 @@ def test_of_twenty_that_want_one_slug_at_once_one_gets_it(app: Flask, anyone: Ca
     ],
 )
 def test_codes_go_through_the_pairs_in_order(number: int, code: str) -> None:
-    assert codes.code(number) == code
+    assert codes.account_code(number) == code
 
 
 def test_no_code_is_given_twice_and_none_is_the_systems() -> None:
-    given = [codes.code(pair * 9999 + 1) for pair in range(675)]
+    given = [codes.account_code(pair * 9999 + 1) for pair in range(675)]
     assert len(set(given)) == 675
     assert given == sorted(given)
     assert not any(code.startswith("SY") for code in given)
@@ -319,7 +319,7 @@ def test_no_code_is_given_twice_and_none_is_the_systems() -> None:
 
 def test_after_the_last_code_comes_an_error() -> None:
     with pytest.raises(Conflict):
-        codes.code(675 * 9999 + 1)
+        codes.account_code(675 * 9999 + 1)
 
 
 HOST_NAMES = (

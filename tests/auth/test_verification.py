@@ -120,7 +120,7 @@ def test_nothing_that_lasts_is_begun_while_the_address_is_proved(
     answers = list[TestResponse]()
     other = Thread(target=lambda: answers.append(ann(method, path, body)))
     with app.app_context(), transaction() as session:
-        accounts.prove(session.get_one(User, (ann.account_id, ann.id)))
+        accounts.verify_email(session.get_one(User, (ann.account_id, ann.id)))
         other.start()
         other.join(0.3)
     other.join()

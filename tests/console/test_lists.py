@@ -39,7 +39,7 @@ def crowd(app: Flask, cast: Cast) -> dict[str, str]:
         group = groups.create(acme, "crowd", None)
         for n in range(MANY):
             user = users.create(acme, {"email": f"member{n}@acme.example"}, None)
-            groups.add(acme, group.id, user.id)
+            groups.add_member(acme, group.id, user.id)
             groups.create(acme, f"group {n}", None)
             roles.create(f"role {n}", None)
             tenants.create(f"Member {n}", None)

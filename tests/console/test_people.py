@@ -175,7 +175,7 @@ def test_what_is_wrong_with_an_invitation_stands_beside_its_field(
 ) -> None:
     for email, status, message in (
         ("", 400, "Fill this in."),
-        ("dora", 400, "This is not an e-mail address."),
+        ("dora", 400, "Not a valid email address."),
         ("d" * 400, 400, "At most 320 characters."),
         (cast.bob.email, 409, "This address belongs to a user of the account."),
     ):

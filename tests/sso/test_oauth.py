@@ -223,7 +223,7 @@ def test_who_trades_a_code_while_the_address_is_proved_gets_no_session(
 
     def prove() -> None:
         with stage.app.app_context(), transaction() as session:
-            accounts.prove(session.get_one(User, (user["account_id"], user["id"])))
+            accounts.verify_email(session.get_one(User, (user["account_id"], user["id"])))
 
     def begin_late(*about: Any) -> None:
         with ThreadPoolExecutor(1) as meanwhile:

@@ -269,7 +269,7 @@ def test_only_members_of_pii_access_may_have_personal_data_sent(
         group = db.db.session.scalars(
             sa.select(Group).where(Group.account_id == alice.account_id, Group.name == PII_GROUP)
         ).one()
-        groups.add(alice.account_id, group.id, outsider.id, by=alice.id)
+        groups.add_member(alice.account_id, group.id, outsider.id, by=alice.id)
     assert outsider.put(f"webhooks/{own['id']}", {"include_pii": True}).status_code == 200
 
 

@@ -96,7 +96,7 @@ def close_account(account_id: str) -> Page | BaseResponse:
 def _account_page(account_id: str, form: Form) -> Page:
     account = tenants.get(account_id)
     listing = lists.asked_for("console.show_account", account_id=account.id)
-    listing.searched(partial(users.page, account.id), partial(users.place, account.id))
+    listing.searched(partial(users.page, account.id), partial(users.cursor_at_offset, account.id))
     is_system = account.id == SYSTEM_ACCOUNT_ID
     return form.page(
         "console/accounts/one.html", account=account, listing=listing, is_system=is_system
@@ -109,7 +109,7 @@ def _account_page(account_id: str, form: Form) -> Page:
 def show_users() -> str:
     """The users of all accounts."""
     listing = lists.asked_for("console.show_users")
-    listing.searched(partial(users.page, None), partial(users.place, None))
+    listing.searched(partial(users.page, None), partial(users.cursor_at_offset, None))
     return render_template("console/users/list.html", listing=listing)
 
 

@@ -214,7 +214,7 @@ def _overview(place: Place, form: Form, planned: Any = None) -> Page:
         kinds=[one for one in providers.PROVIDERS if (one.category, one.name) not in there],
         listing=listing,
         planned=planned,
-        ignored=sso_settings.ignored(tenants.get(place.account.id).settings),
+        ignored=sso_settings.ignored_groups(tenants.get(place.account.id).settings),
         is_system=place.account.id == SYSTEM_ACCOUNT_ID,
     )
 

@@ -71,7 +71,7 @@ def add_member(group_id: str, account_id: str | None = None) -> Page | BaseRespo
     try:
         user_id = _user_with(place, form.checked(("email",), email=320)["email"])
         enrolment.check_admission(place.account.id, [group_id], by=place.by)
-        groups.add(place.account.id, group_id, user_id, by=place.by.user_id)
+        groups.add_member(place.account.id, group_id, user_id, by=place.by.user_id)
     except AppError as error:
         return _group_page(place, group_id, form.refused(error))
     return _told(f"{form['email']} is in the group.", place, group_id)
@@ -83,7 +83,7 @@ def add_member(group_id: str, account_id: str | None = None) -> Page | BaseRespo
 def remove_member(group_id: str, user_id: str, account_id: str | None = None) -> BaseResponse:
     """Take a user out of the group."""
     place = scopes.of(account_id)
-    groups.remove(place.account.id, group_id, user_id)
+    groups.remove_member(place.account.id, group_id, user_id)
     return _told("The user is out of the group.", place, group_id)
 
 

@@ -88,4 +88,4 @@ def delete_role(role_id: str) -> Page | BaseResponse:
 def _role_page(role_id: str, form: Form) -> Page:
     role = roles.get(int(role_id))
     form.values = {"name": role.name, "description": role.description or "", **form.values}
-    return form.page("console/roles/form.html", role=role, seeded=role.name in roles.SEEDED)
+    return form.page("console/roles/form.html", role=role, seeded=role.name in roles.BUILT_IN)

@@ -28,7 +28,7 @@ def show_team(account_id: str | None = None) -> str:
     """The users of the account."""
     place = scopes.of(account_id)
     listing, whose = lists.asked_for("console.show_team", **place.at), place.account.id
-    listing.searched(partial(users.page, whose), partial(users.place, whose))
+    listing.searched(partial(users.page, whose), partial(users.cursor_at_offset, whose))
     return render_template("console/team/list.html", place=place, listing=listing)
 
 

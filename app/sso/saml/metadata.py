@@ -39,7 +39,7 @@ def read(text: str) -> dict[str, Any]:
     address = found.get("singleSignOnService", {}).get("url", "")
     if not found.get("entityId"):
         raise Unreadable("This is no metadata of an identity provider.")
-    if not tenants.is_address(address):
+    if not tenants.is_safe_url(address):
         raise Unreadable("It names no sign-in address for the HTTP-Redirect binding.")
     return {
         "idp_entity_id": found["entityId"],
