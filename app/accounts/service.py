@@ -90,7 +90,9 @@ def create_user(
             role_id=role_id,
             **columns,
         )
-        with errors.conflict_on("users", "email_key", "email", "This email address is taken."):
+        with errors.conflict_on_unique(
+            "users", "email_key", "email", "This email address is taken."
+        ):
             session.add(user)
             session.flush()
         session.refresh(user, ["account", "role", "groups"])

@@ -31,14 +31,14 @@ SORTABLE = {
 def page(scope: str | None, query: Query, most: int | None = None) -> tuple[list[User], int]:
     """One page of the users that match, and the total, counted to `most` + 1 at most."""
     conditions = _conditions(scope, query)
-    total = counts.count(User, conditions, most)
+    total = counts.count_up_to(User, conditions, most)
     statement = sa.select(User).where(*conditions).order_by(*_order(query))
     return list(db.db.session.scalars(statement.offset(query["skip"]).limit(query["limit"]))), total
 
 
 def cursor_at_offset(scope: str | None, offset: int) -> str | None:
     """The id of the user at this offset in the list, newest first, for `after`."""
-    user_id: str | None = counts.place(User.id, _conditions(scope, {}), offset)
+    user_id: str | None = counts.value_at_offset(User.id, _conditions(scope, {}), offset)
     return user_id
 
 

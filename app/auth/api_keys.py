@@ -98,7 +98,7 @@ def page(
     visible = _visible(by)
     query = sa.select(ApiKey).where(*visible).order_by(ApiKey.id.desc())
     rows = db.db.session.scalars(query.offset(skip).limit(limit))
-    return list(rows), counts.count(ApiKey, visible, most)
+    return list(rows), counts.count_up_to(ApiKey, visible, most)
 
 
 def get(key_id: str, *, by: Principal) -> ApiKey:
