@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from app import rest
 from tests.processes import PROJECT
 
 GUIDES = [PROJECT / "README.md", *sorted((PROJECT / "docs").rglob("*.md"))]
@@ -55,3 +56,9 @@ def test_the_index_lists_every_page() -> None:
 def test_readme_stays_short() -> None:
     assert len((PROJECT / "README.md").read_text().splitlines()) < 200
     assert (PROJECT / "docs" / "images" / "console.png").stat().st_size < 200_000
+
+
+def test_the_newest_release_is_the_version() -> None:
+    releases = re.findall(r"^## (.+)$", (PROJECT / "CHANGELOG.md").read_text(), re.MULTILINE)
+    assert releases[0] == "Unreleased"
+    assert re.fullmatch(re.escape(rest.VERSION) + r" - \d{4}-\d{2}-\d{2}", releases[1])

@@ -88,7 +88,7 @@ def template(rule: str) -> str:
 def test_it_is_valid_and_names_the_version(spec: dict[str, Any]) -> None:
     check_valid(spec)
     assert spec["openapi"] == "3.1.0"
-    assert (spec["info"]["title"], spec["info"]["version"]) == ("Atrium", "0.1.0")
+    assert (spec["info"]["title"], spec["info"]["version"]) == ("Atrium", "0.2.0")
     assert spec["info"]["description"]
 
 

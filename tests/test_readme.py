@@ -83,7 +83,7 @@ def test_the_commands_work_as_written(running: tuple[str, str], tmp_path: Path) 
     assert '"error"' not in output.replace('{"error":"not_found"', "", 1), output
     for sign in (
         '"table_name":"col_tasks"',
-        "Your email address is verified",
+        '"email_verified":true',
         '"title":"Write the plan","effort":3',
         '"total":2',
         '"total":1',

@@ -5,4 +5,4 @@ that it declares. The marks are read by `auth.guard` and by the API description 
 """
 
 PREFIX = "/api/v1"
-VERSION = "0.1.0"
+VERSION = "0.2.0"
