@@ -25,7 +25,7 @@ def decrypt(stored: str) -> str:
     return _keys(config.current().encryption_key).decrypt(stored.encode()).decode()
 
 
-def renewed(stored: str) -> str | None:
+def reencrypt(stored: str) -> str | None:
     """The form under the newest key; None where that made it already. Raises InvalidToken."""
     keys = config.current().encryption_key
     try:
@@ -45,7 +45,7 @@ def sign(value: Any, purpose: str) -> str:
     return _signer(purpose).dumps(value)
 
 
-def signed(text: str, purpose: str) -> Any:
+def unsign(text: str, purpose: str) -> Any:
     """What was signed for that purpose, with this key or an older one. Raises BadSignature."""
     return _signer(purpose).loads(text)
 

@@ -6,7 +6,7 @@ import traceback
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-MOST_LISTED = 100
+MAX_LISTED = 100
 
 
 class AppError(Exception):
@@ -45,10 +45,10 @@ class BadRequest(AppError):
     message = "The request cannot be carried out as it is."
 
 
-def first(name: str, found: Sequence[Mapping[str, Any]], count: int = 0) -> dict[str, Any]:
+def truncated(name: str, found: Sequence[Mapping[str, Any]], count: int = 0) -> dict[str, Any]:
     """The first of a list of problems, and where there are more than are listed, their `count`."""
     count = max(count, len(found))
-    return {name: list(found[:MOST_LISTED])} | ({"count": count} if count > MOST_LISTED else {})
+    return {name: list(found[:MAX_LISTED])} | ({"count": count} if count > MAX_LISTED else {})
 
 
 class InvalidValues(BadRequest):
@@ -61,7 +61,7 @@ class InvalidValues(BadRequest):
     message = "Some values are not valid."
 
     def __init__(self, details: Sequence[Mapping[str, Any]], count: int = 0) -> None:
-        super().__init__(**first("details", details, count))
+        super().__init__(**truncated("details", details, count))
         self.details = list(details)
 
 
@@ -161,7 +161,7 @@ class Malformed(AppError):
     message = "The request does not have the documented shape."
 
     def __init__(self, detail: Sequence[Mapping[str, Any]]) -> None:
-        super().__init__(**first("detail", detail))
+        super().__init__(**truncated("detail", detail))
 
     @classmethod
     def at(cls, *loc: str | int, msg: str, type: str = "value_error") -> Malformed:
@@ -196,7 +196,7 @@ def problem(field: str | None, code: str, message: str, **extra: Any) -> dict[st
     return {"field": field, "message": message, "code": code, **extra}
 
 
-def place_of(error: Exception) -> dict[str, Any]:
+def error_location(error: Exception) -> dict[str, Any]:
     """What a log may tell of an error: its message may quote personal data."""
     frames = traceback.extract_tb(error.__traceback__)
     where = [f"{frame.filename}:{frame.lineno} {frame.name}" for frame in frames]

@@ -29,7 +29,7 @@ class RoleChanged:
 
 
 @dataclass(frozen=True)
-class RoleSetByHand:
+class RoleAssigned:
     """Somebody gave a user another role; a sign-in must not take it back."""
 
     account_id: str
@@ -49,7 +49,7 @@ class AddressReplaced:
 
 
 @dataclass(frozen=True)
-class AddressProved:
+class AddressVerified:
     """An address that nobody had proved is its owner's; who came first under it may be another."""
 
     account_id: str
@@ -91,7 +91,7 @@ class AccountClosed:
 
 
 @dataclass(frozen=True)
-class RoleGivenUp:
+class RoleDeleted:
     """A role is about to be deleted; what only remembers it must let go of it."""
 
     role_id: int
@@ -139,7 +139,7 @@ class CollectionRemoved:
 
 
 @dataclass(frozen=True)
-class RecordsFilled:
+class DefaultsBackfilled:
     """Records of all accounts are about to be given defaults where they have no value."""
 
     definition: Any  # the collection as it was, without the fields that are new

@@ -405,7 +405,7 @@ def mails(handler: Callable[..., None]) -> bool:
 def test_workers_that_start_at_once_plan_what_is_periodic_once(app: Flask) -> None:
     def plan(number: int) -> None:
         with app.app_context():
-            worker.plan()
+            worker.schedule_periodic()
             db.db.session.remove()
 
     at_once(4, plan)
@@ -421,7 +421,7 @@ def test_what_is_periodic_goes_on_when_a_former_release_has_given_it_up(
 
     def plan() -> None:
         with app.app_context():
-            worker.plan()
+            worker.schedule_periodic()
             db.db.session.remove()
 
     monkeypatch.setitem(jobs.KINDS, "test", kind)

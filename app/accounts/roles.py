@@ -67,7 +67,7 @@ def delete(role_id: int) -> None:
         role = get(role_id)
         if role.name in SEEDED:
             raise Conflict("The roles that every instance has cannot be deleted.")
-        events.publish(events.RoleGivenUp(role.id))
+        events.publish(events.RoleDeleted(role.id))
         session.delete(role)
         try:
             session.flush()

@@ -114,7 +114,7 @@ def prove(user: User) -> None:
     with db.transaction():
         if not user.email_verified:
             outdate(user)  # first: what others begin in the user's name was waited for, or waits
-            events.publish(events.AddressProved(user.account_id, user.id))
+            events.publish(events.AddressVerified(user.account_id, user.id))
         mark_verified(user)
 
 

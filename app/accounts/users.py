@@ -126,7 +126,7 @@ def change(scope: str | None, user_id: str, body: Mapping[str, Any], *, by: str 
         if loses:
             _check_may_lose(session, user, stays_admin=stays_admin, by=by)
         if {"role", "role_id"} & set(body):
-            events.publish(events.RoleSetByHand(user.account_id, user.id))
+            events.publish(events.RoleAssigned(user.account_id, user.id))
         user.role = role
         if "name" in body:
             user.name = body["name"]

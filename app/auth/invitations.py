@@ -259,8 +259,8 @@ def _send(session: Session, invitation: Invitation) -> str:
     return shown
 
 
-@events.subscribe(events.RoleGivenUp)
-def _let_go_of_role(event: events.RoleGivenUp) -> None:
+@events.subscribe(events.RoleDeleted)
+def _let_go_of_role(event: events.RoleDeleted) -> None:
     closed = sa.or_(Invitation.state != PENDING, Invitation.expires_at <= clock.now())
     mine = sa.update(Invitation).where(Invitation.role_id == event.role_id, closed)
     # It only forgets: nothing of the account changes.

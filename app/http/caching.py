@@ -5,7 +5,7 @@ from __future__ import annotations
 from flask import Flask, Response
 
 from app import rest
-from app.rest.current_request import asked, header
+from app.rest.current_request import get_header, get_request
 
 # With the Origin, which CORS depends on.
 VARY = "Authorization, X-API-Key, X-Account-ID"
@@ -18,8 +18,8 @@ def init_app(app: Flask) -> None:
 
 
 def _add_headers(response: Response) -> Response:
-    request = asked()
-    has_credential = header("Authorization") is not None or header("X-API-Key") is not None
+    request = get_request()
+    has_credential = get_header("Authorization") is not None or get_header("X-API-Key") is not None
     of_api = request.path.startswith(f"{rest.PREFIX}/")
     if not (of_api or has_credential) or request.endpoint == "static":
         return response

@@ -30,10 +30,10 @@ def init_app(app: Flask) -> None:
     """Have what an application serves be paced, if that pays with its database."""
     with app.app_context():
         if engine.current_engine().dialect.name == "sqlite":
-            app.wsgi_app = OneByOne(app.wsgi_app)  # type: ignore[method-assign]
+            app.wsgi_app = SerialMiddleware(app.wsgi_app)  # type: ignore[method-assign]
 
 
-class OneByOne:
+class SerialMiddleware:
     """A WSGI application whose requests, as long as they are short, never run at once."""
 
     def __init__(self, application: View) -> None:

@@ -18,7 +18,7 @@ from sqlalchemy.orm.exc import ObjectDeletedError, StaleDataError
 from werkzeug.exceptions import HTTPException, RequestEntityTooLarge
 
 from app.db.errors import UNAVAILABLE, error_summary, unavailable, violation_of
-from app.errors import AppError, Conflict, NotFound, Unavailable, place_of
+from app.errors import AppError, Conflict, NotFound, Unavailable, error_location
 
 log = structlog.get_logger()
 # Of disks and open files; a large upload, say, is put by in a temporary file.
@@ -46,12 +46,12 @@ HTTP_ERRORS = {
 }
 
 
-def tell_by_pages(app: App, path: str, page: Callable[[AppError], Response]) -> None:
+def register_error_page(app: App, path: str, page: Callable[[AppError], Response]) -> None:
     """Answer errors at a path and below it, unknown paths included, by pages."""
     app.extensions.setdefault("atrium.error_pages", {})[path] = page
 
 
-def answer(error: AppError) -> Response:
+def error_response(error: AppError) -> Response:
     """The response that tells a client of `error`: a page where there are pages, else JSON."""
     pages: Mapping[str, Any] = current_app.extensions.get("atrium.error_pages", {})
     if request_ctx.url_adapter is None:
@@ -60,10 +60,10 @@ def answer(error: AppError) -> Response:
         if f"{request.path}/".startswith(f"{path}/"):
             response: Response = page(error)
             return response
-    return as_json(error)
+    return json_error(error)
 
 
-def as_json(error: AppError) -> Response:
+def json_error(error: AppError) -> Response:
     """The response that tells a client of the API."""
     response = jsonify(error.body())
     response.status_code = error.status
@@ -71,16 +71,16 @@ def as_json(error: AppError) -> Response:
     return response
 
 
-def answer_http(error: HTTPException) -> Response:
+def http_error_response(error: HTTPException) -> Response:
     """The framework's own errors, in our shape."""
     if error.code is None or error.code >= 500:
-        return answer(AppError())
+        return error_response(AppError())
     told = TOO_LARGE.format(_bound()) if _is_too_large(error) else error.description
     translated = AppError(told, error=HTTP_ERRORS.get(error.code, "http_error"))
     translated.status = error.code
     allowed = getattr(error, "valid_methods", None)
     translated.headers = {"Allow": ", ".join(sorted(allowed))} if allowed else {}
-    return answer(translated)
+    return error_response(translated)
 
 
 def _is_too_large(error: HTTPException) -> bool:
@@ -98,20 +98,20 @@ def _bound() -> str:
 
 def _answer_unavailable(error: Exception) -> Response:
     log.warning("database unavailable", reason=error_summary(error))
-    return answer(unavailable(error))
+    return error_response(unavailable(error))
 
 
 def _answer_no_room(error: OSError) -> Response:
     if error.errno not in NO_ROOM:
-        return answer_unexpected(error)
+        return internal_error_response(error)
     log.warning("no room on the machine", reason=error.strerror)
-    return answer(Unavailable())
+    return error_response(Unavailable())
 
 
-def answer_unexpected(error: Exception) -> Response:
+def internal_error_response(error: Exception) -> Response:
     """The response to a fault of ours."""
-    log.error("unexpected error", **place_of(error), **_refused_by_server(error))
-    return answer(AppError())
+    log.error("unexpected error", **error_location(error), **_refused_by_server(error))
+    return error_response(AppError())
 
 
 def _refused_by_server(error: Exception) -> dict[str, str]:
@@ -123,24 +123,24 @@ def _refused_by_server(error: Exception) -> dict[str, str]:
 def _answer_overtaken(error: IntegrityError) -> Response:
     broken = violation_of(error)
     if broken.kind not in ("unique", "foreign_key"):
-        return answer_unexpected(error)
-    log.warning("overtaken by another change", **place_of(error))
-    return answer(Conflict(AT_ONCE))
+        return internal_error_response(error)
+    log.warning("overtaken by another change", **error_location(error))
+    return error_response(Conflict(AT_ONCE))
 
 
 def _answer_gone(error: Exception) -> Response:
-    log.warning("deleted meanwhile", **place_of(error))
-    return answer(NotFound(GONE_AT_ONCE))
+    log.warning("deleted meanwhile", **error_location(error))
+    return error_response(NotFound(GONE_AT_ONCE))
 
 
 def init_app(app: Flask) -> None:
     """Register the error handlers."""
-    app.register_error_handler(AppError, answer)
-    app.register_error_handler(HTTPException, answer_http)
+    app.register_error_handler(AppError, error_response)
+    app.register_error_handler(HTTPException, http_error_response)
     for outage in UNAVAILABLE:
         app.register_error_handler(outage, _answer_unavailable)
     app.register_error_handler(IntegrityError, _answer_overtaken)
     for gone in GONE:
         app.register_error_handler(gone, _answer_gone)
     app.register_error_handler(OSError, _answer_no_room)
-    app.register_error_handler(Exception, answer_unexpected)
+    app.register_error_handler(Exception, internal_error_response)

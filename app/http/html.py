@@ -10,14 +10,14 @@ POLICY = (
 )
 
 
-def wanted() -> bool:
+def prefers_html() -> bool:
     """Whether a browser asks, where a client of the API gets JSON."""
     # Not what is named first: some browsers name what they take besides pages most exactly.
     kinds = ["application/json", "text/html"]
     return request.accept_mimetypes.best_match(kinds) == "text/html"
 
 
-def harden(response: Response) -> Response:
+def add_security_headers(response: Response) -> Response:
     """Headers of every page: no scripts but ours, no frames, nothing kept by caches."""
     response.headers["Content-Security-Policy"] = POLICY
     response.headers["Referrer-Policy"] = "same-origin"

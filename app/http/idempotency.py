@@ -81,7 +81,7 @@ class Claim:
 
 
 @dataclass(frozen=True)
-class Answer:
+class SavedResponse:
     """What was answered before."""
 
     status: int
@@ -89,7 +89,7 @@ class Answer:
     etag: str | None
 
 
-def digests(path: str, query: bytes, body: bytes) -> Sequence[str]:
+def request_fingerprints(path: str, query: bytes, body: bytes) -> Sequence[str]:
     """What tells one request from another under the same key: what is kept, and what may be."""
     parts = (path.rstrip("/").encode(), query, body)
     told = b"".join(hashlib.sha256(part).digest() for part in parts)
@@ -97,7 +97,7 @@ def digests(path: str, query: bytes, body: bytes) -> Sequence[str]:
     return [*crypto.fingerprints(told, "idempotency"), hashlib.sha256(told).hexdigest()]
 
 
-def claim(account_id: str, caller: str, key: str, request: Sequence[str]) -> Claim | Answer:
+def claim(account_id: str, caller: str, key: str, request: Sequence[str]) -> Claim | SavedResponse:
     """The right to carry out a request, or what was answered to it before.
 
     Raises Malformed (422) for a key of another request, Conflict while it is running, and
@@ -143,7 +143,7 @@ def _claimed(claim: Claim, request: str) -> sa.Row[Any] | None:
     return found or _claimed(claim, request)  # it failed just now, and let go of the key
 
 
-def _before(found: sa.Row[Any], request: Sequence[str]) -> Answer:
+def _before(found: sa.Row[Any], request: Sequence[str]) -> SavedResponse:
     if found.request not in request:
         msg = "This key was used for another request."
         raise Malformed.at("header", HEADER, msg=msg, type="key_reused")
@@ -152,10 +152,12 @@ def _before(found: sa.Row[Any], request: Sequence[str]) -> Answer:
     if found.answer is None:
         message = "This was done already. Its answer showed a secret, and was not kept."
         raise Conflict(message, error="already_done", id=found.made)
-    return Answer(found.status, found.answer, found.etag)
+    return SavedResponse(found.status, found.answer, found.etag)
 
 
-def finish(claim: Claim, status: int, answer: str | None, etag: str | None, made: Any) -> None:
+def save_response(
+    claim: Claim, status: int, answer: str | None, etag: str | None, made: Any
+) -> None:
     """Keep the answer, in the transaction of what was done. Raises Conflict if it took too long."""
     db.hold_commits(hold=False)
     kept = sa.update(TABLE).where(*claim.mine)
@@ -168,7 +170,7 @@ def finish(claim: Claim, status: int, answer: str | None, etag: str | None, made
             raise Conflict(message, error="in_progress")
 
 
-def give_up(claim: Claim, *, keep_changes: bool) -> None:
+def release(claim: Claim, *, keep_changes: bool) -> None:
     """Let the request be made again: it failed. What it did nevertheless is kept or undone."""
     db.hold_commits(hold=False)
     if not keep_changes:
@@ -178,7 +180,7 @@ def give_up(claim: Claim, *, keep_changes: bool) -> None:
         db.connection().execute(sa.delete(TABLE).where(*claim.mine, unanswered))
 
 
-def forget_mentions(addresses: Collection[str]) -> None:
+def delete_mentions(addresses: Collection[str]) -> None:
     """Forget answers of all accounts that name an address within a text, in whatever case."""
     key, answer = [*TABLE.primary_key], TABLE.c.answer
     told = (like.contains_ignoring_case(answer, like.search_key(one)) for one in addresses)
@@ -192,7 +194,7 @@ def forget_mentions(addresses: Collection[str]) -> None:
         db.connection().execute(sa.delete(TABLE).where(sa.tuple_(*key).in_(mine)))
 
 
-@jobs.every(3600, "idempotency.purge")
+@jobs.periodic(3600, "idempotency.purge")
 def purge(payload: Mapping[str, Any]) -> None:
     """Forget answers that are not given again any more."""
     db.purge(TABLE, TABLE.c.claimed_at < database_now(-KEPT_SECONDS))

@@ -14,7 +14,7 @@ from flask import Flask, Response, has_request_context
 from uuid_utils import uuid4
 
 from app import clock
-from app.rest.current_request import asked, header, notes
+from app.rest.current_request import get_g, get_header, get_request
 
 CORRELATION_ID = re.compile(r"[A-Za-z0-9._-]{1,128}")
 
@@ -47,7 +47,7 @@ class Printer(structlog.PrintLogger):
 def _line(logger: Any, level: str, told: Any) -> str | bytes:
     """One step, as each that the library goes through costs as much as what it does."""
     if has_request_context():
-        known = notes()
+        known = get_g()
         told["request_id"] = known.get("correlation_id")
         caller = known.get("principal")
         if caller is not None:
@@ -66,13 +66,13 @@ PROCESSORS: list[Any] = [_line]  # one list for all: loggers keep the one that t
 
 
 def _start() -> None:
-    given, known = header("X-Correlation-ID") or "", notes()
+    given, known = get_header("X-Correlation-ID") or "", get_g()
     known.correlation_id = given if CORRELATION_ID.fullmatch(given) else str(uuid4())
     known.started = time.perf_counter()
 
 
 def _finish(response: Response) -> Response:
-    request, known = asked(), notes()
+    request, known = get_request(), get_g()
     response.headers.add("X-Correlation-ID", known.correlation_id)
     response.headers.add("X-Content-Type-Options", "nosniff")
     # The route's rule, not the path: a path may carry a token.

@@ -75,13 +75,13 @@ class Allowance:
 
 
 @lru_cache
-def rate(name: str, text: str) -> Limit:
+def parse_rate(name: str, text: str) -> Limit:
     """The limit that a setting such as `600/minute` means."""
     tries, _, unit = text.partition("/")
     return Limit(name, int(tries), SECONDS[unit])
 
 
-def origin(address: str | None) -> str:
+def client_network(address: str | None) -> str:
     """The address that a request is counted under.
 
     Of IPv6 it is the network: whoever has one address has all of its 2^64.
@@ -104,7 +104,7 @@ def check(*allowances: Allowance) -> None:
         raise _until(max(ends))
 
 
-def take(*allowances: Allowance) -> None:
+def consume(*allowances: Allowance) -> None:
     """Count a try against each in turn, until it is one too many: counting and deciding is one
     step, so of tries at once exactly as many pass as are left. Raises TooManyRequests.
     """
@@ -113,7 +113,7 @@ def take(*allowances: Allowance) -> None:
             raise _until(_counted(_end, one))
 
 
-def count(allowance: Allowance, amount: int) -> int:
+def increment(allowance: Allowance, amount: int) -> int:
     """Count so many tries at once; returns how many that makes in the present window."""
     return int(_counted(partial(_add, amount), allowance))
 

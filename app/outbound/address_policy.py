@@ -55,15 +55,15 @@ CLOSED_6 = [
 ]
 
 
-class Refused(Exception):
+class RequestRefused(Exception):
     """A request that is not made, because of where it would go."""
 
 
-class Failed(Exception):
+class RequestFailed(Exception):
     """A request that got no answer; the text says why, and fits into a log that users see."""
 
 
-class Unresolved(Failed):
+class NameNotResolved(RequestFailed):
     """A name that nobody knows."""
 
 
@@ -89,7 +89,7 @@ def is_public(address: str) -> bool:
 
 
 @dataclass(frozen=True)
-class Place:
+class Target:
     """Where a URL points."""
 
     secure: bool
@@ -99,23 +99,23 @@ class Place:
     target: str
 
 
-def place_of(url: str, rules: Rules) -> Place:
+def parse_target(url: str, rules: Rules) -> Target:
     """Where a URL points. Raises Refused for what is no address for a request."""
     if len(url) > LONGEST_URL:
-        raise Refused(f"Must have at most {LONGEST_URL} characters.")
+        raise RequestRefused(f"Must have at most {LONGEST_URL} characters.")
     if any(ord(character) <= 32 or ord(character) == 127 for character in url) or "\\" in url:
-        raise Refused("Must not contain blanks, control characters or backslashes.")
+        raise RequestRefused("Must not contain blanks, control characters or backslashes.")
     try:
         parts = urlsplit(url)
         host, port = parts.hostname or "", parts.port
     except ValueError:
-        raise Refused("This is not a URL.") from None
+        raise RequestRefused("This is not a URL.") from None
     if parts.scheme not in ("http", "https"):
-        raise Refused("Must start with https:// or http://.")
+        raise RequestRefused("Must start with https:// or http://.")
     if rules.https_only and parts.scheme != "https":
-        raise Refused("Must start with https://.")
+        raise RequestRefused("Must start with https://.")
     if parts.username is not None or parts.password is not None:
-        raise Refused("Must not contain a user name or password.")
+        raise RequestRefused("Must not contain a user name or password.")
     host = _ascii_host(host)
     secure = parts.scheme == "https"
     shown = f"[{host}]" if ":" in host else host
@@ -124,8 +124,8 @@ def place_of(url: str, rules: Rules) -> Place:
     if parts.query:
         target += "?" + quote(parts.query, safe=SAFE_IN_TARGET)
     if port == 0:
-        raise Refused("Must name a port from 1 to 65535, if any.")
-    return Place(secure, host, port or (443 if secure else 80), netloc, target)
+        raise RequestRefused("Must name a port from 1 to 65535, if any.")
+    return Target(secure, host, port or (443 if secure else 80), netloc, target)
 
 
 def _ascii_host(host: str) -> str:
@@ -133,14 +133,14 @@ def _ascii_host(host: str) -> str:
         try:
             return str(ipaddress.IPv6Address(host.replace("%", " ")))  # no zones
         except ValueError:
-            raise Refused("This is not an IPv6 address.") from None
+            raise RequestRefused("This is not an IPv6 address.") from None
     try:
         name = _of_2008(host) if DEVIATING & set(host) else host.encode("idna").decode()
     except ValueError:
-        raise Refused("This is not a host name.") from None
+        raise RequestRefused("This is not a host name.") from None
     host = name.removesuffix(".")
     if not HOST.fullmatch(host):
-        raise Refused("Must name a host.")
+        raise RequestRefused("Must name a host.")
     return host
 
 
@@ -149,21 +149,21 @@ def _of_2008(host: str) -> str:
     return idna.encode(host, uts46=True).decode()
 
 
-def addresses(place: Place, rules: Rules, deadline: float) -> Sequence[str]:
+def resolve_allowed(place: Target, rules: Rules, deadline: float) -> Sequence[str]:
     """What its name resolves to now, if requests may go there. Raises Refused or Failed."""
     try:
         found = _looked_up(place, rules.resolve or _resolve, deadline)
-    except Unresolved:
+    except NameNotResolved:
         if rules.allow_private:
             raise
         found = ()  # told like a private address: else users could find out our internal names
     # One private address among several is enough: which one is taken would be chance.
     if not found or (not rules.allow_private and not all(map(is_public, found))):
-        raise Refused(NOT_OPEN)
+        raise RequestRefused(NOT_OPEN)
     return found
 
 
-def _looked_up(place: Place, resolve: Resolve, deadline: float) -> Sequence[str]:
+def _looked_up(place: Target, resolve: Resolve, deadline: float) -> Sequence[str]:
     try:
         return [str(ipaddress.ip_address(place.host))]
     except ValueError:
@@ -182,9 +182,9 @@ def _looked_up(place: Place, resolve: Resolve, deadline: float) -> Sequence[str]
         thread.start()
         thread.join(left)
     if not found:
-        raise Failed("The name was not resolved in time.")
+        raise RequestFailed("The name was not resolved in time.")
     if isinstance(found[0], Exception):
-        raise Unresolved("The name cannot be resolved.")
+        raise NameNotResolved("The name cannot be resolved.")
     addresses: Sequence[str] = found[0]
     return addresses
 

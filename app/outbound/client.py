@@ -19,9 +19,16 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from app.outbound.address_policy import Failed, Place, Refused, Rules, addresses, place_of
+from app.outbound.address_policy import (
+    RequestFailed,
+    RequestRefused,
+    Rules,
+    Target,
+    parse_target,
+    resolve_allowed,
+)
 
-KEPT_CHARACTERS = 5000
+MAX_CHARACTERS = 5000
 BODY_SECONDS = 5
 MOST_EARLY = 20
 HEADER_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]{1,100}")
@@ -29,14 +36,14 @@ HEADER_VALUE = re.compile(r"[\x20-\x7e\t]{0,4000}")
 
 
 @dataclass(frozen=True)
-class Answer:
+class Response:
     """What came back: the status, and the beginning of the body as text."""
 
     status: int
     body: str
 
 
-def problem(url: str, rules: Rules, until: float | None = None) -> str | None:
+def url_problem(url: str, rules: Rules, until: float | None = None) -> str | None:
     """Why no request may go to this URL, by its form and by what its name resolves to now.
 
     A name that does not resolve `until` a moment is no problem, nor is one that nobody knows where
@@ -44,12 +51,12 @@ def problem(url: str, rules: Rules, until: float | None = None) -> str | None:
     """
     until = time.monotonic() + BODY_SECONDS if until is None else until
     try:
-        place = place_of(url, rules)
+        place = parse_target(url, rules)
         if not rules.allow_private:
-            addresses(place, rules, until)
-    except Refused as error:
+            resolve_allowed(place, rules, until)
+    except RequestRefused as error:
         return str(error)
-    except Failed:
+    except RequestFailed:
         return None
     return None
 
@@ -61,29 +68,31 @@ def send(
     body: bytes | None,
     rules: Rules,
     *,
-    longest: int = KEPT_CHARACTERS,
-) -> Answer:
+    longest: int = MAX_CHARACTERS,
+) -> Response:
     """Make one request and return what it was answered. Raises Refused or Failed.
 
     Of the body no more than `longest` characters are read.
     """
     deadline = time.monotonic() + rules.seconds
-    place = place_of(url, rules)
+    place = parse_target(url, rules)
     connection = _Connection(place, rules, deadline)
     try:
         connection.request(method, place.target, body, {"Host": place.netloc, **headers})
         response = connection.getresponse()
         connection.hurry(BODY_SECONDS)
-        return Answer(response.status, _beginning(response, longest))
+        return Response(response.status, _beginning(response, longest))
     except (ssl.SSLError, ssl.CertificateError) as error:
-        raise Failed(f"TLS failed: {getattr(error, 'reason', None) or 'no trust'}") from error
+        raise RequestFailed(
+            f"TLS failed: {getattr(error, 'reason', None) or 'no trust'}"
+        ) from error
     except TimeoutError as error:
-        raise Failed(f"No answer within {rules.seconds:g} seconds.") from error
+        raise RequestFailed(f"No answer within {rules.seconds:g} seconds.") from error
     except http.client.HTTPException as error:
-        raise Failed("The answer was not HTTP.") from error
+        raise RequestFailed("The answer was not HTTP.") from error
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or type(error).__name__
-        raise Failed(f"The connection failed: {reason}") from error
+        raise RequestFailed(f"The connection failed: {reason}") from error
     finally:
         connection.hang_up()
 
@@ -113,7 +122,7 @@ class _Connection(http.client.HTTPConnection):
 
     response_class = _Response
 
-    def __init__(self, place: Place, rules: Rules, deadline: float) -> None:
+    def __init__(self, place: Target, rules: Rules, deadline: float) -> None:
         super().__init__(place.host, place.port)
         self._place, self._rules, self._deadline = place, rules, deadline
         self._bounded: _Bounded | None = None
@@ -121,7 +130,7 @@ class _Connection(http.client.HTTPConnection):
     def connect(self) -> None:
         """Connect to what the name resolves to now, after checking exactly that."""
         last: OSError | None = None
-        for address in addresses(self._place, self._rules, self._deadline):
+        for address in resolve_allowed(self._place, self._rules, self._deadline):
             try:
                 self.sock = self._bounded = _Bounded(self._open(address), self._deadline)
             except OSError as error:

@@ -36,13 +36,13 @@ account_admin = allow(Access.ACCOUNT_ADMIN)
 superadmin = allow(Access.SUPERADMIN)
 
 
-def of_any_account(view: View) -> View:
+def across_accounts(view: View) -> View:
     """Mark a view that has to look across accounts: what is sent tells whose it is about."""
     view.of_any_account = True  # type: ignore[attr-defined]
     return view
 
 
-def takes_body(most: int) -> Callable[[View], View]:
+def max_body(most: int) -> Callable[[View], View]:
     """Mark how many bytes the body of a public view has at most."""
 
     def mark(view: View) -> View:
@@ -65,6 +65,6 @@ def access_of(view: Callable[..., Any]) -> Access:
     return getattr(view, "access", Access.SIGNED_IN)
 
 
-def most_bytes_of(view: Callable[..., Any]) -> int:
+def max_body_of(view: Callable[..., Any]) -> int:
     """How many bytes the body of a public view has at most."""
     return getattr(view, "most_bytes", LARGEST_PUBLIC_BODY)

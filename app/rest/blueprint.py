@@ -115,8 +115,10 @@ def _described(view: Any, rule: str, codes: set[int]) -> Any:
     access, signed_in = access_of(view), access_of(view) is not Access.PUBLIC
     view._apidoc = deepcopy(getattr(view, "_apidoc", {}))
     responses = view._apidoc.setdefault("response", {}).setdefault("responses", {})
-    responses.update({code: openapi_text.failures(rule, code, Error) for code in sorted(codes)})
-    responses[414] = [openapi_text.TOO_LONG]  # the server's own, whatever the operation
+    responses.update(
+        {code: openapi_text.error_responses(rule, code, Error) for code in sorted(codes)}
+    )
+    responses[414] = [openapi_text.URI_TOO_LONG]  # the server's own, whatever the operation
     # flask-smorest adds an undescribed 422 of its own to everything with arguments.
     view._apidoc.get("arguments", {}).pop("responses", None)
     schemes = openapi_text.SECURITY_SCHEMES if signed_in else ()

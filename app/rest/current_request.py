@@ -9,12 +9,12 @@ from flask import Request
 from flask.globals import _cv_app, _cv_request
 
 
-def asked() -> Request:
+def get_request() -> Request:
     """The request itself."""
     return _cv_request.get().request
 
 
-def header(name: str) -> str | None:
+def get_header(name: str) -> str | None:
     """A header of it, if it has one."""
     found: str | None = _cv_request.get().request.environ.get(_key(name))
     return found
@@ -26,6 +26,6 @@ def _key(name: str) -> str:
     return f"HTTP_{name.upper().replace('-', '_')}"
 
 
-def notes() -> Any:
+def get_g() -> Any:
     """What is remembered for as long as it lasts: `flask.g` itself."""
     return _cv_app.get().g

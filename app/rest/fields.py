@@ -24,7 +24,7 @@ class Text(ma.fields.String):
         super().__init__(validate=[length, _text_problem], **options)
 
 
-class Whole(ma.fields.Integer):
+class Integer(ma.fields.Integer):
     """A whole number within bounds; from a query also as text."""
 
     def __init__(self, low: int, high: int, **options: Any) -> None:
@@ -38,7 +38,7 @@ class Whole(ma.fields.Integer):
         return super()._deserialize(value, *args, **options)
 
 
-class Flag(ma.fields.Boolean):
+class StrictBoolean(ma.fields.Boolean):
     """Exactly true or false: 1 and 0 are numbers."""
 
     def _deserialize(self, value: Any, *args: Any, **options: Any) -> bool:
@@ -54,7 +54,7 @@ class Timestamp(ma.fields.Field[datetime]):
         return clock.iso(value) if value is not None else None
 
 
-class Moment(ma.fields.Field[datetime]):
+class DateTime(ma.fields.Field[datetime]):
     """A moment from outside: ISO 8601, UTC where it has no offset."""
 
     def _deserialize(self, value: Any, *args: Any, **options: Any) -> datetime:

@@ -50,7 +50,7 @@ def body(request: Request, *, infinite: bool = False) -> Any:
 
     `infinite` as `loads` takes it.
     """
-    raw = bytes_of(request)
+    raw = read_body(request)
     if not raw:
         raise Malformed.at("body", msg="A JSON body is required.", type="missing")
     if not JSON_TYPE.match(request.mimetype):
@@ -58,7 +58,7 @@ def body(request: Request, *, infinite: bool = False) -> Any:
     return loads(raw, infinite=infinite)
 
 
-def bytes_of(request: Request) -> bytes:
+def read_body(request: Request) -> bytes:
     """The request's body, a text in UTF-8. Raises UnsupportedMediaType (415), or 413."""
     raw = request.get_data(cache=True)
     # Of a body without a length werkzeug reads as much as is allowed, and says nothing of the rest.
@@ -98,7 +98,7 @@ def _decoder(raw: bytes, *, infinite: bool) -> json.JSONDecoder:
     return INFINITE if infinite else FINITE
 
 
-def items(raw: bytes) -> Iterator[tuple[int, Any]]:
+def iter_records(raw: bytes) -> Iterator[tuple[int, Any]]:
     """The elements of an array, or of the `records` of an object, with the lines they start at.
 
     One at a time, so that a large body is never in memory as objects. Numbers that no double holds
@@ -151,7 +151,7 @@ def _refusing() -> Iterator[None]:
         raise Malformed.at("body", msg=msg, type="json") from None
 
 
-def fits(value: Any) -> bool:
+def is_serializable(value: Any) -> bool:
     """Whether JSON can write every number of a value: it is finite, or has at most 64 bits."""
     return all(
         _is_writable(item)

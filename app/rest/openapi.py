@@ -12,8 +12,8 @@ from flask import Flask, Response, request
 
 from app.rest.access import public
 from app.rest.converters import IntegerPath, LargeIntegerPath, UuidPath
-from app.rest.fields import Moment, Timestamp
-from app.rest.responses import respond
+from app.rest.fields import DateTime, Timestamp
+from app.rest.responses import json_response
 from app.rest.schemas import Error
 
 
@@ -30,7 +30,7 @@ class Api(flask_smorest.Api):
         self._undescribed = []
         super().init_app(app, **options)
         self.register_field(Timestamp, "string", "date-time")
-        self.register_field(Moment, "string", "date-time")
+        self.register_field(DateTime, "string", "date-time")
         self.register_converter(UuidPath, lambda path: {"type": "string", "format": "uuid"})
         for numbers in (IntegerPath, LargeIntegerPath):
             self.register_converter(numbers, lambda path: {"type": "integer", "minimum": 0})
@@ -66,8 +66,8 @@ class Api(flask_smorest.Api):
         # flask-smorest describes its own paging, which no operation here uses.
         told["components"]["schemas"].pop("PaginationMetadata", None)
         if request.args.get("collections", "0") not in ("1", "true"):
-            return respond(told)
-        response = respond(self.with_collections(deepcopy(told)))
+            return json_response(told)
+        response = json_response(self.with_collections(deepcopy(told)))
         response.headers["Cache-Control"] = "private, no-cache"
         return response
 

@@ -98,9 +98,9 @@ ERROR_MEANINGS = {
     429: "Too many tries; `Retry-After` says how many seconds to wait.",
 }
 # The name of the answer that all operations share.
-TOO_LONG = "UriTooLong"
+URI_TOO_LONG = "UriTooLong"
 SHARED = {
-    TOO_LONG: {
+    URI_TOO_LONG: {
         "description": "The address, with its query, has more than 8,190 bytes.",
         "content": {
             "application/json": {
@@ -118,7 +118,7 @@ WAIT = {
 }
 
 
-def error(code: int, schema: Any) -> dict[str, Any]:
+def error_response(code: int, schema: Any) -> dict[str, Any]:
     """The answer of an operation that fails so."""
     told = {
         "schema": schema,
@@ -134,7 +134,7 @@ PAGES = ("/auth/", "/oauth/", "/saml/")
 PAGE_EXAMPLE = "<!doctype html>..."
 
 
-def failures(rule: str, code: int, schema: Any) -> list[dict[str, Any]]:
+def error_responses(rule: str, code: int, schema: Any) -> list[dict[str, Any]]:
     """The answers of an operation that fails so: to clients, and to browsers where they come."""
     page = {
         "schema": {"type": "string"},
@@ -142,7 +142,7 @@ def failures(rule: str, code: int, schema: Any) -> list[dict[str, Any]]:
         "example": PAGE_EXAMPLE,
         "content_type": "text/html",
     }
-    return [error(code, schema), *([page] if rule.startswith(PAGES) else [])]
+    return [error_response(code, schema), *([page] if rule.startswith(PAGES) else [])]
 
 
 def options(base_url: str) -> dict[str, Any]:
@@ -169,7 +169,7 @@ def options(base_url: str) -> dict[str, Any]:
         " IEEE doubles, however they are written. A number that no double holds, such as `1e400`,"
         " is a 400 `number_out_of_range` in a record, else a 422. Bodies have at most as many bytes"
         " as the 413 of a larger one says: fewer where no credential is needed. Of more than"
-        f" {errors.MOST_LISTED} problems the first are listed, with their `count`."
+        f" {errors.MAX_LISTED} problems the first are listed, with their `count`."
     )
     parameters = {"account": ACTING_ACCOUNT, "repeating": IDEMPOTENCY_KEY, **SIGNATURE}
     return {

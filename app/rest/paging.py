@@ -7,7 +7,7 @@ from typing import Any
 
 import marshmallow as ma
 
-from app.rest.fields import Whole
+from app.rest.fields import Integer
 from app.rest.schemas import Schema
 
 LARGEST_SKIP = 2**31 - 1
@@ -18,10 +18,10 @@ class PageArgs(Schema):
 
     default_limit, largest_limit = 25, 100
 
-    skip = Whole(0, LARGEST_SKIP, metadata={"description": "How many items to pass over."})
-    limit = Whole(1, 100, metadata={"description": "How many items to return."})
-    page = Whole(1, LARGEST_SKIP, metadata={"description": "The page, from 1, instead of skip."})
-    page_size = Whole(1, 100, metadata={"description": "Another name for limit."})
+    skip = Integer(0, LARGEST_SKIP, metadata={"description": "How many items to pass over."})
+    limit = Integer(1, 100, metadata={"description": "How many items to return."})
+    page = Integer(1, LARGEST_SKIP, metadata={"description": "The page, from 1, instead of skip."})
+    page_size = Integer(1, 100, metadata={"description": "Another name for limit."})
 
     @ma.post_load
     def settle(self, args: dict[str, Any], **options: Any) -> dict[str, Any]:
@@ -38,7 +38,7 @@ class OffsetArgs(PageArgs):
 
     default_limit = 50
 
-    offset = Whole(0, LARGEST_SKIP, metadata={"description": "Another name for skip."})
+    offset = Integer(0, LARGEST_SKIP, metadata={"description": "Another name for skip."})
 
     @ma.post_load
     def settle_offset(self, args: dict[str, Any], **options: Any) -> dict[str, Any]:
@@ -47,7 +47,7 @@ class OffsetArgs(PageArgs):
         return args if offset is None else args | {"skip": offset}
 
 
-def page_of(items: Sequence[Any], total: int | None, args: Mapping[str, Any]) -> dict[str, Any]:
+def page_body(items: Sequence[Any], total: int | None, args: Mapping[str, Any]) -> dict[str, Any]:
     """A list's answer (contract section 1)."""
     skip, limit = args["skip"], args["limit"]
     return {
@@ -61,7 +61,7 @@ def page_of(items: Sequence[Any], total: int | None, args: Mapping[str, Any]) ->
     }
 
 
-def items_of(item: type[Schema]) -> Any:
+def items_field(item: type[Schema]) -> Any:
     """The items of a page, each shown as this."""
     return ma.fields.List(ma.fields.Nested(item), required=True)
 
@@ -69,7 +69,7 @@ def items_of(item: type[Schema]) -> Any:
 class Page(Schema):
     """A page of a list. Which list says what its items are."""
 
-    items = items_of(Schema)
+    items = items_field(Schema)
     total = ma.fields.Integer(required=True, allow_none=True)
     skip = ma.fields.Integer(required=True)
     limit = ma.fields.Integer(required=True)

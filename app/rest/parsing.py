@@ -14,7 +14,7 @@ from webargs.flaskparser import FlaskParser
 from app.errors import Malformed
 from app.rest import json_input
 from app.rest.access import View
-from app.rest.current_request import asked
+from app.rest.current_request import get_request
 
 LONGEST_KEPT_QUERY = 200
 LOCATIONS = {"json": "body", "query": "query", "path": "path", "headers": "header"}
@@ -79,8 +79,8 @@ class Parser(FlaskParser):
     def parse(self, argmap: Any, req: Any = None, **options: Any) -> Any:
         """What a request sends, as a schema makes it; of a short query not twice."""
         if options["location"] == "json" and argmap.unknown == ma.INCLUDE and not argmap.fields:
-            return self.load_json(asked(), argmap)  # somebody else knows what it must be
-        text = asked().query_string
+            return self.load_json(get_request(), argmap)  # somebody else knows what it must be
+        text = get_request().query_string
         if options["location"] != "query" or len(text) > LONGEST_KEPT_QUERY:
             return super().parse(argmap, req, **options)
         return dict(_parsed_query(self, argmap, tuple(options.items()), text))

@@ -15,7 +15,7 @@ from app.rest import json_input
 BODILESS = (204, 304)
 
 
-def plain(value: Any) -> Any:
+def json_default(value: Any) -> Any:
     """The JSON form of a value that orjson does not know, or would write in another form."""
     if isinstance(value, datetime):
         return clock.iso(value)
@@ -24,10 +24,10 @@ def plain(value: Any) -> Any:
 
 def dumps(value: Any) -> bytes:
     """JSON text in UTF-8, with timestamps in the one format."""
-    return orjson.dumps(value, default=plain, option=orjson.OPT_PASSTHROUGH_DATETIME)
+    return orjson.dumps(value, default=json_default, option=orjson.OPT_PASSTHROUGH_DATETIME)
 
 
-def respond(value: Any, status: int = 200) -> Response:
+def json_response(value: Any, status: int = 200) -> Response:
     """An answer whose body needs no schema: a record, whose shape its collection knows."""
     return _Answer(dumps(value), status, content_type="application/json")
 

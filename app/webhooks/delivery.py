@@ -68,7 +68,7 @@ def _sent(work: Work, target: Target, at: datetime, allowed: client.Rules) -> di
     try:
         headers = _headers(work, target, at, body)
         answer = client.send("POST", target.url, headers, body, allowed)
-    except (client.Refused, client.Failed) as error:
+    except (client.RequestRefused, client.RequestFailed) as error:
         return {"error": str(error)}
     told: dict[str, object] = {"status_code": answer.status, "response_body": answer.body}
     if not 200 <= answer.status < 300:

@@ -66,7 +66,7 @@ class Session:
             answer = client.send(
                 method, url, said, body, validation.rules(), longest=LONGEST_ANSWER
             )
-        except (client.Refused, client.Failed) as error:
+        except (client.RequestRefused, client.RequestFailed) as error:
             raise Unreachable(str(error)) from None
         return Answer(answer.status, answer.body)
 
