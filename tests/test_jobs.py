@@ -313,7 +313,7 @@ def test_a_worker_survives_a_database_that_was_away(
     with app.app_context():
         with monkeypatch.context() as away:
             away.setattr(
-                worker, "_look", lambda *_: db.connection().execute(sa.text("SELECT nothing"))
+                worker, "_find_due", lambda *_: db.connection().execute(sa.text("SELECT nothing"))
             )
             with pytest.raises(sa.exc.DBAPIError):
                 worker.run_due()
@@ -449,7 +449,7 @@ def test_a_worker_waits_for_all_its_lines_together_as_long_as_for_one(
     def join(thread: threading.Thread, timeout: float = 0) -> None:
         waited.append(timeout)
 
-    monkeypatch.setattr(worker, "_lines", dict.fromkeys("abc", lambda stop, woken: None))
+    monkeypatch.setattr(worker, "_loops", dict.fromkeys("abc", lambda stop, woken: None))
     monkeypatch.setattr(worker, "time", SimpleNamespace(monotonic=lambda: sum(waited)))
     monkeypatch.setattr(threading.Thread, "join", join)
     stop = threading.Event()

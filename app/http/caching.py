@@ -1,4 +1,4 @@
-"""Which caches may keep an answer, and what of a request it depends on (RFC 9111)."""
+"""`Cache-Control` and `Vary` headers (RFC 9111)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ READING = ("GET", "HEAD")
 
 
 def init_app(app: Flask) -> None:
-    """Say it in every answer to a caller of the API; pages and static files say their own."""
+    """Add the headers to API responses; pages and static files set their own."""
     app.after_request(_add_headers)
 
 
@@ -25,7 +25,7 @@ def _add_headers(response: Response) -> Response:
         return response
     response.headers.add("Vary", VARY)
     if "Cache-Control" not in response.headers:
-        # What has an ETag may be kept by its caller, who asks whether it is still so.
-        is_kept = request.method in READING and ("ETag" in response.headers or not has_credential)
-        response.headers["Cache-Control"] = "private, no-cache" if is_kept else "no-store"
+        # A response with an ETag may be stored by its caller, and must be revalidated.
+        may_store = request.method in READING and ("ETag" in response.headers or not has_credential)
+        response.headers["Cache-Control"] = "private, no-cache" if may_store else "no-store"
     return response

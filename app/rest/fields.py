@@ -1,4 +1,4 @@
-"""The fields of schemas: text, numbers, flags and moments, each within bounds."""
+"""Marshmallow fields with bounds: strings, integers, booleans and timestamps."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Text(ma.fields.String):
 
 
 class Integer(ma.fields.Integer):
-    """A whole number within bounds; from a query also as text."""
+    """An integer within bounds; a query may send it as text."""
 
     def __init__(self, low: int, high: int, **options: Any) -> None:
         super().__init__(strict=True, validate=ma.validate.Range(low, high), **options)
@@ -39,7 +39,7 @@ class Integer(ma.fields.Integer):
 
 
 class StrictBoolean(ma.fields.Boolean):
-    """Exactly true or false: 1 and 0 are numbers."""
+    """true or false, but not 1 or 0."""
 
     def _deserialize(self, value: Any, *args: Any, **options: Any) -> bool:
         if not isinstance(value, bool):
@@ -48,14 +48,14 @@ class StrictBoolean(ma.fields.Boolean):
 
 
 class Timestamp(ma.fields.Field[datetime]):
-    """A moment in the one format."""
+    """A timestamp in responses: RFC 3339 in UTC."""
 
     def _serialize(self, value: Any, *args: Any, **options: Any) -> Any:
         return clock.iso(value) if value is not None else None
 
 
 class DateTime(ma.fields.Field[datetime]):
-    """A moment from outside: ISO 8601, UTC where it has no offset."""
+    """A timestamp in requests: ISO 8601, in UTC unless it has an offset."""
 
     def _deserialize(self, value: Any, *args: Any, **options: Any) -> datetime:
         try:
