@@ -50,7 +50,7 @@ from app.sso import roles as sso_roles
 from app.sso import routes as sso
 from app.webhooks import delivery_routes, dispatch
 from app.webhooks import routes as webhooks
-from app.workflows import dispatch as workflow_line
+from app.workflows import dispatch as workflow_dispatch
 from app.workflows import erasure as workflow_erasure
 from app.workflows import upkeep
 from app.workflows.api import hook_routes, instance_routes
@@ -91,18 +91,18 @@ API_BLUEPRINTS = (
     health.blueprint,
     metrics.blueprint,
 )
-# Imported for the routes that they add to the blueprint of another file.
+# Imported for the routes that they add to blueprints of other modules.
 ADDITIONS = (email_routes, password_routes, session_routes, explain_routes)
-# Imported for what they subscribe to, and for the work that they do.
+# Imported for their event subscriptions and jobs.
 SUBSCRIBERS = (
     *(cleanup, tracking, audited_records, sign_ins, dispatch, sso_roles),
-    *(workflow_line, record_events, upkeep, workflow_erasure, token_upkeep),
+    *(workflow_dispatch, record_events, upkeep, workflow_erasure, token_upkeep),
 )
 PAGES = (console.blueprint, docs_pages.blueprint)
 
 
 def create_app(settings: Config | None = None) -> Flask:
-    """The WSGI application. Raises ConfigError when the settings are malformed."""
+    """Create the Flask application. Raises ConfigError if settings are invalid."""
     settings = settings or Config.from_env()
     app = Application(
         __name__,
@@ -122,7 +122,7 @@ def create_app(settings: Config | None = None) -> Flask:
     pre_ping.init_app(app)
     csrf.init_app(app)
     api.init_app(app)
-    error_handlers.init_app(app)  # after it, as it has a handler of its own
+    error_handlers.init_app(app)  # after `api`, to replace its handler
     api.with_collections = _with_collections
     for blueprint in API_BLUEPRINTS:
         api.register_blueprint(blueprint)
@@ -145,7 +145,7 @@ def _configure(app: Flask, settings: Config) -> None:
         SESSION_COOKIE_NAME="__Host-atrium_form" if settings.production else "atrium_form",
         SESSION_COOKIE_SECURE=settings.production,
         SESSION_COOKIE_SAMESITE="Lax",
-        WTF_CSRF_CHECK_DEFAULT=False,  # the API takes no cookies; the console asks for the check
+        WTF_CSRF_CHECK_DEFAULT=False,  # the API uses no cookies; the console checks explicitly
         WTF_CSRF_TIME_LIMIT=None,
         WTF_CSRF_SECRET_KEY=[*settings.secret_key_previous, settings.secret_key],
         MAX_CONTENT_LENGTH=settings.max_body_bytes,
@@ -158,7 +158,7 @@ def _configure(app: Flask, settings: Config) -> None:
     )
     app.json = Json(app)
     app.url_map.strict_slashes = False
-    # A doubled slash is a path that does not exist; werkzeug would redirect it, with a page.
+    # A double slash is a 404; werkzeug would redirect with an HTML page.
     app.url_map.merge_slashes = False
     app.url_map.converters.update(uuid=UuidPath, integer=IntegerPath, large=LargeIntegerPath)
     if settings.trusted_proxies:

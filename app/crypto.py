@@ -1,4 +1,4 @@
-"""What is encrypted or signed with the newest key, and read with any (contract section 12)."""
+"""Encryption and signing: the newest key writes, every configured key reads (contract 12)."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from app import config
 
 
 def encrypt(text: str) -> str:
-    """The encrypted form of a text, to be stored."""
+    """Encrypt a text for storage."""
     return _keys(config.current().encryption_key).encrypt(text.encode()).decode()
 
 
 def decrypt(stored: str) -> str:
-    """The text behind its stored form. Raises InvalidToken when no key fits."""
+    """Decrypt a stored text. Raises InvalidToken if no key fits."""
     return _keys(config.current().encryption_key).decrypt(stored.encode()).decode()
 
 
-def renewed(stored: str) -> str | None:
-    """The form under the newest key; None where that made it already. Raises InvalidToken."""
+def reencrypt(stored: str) -> str | None:
+    """Encrypt a stored text with the newest key; None if it is already. Raises InvalidToken."""
     keys = config.current().encryption_key
     try:
         _keys(keys[:1]).decrypt(stored.encode())
@@ -40,20 +40,20 @@ def _keys(keys: tuple[str, ...]) -> MultiFernet:
     return MultiFernet([Fernet(key) for key in keys])
 
 
-def sign(value: Any, purpose: str) -> str:
-    """A value of JSON as a text for an URL that only we can have written, for that purpose."""
+def sign(value: object, purpose: str) -> str:
+    """Sign a JSON value for one purpose; returns a URL-safe text."""
     return _signer(purpose).dumps(value)
 
 
-def signed(text: str, purpose: str) -> Any:
-    """What was signed for that purpose, with this key or an older one. Raises BadSignature."""
+def unsign(text: str, purpose: str) -> Any:
+    """Verify and parse a signed value, also with an older key. Raises BadSignature."""
     return _signer(purpose).loads(text)
 
 
 def fingerprints(text: bytes, purpose: str) -> Iterator[str]:
-    """What a text is recognised by, with each key, the newest first: who has none cannot guess it.
+    """Yield the HMAC of a text under each key, the newest first.
 
-    For what may hold a password, of which a bare digest would tell whether a guess is right.
+    For texts that may contain a password: a bare digest would confirm a guess.
     """
     settings = config.current()
     for key in (settings.secret_key, *settings.secret_key_previous):
@@ -68,10 +68,10 @@ def _signer(purpose: str) -> URLSafeSerializer:
 
 
 class _Json:
-    """JSON as the serializer wants it: short, as what it gives stands in addresses."""
+    """Compact JSON, as signed values stand in URLs."""
 
     @staticmethod
-    def dumps(value: Any) -> str:
+    def dumps(value: object) -> str:
         return orjson.dumps(value).decode()
 
     loads = staticmethod(orjson.loads)

@@ -1,4 +1,4 @@
-"""The application's errors, each with the answer that a client gets (contract section 1)."""
+"""The application's errors and their HTTP responses (contract section 1)."""
 
 from __future__ import annotations
 
@@ -6,17 +6,18 @@ import traceback
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-MOST_LISTED = 100
+MAX_LISTED = 100
+Problem = Mapping[str, Any]
 
 
 class AppError(Exception):
-    """An answer other than success: `status`, `error` (a stable code), `message` (a sentence)."""
+    """An error response: `status`, `error` (a stable code), `message` (a sentence)."""
 
     status = 500
     error = "internal_error"
-    message = "Something went wrong on our side."
+    message = "Something went wrong on our side. Try again later."
     is_final = False
-    """Whether something is done already, so that the request must not be carried out again."""
+    """Whether the request has taken effect already, so that a retry must not run it again."""
 
     def __init__(
         self,
@@ -33,51 +34,51 @@ class AppError(Exception):
         super().__init__(self.message)
 
     def body(self) -> dict[str, Any]:
-        """The answer's body."""
+        """Return the response body."""
         return {"error": self.error, "message": self.message, **self.extra}
 
 
 class BadRequest(AppError):
-    """A well-formed request whose values break a rule of the domain."""
+    """A well-formed request that breaks a validation rule."""
 
     status = 400
     error = "bad_request"
-    message = "The request cannot be carried out as it is."
+    message = "The request is not valid."
 
 
-def first(name: str, found: Sequence[Mapping[str, Any]], count: int = 0) -> dict[str, Any]:
-    """The first of a list of problems, and where there are more than are listed, their `count`."""
-    count = max(count, len(found))
-    return {name: list(found[:MOST_LISTED])} | ({"count": count} if count > MOST_LISTED else {})
+def truncated(name: str, problems: Sequence[Problem], count: int = 0) -> dict[str, Any]:
+    """Return the first problems under `name`, and the `count` of all if some are left out."""
+    count = max(count, len(problems))
+    return {name: list(problems[:MAX_LISTED])} | ({"count": count} if count > MAX_LISTED else {})
 
 
 class InvalidValues(BadRequest):
-    """Values that break domain rules, all of them at once: `details: [{field, message, code}]`.
+    """All values that break validation rules: `details: [{field, message, code}]`.
 
-    Of more than a hundred the first, and their `count`.
+    More than a hundred are cut, with their `count`.
     """
 
     error = "validation_error"
     message = "Some values are not valid."
 
-    def __init__(self, details: Sequence[Mapping[str, Any]], count: int = 0) -> None:
-        super().__init__(**first("details", details, count))
+    def __init__(self, details: Sequence[Problem], count: int = 0) -> None:
+        super().__init__(**truncated("details", details, count))
         self.details = list(details)
 
 
 class Unauthorized(AppError):
-    """No credential, or one that is not valid."""
+    """A missing or invalid credential."""
 
     status = 401
     error = "unauthorized"
-    message = "Sign in to use this, or send a valid access token or API key."
+    message = "Sign in, or send a valid access token or API key."
 
     def __init__(self, message: str | None = None, **options: Any) -> None:
         super().__init__(message, headers={"WWW-Authenticate": "Bearer"}, **options)
 
 
 class Forbidden(AppError):
-    """A caller who may not do this."""
+    """A caller without the permission."""
 
     status = 403
     error = "forbidden"
@@ -85,60 +86,60 @@ class Forbidden(AppError):
 
 
 class RecentSignInRequired(Forbidden):
-    """An act that needs more than a session that was left open, or a token that was found."""
+    """A sensitive action that an open session or a stolen token must not allow."""
 
     error = "recent_sign_in_required"
     message = (
-        "This needs a sign-in of the last 15 minutes: give your password again"
-        " (POST /auth/reauthenticate), or sign in anew."
+        "This needs a sign-in within the last 15 minutes. Confirm your password"
+        " (POST /auth/reauthenticate), or sign in again."
     )
 
 
 class NotFound(AppError):
-    """What does not exist, or exists in another account."""
+    """An object that does not exist, or belongs to another account."""
 
     status = 404
     error = "not_found"
-    message = "There is no such thing here."
+    message = "Not found."
 
 
 class Conflict(AppError):
-    """A clash with what is stored already."""
+    """A conflict with stored data."""
 
     status = 409
     error = "conflict"
-    message = "This clashes with something that exists already."
+    message = "This conflicts with existing data."
 
 
 class PreconditionFailed(AppError):
-    """A change of what is not any more as the caller has seen it."""
+    """A change based on an outdated version."""
 
     status = 412
     error = "precondition_failed"
-    message = "This has changed since you read it: its ETag is another than If-Match names."
+    message = "This has changed since you read it: its ETag does not match If-Match."
 
 
 class PayloadTooLarge(AppError):
-    """More in one request than the service takes."""
+    """A request body over the limit."""
 
     status = 413
     error = "payload_too_large"
-    message = "The body is larger than this service takes."
+    message = "The request body is too large."
 
 
 class AnswerTooLarge(AppError):
-    """An answer that is larger than any client should be sent."""
+    """A response over the limit."""
 
     status = 413
     error = "payload_too_large"
     message = (
-        "The answer would have more than 32 MiB. Ask for fewer records with `limit`, or for fewer"
-        " fields with `fields`."
+        "The response would exceed 32 MiB. Request fewer records with `limit`, or fewer fields with"
+        " `fields`."
     )
 
 
 class UnsupportedMediaType(AppError):
-    """A body in a form that the route does not read."""
+    """A body of a media type that the route does not accept."""
 
     status = 415
     error = "unsupported_media_type"
@@ -146,42 +147,42 @@ class UnsupportedMediaType(AppError):
 
 
 class SignatureRequired(AppError):
-    """A write to what may be changed with an electronic signature only."""
+    """A write without the electronic signature that the collection requires."""
 
     status = 428
     error = "signature_required"
-    message = "Sign this: send X-ES-Username, X-ES-Password and X-ES-Reason."
+    message = "Sign this write: send X-ES-Username, X-ES-Password and X-ES-Reason."
 
 
 class Malformed(AppError):
-    """A request that does not fit the documented shape: `detail: [{loc, msg, type}]`."""
+    """A request that does not match the documented schema: `detail: [{loc, msg, type}]`."""
 
     status = 422
     error = "validation_error"
-    message = "The request does not have the documented shape."
+    message = "The request does not match the documented schema."
 
-    def __init__(self, detail: Sequence[Mapping[str, Any]]) -> None:
-        super().__init__(**first("detail", detail))
+    def __init__(self, detail: Sequence[Problem]) -> None:
+        super().__init__(**truncated("detail", detail))
 
     @classmethod
     def at(cls, *loc: str | int, msg: str, type: str = "value_error") -> Malformed:
-        """The error for a single place in the request."""
+        """Return the error for one place in the request."""
         return cls([{"loc": list(loc), "msg": msg, "type": type}])
 
 
 class TooManyRequests(AppError):
-    """What was tried too often."""
+    """Too many attempts."""
 
     status = 429
     error = "rate_limited"
-    message = "Too many tries. Wait a while."
+    message = "Too many attempts. Try again later."
 
     def __init__(self, seconds: int) -> None:
         super().__init__(headers={"Retry-After": str(seconds)})
 
 
 class Unavailable(AppError):
-    """A database or queue that does not answer for the moment."""
+    """A database or queue that is temporarily unavailable."""
 
     status = 503
     error = "unavailable"
@@ -192,12 +193,12 @@ class Unavailable(AppError):
 
 
 def problem(field: str | None, code: str, message: str, **extra: Any) -> dict[str, Any]:
-    """One entry of `details`."""
+    """Return an entry of `details`."""
     return {"field": field, "message": message, "code": code, **extra}
 
 
-def place_of(error: Exception) -> dict[str, Any]:
-    """What a log may tell of an error: its message may quote personal data."""
+def error_location(error: Exception) -> dict[str, Any]:
+    """Return type and traceback of an error for logs; its message may quote personal data."""
     frames = traceback.extract_tb(error.__traceback__)
     where = [f"{frame.filename}:{frame.lineno} {frame.name}" for frame in frames]
     return {"type": type(error).__name__, "where": where}

@@ -1,7 +1,7 @@
-"""What happened, told to whoever must act on it, inside the transaction in which it happened.
+"""Domain events, handled inside the transaction that publishes them.
 
-A feature below tells (`publish`), a feature above listens (`subscribe`): so imports go downhill
-only, and nothing is announced that is rolled back.
+Lower packages `publish`, higher packages `subscribe`: imports go one way, and no event outlives a
+rollback.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import Any, TypeVar
 
 
 @dataclass(frozen=True)
@@ -22,15 +22,15 @@ class UserLostAccess:
 
 @dataclass(frozen=True)
 class RoleChanged:
-    """A user has another role, which tokens that are there obey; sessions are begun anew."""
+    """A user's role changed: access tokens follow at once, sessions end."""
 
     account_id: str
     user_id: str
 
 
 @dataclass(frozen=True)
-class RoleSetByHand:
-    """Somebody gave a user another role; a sign-in must not take it back."""
+class RoleAssigned:
+    """An admin assigned a role, which the next SSO sign-in must not undo."""
 
     account_id: str
     user_id: str
@@ -38,19 +38,19 @@ class RoleSetByHand:
 
 @dataclass(frozen=True)
 class AddressReplaced:
-    """A user was given another address at once, which nobody has proved: by an admin, say."""
+    """A user's e-mail address was replaced without verification, for example by an admin."""
 
     account_id: str
     user_id: str
     previous: str
     previous_verified: bool
     by_user: bool
-    """Whether that was the user, not somebody else."""
+    """Whether the user did it."""
 
 
 @dataclass(frozen=True)
-class AddressProved:
-    """An address that nobody had proved is its owner's; who came first under it may be another."""
+class AddressVerified:
+    """A user verified an unverified address; whoever used it before may be somebody else."""
 
     account_id: str
     user_id: str
@@ -58,7 +58,7 @@ class AddressProved:
 
 @dataclass(frozen=True)
 class PiiMemberExpelled:
-    """Somebody outside `pii_access` set a member's address or password, which ended membership."""
+    """A caller without `pii_access` set a member's address or password; the membership ended."""
 
     account_id: str
     user_id: str
@@ -68,7 +68,7 @@ class PiiMemberExpelled:
 
 @dataclass(frozen=True)
 class PiiMemberAdmitted:
-    """A user who was there before was let into `pii_access`."""
+    """An existing user joined `pii_access`."""
 
     account_id: str
     user_id: str
@@ -76,7 +76,7 @@ class PiiMemberAdmitted:
 
 @dataclass(frozen=True)
 class RefreshTokenReused:
-    """A refresh token came a second time, which ended the session that it was of."""
+    """A refresh token was used twice; its session ended."""
 
     account_id: str
     session_id: str
@@ -85,23 +85,23 @@ class RefreshTokenReused:
 
 @dataclass(frozen=True)
 class AccountClosed:
-    """An account was closed for good; what it owns is to be removed."""
+    """An account was closed for good; its data must be removed."""
 
     account_id: str
 
 
 @dataclass(frozen=True)
-class RoleGivenUp:
-    """A role is about to be deleted; what only remembers it must let go of it."""
+class RoleDeleted:
+    """A role is about to be deleted; loose references to it must go."""
 
     role_id: int
 
 
 @dataclass(frozen=True)
 class RecordChanged:
-    """A record was created, updated or deleted, by a caller or as a consequence of a deletion.
+    """A record was created, updated or deleted, by a caller or by a cascade.
 
-    `record` and `previous` are rows as stored: None where there is none after, or before.
+    `record` and `previous` are rows as stored; None after a deletion, or before a creation.
     """
 
     definition: Any  # collections.definition.Definition
@@ -111,12 +111,12 @@ class RecordChanged:
     previous: Mapping[str, Any] | None
     by: Any  # auth.principal.Principal
     access_to: Callable[[Any, Any, Any], Any]
-    """Of (definition, row, principal): what viewing the row opens to them, None where nothing."""
+    """(definition, row, principal) -> the access that viewing the row grants, or None."""
 
 
 @dataclass(frozen=True)
 class RecordErased:
-    """A record is deleted, and whatever was kept of it is to be forgotten."""
+    """A deleted record must be erased from histories and logs."""
 
     account_id: str
     record_id: str
@@ -124,7 +124,7 @@ class RecordErased:
 
 @dataclass(frozen=True)
 class UserErased:
-    """A user is deleted, and whatever was kept of the person is to be forgotten."""
+    """A deleted user must be erased from histories and logs."""
 
     account_id: str
     user_id: str
@@ -139,20 +139,22 @@ class CollectionRemoved:
 
 
 @dataclass(frozen=True)
-class RecordsFilled:
-    """Records of all accounts are about to be given defaults where they have no value."""
+class DefaultsBackfilled:
+    """Empty values in the records of all accounts are about to get a default."""
 
-    definition: Any  # the collection as it was, without the fields that are new
+    definition: Any  # the collection before the change, without the new fields
     defaults: Mapping[str, Any]
 
 
+Event = TypeVar("Event")
+Subscriber = Callable[[Event], None]
 _subscribers: dict[type, list[Callable[[Any], None]]] = {}
 
 
-def subscribe(event: type) -> Callable[[Callable[[Any], None]], Callable[[Any], None]]:
-    """Have a function called with every event of a type."""
+def subscribe(event: type[Event]) -> Callable[[Subscriber[Event]], Subscriber[Event]]:
+    """Register a subscriber for an event type."""
 
-    def register(subscriber: Callable[[Any], None]) -> Callable[[Any], None]:
+    def register(subscriber: Subscriber[Event]) -> Subscriber[Event]:
         _subscribers.setdefault(event, []).append(subscriber)
         return subscriber
 
@@ -160,6 +162,6 @@ def subscribe(event: type) -> Callable[[Callable[[Any], None]], Callable[[Any], 
 
 
 def publish(event: object) -> None:
-    """Call every subscriber, within the open transaction."""
+    """Call every subscriber, inside the open transaction."""
     for subscriber in _subscribers.get(type(event), ()):
         subscriber(event)

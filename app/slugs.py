@@ -1,4 +1,4 @@
-"""What an account's slug looks like, and what its code does (contract section 2)."""
+"""Account slugs and codes (contract section 2)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ CODE = re.compile(r"[A-Za-z]{2}[0-9]{4}")
 SLUG = re.compile(r"[a-z][a-z0-9-]*")
 SHORTEST_SLUG, LONGEST_SLUG = 3, 32
 SYSTEM_SLUG = "system"
-# With SERVICE_BASE_DOMAIN a slug is a host name: these are the service's own, or look like it.
+# With SERVICE_BASE_DOMAIN a slug is a host name: these belong to the service, or look like it.
 RESERVED = frozenset(
     (
         *("abuse", "account", "accounts", "admin", "administrator", "api", "app", "apps"),
@@ -27,7 +27,7 @@ RESERVED = frozenset(
 
 
 def slug_problem(slug: str) -> str | None:
-    """Why a text is no slug, or None."""
+    """Return why a text is not a valid slug, or None."""
     if not SHORTEST_SLUG <= len(slug) <= LONGEST_SLUG or not SLUG.fullmatch(slug):
         return (
             f"A slug has {SHORTEST_SLUG} to {LONGEST_SLUG} characters: lower-case letters, digits"
@@ -39,18 +39,18 @@ def slug_problem(slug: str) -> str | None:
 
 
 def new_slug_problem(slug: str) -> str | None:
-    """Why a text is no slug for a new account, or None; those that have it keep it."""
-    if wrong := slug_problem(slug):
-        return wrong
+    """Return why a new account may not have this slug, or None; existing accounts keep theirs."""
+    if problem := slug_problem(slug):
+        return problem
     if slug in RESERVED:
         return f"The slug {slug} is reserved for the service. Choose another."
-    if slug[2:4] == "--":  # browsers read such a host name (xn--) as another in other letters
+    if slug[2:4] == "--":  # browsers decode host names such as xn--...
         return "A slug may not have hyphens as its third and fourth character."
     return None
 
 
 def slug_from(name: str) -> str:
-    """The slug that a name suggests; may still be too short to be one."""
+    """Derive a slug from a name; it may be too short to be valid."""
     letters = unicodedata.normalize("NFKD", name.casefold())
     folded = "".join(letter for letter in letters if not unicodedata.combining(letter))
     return re.sub(r"[^a-z0-9]+", "-", folded).strip("-")[:LONGEST_SLUG].strip("-")

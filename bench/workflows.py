@@ -98,7 +98,7 @@ def carried_out(app: Flask, account_id: str) -> tuple[float, float]:
 
 def explain(app: Flask) -> list[str]:
     """How the database finds what is due."""
-    due = leases.look_statement(QUEUE, 100, INSTANCES.c.status)
+    due = leases.due_statement(QUEUE, 100, INSTANCES.c.status)
     with app.app_context(), db.transaction() as session:
         with tenancy.as_owner():
             session.execute(sa.text("ANALYZE workflow_instances"))

@@ -14,7 +14,7 @@ from flask import Flask
 from werkzeug.test import TestResponse
 
 from app.console.shell.guard import LARGEST_UNSIGNED
-from app.rest.access import Access, access_of, most_bytes_of
+from app.rest.access import Access, access_of, max_body_of
 from tests.builders import Caller, make_collection
 
 SECONDS, BYTES = 0.05, 16 * 2**20
@@ -50,7 +50,7 @@ def reachable(app: Flask) -> Iterator[tuple[str, str, int]]:
         }
         built = rule.build(values)
         assert built is not None
-        bound = ANONYMOUS_BYTES if access is Access.ANONYMOUS else most_bytes_of(view)
+        bound = ANONYMOUS_BYTES if access is Access.ANONYMOUS else max_body_of(view)
         for method in sorted(methods):
             yield method, built[1], LARGEST_UNSIGNED if of_console else bound
 

@@ -101,7 +101,7 @@ def test_a_new_connection_that_breaks_at_once_is_no_fault_of_ours(
     app: Flask, alice: Caller, apart: sa.Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patched:
-        patched.setattr(pre_ping, "_has_news", lambda connection: True)
+        patched.setattr(pre_ping, "_has_input", lambda connection: True)
         patched.setattr(pre_ping, "_responds", lambda connection: False)
         assert alice.get("auth/me").status_code == 503
     assert alice.get("auth/me").status_code == 200

@@ -35,7 +35,7 @@ def used(app: Flask, cast: Cast) -> Flask:
     hook = {"url": "https://receiver.example/", "events": ["create"], "collection": "posts"}
     assert cast.alice.post("webhooks", hook).status_code == 201
     with app.app_context():
-        worker.plan()  # as a worker does first
+        worker.schedule_periodic()  # as a worker does first
     return app
 
 

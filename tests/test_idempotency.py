@@ -138,12 +138,12 @@ def test_of_many_at_once_one_is_carried_out(app: Flask, alice: Caller, posts: An
 def test_who_is_overtaken_changes_nothing(
     app: Flask, alice: Caller, posts: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    finish = idempotency.finish
+    finish = idempotency.save_response
 
     def overtaken(claim: idempotency.Claim, *answer: Any) -> None:
         finish(replace(claim, token="taken over"), *answer)
 
-    monkeypatch.setattr(idempotency, "finish", overtaken)
+    monkeypatch.setattr(idempotency, "save_response", overtaken)
     late = alice.post("records/posts", {"title": "a"}, headers=KEY)
     assert (late.status_code, late.json["error"]) == (409, "in_progress")
     assert total(alice) == 0
@@ -151,7 +151,7 @@ def test_who_is_overtaken_changes_nothing(
 
 def dies(app: Flask, caller: Caller, moment: str) -> None:
     """Send the request in a process that is killed at a moment of its end."""
-    finish = idempotency.finish
+    finish = idempotency.save_response
 
     def kill(*arguments: Any) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
@@ -168,7 +168,7 @@ def dies(app: Flask, caller: Caller, moment: str) -> None:
     if not child:
         try:
             db.dispose_after_fork(app)
-            idempotency.finish = killed
+            idempotency.save_response = killed
             caller.post("records/posts", {"title": "a"}, headers=KEY)
         finally:
             os._exit(1)

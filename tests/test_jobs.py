@@ -313,7 +313,7 @@ def test_a_worker_survives_a_database_that_was_away(
     with app.app_context():
         with monkeypatch.context() as away:
             away.setattr(
-                worker, "_look", lambda *_: db.connection().execute(sa.text("SELECT nothing"))
+                worker, "_find_due", lambda *_: db.connection().execute(sa.text("SELECT nothing"))
             )
             with pytest.raises(sa.exc.DBAPIError):
                 worker.run_due()
@@ -405,7 +405,7 @@ def mails(handler: Callable[..., None]) -> bool:
 def test_workers_that_start_at_once_plan_what_is_periodic_once(app: Flask) -> None:
     def plan(number: int) -> None:
         with app.app_context():
-            worker.plan()
+            worker.schedule_periodic()
             db.db.session.remove()
 
     at_once(4, plan)
@@ -421,7 +421,7 @@ def test_what_is_periodic_goes_on_when_a_former_release_has_given_it_up(
 
     def plan() -> None:
         with app.app_context():
-            worker.plan()
+            worker.schedule_periodic()
             db.db.session.remove()
 
     monkeypatch.setitem(jobs.KINDS, "test", kind)
@@ -449,7 +449,7 @@ def test_a_worker_waits_for_all_its_lines_together_as_long_as_for_one(
     def join(thread: threading.Thread, timeout: float = 0) -> None:
         waited.append(timeout)
 
-    monkeypatch.setattr(worker, "_lines", dict.fromkeys("abc", lambda stop, woken: None))
+    monkeypatch.setattr(worker, "_loops", dict.fromkeys("abc", lambda stop, woken: None))
     monkeypatch.setattr(worker, "time", SimpleNamespace(monotonic=lambda: sum(waited)))
     monkeypatch.setattr(threading.Thread, "join", join)
     stop = threading.Event()

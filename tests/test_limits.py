@@ -183,7 +183,7 @@ def test_the_addresses_of_one_network_count_together(
 
 @pytest.mark.parametrize("odd", ["unknown", "", "192.0.2.7:4711", "[::1]:80", "x" * 300, "é"])
 def test_an_address_that_is_none_counts_as_it_is(odd: str) -> None:
-    assert rate_limits.origin(odd) == odd
+    assert rate_limits.client_network(odd) == odd
 
 
 def test_guesses_at_a_password_count_by_network(app: Flask, bob: Caller, use: Use) -> None:
@@ -199,7 +199,7 @@ def test_guesses_at_a_password_count_by_network(app: Flask, bob: Caller, use: Us
 def counted(app: Flask, who: str) -> None:
     """Count one try of somebody."""
     with app.app_context():
-        rate_limits.take(Limit("test", 10, 60).of(who))
+        rate_limits.consume(Limit("test", 10, 60).of(who))
 
 
 def test_counts_that_are_over_are_taken_away(app: Flask) -> None:

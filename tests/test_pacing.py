@@ -57,13 +57,13 @@ def test_short_requests_are_never_under_way_at_once(monkeypatch: pytest.MonkeyPa
         under_way -= 1
         return []
 
-    application = concurrency.OneByOne(count)
+    application = concurrency.SerialMiddleware(count)
     at_once(4, lambda number: [_asked(application) for _ in range(10)])
     assert seen == [1] * 40
 
 
 def test_nobody_waits_for_a_request_that_takes_long() -> None:
-    application = concurrency.OneByOne(_served)
+    application = concurrency.SerialMiddleware(_served)
     with _slow(application, "/slow"):
         begun = time.monotonic()
         answers = at_once(3, lambda number: _asked(application, f"/{number}"))
@@ -75,7 +75,7 @@ def test_nobody_waits_for_a_request_that_takes_long() -> None:
 def test_the_turn_comes_back_from_a_request_that(
     before: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    application = concurrency.OneByOne(_served)
+    application = concurrency.SerialMiddleware(_served)
     if before == "/fails":
         with pytest.raises(LookupError):
             _asked(application, before)

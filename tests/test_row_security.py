@@ -352,7 +352,7 @@ def test_a_login_that_makes_none_works_and_is_told_what_to_have_done(
     said = told(app)
     assert said.startswith("warn")
     with _superuser() as cursor:
-        cursor.execute(said.partition("before: ")[2])
+        cursor.execute(said.partition("as a superuser: ")[2])
     make_app(app.extensions["atrium.config"])
     with app.app_context():
         db.db.engine.dispose()

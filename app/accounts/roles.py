@@ -68,7 +68,7 @@ def delete(role_id: int) -> None:
         role = get(role_id)
         if role.name in BUILT_IN:
             raise Conflict("Built-in roles cannot be deleted.")
-        events.publish(events.RoleGivenUp(role.id))
+        events.publish(events.RoleDeleted(role.id))
         session.delete(role)
         try:
             session.flush()

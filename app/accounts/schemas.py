@@ -7,7 +7,7 @@ import marshmallow as ma
 from app.accounts import users
 from app.rest import fields
 from app.rest.converters import LARGEST_ROLE_ID
-from app.rest.paging import Page, PageArgs, items_of
+from app.rest.paging import Page, PageArgs, items_field
 from app.rest.schemas import Schema
 
 ACCOUNT = {
@@ -96,13 +96,13 @@ class FullAccountView(AccountView):
 class UserPage(Page):
     """A page of users."""
 
-    items = items_of(UserView)
+    items = items_field(UserView)
 
 
 class TeamArgs(PageArgs):
     """Filters and sort order of a list of users."""
 
-    role_id = fields.Whole(1, LARGEST_ROLE_ID, metadata=METADATA["role_id"])
+    role_id = fields.Integer(1, LARGEST_ROLE_ID, metadata=METADATA["role_id"])
     is_active = ma.fields.Boolean(metadata=METADATA["is_active"])
     search = fields.Text(longest=200, metadata={"description": "Part of the email address."})
     sort_by = ma.fields.String(
@@ -116,7 +116,7 @@ class NewMember(Schema):
 
     email = fields.Text(longest=320, required=True)
     name = fields.Text(longest=200, allow_none=True)
-    role_id = fields.Whole(1, LARGEST_ROLE_ID)
+    role_id = fields.Integer(1, LARGEST_ROLE_ID)
     role = fields.Text(longest=100)
 
 
@@ -125,9 +125,9 @@ class ChangedUser(Schema):
 
     email = fields.Text(longest=320)
     name = fields.Text(longest=200, allow_none=True)
-    role_id = fields.Whole(1, LARGEST_ROLE_ID)
+    role_id = fields.Integer(1, LARGEST_ROLE_ID)
     role = fields.Text(longest=100)
-    is_active = fields.Flag()
+    is_active = fields.StrictBoolean()
 
 
 class RoleView(Schema):
@@ -143,7 +143,7 @@ class RoleView(Schema):
 class RolePage(Page):
     """A page of roles."""
 
-    items = items_of(RoleView)
+    items = items_field(RoleView)
 
 
 class NewRole(Schema):
@@ -195,7 +195,7 @@ class OwnAccountBody(Schema):
     )
     default_redirect_uri = fields.Text(longest=2000, allow_none=True)
     cors_origins = ma.fields.List(fields.Text(longest=300), validate=ma.validate.Length(max=50))
-    sso_provisioning = fields.Flag(allow_none=True, metadata={"description": PROVISIONING})
+    sso_provisioning = fields.StrictBoolean(allow_none=True, metadata={"description": PROVISIONING})
     sso_email_domains = ma.fields.List(
         fields.Text(longest=253),
         validate=ma.validate.Length(max=50),
@@ -206,5 +206,5 @@ class OwnAccountBody(Schema):
         validate=ma.validate.Length(max=200),
         metadata={"description": GROUP_ROLES},
     )
-    sso_allow_admin = fields.Flag(metadata={"description": ALLOW_ADMIN})
-    sso_tokens_in_fragment = fields.Flag(metadata={"description": FRAGMENT})
+    sso_allow_admin = fields.StrictBoolean(metadata={"description": ALLOW_ADMIN})
+    sso_tokens_in_fragment = fields.StrictBoolean(metadata={"description": FRAGMENT})

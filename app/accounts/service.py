@@ -120,7 +120,7 @@ def verify_email(user: User) -> None:
     with db.transaction():
         if not user.email_verified:
             bump_version(user)  # first: locks the user, so nothing new appears meanwhile
-            events.publish(events.AddressProved(user.account_id, user.id))
+            events.publish(events.AddressVerified(user.account_id, user.id))
         mark_verified(user)
 
 

@@ -131,7 +131,7 @@ def change(scope: str | None, user_id: str, body: Body, *, by: str | None) -> Us
         if loses_rights:
             _check_may_lose_rights(session, user, stays_admin=stays_admin, by=by)
         if {"role", "role_id"} & set(body):
-            events.publish(events.RoleSetByHand(user.account_id, user.id))
+            events.publish(events.RoleAssigned(user.account_id, user.id))
         user.role = role
         if "name" in body:
             user.name = body["name"]

@@ -22,7 +22,7 @@ from app.accounts.types import Body, Query
 from app.rest import fields
 from app.rest.access import superadmin
 from app.rest.blueprint import Blueprint
-from app.rest.paging import Page, PageArgs, items_of, page_of
+from app.rest.paging import Page, PageArgs, items_field, page_body
 from app.rest.schemas import Schema
 
 blueprint = Blueprint(
@@ -44,7 +44,7 @@ class ChangedAccount(Schema):
     """The properties of an account to change; `is_active: false` suspends it."""
 
     name = fields.Text(shortest=1, longest=200)
-    is_active = fields.Flag()
+    is_active = fields.StrictBoolean()
 
 
 class AccountArgs(PageArgs):
@@ -61,16 +61,16 @@ class AccountArgs(PageArgs):
 class AccountPage(Page):
     """A page of accounts."""
 
-    items = items_of(FullAccountView)
+    items = items_field(FullAccountView)
 
 
 @blueprint.route("", methods=["GET"])
 @blueprint.arguments(AccountArgs, location="query")
-@blueprint.response(200, AccountPage, example=page_of([FULL_ACCOUNT], 1, PAGE))
+@blueprint.response(200, AccountPage, example=page_body([FULL_ACCOUNT], 1, PAGE))
 @superadmin
 def list_accounts(args: Query) -> dict[str, object]:
     """List accounts."""
-    return page_of(*tenants.page(args), args)
+    return page_body(*tenants.page(args), args)
 
 
 @blueprint.route("", methods=["POST"])
@@ -116,8 +116,8 @@ def delete_account(account_id: str) -> Response:
 
 @blueprint.route("/<uuid:account_id>/users", methods=["GET"])
 @blueprint.arguments(TeamArgs, location="query")
-@blueprint.response(200, UserPage, example=page_of([USER], 1, PAGE))
+@blueprint.response(200, UserPage, example=page_body([USER], 1, PAGE))
 @superadmin
 def list_users_of_account(args: Query, account_id: str) -> dict[str, object]:
     """List the users of an account."""
-    return page_of(*users.page(tenants.get(account_id).id, args), args)
+    return page_body(*users.page(tenants.get(account_id).id, args), args)

@@ -15,7 +15,7 @@ from app.auth.guard import principal
 from app.rest import fields
 from app.rest.access import account_admin
 from app.rest.blueprint import Blueprint
-from app.rest.paging import Page, PageArgs, items_of, page_of
+from app.rest.paging import Page, PageArgs, items_field, page_body
 from app.rest.schemas import Schema
 
 blueprint = Blueprint(
@@ -57,7 +57,7 @@ class GroupWithMembers(GroupView):
 class GroupPage(Page):
     """A page of groups."""
 
-    items = items_of(GroupView)
+    items = items_field(GroupView)
 
 
 class GroupArgs(PageArgs):
@@ -74,12 +74,12 @@ class NewMembership(Schema):
 
 @blueprint.route("", methods=["GET"])
 @blueprint.arguments(GroupArgs, location="query")
-@blueprint.response(200, GroupPage, example=page_of([GROUP], 1, PAGE))
+@blueprint.response(200, GroupPage, example=page_body([GROUP], 1, PAGE))
 @account_admin
 def list_groups(args: Query) -> dict[str, object]:
     """List the groups of your account."""
     result = groups.page(principal().account_id, args["skip"], args["limit"], args.get("search"))
-    return page_of(*result, args)
+    return page_body(*result, args)
 
 
 @blueprint.route("", methods=["POST"])

@@ -36,7 +36,7 @@ from app.auth import account_settings, enrolment
 from app.auth.guard import principal
 from app.rest.access import account_admin
 from app.rest.blueprint import Blueprint
-from app.rest.paging import PageArgs, page_of
+from app.rest.paging import PageArgs, page_body
 
 blueprint = Blueprint(
     "Account",
@@ -132,20 +132,20 @@ def update_own_account(body: Body) -> Account:
 
 @blueprint.route("/roles", methods=["GET"])
 @blueprint.arguments(PageArgs, location="query")
-@blueprint.response(200, RolePage, example=page_of([ROLE], 1, PAGE))
+@blueprint.response(200, RolePage, example=page_body([ROLE], 1, PAGE))
 @account_admin
 def list_roles_for_account(args: Query) -> dict[str, object]:
     """List the roles that a user of the account can have."""
-    return page_of(*roles.page(args["skip"], args["limit"]), args)
+    return page_body(*roles.page(args["skip"], args["limit"]), args)
 
 
 @blueprint.route("/users", methods=["GET"])
 @blueprint.arguments(TeamArgs, location="query")
-@blueprint.response(200, UserPage, example=page_of([USER], 1, PAGE))
+@blueprint.response(200, UserPage, example=page_body([USER], 1, PAGE))
 @account_admin
 def list_team(args: Query) -> dict[str, object]:
     """List the users of your account."""
-    return page_of(*users.page(_own(), args), args)
+    return page_body(*users.page(_own(), args), args)
 
 
 @blueprint.route("/users", methods=["POST"])

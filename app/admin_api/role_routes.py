@@ -11,7 +11,7 @@ from app.accounts.schemas import PAGE, ROLE, ChangedRole, NewRole, RolePage, Rol
 from app.accounts.types import Body, Query
 from app.rest.access import superadmin
 from app.rest.blueprint import Blueprint
-from app.rest.paging import PageArgs, page_of
+from app.rest.paging import PageArgs, page_body
 
 blueprint = Blueprint(
     "Roles",
@@ -23,11 +23,11 @@ blueprint = Blueprint(
 
 @blueprint.route("", methods=["GET"])
 @blueprint.arguments(PageArgs, location="query")
-@blueprint.response(200, RolePage, example=page_of([ROLE], 1, PAGE))
+@blueprint.response(200, RolePage, example=page_body([ROLE], 1, PAGE))
 @superadmin
 def list_roles(args: Query) -> dict[str, object]:
     """List roles."""
-    return page_of(*roles.page(args["skip"], args["limit"]), args)
+    return page_body(*roles.page(args["skip"], args["limit"]), args)
 
 
 @blueprint.route("", methods=["POST"])

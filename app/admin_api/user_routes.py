@@ -27,7 +27,7 @@ from app.auth.principal import NO_PASSWORDS
 from app.rest import fields
 from app.rest.access import superadmin
 from app.rest.blueprint import Blueprint
-from app.rest.paging import page_of
+from app.rest.paging import page_body
 from app.rest.schemas import Message, Schema
 
 blueprint = Blueprint(
@@ -71,7 +71,7 @@ class NewPassword(Schema):
 
     new_password = fields.Text(longest=20_000)
     password = fields.Text(longest=20_000)
-    send_reset_link = fields.Flag()
+    send_reset_link = fields.StrictBoolean()
 
     @ma.validates_schema
     def check_presence(self, data: dict[str, Any], **options: object) -> None:
@@ -82,11 +82,11 @@ class NewPassword(Schema):
 
 @blueprint.route("", methods=["GET"])
 @blueprint.arguments(UserArgs, location="query")
-@blueprint.response(200, UserPage, example=page_of([USER], 1, PAGE))
+@blueprint.response(200, UserPage, example=page_body([USER], 1, PAGE))
 @superadmin
 def list_users(args: Query) -> dict[str, object]:
     """List users of all accounts."""
-    return page_of(*users.page(None, args), args)
+    return page_body(*users.page(None, args), args)
 
 
 @blueprint.route("", methods=["POST"])

@@ -59,7 +59,7 @@ def shown(row: AuditCheckpoint) -> dict[str, Any]:
     }
 
 
-@jobs.every(EVERY_SECONDS, "audit.checkpoint")
+@jobs.periodic(EVERY_SECONDS, "audit.checkpoint")
 def make_checkpoints(payload: Mapping[str, Any]) -> None:
     """Have checkpoints made from time to time."""
     make_due()

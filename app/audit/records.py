@@ -56,8 +56,8 @@ def note_removed(event: events.CollectionRemoved) -> None:
         _note_all(definition, account_id, DELETE, value, count)
 
 
-@events.subscribe(events.RecordsFilled)
-def note_filled(event: events.RecordsFilled) -> None:
+@events.subscribe(events.DefaultsBackfilled)
+def note_filled(event: events.DefaultsBackfilled) -> None:
     """One entry for each field and account whose records are given a default."""
     definition, columns = event.definition, event.definition.table.c
     for name, default in event.defaults.items():

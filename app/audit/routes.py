@@ -13,8 +13,8 @@ from app.auth.guard import principal
 from app.rest import fields
 from app.rest.access import superadmin
 from app.rest.blueprint import Blueprint
-from app.rest.paging import Page, PageArgs, items_of, page_of
-from app.rest.responses import respond
+from app.rest.paging import Page, PageArgs, items_field, page_body
+from app.rest.responses import json_response
 from app.rest.schemas import TEXT, Schema
 
 blueprint = Blueprint(
@@ -116,7 +116,7 @@ class Entry(Schema):
 class EntryPage(Page):
     """A page of entries."""
 
-    items = items_of(Entry)
+    items = items_field(Entry)
     audit_logging_enabled = ma.fields.Boolean(required=True)
 
 
@@ -134,7 +134,7 @@ class Checkpoint(Schema):
 class CheckpointPage(Page):
     """A page of checkpoints, the newest first."""
 
-    items = items_of(Checkpoint)
+    items = items_field(Checkpoint)
 
 
 class ExportedLog(Schema):
@@ -184,8 +184,8 @@ class WhichArgs(Schema):
         validate=ma.validate.OneOf([append.CREATE, append.UPDATE, append.DELETE]),
         metadata={"description": "What was done."},
     )
-    from_date = fields.Moment(metadata={"description": "Not before this moment."})
-    to_date = fields.Moment(metadata={"description": "Not after this moment."})
+    from_date = fields.DateTime(metadata={"description": "Not before this moment."})
+    to_date = fields.DateTime(metadata={"description": "Not after this moment."})
 
     @ma.post_load
     def settle_account(self, args: dict[str, Any], **options: Any) -> dict[str, Any]:
@@ -199,8 +199,8 @@ class EntryArgs(WhichArgs, PageArgs):
 
     default_limit = 50
 
-    limit = fields.Whole(1, 500, metadata={"description": "How many items to return."})
-    page_size = fields.Whole(1, 500, metadata={"description": "Another name for limit."})
+    limit = fields.Integer(1, 500, metadata={"description": "How many items to return."})
+    page_size = fields.Integer(1, 500, metadata={"description": "Another name for limit."})
     sort_by = fields.Text(
         load_default="occurred_at",
         metadata={"description": f"One of {', '.join(service.SORTABLE)}."},
@@ -237,7 +237,7 @@ class CheckpointArgs(AccountArgs, PageArgs):
 
 EXPORTED = {"items": [EXAMPLE], "checkpoints": [], "exported": 1}
 EXPORTED |= {"values_masked": 0, "values_erased": 0}
-PAGE = page_of([EXAMPLE], 1, {"skip": 0, "limit": 50})
+PAGE = page_body([EXAMPLE], 1, {"skip": 0, "limit": 50})
 
 
 @blueprint.route("", methods=["GET"])
@@ -250,8 +250,8 @@ def list_audit_logs(args: dict[str, Any]) -> Response:
 
     Personal values are masked unless the caller is in the group `pii_access`.
     """
-    found = page_of(*service.page(args, by=principal()), args)
-    return respond({**found, "audit_logging_enabled": append.enabled()})
+    found = page_body(*service.page(args, by=principal()), args)
+    return json_response({**found, "audit_logging_enabled": append.enabled()})
 
 
 @blueprint.route("/<large:entry_id>", methods=["GET"])
@@ -259,7 +259,7 @@ def list_audit_logs(args: dict[str, Any]) -> Response:
 @superadmin
 def get_audit_log(entry_id: str) -> Response:
     """Get an audit entry."""
-    return respond(service.get(int(entry_id), by=principal()))
+    return json_response(service.get(int(entry_id), by=principal()))
 
 
 @blueprint.route("/export", methods=["GET"])
@@ -300,14 +300,16 @@ def verify_audit_logs(args: dict[str, Any]) -> Response:
     an account nor anything of its chain.
     """
     account_id = args.get("account_id", "").lower() or None
-    return respond(verify.known(account_id, verify.everything(account_id)))
+    return json_response(verify.known(account_id, verify.everything(account_id)))
 
 
 @blueprint.route("/checkpoints", methods=["GET"])
 @blueprint.arguments(CheckpointArgs, location="query")
-@blueprint.response(200, CheckpointPage, example=page_of([CHECKPOINT], 1, {"skip": 0, "limit": 25}))
+@blueprint.response(
+    200, CheckpointPage, example=page_body([CHECKPOINT], 1, {"skip": 0, "limit": 25})
+)
 @superadmin
 def list_checkpoints(args: dict[str, Any]) -> Response:
     """List the signed checkpoints of chains, the newest first."""
     found = checkpoints.page(args.get("account_id"), args["skip"], args["limit"])
-    return respond(page_of(*found, args))
+    return json_response(page_body(*found, args))

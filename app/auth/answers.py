@@ -12,7 +12,7 @@ from app.auth.guard import account_of_request
 from app.auth.schemas import SignedIn
 from app.auth.service import SignIn
 from app.auth.sessions import Origin
-from app.rest.responses import respond
+from app.rest.responses import json_response
 
 REFRESH_COOKIE = "service_refresh"
 REFRESH_PATH = f"{rest.PREFIX}/auth"
@@ -53,7 +53,7 @@ def account_named(body: dict[str, Any]) -> str | None:
 
 
 def _with_cookie(body: dict[str, Any], refresh_token: str) -> Response:
-    response = respond(body)
+    response = json_response(body)
     response.set_cookie(
         REFRESH_COOKIE,
         refresh_token,

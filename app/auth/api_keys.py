@@ -135,8 +135,8 @@ def revoke_all(account_id: str, user_id: str) -> None:
             _end(key)
 
 
-@events.subscribe(events.AddressProved)
-def _revoke_of_who_came_first(event: events.AddressProved) -> None:
+@events.subscribe(events.AddressVerified)
+def _revoke_of_who_came_first(event: events.AddressVerified) -> None:
     for key in db.db.session.scalars(
         sa.select(ApiKey).where(*_unrevoked(event.account_id, event.user_id))
     ):

@@ -10,7 +10,7 @@ from flask import Flask, Response, g
 
 from app import config, rest
 from app.auth import principal as principals
-from app.rest.current_request import asked, header
+from app.rest.current_request import get_header, get_request
 
 METHODS = "GET, POST, PUT, PATCH, DELETE"
 HEADERS = "Authorization, Content-Type, If-Match, If-None-Match, Idempotency-Key, X-Account-ID"
@@ -26,10 +26,10 @@ def init_app(app: Flask) -> None:
 
 
 def _answer_preflight() -> Response | None:
-    request = asked()
+    request = get_request()
     if request.method != "OPTIONS" or not request.path.startswith(rest.PREFIX):
         return None
-    if header("Access-Control-Request-Method") is None:
+    if get_header("Access-Control-Request-Method") is None:
         return None
     response = Response(status=204)
     response.headers["Access-Control-Max-Age"] = PREFLIGHT_SECONDS
@@ -37,12 +37,12 @@ def _answer_preflight() -> Response | None:
 
 
 def _allow(response: Response) -> Response:
-    request = asked()
+    request = get_request()
     if not request.path.startswith(rest.PREFIX):
         return response
     before = response.headers.get("Vary")
     response.headers["Vary"] = f"{before}, Origin" if before else "Origin"
-    origin = header("Origin") or ""
+    origin = get_header("Origin") or ""
     preflight = request.method == "OPTIONS"
     if origin and (origin in config.current().cors_origins or _account_allows(origin, preflight)):
         response.headers["Access-Control-Allow-Origin"] = origin

@@ -50,7 +50,7 @@ def take_back(token: str) -> User:
         user.password_hash = None
         # Whoever took the address over might take it back in turn.
         mail_tokens.end_since(found)
-        events.publish(events.AddressProved(user.account_id, user.id))
+        events.publish(events.AddressVerified(user.account_id, user.id))
         accounts.mark_verified(user)
         password_resets.ask(user)
         return user

@@ -7,7 +7,7 @@ from typing import Any
 from app.auth import email_changes
 from app.auth.routes import blueprint
 from app.auth.schemas import TokenBody
-from app.rest.access import of_any_account, public
+from app.rest.access import across_accounts, public
 from app.rest.schemas import Message
 
 DONE = "The address is restored. A link to set a new password is on its way."
@@ -18,7 +18,7 @@ DONE = "The address is restored. A link to set a new password is on its way."
 @blueprint.response(200, Message, example={"message": DONE})
 @blueprint.fails(400, 409)
 @public
-@of_any_account
+@across_accounts
 def undo_email_change(body: dict[str, Any]) -> dict[str, str]:
     """Take a changed address back, by the token that was mailed to the old one.
 

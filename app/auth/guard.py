@@ -23,9 +23,9 @@ from app.context import actor, tenancy, trigger_depth
 from app.db import disk, errors, versioned_cache
 from app.errors import AppError, BadRequest, Forbidden, NotFound, Unauthorized, Unavailable
 from app.http import idempotency
-from app.rest.access import Access, access_of, most_bytes_of
+from app.rest.access import Access, access_of, max_body_of
 from app.rest.converters import check_path
-from app.rest.current_request import asked, header, notes
+from app.rest.current_request import get_g, get_header, get_request
 from app.rest.parsing import check_query
 
 View = TypeVar("View", bound=Callable[..., Any])
@@ -44,7 +44,7 @@ def init_app(app: Flask) -> None:
 
 def principal() -> Principal:
     """The caller of this request."""
-    found: Principal = notes().principal
+    found: Principal = get_g().principal
     return found
 
 
@@ -103,7 +103,7 @@ def _check_out_of_date(error: versioned_cache.Stale | DBAPIError) -> None:
 
 def _actor() -> actor.Actor:
     # The API's guard names the caller, or the console's.
-    request, known = asked(), notes()
+    request, known = get_request(), get_g()
     caller: Principal | None = known.get("principal") or known.get("console_caller")
     who = actor.ANONYMOUS
     if caller and caller.user_id:
@@ -115,14 +115,14 @@ def _actor() -> actor.Actor:
             es_reason=signature.reason,
             es_timestamp=signature.timestamp,
         )
-    agent = (header("User-Agent") or "")[:LONGEST_AGENT] or None
+    agent = (get_header("User-Agent") or "")[:LONGEST_AGENT] or None
     return who._replace(
         ip_address=request.remote_addr, user_agent=agent, request_id=known.correlation_id
     )
 
 
 def _tenancy() -> tenancy.Scope:
-    known = notes()
+    known = get_g()
     if known.get("of_any_account"):
         return tenancy.ACROSS
     caller: Principal | None = known.get("principal") or known.get("console_caller")
@@ -130,7 +130,7 @@ def _tenancy() -> tenancy.Scope:
 
 
 def _is_essential() -> bool:
-    return disk.is_essential(asked().method, asked().path)
+    return disk.is_essential(get_request().method, get_request().path)
 
 
 def _leave() -> None:
@@ -141,17 +141,17 @@ def _leave() -> None:
 
 
 def _guard() -> Response | None:
-    request = asked()
+    request = get_request()
     actor.set_source(_actor)
     tenancy.set_source(_tenancy)
     trigger_depth.set_current(
-        trigger_depth.from_header(header(trigger_depth.HEADER)),
-        trigger_depth.root_from_header(header(trigger_depth.ROOT_HEADER)),
+        trigger_depth.from_header(get_header(trigger_depth.HEADER)),
+        trigger_depth.root_from_header(get_header(trigger_depth.ROOT_HEADER)),
     )
     db.limit_writes(_is_essential)
     view = config.running().view_functions.get(request.endpoint or "")
     access = access_of(view) if view else Access.PUBLIC
-    notes().of_any_account = getattr(view, "of_any_account", False)
+    get_g().of_any_account = getattr(view, "of_any_account", False)
     if access is not Access.PUBLIC:
         _admit(request, view, access)
     elif not _is_free():
@@ -160,7 +160,7 @@ def _guard() -> Response | None:
     if view is not None:
         check_path(request)
         check_query(request, view)
-    if request.method != "POST" or header(idempotency.HEADER) is None:
+    if request.method != "POST" or get_header(idempotency.HEADER) is None:
         return None
     return _answer_again(access)
 
@@ -168,14 +168,14 @@ def _guard() -> Response | None:
 def _bound_body(request: Request, view: Any, access: Access) -> None:
     # Before anything reads it. The console knows its callers by a cookie, and bounds theirs.
     if access is Access.PUBLIC and request.blueprint != CONSOLE:
-        limit_body(most_bytes_of(view))
+        limit_body(max_body_of(view))
     elif access is Access.ANONYMOUS and not principal().signed_in:
         limit_body(config.current().max_anonymous_body_bytes)
 
 
 def limit_body(most: int) -> None:
     """Refuse a larger body of this request with a 413, whoever reads it."""
-    request = asked()
+    request = get_request()
     request.max_content_length = min(most, request.max_content_length or most)
 
 
@@ -189,7 +189,7 @@ def _answer_again(access: Access) -> Response | None:
         return None
     g.principal = caller = _verified(caller, access)
     name = "/".join(filter(None, (caller.user_id, caller.api_key_id)))
-    asked = idempotency.digests(request.path, request.query_string, _lasting_body())
+    asked = idempotency.request_fingerprints(request.path, request.query_string, _lasting_body())
     key = request.headers[idempotency.HEADER]
     found = idempotency.claim(caller.one_account(), name, key, asked)
     if isinstance(found, idempotency.Claim):
@@ -211,12 +211,12 @@ def _lasting_body() -> bytes:
 
 def _settle(answer: Response) -> Response:
     """Keep the answer along with what was done, where the request came under a key."""
-    claim: idempotency.Claim | None = notes().pop("claim", None)
+    claim: idempotency.Claim | None = get_g().pop("claim", None)
     if claim is None:
         return answer
     try:
         if answer.status_code >= 300:
-            idempotency.give_up(claim, keep_changes=answer.status_code < 500)
+            idempotency.release(claim, keep_changes=answer.status_code < 500)
             return answer
         view = current_app.view_functions[request.endpoint or ""]
         shows_secret = getattr(view, "shows_secret", None)
@@ -224,16 +224,16 @@ def _settle(answer: Response) -> Response:
         secret = bool(shows_secret and shows_secret(told))
         made = told["id"] if secret else None
         text = None if secret else answer.get_data(as_text=True)
-        idempotency.finish(claim, answer.status_code, text, answer.headers.get("ETag"), made)
+        idempotency.save_response(claim, answer.status_code, text, answer.headers.get("ETag"), made)
     except (AppError, DBAPIError) as error:
         with suppress(DBAPIError):  # where the commit got through after all, the answer stays
-            idempotency.give_up(claim, keep_changes=False)
+            idempotency.release(claim, keep_changes=False)
         answer = current_app.make_response(current_app.handle_user_exception(error))
     return answer
 
 
 def _admit(request: Request, view: Any, access: Access) -> None:
-    known = notes()
+    known = get_g()
     try:
         known.principal = caller = _identify_surely(access)
     except AppError:
@@ -295,12 +295,12 @@ def _identify(access: Access) -> Principal:
 
 
 def _credential() -> str | None:
-    scheme, _, value = (header("Authorization") or "").strip().partition(" ")
+    scheme, _, value = (get_header("Authorization") or "").strip().partition(" ")
     if scheme.lower() == "bearer":
         return value.strip()
     if scheme:
         raise Unauthorized("Only the Bearer scheme is accepted.")
-    return header("X-API-Key")
+    return get_header("X-API-Key")
 
 
 def _signed_in(credential: str) -> Principal:
@@ -317,7 +317,7 @@ def _signed_in(credential: str) -> Principal:
 def account_of_host() -> str | None:
     """The account slug that the request's host name carries."""
     settings = config.current()
-    return _slug_of(asked().host, settings.base_domain, settings.base_url)
+    return _slug_of(get_request().host, settings.base_domain, settings.base_url)
 
 
 @lru_cache
@@ -331,7 +331,7 @@ def _slug_of(host: str, domain: str, base_url: str) -> str | None:
 
 def account_of_request() -> str | None:
     """The account that the header or the host name names. Raises BadRequest if they disagree."""
-    named = (header("X-Account-ID") or "").strip() or None
+    named = (get_header("X-Account-ID") or "").strip() or None
     host = account_of_host()
     if named and host and named.lower() != host:
         account = principals.account_named(host)

@@ -17,10 +17,10 @@ from app.auth.guard import principal
 from app.auth.models import Invitation
 from app.auth.schemas import PAIR, SignedIn
 from app.rest import fields
-from app.rest.access import account_admin, of_any_account, public, shows_secret
+from app.rest.access import account_admin, across_accounts, public, shows_secret
 from app.rest.blueprint import Blueprint
 from app.rest.converters import LARGEST_ROLE_ID
-from app.rest.paging import Page, PageArgs, items_of, page_of
+from app.rest.paging import Page, PageArgs, items_field, page_body
 from app.rest.schemas import Schema
 
 blueprint = Blueprint(
@@ -80,7 +80,7 @@ class SentInvitation(InvitationView):
 class InvitationPage(Page):
     """A page of invitations; `invitations` is another name for `items`."""
 
-    items = items_of(InvitationView)
+    items = items_field(InvitationView)
 
     invitations = ma.fields.List(ma.fields.Nested(InvitationView), required=True)
 
@@ -107,7 +107,7 @@ class NewInvitation(Schema):
     """Whom to invite. The role is `viewer` where none is named; groups by id or name."""
 
     email = fields.Text(longest=320, required=True)
-    role_id = fields.Whole(1, LARGEST_ROLE_ID)
+    role_id = fields.Integer(1, LARGEST_ROLE_ID)
     role = fields.Text(longest=100)
     groups = ma.fields.List(fields.Text(longest=100), validate=ma.validate.Length(max=100))
 
@@ -133,7 +133,7 @@ class Acceptance(Schema):
 @blueprint.route("", methods=["GET"])
 @blueprint.arguments(InvitationArgs, location="query")
 @blueprint.response(
-    200, InvitationPage, example={**page_of([INVITATION], 1, PAGE), "invitations": [INVITATION]}
+    200, InvitationPage, example={**page_body([INVITATION], 1, PAGE), "invitations": [INVITATION]}
 )
 @blueprint.fails(404)
 @account_admin
@@ -142,7 +142,7 @@ def list_invitations(args: dict[str, Any]) -> dict[str, Any]:
     status = args.get("status") or args.get("status_filter")
     account_id = principals.account_to_list(principal(), args.get("account_id"))
     found = invitations.page(account_id, args["skip"], args["limit"], status)
-    page = page_of(*found, args)
+    page = page_body(*found, args)
     return {**page, "invitations": page["items"]}
 
 
@@ -206,7 +206,7 @@ def resend_invitation(invitation: str) -> dict[str, Any]:
     },
 )
 @public
-@of_any_account
+@across_accounts
 def get_invitation(invitation: str) -> dict[str, Any]:
     """Look at the invitation that a mailed token belongs to."""
     return invitations.public_view(invitation)
@@ -217,7 +217,7 @@ def get_invitation(invitation: str) -> dict[str, Any]:
 @blueprint.response(200, SignedIn, example={**PAIR, "account": ACCOUNT, "user": USER})
 @blueprint.fails(400, 403, 409)
 @public
-@of_any_account
+@across_accounts
 def accept_invitation(body: dict[str, Any], invitation: str) -> Response:
     """Join the account, and be signed in.
 

@@ -64,7 +64,7 @@ def create(account_id: str, body: Mapping[str, Any], *, by: str | None) -> tuple
     email = body["email"].strip()
     found = [accounts.email_problem(email)]
     with db.transaction() as session:
-        role = roles.resolve(body, found, VIEWER)
+        role = roles.resolve(body, found, VIEWER)  # type: ignore[arg-type]
         groups = _groups(session, account_id, body.get("groups") or [], found)
         if any(found) or role is None:
             raise InvalidValues([one for one in found if one])
@@ -259,8 +259,8 @@ def _send(session: Session, invitation: Invitation) -> str:
     return shown
 
 
-@events.subscribe(events.RoleGivenUp)
-def _let_go_of_role(event: events.RoleGivenUp) -> None:
+@events.subscribe(events.RoleDeleted)
+def _let_go_of_role(event: events.RoleDeleted) -> None:
     closed = sa.or_(Invitation.state != PENDING, Invitation.expires_at <= clock.now())
     mine = sa.update(Invitation).where(Invitation.role_id == event.role_id, closed)
     # It only forgets: nothing of the account changes.

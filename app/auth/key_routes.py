@@ -16,7 +16,7 @@ from app.auth.models import ApiKey
 from app.rest import fields
 from app.rest.access import shows_secret
 from app.rest.blueprint import Blueprint
-from app.rest.paging import OffsetArgs, Page, items_of, page_of
+from app.rest.paging import OffsetArgs, Page, items_field, page_body
 from app.rest.schemas import Schema
 from app.rules import OPERATIONS
 
@@ -69,7 +69,7 @@ class NewKey(Schema):
 
     name = fields.Text(shortest=1, longest=200, required=True)
     description = fields.Text(longest=1000, allow_none=True)
-    expires_at = fields.Moment(allow_none=True)
+    expires_at = fields.DateTime(allow_none=True)
     scopes = ma.fields.Nested(Scopes, allow_none=True)
 
 
@@ -102,7 +102,7 @@ class MadeKey(KeyView):
 class KeyPage(Page):
     """A page of keys."""
 
-    items = items_of(KeyView)
+    items = items_field(KeyView)
 
 
 class KeyArgs(OffsetArgs):
@@ -123,10 +123,10 @@ class RevokedKey(Schema):
 @blueprint.route("/admin/api-keys", methods=["GET"])
 @blueprint.route("/api-keys", methods=["GET"])
 @blueprint.arguments(KeyArgs, location="query")
-@blueprint.response(200, KeyPage, example=page_of([KEY], 1, PAGE))
+@blueprint.response(200, KeyPage, example=page_body([KEY], 1, PAGE))
 def list_api_keys(args: dict[str, Any]) -> dict[str, Any]:
     """List the own API keys; an admin's list is the account's."""
-    return page_of(*api_keys.page(args["skip"], args["limit"], by=principal()), args)
+    return page_body(*api_keys.page(args["skip"], args["limit"], by=principal()), args)
 
 
 @blueprint.route("/admin/api-keys", methods=["POST"])

@@ -24,7 +24,7 @@ def guesses(account: str, email: str, address: str | None) -> Iterator[None]:
     The account by its id, if there is one of that name.
     Raises TooManyRequests.
     """
-    allowances = _of_guesses(account, email, rate_limits.origin(address))
+    allowances = _of_guesses(account, email, rate_limits.client_network(address))
     rate_limits.check(*allowances)
     try:
         yield
@@ -42,7 +42,7 @@ def settle(allowances: Sequence[Allowance], *, right: bool) -> None:
     """
     rate_limits.check(*allowances)
     if not right:
-        rate_limits.take(*allowances)
+        rate_limits.consume(*allowances)
 
 
 def _of_guesses(account: str, email: str, origin: str) -> tuple[Allowance, ...]:
@@ -79,16 +79,16 @@ def mails(account: str, email: str, address: str | None, *, reset: bool = False)
     tries = config.current().mail_tries_per_address
     allowances = (
         *_of_mailbox(where, email, reset=reset),
-        Limit("mail-address", tries, HOUR).of(rate_limits.origin(address)),
+        Limit("mail-address", tries, HOUR).of(rate_limits.client_network(address)),
     )
     rate_limits.check(*allowances)
-    rate_limits.take(*allowances)
+    rate_limits.consume(*allowances)
 
 
 def mailbox(account_id: str, email: str, *, reset: bool = False) -> None:
     """Count a mail that somebody who has signed in has sent. Raises TooManyRequests."""
     if config.current().login_rate_limit != "off":
-        rate_limits.take(*_of_mailbox(account_id, email, reset=reset))
+        rate_limits.consume(*_of_mailbox(account_id, email, reset=reset))
 
 
 def takes_unproved(email: str) -> bool:
@@ -98,7 +98,7 @@ def takes_unproved(email: str) -> bool:
     """
     try:
         if config.current().login_rate_limit != "off":
-            rate_limits.take(_of_all_accounts(email))
+            rate_limits.consume(_of_all_accounts(email))
     except TooManyRequests:
         return False
     return True
@@ -120,11 +120,13 @@ def requests(caller: Principal | None, address: str | None) -> None:
     if rate == "off":
         return
     if caller is None or not caller.signed_in:
-        rate_limits.take(rate_limits.rate("requests-address", rate).of(rate_limits.origin(address)))
+        rate_limits.consume(
+            rate_limits.parse_rate("requests-address", rate).of(rate_limits.client_network(address))
+        )
         return
-    limit = rate_limits.rate("requests", rate)
+    limit = rate_limits.parse_rate("requests", rate)
     home, user_id = caller.home_and_user()
-    rate_limits.take(limit.of(home.id, user_id, caller.api_key_id))
+    rate_limits.consume(limit.of(home.id, user_id, caller.api_key_id))
 
 
 def sign_ins(address: str | None) -> None:
@@ -138,15 +140,17 @@ def started_sign_in(address: str | None) -> None:
     settings = config.current()
     if settings.login_rate_limit != "off":
         tries = settings.sign_in_starts_per_address
-        rate_limits.take(Limit("sso-start", tries, QUARTER_HOUR).of(rate_limits.origin(address)))
+        rate_limits.consume(
+            Limit("sso-start", tries, QUARTER_HOUR).of(rate_limits.client_network(address))
+        )
 
 
 def refused_sign_in(address: str | None) -> None:
     """Count a sign-in by a provider that was refused."""
     if config.current().login_rate_limit != "off":
-        rate_limits.take(_of_sign_ins(address))
+        rate_limits.consume(_of_sign_ins(address))
 
 
 def _of_sign_ins(address: str | None) -> Allowance:
     tries = config.current().login_tries_per_address
-    return Limit("sso-address", tries, QUARTER_HOUR).of(rate_limits.origin(address))
+    return Limit("sso-address", tries, QUARTER_HOUR).of(rate_limits.client_network(address))

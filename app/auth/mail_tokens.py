@@ -52,8 +52,8 @@ def end(user: User, *purposes: str) -> None:
     _end(user.account_id, user.id, purposes)
 
 
-@events.subscribe(events.AddressProved)
-def _end_of_who_came_first(event: events.AddressProved) -> None:
+@events.subscribe(events.AddressVerified)
+def _end_of_who_came_first(event: events.AddressVerified) -> None:
     # A change of the address that is waiting would hand the user back to whoever asked for it.
     _end(event.account_id, event.user_id, (RESET, VERIFICATION, EMAIL_CHANGE))
 

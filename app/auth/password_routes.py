@@ -21,7 +21,7 @@ from app.auth.schemas import (
     ResetBody,
     ResetToken,
 )
-from app.rest.access import of_any_account, public
+from app.rest.access import across_accounts, public
 from app.rest.schemas import Message
 
 KEYS = {"active_api_keys": 1, "api_keys": ["nightly import"]}
@@ -54,7 +54,7 @@ def change_password(body: dict[str, Any]) -> dict[str, Any]:
 @blueprint.response(200, Message, example={"message": "If there is such a user, ..."})
 @blueprint.fails(400, 429)
 @public
-@of_any_account
+@across_accounts
 def forgot_password(body: dict[str, Any]) -> dict[str, str]:
     """Mail a link to set a new password.
 
@@ -71,7 +71,7 @@ def forgot_password(body: dict[str, Any]) -> dict[str, str]:
 @blueprint.response(200, PasswordSet, example={"message": "The password is set.", **KEYS})
 @blueprint.fails(400)
 @public
-@of_any_account
+@across_accounts
 def reset_password(body: dict[str, Any]) -> dict[str, Any]:
     """Set a new password by the token of the mailed link; all sessions end.
 
@@ -96,7 +96,7 @@ def _password_set(message: str, keys: Sequence[ApiKey]) -> dict[str, Any]:
     200, ResetToken, example={"valid": True, "expires_at": "2026-11-20T13:00:00.123456Z"}
 )
 @public
-@of_any_account
+@across_accounts
 def verify_reset_token(token: str) -> dict[str, Any]:
     """Tell whether the token of a mailed link is still good, without using it up."""
     expires_at = password_resets.expiry(token)

@@ -20,7 +20,7 @@ ONCE_A_DAY = Limit("pii-notice", 1, 86_400)
 def tell_of_refusal(account_id: str, provider: str) -> None:
     """Tell the members that one of them was kept from signing in; once a day for a provider."""
     try:
-        rate_limits.take(ONCE_A_DAY.of(account_id, provider))
+        rate_limits.consume(ONCE_A_DAY.of(account_id, provider))
     except TooManyRequests:
         return
     with db.transaction():

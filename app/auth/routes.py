@@ -39,7 +39,7 @@ from app.auth.schemas import (
 )
 from app.errors import AppError
 from app.http import error_handlers, html
-from app.rest.access import of_any_account, public
+from app.rest.access import across_accounts, public
 from app.rest.blueprint import Blueprint
 from app.rest.openapi_text import PAGE_EXAMPLE
 from app.rest.schemas import TEXT, Message
@@ -72,7 +72,7 @@ links = Blueprint(
 )
 @blueprint.fails(400, 403, 409, 429)
 @public
-@of_any_account
+@across_accounts
 def register(body: dict[str, Any]) -> dict[str, Any]:
     """Register an account with its first user, who becomes its admin.
 
@@ -101,7 +101,7 @@ def register(body: dict[str, Any]) -> dict[str, Any]:
 @blueprint.response(200, SignedIn, example={**PAIR, "account": ACCOUNT, "user": USER})
 @blueprint.fails(400, 401, 429)
 @public
-@of_any_account
+@across_accounts
 def login(body: dict[str, Any]) -> Response:
     """Sign in by account, address and password.
 
@@ -123,7 +123,7 @@ def login(body: dict[str, Any]) -> Response:
 @blueprint.response(200, TokenPair, example=PAIR)
 @blueprint.fails(400, 401, 403, 404)
 @public
-@of_any_account
+@across_accounts
 def refresh(body: dict[str, Any]) -> Response:
     """Trade a refresh token for a new pair.
 
@@ -216,7 +216,7 @@ def send_verification(body: dict[str, Any]) -> dict[str, str]:
 @blueprint.response(200, Message, example={"message": "If there is such a user, ..."})
 @blueprint.fails(400, 401, 403, 429)
 @public
-@of_any_account
+@across_accounts
 def resend_verification(body: dict[str, Any]) -> dict[str, str]:
     """Mail a new verification link, without signing in.
 
@@ -237,7 +237,7 @@ def resend_verification(body: dict[str, Any]) -> dict[str, str]:
 @blueprint.response(200, Verified, example=VERIFIED)
 @blueprint.fails(400, 409)
 @public
-@of_any_account
+@across_accounts
 def verify_email_by_api(body: dict[str, Any]) -> dict[str, Any]:
     """Verify an address by the token of the mailed link.
 
@@ -261,7 +261,7 @@ def verify_email_by_api(body: dict[str, Any]) -> dict[str, Any]:
 )
 @links.fails(400, 409)
 @public
-@of_any_account
+@across_accounts
 def verify_email(args: dict[str, Any]) -> Any:
     """Verify an address: the link in the mail.
 
@@ -270,20 +270,22 @@ def verify_email(args: dict[str, Any]) -> Any:
     if request.method == "HEAD":  # a mail scanner that looks at the link must not use it up
         return Response()
     user = verification.verify(args["token"])
-    if html.wanted():
-        return html.harden(make_response(render_template("auth/verified.html", email=user.email)))
+    if html.prefers_html():
+        return html.add_security_headers(
+            make_response(render_template("auth/verified.html", email=user.email))
+        )
     return {"message": VERIFIED["message"], "user": user}
 
 
 def _tell_of_link(error: AppError) -> Response:
-    if not html.wanted():
-        return error_handlers.as_json(error)
+    if not html.prefers_html():
+        return error_handlers.json_error(error)
     page = render_template("auth/not_verified.html", problem=error.message)
-    return html.harden(make_response(page, error.status, error.headers))
+    return html.add_security_headers(make_response(page, error.status, error.headers))
 
 
 links.record_once(
-    lambda state: error_handlers.tell_by_pages(state.app, "/auth/verify-email", _tell_of_link)
+    lambda state: error_handlers.register_error_page(state.app, "/auth/verify-email", _tell_of_link)
 )
 
 

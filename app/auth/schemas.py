@@ -9,7 +9,7 @@ import marshmallow as ma
 from app import config
 from app.accounts.schemas import USER, AccountView, UserView
 from app.rest import fields
-from app.rest.paging import Page, items_of
+from app.rest.paging import Page, items_field
 from app.rest.schemas import Message, Schema
 
 MOST_KEYS_NAMED = 100
@@ -155,7 +155,7 @@ class PasswordChange(Schema):
 
     current_password = fields.Text(longest=20_000, required=True)
     new_password = fields.Text(longest=20_000, required=True)
-    revoke_api_keys = fields.Flag(metadata={"description": REVOKE_KEYS})
+    revoke_api_keys = fields.StrictBoolean(metadata={"description": REVOKE_KEYS})
 
 
 class PasswordSet(Message):
@@ -189,7 +189,7 @@ class ResetBody(Schema):
 
     token = fields.Text(longest=500, required=True)
     new_password = fields.Text(longest=20_000, required=True)
-    revoke_api_keys = fields.Flag(metadata={"description": REVOKE_KEYS})
+    revoke_api_keys = fields.StrictBoolean(metadata={"description": REVOKE_KEYS})
 
 
 class ResetToken(Schema):
@@ -214,4 +214,4 @@ class SessionView(Schema):
 class SessionPage(Page):
     """A page of sessions."""
 
-    items = items_of(SessionView)
+    items = items_field(SessionView)

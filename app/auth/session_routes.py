@@ -11,15 +11,15 @@ from app.auth import sessions
 from app.auth.guard import principal
 from app.auth.routes import blueprint
 from app.auth.schemas import SESSION, SessionPage
-from app.rest.paging import PageArgs, page_of
+from app.rest.paging import PageArgs, page_body
 
 
 @blueprint.route("/sessions", methods=["GET"])
 @blueprint.arguments(PageArgs, location="query")
-@blueprint.response(200, SessionPage, example=page_of([SESSION], 1, PAGE))
+@blueprint.response(200, SessionPage, example=page_body([SESSION], 1, PAGE))
 def list_sessions(args: dict[str, Any]) -> dict[str, Any]:
     """List the caller's sign-ins that are still alive, the last used first."""
-    return page_of(*sessions.of_caller(principal(), args["skip"], args["limit"]), args)
+    return page_body(*sessions.of_caller(principal(), args["skip"], args["limit"]), args)
 
 
 @blueprint.route("/sessions/<uuid:session_id>", methods=["DELETE"])

@@ -180,8 +180,8 @@ def _let_sessions_run_out(event: events.RoleChanged) -> None:
         session.execute(sa.update(SignInSession).where(*mine).values(expires_at=clock.now()))
 
 
-@events.subscribe(events.AddressProved)
-def _end_tokens_of(event: events.AddressProved) -> None:
+@events.subscribe(events.AddressVerified)
+def _end_tokens_of(event: events.AddressVerified) -> None:
     end_all(event.account_id, event.user_id)
     # Afterwards: who renewed a token meanwhile was waited for.
     user = db.db.session.get_one(User, (event.account_id, event.user_id))

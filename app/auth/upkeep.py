@@ -13,7 +13,7 @@ from app.auth.models import MailedToken, SignInSession
 KEPT = timedelta(days=1)
 
 
-@jobs.every(3600, "auth.purge")
+@jobs.periodic(3600, "auth.purge")
 def purge(payload: Mapping[str, Any]) -> None:
     """Remove sign-ins and mailed tokens that are over."""
     for model in (SignInSession, MailedToken):

@@ -12,7 +12,7 @@ from app.auth.guard import principal
 from app.collections import service as collections
 from app.collections.schemas import COLLECTION
 from app.rest.blueprint import Blueprint
-from app.rest.paging import Page, PageArgs, items_of, page_of
+from app.rest.paging import Page, PageArgs, items_field, page_body
 from app.rest.schemas import Schema
 
 blueprint = Blueprint(
@@ -37,16 +37,16 @@ class OpenCollectionView(Schema):
 class OpenCollectionPage(Page):
     """A page of collections that are open to the caller."""
 
-    items = items_of(OpenCollectionView)
+    items = items_field(OpenCollectionView)
 
 
 @blueprint.route("", methods=["GET"])
 @blueprint.arguments(PageArgs, location="query")
-@blueprint.response(200, OpenCollectionPage, example=page_of([OPEN_COLLECTION], 1, PAGE))
+@blueprint.response(200, OpenCollectionPage, example=page_body([OPEN_COLLECTION], 1, PAGE))
 def list_open_collections(args: dict[str, Any]) -> dict[str, Any]:
     """List the collections of which the rules open some operation to the caller.
 
     Each shows the fields that the caller may read.
     """
     found = collections.open_to(principal())
-    return page_of(found[args["skip"] : args["skip"] + args["limit"]], len(found), args)
+    return page_body(found[args["skip"] : args["skip"] + args["limit"]], len(found), args)

@@ -28,7 +28,7 @@ from app.collections.schemas import (
 )
 from app.rest.access import superadmin
 from app.rest.blueprint import Blueprint
-from app.rest.paging import page_of
+from app.rest.paging import page_body
 
 blueprint = Blueprint(
     "Collections",
@@ -59,12 +59,12 @@ def _views(rows: Sequence[Collection]) -> list[dict[str, Any]]:
 
 @blueprint.route("", methods=["GET"])
 @blueprint.arguments(CollectionArgs, location="query")
-@blueprint.response(200, CollectionPage, example=page_of([COLLECTION], 1, PAGE))
+@blueprint.response(200, CollectionPage, example=page_body([COLLECTION], 1, PAGE))
 @superadmin
 def list_collections(args: dict[str, Any]) -> dict[str, Any]:
     """List collections."""
     rows, total = collections.page(**args)
-    return page_of(_views(rows), total, args)
+    return page_body(_views(rows), total, args)
 
 
 @blueprint.route("", methods=["POST"])

@@ -102,7 +102,7 @@ class Asker(Schema):
     role = fields.Text(allow_none=True)
     account_id = fields.Text(allow_none=True)
     groups = ma.fields.List(fields.Text())
-    is_superadmin = fields.Flag()
+    is_superadmin = fields.StrictBoolean()
 
     @ma.post_load
     def as_asker(self, data: dict[str, Any], **options: Any) -> rules.Asker:

@@ -12,7 +12,7 @@ from app.collections.fields import RETURN_TYPES, TYPES
 from app.collections.rule_schemas import RulesOfNew, expression_field
 from app.collections.schema import LONGEST_SCHEMA
 from app.rest import fields
-from app.rest.paging import Page, PageArgs, items_of
+from app.rest.paging import Page, PageArgs, items_field
 from app.rest.schemas import Problem, Schema
 
 SCHEMA = [
@@ -39,9 +39,9 @@ class FieldDefinition(Schema):
 
     name = fields.Text(longest=200, required=True)
     type = fields.Text(required=True, metadata={"description": f"One of: {', '.join(TYPES)}."})
-    required = fields.Flag()
+    required = fields.StrictBoolean()
     default = ma.fields.Raw(allow_none=True)
-    unique = fields.Flag(metadata={"description": "Unique within each account."})
+    unique = fields.StrictBoolean(metadata={"description": "Unique within each account."})
     options = ma.fields.Dict(
         keys=ma.fields.String(),
         allow_none=True,
@@ -56,7 +56,7 @@ class FieldDefinition(Schema):
     on_delete = fields.Text(
         allow_none=True, metadata={"description": "restrict, cascade or set_null, for references."}
     )
-    pii = fields.Flag(
+    pii = fields.StrictBoolean(
         metadata={"description": "Personal data: masked but for superadmins and `pii_access`."}
     )
     mask_type = fields.Text(
@@ -131,7 +131,7 @@ class WithSchema(Schema):
 class Options(Schema):
     """What a collection demands of its records' writers; what is absent stays, at first false."""
 
-    require_signature = fields.Flag(
+    require_signature = fields.StrictBoolean(
         metadata={"description": "Every write needs an electronic signature: 428 without."}
     )
 
@@ -217,7 +217,7 @@ class CollectionView(Schema):
 class CollectionPage(Page):
     """A page of collections."""
 
-    items = items_of(CollectionView)
+    items = items_field(CollectionView)
 
 
 class Names(Schema):

@@ -106,7 +106,7 @@ def carry_out(row: Collection, change: Change) -> str | None:
     """Run the statements of a change that is written down. Returns its revision, if it has one."""
     if not change.statements:
         return None
-    events.publish(events.RecordsFilled(change.old, change.fills))
+    events.publish(events.DefaultsBackfilled(change.old, change.fills))
     try:
         table.run(change.statements)
     except IntegrityError as error:

@@ -15,16 +15,16 @@ def random_secret() -> str:
     return secrets.token_urlsafe(48)
 
 
-def fernet() -> str:
+def fernet_key() -> str:
     """What encrypts stored secrets: 32 bytes in base64."""
     return Fernet.generate_key().decode()
 
 
-class NoKey(Exception):
+class InvalidKeyFile(Exception):
     """Raised for a file of a key in which there is none."""
 
 
-def kept(path: Path, make: Callable[[], str], is_key: Callable[[str], bool]) -> str:
+def load_or_create(path: Path, make: Callable[[], str], is_key: Callable[[str], bool]) -> str:
     """The key in a file, made where there is none. Raises OSError, and NoKey."""
     # Linking a finished file is atomic: of two processes that start at once both read one key.
     if not path.exists():
@@ -44,5 +44,7 @@ def kept(path: Path, make: Callable[[], str], is_key: Callable[[str], bool]) -> 
             draft.unlink()
     found = path.read_text("utf-8", "replace").strip()
     if "\N{REPLACEMENT CHARACTER}" in found or not is_key(found):  # left empty, say
-        raise NoKey(f"{path} holds no key: put back what it held, or remove it for a new one")
+        raise InvalidKeyFile(
+            f"{path} holds no key: put back what it held, or remove it for a new one"
+        )
     return found

@@ -42,7 +42,7 @@ def boolean(value: str) -> bool:
     return words[value.lower()]
 
 
-def number(lowest: int, highest: int) -> Callable[[str], int]:
+def integer(lowest: int, highest: int) -> Callable[[str], int]:
     """A whole number within bounds."""
 
     def parse(value: str) -> int:
@@ -53,7 +53,7 @@ def number(lowest: int, highest: int) -> Callable[[str], int]:
     return parse
 
 
-def one_of(*allowed: str) -> Callable[[str], str]:
+def choice(*allowed: str) -> Callable[[str], str]:
     """One of a few words."""
 
     def parse(value: str) -> str:
@@ -64,7 +64,7 @@ def one_of(*allowed: str) -> Callable[[str], str]:
     return parse
 
 
-def list_of(*allowed: str) -> Callable[[str], tuple[str, ...]]:
+def comma_separated(*allowed: str) -> Callable[[str], tuple[str, ...]]:
     """A list, separated by commas; of a few words, where any are named."""
 
     def parse(value: str) -> tuple[str, ...]:
@@ -78,7 +78,7 @@ def list_of(*allowed: str) -> Callable[[str], tuple[str, ...]]:
 
 def seconds(value: str) -> tuple[int, ...]:
     """A list of times in seconds, each up to 30 days."""
-    return tuple(map(number(1, 30 * 86400), _items(value)))
+    return tuple(map(integer(1, 30 * 86400), _items(value)))
 
 
 def _items(value: str) -> tuple[str, ...]:
@@ -186,7 +186,7 @@ def account_slug(value: str) -> str:
     return value
 
 
-def line(value: str) -> str:
+def single_line(value: str) -> str:
     """One line of text."""
     if not value.isprintable() or len(value) > 200:
         raise ValueError("must be one line of at most 200 characters")

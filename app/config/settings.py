@@ -33,7 +33,7 @@ class Config:
     """Every setting; `SERVICE_` and the upper-case name is its environment variable."""
 
     env: str = _setting(
-        parsing.one_of("development", "test", "production"),
+        parsing.choice("development", "test", "production"),
         "development",
         "production refuses weak secrets",
     )
@@ -52,65 +52,65 @@ class Config:
     )
     secret_key: str = _setting(str, "", "signs tokens; generated once in development", secret=True)
     secret_key_previous: tuple[str, ...] = _setting(
-        parsing.list_of(), (), "older keys that still verify, comma-separated", secret=True
+        parsing.comma_separated(), (), "older keys that still verify, comma-separated", secret=True
     )
     encryption_key: tuple[str, ...] = _setting(
-        parsing.list_of(), (), "Fernet keys for stored secrets, newest first", secret=True
+        parsing.comma_separated(), (), "Fernet keys for stored secrets, newest first", secret=True
     )
     base_url: str = _setting(
         parsing.base_url, "http://127.0.0.1:8000", "the address users reach this service at"
     )
     base_domain: str = _setting(parsing.host, "", "<slug>.<this domain> names the account")
     access_token_expire_minutes: int = _setting(
-        parsing.number(1, 1440), 60, "access token lifetime"
+        parsing.integer(1, 1440), 60, "access token lifetime"
     )
-    refresh_token_expire_days: int = _setting(parsing.number(1, 365), 7, "refresh token lifetime")
+    refresh_token_expire_days: int = _setting(parsing.integer(1, 365), 7, "refresh token lifetime")
     session_max_days: int = _setting(
-        parsing.number(1, 3650), 30, "after which who signed in must do so again, days"
+        parsing.integer(1, 3650), 30, "after which who signed in must do so again, days"
     )
     single_tenant: bool = _setting(parsing.boolean, False, "one account, which need not be named")
     single_tenant_account: str = _setting(
         parsing.account_slug, "default", "the slug of the one account"
     )
     single_tenant_account_name: str = _setting(
-        parsing.line, "Default", "the name of the one account"
+        parsing.single_line, "Default", "the name of the one account"
     )
     registration: str = _setting(
-        parsing.one_of("open", "invite", "off"),
+        parsing.choice("open", "invite", "off"),
         "open",
         "who may register: anyone, the invited, nobody",
     )
     cors_origins: tuple[str, ...] = _setting(parsing.origins, (), "origins of browser applications")
     login_rate_limit: str = _setting(
-        parsing.one_of("on", "off"), "on", "lock-out of password guessers"
+        parsing.choice("on", "off"), "on", "lock-out of password guessers"
     )
     login_tries: int = _setting(
-        parsing.number(1, 10_000), 10, "failures per user and address, 15 min"
+        parsing.integer(1, 10_000), 10, "failures per user and address, 15 min"
     )
     login_tries_per_address: int = _setting(
-        parsing.number(1, 10_000), 50, "failures per address, 15 min"
+        parsing.integer(1, 10_000), 50, "failures per address, 15 min"
     )
     login_tries_per_user: int = _setting(
-        parsing.number(1, 10_000), 100, "failures per user, 15 min"
+        parsing.integer(1, 10_000), 100, "failures per user, 15 min"
     )
     mail_tries: int = _setting(
-        parsing.number(1, 10_000), 10, "mails asked for per account and mailbox, in 1 hour"
+        parsing.integer(1, 10_000), 10, "mails asked for per account and mailbox, in 1 hour"
     )
     mail_tries_per_mailbox: int = _setting(
-        parsing.number(1, 10_000), 50, "the same per mailbox, by all accounts; resets excepted"
+        parsing.integer(1, 10_000), 50, "the same per mailbox, by all accounts; resets excepted"
     )
     mail_tries_per_address: int = _setting(
-        parsing.number(1, 100_000), 500, "registrations and mails asked for per address, in 1 hour"
+        parsing.integer(1, 100_000), 500, "registrations and mails asked for per address, in 1 hour"
     )
     sign_in_starts_per_address: int = _setting(
-        parsing.number(1, 100_000), 200, "sign-ins by providers started per address, 15 min"
+        parsing.integer(1, 100_000), 200, "sign-ins by providers started per address, 15 min"
     )
     rate_limit: str = _setting(
         parsing.rate, "off", "requests of one caller, or of one address that nobody signed in from"
     )
-    password_min_length: int = _setting(parsing.number(8, 128), 12, "shortest password")
+    password_min_length: int = _setting(parsing.integer(8, 128), 12, "shortest password")
     password_require: tuple[str, ...] = _setting(
-        parsing.list_of("upper", "lower", "digit", "special"),
+        parsing.comma_separated("upper", "lower", "digit", "special"),
         ("upper", "lower", "digit", "special"),
         "character classes every password needs",
     )
@@ -128,19 +128,19 @@ class Config:
         parsing.boolean, True, "whether PostgreSQL itself keeps accounts apart, too"
     )
     audit_checkpoint_key: tuple[str, ...] = _setting(
-        parsing.list_of(), (), "keys that sign audit checkpoints, newest first", secret=True
+        parsing.comma_separated(), (), "keys that sign audit checkpoints, newest first", secret=True
     )
     audit_checkpoint_email: str = _setting(
         parsing.email, "", "where audit checkpoints are mailed to"
     )
     webhooks_per_account: int = _setting(
-        parsing.number(1, 1000), 20, "webhooks that an account may have"
+        parsing.integer(1, 1000), 20, "webhooks that an account may have"
     )
     webhook_timeout_seconds: int = _setting(
-        parsing.number(1, 120), 30, "time for one delivery's attempt"
+        parsing.integer(1, 120), 30, "time for one delivery's attempt"
     )
     webhook_log_bytes: int = _setting(
-        parsing.number(1024, 2**40),
+        parsing.integer(1024, 2**40),
         2**30,
         "bytes of payloads that an account's deliveries may take",
     )
@@ -153,50 +153,50 @@ class Config:
         "whether webhooks may reach private addresses; default: not in production",
     )
     workflows_per_account: int = _setting(
-        parsing.number(1, 1000), 50, "workflows that an account may have, and as many hooks"
+        parsing.integer(1, 1000), 50, "workflows that an account may have, and as many hooks"
     )
     workflow_concurrency: int = _setting(
-        parsing.number(1, 1000), 20, "instances of an account's workflows that run at once"
+        parsing.integer(1, 1000), 20, "instances of an account's workflows that run at once"
     )
     workflow_lease_seconds: int = _setting(
-        parsing.number(1, 600), 20, "after which a step of a lost worker is taken over"
+        parsing.integer(1, 600), 20, "after which a step of a lost worker is taken over"
     )
     workflow_retention_days: int = _setting(
-        parsing.number(1, 3650), 30, "days that instances of workflows are kept when they are over"
+        parsing.integer(1, 3650), 30, "days that instances of workflows are kept when they are over"
     )
     workflow_pending_max: int = _setting(
-        parsing.number(1, 1_000_000), 10_000, "pending instances that an account may have"
+        parsing.integer(1, 1_000_000), 10_000, "pending instances that an account may have"
     )
     workflow_waiting_max: int = _setting(
-        parsing.number(1, 1_000_000), 50_000, "waiting instances, past which none begins"
+        parsing.integer(1, 1_000_000), 50_000, "waiting instances, past which none begins"
     )
     workflow_mail_recipients: str = _setting(
-        parsing.one_of("members", "anyone"),
+        parsing.choice("members", "anyone"),
         "members",
         "whom workflows may mail: verified members of their account, or anyone",
     )
     workflow_mails_per_day: int = _setting(
-        parsing.number(0, 1_000_000), 500, "mails that an account's workflows send in a day"
+        parsing.integer(0, 1_000_000), 500, "mails that an account's workflows send in a day"
     )
     workflow_mails_per_mailbox: int = _setting(
-        parsing.number(0, 10_000), 30, "mails that workflows send to one mailbox, in 1 hour"
+        parsing.integer(0, 10_000), 30, "mails that workflows send to one mailbox, in 1 hour"
     )
-    max_body_bytes: int = _setting(parsing.number(1024, 2**30), 10 * 2**20, "largest request body")
+    max_body_bytes: int = _setting(parsing.integer(1024, 2**30), 10 * 2**20, "largest request body")
     max_anonymous_body_bytes: int = _setting(
-        parsing.number(1024, 2**30), 2**18, "largest body of who is not signed in, for records"
+        parsing.integer(1024, 2**30), 2**18, "largest body of who is not signed in, for records"
     )
-    batch_max: int = _setting(parsing.number(1, 10_000), 1000, "records in one batch")
+    batch_max: int = _setting(parsing.integer(1, 10_000), 1000, "records in one batch")
     import_max_rows: int = _setting(
-        parsing.number(1, 1_000_000), 50_000, "records in one imported file"
+        parsing.integer(1, 1_000_000), 50_000, "records in one imported file"
     )
     sqlite_transaction_seconds: int = _setting(
-        parsing.number(1, 3600), 1, "how long one request may keep others from writing to SQLite"
+        parsing.integer(1, 3600), 1, "how long one request may keep others from writing to SQLite"
     )
     metrics_token: str = _setting(
         parsing.token, "", "the Bearer token for /metrics, closed without one", secret=True
     )
     trusted_proxies: int = _setting(
-        parsing.number(0, 10), 0, "reverse proxies in front of the service"
+        parsing.integer(0, 10), 0, "reverse proxies in front of the service"
     )
 
     @classmethod
@@ -241,7 +241,7 @@ class Config:
         return rows
 
 
-def environment(**more: str) -> dict[str, str]:
+def child_environment(**more: str) -> dict[str, str]:
     """The environment for a program that we start."""
     return {**os.environ, **more}
 
@@ -285,7 +285,7 @@ def _with_local_defaults(config: Config) -> Config:
             changes |= _made_keys(config, folder)
         except OSError as error:
             raise _not_writable(error) from error
-        except dev_keys.NoKey as error:
+        except dev_keys.InvalidKeyFile as error:
             raise ConfigError(str(error)) from error
     return replace(config, **changes)
 
@@ -305,13 +305,15 @@ def _not_writable(error: OSError) -> ConfigError:
 def _made_keys(config: Config, folder: Path) -> dict[str, Any]:
     made: dict[str, Any] = {}
     if not config.secret_key:
-        made["secret_key"] = dev_keys.kept(folder / "secret_key", dev_keys.random_secret, bool)
+        made["secret_key"] = dev_keys.load_or_create(
+            folder / "secret_key", dev_keys.random_secret, bool
+        )
     for name, is_key in (
         ("encryption_key", parsing.is_fernet_key),
         ("audit_checkpoint_key", parsing.is_32_bytes),
     ):
         if not getattr(config, name):
-            made[name] = (dev_keys.kept(folder / name, dev_keys.fernet, is_key),)
+            made[name] = (dev_keys.load_or_create(folder / name, dev_keys.fernet_key, is_key),)
     return made
 
 

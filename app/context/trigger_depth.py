@@ -64,7 +64,7 @@ def _signed(header: str | None, purpose: str, default: Any) -> Any:
     if not header:
         return default
     try:
-        value, then = crypto.signed(header, purpose)
+        value, then = crypto.unsign(header, purpose)
     except BadSignature:
         return default
     return value if clock.now().timestamp() - then < VALID_SECONDS else default

@@ -117,7 +117,7 @@ def _stored(column: sa.Column[str]) -> list[sa.Row[Any]]:
 def _renew(column: sa.Column[Any], row: sa.Row[Any], unreadable: list[str]) -> int:
     key, stored = row[:-1], row[-1]
     try:
-        new = crypto.renewed(stored)
+        new = crypto.reencrypt(stored)
     except InvalidToken:
         unreadable.append(_place(column, key))
         return 0

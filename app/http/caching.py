@@ -1,11 +1,11 @@
-"""Which caches may keep an answer, and what of a request it depends on (RFC 9111)."""
+"""`Cache-Control` and `Vary` headers (RFC 9111)."""
 
 from __future__ import annotations
 
 from flask import Flask, Response
 
 from app import rest
-from app.rest.current_request import asked, header
+from app.rest.current_request import get_header, get_request
 
 # With the Origin, which CORS depends on.
 VARY = "Authorization, X-API-Key, X-Account-ID"
@@ -13,19 +13,19 @@ READING = ("GET", "HEAD")
 
 
 def init_app(app: Flask) -> None:
-    """Say it in every answer to a caller of the API; pages and static files say their own."""
+    """Add the headers to API responses; pages and static files set their own."""
     app.after_request(_add_headers)
 
 
 def _add_headers(response: Response) -> Response:
-    request = asked()
-    has_credential = header("Authorization") is not None or header("X-API-Key") is not None
+    request = get_request()
+    has_credential = get_header("Authorization") is not None or get_header("X-API-Key") is not None
     of_api = request.path.startswith(f"{rest.PREFIX}/")
     if not (of_api or has_credential) or request.endpoint == "static":
         return response
     response.headers.add("Vary", VARY)
     if "Cache-Control" not in response.headers:
-        # What has an ETag may be kept by its caller, who asks whether it is still so.
-        is_kept = request.method in READING and ("ETag" in response.headers or not has_credential)
-        response.headers["Cache-Control"] = "private, no-cache" if is_kept else "no-store"
+        # A response with an ETag may be stored by its caller, and must be revalidated.
+        may_store = request.method in READING and ("ETag" in response.headers or not has_credential)
+        response.headers["Cache-Control"] = "private, no-cache" if may_store else "no-store"
     return response

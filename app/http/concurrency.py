@@ -1,9 +1,8 @@
-"""On SQLite, the requests of a process are carried out one after another.
+"""On SQLite, a process runs its short requests one after another.
 
-There a request computes nearly all the time, and each statement would let another thread have
-Python's lock: threads that compute at once take turns so often that all of them are done later.
-Nobody waits for one that takes long: those behind it go along beside it. On PostgreSQL, whose
-answers are waited for, there is nothing to win.
+With SQLite a request is CPU-bound, and every statement releases the GIL: concurrent threads switch
+so often that all of them finish later. A long request delays nobody: after 10 ms the others run
+beside it. On PostgreSQL, where requests wait for the server, this gains nothing.
 """
 
 from __future__ import annotations
@@ -11,50 +10,50 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from flask import Flask
 
 from app.db import engine
 
 if TYPE_CHECKING:
-    from _typeshed.wsgi import WSGIEnvironment
+    from _typeshed.wsgi import StartResponse, WSGIEnvironment
 
 LONG_SECONDS = 0.01
-"""A request that is under way for so long keeps no other waiting."""
+"""A request that runs longer than this delays no other."""
 
-View = Callable[["WSGIEnvironment", Any], Iterable[bytes]]
+View = Callable[["WSGIEnvironment", "StartResponse"], Iterable[bytes]]
 
 
 def init_app(app: Flask) -> None:
-    """Have what an application serves be paced, if that pays with its database."""
+    """Wrap the WSGI application if its database is SQLite."""
     with app.app_context():
         if engine.current_engine().dialect.name == "sqlite":
-            app.wsgi_app = OneByOne(app.wsgi_app)  # type: ignore[method-assign]
+            app.wsgi_app = SerialMiddleware(app.wsgi_app)  # type: ignore[method-assign]
 
 
-class OneByOne:
-    """A WSGI application whose requests, as long as they are short, never run at once."""
+class SerialMiddleware:
+    """WSGI middleware that runs short requests one at a time."""
 
     def __init__(self, application: View) -> None:
         self._application = application
-        self._turn = threading.Lock()
-        self._begun = 0.0  # when whoever has the turn got it
+        self._lock = threading.Lock()
+        self._started = 0.0  # when the current holder acquired the lock
 
-    def __call__(self, environ: WSGIEnvironment, start_response: Any) -> Iterable[bytes]:
-        """Answer a request; a body that is streamed is read outside of its turn."""
-        has_turn = self._turn.acquire(blocking=False) or self._awaited()
+    def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
+        # A streamed body is iterated after the lock is released.
+        is_locked = self._lock.acquire(blocking=False) or self._acquire_in_time()
         try:
-            if has_turn:
-                self._begun = time.monotonic()
+            if is_locked:
+                self._started = time.monotonic()
             return self._application(environ, start_response)
         finally:
-            if has_turn:
-                self._turn.release()
+            if is_locked:
+                self._lock.release()
 
-    def _awaited(self) -> bool:
-        """Whether the turn came before somebody had it for long."""
-        while (left := self._begun + LONG_SECONDS - time.monotonic()) > 0:
-            if self._turn.acquire(timeout=left):
+    def _acquire_in_time(self) -> bool:
+        """Wait for the lock until its holder has had it for long."""
+        while (left := self._started + LONG_SECONDS - time.monotonic()) > 0:
+            if self._lock.acquire(timeout=left):
                 return True
         return False

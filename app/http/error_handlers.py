@@ -1,10 +1,9 @@
-"""Turns errors into answers: in the contract's shape, or as pages below paths that have pages."""
+"""Error handlers: JSON in the contract's shape, or an HTML page below paths that have pages."""
 
 from __future__ import annotations
 
 import errno
 from collections.abc import Callable, Mapping
-from typing import Any
 
 import structlog
 from flask import Flask, Response, current_app, jsonify, request
@@ -18,17 +17,17 @@ from sqlalchemy.orm.exc import ObjectDeletedError, StaleDataError
 from werkzeug.exceptions import HTTPException, RequestEntityTooLarge
 
 from app.db.errors import UNAVAILABLE, error_summary, unavailable, violation_of
-from app.errors import AppError, Conflict, NotFound, Unavailable, place_of
+from app.errors import AppError, Conflict, NotFound, Unavailable, error_location
 
 log = structlog.get_logger()
-# Of disks and open files; a large upload, say, is put by in a temporary file.
+# Full disks and too many open files; large uploads go to temporary files.
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EMFILE, errno.ENFILE)
 TOO_LARGE = "The body is too large: this route takes at most {}."
 FORMS = ("multipart/", "application/x-www-form-urlencoded")
-# A row that was there when its request began.
+# A row was deleted while the request ran.
 GONE = (NoResultFound, ObjectDeletedError, StaleDataError)
-AT_ONCE = "Somebody has changed what this relies on at the same moment. Look again."
-GONE_AT_ONCE = "Somebody has deleted this, or what it relies on, at the same moment."
+CONCURRENT_CHANGE = "This conflicts with a concurrent change. Reload and try again."
+CONCURRENT_DELETE = "This, or something it depends on, was deleted by a concurrent request."
 
 
 HTTP_ERRORS = {
@@ -46,49 +45,49 @@ HTTP_ERRORS = {
 }
 
 
-def tell_by_pages(app: App, path: str, page: Callable[[AppError], Response]) -> None:
-    """Answer errors at a path and below it, unknown paths included, by pages."""
+def register_error_page(app: App, path: str, page: Callable[[AppError], Response]) -> None:
+    """Render errors at a path and below it, unknown paths included, as pages."""
     app.extensions.setdefault("atrium.error_pages", {})[path] = page
 
 
-def answer(error: AppError) -> Response:
-    """The response that tells a client of `error`: a page where there are pages, else JSON."""
-    pages: Mapping[str, Any] = current_app.extensions.get("atrium.error_pages", {})
+def error_response(error: AppError) -> Response:
+    """Return the response for an error: a page below paths that have pages, else JSON."""
+    pages: Mapping[str, Callable[[AppError], Response]]
+    pages = current_app.extensions.get("atrium.error_pages", {})
     if request_ctx.url_adapter is None:
-        pages = {}  # sent to a host that cannot be: no browser does, and no page could link from it
+        pages = {}  # the Host header is invalid, so a page could not build its links
     for path, page in pages.items():
         if f"{request.path}/".startswith(f"{path}/"):
-            response: Response = page(error)
-            return response
-    return as_json(error)
+            return page(error)
+    return json_error(error)
 
 
-def as_json(error: AppError) -> Response:
-    """The response that tells a client of the API."""
+def json_error(error: AppError) -> Response:
+    """Return the JSON response for an error."""
     response = jsonify(error.body())
     response.status_code = error.status
     response.headers.update(error.headers)
     return response
 
 
-def answer_http(error: HTTPException) -> Response:
-    """The framework's own errors, in our shape."""
+def http_error_response(error: HTTPException) -> Response:
+    """Return the response for an error of Flask or werkzeug."""
     if error.code is None or error.code >= 500:
-        return answer(AppError())
-    told = TOO_LARGE.format(_bound()) if _is_too_large(error) else error.description
-    translated = AppError(told, error=HTTP_ERRORS.get(error.code, "http_error"))
+        return error_response(AppError())
+    message = TOO_LARGE.format(_limit()) if _is_too_large(error) else error.description
+    translated = AppError(message, error=HTTP_ERRORS.get(error.code, "http_error"))
     translated.status = error.code
     allowed = getattr(error, "valid_methods", None)
     translated.headers = {"Allow": ", ".join(sorted(allowed))} if allowed else {}
-    return answer(translated)
+    return error_response(translated)
 
 
 def _is_too_large(error: HTTPException) -> bool:
-    # One with words of its own names another bound.
+    # An error with its own description names another limit.
     return error.code == 413 and error.description == RequestEntityTooLarge.description
 
 
-def _bound() -> str:
+def _limit() -> str:
     most = request.max_content_length or 0
     if (request.content_length or 0) > most or not request.mimetype.startswith(FORMS):
         return f"{most:,} bytes"
@@ -96,51 +95,51 @@ def _bound() -> str:
     return f"{fields:,} bytes in its fields, and {parts:,} parts"
 
 
-def _answer_unavailable(error: Exception) -> Response:
+def _database_unavailable(error: Exception) -> Response:
     log.warning("database unavailable", reason=error_summary(error))
-    return answer(unavailable(error))
+    return error_response(unavailable(error))
 
 
-def _answer_no_room(error: OSError) -> Response:
+def _no_room(error: OSError) -> Response:
     if error.errno not in NO_ROOM:
-        return answer_unexpected(error)
+        return internal_error_response(error)
     log.warning("no room on the machine", reason=error.strerror)
-    return answer(Unavailable())
+    return error_response(Unavailable())
 
 
-def answer_unexpected(error: Exception) -> Response:
-    """The response to a fault of ours."""
-    log.error("unexpected error", **place_of(error), **_refused_by_server(error))
-    return answer(AppError())
+def internal_error_response(error: Exception) -> Response:
+    """Return the response for an unexpected error, and log it."""
+    log.error("unexpected error", **error_location(error), **_refused_by_server(error))
+    return error_response(AppError())
 
 
 def _refused_by_server(error: Exception) -> dict[str, str]:
-    # That a server cannot do a statement at all is told without any value: an operator needs it.
+    # "Feature not supported" (0A) quotes no values, and operators need to see it.
     code = getattr(getattr(error, "orig", None), "pgcode", None) or ""
     return {"reason": error_summary(error)} if code.startswith("0A") else {}
 
 
-def _answer_overtaken(error: IntegrityError) -> Response:
-    broken = violation_of(error)
-    if broken.kind not in ("unique", "foreign_key"):
-        return answer_unexpected(error)
-    log.warning("overtaken by another change", **place_of(error))
-    return answer(Conflict(AT_ONCE))
+def _concurrent_change(error: IntegrityError) -> Response:
+    violation = violation_of(error)
+    if violation.kind not in ("unique", "foreign_key"):
+        return internal_error_response(error)
+    log.warning("overtaken by another change", **error_location(error))
+    return error_response(Conflict(CONCURRENT_CHANGE))
 
 
-def _answer_gone(error: Exception) -> Response:
-    log.warning("deleted meanwhile", **place_of(error))
-    return answer(NotFound(GONE_AT_ONCE))
+def _concurrent_delete(error: Exception) -> Response:
+    log.warning("deleted meanwhile", **error_location(error))
+    return error_response(NotFound(CONCURRENT_DELETE))
 
 
 def init_app(app: Flask) -> None:
     """Register the error handlers."""
-    app.register_error_handler(AppError, answer)
-    app.register_error_handler(HTTPException, answer_http)
+    app.register_error_handler(AppError, error_response)
+    app.register_error_handler(HTTPException, http_error_response)
     for outage in UNAVAILABLE:
-        app.register_error_handler(outage, _answer_unavailable)
-    app.register_error_handler(IntegrityError, _answer_overtaken)
+        app.register_error_handler(outage, _database_unavailable)
+    app.register_error_handler(IntegrityError, _concurrent_change)
     for gone in GONE:
-        app.register_error_handler(gone, _answer_gone)
-    app.register_error_handler(OSError, _answer_no_room)
-    app.register_error_handler(Exception, answer_unexpected)
+        app.register_error_handler(gone, _concurrent_delete)
+    app.register_error_handler(OSError, _no_room)
+    app.register_error_handler(Exception, internal_error_response)

@@ -1,4 +1,4 @@
-"""What all pages have in common: their headers, and who gets one instead of JSON."""
+"""HTML pages: security headers, and content negotiation."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ POLICY = (
 )
 
 
-def wanted() -> bool:
-    """Whether a browser asks, where a client of the API gets JSON."""
-    # Not what is named first: some browsers name what they take besides pages most exactly.
+def prefers_html() -> bool:
+    """Whether the client prefers HTML to JSON."""
+    # By quality, not by order: some browsers list other types before text/html.
     kinds = ["application/json", "text/html"]
     return request.accept_mimetypes.best_match(kinds) == "text/html"
 
 
-def harden(response: Response) -> Response:
-    """Headers of every page: no scripts but ours, no frames, nothing kept by caches."""
+def add_security_headers(response: Response) -> Response:
+    """Add the headers of every page: own scripts only, no frames, no caching."""
     response.headers["Content-Security-Policy"] = POLICY
     response.headers["Referrer-Policy"] = "same-origin"
     response.headers["Cache-Control"] = "no-store"

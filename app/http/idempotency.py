@@ -1,10 +1,10 @@
-"""Answers that are given again: POST with an `Idempotency-Key` (contract section 1).
+"""Replays responses: POST with an `Idempotency-Key` (contract section 1).
 
-A key is first claimed, in a transaction of its own, so that a second request sees that the first
-is running. The commit of the change itself waits until the answer is known (`db.hold_commits`), and
-the answer is written along with it: so there is no change without its answer, and no answer to
-what was rolled back. Whoever is killed leaves a claim that another may take over after a while; if
-it lives after all, its change finds the claim gone and is rolled back.
+A request first claims its key, in a transaction of its own, so that a second one sees it running.
+The commit of the change is held until the response is known (`db.hold_commits`), and saves both:
+there is no change without its response, and no response of a change that was rolled back. A killed
+request leaves a claim that another may take over after a minute; if the first is alive after all,
+it finds its claim gone and rolls back.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ from app.db.types import Id, Text, UtcDateTime
 from app.errors import Conflict, Malformed
 from app.ids import new_id
 
-LONGEST_KEY = 255
-KEPT_SECONDS = 24 * 3600
+MAX_KEY_LENGTH = 255
+RETENTION_SECONDS = 24 * 3600
 CLAIM_SECONDS = 60
 HEADER = "Idempotency-Key"
-PIECE = 100
-# An address in JSON that is no part of a longer one; an escape as of a line's end may lead it.
+BATCH_ROWS = 100
+# An address in JSON that is no part of a longer one; an escape such as \n may precede it.
 MENTIONED = r"(?:(?<![\w.+-])|(?<=\\[bfnrt]))(?:{})(?![\w-]|\.\w)"
 
 
 class IdempotencyKey(db.Base):
-    """A key that a caller has used, and what was answered; no status while it is running."""
+    """A key that a caller has used, and the saved response; no status while the request runs."""
 
     __tablename__ = "idempotency_keys"
     __table_args__ = (sa.Index("ix_idempotency_keys_claimed", "claimed_at"),)
@@ -48,21 +48,21 @@ class IdempotencyKey(db.Base):
     key: Mapped[str] = mapped_column(Text, primary_key=True)
     claim: Mapped[str] = mapped_column(Text)
     request: Mapped[str] = mapped_column(Text)
-    """What path and body are recognised by."""
+    """The fingerprint of path, query and body."""
     status: Mapped[int | None]
     answer: Mapped[str | None] = mapped_column(Text)
     etag: Mapped[str | None] = mapped_column(Text)
     made: Mapped[str | None] = mapped_column(Text)
-    """Where the answer shows a secret and is not kept: the id of what was made."""
+    """The id of the created object, if the response shows a secret and is not saved."""
     claimed_at: Mapped[datetime] = mapped_column(UtcDateTime)
 
 
-TABLE: Any = IdempotencyKey.__table__
+TABLE = IdempotencyKey.__table__
 
 
 @dataclass(frozen=True)
 class Claim:
-    """The right to carry out a request under a key."""
+    """The right to run a request under a key."""
 
     account_id: str
     caller: str
@@ -70,8 +70,8 @@ class Claim:
     token: str
 
     @property
-    def mine(self) -> list[Any]:
-        """The row, unless another has taken it over."""
+    def own(self) -> list[sa.ColumnElement[bool]]:
+        """The condition for its row, unless another request has taken it over."""
         return [
             TABLE.c.account_id == self.account_id,
             TABLE.c.caller == self.caller,
@@ -81,41 +81,41 @@ class Claim:
 
 
 @dataclass(frozen=True)
-class Answer:
-    """What was answered before."""
+class SavedResponse:
+    """The response of an earlier request."""
 
     status: int
     text: str
     etag: str | None
 
 
-def digests(path: str, query: bytes, body: bytes) -> Sequence[str]:
-    """What tells one request from another under the same key: what is kept, and what may be."""
+def request_fingerprints(path: str, query: bytes, body: bytes) -> Sequence[str]:
+    """Return the fingerprints that identify a request: the one to store, then older forms."""
     parts = (path.rstrip("/").encode(), query, body)
-    told = b"".join(hashlib.sha256(part).digest() for part in parts)
-    # The last is as former versions kept it, whose rows stay for a day.
-    return [*crypto.fingerprints(told, "idempotency"), hashlib.sha256(told).hexdigest()]
+    digests = b"".join(hashlib.sha256(part).digest() for part in parts)
+    # Older releases stored the last form; their rows stay for a day.
+    return [*crypto.fingerprints(digests, "idempotency"), hashlib.sha256(digests).hexdigest()]
 
 
-def claim(account_id: str, caller: str, key: str, request: Sequence[str]) -> Claim | Answer:
-    """The right to carry out a request, or what was answered to it before.
+def claim(account_id: str, caller: str, key: str, request: Sequence[str]) -> Claim | SavedResponse:
+    """Claim a key, or return the response saved under it.
 
-    Raises Malformed (422) for a key of another request, Conflict while it is running, and
-    `already_done` where the answer was not kept.
+    Raises Malformed (422) if the key belongs to another request, Conflict while that runs
+    (`in_progress`) or if its response was not saved (`already_done`).
     """
-    if not 1 <= len(key) <= LONGEST_KEY:
-        msg = f"Must have 1 to {LONGEST_KEY} characters."
+    if not 1 <= len(key) <= MAX_KEY_LENGTH:
+        msg = f"Must have 1 to {MAX_KEY_LENGTH} characters."
         raise Malformed.at("header", HEADER, msg=msg)
-    mine = Claim(account_id, caller, key, new_id())
-    found = _claimed(mine, request[0])
-    if found is None:
+    own = Claim(account_id, caller, key, new_id())
+    existing = _insert_claim(own, request[0])
+    if existing is None:
         db.hold_commits()
-        return mine
-    return _before(found, request)
+        return own
+    return _saved_response(existing, request)
 
 
-def _claimed(claim: Claim, request: str) -> sa.Row[Any] | None:
-    """Claim a key: None if it worked, else what stands in the way."""
+def _insert_claim(claim: Claim, request: str) -> sa.Row[Any] | None:
+    """Claim a key: None on success, else the existing row."""
     new = {
         "account_id": claim.account_id,
         "caller": claim.caller,
@@ -124,75 +124,77 @@ def _claimed(claim: Claim, request: str) -> sa.Row[Any] | None:
         "request": request,
         "claimed_at": database_now(),
     }
-    over = sa.or_(
-        TABLE.c.claimed_at < database_now(-KEPT_SECONDS),
+    expired = sa.or_(
+        TABLE.c.claimed_at < database_now(-RETENTION_SECONDS),
         sa.and_(TABLE.c.status.is_(None), TABLE.c.claimed_at < database_now(-CLAIM_SECONDS)),
     )
     taken_over = {**new, **dict.fromkeys(("status", "answer", "etag", "made"))}
     with db.transaction():
         connection = db.connection()
         is_sqlite = connection.dialect.name == "sqlite"
-        insert: Any = insert_on_sqlite if is_sqlite else insert_on_postgresql
+        insert = insert_on_sqlite if is_sqlite else insert_on_postgresql
         statement = insert(TABLE).values(**new)
         claimed = statement.on_conflict_do_update(
-            index_elements=list(TABLE.primary_key), set_=taken_over, where=over
+            index_elements=list(TABLE.primary_key), set_=taken_over, where=expired
         ).returning(TABLE.c.claim)
         if connection.execute(claimed).first() is not None:
             return None
-        found = connection.execute(sa.select(TABLE).where(*claim.mine[:3])).first()
-    return found or _claimed(claim, request)  # it failed just now, and let go of the key
+        existing = connection.execute(sa.select(TABLE).where(*claim.own[:3])).first()
+    return existing or _insert_claim(claim, request)  # that request has just failed
 
 
-def _before(found: sa.Row[Any], request: Sequence[str]) -> Answer:
-    if found.request not in request:
+def _saved_response(row: sa.Row[Any], request: Sequence[str]) -> SavedResponse:
+    if row.request not in request:
         msg = "This key was used for another request."
         raise Malformed.at("header", HEADER, msg=msg, type="key_reused")
-    if found.status is None:
+    if row.status is None:
         raise Conflict("A request with this key is running.", error="in_progress")
-    if found.answer is None:
-        message = "This was done already. Its answer showed a secret, and was not kept."
-        raise Conflict(message, error="already_done", id=found.made)
-    return Answer(found.status, found.answer, found.etag)
+    if row.answer is None:
+        message = "This request was done already. Its response showed a secret and was not saved."
+        raise Conflict(message, error="already_done", id=row.made)
+    return SavedResponse(row.status, row.answer, row.etag)
 
 
-def finish(claim: Claim, status: int, answer: str | None, etag: str | None, made: Any) -> None:
-    """Keep the answer, in the transaction of what was done. Raises Conflict if it took too long."""
+def save_response(
+    claim: Claim, status: int, answer: str | None, etag: str | None, made: str | None
+) -> None:
+    """Save the response and commit the held transaction. Raises Conflict if that took too long."""
     db.hold_commits(hold=False)
-    kept = sa.update(TABLE).where(*claim.mine)
+    saved = sa.update(TABLE).where(*claim.own)
     with db.held_transaction():
-        done = db.connection().execute(
-            kept.values(status=status, answer=answer, etag=etag, made=made)
+        result = db.connection().execute(
+            saved.values(status=status, answer=answer, etag=etag, made=made)
         )
-        if done.rowcount != 1:
-            message = "This took so long that a repeat of it was let in."
+        if result.rowcount != 1:
+            message = "This request took so long that a retry of it took over."
             raise Conflict(message, error="in_progress")
 
 
-def give_up(claim: Claim, *, keep_changes: bool) -> None:
-    """Let the request be made again: it failed. What it did nevertheless is kept or undone."""
+def release(claim: Claim, *, keep_changes: bool) -> None:
+    """Release the key of a failed request; commits or rolls back what it changed."""
     db.hold_commits(hold=False)
     if not keep_changes:
         db.rollback_held()
     unanswered = TABLE.c.status.is_(None)
     with db.transaction():
-        db.connection().execute(sa.delete(TABLE).where(*claim.mine, unanswered))
+        db.connection().execute(sa.delete(TABLE).where(*claim.own, unanswered))
 
 
-def forget_mentions(addresses: Collection[str]) -> None:
-    """Forget answers of all accounts that name an address within a text, in whatever case."""
+def delete_mentions(addresses: Collection[str]) -> None:
+    """Delete responses of all accounts that mention an e-mail address, in any case."""
     key, answer = [*TABLE.primary_key], TABLE.c.answer
-    told = (like.contains_ignoring_case(answer, like.search_key(one)) for one in addresses)
-    named = sa.or_(sa.false(), *told)
-    chosen, last = sa.select(*key, answer).where(named).order_by(*key).limit(PIECE), ("", "", "")
-    # To forget what tells of a longer address would let a request be done twice.
+    matches = (like.contains_ignoring_case(answer, like.search_key(text)) for text in addresses)
+    mentioning = sa.select(*key, answer).where(sa.or_(sa.false(), *matches))
+    batch, last = mentioning.order_by(*key).limit(BATCH_ROWS), ("", "", "")
+    # A mention of a longer address stays: deleting it would let that request run twice.
     whole = re.compile(MENTIONED.format("|".join(map(re.escape, addresses))), re.IGNORECASE)
-    while rows := db.connection().execute(chosen.where(sa.tuple_(*key) > last)).all():
+    while rows := db.connection().execute(batch.where(sa.tuple_(*key) > last)).all():
         last = rows[-1][:-1]
-        mine = [row[:-1] for row in rows if whole.search(row.answer)]
-        db.connection().execute(sa.delete(TABLE).where(sa.tuple_(*key).in_(mine)))
+        keys = [row[:-1] for row in rows if whole.search(row.answer)]
+        db.connection().execute(sa.delete(TABLE).where(sa.tuple_(*key).in_(keys)))
 
 
-@jobs.every(3600, "idempotency.purge")
+@jobs.periodic(3600, "idempotency.purge")
 def purge(payload: Mapping[str, Any]) -> None:
-    """Forget answers that are not given again any more."""
-    db.purge(TABLE, TABLE.c.claimed_at < database_now(-KEPT_SECONDS))
+    """Delete expired keys."""
+    db.purge(TABLE, TABLE.c.claimed_at < database_now(-RETENTION_SECONDS))

@@ -1,4 +1,4 @@
-"""Logs: JSON lines with the request's id, account, route and duration; no personal data."""
+"""Structured logs: one JSON line per request, with id, account, route and duration."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ import logging
 import re
 import time
 from contextlib import suppress
-from typing import Any
 
 import orjson
 import structlog
 from flask import Flask, Response, has_request_context
+from structlog.typing import EventDict, Processor, WrappedLogger
 from uuid_utils import uuid4
 
 from app import clock
-from app.rest.current_request import asked, header, notes
+from app.rest.current_request import get_g, get_header, get_request
 
 CORRELATION_ID = re.compile(r"[A-Za-z0-9._-]{1,128}")
 
@@ -22,7 +22,7 @@ log = structlog.get_logger()
 
 
 def init_app(app: Flask) -> None:
-    """Give every request an id, and every answer a line."""
+    """Configure structlog, and log every request."""
     structlog.configure(
         processors=PROCESSORS,
         logger_factory=Printer,
@@ -34,50 +34,51 @@ def init_app(app: Flask) -> None:
 
 
 class Printer(structlog.PrintLogger):
-    """Prints lines. Where nobody reads them, or a disk is full, the work goes on without them."""
+    """Prints log lines; drops them if the disk is full or nobody reads the pipe."""
 
     def msg(self, message: str) -> None:
-        """Print one."""
+        """Print a line."""
         with suppress(OSError):
             super().msg(message)
 
     debug = info = warning = error = critical = msg
 
 
-def _line(logger: Any, level: str, told: Any) -> str | bytes:
-    """One step, as each that the library goes through costs as much as what it does."""
+def _render(logger: WrappedLogger, level: str, event: EventDict) -> str | bytes:
+    """The only processor: each further one would cost as much as it does."""
     if has_request_context():
-        known = notes()
-        told["request_id"] = known.get("correlation_id")
-        caller = known.get("principal")
+        g = get_g()
+        event["request_id"] = g.get("correlation_id")
+        caller = g.get("principal")
         if caller is not None:
-            told["account"], told["user"] = caller.account_id, caller.user_id
-    told["level"], told["timestamp"] = level, clock.iso(clock.now())
+            event["account"], event["user"] = caller.account_id, caller.user_id
+    event["level"], event["timestamp"] = level, clock.iso(clock.now())
     try:
-        text = orjson.dumps(told).decode()
+        text = orjson.dumps(event).decode()
     except TypeError:
         text = ""
-    # What is in ASCII can be written whatever the locale; the library's own way takes all else.
-    return text if text.isascii() and text else _rendered(logger, level, told)
+    # ASCII prints in any locale; structlog's renderer escapes everything else.
+    return text if text.isascii() and text else _render_json(logger, level, event)
 
 
-_rendered = structlog.processors.JSONRenderer()
-PROCESSORS: list[Any] = [_line]  # one list for all: loggers keep the one that they first met
+_render_json = structlog.processors.JSONRenderer()
+PROCESSORS: list[Processor] = [_render]  # one list for all apps: loggers cache the first they see
 
 
 def _start() -> None:
-    given, known = header("X-Correlation-ID") or "", notes()
-    known.correlation_id = given if CORRELATION_ID.fullmatch(given) else str(uuid4())
-    known.started = time.perf_counter()
+    correlation_id, g = get_header("X-Correlation-ID") or "", get_g()
+    is_valid = CORRELATION_ID.fullmatch(correlation_id)
+    g.correlation_id = correlation_id if is_valid else str(uuid4())
+    g.started = time.perf_counter()
 
 
 def _finish(response: Response) -> Response:
-    request, known = asked(), notes()
-    response.headers.add("X-Correlation-ID", known.correlation_id)
+    request, g = get_request(), get_g()
+    response.headers.add("X-Correlation-ID", g.correlation_id)
     response.headers.add("X-Content-Type-Options", "nosniff")
-    # The route's rule, not the path: a path may carry a token.
+    # The URL rule, not the path: a path may contain a token.
     rule = request.url_rule.rule if request.url_rule else None
-    milliseconds = round((time.perf_counter() - known.started) * 1000, 1)
+    milliseconds = round((time.perf_counter() - g.started) * 1000, 1)
     log.info(
         "request", method=request.method, route=rule, status=response.status_code, ms=milliseconds
     )

@@ -1,6 +1,6 @@
-"""How often something may be tried: counted in Redis when there is one, else in the database.
+"""Rate limits: fixed windows, counted in Redis if configured, else in the database.
 
-Counters are shared by all processes. What is counted (addresses, e-mail addresses) is hashed.
+All processes share the counters. Their keys (IP addresses, e-mail addresses) are hashed.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache, partial
-from typing import Any
+from typing import Any, TypeVar
 
 import sqlalchemy as sa
 from limits import RateLimitItem, RateLimitItemPerSecond
@@ -28,11 +28,12 @@ from app.db.types import Text
 from app.errors import TooManyRequests
 
 PURGED_AT_ONCE = 100
+Result = TypeVar("Result")
 SECONDS = {"second": 1, "minute": 60, "hour": 3600, "day": 86_400}
 
 
 class Counter(db.Base):
-    """How often something was tried in the present window (seconds since the epoch)."""
+    """The attempts in the current window, which ends at `expires_at` (Unix time)."""
 
     __tablename__ = "rate_limits"
     __table_args__ = (sa.Index("ix_rate_limits_expires_at", "expires_at"),)
@@ -44,110 +45,112 @@ class Counter(db.Base):
 
 @dataclass(frozen=True)
 class Limit:
-    """So many tries in so many seconds for each of what is named."""
+    """At most `tries` attempts in `seconds` for each key."""
 
     name: str
     tries: int
     seconds: int
 
-    def of(self, *named: str | None) -> Allowance:
-        """The limit as it applies to these."""
-        text = "\0".join(one or "" for one in named)
+    def of(self, *parts: str | None) -> Allowance:
+        """Return the allowance of the key that these parts make up."""
+        text = "\0".join(part or "" for part in parts)
         return Allowance(self, hashlib.sha256(text.encode()).hexdigest())
 
     @cached_property
     def item(self) -> RateLimitItem:
-        """The limit as the library knows it."""
+        """Return the limit as the `limits` library's."""
         return RateLimitItemPerSecond(self.tries, self.seconds, namespace=self.name)
 
 
 @dataclass(frozen=True)
 class Allowance:
-    """What is left of a limit for somebody."""
+    """A limit for one key."""
 
     limit: Limit
     key: str
 
     @cached_property
     def counter(self) -> str:
-        """The key of its counter."""
+        """Return the key of the counter."""
         return self.limit.item.key_for(self.key)
 
 
 @lru_cache
-def rate(name: str, text: str) -> Limit:
-    """The limit that a setting such as `600/minute` means."""
+def parse_rate(name: str, text: str) -> Limit:
+    """Parse a setting such as `600/minute`."""
     tries, _, unit = text.partition("/")
     return Limit(name, int(tries), SECONDS[unit])
 
 
-def origin(address: str | None) -> str:
-    """The address that a request is counted under.
+def client_network(address: str | None) -> str:
+    """Return what a client is counted by: its IPv4 address, or its IPv6 /64 network.
 
-    Of IPv6 it is the network: whoever has one address has all of its 2^64.
+    Who has one IPv6 address usually has the 2^64 of its network.
     """
     try:
-        found = ipaddress.ip_address((address or "").partition("%")[0])
+        ip = ipaddress.ip_address((address or "").partition("%")[0])
     except ValueError:
         return address or ""
-    if isinstance(found, ipaddress.IPv4Address):
-        return str(found)
-    if found.ipv4_mapped:
-        return str(found.ipv4_mapped)
-    return str(ipaddress.ip_network((found, 64), strict=False))
+    if isinstance(ip, ipaddress.IPv4Address):
+        return str(ip)
+    if ip.ipv4_mapped:
+        return str(ip.ipv4_mapped)
+    return str(ipaddress.ip_network((ip, 64), strict=False))
 
 
 def check(*allowances: Allowance) -> None:
-    """Refuse when any of them is used up. Raises TooManyRequests with the seconds to wait."""
-    ends = _counted(_spent, allowances)
+    """Raise TooManyRequests, with the seconds to wait, if any allowance is used up."""
+    ends = _with_fallback(partial(_ends_of_used_up, allowances))
     if ends:
-        raise _until(max(ends))
+        raise _too_many(max(ends))
 
 
-def take(*allowances: Allowance) -> None:
-    """Count a try against each in turn, until it is one too many: counting and deciding is one
-    step, so of tries at once exactly as many pass as are left. Raises TooManyRequests.
+def consume(*allowances: Allowance) -> None:
+    """Count an attempt against each allowance in turn. Raises TooManyRequests at the first used up.
+
+    Counting and deciding is one atomic step, so concurrent attempts cannot exceed the limit.
     """
-    for one in allowances:
-        if not _counted(_hit, one):
-            raise _until(_counted(_end, one))
+    for allowance in allowances:
+        if not _with_fallback(partial(_hit, allowance)):
+            raise _too_many(_with_fallback(partial(_end, allowance)))
 
 
-def count(allowance: Allowance, amount: int) -> int:
-    """Count so many tries at once; returns how many that makes in the present window."""
-    return int(_counted(partial(_add, amount), allowance))
+def increment(allowance: Allowance, amount: int) -> int:
+    """Count several attempts at once; returns the total of the current window."""
+    return int(_with_fallback(partial(_add, amount, allowance)))
 
 
-def _add(amount: int, limiter: FixedWindowRateLimiter, one: Allowance) -> int:
-    return limiter.storage.incr(one.counter, one.limit.seconds, amount=amount)
+def _add(amount: int, allowance: Allowance, limiter: FixedWindowRateLimiter) -> int:
+    return limiter.storage.incr(allowance.counter, allowance.limit.seconds, amount=amount)
 
 
-def _until(end: float) -> TooManyRequests:
+def _too_many(end: float) -> TooManyRequests:
     return TooManyRequests(max(1, math.ceil(end - clock.now().timestamp())))
 
 
-def _spent(limiter: FixedWindowRateLimiter, allowances: Sequence[Allowance]) -> list[float]:
-    """When those of them end that are used up."""
-    keys = [one.counter for one in allowances]
+def _ends_of_used_up(
+    allowances: Sequence[Allowance], limiter: FixedWindowRateLimiter
+) -> list[float]:
+    keys = [allowance.counter for allowance in allowances]
     storage = limiter.storage
     counts = storage.counts(keys) if isinstance(storage, SqlStorage) else map(storage.get, keys)
-    both = zip(allowances, counts, strict=True)
-    return [_end(limiter, one) for one, count in both if count >= one.limit.tries]
+    pairs = zip(allowances, counts, strict=True)
+    return [_end(item, limiter) for item, count in pairs if count >= item.limit.tries]
 
 
-def _end(limiter: FixedWindowRateLimiter, one: Allowance) -> float:
-    return limiter.get_window_stats(one.limit.item, one.key)[0]
+def _end(allowance: Allowance, limiter: FixedWindowRateLimiter) -> float:
+    return limiter.get_window_stats(allowance.limit.item, allowance.key)[0]
 
 
-def _hit(limiter: FixedWindowRateLimiter, one: Allowance) -> bool:
-    return limiter.hit(one.limit.item, one.key)
+def _hit(allowance: Allowance, limiter: FixedWindowRateLimiter) -> bool:
+    return limiter.hit(allowance.limit.item, allowance.key)
 
 
-def _counted(count: Callable[[FixedWindowRateLimiter, Any], Any], of: Any) -> Any:
+def _with_fallback(function: Callable[[FixedWindowRateLimiter], Result]) -> Result:
     try:
-        return count(_limiter_for(config.current().redis_url), of)
-    except StorageError:  # Redis is away: the database counts on
-        return count(_limiter_for(""), of)
+        return function(_limiter_for(config.current().redis_url))
+    except StorageError:  # Redis is down: the database takes over
+        return function(_limiter_for(""))
 
 
 @lru_cache
@@ -161,26 +164,27 @@ def _limiter_for(redis_url: str) -> FixedWindowRateLimiter:
 
 @lru_cache
 def _counts(number: int) -> PreparedStatement:
-    mine = sa.or_(*(Counter.key == sa.bindparam(f"key{i}") for i in range(number)))
+    own = sa.or_(*(Counter.key == sa.bindparam(f"key{i}") for i in range(number)))
     alive = Counter.expires_at > sa.bindparam("now")
-    return PreparedStatement(sa.select(Counter.key, Counter.count).where(mine, alive), keyed=True)
+    return PreparedStatement(sa.select(Counter.key, Counter.count).where(own, alive), keyed=True)
 
 
 class SqlStorage(Storage):
-    """Counters in the application's own database, for where there is no Redis."""
+    """A storage of the `limits` library in the application's database."""
 
     STORAGE_SCHEME = ["atrium-sql"]  # noqa: RUF012 - as the library declares it
 
     @property
     def base_exceptions(self) -> type[Exception]:
-        """What may go wrong."""
+        """Return the errors that the storage raises."""
         return sa.exc.SQLAlchemyError
 
     def incr(self, key: str, expiry: int, amount: int = 1) -> int:
-        """Count up, in a new window where the last one is over. One statement, so none is lost."""
+        """Increment a counter, in a new window if the last has ended; one atomic statement."""
         now = clock.now().timestamp()
-        make: Any = sqlite if engine.current_engine().dialect.name == "sqlite" else postgresql
-        new = make.insert(Counter).values(key=key, count=amount, expires_at=now + expiry)
+        is_sqlite = engine.current_engine().dialect.name == "sqlite"
+        insert = sqlite.insert if is_sqlite else postgresql.insert
+        new = insert(Counter).values(key=key, count=amount, expires_at=now + expiry)
         over = Counter.expires_at <= now
         counted = new.on_conflict_do_update(
             index_elements=[Counter.key],
@@ -196,45 +200,45 @@ class SqlStorage(Storage):
         return count
 
     def _purge(self, now: float) -> None:
-        # Each window that begins takes away more that are over, so that the table stays small.
+        # Each new window deletes several expired ones, so that the table stays small.
         old = sa.select(Counter.key).where(Counter.expires_at <= now).limit(PURGED_AT_ONCE)
-        # Two who purge at once take different rows, and never wait for each other. The keys are
-        # read first: within the deletion PostgreSQL may look for a piece more than once.
-        piece = old.order_by(Counter.expires_at).with_for_update(skip_locked=True)
+        # Concurrent purges lock different rows, and never wait for each other. The keys are read
+        # first: as a subquery of the DELETE, PostgreSQL might run the selection more than once.
+        batch = old.order_by(Counter.expires_at).with_for_update(skip_locked=True)
         with db.transaction() as session:
-            self._remove(Counter.key.in_(session.scalars(piece).all()))
+            self._remove(Counter.key.in_(session.scalars(batch).all()))
 
     def get(self, key: str) -> int:
-        """The count in the present window."""
+        """Return the count of the current window."""
         return self.counts([key])[0]
 
     def counts(self, keys: Sequence[str]) -> list[int]:
-        """The counts in the present windows."""
+        """Return the counts of the current windows."""
         if not keys:
             return []
         now = clock.now().timestamp()
-        given = {f"key{i}": key for i, key in enumerate(keys)} | {"now": now}
-        found = dict(_counts(len(keys)).all(given))
-        return [found.get(key, 0) for key in keys]
+        parameters = {f"key{i}": key for i, key in enumerate(keys)} | {"now": now}
+        counts = dict(_counts(len(keys)).all(parameters))
+        return [counts.get(key, 0) for key in keys]
 
     def get_expiry(self, key: str) -> float:
-        """When the present window ends."""
+        """Return when the current window ends."""
         expires_at = db.db.session.scalar(sa.select(Counter.expires_at).where(Counter.key == key))
         return expires_at or clock.now().timestamp()
 
     def check(self) -> bool:
-        """Whether the database answers."""
+        """Whether the database responds."""
         return db.connection().scalar(sa.select(sa.literal(1))) == 1
 
     def reset(self) -> int | None:
-        """Forget every count."""
+        """Delete all counters."""
         return self._remove()
 
     def clear(self, key: str) -> None:
-        """Forget one count."""
+        """Delete one counter."""
         self._remove(Counter.key == key)
 
-    def _remove(self, *which: Any) -> int:
+    def _remove(self, *where: sa.ColumnElement[bool]) -> int:
         with db.transaction() as session:
-            removed: Any = session.execute(sa.delete(Counter).where(*which))
-        return int(removed.rowcount)
+            result: Any = session.execute(sa.delete(Counter).where(*where))
+        return int(result.rowcount)

@@ -86,7 +86,7 @@ def _quietly(app: Flask) -> Iterator[None]:
         after.callback(app.extensions.__setitem__, "atrium.config", kept)
         after.callback(app.config.__setitem__, "WTF_CSRF_METHODS", methods)
         after.callback(processors.remove, _drop)
-        after.enter_context(jobs.dropping())
+        after.enter_context(jobs.discard_enqueued())
         unlimited = replace(kept, login_rate_limit="off", rate_limit="off")
         app.extensions["atrium.config"] = unlimited
         app.config["WTF_CSRF_METHODS"] = set()

@@ -1,10 +1,10 @@
-"""Work queues in tables: due rows are seen over all accounts, and claimed under their own.
+"""Work queues in tables: find due rows over all accounts, claim them account by account.
 
-A queue's table has `account_id`, `id`, `due_at` (null: nothing is to be done) and a counter of
-claims. Both times of a lease are the database's, so that clocks of worker machines do not matter.
-A claim is one statement: on PostgreSQL workers pass over each other's rows (SKIP LOCKED), on
-SQLite the write lock puts them in order. The counter tells a worker whose lease ran out from the
-one that took over.
+A queue's table has `account_id`, `id`, `due_at` (null: nothing to do) and a counter of claims.
+Leases use the database's clock, so clocks of worker machines do not matter. A claim is one
+statement: on PostgreSQL workers skip each other's rows (SKIP LOCKED), on SQLite the write lock
+orders them. The counter is a fencing token: a worker whose lease expired cannot overwrite the work
+of the one that took over.
 """
 
 from __future__ import annotations
@@ -19,59 +19,66 @@ from app import clock, db
 from app.context import tenancy
 from app.db.functions import database_now
 
+Column = sa.SQLColumnExpression[Any]
+Where = sa.ColumnElement[bool] | None
+
 
 @dataclass(frozen=True)
 class Queue:
-    """A table that work is claimed from."""
+    """A table that workers claim rows from."""
 
-    table: Any
-    claims: Any
-    """The column that counts how often a row was claimed."""
-    waiting: Any = None
-    """A condition for rows that are waiting at all; None where `due_at` alone says it."""
-    once_taken: Mapping[Any, Any] = field(default_factory=dict)
-    """What else a claim sets."""
+    table: sa.Table
+    claims: sa.Column[int]
+    """Counts the claims of a row."""
+    pending: sa.ColumnElement[bool] | None = None
+    """The condition for pending rows; None if `due_at` alone decides."""
+    on_claim: Mapping[sa.Column[Any], object] = field(default_factory=dict)
+    """Further values that a claim sets."""
 
     def due(self) -> sa.ColumnElement[bool]:
-        """The condition for a row that is due by the database's clock."""
-        late = self.table.c.due_at <= database_now()
-        return late if self.waiting is None else sa.and_(self.waiting, late)
+        """Return the condition for due rows, by the database's clock."""
+        due = self.table.c.due_at <= database_now()
+        return due if self.pending is None else sa.and_(self.pending, due)
 
 
-def look(queue: Queue, limit: int, *columns: Any, where: Any = None) -> Sequence[sa.Row[Any]]:
-    """Up to `limit` due rows (account_id, id and `columns`), the longest waiting first."""
-    return db.connection().execute(look_statement(queue, limit, *columns, where=where)).all()
+def find_due(
+    queue: Queue, limit: int, *columns: Column, where: Where = None
+) -> Sequence[sa.Row[Any]]:
+    """Return up to `limit` due rows (account_id, id and `columns`), oldest first."""
+    return db.connection().execute(due_statement(queue, limit, *columns, where=where)).all()
 
 
-def look_statement(queue: Queue, limit: int, *columns: Any, where: Any = None) -> sa.Select[Any]:
-    """The statement of `look`."""
+def due_statement(
+    queue: Queue, limit: int, *columns: Column, where: Where = None
+) -> sa.Select[Any]:
+    """Return the statement of `find_due`."""
     table = queue.table
-    seen = sa.select(table.c.account_id, table.c.id, *columns).where(queue.due())
-    seen = seen if where is None else seen.where(where)
-    return seen.order_by(table.c.due_at).limit(limit)
+    rows = sa.select(table.c.account_id, table.c.id, *columns).where(queue.due())
+    rows = rows if where is None else rows.where(where)
+    return rows.order_by(table.c.due_at).limit(limit)
 
 
 def backlog(queue: Queue) -> tuple[int, float]:
-    """How much is due, and for how many seconds the oldest has been."""
-    asked = sa.select(sa.func.count(), sa.func.min(queue.table.c.due_at)).where(queue.due())
-    number, oldest = db.connection().execute(asked).one()
+    """Return the number of due rows, and the age of the oldest in seconds."""
+    backlog = sa.select(sa.func.count(), sa.func.min(queue.table.c.due_at)).where(queue.due())
+    number, oldest = db.connection().execute(backlog).one()
     return number, max(0.0, (clock.now() - oldest).total_seconds()) if oldest else 0.0
 
 
 def claim(
-    queue: Queue, account_id: str, ids: Sequence[str], seconds: int, *columns: Any
+    queue: Queue, account_id: str, ids: Sequence[str], seconds: int, *columns: Column
 ) -> Sequence[sa.Row[Any]]:
-    """Take those of an account's rows that are still due, for so many seconds."""
+    """Claim those of an account's rows that are still due, with a lease of this many seconds."""
     table = queue.table
-    mine = (table.c.account_id == account_id, table.c.id.in_(ids), queue.due())
-    free = sa.select(table.c.id).where(*mine).with_for_update(skip_locked=True)
-    taken = (
+    due = (table.c.account_id == account_id, table.c.id.in_(ids), queue.due())
+    unlocked = sa.select(table.c.id).where(*due).with_for_update(skip_locked=True)
+    claimed = (
         sa.update(table)
-        # The condition stands outside, too: a row may have changed before its lock was taken.
-        .where(*mine, table.c.id.in_(free.scalar_subquery()))
+        # The condition is repeated: a row may have changed before its lock was taken.
+        .where(*due, table.c.id.in_(unlocked.scalar_subquery()))
         .values({queue.claims: queue.claims + 1, table.c.due_at: database_now(seconds)})
-        .values(dict(queue.once_taken))
+        .values(dict(queue.on_claim))
         .returning(table.c.account_id, table.c.id, queue.claims, *columns)
     )
     with tenancy.in_account(account_id), db.transaction() as session:
-        return session.execute(taken).all()
+        return session.execute(claimed).all()

@@ -1,7 +1,7 @@
-"""How workers hear of new work at once: by RQ where there is Redis. Nothing depends on it.
+"""Wakes workers through RQ, if there is Redis.
 
-What is due stands in SQL, and every worker looks there every few seconds. A wake-up only makes it
-look now. So Redis may be down, emptied or restarted at any moment.
+Nothing depends on it: jobs are in SQL, and every worker looks there every few seconds. A wake-up
+only makes it look now, so Redis may be down, flushed or restarted at any time.
 """
 
 from __future__ import annotations
@@ -10,66 +10,70 @@ import logging
 import os
 import threading
 from functools import lru_cache
-from typing import Any
+from typing import TYPE_CHECKING
 
 import structlog
+
+if TYPE_CHECKING:
+    from redis import Redis
+    from rq import Queue, SimpleWorker
 
 log = structlog.get_logger()
 
 QUEUE = "atrium"
 WAKE = "app.jobs.notify.woken"
-ENOUGH_WAITING = 8
+MAX_QUEUED = 8
 PAUSE_SECONDS = 0.02
 LISTEN_AGAIN_SECONDS = 2
 
-lines: list[threading.Event] = []
-"""What the lines of work of this process wait for."""
+wake_events: list[threading.Event] = []
+"""The events that this process's worker loops wait for."""
 
 
 def woken() -> None:
-    """Let every line of work of this process look for what is due."""
-    for line in lines:
-        line.set()
+    """Wake every worker loop of this process."""
+    for event in wake_events:
+        event.set()
 
 
 def send(url: str) -> None:
-    """Wake a worker soon; costs the caller nothing, and needs no Redis that answers."""
-    _sender(url, os.getpid()).asked.set()
+    """Wake a worker soon; never blocks, even if Redis is down."""
+    _sender(url, os.getpid()).requested.set()
 
 
 @lru_cache
 def _sender(url: str, process: int) -> Sender:
-    # By process: threads do not survive a fork.
+    # Per process, as threads do not survive a fork.
     return Sender(url)
 
 
 class Sender:
-    """A thread that sends wake-ups, many asked for at once as one."""
+    """A thread that sends wake-ups; combines concurrent ones."""
 
     def __init__(self, url: str) -> None:
-        self.asked = threading.Event()
+        self.requested = threading.Event()
         self._queue = _queue(url)
         self._pause = threading.Event()
         threading.Thread(target=self._send_all, name="wake-ups", daemon=True).start()
 
     def _send_all(self) -> None:
         while True:
-            self.asked.wait()
-            self.asked.clear()
+            self.requested.wait()
+            self.requested.clear()
             self._send()
             self._pause.wait(PAUSE_SECONDS)
 
     def _send(self) -> None:
         try:
-            # Whoever takes one that still waits will see this work, too.
-            if self._queue.count < ENOUGH_WAITING:
+            # The worker that takes a queued wake-up will see this job, too.
+            if self._queue.count < MAX_QUEUED:
                 self._queue.enqueue(WAKE, result_ttl=0, failure_ttl=60, job_timeout=-1)
-        except Exception as error:  # noqa: BLE001 - the row is there, and the sweep finds it
+        except Exception as error:  # noqa: BLE001 - the sweep finds the job
             log.warning("queue unreachable", error=type(error).__name__)
 
 
 def listen(url: str, stop: threading.Event) -> None:
-    """Take wake-ups from the queue until told to stop."""
+    """Receive wake-ups until `stop` is set."""
     from redis.exceptions import RedisError
 
     while not stop.is_set():
@@ -80,14 +84,14 @@ def listen(url: str, stop: threading.Event) -> None:
         stop.wait(LISTEN_AGAIN_SECONDS)
 
 
-class _Retelling(logging.Handler):
-    """What RQ tells, in our own log."""
+class _StructlogHandler(logging.Handler):
+    """Forwards RQ's log to ours."""
 
     def emit(self, record: logging.LogRecord) -> None:
         log.warning("queue listener", told=record.getMessage().partition("\n")[0])
 
 
-def _listener(url: str, stop: threading.Event) -> Any:
+def _listener(url: str, stop: threading.Event) -> SimpleWorker:
     from redis import Redis
     from rq import SimpleWorker
     from rq.exceptions import StopRequested
@@ -101,32 +105,29 @@ def _listener(url: str, stop: threading.Event) -> Any:
         def _install_signal_handlers(self) -> None:
             pass
 
-        def heartbeat(self, *args: Any, **options: Any) -> None:
+        def heartbeat(self, *args: object, **options: object) -> None:
             if stop.is_set():
                 raise StopRequested
-            super().heartbeat(*args, **options)
+            super().heartbeat(*args, **options)  # type: ignore[arg-type]
 
-    told = logging.getLogger("rq.worker")
-    if not told.handlers:  # RQ would give it its own
-        told.addHandler(_Retelling())
+    logger = logging.getLogger("rq.worker")
+    if not logger.handlers:  # else RQ adds its own
+        logger.addHandler(_StructlogHandler())
     connection = Redis.from_url(url, socket_connect_timeout=2)
-    # RQ waits 15 seconds less than this for a job; then it looks whether it is to stop.
-    seconds = 17
-    return Listener(
-        [_queue(url)], connection=connection, serializer=JSONSerializer, worker_ttl=seconds
-    )
+    # RQ blocks for 15 seconds less than its TTL, then checks whether to stop.
+    return Listener([_queue(url)], connection=connection, serializer=JSONSerializer, worker_ttl=17)
 
 
 @lru_cache
-def _queue(url: str) -> Any:
-    from rq import Queue  # only where there is a queue: RQ takes memory
+def _queue(url: str) -> Queue:
+    from rq import Queue  # imported only with Redis, as RQ takes memory
     from rq.serializers import JSONSerializer
 
     return Queue(QUEUE, connection=redis_client(url), serializer=JSONSerializer)
 
 
-def answers(url: str) -> bool:
-    """Whether Redis answers."""
+def is_redis_up(url: str) -> bool:
+    """Whether Redis responds."""
     from redis.exceptions import RedisError
 
     try:
@@ -136,8 +137,8 @@ def answers(url: str) -> bool:
 
 
 @lru_cache
-def redis_client(url: str) -> Any:
-    """A client that gives up soon, so that no request waits for a Redis that is down."""
+def redis_client(url: str) -> Redis:
+    """Return a client with short timeouts, so that no request waits for a Redis that is down."""
     from redis import Redis
     from redis.backoff import NoBackoff
     from redis.retry import Retry

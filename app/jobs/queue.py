@@ -1,7 +1,7 @@
-"""The one door to background work: a row in SQL is the truth, Redis only wakes a worker.
+"""The job queue: a row in SQL is the truth, Redis only wakes a worker.
 
-`enqueue` writes the row in the caller's transaction, so there is work exactly when there was the
-change that asked for it. What carries it out is `app/jobs/worker.py`.
+`enqueue` inserts the row in the caller's transaction, so a job exists exactly if the change that
+caused it was committed. `app/jobs/worker.py` runs jobs.
 """
 
 from __future__ import annotations
@@ -26,23 +26,23 @@ from app.ids import new_id
 from app.jobs import leases, notify
 
 ATTEMPTS = 8
-KEPT_DAYS = 7
-UNDER_WAY_SECONDS = 3600  # then all is over that was under way as a job was asked for
-INSTANCE = "00000000-0000-0000-0000-000000000000"  # the account that what is nobody's belongs to
+RETENTION_DAYS = 7
+IN_FLIGHT_SECONDS = 3600  # by then everything in flight at the time of `enqueue` has ended
+INSTANCE = "00000000-0000-0000-0000-000000000000"  # the account of jobs of the whole instance
 Handler = Callable[[Mapping[str, Any]], None]
 
 
 class Kind(NamedTuple):
-    """How jobs of a kind are carried out."""
+    """How jobs of a kind run."""
 
     handler: Handler
     attempts: int = ATTEMPTS
     mails: bool = False
-    period: int | None = None  # seconds until it is done again
+    period: int | None = None  # seconds until the next run
 
 
 class Job(db.Base):
-    """A piece of work that is due at a time."""
+    """A job."""
 
     __tablename__ = "jobs"
     __table_args__ = (sa.Index("ix_jobs_due", "status", "due_at"),)
@@ -51,7 +51,7 @@ class Job(db.Base):
     id: Mapped[str] = mapped_column(Id, primary_key=True, default=new_id)
     kind: Mapped[str] = mapped_column(Text)
     payload: Mapped[dict[str, Any]] = mapped_column(sa.JSON)
-    status: Mapped[str] = mapped_column(Text, default="pending")  # then done or failed
+    status: Mapped[str] = mapped_column(Text, default="pending")  # later done or failed
     attempts: Mapped[int] = mapped_column(default=0)
     due_at: Mapped[datetime] = mapped_column(UtcDateTime)
     last_error: Mapped[str | None] = mapped_column(Text)
@@ -59,13 +59,13 @@ class Job(db.Base):
     finished_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
 
 
-TABLE: Any = Job.__table__
-# A job that was tried and says neither what it failed of nor when it ended is being carried out.
+TABLE = Job.__table__
+# A job with attempts, but neither last_error nor finished_at, is running.
 QUEUE = leases.Queue(
     TABLE,
     TABLE.c.attempts,
-    waiting=TABLE.c.status == "pending",
-    once_taken={TABLE.c.last_error: None, TABLE.c.finished_at: None},
+    pending=TABLE.c.status == "pending",
+    on_claim={TABLE.c.last_error: None, TABLE.c.finished_at: None},
 )
 KINDS: dict[str, Kind] = {}
 
@@ -73,7 +73,7 @@ KINDS: dict[str, Kind] = {}
 def job(
     kind: str, *, attempts: int = ATTEMPTS, mails: bool = False
 ) -> Callable[[Handler], Handler]:
-    """Register what carries out jobs of a kind, how often it is tried, and whether it mails."""
+    """Register the handler of a kind, its maximum of attempts, and whether it sends mail."""
 
     def register(handler: Handler) -> Handler:
         KINDS[kind] = Kind(handler, attempts, mails)
@@ -82,8 +82,8 @@ def job(
     return register
 
 
-def every(seconds: int, kind: str) -> Callable[[Handler], Handler]:
-    """Register what is to be done again and again, by one worker of all."""
+def periodic(seconds: int, kind: str) -> Callable[[Handler], Handler]:
+    """Register a periodic job, which one of all workers runs."""
 
     def register(handler: Handler) -> Handler:
         KINDS[kind] = Kind(handler, period=seconds)
@@ -93,7 +93,7 @@ def every(seconds: int, kind: str) -> Callable[[Handler], Handler]:
 
 
 def kinds() -> list[str]:
-    """Every kind of job, by name."""
+    """Return the names of all kinds."""
     return sorted(KINDS)
 
 
@@ -101,8 +101,8 @@ _dropping: ContextVar[bool] = ContextVar("dropping", default=False)
 
 
 @contextmanager
-def dropping() -> Iterator[None]:
-    """Inside, no work is asked for: for what is removed again, with nobody told of it."""
+def discard_enqueued() -> Iterator[None]:
+    """Discard jobs enqueued inside the block: its changes are removed again unnoticed."""
     token = _dropping.set(True)
     try:
         yield
@@ -111,7 +111,7 @@ def dropping() -> Iterator[None]:
 
 
 def enqueue(kind: str, payload: Mapping[str, Any], *, account_id: str, after: int = 0) -> None:
-    """Ask for work, as part of the open transaction, due after so many seconds."""
+    """Enqueue a job in the open transaction, due after this many seconds."""
     if kind not in KINDS:
         raise LookupError(f"no job of kind {kind}")
     if _dropping.get():
@@ -125,49 +125,49 @@ def enqueue(kind: str, payload: Mapping[str, Any], *, account_id: str, after: in
 
 
 def wake() -> None:
-    """Tell a worker that there is work. A lost wake-up is found by the sweep."""
+    """Wake a worker. If the wake-up is lost, the sweep finds the job."""
     url = config.current().redis_url
     if url:
         notify.send(url)
 
 
-redis_client = notify.redis_client  # for those who keep counters in it
+redis_client = notify.redis_client
 
 
-def queue_answers() -> bool:
-    """Whether Redis answers."""
-    return notify.answers(config.current().redis_url)
+def is_redis_up() -> bool:
+    """Whether Redis responds."""
+    return notify.is_redis_up(config.current().redis_url)
 
 
 def retry(account_id: str, id: str) -> None:
-    """Ask again for a job that was given up. Raises NotFound where there is none."""
-    given_up = (Job.account_id == account_id, Job.id == id, Job.status == "failed")
+    """Enqueue a failed job again. Raises NotFound."""
+    failed = (Job.account_id == account_id, Job.id == id, Job.status == "failed")
     with db.transaction() as session:
-        # As a new one: a worker that still has to do with the old one changes nothing of it.
-        taken = sa.delete(Job).where(*given_up).returning(Job.kind, Job.payload)
-        row = session.execute(taken).first()
+        # As a new row, out of reach of a worker that still runs the old one.
+        deleted = sa.delete(Job).where(*failed).returning(Job.kind, Job.payload)
+        row = session.execute(deleted).first()
         if row is None or row.kind not in KINDS:
-            raise NotFound("There is no such job that was given up.")
+            raise NotFound("No failed job with this id.")
         enqueue(row.kind, row.payload, account_id=account_id)
 
 
-def forget(texts: Iterable[str], account_ids: Iterable[str]) -> None:
-    """Forget jobs of accounts that were given up and tell one of these texts, in whatever case."""
+def delete_failed(texts: Iterable[str], account_ids: Iterable[str]) -> None:
+    """Delete failed jobs of accounts whose payload contains one of these texts, in any case."""
     payload = sa.cast(TABLE.c.payload, sa.Text)
-    told = [like.contains_ignoring_case(payload, json.dumps(text)) for text in texts]
-    given_up = (TABLE.c.account_id.in_(account_ids), TABLE.c.status == "failed")
+    matches = [like.contains_ignoring_case(payload, json.dumps(text)) for text in texts]
+    failed = (TABLE.c.account_id.in_(account_ids), TABLE.c.status == "failed")
     with db.transaction() as session:
-        session.execute(sa.delete(TABLE).where(*given_up, sa.or_(sa.false(), *told)))
+        session.execute(sa.delete(TABLE).where(*failed, sa.or_(sa.false(), *matches)))
 
 
-def were_planned() -> bool:
-    """Whether there has ever been a worker."""
-    mine = sa.exists().where(Job.account_id == INSTANCE, Job.kind == "jobs.purge")
-    return bool(db.connection().scalar(sa.select(mine)))
+def has_had_worker() -> bool:
+    """Whether a worker has ever run."""
+    scheduled = sa.exists().where(Job.account_id == INSTANCE, Job.kind == "jobs.purge")
+    return bool(db.connection().scalar(sa.select(scheduled)))
 
 
-@every(3600, "jobs.purge")
+@periodic(3600, "jobs.purge")
 def purge(payload: Mapping[str, Any]) -> None:
-    """Forget jobs that were over long ago."""
-    old = TABLE.c.due_at < database_now(-KEPT_DAYS * 86400)
+    """Delete jobs that ended long ago."""
+    old = TABLE.c.due_at < database_now(-RETENTION_DAYS * 86400)
     db.purge(TABLE, TABLE.c.status != "pending", old)

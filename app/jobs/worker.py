@@ -1,9 +1,8 @@
-"""A worker process: lines of work, each a thread.
+"""A worker process: one thread per worker loop.
 
-One is for jobs, one for those that mail, as a mail server may keep them waiting, and others are
-added by features. A worker claims due jobs under a lease of the database's clock, which it renews
-as long as it lives; one that dies lets it run out, and another takes over. Jobs are therefore run
-at least once.
+One loop runs jobs, one runs those that send mail (a mail server may be slow), and features add
+their own. A worker claims due jobs under a lease by the database's clock, and renews it as long as
+it lives. If it dies, the lease expires and another worker takes over: jobs run at least once.
 """
 
 from __future__ import annotations
@@ -30,82 +29,81 @@ from app.jobs import INSTANCE, KINDS, QUEUE, Job, Kind, leases, notify
 log = structlog.get_logger()
 
 LEASE_SECONDS = 120
-LARGEST_LOOK = 20
+BATCH_SIZE = 20
 FIRST_RETRY_SECONDS, LAST_RETRY_SECONDS = 10, 3600
-PERIODIC_RETRY = 4  # as if it was the fourth: these count all that they were ever tried
+PERIODIC_RETRY = 4  # caps the delay: periodic jobs count attempts over all their runs
 SWEEP_SECONDS = 3
 EMBEDDED_SWEEP_SECONDS = 0.5
 STOP_SECONDS = 20
-Line = Callable[[threading.Event, threading.Event], None]
+Loop = Callable[[threading.Event, threading.Event], None]
 
 
 def _unknown(payload: Mapping[str, Any]) -> None:
-    raise LookupError("no job of this kind")
+    raise LookupError("unknown kind of job")
 
 
-# A kind unknown here may be known to the newer release that is just being rolled out.
+# During a rolling upgrade the newer release may know the kind.
 UNKNOWN = Kind(_unknown)
-_lines: dict[str, Line] = {}
+_loops: dict[str, Loop] = {}
 _running: dict[str, sa.Row[Any]] = {}
 _renewing = threading.Lock()
 
 
-def line(name: str) -> Callable[[Line], Line]:
-    """Register another line of work: called with (stop, woken), it works until stop is set.
+def loop(name: str) -> Callable[[Loop], Loop]:
+    """Register a worker loop: called with (stop, woken), it runs until `stop` is set.
 
-    `woken` is set when there may be something to do; it should look now and then anyway.
+    `woken` is set when there may be work; the loop must also poll now and then.
     """
 
-    def register(work: Line) -> Line:
-        _lines[name] = work
+    def register(work: Loop) -> Loop:
+        _loops[name] = work
         return work
 
     return register
 
 
-def run_due(which: Any = None, stop: threading.Event | None = None) -> int:
-    """Carry out what is due, or that of it, until nothing is or `stop` is set.
+def run_due(where: leases.Where = None, stop: threading.Event | None = None) -> int:
+    """Run due jobs, or those that match, until none is left or `stop` is set.
 
-    Returns how many jobs were tried.
+    Returns the number of attempts.
     """
-    tried, stop = 0, stop or threading.Event()
+    attempts, stop = 0, stop or threading.Event()
     try:
-        while seen := _look(which):
-            for one in seen:
-                if stop.is_set():  # what would be begun now would be cut off
-                    return tried
-                # Claimed one by one: a lease must not run out while other jobs take their time.
-                row = _claim(one.account_id, one.id)
+        while due := _find_due(where):
+            for job in due:
+                if stop.is_set():  # a job started now would be cut off
+                    return attempts
+                # Claimed one by one: a lease must not expire while other jobs run.
+                row = _claim(job.account_id, job.id)
                 if row:
                     _run(row)
-                    tried += 1
+                    attempts += 1
     finally:
-        # A connection that broke must not stay with a worker that goes on.
+        # A worker must not keep a broken connection.
         db.db.session.remove()
-    return tried
+    return attempts
 
 
-def _look(which: Any = None) -> Sequence[sa.Row[Any]]:
-    return leases.look(QUEUE, LARGEST_LOOK, where=which)
+def _find_due(where: leases.Where) -> Sequence[sa.Row[Any]]:
+    return leases.find_due(QUEUE, BATCH_SIZE, where=where)
 
 
 def _claim(account_id: str, id: str) -> sa.Row[Any] | None:
-    wanted = (Job.kind, Job.payload)
-    taken = leases.claim(QUEUE, account_id, [id], LEASE_SECONDS, *wanted)
-    return taken[0] if taken else None
+    claimed = leases.claim(QUEUE, account_id, [id], LEASE_SECONDS, Job.kind, Job.payload)
+    return claimed[0] if claimed else None
 
 
 def _run(row: sa.Row[Any]) -> None:
     kind = KINDS.get(row.kind, UNKNOWN)
-    if row.attempts > kind.attempts and not kind.period:  # nobody who tried it lived to tell
-        _change(row, _given_up("WorkerLost"))
+    if row.attempts > kind.attempts and not kind.period:  # every worker that ran it died
+        _change(row, _failed("WorkerLost"))
         return
-    # What is the whole instance's looks over all accounts.
-    whose = tenancy.ACROSS if row.account_id == INSTANCE else row.account_id
+    # Jobs of the whole instance work across accounts.
+    scope = tenancy.ACROSS if row.account_id == INSTANCE else row.account_id
     try:
-        with _under_way(row), tenancy.scoped_to(whose):
+        with _lease_renewed(row), tenancy.scoped_to(scope):
             kind.handler({"account_id": row.account_id, **row.payload})
-    except Exception as error:  # noqa: BLE001 - whatever a job fails of is recorded
+    except Exception as error:  # noqa: BLE001 - recorded with the job
         log.warning("job failed", kind=row.kind, job=row.id, error=type(error).__name__)
         _change(row, _after_failure(kind, row.attempts, error))
     else:
@@ -113,81 +111,82 @@ def _run(row: sa.Row[Any]) -> None:
 
 
 @contextmanager
-def _under_way(row: sa.Row[Any]) -> Iterator[None]:
+def _lease_renewed(row: sa.Row[Any]) -> Iterator[None]:
     with _renewing:
         _running[row.id] = row
     try:
         yield
     finally:
-        with _renewing:  # or its lease would be renewed after its end
+        with _renewing:  # else its lease could be renewed after its end
             _running.pop(row.id, None)
 
 
 def _after_success(kind: Kind) -> dict[str, Any]:
     if kind.period:
         return {"finished_at": clock.now(), "due_at": database_now(kind.period)}
-    # What it was about may be personal, and nobody asks for it any more.
+    # The payload may hold personal data, and nobody needs it any more.
     return {"status": "done", "payload": {}, "finished_at": clock.now(), "last_error": None}
 
 
-def _after_failure(kind: Kind, tried: int, error: Exception) -> dict[str, Any]:
-    name = type(error).__name__  # its message may quote personal data
-    if kind.period:  # which is never given up
-        tried = min(tried, PERIODIC_RETRY)
-    elif tried >= kind.attempts:
-        return _given_up(name)
-    delay = min(FIRST_RETRY_SECONDS * 4 ** (tried - 1), LAST_RETRY_SECONDS)
+def _after_failure(kind: Kind, attempts: int, error: Exception) -> dict[str, Any]:
+    name = type(error).__name__  # the message may quote personal data
+    if kind.period:  # periodic jobs never fail for good
+        attempts = min(attempts, PERIODIC_RETRY)
+    elif attempts >= kind.attempts:
+        return _failed(name)
+    delay = min(FIRST_RETRY_SECONDS * 4 ** (attempts - 1), LAST_RETRY_SECONDS)
     return {"last_error": name, "due_at": database_now(delay)}
 
 
-def _given_up(reason: str) -> dict[str, Any]:
+def _failed(reason: str) -> dict[str, Any]:
     return {"status": "failed", "last_error": reason, "finished_at": clock.now()}
 
 
 def _change(row: sa.Row[Any], changes: Mapping[str, Any]) -> None:
-    # The attempt is part of the key: a worker whose lease ran out changes nothing any more.
-    mine = (Job.account_id == row.account_id, Job.id == row.id, Job.attempts == row.attempts)
+    # The attempt is a fencing token: a worker whose lease expired changes nothing.
+    own = (Job.account_id == row.account_id, Job.id == row.id, Job.attempts == row.attempts)
     with db.transaction() as session:
-        session.execute(sa.update(Job).where(*mine).values(**changes))
+        session.execute(sa.update(Job).where(*own).values(**changes))
 
 
-def plan() -> None:
-    """See to it that each periodic job has its row, and one that is carried out."""
+def schedule_periodic() -> None:
+    """Insert missing rows of periodic jobs, and reset failed ones."""
     periodic = {name for name, kind in KINDS.items() if kind.period}
-    mine = (Job.account_id == INSTANCE, Job.kind.in_(periodic), Job.status == "pending")
+    pending = (Job.account_id == INSTANCE, Job.kind.in_(periodic), Job.status == "pending")
     with db.transaction() as session:
-        known = set(session.scalars(sa.select(Job.kind).where(*mine)))
-        make: Any = sqlite if engine.current_engine().dialect.name == "sqlite" else postgresql
-        for kind in sorted(periodic - known):
-            # The id is the kind's: of two workers that start at once, one makes the row.
+        scheduled = set(session.scalars(sa.select(Job.kind).where(*pending)))
+        is_sqlite = engine.current_engine().dialect.name == "sqlite"
+        insert = sqlite.insert if is_sqlite else postgresql.insert
+        for kind in sorted(periodic - scheduled):
+            # The id derives from the kind: if two workers start at once, one inserts the row.
             id = str(uuid5(NAMESPACE_URL, f"atrium:{kind}"))
             new = {"account_id": INSTANCE, "id": id, "kind": kind, "payload": {}}
-            row = make.insert(Job).values(**new, due_at=database_now())
-            # A worker of a former release, which does not know the kind, may have given it up.
-            again = {"status": "pending", "due_at": database_now()}
+            row = insert(Job).values(**new, due_at=database_now())
+            # A worker of an older release, which does not know the kind, may have failed it.
+            reset = {"status": "pending", "due_at": database_now()}
             session.execute(
                 row.on_conflict_do_update(
                     index_elements=["account_id", "id"],
-                    set_=again,
+                    set_=reset,
                     where=Job.status == "failed",
                 )
             )
 
 
 def sweep_seconds() -> float:
-    """How long a line of work waits for a wake-up before it looks anyway."""
+    """Return how long a worker loop waits for a wake-up before it polls."""
     return SWEEP_SECONDS if config.current().redis_url else EMBEDDED_SWEEP_SECONDS
 
 
-@line("jobs")
+@loop("jobs")
 def work(stop: threading.Event, woken: threading.Event) -> None:
-    """Carry out due jobs until told to stop, but for those that mail."""
+    """Run due jobs, except those that send mail, until `stop` is set."""
     _work(stop, woken, Job.kind.not_in(_mailing()))
 
 
-@line("mails")
+@loop("mails")
 def mail(stop: threading.Event, woken: threading.Event) -> None:
-    """Carry out due jobs that mail until told to stop."""
+    """Run due jobs that send mail until `stop` is set."""
     _work(stop, woken, Job.kind.in_(_mailing()))
 
 
@@ -195,9 +194,9 @@ def _mailing() -> list[str]:
     return [name for name, kind in KINDS.items() if kind.mails]
 
 
-@line("leases")
-def keep(stop: threading.Event, woken: threading.Event) -> None:
-    """Have jobs that take long stay with this process, as long as it lives."""
+@loop("leases")
+def renew_leases(stop: threading.Event, woken: threading.Event) -> None:
+    """Renew the leases of this process's running jobs until `stop` is set."""
     while not stop.wait(LEASE_SECONDS / 4):
         with _renewing:
             for row in _running.values():
@@ -207,47 +206,47 @@ def keep(stop: threading.Event, woken: threading.Event) -> None:
 def _renew(row: sa.Row[Any]) -> None:
     try:
         _change(row, {"due_at": database_now(LEASE_SECONDS)})
-    except SQLAlchemyError as error:  # the next time may be in time, too
+    except SQLAlchemyError as error:  # the next renewal may still be in time
         log.warning("a lease is not renewed", job=row.id, error=type(error).__name__)
         db.db.session.remove()
 
 
-def _work(stop: threading.Event, woken: threading.Event, which: sa.ColumnElement[bool]) -> None:
-    planned = False
+def _work(stop: threading.Event, woken: threading.Event, where: sa.ColumnElement[bool]) -> None:
+    is_scheduled = False
     while not stop.is_set():
         woken.clear()
         try:
-            if not planned:
-                plan()
-                planned = True
-            run_due(which, stop)
+            if not is_scheduled:
+                schedule_periodic()
+                is_scheduled = True
+            run_due(where, stop)
         except Exception as error:  # noqa: BLE001 - the worker outlives its database
             log.warning("worker cannot reach its jobs", error=type(error).__name__)
         woken.wait(sweep_seconds())
 
 
 def serve(stop: threading.Event) -> None:
-    """Be a worker process until told to stop: every line of work, and a listener for wake-ups."""
-    running = [_start(name, work, stop) for name, work in _lines.items()]
+    """Run every worker loop, and listen for wake-ups, until `stop` is set."""
+    threads = [_start(name, work, stop) for name, work in _loops.items()]
     url = config.current().redis_url
     if url:
         notify.listen(url, stop)
     else:
         stop.wait()
     notify.woken()
-    end = time.monotonic() + STOP_SECONDS
-    for thread in running:
-        thread.join(max(0, end - time.monotonic()))
+    deadline = time.monotonic() + STOP_SECONDS
+    for thread in threads:
+        thread.join(max(0, deadline - time.monotonic()))
 
 
-def _start(name: str, work: Line, stop: threading.Event) -> threading.Thread:
+def _start(name: str, work: Loop, stop: threading.Event) -> threading.Thread:
     app, woken = current_app._get_current_object(), threading.Event()  # type: ignore[attr-defined]
 
     def run() -> None:
-        notify.lines.append(woken)
+        notify.wake_events.append(woken)
         with app.app_context():
             work(stop, woken)
-        notify.lines.remove(woken)
+        notify.wake_events.remove(woken)
 
     thread = threading.Thread(target=run, name=name, daemon=True)
     thread.start()

@@ -48,7 +48,7 @@ class BackupError(AppError):
     """What keeps a backup from being made or read, in words."""
 
 
-def make(path: Path) -> None:
+def create(path: Path) -> None:
     """Write the database into a new file. Raises BackupError."""
     try:
         if path.exists():
@@ -195,7 +195,7 @@ def _program(name: str, *arguments: str) -> tuple[list[str], dict[str, str]]:
         raise BackupError(f"{name} is missing: install PostgreSQL's client programs")
     # The password is not among the arguments, which every user of the machine sees.
     password = engine.current_engine().url.password or ""
-    return [found, *arguments], config.environment(PGPASSWORD=password, LC_ALL="C")
+    return [found, *arguments], config.child_environment(PGPASSWORD=password, LC_ALL="C")
 
 
 def _check(name: str, status: int, told: str) -> None:

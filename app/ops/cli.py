@@ -98,7 +98,7 @@ def settings() -> None:
 @with_appcontext
 def doctor() -> None:
     """Look whether all that the service needs is there, and say what to do."""
-    found = list(doctoring.findings())
+    found = list(doctoring.run_checks())
     for one in found:
         click.echo(f"{one.state:5} {one.part:11} {one.told}")
     if any(one.state == "fail" for one in found):
@@ -136,7 +136,7 @@ def reencrypt() -> None:
 @with_appcontext
 def backup(file: Path) -> None:
     """Write the whole database into a new FILE, beside a running service."""
-    backups.make(file)
+    backups.create(file)
     click.echo(f"{file} holds the database, but none of the keys: keep SERVICE_ENCRYPTION_KEY too.")
 
 

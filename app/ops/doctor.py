@@ -33,7 +33,7 @@ class Finding(NamedTuple):
     told: str
 
 
-def findings() -> Iterator[Finding]:
+def run_checks() -> Iterator[Finding]:
     """Look at everything; what needs a database is passed over without one."""
     yield from _settings()
     ready = readiness.checks()
@@ -50,7 +50,7 @@ def findings() -> Iterator[Finding]:
 def _settings() -> Iterator[Finding]:
     settings = config.current()
     doubts = {
-        "mails are only written to files: set SERVICE_MAIL_URL": mail.writes_files(),
+        "mails are only written to files: set SERVICE_MAIL_URL": mail.is_saved_to_files(),
         "nobody's proxy is trusted, so all callers have its address: set SERVICE_TRUSTED_PROXIES": (
             not settings.trusted_proxies
         ),
@@ -196,7 +196,7 @@ def _workers() -> Finding:
     if waiting > MOST_SECONDS_DUE:
         told = f"a job is due for {waiting:.0f} s: start one with flask --app wsgi worker"
         return Finding("worker", "fail", told)
-    if not jobs.were_planned():
+    if not jobs.has_had_worker():
         told = "none has run yet, and nothing is done without: flask --app wsgi worker"
         return Finding("worker", "warn", told)
     return Finding("worker", "ok", "no job is late")

@@ -11,7 +11,7 @@ from app import rest
 from app.ops import readiness
 from app.rest.access import public
 from app.rest.blueprint import Blueprint
-from app.rest.responses import respond
+from app.rest.responses import json_response
 from app.rest.schemas import Schema
 
 blueprint = Blueprint("Health", __name__, description="For load balancers and monitors.")
@@ -58,4 +58,4 @@ def ready() -> Response:
     checks = readiness.checks()
     ok = all(result == "ok" for result in checks.values())
     body: dict[str, Any] = {"status": "ok" if ok else "unavailable", "checks": checks}
-    return respond(body, 200 if ok else 503)
+    return json_response(body, 200 if ok else 503)

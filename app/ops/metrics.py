@@ -25,9 +25,9 @@ from prometheus_client.values import MutexValue, ValueClass
 from app import config, db, jobs
 from app.errors import NotFound, Unauthorized, Unavailable
 from app.jobs import leases
-from app.rest.access import of_any_account, public
+from app.rest.access import across_accounts, public
 from app.rest.blueprint import Blueprint
-from app.rest.current_request import asked, header, notes
+from app.rest.current_request import get_g, get_header, get_request
 from app.rest.schemas import TEXT
 from app.webhooks import models as webhooks
 from app.workflows import models as workflows
@@ -54,7 +54,7 @@ def init_app(app: Flask) -> None:
 
 def _count(response: Response) -> Response:
     # The route's rule, not the path, which anybody can make up; a method can be made up, too.
-    request = asked()
+    request = get_request()
     route = request.url_rule.rule if request.url_rule else ""
     method = request.method if request.method in METHODS else ""
     try:
@@ -63,7 +63,7 @@ def _count(response: Response) -> Response:
         _tell_uncounted(type(error).__name__)
         return response
     count.inc()
-    seconds.observe(time.perf_counter() - notes().started)
+    seconds.observe(time.perf_counter() - get_g().started)
     return response
 
 
@@ -116,7 +116,7 @@ class _Waiting(Collector):
 )
 @blueprint.fails(401, 404)
 @public
-@of_any_account
+@across_accounts
 def metrics() -> Response:
     """Tell counts and queue lengths to who has `SERVICE_METRICS_TOKEN`; without one set, nobody."""
     token = config.current().metrics_token
@@ -141,7 +141,7 @@ def _of_all_processes() -> CollectorRegistry:
 
 
 def _shown() -> bytes:
-    scheme, _, token = (header("Authorization") or "").partition(" ")
+    scheme, _, token = (get_header("Authorization") or "").partition(" ")
     return token.strip().encode() if scheme.lower() == "bearer" else b""
 
 

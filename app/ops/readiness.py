@@ -30,7 +30,7 @@ def checks() -> dict[str, str]:
     if file:
         found["disk"] = _disk(file)
     if config.current().redis_url:
-        found["queue"] = "ok" if jobs.queue_answers() else "unreachable"
+        found["queue"] = "ok" if jobs.is_redis_up() else "unreachable"
     return found
 
 

@@ -1,1 +1,1 @@
-"""Requests and mails to others: targets checked, time and bytes bounded."""
+"""Outgoing requests and mails: checked targets, limited time and size."""

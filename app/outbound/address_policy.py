@@ -1,4 +1,4 @@
-"""Where outgoing requests may go: the form of a URL, and what its name resolves to at a moment."""
+"""Which targets outgoing requests may have: the form of a URL, and what its host resolves to."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 from urllib.parse import quote, urlsplit
 
 import idna
@@ -17,11 +16,11 @@ import idna
 LONGEST_URL = 2048
 HOST = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_.-]{0,251}[A-Za-z0-9_.])?")
 DEVIATING = frozenset("ßς\u200c\u200d")
-NOT_OPEN = "This address is not open to requests from here: it leads nowhere, or to no public host."
+NOT_OPEN = "This address is not allowed: its host does not resolve, or is not public."
 SAFE_IN_TARGET = "/%:=&?~+!$,;'@()*[]"
 Resolve = Callable[[str, int], Sequence[str]]
 
-# Not `is_global` of the standard library, whose answer for some of these depends on its version.
+# Not the standard library's `is_global`, which differs between Python versions.
 CLOSED_4 = [
     ipaddress.IPv4Network(network)
     for network in (
@@ -55,21 +54,21 @@ CLOSED_6 = [
 ]
 
 
-class Refused(Exception):
-    """A request that is not made, because of where it would go."""
+class RequestRefused(Exception):
+    """A request refused because of its target."""
 
 
-class Failed(Exception):
-    """A request that got no answer; the text says why, and fits into a log that users see."""
+class RequestFailed(Exception):
+    """A request without a response; the message is safe to show to users."""
 
 
-class Unresolved(Failed):
-    """A name that nobody knows."""
+class NameNotResolved(RequestFailed):
+    """A host name that does not resolve."""
 
 
 @dataclass(frozen=True)
 class Rules:
-    """Where requests may go, and how long they may take."""
+    """The policy of a request: allowed targets, and the time limit."""
 
     allow_private: bool
     https_only: bool = False
@@ -78,10 +77,10 @@ class Rules:
 
 
 def is_public(address: str) -> bool:
-    """Whether an IP address belongs to the open internet."""
+    """Whether an IP address is public."""
     try:
         ip = ipaddress.ip_address(address)
-    except ValueError:  # with a zone, or no address at all
+    except ValueError:  # with a zone, or not an address
         return False
     if isinstance(ip, ipaddress.IPv4Address):
         return not any(ip in network for network in CLOSED_4)
@@ -89,8 +88,8 @@ def is_public(address: str) -> bool:
 
 
 @dataclass(frozen=True)
-class Place:
-    """Where a URL points."""
+class Target:
+    """The target of a URL."""
 
     secure: bool
     host: str
@@ -99,23 +98,23 @@ class Place:
     target: str
 
 
-def place_of(url: str, rules: Rules) -> Place:
-    """Where a URL points. Raises Refused for what is no address for a request."""
+def parse_target(url: str, rules: Rules) -> Target:
+    """Parse a URL. Raises RequestRefused if it cannot be requested."""
     if len(url) > LONGEST_URL:
-        raise Refused(f"Must have at most {LONGEST_URL} characters.")
+        raise RequestRefused(f"Must have at most {LONGEST_URL} characters.")
     if any(ord(character) <= 32 or ord(character) == 127 for character in url) or "\\" in url:
-        raise Refused("Must not contain blanks, control characters or backslashes.")
+        raise RequestRefused("Must not contain blanks, control characters or backslashes.")
     try:
         parts = urlsplit(url)
         host, port = parts.hostname or "", parts.port
     except ValueError:
-        raise Refused("This is not a URL.") from None
+        raise RequestRefused("This is not a URL.") from None
     if parts.scheme not in ("http", "https"):
-        raise Refused("Must start with https:// or http://.")
+        raise RequestRefused("Must start with https:// or http://.")
     if rules.https_only and parts.scheme != "https":
-        raise Refused("Must start with https://.")
+        raise RequestRefused("Must start with https://.")
     if parts.username is not None or parts.password is not None:
-        raise Refused("Must not contain a user name or password.")
+        raise RequestRefused("Must not contain a user name or password.")
     host = _ascii_host(host)
     secure = parts.scheme == "https"
     shown = f"[{host}]" if ":" in host else host
@@ -124,8 +123,8 @@ def place_of(url: str, rules: Rules) -> Place:
     if parts.query:
         target += "?" + quote(parts.query, safe=SAFE_IN_TARGET)
     if port == 0:
-        raise Refused("Must name a port from 1 to 65535, if any.")
-    return Place(secure, host, port or (443 if secure else 80), netloc, target)
+        raise RequestRefused("Must name a port from 1 to 65535, if any.")
+    return Target(secure, host, port or (443 if secure else 80), netloc, target)
 
 
 def _ascii_host(host: str) -> str:
@@ -133,62 +132,61 @@ def _ascii_host(host: str) -> str:
         try:
             return str(ipaddress.IPv6Address(host.replace("%", " ")))  # no zones
         except ValueError:
-            raise Refused("This is not an IPv6 address.") from None
+            raise RequestRefused("This is not an IPv6 address.") from None
     try:
-        name = _of_2008(host) if DEVIATING & set(host) else host.encode("idna").decode()
+        name = _encode_idna_2008(host) if DEVIATING & set(host) else host.encode("idna").decode()
     except ValueError:
-        raise Refused("This is not a host name.") from None
+        raise RequestRefused("This is not a host name.") from None
     host = name.removesuffix(".")
     if not HOST.fullmatch(host):
-        raise Refused("Must name a host.")
+        raise RequestRefused("Must name a host.")
     return host
 
 
-def _of_2008(host: str) -> str:
-    # The codec knows the rules of 2003, by which ß is ss: the name of somebody else's host.
+def _encode_idna_2008(host: str) -> str:
+    # Python's codec follows IDNA 2003, where ß is ss: that may be somebody else's host.
     return idna.encode(host, uts46=True).decode()
 
 
-def addresses(place: Place, rules: Rules, deadline: float) -> Sequence[str]:
-    """What its name resolves to now, if requests may go there. Raises Refused or Failed."""
+def resolve_allowed(target: Target, rules: Rules, deadline: float) -> Sequence[str]:
+    """Resolve the host to addresses, all allowed. Raises RequestRefused or RequestFailed."""
     try:
-        found = _looked_up(place, rules.resolve or _resolve, deadline)
-    except Unresolved:
+        ips = _look_up(target, rules.resolve or _resolve, deadline)
+    except NameNotResolved:
         if rules.allow_private:
             raise
-        found = ()  # told like a private address: else users could find out our internal names
-    # One private address among several is enough: which one is taken would be chance.
-    if not found or (not rules.allow_private and not all(map(is_public, found))):
-        raise Refused(NOT_OPEN)
-    return found
+        ips = ()  # refused like a private address: else users could probe our internal names
+    # A single private address is enough to refuse, as any of them might be used.
+    if not ips or (not rules.allow_private and not all(map(is_public, ips))):
+        raise RequestRefused(NOT_OPEN)
+    return ips
 
 
-def _looked_up(place: Place, resolve: Resolve, deadline: float) -> Sequence[str]:
+def _look_up(target: Target, resolve: Resolve, deadline: float) -> Sequence[str]:
     try:
-        return [str(ipaddress.ip_address(place.host))]
+        return [str(ipaddress.ip_address(target.host))]
     except ValueError:
         pass
-    left, found = deadline - time.monotonic(), list[Any]()
+    left, results = deadline - time.monotonic(), list[Sequence[str] | Exception]()
 
-    def look() -> None:
+    def resolve_host() -> None:
         try:
-            found.append(resolve(place.host, place.port))
+            results.append(resolve(target.host, target.port))
         except (OSError, UnicodeError) as error:
-            found.append(error)
+            results.append(error)
 
     if left > 0:
-        # The system's look-up knows no deadline.
-        thread = threading.Thread(target=look, daemon=True)
+        # getaddrinfo has no timeout.
+        thread = threading.Thread(target=resolve_host, daemon=True)
         thread.start()
         thread.join(left)
-    if not found:
-        raise Failed("The name was not resolved in time.")
-    if isinstance(found[0], Exception):
-        raise Unresolved("The name cannot be resolved.")
-    addresses: Sequence[str] = found[0]
-    return addresses
+    if not results:
+        raise RequestFailed("The host name was not resolved in time.")
+    if isinstance(results[0], Exception):
+        raise NameNotResolved("The host name cannot be resolved.")
+    return results[0]
 
 
 def _resolve(host: str, port: int) -> Sequence[str]:
-    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    return list(dict.fromkeys(str(entry[4][0]) for entry in found))
+    entries = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    return list(dict.fromkeys(str(entry[4][0]) for entry in entries))

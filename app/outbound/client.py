@@ -1,9 +1,8 @@
-"""Requests to addresses that users name: never to our own network, never for long, never much.
+"""HTTP client for URLs that users enter: no private networks, limited time and size.
 
-The address is checked when the connection is made, on what the name resolves to at that moment:
-names change. Redirects are not followed, proxies of the environment are not used, and compressed
-answers are not asked for and not unpacked. One deadline bounds it all, the look-up of the name and
-an answer that drips in included.
+It checks the address it connects to, as it connects, because names can change. It follows no
+redirects, ignores proxy variables, and neither requests nor unpacks compressed responses. One
+deadline covers everything, including the DNS look-up and a response that trickles in.
 """
 
 from __future__ import annotations
@@ -17,39 +16,49 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import TYPE_CHECKING
 
-from app.outbound.address_policy import Failed, Place, Refused, Rules, addresses, place_of
+from app.outbound.address_policy import (
+    RequestFailed,
+    RequestRefused,
+    Rules,
+    Target,
+    parse_target,
+    resolve_allowed,
+)
 
-KEPT_CHARACTERS = 5000
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer, WriteableBuffer
+
+MAX_CHARACTERS = 5000
 BODY_SECONDS = 5
-MOST_EARLY = 20
+MAX_INTERIM = 20
 HEADER_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]{1,100}")
 HEADER_VALUE = re.compile(r"[\x20-\x7e\t]{0,4000}")
 
 
 @dataclass(frozen=True)
-class Answer:
-    """What came back: the status, and the beginning of the body as text."""
+class Response:
+    """The status, and the beginning of the body as text."""
 
     status: int
     body: str
 
 
-def problem(url: str, rules: Rules, until: float | None = None) -> str | None:
-    """Why no request may go to this URL, by its form and by what its name resolves to now.
+def url_problem(url: str, rules: Rules, deadline: float | None = None) -> str | None:
+    """Return why requests to this URL are refused, by its form and its current addresses, or None.
 
-    A name that does not resolve `until` a moment is no problem, nor is one that nobody knows where
-    private addresses are allowed: it is looked at again with every request.
+    A name that does not resolve in time is no problem, nor is an unknown one if private addresses
+    are allowed: every request checks again.
     """
-    until = time.monotonic() + BODY_SECONDS if until is None else until
+    deadline = time.monotonic() + BODY_SECONDS if deadline is None else deadline
     try:
-        place = place_of(url, rules)
+        place = parse_target(url, rules)
         if not rules.allow_private:
-            addresses(place, rules, until)
-    except Refused as error:
+            resolve_allowed(place, rules, deadline)
+    except RequestRefused as error:
         return str(error)
-    except Failed:
+    except RequestFailed:
         return None
     return None
 
@@ -61,31 +70,33 @@ def send(
     body: bytes | None,
     rules: Rules,
     *,
-    longest: int = KEPT_CHARACTERS,
-) -> Answer:
-    """Make one request and return what it was answered. Raises Refused or Failed.
+    longest: int = MAX_CHARACTERS,
+) -> Response:
+    """Send one request. Raises RequestRefused or RequestFailed.
 
-    Of the body no more than `longest` characters are read.
+    Reads at most `longest` characters of the body.
     """
     deadline = time.monotonic() + rules.seconds
-    place = place_of(url, rules)
+    place = parse_target(url, rules)
     connection = _Connection(place, rules, deadline)
     try:
         connection.request(method, place.target, body, {"Host": place.netloc, **headers})
         response = connection.getresponse()
-        connection.hurry(BODY_SECONDS)
-        return Answer(response.status, _beginning(response, longest))
+        connection.limit(BODY_SECONDS)
+        return Response(response.status, _beginning(response, longest))
     except (ssl.SSLError, ssl.CertificateError) as error:
-        raise Failed(f"TLS failed: {getattr(error, 'reason', None) or 'no trust'}") from error
+        raise RequestFailed(
+            f"TLS failed: {getattr(error, 'reason', None) or 'no trust'}"
+        ) from error
     except TimeoutError as error:
-        raise Failed(f"No answer within {rules.seconds:g} seconds.") from error
+        raise RequestFailed(f"No response within {rules.seconds:g} seconds.") from error
     except http.client.HTTPException as error:
-        raise Failed("The answer was not HTTP.") from error
+        raise RequestFailed("The response was not valid HTTP.") from error
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or type(error).__name__
-        raise Failed(f"The connection failed: {reason}") from error
+        raise RequestFailed(f"The connection failed: {reason}") from error
     finally:
-        connection.hang_up()
+        connection.close_socket()
 
 
 @lru_cache
@@ -96,32 +107,32 @@ def _tls() -> ssl.SSLContext:
 
 
 class _Response(http.client.HTTPResponse):
-    """An answer. What may be said before it, such as 103, is none (RFC 9110, 15.2)."""
+    """A response that skips interim ones such as 103 (RFC 9110, 15.2)."""
 
     def _read_status(self) -> tuple[str, int, str]:
-        # The library passes over 100 alone.
-        for _ in range(MOST_EARLY):
-            found: tuple[str, int, str] = super()._read_status()  # type: ignore[misc]
-            if not 102 <= found[1] < 200:
-                return found
+        # The standard library skips 100 only.
+        for _ in range(MAX_INTERIM):
+            status: tuple[str, int, str] = super()._read_status()  # type: ignore[misc]
+            if not 102 <= status[1] < 200:
+                return status
             http.client.parse_headers(self.fp)
         raise http.client.HTTPException
 
 
 class _Connection(http.client.HTTPConnection):
-    """A connection to an address that was checked, with one deadline for everything."""
+    """A connection to a checked address, with one deadline for everything."""
 
     response_class = _Response
 
-    def __init__(self, place: Place, rules: Rules, deadline: float) -> None:
+    def __init__(self, place: Target, rules: Rules, deadline: float) -> None:
         super().__init__(place.host, place.port)
         self._place, self._rules, self._deadline = place, rules, deadline
         self._bounded: _Bounded | None = None
 
     def connect(self) -> None:
-        """Connect to what the name resolves to now, after checking exactly that."""
+        """Resolve the host, check its addresses, and connect to one of them."""
         last: OSError | None = None
-        for address in addresses(self._place, self._rules, self._deadline):
+        for address in resolve_allowed(self._place, self._rules, self._deadline):
             try:
                 self.sock = self._bounded = _Bounded(self._open(address), self._deadline)
             except OSError as error:
@@ -130,20 +141,20 @@ class _Connection(http.client.HTTPConnection):
                 return
         raise last or OSError("no address")
 
-    def hurry(self, seconds: float) -> None:
-        """Allow no more than so many seconds from now on."""
+    def limit(self, seconds: float) -> None:
+        """Move the deadline to at most this many seconds from now."""
         if self._bounded:
             self._bounded.deadline = min(self._deadline, time.monotonic() + seconds)
 
-    def hang_up(self) -> None:
-        """Close the socket, whatever is still read from it."""
+    def close_socket(self) -> None:
+        """Close the socket, even if a response still reads from it."""
         self.close()
         if self._bounded:
             self._bounded.socket.close()
 
     def _open(self, address: str) -> socket.socket:
         opened = socket.create_connection((address, self._place.port), _left(self._deadline))
-        # The body follows the head at once, whether or not that was acknowledged.
+        # Send the body without waiting for the acknowledgement of the headers.
         opened.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if not self._place.secure:
             return opened
@@ -156,33 +167,33 @@ class _Connection(http.client.HTTPConnection):
 
 
 class _Bounded(io.RawIOBase):
-    """A socket each of whose steps has only the time that is left of the whole."""
+    """A socket whose every operation shares one deadline."""
 
     def __init__(self, opened: socket.socket, deadline: float) -> None:
         self.socket, self.deadline = opened, deadline
 
-    def sendall(self, data: Any) -> None:
-        """Send all of it."""
+    def sendall(self, data: ReadableBuffer) -> None:
+        """Send all data."""
         rest = memoryview(data)
         while rest:
             self.socket.settimeout(_left(self.deadline))
             rest = rest[self.socket.send(rest) :]
 
     def makefile(self, mode: str) -> io.BufferedReader:
-        """What the answer is read from."""
+        """Return the reader for the response."""
         return io.BufferedReader(self)
 
     def readable(self) -> bool:
-        """It is."""
+        """Return True."""
         return True
 
-    def readinto(self, buffer: Any) -> int:
-        """Read what has come, waiting no longer than is left."""
+    def readinto(self, buffer: WriteableBuffer) -> int:
+        """Read available data, waiting until the deadline."""
         self.socket.settimeout(_left(self.deadline))
         return self.socket.recv_into(buffer)
 
     def close(self) -> None:
-        """Leave the socket open: http.client closes before it has read the answer."""
+        """Do nothing: http.client closes before it has read the response."""
 
 
 def _left(deadline: float) -> float:
@@ -193,12 +204,12 @@ def _left(deadline: float) -> float:
 
 
 def _beginning(response: http.client.HTTPResponse, longest: int) -> str:
-    # A character has at most four bytes. The status has come: what the body does changes nothing.
-    wanted, parts = longest * 4, []
+    # A character has at most four bytes. Errors in the body do not matter once there is a status.
+    left, parts = longest * 4, []
     try:
-        while wanted > 0 and (part := response.read1(wanted)):
+        while left > 0 and (part := response.read1(left)):
             parts.append(part)
-            wanted -= len(part)
+            left -= len(part)
     except (OSError, ValueError, http.client.HTTPException):
         pass
     text = b"".join(parts).decode(errors="replace").replace("\0", "\ufffd")

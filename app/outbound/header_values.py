@@ -25,7 +25,7 @@ def decrypt(stored: Any) -> Any:
     return crypto.decrypt(stored[ENCRYPTED]) if isinstance(stored, dict) else stored
 
 
-def readable(stored: Any, default: Any = None) -> Any:
+def decrypt_or(stored: Any, default: Any = None) -> Any:
     """A stored value in plain text; `default` where none of the configured keys reads it."""
     try:
         return decrypt(stored)
@@ -33,9 +33,9 @@ def readable(stored: Any, default: Any = None) -> Any:
         return default
 
 
-def renewed(stored: Any) -> Any:
+def reencrypt(stored: Any) -> Any:
     """A value under the newest key: the same object if it was. Raises InvalidToken."""
     if not isinstance(stored, dict):
         return encrypt(stored)
-    text = crypto.renewed(stored[ENCRYPTED])
+    text = crypto.reencrypt(stored[ENCRYPTED])
     return stored if text is None else {ENCRYPTED: text}

@@ -70,7 +70,7 @@ def _deliver(message: EmailMessage, key: str | None) -> None:
 
 
 @dataclass(frozen=True)
-class Written:
+class SavedMail:
     """A mail in a file."""
 
     name: str
@@ -80,23 +80,23 @@ class Written:
     text: str
 
 
-def writes_files() -> bool:
+def is_saved_to_files() -> bool:
     """Whether mails are written to files instead of being sent."""
     return urlsplit(config.current().mail_url).scheme == "console"
 
 
-def written_names() -> list[str]:
+def saved_names() -> list[str]:
     """The names of the files that mails were written to, the newest first."""
     return sorted((path.name for path in _outbox(config.current()).glob("*.eml")), reverse=True)
 
 
-def written(name: str) -> Written:
+def load_saved(name: str) -> SavedMail:
     """The mail in a file."""
     message = message_from_bytes((_outbox(config.current()) / name).read_bytes(), policy=SMTP)
     part = message.get_body(("plain",))
     text = part.get_content() if part else ""
     date = message["Date"].datetime if message["Date"] else None
-    return Written(name, str(message["To"]), str(message["Subject"]), date, text)
+    return SavedMail(name, str(message["To"]), str(message["Subject"]), date, text)
 
 
 def check() -> None:

@@ -1,7 +1,7 @@
-"""The edge of the API: blueprints, schemas, who may call a view, paging, and answers in JSON.
+"""The REST layer: blueprints, schemas, access marks, paging and JSON responses.
 
-A view needs a signed-in caller unless it is marked otherwise, and takes only the query parameters
-that it declares. The marks are read by `auth.guard` and by the API description alike.
+A view needs a signed-in caller unless it is marked otherwise, and accepts only the query parameters
+it declares. `auth.guard` and the API description read the same marks.
 """
 
 PREFIX = "/api/v1"

@@ -1,4 +1,4 @@
-"""The marks of views: who may call them, and what is particular about them."""
+"""Decorators that mark who may call a view, and how the guard treats it."""
 
 from __future__ import annotations
 
@@ -7,22 +7,22 @@ from enum import Enum
 from typing import Any, TypeVar
 
 View = TypeVar("View", bound=Callable[..., Any])
-# Of who has shown no credential, and so costs the service more than it costs them.
+# Limits for callers without credentials, whose requests cost the service more than them.
 LARGEST_PUBLIC_BODY, LARGEST_DOCUMENT = 64 * 2**10, 256 * 2**10
 
 
 class Access(Enum):
     """Who may call a view."""
 
-    PUBLIC = "public"  # credentials are not looked at
-    ANONYMOUS = "anonymous"  # nobody need be signed in, but a bad credential is refused
+    PUBLIC = "public"  # credentials are ignored
+    ANONYMOUS = "anonymous"  # no credential needed, but an invalid one is refused
     SIGNED_IN = "signed in"
     ACCOUNT_ADMIN = "admin of the account"
     SUPERADMIN = "superadmin"
 
 
 def allow(access: Access) -> Callable[[View], View]:
-    """Mark who may call a view; without the mark it takes a signed-in caller."""
+    """Mark who may call a view; the default is any signed-in caller."""
 
     def mark(view: View) -> View:
         view.access = access  # type: ignore[attr-defined]
@@ -36,17 +36,17 @@ account_admin = allow(Access.ACCOUNT_ADMIN)
 superadmin = allow(Access.SUPERADMIN)
 
 
-def of_any_account(view: View) -> View:
-    """Mark a view that has to look across accounts: what is sent tells whose it is about."""
+def across_accounts(view: View) -> View:
+    """Mark a view that works across accounts: the account follows from what is sent."""
     view.of_any_account = True  # type: ignore[attr-defined]
     return view
 
 
-def takes_body(most: int) -> Callable[[View], View]:
-    """Mark how many bytes the body of a public view has at most."""
+def max_body(limit: int) -> Callable[[View], View]:
+    """Mark the largest body, in bytes, of a public view."""
 
     def mark(view: View) -> View:
-        view.most_bytes = most  # type: ignore[attr-defined]
+        view.max_body = limit  # type: ignore[attr-defined]
         return view
 
     return mark
@@ -55,16 +55,16 @@ def takes_body(most: int) -> Callable[[View], View]:
 def shows_secret(
     view: View, where: Callable[[Mapping[str, Any]], bool] = lambda answer: True
 ) -> View:
-    """Mark a view of whose answers some (`where`) are shown once only: not kept to be repeated."""
+    """Mark a view whose responses (those that match `where`) show a secret and are never saved."""
     view.shows_secret = where  # type: ignore[attr-defined]
     return view
 
 
 def access_of(view: Callable[..., Any]) -> Access:
-    """Who may call this view."""
+    """Return who may call a view."""
     return getattr(view, "access", Access.SIGNED_IN)
 
 
-def most_bytes_of(view: Callable[..., Any]) -> int:
-    """How many bytes the body of a public view has at most."""
-    return getattr(view, "most_bytes", LARGEST_PUBLIC_BODY)
+def max_body_of(view: Callable[..., Any]) -> int:
+    """Return the largest body, in bytes, of a public view."""
+    return getattr(view, "max_body", LARGEST_PUBLIC_BODY)

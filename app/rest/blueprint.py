@@ -1,4 +1,4 @@
-"""Routes, and how each operation is described: by its marks, its arguments and its errors."""
+"""flask-smorest's blueprint; documents each operation by its marks, arguments and errors."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from app.rest.access import Access, View, access_of
 from app.rest.parsing import Parser
 from app.rest.schemas import Error
 
-# What watches over the service asks as often as it likes.
+# Monitors are not rate-limited.
 UNLIMITED = {"Health"}
 
 
 class Blueprint(flask_smorest.Blueprint):  # type: ignore[misc]
-    """A feature's routes. Each operation documents its errors, those of its marks included."""
+    """The routes of a feature. Operations document their errors, including those of marks."""
 
     ARGUMENTS_PARSER = Parser()
 
@@ -30,7 +30,7 @@ class Blueprint(flask_smorest.Blueprint):  # type: ignore[misc]
         self._prepare_doc_cbks.append(_with_headers)
 
     def arguments(self, schema: Any, *, location: str = "json", **options: Any) -> Any:
-        """Declare a body or query; with `required=False` an absent body counts as an empty one."""
+        """Declare a body or query; with `required=False` a missing body counts as empty."""
         schema = schema() if isinstance(schema, type) else schema
         schema.body_may_be_absent = not options.get("required", True)
         decorate = super().arguments(schema, location=location, **options)
@@ -45,27 +45,27 @@ class Blueprint(flask_smorest.Blueprint):  # type: ignore[misc]
 
         return declare
 
-    def doc(self, **told: Any) -> Any:
-        """Tell more of an operation."""
-        return _described_by(super().doc(**told))
+    def doc(self, **options: Any) -> Any:
+        """Add to the description of an operation."""
+        return _described_by(super().doc(**options))
 
-    def alt_response(self, status: int, response: Any = None, **told: Any) -> Any:
-        """Declare another answer."""
-        return _described_by(super().alt_response(status, response, **told))
+    def alt_response(self, status: int, response: Any = None, **options: Any) -> Any:
+        """Declare a further response."""
+        return _described_by(super().alt_response(status, response, **options))
 
-    def response(self, status: int, schema: Any = None, **told: Any) -> Any:
-        """Declare an answer; what a view returns is made one, unless it says to be a Response."""
-        decorate = super().response(status, schema, **told)
+    def response(self, status: int, schema: Any = None, **options: Any) -> Any:
+        """Declare the response; serializes a view's result unless it is annotated as Response."""
+        decorate = super().response(status, schema, **options)
         describe = _described_by(decorate)
 
         def declare(view: View) -> Any:
-            is_whole = view.__annotations__.get("return") == Response.__name__
-            return describe(view) if is_whole else decorate(view)
+            returns_response = view.__annotations__.get("return") == Response.__name__
+            return describe(view) if returns_response else decorate(view)
 
         return declare
 
     def fails(self, *codes: int) -> Callable[[View], View]:
-        """Declare the errors that an operation answers with beside those of its marks."""
+        """Declare further errors of an operation."""
 
         def declare(view: View) -> View:
             view.error_codes = set(getattr(view, "error_codes", ())) | set(codes)  # type: ignore[attr-defined]
@@ -76,19 +76,21 @@ class Blueprint(flask_smorest.Blueprint):  # type: ignore[misc]
     def add_url_rule(
         self, rule: str, endpoint: str | None = None, view_func: Any = None, *args: Any, **kw: Any
     ) -> None:
-        """Register a route and describe its errors."""
-        path = re.sub(r"<\w+:", "<", rule)  # several views, and converters, may share one path
+        """Register a route and document its errors."""
+        path = re.sub(r"<\w+:", "<", rule)  # views with different converters may share a path
         if access_of(view_func) is not Access.PUBLIC:
             self._in_an_account.add(path)
         if path in self._in_an_account:
             kw["parameters"] = ["account", *(kw.get("parameters") or ())]
-        whole, methods = f"{self.url_prefix or ''}{rule}", kw.get("methods") or ["GET"]
-        codes = _codes(view_func, whole, methods) | ({429} if self.name not in UNLIMITED else set())
-        super().add_url_rule(rule, endpoint, _described(view_func, whole, codes), *args, **kw)
+        full_rule, methods = f"{self.url_prefix or ''}{rule}", kw.get("methods") or ["GET"]
+        codes = _codes(view_func, full_rule, methods) | (
+            {429} if self.name not in UNLIMITED else set()
+        )
+        super().add_url_rule(rule, endpoint, _described(view_func, full_rule, codes), *args, **kw)
 
 
 def _described_by(decorate: Callable[[View], Any]) -> Callable[[View], View]:
-    """A decorator of flask-smorest that only describes: no request needs to go through it."""
+    """Keep only the documentation of a flask-smorest decorator; requests skip its wrapper."""
 
     def describe(view: View) -> View:
         view._apidoc = decorate(view)._apidoc  # type: ignore[attr-defined]
@@ -97,8 +99,8 @@ def _described_by(decorate: Callable[[View], Any]) -> Callable[[View], View]:
     return describe
 
 
-def _codes(view: Any, rule: str, methods: Sequence[str]) -> set[int]:
-    # Any query may be one that is not understood, and any credential or account a wrong one.
+def _codes(view: View, rule: str, methods: Sequence[str]) -> set[int]:
+    # Any query, credential or account may be invalid.
     codes = {422, *getattr(view, "error_codes", ())} | ({404} if "<" in rule else set())
     if access_of(view) is Access.PUBLIC:
         return codes
@@ -115,8 +117,10 @@ def _described(view: Any, rule: str, codes: set[int]) -> Any:
     access, signed_in = access_of(view), access_of(view) is not Access.PUBLIC
     view._apidoc = deepcopy(getattr(view, "_apidoc", {}))
     responses = view._apidoc.setdefault("response", {}).setdefault("responses", {})
-    responses.update({code: openapi_text.failures(rule, code, Error) for code in sorted(codes)})
-    responses[414] = [openapi_text.TOO_LONG]  # the server's own, whatever the operation
+    responses.update(
+        {code: openapi_text.error_responses(rule, code, Error) for code in sorted(codes)}
+    )
+    responses[414] = [openapi_text.URI_TOO_LONG]  # the server's own, whatever the operation
     # flask-smorest adds an undescribed 422 of its own to everything with arguments.
     view._apidoc.get("arguments", {}).pop("responses", None)
     schemes = openapi_text.SECURITY_SCHEMES if signed_in else ()
@@ -129,11 +133,14 @@ def _described(view: Any, rule: str, codes: set[int]) -> Any:
     return view
 
 
-def _with_headers(doc: Any, told: Any, *, method: str, **known: Any) -> Any:
-    """Parameters told of by hand, and headers for all, stand beside those of the arguments."""
+def _with_headers(
+    doc: dict[str, Any], doc_info: dict[str, Any], *, method: str, **options: object
+) -> dict[str, Any]:
+    """Add manually documented parameters, and common headers, to those of the arguments."""
+    is_signed = doc_info["signed_in"] and method in openapi_text.WRITING
     more = [
-        *told["manual_doc"].pop("parameters", ()),
-        *(openapi_text.SIGNATURE if told["signed_in"] and method in openapi_text.WRITING else ()),
-        *(["repeating"] if told["repeatable"] and method == "post" else ()),
+        *doc_info["manual_doc"].pop("parameters", ()),
+        *(openapi_text.SIGNATURE if is_signed else ()),
+        *(["repeating"] if doc_info["repeatable"] and method == "post" else ()),
     ]
     return {**doc, "parameters": [*doc.get("parameters", ()), *more]} if more else doc

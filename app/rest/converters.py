@@ -1,4 +1,4 @@
-"""The ids in paths."""
+"""URL converters for ids."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ LARGEST_ROLE_ID = 2**31 - 1
 
 
 class UuidPath(BaseConverter):
-    """A path segment that must be a UUID; checked once the caller is known (422)."""
+    """A UUID; checked after authentication (422)."""
 
     expected = "a UUID"
 
     @staticmethod
     def accepts(text: str) -> bool:
-        """Whether the text is a UUID in its usual form."""
+        """Whether the text is a UUID in canonical form."""
         try:
             return str(uuid.UUID(text)) == text.lower()
         except ValueError:
@@ -30,29 +30,29 @@ class UuidPath(BaseConverter):
 
 
 class IntegerPath(BaseConverter):
-    """A path segment that must be a whole number; checked once the caller is known (422)."""
+    """An integer of up to 31 bits; checked after authentication (422)."""
 
     expected = "a whole number"
 
     @staticmethod
     def accepts(text: str) -> bool:
-        """Whether the text is a whole number that the database can hold."""
+        """Whether the text is an integer in range."""
         return re.fullmatch(r"[0-9]{1,10}", text) is not None and int(text) <= LARGEST_ROLE_ID
 
 
 class LargeIntegerPath(BaseConverter):
-    """A path segment that must be a whole number of up to 64 bits (422)."""
+    """An integer of up to 63 bits; checked after authentication (422)."""
 
     expected = "a whole number"
 
     @staticmethod
     def accepts(text: str) -> bool:
-        """Whether the text is a whole number that the database can hold."""
+        """Whether the text is an integer in range."""
         return re.fullmatch(r"[0-9]{1,19}", text) is not None and int(text) < 2**63
 
 
 def check_path(request: Request) -> None:
-    """Refuse ids of the wrong form. Raises Malformed (422), or NotFound for a NUL."""
+    """Check the ids in a path. Raises Malformed (422), or NotFound for a NUL."""
     rule = request.url_rule
     for name, value in (request.view_args or {}).items():
         if "\0" in value:

@@ -1,4 +1,8 @@
-"""The request at hand: each look through the framework costs more than what is looked up."""
+"""The current request without Flask's proxies, which cost more than the lookup.
+
+Leans on Flask's context variables (`_cv_app`, `_cv_request`): through the proxies a warm GET takes
+29 % more CPU, a create 10 %. `tests/test_library_insides.py` holds the contract.
+"""
 
 from __future__ import annotations
 
@@ -9,23 +13,23 @@ from flask import Request
 from flask.globals import _cv_app, _cv_request
 
 
-def asked() -> Request:
-    """The request itself."""
+def get_request() -> Request:
+    """Return `flask.request` without its proxy."""
     return _cv_request.get().request
 
 
-def header(name: str) -> str | None:
-    """A header of it, if it has one."""
-    found: str | None = _cv_request.get().request.environ.get(_key(name))
-    return found
+def get_header(name: str) -> str | None:
+    """Return a request header; None if it is missing."""
+    value: str | None = _cv_request.get().request.environ.get(_environ_key(name))
+    return value
 
 
 @lru_cache
-def _key(name: str) -> str:
-    """Where WSGI keeps a header, but for those of the body's type and length."""
+def _environ_key(name: str) -> str:
+    # Not for Content-Type and Content-Length, which have no HTTP_ prefix.
     return f"HTTP_{name.upper().replace('-', '_')}"
 
 
-def notes() -> Any:
-    """What is remembered for as long as it lasts: `flask.g` itself."""
+def get_g() -> Any:
+    """Return `flask.g` without its proxy."""
     return _cv_app.get().g

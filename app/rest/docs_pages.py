@@ -1,4 +1,4 @@
-"""The pages that show /openapi.json to people: Swagger UI at /docs, ReDoc at /redoc."""
+"""Interactive API documentation: Swagger UI at /docs, ReDoc at /redoc."""
 
 from flask import Blueprint, Response, make_response, render_template
 
@@ -17,9 +17,9 @@ POLICY = {
     "frame-ancestors": "'none'",
 }
 
-# ReDoc makes two <style> elements of its own: an empty one, which it fills by script, and that of
-# its scroll bars. Allowed are these two texts, not inline style as such. The hashes go with the
-# vendored version (see static/vendor/README.md). Its search runs in a worker started from a blob.
+# ReDoc inserts two <style> elements: an empty one, filled by script, and one for its scroll bars.
+# The policy allows these two by hash, not inline styles in general. The hashes belong to the
+# vendored version (static/vendor/README.md). ReDoc's search runs in a worker from a blob.
 REDOC_POLICY = POLICY | {
     "style-src": (
         "'self' 'sha256-47DEQpj8HBSa+/TImW+5JCeuQeRkm5NMpJWZG3hSuFU='"
@@ -32,14 +32,14 @@ REDOC_POLICY = POLICY | {
 @blueprint.get("/docs")
 @public
 def swagger() -> Response:
-    """The API in Swagger UI, from where it can be called."""
+    """Render Swagger UI."""
     return _page("apidocs/swagger.html", POLICY)
 
 
 @blueprint.get("/redoc")
 @public
 def redoc() -> Response:
-    """The API in ReDoc, for reading."""
+    """Render ReDoc."""
     return _page("apidocs/redoc.html", REDOC_POLICY)
 
 

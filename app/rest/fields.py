@@ -1,4 +1,4 @@
-"""The fields of schemas: text, numbers, flags and moments, each within bounds."""
+"""Marshmallow fields with bounds: strings, integers, booleans and timestamps."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ class Text(ma.fields.String):
         super().__init__(validate=[length, _text_problem], **options)
 
 
-class Whole(ma.fields.Integer):
-    """A whole number within bounds; from a query also as text."""
+class Integer(ma.fields.Integer):
+    """An integer within bounds; a query may send it as text."""
 
     def __init__(self, low: int, high: int, **options: Any) -> None:
         super().__init__(strict=True, validate=ma.validate.Range(low, high), **options)
@@ -38,8 +38,8 @@ class Whole(ma.fields.Integer):
         return super()._deserialize(value, *args, **options)
 
 
-class Flag(ma.fields.Boolean):
-    """Exactly true or false: 1 and 0 are numbers."""
+class StrictBoolean(ma.fields.Boolean):
+    """true or false, but not 1 or 0."""
 
     def _deserialize(self, value: Any, *args: Any, **options: Any) -> bool:
         if not isinstance(value, bool):
@@ -48,14 +48,14 @@ class Flag(ma.fields.Boolean):
 
 
 class Timestamp(ma.fields.Field[datetime]):
-    """A moment in the one format."""
+    """A timestamp in responses: RFC 3339 in UTC."""
 
     def _serialize(self, value: Any, *args: Any, **options: Any) -> Any:
         return clock.iso(value) if value is not None else None
 
 
-class Moment(ma.fields.Field[datetime]):
-    """A moment from outside: ISO 8601, UTC where it has no offset."""
+class DateTime(ma.fields.Field[datetime]):
+    """A timestamp in requests: ISO 8601, in UTC unless it has an offset."""
 
     def _deserialize(self, value: Any, *args: Any, **options: Any) -> datetime:
         try:

@@ -1,7 +1,7 @@
-"""The one door for JSON: what passes is finite, bounded, and fit for every database.
+"""Parses untrusted JSON within limits that every database can store.
 
-The standard library's parser takes far more than we can store or answer: nesting without end,
-numbers of any length, NaN, lone surrogates, NUL. All of that is refused here, before any schema.
+The standard library accepts more than we can store or return: unlimited nesting, numbers of any
+length, NaN, lone surrogates, NUL. This module refuses all of that before any schema sees it.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import math
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from typing import Any
+from typing import Any, NoReturn
 
 import re2
 from flask import Request
@@ -24,18 +24,18 @@ MAX_PROPERTIES = 10_000  # of one object
 MAX_VALUES = 200_000  # in one body, or in one record of a file
 LARGEST_INTEGER = 2**63
 CONTAINERS = (dict, list)
-DIGITS_OF_INTEGER = 40  # zeros before it included; int() takes a time that is quadratic in them
+DIGITS_OF_INTEGER = 40  # leading zeros included; int() is quadratic in them
 TOO_MANY = f"The JSON has more than {MAX_VALUES:,} values."
-OUT_OF_RANGE = "Numbers are IEEE doubles, or whole numbers of 64 bits: this one is out of range."
+OUT_OF_RANGE = "A number is out of range: numbers are IEEE doubles or 64-bit integers."
 JSON_TYPE = re.compile(r"application/(json|[a-z0-9.+-]+\+json)$")
 SPACE = " \t\r\n"
 ARRAY = re.compile(r'[ \t\r\n]*(\{[ \t\r\n]*"records"[ \t\r\n]*:[ \t\r\n]*)?\[[ \t\r\n]*')
 COMMA = re.compile(r"[ \t\r\n]*,[ \t\r\n]*")
 CLOSING = re.compile(r"[ \t\r\n]*\]")
 SUSPICIOUS_ESCAPE = re.compile(r"\\u(0000|[dD][89a-fA-F])")
-# Whether any number may be no integer of 64 bits and no double; a text may look so, too.
+# Finds numbers that may not fit 64 bits or a double; strings may match, too.
 SUSPICIOUS_NUMBER = re2.compile(rb"[0-9]{19}|[eE]\+?[0-9]{3}")
-# Matches wherever a quote stands, also where the text is cut off: so it never starts over.
+# Matches at every quote, even in truncated text, so it never backtracks.
 STRING = r'"(?:[^"\\]++|\\.)*+(?:"|\\?\Z)'
 STRINGS = re.compile(STRING.encode(), re.DOTALL)
 TOKEN = re.compile(STRING + r"|[\[\]{},]", re.DOTALL)
@@ -46,11 +46,11 @@ class _Refused(ValueError):
 
 
 def body(request: Request, *, infinite: bool = False) -> Any:
-    """The request's JSON body. Raises Malformed (422), UnsupportedMediaType (415), or 413.
+    """Parse the JSON body. Raises Malformed (422), UnsupportedMediaType (415), or 413.
 
-    `infinite` as `loads` takes it.
+    `infinite` as in `loads`.
     """
-    raw = bytes_of(request)
+    raw = read_body(request)
     if not raw:
         raise Malformed.at("body", msg="A JSON body is required.", type="missing")
     if not JSON_TYPE.match(request.mimetype):
@@ -58,51 +58,54 @@ def body(request: Request, *, infinite: bool = False) -> Any:
     return loads(raw, infinite=infinite)
 
 
-def bytes_of(request: Request) -> bytes:
-    """The request's body, a text in UTF-8. Raises UnsupportedMediaType (415), or 413."""
+def read_body(request: Request) -> bytes:
+    """Read the body, which must be UTF-8. Raises UnsupportedMediaType (415), or 413."""
     raw = request.get_data(cache=True)
-    # Of a body without a length werkzeug reads as much as is allowed, and says nothing of the rest.
+    # Without a Content-Length werkzeug reads up to the limit and silently drops the rest.
     if request.content_length is None and len(raw) == request.max_content_length:
         raise RequestEntityTooLarge
     if request.mimetype_params.get("charset", "utf-8").lower() not in ("utf-8", "utf8"):
         raise UnsupportedMediaType
     if request.headers.get("Content-Encoding", "identity").lower() != "identity":
-        raise UnsupportedMediaType("Compressed bodies are not read.")
+        raise UnsupportedMediaType("Compressed bodies are not supported.")
     return raw
 
 
 def loads(raw: bytes, *, infinite: bool = False) -> Any:
-    """Parse JSON text from outside. Raises Malformed with what is wrong.
+    """Parse untrusted JSON. Raises Malformed.
 
-    A number that no double holds is refused, or where `infinite` is true becomes an infinity, which
-    the field that it is for refuses by its name.
+    A number beyond the doubles is refused; if `infinite`, it becomes an infinity, which the field's
+    validation then refuses by name.
     """
     with _refusing():
         text = raw.decode("utf-8")
-        # What stands in texts is left out of the count only where it would be too much.
-        if _signs(raw) > MAX_VALUES and _signs(STRINGS.sub(b"", raw, 2 * MAX_VALUES)) > MAX_VALUES:
+        # Strings are stripped only if the raw count is too high.
+        if (
+            _count_separators(raw) > MAX_VALUES
+            and _count_separators(STRINGS.sub(b"", raw, 2 * MAX_VALUES)) > MAX_VALUES
+        ):
             raise _Refused(TOO_MANY)
         value = _decoder(raw, infinite=infinite).decode(text)
         _check(value, escapes=bool(SUSPICIOUS_ESCAPE.search(text)))
     return value
 
 
-def _signs(raw: bytes) -> int:
-    # As many as there are values, or one less.
+def _count_separators(raw: bytes) -> int:
+    # The number of values, or one less.
     return raw.count(b",") + raw.count(b"[") + raw.count(b"{")
 
 
 def _decoder(raw: bytes, *, infinite: bool) -> json.JSONDecoder:
     if not SUSPICIOUS_NUMBER.search(raw):
-        return PLAIN  # calls nothing for each number
+        return PLAIN  # without a callback per number
     return INFINITE if infinite else FINITE
 
 
-def items(raw: bytes) -> Iterator[tuple[int, Any]]:
-    """The elements of an array, or of the `records` of an object, with the lines they start at.
+def iter_records(raw: bytes) -> Iterator[tuple[int, Any]]:
+    """Yield the elements of an array, or of an object's `records`, with their line numbers.
 
-    One at a time, so that a large body is never in memory as objects. Numbers that no double holds
-    are infinities. Raises Malformed.
+    It parses one at a time, so that a large body is never in memory as objects. Numbers beyond the
+    doubles become infinities. Raises Malformed.
     """
     with _refusing():
         text = raw.decode("utf-8-sig")
@@ -112,27 +115,27 @@ def items(raw: bytes) -> Iterator[tuple[int, Any]]:
         msg = 'Must be an array of objects, or {"records": [...]}.'
         raise Malformed.at("body", msg=msg, type="type")
     escapes, decoder = bool(SUSPICIOUS_ESCAPE.search(text)), _decoder(raw, infinite=True)
-    line, counted, at = 1, 0, opened.end()
-    while not (closed := CLOSING.match(text, at)):
-        line, counted = line + text.count("\n", counted, at), at
+    line, counted, position = 1, 0, opened.end()
+    while not (closed := CLOSING.match(text, position)):
+        line, counted = line + text.count("\n", counted, position), position
         with _refusing():
-            _check_count(text, at)
-            value, at = decoder.raw_decode(text, at)
+            _check_count(text, position)
+            value, position = decoder.raw_decode(text, position)
             _check(value, escapes=escapes)
-            at = _next(text, at)
+            position = _next(text, position)
         yield line, value
     if text[closed.end() :].strip(SPACE) != ("}" if opened[1] else ""):
         raise Malformed.at("body", msg="Something follows the array.", type="json")
 
 
-def _next(text: str, at: int) -> int:
-    # Behind an element: where the next one starts, or the bracket that ends the array.
-    found = COMMA.match(text, at)
-    if found is None and not CLOSING.match(text, at):
-        raise json.JSONDecodeError("Expecting ',' delimiter", text, at)
-    if found is not None and CLOSING.match(text, found.end()):
-        raise json.JSONDecodeError("Expecting value", text, found.end())
-    return found.end() if found else at
+def _next(text: str, position: int) -> int:
+    # The start of the next element, or of the closing bracket.
+    comma = COMMA.match(text, position)
+    if comma is None and not CLOSING.match(text, position):
+        raise json.JSONDecodeError("Expecting ',' delimiter", text, position)
+    if comma is not None and CLOSING.match(text, comma.end()):
+        raise json.JSONDecodeError("Expecting value", text, comma.end())
+    return comma.end() if comma else position
 
 
 @contextmanager
@@ -151,13 +154,13 @@ def _refusing() -> Iterator[None]:
         raise Malformed.at("body", msg=msg, type="json") from None
 
 
-def fits(value: Any) -> bool:
-    """Whether JSON can write every number of a value: it is finite, or has at most 64 bits."""
+def is_serializable(value: object) -> bool:
+    """Whether every number of a value is finite and fits 64 bits."""
     return all(
         _is_writable(item)
         for level in _levels([value])
-        for one in level
-        for item in (one.values() if isinstance(one, dict) else one)
+        for container in level
+        for item in (container.values() if isinstance(container, dict) else container)
         if item.__class__ in (int, float)
     )
 
@@ -169,7 +172,7 @@ def _is_writable(number: float) -> bool:
 
 
 def number(digits: str) -> int | float:
-    """The number that digits stand for: an integer of 64 bits, else a double, or an infinity."""
+    """Parse a number: a 64-bit integer, else a double, which may be an infinity."""
     if len(digits) <= DIGITS_OF_INTEGER:
         with suppress(ValueError):
             value = int(digits)
@@ -192,7 +195,7 @@ def _checked(value: float) -> float:
     return value
 
 
-def _constant(name: str) -> Any:
+def _constant(name: str) -> NoReturn:
     raise _Refused(f"{name} is not JSON.")
 
 
@@ -202,24 +205,24 @@ INFINITE = json.JSONDecoder(parse_int=number, parse_float=float, parse_constant=
 
 
 def _check_count(text: str, start: int) -> None:
-    """Refuse a value of too many parts before it is made into objects."""
+    """Refuse a value with too many parts before parsing it."""
     values = strings = depth = 0
     for token in TOKEN.finditer(text, start):
-        sign = text[token.start()]
-        if sign == '"':
+        character = text[token.start()]
+        if character == '"':
             strings += 1
-        elif sign in "]}":
+        elif character in "]}":
             depth -= 1
         else:
             values += 1
-            depth += sign != ","
+            depth += character != ","
         if values > MAX_VALUES or strings > 2 * MAX_VALUES:
             raise _Refused(TOO_MANY)
         if depth <= 0:
             return
 
 
-def _check(value: Any, *, escapes: bool) -> None:
+def _check(value: object, *, escapes: bool) -> None:
     if escapes and isinstance(value, str):
         _check_text(value)
     for depth, level in enumerate(_levels(value), 1):
@@ -247,19 +250,19 @@ def _check_text(text: str) -> None:
         raise _Refused("A text contains a lone surrogate.") from None
 
 
-def depth(value: Any) -> int:
-    """How deep the innermost value stands; one that is no object or list, at 1."""
+def depth(value: object) -> int:
+    """Return the nesting depth; 1 for a scalar."""
     return max((depth + any(level) for depth, level in enumerate(_levels(value), 1)), default=1)
 
 
-def _levels(value: Any) -> Iterator[list[dict[str, Any] | list[Any]]]:
-    """The objects and lists of a value, level by level: few of many values are such."""
+def _levels(value: object) -> Iterator[list[dict[str, Any] | list[Any]]]:
+    """The objects and lists of a value, level by level."""
     level = [value] if isinstance(value, CONTAINERS) else []
     while level:
         yield level
         level = [
             child
-            for one in level
-            for child in (one.values() if isinstance(one, dict) else one)
+            for container in level
+            for child in (container.values() if isinstance(container, dict) else container)
             if isinstance(child, CONTAINERS)
         ]

@@ -1,8 +1,10 @@
-"""What the API description says of all operations alike: errors, credentials, headers."""
+"""The parts of the API description that all operations share: errors, credentials, headers."""
 
 from __future__ import annotations
 
 from typing import Any
+
+import marshmallow as ma
 
 from app import errors
 from app.errors import AppError, Malformed
@@ -20,12 +22,12 @@ SECURITY_SCHEMES = {
         "type": "apiKey",
         "in": "header",
         "name": "X-API-Key",
-        "description": "An API key; a bearer token counts before it.",
+        "description": "An API key; a bearer token takes precedence.",
     },
 }
 
 
-def _header(name: str, description: str, example: str, **length: int) -> Any:
+def _header(name: str, description: str, example: str, **length: int) -> dict[str, object]:
     return {
         "in": "header",
         "name": name,
@@ -38,34 +40,34 @@ def _header(name: str, description: str, example: str, **length: int) -> Any:
 
 ACTING_ACCOUNT = _header(
     "X-Account-ID",
-    "The account to act in, by slug, code or id, where the host name does not tell it: for"
-    " callers not signed in, and for superadmins. Without it these act in the system account,"
-    " with `*` they read across all. Others have their own account.",
+    "The account to act in, by slug, code or id, unless the host name identifies it. Only for"
+    " callers without credentials and for superadmins. Superadmins act in the system account"
+    " without it, and read across all accounts with `*`. Everyone else acts in their own account.",
     "acme",
 )
 IDEMPOTENCY_KEY = _header(
     "Idempotency-Key",
-    "For 24 hours the same request of the same caller under the same key gets the same answer, and"
-    " is carried out once.",
+    "Makes a POST safe to retry: for 24 hours the same request with the same key runs once and gets"
+    " the same response.",
     "3f0a6b1e-order-17",
     minLength=1,
     maxLength=255,
 )
-# The three of an electronic signature: all of them, or none.
+# An electronic signature needs all three headers.
 SIGNATURE = {
     "signer": _header(
         "X-ES-Username",
-        "Signs this write electronically, with the other two: the address of a user of the account"
-        " written in.",
+        "Signs this write electronically, together with X-ES-Password and X-ES-Reason: the e-mail"
+        " address of a user of the account.",
         "alice@acme.example",
         maxLength=1000,
     ),
     "signers_password": _header(
-        "X-ES-Password", "The password of who signs.", "Correct-horse-1", maxLength=1000
+        "X-ES-Password", "The signer's password.", "Correct-horse-1", maxLength=1000
     ),
     "signing_reason": _header(
         "X-ES-Reason",
-        "Why: the audit log keeps it.",
+        "The reason, stored in the audit log.",
         "Approved at the weekly review",
         maxLength=1000,
     ),
@@ -78,30 +80,30 @@ ERROR_EXAMPLES: dict[int, AppError] = {
     404: errors.NotFound(),
     409: errors.Conflict(field="name"),
     412: errors.PreconditionFailed(),
-    413: AppError("The body is larger than this service takes.", error="payload_too_large"),
+    413: errors.PayloadTooLarge(),
     415: errors.UnsupportedMediaType(),
     422: Malformed.at("body", "name", msg="Missing data for required field.", type="missing"),
     428: errors.SignatureRequired(),
     429: errors.TooManyRequests(60),
 }
 ERROR_MEANINGS = {
-    400: "A value breaks a domain rule; `details` lists all of them.",
+    400: "Values break validation rules; `details` lists all of them.",
     401: "No valid credential.",
     403: "The caller may not do this.",
-    404: "No such thing in this account.",
-    409: "A clash with what is stored.",
-    412: "The record is not any more as If-Match says.",
-    413: "The body is too large, or the answer would be.",
-    415: "The body is in a form that is not read here.",
-    422: "The request does not have the documented shape; `detail` lists every place.",
-    428: "The collection demands that writes are signed electronically, and this one is not.",
-    429: "Too many tries; `Retry-After` says how many seconds to wait.",
+    404: "Not found in this account.",
+    409: "A conflict with stored data.",
+    412: "The record has changed: its ETag does not match If-Match.",
+    413: "The request or the response body is too large.",
+    415: "The media type of the body is not supported.",
+    422: "The request does not match the documented schema; `detail` lists every problem.",
+    428: "The collection requires an electronic signature for writes.",
+    429: "Too many requests; `Retry-After` gives the seconds to wait.",
 }
-# The name of the answer that all operations share.
-TOO_LONG = "UriTooLong"
+# The name of the response that all operations share.
+URI_TOO_LONG = "UriTooLong"
 SHARED = {
-    TOO_LONG: {
-        "description": "The address, with its query, has more than 8,190 bytes.",
+    URI_TOO_LONG: {
+        "description": "The URL, including its query, is longer than 8,190 bytes.",
         "content": {
             "application/json": {
                 "schema": {"$ref": "#/components/schemas/Error"},
@@ -118,58 +120,57 @@ WAIT = {
 }
 
 
-def error(code: int, schema: Any) -> dict[str, Any]:
-    """The answer of an operation that fails so."""
-    told = {
+def error_response(code: int, schema: type[ma.Schema]) -> dict[str, Any]:
+    """Return the response for an error code."""
+    response = {
         "schema": schema,
         "description": ERROR_MEANINGS[code],
         "example": ERROR_EXAMPLES[code].body(),
         "content_type": None,
     }
-    return told | ({"headers": WAIT} if code == 429 else {})
+    return response | ({"headers": WAIT} if code == 429 else {})
 
 
-# Below these, browsers are told what is wrong by a page.
+# Below these paths browsers get an HTML page.
 PAGES = ("/auth/", "/oauth/", "/saml/")
 PAGE_EXAMPLE = "<!doctype html>..."
 
 
-def failures(rule: str, code: int, schema: Any) -> list[dict[str, Any]]:
-    """The answers of an operation that fails so: to clients, and to browsers where they come."""
+def error_responses(rule: str, code: int, schema: type[ma.Schema]) -> list[dict[str, Any]]:
+    """Return the responses for an error code: JSON, and HTML below the paths of pages."""
     page = {
         "schema": {"type": "string"},
         "description": ERROR_MEANINGS[code],
         "example": PAGE_EXAMPLE,
         "content_type": "text/html",
     }
-    return [error(code, schema), *([page] if rule.startswith(PAGES) else [])]
+    return [error_response(code, schema), *([page] if rule.startswith(PAGES) else [])]
 
 
 def options(base_url: str) -> dict[str, Any]:
-    """What the API description says of the whole."""
+    """Return the general part of the API description."""
     description = (
         "A multi-tenant backend service: accounts with their own users, collections with typed"
-        " fields, and a REST API over their records. Every path answers with and without a"
-        " trailing slash. Every answer carries `X-Correlation-ID`. Answers to a credential are"
-        " `Cache-Control: no-store`; one with an `ETag` is `private, no-cache`."
-        " Where requests are limited, any operation may answer 429 `rate_limited` with"
-        " `Retry-After`, the seconds to wait. A write"
-        " may be signed electronically: `X-ES-Username` (the address of a user of the account),"
-        " `X-ES-Password`, `X-ES-Reason`; the audit log keeps who and why.\n\nA POST of somebody"
-        " signed in, but for those under `/auth/`, may carry an `Idempotency-Key` of up to 255"
-        " characters. For 24 hours the same request under the same key then gets the same status"
-        " and body again (with `Idempotent-Replayed: true`), and is carried out once. Another"
-        " request under the same key is a 422; one that is still running a 409 `in_progress`. An"
-        " answer that shows a secret is not kept: its repeat is a 409 `already_done` with the `id`"
-        " of what was made. What failed may be tried again under its key.\n\nJSON has at"
-        f" most {json_input.MAX_DEPTH} levels, {json_input.MAX_PROPERTIES:,} properties in one"
-        " object"
-        f" and {json_input.MAX_VALUES:,} values, and neither NUL nor lone surrogates in its texts:"
-        " else it is a 422 that names the limit. Whole numbers of 64 bits are exact; all others are"
-        " IEEE doubles, however they are written. A number that no double holds, such as `1e400`,"
-        " is a 400 `number_out_of_range` in a record, else a 422. Bodies have at most as many bytes"
-        " as the 413 of a larger one says: fewer where no credential is needed. Of more than"
-        f" {errors.MOST_LISTED} problems the first are listed, with their `count`."
+        " fields, and a REST API for their records. Every path works with and without a trailing"
+        " slash. Every response has an `X-Correlation-ID`. Responses to authenticated requests are"
+        " `Cache-Control: no-store`; those with an `ETag` are `private, no-cache`. If requests are"
+        " rate-limited, any operation may return 429 `rate_limited` with `Retry-After`, the seconds"
+        " to wait. A write may be signed electronically with `X-ES-Username` (the e-mail address of"
+        " a user of the account), `X-ES-Password` and `X-ES-Reason`; the audit log stores signer"
+        " and reason.\n\nAn authenticated POST, except below `/auth/`, may send an"
+        " `Idempotency-Key` of up to 255 characters. For 24 hours a retry with the same key gets"
+        " the same status and body (with `Idempotent-Replayed: true`), and the request runs once. A"
+        " different request with the same key is a 422; one that is still running is a 409"
+        " `in_progress`. A response that shows a secret is not saved: the retry is a 409"
+        " `already_done` with the `id` of the created object. A failed request may be retried with"
+        " its key.\n\nJSON may have up to"
+        f" {json_input.MAX_DEPTH} levels, {json_input.MAX_PROPERTIES:,} properties per object and"
+        f" {json_input.MAX_VALUES:,} values, and its strings no NUL and no lone surrogates; a 422"
+        " names the limit. 64-bit integers are exact; all other numbers are IEEE doubles. A number"
+        " beyond the doubles, such as `1e400`, is a 400 `number_out_of_range` in a record, else a"
+        " 422. The 413 for a body that is too large names the limit, which is lower without a"
+        f" credential. Of more than {errors.MAX_LISTED} problems only the first are listed, with"
+        " the `count` of all."
     )
     parameters = {"account": ACTING_ACCOUNT, "repeating": IDEMPOTENCY_KEY, **SIGNATURE}
     return {

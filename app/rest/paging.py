@@ -1,4 +1,4 @@
-"""Lists in pages: what asks for one, and its answer."""
+"""Pagination: query parameters and page bodies."""
 
 from __future__ import annotations
 
@@ -7,21 +7,25 @@ from typing import Any
 
 import marshmallow as ma
 
-from app.rest.fields import Whole
+from app.rest.fields import Integer
 from app.rest.schemas import Schema
 
 LARGEST_SKIP = 2**31 - 1
 
 
 class PageArgs(Schema):
-    """Where in a list to start, and how much of it to return."""
+    """The query parameters of a page."""
 
     default_limit, largest_limit = 25, 100
 
-    skip = Whole(0, LARGEST_SKIP, metadata={"description": "How many items to pass over."})
-    limit = Whole(1, 100, metadata={"description": "How many items to return."})
-    page = Whole(1, LARGEST_SKIP, metadata={"description": "The page, from 1, instead of skip."})
-    page_size = Whole(1, 100, metadata={"description": "Another name for limit."})
+    skip = Integer(0, LARGEST_SKIP, metadata={"description": "How many items to skip."})
+    limit = Integer(1, 100, metadata={"description": "How many items to return."})
+    page = Integer(
+        1,
+        LARGEST_SKIP,
+        metadata={"description": "The page number, from 1; an alternative to skip."},
+    )
+    page_size = Integer(1, 100, metadata={"description": "An alias of limit."})
 
     @ma.post_load
     def settle(self, args: dict[str, Any], **options: Any) -> dict[str, Any]:
@@ -34,21 +38,23 @@ class PageArgs(Schema):
 
 
 class OffsetArgs(PageArgs):
-    """Paging, also by offset."""
+    """The query parameters of a page, with offset."""
 
     default_limit = 50
 
-    offset = Whole(0, LARGEST_SKIP, metadata={"description": "Another name for skip."})
+    offset = Integer(0, LARGEST_SKIP, metadata={"description": "An alias of skip."})
 
     @ma.post_load
     def settle_offset(self, args: dict[str, Any], **options: Any) -> dict[str, Any]:
-        """Take offset for skip."""
+        """Turn offset into skip."""
         offset = args.pop("offset", None)
         return args if offset is None else args | {"skip": offset}
 
 
-def page_of(items: Sequence[Any], total: int | None, args: Mapping[str, Any]) -> dict[str, Any]:
-    """A list's answer (contract section 1)."""
+def page_body(
+    items: Sequence[object], total: int | None, args: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return the body of a page (contract section 1)."""
     skip, limit = args["skip"], args["limit"]
     return {
         "items": items,
@@ -61,15 +67,15 @@ def page_of(items: Sequence[Any], total: int | None, args: Mapping[str, Any]) ->
     }
 
 
-def items_of(item: type[Schema]) -> Any:
-    """The items of a page, each shown as this."""
+def items_field(item: type[Schema]) -> ma.fields.List[ma.fields.Nested]:
+    """Return the `items` field of a page."""
     return ma.fields.List(ma.fields.Nested(item), required=True)
 
 
 class Page(Schema):
-    """A page of a list. Which list says what its items are."""
+    """A page; subclasses set the schema of its items."""
 
-    items = items_of(Schema)
+    items = items_field(Schema)
     total = ma.fields.Integer(required=True, allow_none=True)
     skip = ma.fields.Integer(required=True)
     limit = ma.fields.Integer(required=True)

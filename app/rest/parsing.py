@@ -1,4 +1,4 @@
-"""What a request sends, as a schema makes it; else the contract's 422."""
+"""Parses and validates request data with schemas; errors are the contract's 422."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from webargs.flaskparser import FlaskParser
 from app.errors import Malformed
 from app.rest import json_input
 from app.rest.access import View
-from app.rest.current_request import asked
+from app.rest.current_request import get_request
 
-LONGEST_KEPT_QUERY = 200
+MAX_CACHED_QUERY = 200
 LOCATIONS = {"json": "body", "query": "query", "path": "path", "headers": "header"}
 
 
 def check_query(request: Request, view: Callable[..., Any]) -> None:
-    """Refuse parameters of an operation that declares none, NUL, and what is not UTF-8 (422).
+    """Raise Malformed (422) for undeclared parameters, NUL characters and invalid UTF-8.
 
-    Pages ignore the parameters that they do not know, as browsers and links add some.
+    Pages ignore unknown parameters, as browsers and links add some.
     """
     if not request.query_string:
         return
@@ -45,7 +45,7 @@ def check_query(request: Request, view: Callable[..., Any]) -> None:
 
 
 class Parser(FlaskParser):
-    """webargs behind the JSON gate, refusing what a schema does not declare."""
+    """webargs' parser; reads JSON through `json_input`, and refuses undeclared parameters."""
 
     DEFAULT_UNKNOWN_BY_LOCATION = {  # noqa: RUF012 - as webargs declares it
         "json": None,
@@ -54,7 +54,7 @@ class Parser(FlaskParser):
     }
 
     def load_json(self, req: Request, schema: Any) -> Any:
-        """The JSON body, through the gate."""
+        """Parse the JSON body."""
         if schema.body_may_be_absent and not req.get_data(cache=True):
             return {}
         value = json_input.body(req, infinite=schema.names_numbers)
@@ -63,7 +63,7 @@ class Parser(FlaskParser):
         return value
 
     def use_args(self, argmap: Any, req: Any = None, **options: Any) -> Any:
-        """Have a view called with what a request sends, past the step that describes it."""
+        """Call the view with the parsed data; skips the wrapper that only documents it."""
 
         def decorate(described: View) -> Any:
             view = described.__wrapped__  # type: ignore[attr-defined]
@@ -77,21 +77,21 @@ class Parser(FlaskParser):
         return decorate
 
     def parse(self, argmap: Any, req: Any = None, **options: Any) -> Any:
-        """What a request sends, as a schema makes it; of a short query not twice."""
+        """Parse the request; caches the results of short queries."""
         if options["location"] == "json" and argmap.unknown == ma.INCLUDE and not argmap.fields:
-            return self.load_json(asked(), argmap)  # somebody else knows what it must be
-        text = asked().query_string
-        if options["location"] != "query" or len(text) > LONGEST_KEPT_QUERY:
+            return self.load_json(get_request(), argmap)  # the view validates the body itself
+        text = get_request().query_string
+        if options["location"] != "query" or len(text) > MAX_CACHED_QUERY:
             return super().parse(argmap, req, **options)
         return dict(_parsed_query(self, argmap, tuple(options.items()), text))
 
-    def parsed(self, schema: Any, options: Iterable[tuple[str, Any]]) -> dict[str, Any]:
-        """What the query of this request sends."""
-        found: dict[str, Any] = super().parse(schema, **dict(options))
-        return found
+    def parse_query(self, schema: ma.Schema, options: Iterable[tuple[str, Any]]) -> dict[str, Any]:
+        """Parse the query of the current request."""
+        arguments: dict[str, Any] = super().parse(schema, **dict(options))
+        return arguments
 
     def handle_error(self, error: Any, req: Any, schema: Any, **options: Any) -> Any:
-        """Turn marshmallow's messages into the contract's 422."""
+        """Raise Malformed (422) with marshmallow's messages."""
         detail = [
             _detail((LOCATIONS.get(location, location), *loc), msg, _kind(msg))
             for location, messages in error.messages.items()
@@ -102,12 +102,12 @@ class Parser(FlaskParser):
 
 @lru_cache
 def _parsed_query(
-    parser: Parser, schema: Any, options: tuple[tuple[str, Any], ...], text: bytes
+    parser: Parser, schema: ma.Schema, options: tuple[tuple[str, Any], ...], text: bytes
 ) -> dict[str, Any]:
-    return parser.parsed(schema, options)
+    return parser.parse_query(schema, options)
 
 
-def _detail(loc: Sequence[Any], msg: str, kind: str) -> dict[str, Any]:
+def _detail(loc: Sequence[str | int], msg: str, kind: str) -> dict[str, object]:
     return {"loc": [part for part in loc if part != "_schema"], "msg": msg, "type": kind}
 
 
@@ -117,7 +117,7 @@ def _kind(message: str) -> str:
     return "unknown" if message.startswith("Unknown field") else "value_error"
 
 
-def _flat(messages: Any, *loc: Any) -> list[tuple[tuple[Any, ...], str]]:
+def _flat(messages: Any, *loc: str | int) -> list[tuple[tuple[str | int, ...], str]]:
     if isinstance(messages, dict):
         return [pair for key, inner in messages.items() for pair in _flat(inner, *loc, key)]
     return [(loc, str(message)) for message in messages]

@@ -1,4 +1,4 @@
-"""Answers in JSON."""
+"""JSON responses."""
 
 from __future__ import annotations
 
@@ -15,25 +15,25 @@ from app.rest import json_input
 BODILESS = (204, 304)
 
 
-def plain(value: Any) -> Any:
-    """The JSON form of a value that orjson does not know, or would write in another form."""
+def json_default(value: object) -> str:
+    """Serialize what orjson does not, or would serialize differently."""
     if isinstance(value, datetime):
         return clock.iso(value)
     raise TypeError(f"{type(value).__name__} has no JSON form")
 
 
-def dumps(value: Any) -> bytes:
-    """JSON text in UTF-8, with timestamps in the one format."""
-    return orjson.dumps(value, default=plain, option=orjson.OPT_PASSTHROUGH_DATETIME)
+def dumps(value: object) -> bytes:
+    """Serialize a value to JSON, timestamps as RFC 3339 in UTC."""
+    return orjson.dumps(value, default=json_default, option=orjson.OPT_PASSTHROUGH_DATETIME)
 
 
-def respond(value: Any, status: int = 200) -> Response:
-    """An answer whose body needs no schema: a record, whose shape its collection knows."""
-    return _Answer(dumps(value), status, content_type="application/json")
+def json_response(value: object, status: int = 200) -> Response:
+    """Return a JSON response without a schema, such as a record's."""
+    return _JsonResponse(dumps(value), status, content_type="application/json")
 
 
-class _Answer(Response):
-    """An answer whose headers are complete and whose body is one text: it goes out as it is."""
+class _JsonResponse(Response):
+    """A response with complete headers and a single body: skips werkzeug's preparation."""
 
     def get_wsgi_response(self, environ: Any) -> Any:
         if environ["REQUEST_METHOD"] == "HEAD" or self.status_code in BODILESS or self._on_close:
@@ -42,12 +42,12 @@ class _Answer(Response):
 
 
 class Json(JSONProvider):
-    """orjson for every answer."""
+    """Flask's JSON provider: orjson out, `json_input` in."""
 
-    def dumps(self, obj: Any, **options: Any) -> str:
-        """JSON text of an answer."""
+    def dumps(self, obj: object, **options: Any) -> str:
+        """Serialize a value."""
         return dumps(obj).decode()
 
     def loads(self, s: str | bytes, **options: Any) -> Any:
-        """JSON from outside, through the gate."""
+        """Parse JSON through `json_input`."""
         return json_input.loads(s.encode() if isinstance(s, str) else s)

@@ -113,7 +113,7 @@ def _end_of_untrusted(event: events.PiiMemberAdmitted) -> None:
     mine = (Identity.account_id == event.account_id, Identity.user_id == event.user_id)
     untrusted = sa.select(Identity.id).where(*mine, Identity.is_trusted.is_(False)).limit(1)
     if db.db.session.scalar(untrusted) is not None:
-        events.publish(events.AddressProved(event.account_id, event.user_id))
+        events.publish(events.AddressVerified(event.account_id, event.user_id))
 
 
 def _known(connection: Connection, claimed: Claimed) -> sa.Select[Identity]:
@@ -223,8 +223,8 @@ def _trust(user: User, connection: Connection) -> bool:
     return given
 
 
-@events.subscribe(events.AddressProved)
-def _forget(event: events.AddressProved) -> None:
+@events.subscribe(events.AddressVerified)
+def _forget(event: events.AddressVerified) -> None:
     user = db.db.session.get_one(User, (event.account_id, event.user_id))
     roles.take_back(user)
     for identity in roles.identities(user):

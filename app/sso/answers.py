@@ -36,7 +36,7 @@ BACK = re.compile(r"([a-z][a-z0-9-]{2,31})\.([0-9a-f]{64})")
 def init_app(app: Flask) -> None:
     """Tell browsers of refusals by a page; clients of the API get JSON as ever."""
     for path in ("/oauth", "/saml"):
-        error_handlers.tell_by_pages(app, path, _tell)
+        error_handlers.register_error_page(app, path, _tell)
 
 
 def named_account(reference: str | None) -> Account | None:
@@ -208,11 +208,11 @@ def _tell_client(error: AppError, flow: Flow) -> Response:
 
 def _tell(error: AppError) -> Response:
     flow = error.flow if isinstance(error, SignInRefused) else None
-    if html.wanted() and flow is not None and flow.purpose in (BROWSER, API):
+    if html.prefers_html() and flow is not None and flow.purpose in (BROWSER, API):
         return _tell_client(error, flow)
-    if html.wanted():
+    if html.prefers_html():
         page = render_template("auth/refused.html", problem=error.message)
-        response = html.harden(make_response(page))
+        response = html.add_security_headers(make_response(page))
     else:
         response = jsonify(error.body())
         response.headers["Cache-Control"] = "no-store"

@@ -12,8 +12,8 @@ from app.auth.guard import principal
 from app.auth.principal import Principal
 from app.rest.access import account_admin
 from app.rest.blueprint import Blueprint
-from app.rest.paging import PageArgs, page_of
-from app.rest.responses import respond
+from app.rest.paging import PageArgs, page_body
+from app.rest.responses import json_response
 from app.sso import config_schemas as schemas
 from app.sso import connections, dry_run, providers, refusals, roles, service
 from app.sso.models import ProviderSetting
@@ -39,13 +39,13 @@ FAILS = "Something is not right yet."
 
 @blueprint.route("", methods=["GET"])
 @blueprint.arguments(schemas.ProviderRowArgs, location="query")
-@blueprint.response(200, schemas.ProviderRowPage, example=page_of([schemas.ROW], 1, PAGE))
+@blueprint.response(200, schemas.ProviderRowPage, example=page_body([schemas.ROW], 1, PAGE))
 @account_admin
 def list_provider_settings(args: dict[str, Any]) -> dict[str, Any]:
     """List the provider settings of the account acted in; of the system for superadmins."""
     wanted = {"account": args.get("account_id"), "category": args.get("category")}
     rows, total = service.page(args["skip"], args["limit"], by=principal(), **wanted)
-    return page_of([_view(row) for row in rows], total, args)
+    return page_body([_view(row) for row in rows], total, args)
 
 
 @blueprint.route("", methods=["POST"])
@@ -102,7 +102,7 @@ def list_providers() -> dict[str, Any]:
 @account_admin
 def get_provider_schema(category: str, provider: str) -> Response:
     """Get the JSON schema of a provider's `config`; what is `writeOnly` is never shown."""
-    return respond(providers.named(category, provider).schema())
+    return json_response(providers.named(category, provider).schema())
 
 
 @blueprint.route("/test-connection", methods=["POST"])
@@ -154,7 +154,7 @@ def delete_provider_settings(configuration_id: str) -> Response:
 @account_admin
 def get_provider_values(configuration_id: str) -> Response:
     """Get the `config` of a provider alone; a secret is `***`, or null where it is not set."""
-    return respond(service.shown(service.get(configuration_id, by=_caller(configuration_id))))
+    return json_response(service.shown(service.get(configuration_id, by=_caller(configuration_id))))
 
 
 @blueprint.route(f"{ONE}/values", methods=["PATCH"])
@@ -165,17 +165,17 @@ def get_provider_values(configuration_id: str) -> Response:
 def update_provider_values(body: dict[str, Any], configuration_id: str) -> Response:
     """Change what of a provider's `config` is named; null takes out."""
     row = service.change(configuration_id, {"config": body}, by=_caller(configuration_id))
-    return respond(service.shown(row))
+    return json_response(service.shown(row))
 
 
 @own.route("/refusals", methods=["GET"])
 @own.arguments(PageArgs, location="query")
-@own.response(200, schemas.RefusalPage, example=page_of([schemas.REFUSAL], 1, PAGE))
+@own.response(200, schemas.RefusalPage, example=page_body([schemas.REFUSAL], 1, PAGE))
 @account_admin
 def list_refusals(args: dict[str, Any]) -> dict[str, Any]:
     """List the last refused sign-ins of the account, and by which check; at most 100 are kept."""
     account_id = principal().one_account()
-    return page_of(*refusals.last(account_id, args["skip"], args["limit"]), args)
+    return page_body(*refusals.last(account_id, args["skip"], args["limit"]), args)
 
 
 @own.route("/plan", methods=["POST"])

@@ -6,7 +6,7 @@ import marshmallow as ma
 
 from app.accounts.schemas import ACCOUNT, USER, UserView
 from app.rest import fields
-from app.rest.paging import Page, PageArgs, items_of
+from app.rest.paging import Page, PageArgs, items_field
 from app.rest.schemas import Schema
 from app.sso.models import OAUTH, SAML
 
@@ -87,7 +87,7 @@ class ProviderRow(Schema):
 class ProviderRowPage(Page):
     """A page of provider settings."""
 
-    items = items_of(ProviderRow)
+    items = items_field(ProviderRow)
 
 
 CATEGORY = ma.validate.OneOf([OAUTH, SAML])
@@ -109,9 +109,9 @@ class NewProviderRow(Schema):
     config = ma.fields.Dict(
         keys=fields.Text(longest=100), required=True, metadata={"description": CONFIG}
     )
-    enabled = fields.Flag()
-    priority = fields.Whole(-1000, 1000, metadata={"description": PRIORITY})
-    shared_callback = fields.Flag(metadata={"description": SHARED})
+    enabled = fields.StrictBoolean()
+    priority = fields.Integer(-1000, 1000, metadata={"description": PRIORITY})
+    shared_callback = fields.StrictBoolean(metadata={"description": SHARED})
 
 
 class ChangedProviderRow(Schema):
@@ -119,10 +119,10 @@ class ChangedProviderRow(Schema):
 
     display_name = fields.Text(longest=100, shortest=1)
     config = ma.fields.Dict(keys=fields.Text(longest=100), metadata={"description": CONFIG})
-    enabled = fields.Flag()
-    admits_pii_members = fields.Flag(metadata={"description": MEMBERS})
-    priority = fields.Whole(-1000, 1000, metadata={"description": PRIORITY})
-    shared_callback = fields.Flag(metadata={"description": SHARED})
+    enabled = fields.StrictBoolean()
+    admits_pii_members = fields.StrictBoolean(metadata={"description": MEMBERS})
+    priority = fields.Integer(-1000, 1000, metadata={"description": PRIORITY})
+    shared_callback = fields.StrictBoolean(metadata={"description": SHARED})
 
 
 class ProviderRowArgs(PageArgs):
@@ -210,7 +210,7 @@ class RefusalView(Schema):
 class RefusalPage(Page):
     """A page of refusals."""
 
-    items = items_of(RefusalView)
+    items = items_field(RefusalView)
 
 
 class MappedGroup(Schema):
@@ -226,7 +226,7 @@ class PlanBody(Schema):
     sso_group_roles = ma.fields.List(
         ma.fields.Nested(MappedGroup), validate=ma.validate.Length(max=200)
     )
-    sso_allow_admin = fields.Flag(
+    sso_allow_admin = fields.StrictBoolean(
         metadata={"description": "Whether a group may give the role `admin`."}
     )
 

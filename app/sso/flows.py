@@ -160,7 +160,7 @@ def _account_of(secret: str) -> Any:
     return sa.select(Account.id).where(Account.account_code == code).scalar_subquery()
 
 
-@jobs.every(900, "sso.purge")
+@jobs.periodic(900, "sso.purge")
 def purge(payload: Any) -> None:
     """Remove flows, seen assertions and refusals that are over."""
     now = clock.now()

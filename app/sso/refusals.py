@@ -132,7 +132,7 @@ def _keep(
                 provider_name=provider,
                 check=error.check,
                 detail=detail[:LONGEST_DETAIL],
-                ip_address=rate_limits.origin(ip) or None,
+                ip_address=rate_limits.client_network(ip) or None,
                 created_at=clock.now(),
             )
         )

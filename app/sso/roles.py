@@ -158,8 +158,8 @@ def _chosen(mapping: GroupRoles, groups: Sequence[str]) -> str | None:
     return next((one["role"] for one in mapping if one["group"] in groups), None)
 
 
-@events.subscribe(events.RoleSetByHand)
-def _forget_given(event: events.RoleSetByHand) -> None:
+@events.subscribe(events.RoleAssigned)
+def _forget_given(event: events.RoleAssigned) -> None:
     mine = (Identity.account_id == event.account_id, Identity.user_id == event.user_id)
     changed = sa.update(Identity).where(*mine, Identity.given_role_id.is_not(None))
     db.db.session.execute(changed.values(given_role_id=None))

@@ -13,9 +13,9 @@ from werkzeug.wrappers import Response as BaseResponse
 from app import rest
 from app.auth.answers import origin
 from app.auth.guard import account_of_request
-from app.rest.access import LARGEST_DOCUMENT, of_any_account, public, takes_body
+from app.rest.access import LARGEST_DOCUMENT, across_accounts, max_body, public
 from app.rest.blueprint import Blueprint
-from app.rest.responses import respond
+from app.rest.responses import json_response
 from app.rest.schemas import TEXT
 from app.sso import one_time_codes, schemas, service, sign_in
 from app.sso.answers import (
@@ -67,7 +67,7 @@ def _form(properties: dict[str, Any], example: dict[str, str]) -> dict[str, Any]
 @blueprint.response(200, schemas.Started, example=schemas.STARTED)
 @blueprint.fails(400)
 @public
-@of_any_account
+@across_accounts
 def authorize_for_client(body: dict[str, Any], provider_name: str) -> Any:
     """Begin an OAuth sign-in for a client application.
 
@@ -78,7 +78,7 @@ def authorize_for_client(body: dict[str, Any], provider_name: str) -> Any:
     url, begun, connection = started(OAUTH, provider_name, API, args)
     state = begun.flow.client_state
     answer = {"authorization_url": url, "url": url, "state": state, "provider": provider_name}
-    return bind(respond(answer), begun, connection)
+    return bind(json_response(answer), begun, connection)
 
 
 @blueprint.route("/oauth/<provider_name>/callback", methods=["POST"])
@@ -93,7 +93,7 @@ def authorize_for_client(body: dict[str, Any], provider_name: str) -> Any:
 @blueprint.response(200, schemas.ProviderSignedIn, example=schemas.SIGNED_IN)
 @blueprint.fails(400, 401, 403, 429)
 @public
-@of_any_account
+@across_accounts
 def end_for_client(body: dict[str, Any], provider_name: str) -> Response:
     """End an OAuth sign-in without a browser's redirect.
 
@@ -115,7 +115,7 @@ def end_for_client(body: dict[str, Any], provider_name: str) -> Response:
 @blueprint.response(200, schemas.ProviderSignedIn, example=schemas.SIGNED_IN)
 @blueprint.fails(400, 429)
 @public
-@of_any_account
+@across_accounts
 def exchange(body: dict[str, Any]) -> Response:
     """Trade the one-time code of a sign-in for tokens, within 60 seconds, once."""
     return answer_provider(
@@ -131,7 +131,7 @@ def exchange(body: dict[str, Any]) -> Response:
 @blueprint.alt_response(302, description=TO_PROVIDER)
 @blueprint.fails(400, 404)
 @public
-@of_any_account
+@across_accounts
 def begin_saml(args: dict[str, Any]) -> Any:
     """Begin a SAML sign-in: a redirect, or its address to who accepts JSON only.
 
@@ -143,7 +143,7 @@ def begin_saml(args: dict[str, Any]) -> Any:
         return begin(SAML, args["provider"], BROWSER, args)
     url, begun, connection = started(SAML, args["provider"], API, args)
     answer = {"url": url, "state": begun.flow.client_state}
-    return bind(respond(answer), begun, connection)
+    return bind(json_response(answer), begun, connection)
 
 
 @blueprint.route("/saml/metadata", methods=["GET"])
@@ -157,7 +157,7 @@ def begin_saml(args: dict[str, Any]) -> Any:
 )
 @blueprint.fails(400, 404)
 @public
-@of_any_account
+@across_accounts
 def get_saml_metadata(args: dict[str, Any]) -> Response:
     """Get our metadata as a service provider, for the identity provider of an account.
 
@@ -171,7 +171,7 @@ def get_saml_metadata(args: dict[str, Any]) -> Response:
 
 
 @blueprint.route("/saml/acs", methods=["POST"])
-@takes_body(LARGEST_DOCUMENT)
+@max_body(LARGEST_DOCUMENT)
 @blueprint.arguments(
     schemas.AssertionBody,
     example={"SAMLResponse": "PHNhbWxwOlJlc3...", "relayState": "QUEwMDAx..."},
@@ -179,7 +179,7 @@ def get_saml_metadata(args: dict[str, Any]) -> Response:
 @blueprint.response(200, schemas.ProviderSignedIn, example=schemas.SIGNED_IN)
 @blueprint.fails(400, 401, 403, 404, 429)
 @public
-@of_any_account
+@across_accounts
 def end_saml_for_client(body: dict[str, Any]) -> Response:
     """End a SAML sign-in with a response that the client application was posted."""
     names = ("relay_state", "relay_state_too", "RelayState")
@@ -198,7 +198,7 @@ def end_saml_for_client(body: dict[str, Any]) -> Response:
 @browsers.response(302, description=TO_PROVIDER)
 @browsers.fails(400)
 @public
-@of_any_account
+@across_accounts
 def begin_oauth(args: dict[str, Any], provider: str) -> BaseResponse:
     """Begin an OAuth sign-in in a browser."""
     return begin(OAUTH, provider, BROWSER, args)
@@ -209,7 +209,7 @@ def begin_oauth(args: dict[str, Any], provider: str) -> BaseResponse:
 @browsers.response(302, description=TO_CLIENT)
 @browsers.fails(400, 401, 403, 429)
 @public
-@of_any_account
+@across_accounts
 def end_oauth(args: dict[str, Any], provider: str) -> BaseResponse:
     """End an OAuth sign-in: where the provider returns the browser to."""
     return _end_oauth(provider, None, args)
@@ -220,7 +220,7 @@ def end_oauth(args: dict[str, Any], provider: str) -> BaseResponse:
 @browsers.response(302, description=TO_CLIENT)
 @browsers.fails(400, 401, 403, 429)
 @public
-@of_any_account
+@across_accounts
 def end_oauth_of_row(args: dict[str, Any], provider: str, account_code: str) -> BaseResponse:
     """End an OAuth sign-in at the redirect address of one account's provider settings."""
     return _end_oauth(provider, account_code, args)
@@ -230,9 +230,9 @@ def end_oauth_of_row(args: dict[str, Any], provider: str, account_code: str) -> 
 @browsers.doc(requestBody=_form(APPLE_FORM, {"code": "c1234...", "state": "AA0001-..."}))
 @browsers.response(302, description=TO_CLIENT)
 @browsers.fails(400, 401, 403, 413, 415, 422, 429)
-@takes_body(LARGEST_DOCUMENT)
+@max_body(LARGEST_DOCUMENT)
 @public
-@of_any_account
+@across_accounts
 def end_oauth_by_form(provider: str) -> BaseResponse:
     """End an OAuth sign-in whose provider posts a form, as Apple does."""
     return _end_oauth(provider, None, _sent(OAUTH_FORM))
@@ -243,7 +243,7 @@ def end_oauth_by_form(provider: str) -> BaseResponse:
 @browsers.response(302, description=TO_CLIENT)
 @browsers.fails(400, 401, 403, 413, 415, 422, 429)
 @public
-@of_any_account
+@across_accounts
 def end_oauth_of_row_by_form(provider: str, account_code: str) -> BaseResponse:
     """End an OAuth sign-in by a form, at the redirect address of one account's settings."""
     return _end_oauth(provider, account_code, _sent(OAUTH_FORM))
@@ -254,7 +254,7 @@ def end_oauth_of_row_by_form(provider: str, account_code: str) -> BaseResponse:
 @browsers.response(302, description=TO_PROVIDER)
 @browsers.fails(400)
 @public
-@of_any_account
+@across_accounts
 def begin_saml_in_browser(args: dict[str, Any], provider: str) -> BaseResponse:
     """Begin a SAML sign-in in a browser."""
     return begin(SAML, provider, BROWSER, args)
@@ -267,9 +267,9 @@ def begin_saml_in_browser(args: dict[str, Any], provider: str) -> BaseResponse:
 )
 @browsers.response(302, description=TO_CLIENT)
 @browsers.fails(400, 401, 403, 413, 415, 429)
-@takes_body(LARGEST_DOCUMENT)
+@max_body(LARGEST_DOCUMENT)
 @public
-@of_any_account
+@across_accounts
 def consume_assertion(args: dict[str, Any], provider: str) -> BaseResponse:
     """End a SAML sign-in: where the identity provider posts its response to."""
     name = service.named_provider(SAML, provider)

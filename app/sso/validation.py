@@ -143,7 +143,7 @@ def _url(setting: Setting, value: Any) -> str:
     if not tenants.is_safe_url(text) or "#" in text:
         wrong = "This is no http or https address."
     elif setting.name in CALLED:
-        wrong = client.problem(text, rules())
+        wrong = client.url_problem(text, rules())
     elif config.current().production and not text.startswith("https://"):
         wrong = "Must start with https://."
     if wrong:

@@ -70,7 +70,7 @@ def _sent(
     try:
         headers = _headers(work, target, at, body)
         answer = client.send("POST", target.url, headers, body, allowed)
-    except (address_policy.Refused, address_policy.Failed) as error:
+    except (address_policy.RequestRefused, address_policy.RequestFailed) as error:
         return {"error": str(error)}
     told: dict[str, object] = {"status_code": answer.status, "response_body": answer.body}
     if not 200 <= answer.status < 300:

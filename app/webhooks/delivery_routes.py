@@ -12,7 +12,7 @@ from app.auth.guard import principal
 from app.rest import fields
 from app.rest.access import account_admin
 from app.rest.blueprint import Blueprint
-from app.rest.paging import OffsetArgs, Page, items_of, page_of
+from app.rest.paging import OffsetArgs, Page, items_field, page_body
 from app.rest.schemas import Message, Schema
 from app.webhooks import log, payload, service
 from app.webhooks.models import STATES
@@ -104,7 +104,7 @@ class DeliveryWithAttempts(DeliveryView):
 class DeliveryPage(Page):
     """A page of deliveries."""
 
-    items = items_of(DeliveryView)
+    items = items_field(DeliveryView)
 
 
 class DeliveryArgs(OffsetArgs):
@@ -118,14 +118,14 @@ class DeliveryArgs(OffsetArgs):
         validate=ma.validate.OneOf(payload.EVENTS),
         metadata={"description": "Only deliveries of this event."},
     )
-    from_date = fields.Moment(metadata={"description": "Only what was asked for since then."})
-    to_date = fields.Moment(metadata={"description": "Only what was asked for before then."})
+    from_date = fields.DateTime(metadata={"description": "Only what was asked for since then."})
+    to_date = fields.DateTime(metadata={"description": "Only what was asked for before then."})
 
 
 class Since(Schema):
     """From when on."""
 
-    since = fields.Moment(required=True)
+    since = fields.DateTime(required=True)
 
 
 class Redelivered(Message):
@@ -136,7 +136,7 @@ class Redelivered(Message):
 
 @blueprint.route("/<uuid:webhook_id>/deliveries", methods=["GET"])
 @blueprint.arguments(DeliveryArgs, location="query")
-@blueprint.response(200, DeliveryPage, example=page_of([DELIVERY], 1, {"skip": 0, "limit": 50}))
+@blueprint.response(200, DeliveryPage, example=page_body([DELIVERY], 1, {"skip": 0, "limit": 50}))
 @account_admin
 def list_deliveries(args: dict[str, Any], webhook_id: str) -> dict[str, Any]:
     """List a webhook's deliveries, newest first.
@@ -149,7 +149,7 @@ def list_deliveries(args: dict[str, Any], webhook_id: str) -> dict[str, Any]:
     """
     webhook = service.get(webhook_id, by=principal())
     wanted = {**args, "account_id": webhook.account_id, "webhook_id": webhook.id}
-    return page_of(*log.page(wanted, args["skip"], args["limit"], by=principal()), args)
+    return page_body(*log.page(wanted, args["skip"], args["limit"], by=principal()), args)
 
 
 @blueprint.route("/<uuid:webhook_id>/deliveries/<uuid:delivery_id>", methods=["GET"])

@@ -215,7 +215,7 @@ def _all_of(results: SimpleQueue[Result]) -> Iterator[Result]:
             return
 
 
-@worker.line("deliveries")
+@worker.loop("deliveries")
 def work(stop: threading.Event, woken: threading.Event) -> None:
     """Deliver what is due until told to stop."""
     dispatcher = Dispatcher(delivery.rules(config.current()), woken)

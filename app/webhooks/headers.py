@@ -26,7 +26,7 @@ def masked(stored: Stored | None) -> dict[str, str] | None:
 
 def decrypted(stored: Stored | None) -> dict[str, str]:
     """Headers as they are sent, without values that none of the configured keys reads."""
-    read = {name: header_values.readable(value) for name, value in (stored or {}).items()}
+    read = {name: header_values.decrypt_or(value) for name, value in (stored or {}).items()}
     return {name: value for name, value in read.items() if value is not None}
 
 
@@ -60,5 +60,5 @@ def renewed(stored: Stored | None) -> tuple[dict[str, Any] | None, int]:
     """Headers under the newest key, and how many values were not. Raises InvalidToken."""
     if stored is None:
         return None, 0
-    values = {name: header_values.renewed(value) for name, value in stored.items()}
+    values = {name: header_values.reencrypt(value) for name, value in stored.items()}
     return values, sum(values[name] is not value for name, value in stored.items())

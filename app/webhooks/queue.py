@@ -112,7 +112,7 @@ def look(limit: int, passing_over: Collection[str]) -> Sequence[sa.Row[Any]]:
     """Due deliveries of all accounts, but not of the webhooks that have enough to do."""
     others = DELIVERIES.c.webhook_id.not_in(sorted(passing_over)) if passing_over else None
     columns = (DELIVERIES.c.webhook_id, DELIVERIES.c.size)
-    return leases.look(QUEUE, limit, *columns, where=others)
+    return leases.find_due(QUEUE, limit, *columns, where=others)
 
 
 def claim(account_id: str, ids: Sequence[str], seconds: int) -> list[Work]:

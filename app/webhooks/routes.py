@@ -13,7 +13,7 @@ from app.auth.guard import principal
 from app.rest import fields
 from app.rest.access import account_admin, shows_secret
 from app.rest.blueprint import Blueprint
-from app.rest.paging import Page, PageArgs, items_of, page_of
+from app.rest.paging import Page, PageArgs, items_field, page_body
 from app.rest.schemas import Schema
 from app.webhooks import headers, service
 from app.webhooks.models import OPERATIONS, Webhook
@@ -140,7 +140,7 @@ class MadeWebhook(WebhookView):
 class WebhookPage(Page):
     """A page of webhooks."""
 
-    items = items_of(WebhookView)
+    items = items_field(WebhookView)
 
 
 class WebhookArgs(PageArgs):
@@ -166,8 +166,8 @@ class ChangedWebhook(Schema):
         metadata={"description": "An expression; only what it holds for is told."},
     )
     headers = _headers()
-    enabled = fields.Flag()
-    include_pii = fields.Flag(
+    enabled = fields.StrictBoolean()
+    include_pii = fields.StrictBoolean(
         metadata={"description": "Send personal data unmasked; for members of pii_access only."}
     )
 
@@ -208,11 +208,11 @@ class TestResult(Schema):
 
 @blueprint.route("", methods=["GET"])
 @blueprint.arguments(WebhookArgs, location="query")
-@blueprint.response(200, WebhookPage, example=page_of([WEBHOOK], 1, {"skip": 0, "limit": 100}))
+@blueprint.response(200, WebhookPage, example=page_body([WEBHOOK], 1, {"skip": 0, "limit": 100}))
 @account_admin
 def list_webhooks(args: dict[str, Any]) -> dict[str, Any]:
     """List the webhooks of the own account, oldest first."""
-    return page_of(*service.page(args["skip"], args["limit"], by=principal()), args)
+    return page_body(*service.page(args["skip"], args["limit"], by=principal()), args)
 
 
 @blueprint.route("", methods=["POST"])

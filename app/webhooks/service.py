@@ -284,7 +284,7 @@ def _check(body: Body) -> None:
         message = "This is no name that a collection can have."
         found.append(problem("collection", "name_invalid", message))
     if "url" in body:
-        wrong = client.problem(body["url"], delivery.rules(config.current()))
+        wrong = client.url_problem(body["url"], delivery.rules(config.current()))
         if wrong:
             found.append(problem("url", "invalid_url", wrong))
     found += _header_problems(body.get("headers") or {})

@@ -81,7 +81,7 @@ def _remove(payload: Mapping[str, Any]) -> None:
     _remove_deliveries(*mine)
 
 
-@jobs.every(3600, "webhooks.purge")
+@jobs.periodic(3600, "webhooks.purge")
 def purge(payload: Mapping[str, Any]) -> None:
     """Forget deliveries that were over long ago."""
     old = DELIVERIES.c.id < first_id(clock.now() - timedelta(days=KEPT_DAYS))
@@ -101,7 +101,7 @@ def _remove_stray_attempts(account_id: str) -> None:
         session.execute(sa.delete(ATTEMPTS).where(*stray))
 
 
-@jobs.every(300, "webhooks.bound")
+@jobs.periodic(300, "webhooks.bound")
 def bound(payload: Mapping[str, Any]) -> None:
     """Keep what deliveries of each account take within `SERVICE_WEBHOOK_LOG_BYTES`.
 

@@ -101,7 +101,7 @@ class Dispatcher:
                 self._woken.set()
 
 
-@worker.line("workflows")
+@worker.loop("workflows")
 def work(stop: threading.Event, woken: threading.Event) -> None:
     """Carry out due instances until told to stop."""
     dispatcher = Dispatcher(woken)

@@ -184,7 +184,7 @@ SUBSCRIPTIONS: Any = WorkflowSubscription.__table__
 QUEUE = leases.Queue(
     INSTANCES,
     INSTANCES.c.claim,
-    once_taken={
+    on_claim={
         INSTANCES.c.status: RUNNING,
         INSTANCES.c.started_at: sa.func.coalesce(INSTANCES.c.started_at, database_now()),
     },

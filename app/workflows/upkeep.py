@@ -29,7 +29,7 @@ def _remove(payload: Mapping[str, Any]) -> None:
     _remove_instances(*mine)
 
 
-@jobs.every(3600, "workflows.purge")
+@jobs.periodic(3600, "workflows.purge")
 def purge(payload: Mapping[str, Any]) -> None:
     """Forget instances that were over long ago, and versions that nobody carries out any more."""
     days = config.current().workflow_retention_days

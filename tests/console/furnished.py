@@ -124,7 +124,7 @@ def _outside(app: Flask, owner: Caller) -> dict[str, str]:
 def addresses(app: Flask, known: Mapping[str, str]) -> dict[str, str]:
     """Where each page of the console is, by the name of its view; that which names an account."""
     with app.app_context():
-        of_mails = {"name": mail.written_names()[0]}
+        of_mails = {"name": mail.saved_names()[0]}
     urls, found = app.url_map.bind("atrium.test"), {}
     for rule in app.url_map.iter_rules():
         if rule.endpoint.startswith("console.") and "GET" in (rule.methods or ()):

@@ -110,7 +110,7 @@ def test_the_outbox_shows_the_mails_of_development(
         link = "http://atrium.test/console/reset-password?token=x"
         context = {"link": link, "account": "<b>Acme</b>", "hours": 1}
         mail.send("bob@acme.example", "reset", name=None, user=None, url=link, **context)
-        (name,) = mail.written_names()
+        (name,) = mail.saved_names()
     assert "bob@acme.example" in superadmin.get("outbox").text
     shown = superadmin.get(f"outbox/{name}").text
     assert f'<a href="{link}">' in shown

@@ -122,7 +122,7 @@ def token_at(alice: Caller, sort: str, place: int, way: str, link: str) -> str:
     (there,) = alice.get("records/posts", query_string=query).json["items"]
     first = alice.get("records/posts", query_string={way: "", "sort": sort, "limit": 1}).json
     with alice.app.app_context():
-        binding, _ = crypto.signed(first[link], "cursor")
+        binding, _ = crypto.unsign(first[link], "cursor")
         position = [there[sort.lstrip("-")], there["id"]]
         return crypto.sign([binding, position], "cursor")
 

@@ -11,7 +11,7 @@ from collections.abc import Callable
 import pytest
 
 from app.outbound import address_policy, client
-from app.outbound.address_policy import Failed, Refused, Rules
+from app.outbound.address_policy import RequestFailed, RequestRefused, Rules
 from tests.receivers import Receiver, hang, hostile, receiving
 
 PUBLIC_ONLY = Rules(allow_private=False, seconds=5)
@@ -71,7 +71,7 @@ HOSTS = {
 
 @pytest.mark.parametrize("host", HOSTS)
 def test_a_name_in_any_script_is_the_one_that_browsers_reach(host: str) -> None:
-    assert address_policy.place_of(f"https://{host}/", ANYWHERE).host == HOSTS[host]
+    assert address_policy.parse_target(f"https://{host}/", ANYWHERE).host == HOSTS[host]
 
 
 @pytest.mark.parametrize("address", PRIVATE)
@@ -86,15 +86,15 @@ def test_an_open_address_is_public(address: str) -> None:
 
 @pytest.mark.parametrize("url", SPELLINGS)
 def test_our_own_network_is_refused_however_it_is_spelled(url: str) -> None:
-    assert client.problem(url, PUBLIC_ONLY)
-    with pytest.raises(Refused):
+    assert client.url_problem(url, PUBLIC_ONLY)
+    with pytest.raises(RequestRefused):
         client.send("POST", url, {}, b"", PUBLIC_ONLY)
 
 
 @pytest.mark.parametrize("url", MALFORMED)
 def test_what_is_no_address_for_a_request_is_refused(url: str) -> None:
-    assert client.problem(url, ANYWHERE)
-    with pytest.raises(Refused):
+    assert client.url_problem(url, ANYWHERE)
+    with pytest.raises(RequestRefused):
         client.send("POST", url, {}, b"", ANYWHERE)
 
 
@@ -109,8 +109,8 @@ def test_a_name_is_looked_at_again_when_the_connection_is_made() -> None:
         rebound = resolving(["93.184.216.34"], ["127.0.0.1"])
         rules = Rules(allow_private=False, seconds=2, resolve=rebound)
         url = f"http://hooks.example:{receiver.port}/"
-        assert client.problem(url, rules) is None
-        with pytest.raises(Refused):
+        assert client.url_problem(url, rules) is None
+        with pytest.raises(RequestRefused):
             client.send("POST", url, {}, b"", rules)
         assert receiver.requests == []
 
@@ -141,8 +141,8 @@ def test_one_private_address_among_several_is_enough(private: str) -> None:
     rules = Rules(
         allow_private=False, seconds=1, resolve=lambda host, port: ["93.184.216.34", private]
     )
-    assert client.problem("https://hooks.example/", rules)
-    with pytest.raises(Refused):
+    assert client.url_problem("https://hooks.example/", rules)
+    with pytest.raises(RequestRefused):
         client.send("POST", "https://hooks.example/", {}, b"", rules)
 
 
@@ -154,8 +154,8 @@ def test_a_name_that_does_not_exist_is_refused_as_an_internal_one() -> None:
     told = set()
     for resolve in (unknown, lambda host, port: ["10.0.0.7"]):
         rules = Rules(allow_private=False, seconds=1, resolve=resolve)
-        told.add(client.problem("https://git.internal/", rules))
-        with pytest.raises(Refused) as refused:
+        told.add(client.url_problem("https://git.internal/", rules))
+        with pytest.raises(RequestRefused) as refused:
             client.send("POST", "https://git.internal/", {}, b"", rules)
         told.add(str(refused.value))
     assert told == {address_policy.NOT_OPEN}
@@ -163,8 +163,8 @@ def test_a_name_that_does_not_exist_is_refused_as_an_internal_one() -> None:
 
 def test_where_private_addresses_are_allowed_a_name_may_come_later() -> None:
     rules = Rules(allow_private=True, seconds=1, resolve=unknown)
-    assert client.problem("https://soon.example/", rules) is None
-    with pytest.raises(Failed, match="cannot be resolved"):
+    assert client.url_problem("https://soon.example/", rules) is None
+    with pytest.raises(RequestFailed, match="cannot be resolved"):
         client.send("POST", "https://soon.example/", {}, b"", rules)
 
 
@@ -175,15 +175,15 @@ def test_a_name_server_that_never_answers_costs_no_more_than_the_time_allowed() 
 
     rules = Rules(allow_private=True, seconds=0.5, resolve=never)
     started = time.monotonic()
-    with pytest.raises(Failed):
+    with pytest.raises(RequestFailed):
         client.send("POST", "http://slow.example/", {}, b"", rules)
     assert time.monotonic() - started < 4
 
 
 def test_only_https_where_that_is_asked_for() -> None:
     rules = Rules(allow_private=True, https_only=True)
-    assert client.problem("http://a.example/", rules)
-    assert client.problem("https://a.example/", rules) is None
+    assert client.url_problem("http://a.example/", rules)
+    assert client.url_problem("https://a.example/", rules) is None
 
 
 @pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
@@ -225,7 +225,7 @@ def test_a_receiver_that_never_gets_to_an_answer_is_left_in_time(
 ) -> None:
     with hostile(behave) as url:
         started = time.monotonic()
-        with pytest.raises(Failed):
+        with pytest.raises(RequestFailed):
             client.send("POST", url, {}, b"x" * 100, ANYWHERE)
         assert time.monotonic() - started < 4
 
@@ -235,7 +235,7 @@ def test_a_receiver_that_reads_nothing_is_left_in_time() -> None:
     with listening:
         url = f"http://127.0.0.1:{listening.getsockname()[1]}/"
         started = time.monotonic()
-        with pytest.raises(Failed):
+        with pytest.raises(RequestFailed):
             client.send("POST", url, {}, b"x" * 50_000_000, ANYWHERE)
         assert time.monotonic() - started < 4
 
@@ -311,17 +311,20 @@ def test_five_thousand_characters_are_kept_whatever_their_size() -> None:
     ],
 )
 def test_what_is_not_http_is_a_failure(answer: bytes) -> None:
-    with hostile(lambda connection: connection.sendall(answer)) as url, pytest.raises(Failed):
+    with (
+        hostile(lambda connection: connection.sendall(answer)) as url,
+        pytest.raises(RequestFailed),
+    ):
         client.send("POST", url, {}, b"", ANYWHERE)
 
 
 def test_nobody_listening_is_a_failure_that_says_so() -> None:
     receiver = Receiver()
     receiver.close()
-    with pytest.raises(Failed, match="refused"):
+    with pytest.raises(RequestFailed, match="refused"):
         client.send("POST", receiver.url, {}, b"", ANYWHERE)
 
 
 def test_a_certificate_that_nobody_vouches_for_is_a_failure() -> None:
-    with receiving() as receiver, pytest.raises(Failed):
+    with receiving() as receiver, pytest.raises(RequestFailed):
         client.send("POST", f"https://127.0.0.1:{receiver.port}/", {}, b"", ANYWHERE)

@@ -169,7 +169,7 @@ def test_what_is_due_is_found_by_an_index_that_holds_nothing_else(
 ) -> None:
     make_collection(root)
     assert ran(app, alice, make_workflow(alice, [create("a")]))["status"] == "completed"
-    asked = leases.look_statement(QUEUE, 100, INSTANCES.c.status)
+    asked = leases.due_statement(QUEUE, 100, INSTANCES.c.status)
     with app.app_context(), db.transaction() as session:
         row = session.execute(sa.select(INSTANCES)).mappings().one()
         session.execute(sa.insert(INSTANCES), [{**row, "id": new_id()} for _ in range(3000)])

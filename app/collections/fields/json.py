@@ -45,7 +45,7 @@ class JsonField(Field):
         """An object or array whose numbers JSON can write."""
         if not isinstance(value, dict | list):
             raise Refused("invalid_json", "Must be a JSON object or array.")
-        if not json_input.fits(value):
+        if not json_input.is_serializable(value):
             raise Refused("number_out_of_range", json_input.OUT_OF_RANGE)
         return value
 

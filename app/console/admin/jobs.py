@@ -39,7 +39,7 @@ def show_jobs() -> str:
         listing=listing,
         figures=_figures(),
         uses_redis=uses_redis,
-        redis_answers=uses_redis and jobs.queue_answers(),
+        redis_answers=uses_redis and jobs.is_redis_up(),
     )
 
 

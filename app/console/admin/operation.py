@@ -47,7 +47,7 @@ def show_health() -> str:
         "Address": settings.base_url,
         "Database": DATABASES[db.connection().dialect.name],
         "Queue": "Redis wakes the workers" if settings.redis_url else "workers look every second",
-        "Mails": "written to files" if mail.writes_files() else "sent by SMTP",
+        "Mails": "written to files" if mail.is_saved_to_files() else "sent by SMTP",
         "Audit log": "on" if append.enabled() else "off",
     }
     file = db.sqlite_file()
@@ -63,7 +63,7 @@ def show_health() -> str:
 def show_outbox() -> str:
     """The mails that development writes to files instead of sending them."""
     listing, names = lists.asked_for("console.show_outbox"), _names()
-    part = [mail.written(name) for name in names[listing.skip : listing.skip + SIZE]]
+    part = [mail.load_saved(name) for name in names[listing.skip : listing.skip + SIZE]]
     listing.holding((part, len(names)))
     return render_template("console/operation/outbox.html", listing=listing)
 
@@ -75,13 +75,13 @@ def show_mail(name: str) -> str | Response:
     """One such mail, and the links of this service in it."""
     if name not in _names():
         raise NotFound("There is no such mail.")
-    shown, home = mail.written(name), config.current().base_url
+    shown, home = mail.load_saved(name), config.current().base_url
     links = [one for one in LINK.findall(shown.text) if one.startswith(f"{home}/")]
     return render_template("console/operation/mail.html", mail=shown, links=links)
 
 
 def _names() -> list[str]:
     # Links in mails open accounts: nobody else reads them where there is something to protect.
-    if config.current().production or not mail.writes_files():
+    if config.current().production or not mail.is_saved_to_files():
         raise NotFound("Mails are kept for reading in development only.")
-    return mail.written_names()
+    return mail.saved_names()

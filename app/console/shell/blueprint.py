@@ -18,7 +18,7 @@ from app.outbound import mail
 
 blueprint = Blueprint("console", __name__)
 blueprint.before_request(guard.check)
-blueprint.after_request(html.harden)
+blueprint.after_request(html.add_security_headers)
 
 View = TypeVar("View", bound=Callable[..., Any])
 ACCOUNT = "/console/accounts/<uuid:account_id>"
@@ -63,7 +63,7 @@ def tell(error: AppError) -> Response:
         with suppress(*UNAVAILABLE):  # the page can do without
             guard.recognise()
     if isinstance(error, RecentSignInRequired) and guard.caller():
-        return html.harden(make_response(*guard.ask_for_password()))
+        return html.add_security_headers(make_response(*guard.ask_for_password()))
     said = error.message if isinstance(error, NotFound) else None
     page = render_template(
         "console/problem.html",
@@ -74,15 +74,15 @@ def tell(error: AppError) -> Response:
     )
     response = make_response(page, error.status)
     response.headers.update(error.headers)
-    return html.harden(response)
+    return html.add_security_headers(response)
 
 
 # Of paths that no blueprint knows, too.
-blueprint.record_once(lambda state: error_handlers.tell_by_pages(state.app, "/console", tell))
+blueprint.record_once(lambda state: error_handlers.register_error_page(state.app, "/console", tell))
 
 
 @blueprint.app_context_processor
 def for_every_page() -> dict[str, object]:
     """What every template may use."""
-    has_outbox = mail.writes_files() and not config.current().production
+    has_outbox = mail.is_saved_to_files() and not config.current().production
     return {"caller": guard.caller(), "has_outbox": has_outbox}

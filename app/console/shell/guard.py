@@ -25,7 +25,7 @@ from app.console.shell import resubmit
 from app.console.shell.forms import Form
 from app.db import errors, versioned_cache
 from app.errors import Forbidden, Unauthorized, Unavailable
-from app.rest.access import of_any_account
+from app.rest.access import across_accounts
 from app.sso import service as providers
 
 RERUNS = 10
@@ -43,7 +43,7 @@ CONSOLE_PATH = re.compile(r"/console(/[\w./~-]*)?(\?[\w.~&=%+/-]*)?", re.ASCII)
 def open_to_all(view: View) -> View:
     """Mark a page that needs nobody to be signed in."""
     view.open_to_all = True  # type: ignore[attr-defined]
-    return of_any_account(view)
+    return across_accounts(view)
 
 
 def for_admins(view: View) -> View:

@@ -34,7 +34,7 @@ def drawn() -> str:
 def id_of(body: Any) -> str:
     """The id of what the form makes that was sent with this."""
     try:
-        given = str(crypto.signed(request.form.get(FIELD, ""), NEW_ID))
+        given = str(crypto.unsign(request.form.get(FIELD, ""), NEW_ID))
     except BadSignature:
         given = new_id()
     told = given.encode() + orjson.dumps(body, option=orjson.OPT_SORT_KEYS)

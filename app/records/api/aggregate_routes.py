@@ -15,7 +15,7 @@ from app.rest import fields
 from app.rest.access import Access, allow
 from app.rest.blueprint import Blueprint
 from app.rest.paging import LARGEST_SKIP
-from app.rest.responses import respond
+from app.rest.responses import json_response
 from app.rest.schemas import Schema
 
 MOST_RESULTS = 1000
@@ -57,10 +57,10 @@ class AggregateArgs(Schema):
             " results, such as `count > 5 && sum_price < 100`; `sum(price)` is `sum_price`."
         },
     )
-    skip = fields.Whole(
+    skip = fields.Integer(
         0, LARGEST_SKIP, load_default=0, metadata={"description": "Groups to pass over."}
     )
-    limit = fields.Whole(
+    limit = fields.Integer(
         1,
         MOST_RESULTS,
         load_default=MOST_RESULTS,
@@ -98,4 +98,4 @@ def aggregate_records(args: dict[str, Any], collection: str) -> Response:
     parameters = request.args.to_dict(flat=False)
     skip, limit = args["skip"], args["limit"]
     found = aggregate.of(collection, parameters, skip=skip, limit=limit, by=principal())
-    return respond({**found, "results": within_bounds(found["results"])})
+    return json_response({**found, "results": within_bounds(found["results"])})

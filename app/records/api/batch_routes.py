@@ -16,8 +16,8 @@ from app.records.api.routes import EXAMPLE, Record
 from app.rest import fields
 from app.rest.access import Access, allow
 from app.rest.blueprint import Blueprint
-from app.rest.current_request import header
-from app.rest.responses import respond
+from app.rest.current_request import get_header
+from app.rest.responses import json_response
 from app.rest.schemas import Schema
 
 blueprint = Blueprint(
@@ -112,7 +112,7 @@ class DeletedRecords(Schema):
 @blueprint.before_request
 def refuse_conditions() -> None:
     """Refuse what cannot be honoured for many: whoever sends If-Match relies on it."""
-    if header("If-Match") is not None:
+    if get_header("If-Match") is not None:
         raise BadRequest("If-Match is for requests that change one record.")
 
 
@@ -140,11 +140,11 @@ def create_records(args: dict[str, Any], body: dict[str, Any], collection: str) 
     """
     if args["mode"] == "create":
         created = batch.create(collection, body["records"], by=principal())
-        return respond({"created": created, "count": len(created)}, 201)
+        return json_response({"created": created, "count": len(created)}, 201)
     created, updated = batch.upsert(collection, body["records"], args["on"], by=principal())
     count = len(created) + len(updated)
     answer = {"created": created, "updated": updated, "count": count}
-    return respond(answer, 201 if created else 200)
+    return json_response(answer, 201 if created else 200)
 
 
 @blueprint.route("/<collection>/batch", methods=["PATCH"])
@@ -162,7 +162,7 @@ def update_records(body: dict[str, Any], collection: str) -> Response:
     with the `index` of its record, and of more than these the `count`.
     """
     updated = batch.update(collection, body["records"], by=principal())
-    return respond({"updated": updated, "count": len(updated)})
+    return json_response({"updated": updated, "count": len(updated)})
 
 
 @blueprint.route("/<collection>/batch", methods=["DELETE"])
@@ -177,4 +177,4 @@ def delete_records(body: dict[str, Any], collection: str) -> Response:
     What refers to them goes or stays as with one; references among them do not hold them.
     """
     deleted = batch.delete(collection, body["ids"], by=principal())
-    return respond({"deleted": deleted, "count": len(deleted)})
+    return json_response({"deleted": deleted, "count": len(deleted)})

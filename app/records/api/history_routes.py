@@ -16,9 +16,9 @@ from app.records.history import erasure, service
 from app.rest import fields
 from app.rest.access import Access, allow, superadmin
 from app.rest.blueprint import Blueprint
-from app.rest.current_request import header
-from app.rest.paging import Page, PageArgs, items_of, page_of
-from app.rest.responses import respond
+from app.rest.current_request import get_header
+from app.rest.paging import Page, PageArgs, items_field, page_body
+from app.rest.responses import json_response
 from app.rest.schemas import Schema
 
 blueprint = Blueprint(
@@ -93,13 +93,13 @@ class Change(Schema):
 class ChangePage(Page):
     """A page of changes, the newest first."""
 
-    items = items_of(Change)
+    items = items_field(Change)
 
 
 class RestoreBody(Schema):
     """Which state to go back to."""
 
-    audit_id = fields.Whole(1, 2**63 - 1, required=True)
+    audit_id = fields.Integer(1, 2**63 - 1, required=True)
 
 
 class Erasure(Schema):
@@ -127,7 +127,7 @@ class HistoryArgs(PageArgs):
 
 @blueprint.route(f"{ONE}/history", methods=["GET"])
 @blueprint.arguments(HistoryArgs, location="query")
-@blueprint.response(200, ChangePage, example=page_of([CHANGE], 1, {"skip": 0, "limit": 25}))
+@blueprint.response(200, ChangePage, example=page_body([CHANGE], 1, {"skip": 0, "limit": 25}))
 @blueprint.fails(400, 403, 413)
 @optimistic
 @allow(Access.ANONYMOUS)
@@ -141,7 +141,7 @@ def list_changes(args: dict[str, Any], collection: str, record_id: str) -> Respo
     changes, total = service.page(
         collection, record_id, args["skip"], args["limit"], by=principal()
     )
-    return respond(page_of(within_bounds(changes), total, args))
+    return json_response(page_body(within_bounds(changes), total, args))
 
 
 @blueprint.route(f"{ONE}/restore", methods=["POST"])
@@ -157,7 +157,7 @@ def restore_record(body: dict[str, Any], collection: str, record_id: str) -> Res
     Needs the update rule, and every field that differs in the update fields. A deleted record is
     not restored (404). A field that is required now and had no value then stays as it is.
     """
-    if_match = header("If-Match")
+    if_match = get_header("If-Match")
     audit_id, by = body["audit_id"], principal()
     return tagged(service.restore(collection, record_id, audit_id, if_match=if_match, by=by))
 
@@ -175,7 +175,7 @@ def erase_record(collection: str, record_id: str) -> Response:
     record. Works for a deleted one, too, for superadmins also of a deleted collection. Records that
     go along by `on_delete` keep their history.
     """
-    return respond(erasure.record(collection, record_id, by=principal()))
+    return json_response(erasure.record(collection, record_id, by=principal()))
 
 
 @blueprint.route("/users/<uuid:user_id>/erase", methods=["POST"])
@@ -189,4 +189,4 @@ def erase_user(user_id: str) -> Response:
     the audit log (of all accounts), of records' `created_by` and `updated_by`, and of the
     deliveries of webhooks; the chains still verify. Works for a deleted user, too.
     """
-    return respond(erasure.user(user_id, by=principal()))
+    return json_response(erasure.user(user_id, by=principal()))

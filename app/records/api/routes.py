@@ -17,9 +17,9 @@ from app.records.read.views import Shown
 from app.rest import fields
 from app.rest.access import Access, allow
 from app.rest.blueprint import Blueprint
-from app.rest.current_request import asked, header
-from app.rest.paging import Page, PageArgs, items_of, page_of
-from app.rest.responses import respond
+from app.rest.current_request import get_header, get_request
+from app.rest.paging import Page, PageArgs, items_field, page_body
+from app.rest.responses import json_response
 from app.rest.schemas import Schema
 
 blueprint = Blueprint(
@@ -74,7 +74,7 @@ class RecordBody(Schema):
 class RecordPage(Page):
     """A page of records; by cursor with the cursors of the pages beside it, and no numbers."""
 
-    items = items_of(Record)
+    items = items_field(Record)
     total = ma.fields.Integer(allow_none=True)
     skip = ma.fields.Integer()
     page = ma.fields.Integer()
@@ -106,7 +106,7 @@ class RecordArgs(Schema):
         attribute="fields",
         metadata={"description": "Comma-separated names; `id` always stays."},
     )
-    as_of = fields.Moment(metadata={"description": "The record as it was at this moment (UTC)."})
+    as_of = fields.DateTime(metadata={"description": "The record as it was at this moment (UTC)."})
 
 
 class RecordListArgs(PageArgs):
@@ -173,14 +173,14 @@ IF_NONE_MATCH = {
 
 def tagged(record: Shown, status: int = 200) -> Response:
     """An answer that is a record, with the ETag of what the caller sees of it."""
-    answer = respond(record, status)
+    answer = json_response(record, status)
     answer.headers.add("ETag", record.etag)
     return answer
 
 
 @blueprint.route("/<collection>", methods=["GET"])
 @blueprint.arguments(RecordListArgs, location="query", unknown=ma.EXCLUDE)
-@blueprint.response(200, RecordPage, example=page_of([EXAMPLE], 1, {"skip": 0, "limit": 30}))
+@blueprint.response(200, RecordPage, example=page_body([EXAMPLE], 1, {"skip": 0, "limit": 30}))
 @blueprint.fails(400, 403, 413)
 @optimistic
 @allow(Access.ANONYMOUS)
@@ -201,18 +201,18 @@ def list_records(args: dict[str, Any], collection: str) -> Response:
     fewer fields with `fields`.
     """
     if "cursor" in args or "cursor_before" in args:
-        parameters = asked().args.to_dict(flat=False)
+        parameters = get_request().args.to_dict(flat=False)
         answer = records.walk(collection, parameters, limit=args["limit"], by=principal())
-        return respond({**answer, "items": within_bounds(answer["items"])})
+        return json_response({**answer, "items": within_bounds(answer["items"])})
     items, total = records.page(
         collection,
-        asked().args.to_dict(flat=False),
+        get_request().args.to_dict(flat=False),
         skip=args["skip"],
         limit=args["limit"],
         count=args["include_total"] and args["include_count"],
         by=principal(),
     )
-    return respond(page_of(within_bounds(items), total, args))
+    return json_response(page_body(within_bounds(items), total, args))
 
 
 @blueprint.route("/<collection>", methods=["POST"])
@@ -246,11 +246,11 @@ def get_record(args: dict[str, Any], collection: str, record_id: str) -> Respons
     must hold for the record as it stands (or last stood), and as it was.
     """
     if "as_of" in args:
-        return respond(service.get(collection, record_id, args, by=principal()))
+        return json_response(service.get(collection, record_id, args, by=principal()))
     fields, expanded = args.get("fields"), args.get("expand")
     found = records.get(collection, record_id, fields, expanded=expanded, by=principal())
-    etags.check(header("If-Match"), found.etag)
-    known = etags.is_known(header("If-None-Match"), found.etag)
+    etags.check(get_header("If-Match"), found.etag)
+    known = etags.is_known(get_header("If-None-Match"), found.etag)
     # What it leads to, or what time changes, has no part in its ETag.
     if known and found.is_settled and not expanded:
         return Response(status=304, headers={"ETag": found.etag})
@@ -270,7 +270,7 @@ def replace_record(body: dict[str, Any], collection: str, record_id: str) -> Res
     A field that is absent takes its default, else null; fields that the caller may not write stay.
     A reference that comes back as the caller sees it may lead to what they cannot view.
     """
-    if_match = header("If-Match")
+    if_match = get_header("If-Match")
     changed = records.replace(collection, record_id, body, if_match=if_match, by=principal())
     return tagged(changed)
 
@@ -288,7 +288,7 @@ def patch_record(body: dict[str, Any], collection: str, record_id: str) -> Respo
     Only the fields in the body change. A reference that comes back as the caller sees it may lead
     to what they cannot view; a new one may not.
     """
-    if_match = header("If-Match")
+    if_match = get_header("If-Match")
     changed = records.patch(collection, record_id, body, if_match=if_match, by=principal())
     return tagged(changed)
 
@@ -306,6 +306,6 @@ def delete_record(collection: str, record_id: str) -> Response:
     `set_null` are emptied, all in the same transaction, within the account and whatever the rules
     of those collections; one with `restrict` on a record that stays is a 409.
     """
-    if_match = header("If-Match")
+    if_match = get_header("If-Match")
     records.delete(collection, record_id, if_match=if_match, by=principal())
     return Response(status=204)

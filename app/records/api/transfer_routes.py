@@ -17,7 +17,7 @@ from app.records.transfer import exports, formats
 from app.rest import fields, json_input
 from app.rest.access import Access, allow
 from app.rest.blueprint import Blueprint
-from app.rest.responses import respond
+from app.rest.responses import json_response
 from app.rest.schemas import TEXT, Schema
 
 blueprint = Blueprint(
@@ -181,14 +181,14 @@ def import_records(args: dict[str, Any], collection: str) -> Response:
         keep_ids=args["keep_ids"],
         by=principal(),
     )
-    return respond({"imported": count, "count": count, "dry_run": args["dry_run"]})
+    return json_response({"imported": count, "count": count, "dry_run": args["dry_run"]})
 
 
 def _file() -> tuple[str, bytes]:
     if request.mimetype == "multipart/form-data":
         return _part()
     format = MEDIA_TYPES.get(request.mimetype)
-    raw = json_input.bytes_of(request)
+    raw = json_input.read_body(request)
     if format is None:
         raise UnsupportedMediaType("Send text/csv, application/json or application/x-ndjson.")
     return format, raw

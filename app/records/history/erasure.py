@@ -139,7 +139,7 @@ def _enqueue(kind: str, what: Mapping[str, Any]) -> None:
     # Once more when all is over that was under way: what a user writes, or a receiver answers.
     jobs.enqueue(kind, what, account_id=what["account_id"])
     again = {**what, "again": True}
-    jobs.enqueue(kind, again, account_id=what["account_id"], after=jobs.UNDER_WAY_SECONDS)
+    jobs.enqueue(kind, again, account_id=what["account_id"], after=jobs.IN_FLIGHT_SECONDS)
 
 
 def _rest_of_record(what: Mapping[str, Any]) -> Erased:
@@ -171,11 +171,11 @@ def _rest_of_user(what: Mapping[str, Any]) -> Erased:
         values += sum(erase.values(account_id, "api_keys", id) for id in sorted(keys))
         actors = sum(erase.actors(account_id, user_id, email) for email in sorted(emails | {""}))
         _forget_answers(user_id)
-        idempotency.forget_mentions(emails)
+        idempotency.delete_mentions(emails)
         # The system account's are those of forms that anybody may send, for whichever account.
         # An address that the user asked for, and never proved, is told beside the user's id alone.
         named = emails | {accounts.email_key(email) for email in emails} | {user_id}
-        jobs.forget(named, (account_id, SYSTEM_ACCOUNT_ID))
+        jobs.delete_failed(named, (account_id, SYSTEM_ACCOUNT_ID))
         told = sum(_forget_actor(place, user_id) for place in places)
         for definition in definitions.everything():
             _disown(definition, account_id, user_id)

@@ -197,7 +197,7 @@ class WrongWay(Exception):
 def _position(
     text: str, keys: Sequence[Key], binding: str, *, forward: bool
 ) -> Sequence[Any] | None:
-    bound, values = crypto.signed(text, PURPOSE)
+    bound, values = crypto.unsign(text, PURPOSE)
     if forward and bound == BEFORE + binding:
         raise WrongWay
     if bound.removeprefix(BEFORE) != binding:

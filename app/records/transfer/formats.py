@@ -40,7 +40,7 @@ def written(format: str, names: Sequence[str], records: Iterable[Shown]) -> Iter
 
 def read(format: str, raw: bytes) -> Iterator[Line]:
     """The records of a file with the lines they start at. Raises Malformed (422)."""
-    readers = {"csv": _rows, "json": json_input.items, "jsonl": _lines}
+    readers = {"csv": _rows, "json": json_input.iter_records, "jsonl": _lines}
     return readers[format](raw)
 
 

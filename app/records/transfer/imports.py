@@ -28,7 +28,7 @@ from app.collections.fields import SYSTEM_FIELDS
 from app.db import versioned_cache
 from app.db.errors import error_summary
 from app.errors import (
-    MOST_LISTED,
+    MAX_LISTED,
     AppError,
     BadRequest,
     Conflict,
@@ -70,13 +70,13 @@ class Faults:
 
     def misread(self, error: Malformed) -> None:
         """A line that is no record."""
-        self.malformed += error.extra["detail"][: MOST_LISTED - len(self.malformed)]
+        self.malformed += error.extra["detail"][: MAX_LISTED - len(self.malformed)]
 
     def note(self, noted: Noted, lines: Sequence[int]) -> None:
         """Problems of records, which name their place among all."""
         self.count += noted.count
         self.kinds |= noted.codes
-        first = noted.first()[: MOST_LISTED - len(self.found)]
+        first = noted.first()[: MAX_LISTED - len(self.found)]
         self.found += [{**one, "line": lines[one["index"]]} for one in first]
 
     def check(self) -> None:

@@ -23,7 +23,7 @@ KEPT = {"audit_log", "audit_changes", "audit_heads", "audit_checkpoints", jobs.T
 @events.subscribe(events.AccountClosed)
 def _remove_later(event: events.AccountClosed) -> None:
     # Once more when all is over that was under way as the account was closed.
-    for delay in (0, jobs.UNDER_WAY_SECONDS):
+    for delay in (0, jobs.IN_FLIGHT_SECONDS):
         jobs.enqueue("records.remove_account", {}, account_id=event.account_id, after=delay)
 
 

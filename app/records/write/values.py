@@ -19,7 +19,7 @@ from app.collections.access import Access
 from app.collections.definition import Definition
 from app.collections.fields import SYSTEM_FIELDS, Refused
 from app.db import versioned_cache
-from app.errors import MOST_LISTED, AppError, Forbidden, InvalidValues, first, problem
+from app.errors import MAX_LISTED, AppError, Forbidden, InvalidValues, problem, truncated
 from app.records import store
 from app.records.read import views
 from app.records.read.views import SYSTEM_COLUMNS
@@ -46,12 +46,12 @@ class Noted:
         self.codes |= {one["code"] for one in found}
         self.places |= {one["index"] for one in found if "index" in one}
         self._first += found
-        if len(self._first) > 10 * MOST_LISTED:
+        if len(self._first) > 10 * MAX_LISTED:
             self._first = self.first()
 
     def first(self) -> list[Mapping[str, Any]]:
         """The first of them, by the places of their records."""
-        return sorted(self._first, key=lambda one: one.get("index", 0))[:MOST_LISTED]
+        return sorted(self._first, key=lambda one: one.get("index", 0))[:MAX_LISTED]
 
 
 class Problems:
@@ -79,7 +79,7 @@ class Problems:
             noted = Noted()
             for index in indexes:
                 noted.add(self.told(index, [problem(field, code, message)]))
-            error.extra |= first("details", noted.first(), noted.count)
+            error.extra |= truncated("details", noted.first(), noted.count)
         return error
 
     def refusal(self, access: Access, indexes: Sequence[int]) -> Exception:
@@ -187,7 +187,7 @@ def _check_written(access: Access, bodies: Sequence[Body], problems: Problems) -
         noted, denied = Noted(), error.extra["details"]
         for index, body in enumerate(bodies):
             noted.add(problems.told(index, [one for one in denied if one["field"] in body]))
-        error.extra |= first("details", noted.first(), noted.count)
+        error.extra |= truncated("details", noted.first(), noted.count)
         raise
 
 

@@ -8,7 +8,7 @@ from urllib.parse import urlencode
 
 from app.errors import Malformed
 from app.outbound import client
-from app.outbound.address_policy import Failed, Refused
+from app.outbound.address_policy import RequestFailed, RequestRefused
 from app.rest import json_input
 from app.sso import validation
 from app.sso.refusals import SignInRefused
@@ -67,7 +67,7 @@ class Session:
             answer = client.send(
                 method, url, said, body, validation.rules(), longest=LONGEST_ANSWER
             )
-        except (Refused, Failed) as error:
+        except (RequestRefused, RequestFailed) as error:
             raise Unreachable(str(error)) from None
         return Answer(answer.status, answer.body)
 

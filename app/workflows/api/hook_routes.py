@@ -14,7 +14,7 @@ from app.auth.guard import principal
 from app.rest import fields
 from app.rest.access import account_admin
 from app.rest.blueprint import Blueprint
-from app.rest.paging import OffsetArgs, Page, items_of, page_of
+from app.rest.paging import OffsetArgs, Page, items_field, page_body
 from app.rest.schemas import Schema
 from app.workflows import hooks, service
 from app.workflows.api.routes import (
@@ -85,7 +85,7 @@ class HookView(DefinitionView):
 class HookPage(Page):
     """A page of hooks."""
 
-    items = items_of(HookView)
+    items = items_field(HookView)
 
 
 class HookArgs(DefinitionArgs):
@@ -150,17 +150,17 @@ class ExecutionView(Schema):
 class ExecutionPage(Page):
     """A page of executions."""
 
-    items = items_of(ExecutionView)
+    items = items_field(ExecutionView)
 
 
 @blueprint.route("", methods=["GET"])
 @blueprint.arguments(HookArgs, location="query")
-@blueprint.response(200, HookPage, example=page_of([HOOK_EXAMPLE], 1, {"skip": 0, "limit": 50}))
+@blueprint.response(200, HookPage, example=page_body([HOOK_EXAMPLE], 1, {"skip": 0, "limit": 50}))
 @account_admin
 def list_hooks(args: dict[str, Any]) -> dict[str, Any]:
     """List the hooks of the own account, oldest first."""
     found, total = service.page(args, args["skip"], args["limit"], by=principal(), kind=HOOK)
-    return page_of(_all_shown(found), total, args)
+    return page_body(_all_shown(found), total, args)
 
 
 @blueprint.route("", methods=["POST"])
@@ -236,7 +236,7 @@ def trigger_hook(body: dict[str, Any], hook_id: str) -> dict[str, Any]:
 
 @blueprint.route("/<uuid:hook_id>/executions", methods=["GET"])
 @blueprint.arguments(ExecutionArgs, location="query")
-@blueprint.response(200, ExecutionPage, example=page_of([EXECUTION], 1, {"skip": 0, "limit": 50}))
+@blueprint.response(200, ExecutionPage, example=page_body([EXECUTION], 1, {"skip": 0, "limit": 50}))
 @account_admin
 def list_executions(args: dict[str, Any], hook_id: str) -> dict[str, Any]:
     """List what a hook did, newest first.
@@ -245,7 +245,7 @@ def list_executions(args: dict[str, Any], hook_id: str) -> dict[str, Any]:
     failed is resumed there.
     """
     found, total = hooks.executions(hook_id, args["skip"], args["limit"], by=principal())
-    return page_of(found, total, args)
+    return page_body(found, total, args)
 
 
 def _shown(hook: Workflow) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from app.auth.guard import principal
 from app.rest import fields
 from app.rest.access import account_admin
 from app.rest.blueprint import Blueprint
-from app.rest.paging import OffsetArgs, Page, items_of, page_of
+from app.rest.paging import OffsetArgs, Page, items_field, page_body
 from app.rest.schemas import Message, Schema
 from app.workflows import instances, service
 from app.workflows.api.routes import INSTANCE_ID, TIME, WORKFLOW, blueprint
@@ -141,7 +141,7 @@ class InstanceWithLogs(InstanceView):
 class StepLogPage(Page):
     """A page of the log of an instance's steps."""
 
-    items = items_of(StepLogView)
+    items = items_field(StepLogView)
 
 
 class StepLogArgs(OffsetArgs):
@@ -158,7 +158,7 @@ class ResumedInstance(InstanceWithLogs):
 class InstancePage(Page):
     """A page of instances."""
 
-    items = items_of(InstanceView)
+    items = items_field(InstanceView)
 
 
 class InstanceArgs(OffsetArgs):
@@ -171,7 +171,7 @@ class InstanceArgs(OffsetArgs):
 
 
 def _moment(name: str, about: str) -> Any:
-    return fields.Moment(data_key=name, attribute=f"{name}_date", metadata={"description": about})
+    return fields.DateTime(data_key=name, attribute=f"{name}_date", metadata={"description": about})
 
 
 OF_ONE = "Only instances of this workflow, or of this hook. Without it, of all workflows but hooks."
@@ -205,7 +205,7 @@ class ResumedCount(Message):
 
 @blueprint.route("/<uuid:workflow_id>/instances", methods=["GET"])
 @blueprint.arguments(InstanceArgs, location="query")
-@blueprint.response(200, InstancePage, example=page_of([INSTANCE], 1, {"skip": 0, "limit": 50}))
+@blueprint.response(200, InstancePage, example=page_body([INSTANCE], 1, {"skip": 0, "limit": 50}))
 @account_admin
 def list_instances_of_workflow(args: dict[str, Any], workflow_id: str) -> dict[str, Any]:
     """List the instances of a workflow, newest first."""
@@ -216,7 +216,9 @@ def list_instances_of_workflow(args: dict[str, Any], workflow_id: str) -> dict[s
 
 @all_instances.route("", methods=["GET"])
 @all_instances.arguments(AllInstancesArgs, location="query")
-@all_instances.response(200, InstancePage, example=page_of([INSTANCE], 1, {"skip": 0, "limit": 50}))
+@all_instances.response(
+    200, InstancePage, example=page_body([INSTANCE], 1, {"skip": 0, "limit": 50})
+)
 @account_admin
 def list_instances(args: dict[str, Any]) -> dict[str, Any]:
     """List the instances of all workflows of the account, newest first.
@@ -236,12 +238,12 @@ def get_instance(instance_id: str) -> dict[str, Any]:
 
 @all_instances.route("/<uuid:instance_id>/step-logs", methods=["GET"])
 @all_instances.arguments(StepLogArgs, location="query")
-@all_instances.response(200, StepLogPage, example=page_of([LOG], 1, {"skip": 0, "limit": 50}))
+@all_instances.response(200, StepLogPage, example=page_body([LOG], 1, {"skip": 0, "limit": 50}))
 @account_admin
 def list_step_logs(args: dict[str, Any], instance_id: str) -> dict[str, Any]:
     """List the log of an instance's steps, first to last."""
     found, total = instances.step_logs(instance_id, args["skip"], args["limit"], by=principal())
-    return page_of(found, total, args)
+    return page_body(found, total, args)
 
 
 @all_instances.route("/<uuid:instance_id>/cancel", methods=["POST"])
@@ -303,7 +305,7 @@ def _filter(args: dict[str, Any]) -> dict[str, Any]:
 
 def _page(wanted: dict[str, Any], args: dict[str, Any]) -> dict[str, Any]:
     found, total = instances.page(wanted, args["skip"], args["limit"], by=principal())
-    return page_of(found, total, args)
+    return page_body(found, total, args)
 
 
 def _only(found: dict[str, Any]) -> dict[str, Any]:

@@ -16,13 +16,13 @@ from app.rest import fields
 from app.rest.access import (
     LARGEST_DOCUMENT,
     account_admin,
-    of_any_account,
+    across_accounts,
+    max_body,
     public,
     shows_secret,
-    takes_body,
 )
 from app.rest.blueprint import Blueprint
-from app.rest.paging import OffsetArgs, Page, items_of, page_of
+from app.rest.paging import OffsetArgs, Page, items_field, page_body
 from app.rest.schemas import Message, Schema
 from app.workflows import service
 from app.workflows.language import missing_collections, step_headers
@@ -125,7 +125,7 @@ class WorkflowView(DefinitionView):
 class WorkflowPage(Page):
     """A page of workflows."""
 
-    items = items_of(WorkflowView)
+    items = items_field(WorkflowView)
 
 
 class DefinitionArgs(OffsetArgs):
@@ -143,7 +143,7 @@ class ChangedDefinition(Schema):
 
     name = fields.Text(shortest=1, longest=200)
     description = fields.Text(longest=2000, allow_none=True)
-    enabled = fields.Flag()
+    enabled = fields.StrictBoolean()
 
 
 class ChangedWorkflow(ChangedDefinition):
@@ -173,7 +173,7 @@ class NewWorkflow(ChangedWorkflow):
 class Toggle(Schema):
     """The state to be in; without it, the other one."""
 
-    enabled = fields.Flag()
+    enabled = fields.StrictBoolean()
 
 
 class TriggerBody(Schema):
@@ -193,12 +193,12 @@ class StartedInstance(Message):
 
 @blueprint.route("", methods=["GET"])
 @blueprint.arguments(DefinitionArgs, location="query")
-@blueprint.response(200, WorkflowPage, example=page_of([WORKFLOW], 1, {"skip": 0, "limit": 50}))
+@blueprint.response(200, WorkflowPage, example=page_body([WORKFLOW], 1, {"skip": 0, "limit": 50}))
 @account_admin
 def list_workflows(args: dict[str, Any]) -> dict[str, Any]:
     """List the workflows of the own account, oldest first."""
     found, total = service.page(args, args["skip"], args["limit"], by=principal())
-    return page_of(_all_shown(found), total, args)
+    return page_body(_all_shown(found), total, args)
 
 
 @blueprint.route("", methods=["POST"])
@@ -309,9 +309,9 @@ def trigger_workflow(body: dict[str, Any], workflow_id: str) -> dict[str, Any]:
 @callers.arguments(TriggerBody, example={"order": 7}, required=False)
 @callers.response(202, StartedInstance, example=STARTED)
 @callers.fails(400)
-@takes_body(LARGEST_DOCUMENT)
+@max_body(LARGEST_DOCUMENT)
 @public
-@of_any_account
+@across_accounts
 def trigger_by_webhook(body: dict[str, Any], token: str) -> dict[str, Any]:
     """Start the workflow of a token, which is the credential.
 

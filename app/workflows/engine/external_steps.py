@@ -72,7 +72,7 @@ def _requested(given: Mapping[str, Any], about: Mapping[str, str]) -> dict[str, 
     allowed = delivery.rules(config.current())
     try:
         answer = client.send(method, url, {**custom, **ours}, body, allowed)
-    except (address_policy.Refused, address_policy.Failed) as error:
+    except (address_policy.RequestRefused, address_policy.RequestFailed) as error:
         raise Failed(str(error)) from error
     if not 200 <= answer.status < 300:
         raise Failed(f"The receiver answered {answer.status}.")

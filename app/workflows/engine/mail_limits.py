@@ -73,6 +73,6 @@ def _count(account_id: str, address: str) -> None:
 
 def _take(allowance: Allowance, refusal: str) -> None:
     try:
-        rate_limits.take(allowance)
+        rate_limits.consume(allowance)
     except TooManyRequests as error:
         raise Failed(refusal) from error

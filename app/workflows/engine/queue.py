@@ -40,7 +40,7 @@ def look(passing_over: Collection[str]) -> dict[str, list[tuple[str, bool]]]:
     """Due instances by account: (id, whether it was running already, with a worker now lost)."""
     others = INSTANCES.c.account_id.not_in(sorted(passing_over)) if passing_over else None
     found: dict[str, list[tuple[str, bool]]] = {}
-    for row in leases.look(QUEUE, LARGEST_LOOK, INSTANCES.c.status, where=others):
+    for row in leases.find_due(QUEUE, LARGEST_LOOK, INSTANCES.c.status, where=others):
         found.setdefault(row.account_id, []).append((row.id, row.status == RUNNING))
     return found
 

@@ -261,7 +261,7 @@ class _Check:
         # What a template makes of it is looked at when the request is made.
         wrong = None
         if not templates.has_template(url):
-            wrong = client.problem(url, delivery.rules(config.current()), self.until)
+            wrong = client.url_problem(url, delivery.rules(config.current()), self.until)
         if wrong:
             self.add(place, "invalid_url", wrong)
 

@@ -34,7 +34,7 @@ def masked(steps: Steps) -> list[dict[str, Any]]:
 def comparable(steps: Steps) -> list[dict[str, Any]]:
     """Steps to compare others with: values in plain text where a configured key reads them."""
     return _changed(
-        steps, lambda place, step, name, value: header_values.readable(value, default=value)
+        steps, lambda place, step, name, value: header_values.decrypt_or(value, default=value)
     )
 
 
@@ -68,7 +68,7 @@ def encrypted(steps: Steps, before: Steps) -> list[dict[str, Any]]:
 
     def seal(place: str, step: Written, name: str, value: Any) -> Any:
         stored = known.stored(step, name)
-        if stored is None or value not in (MASK, header_values.readable(stored)):
+        if stored is None or value not in (MASK, header_values.decrypt_or(stored)):
             return header_values.encrypt(value)
         return stored if isinstance(stored, dict) else header_values.encrypt(stored)
 
@@ -86,7 +86,7 @@ def renewed(steps: Steps) -> tuple[list[dict[str, Any]], int]:
 
     def renew(place: str, step: Written, name: str, value: Any) -> Any:
         nonlocal count
-        new = header_values.renewed(value)
+        new = header_values.reencrypt(value)
         count += new is not value
         return new
 

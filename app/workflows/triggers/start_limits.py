@@ -114,13 +114,15 @@ def admitted(rows: Sequence[Row]) -> Iterator[Row]:
         yield from _of_chain(root_id, started)
     for account_id, over in refused.items():
         limit = Limit("workflow-refused", MOST_NOTES, HOUR).of(account_id)
-        counted = rate_limits.count(limit, len(over))
+        counted = rate_limits.increment(limit, len(over))
         yield from over[: max(0, MOST_NOTES - counted + len(over))]
 
 
 def _of_chain(root_id: str, rows: list[Row]) -> Iterator[Row]:
     """Of what a chain of triggers starts, what it may; then once that there was more."""
-    counted = rate_limits.count(Limit("workflow-chain", MOST_OF_EVENT, DAY).of(root_id), len(rows))
+    counted = rate_limits.increment(
+        Limit("workflow-chain", MOST_OF_EVENT, DAY).of(root_id), len(rows)
+    )
     left = max(0, MOST_OF_EVENT - counted + len(rows))
     yield from rows[:left]
     if counted > MOST_OF_EVENT >= counted - len(rows):
