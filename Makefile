@@ -36,7 +36,7 @@ test slow faults: export PYTHONDONTWRITEBYTECODE :=
 test: lint servers ## Lint, install missing test servers, run the tests
 	$(BIN)/pytest -n $(TEST_WORKERS) --dist worksteal
 
-slow: servers ## Run the tests marked as slow
+slow: servers ## Run slow tests, and those that `test` runs on one database on the other
 	$(BIN)/pytest -m slow
 
 faults: servers ## Kill, cut and restart everything under load, 200 times

@@ -20,10 +20,10 @@ from app import create_app, db
 from app.auth import passwords
 from app.config import Config
 from app.ops import cli
-from tests import builders, services, states
+from tests import builders, databases, services, states
 from tests.builders import Caller, Cast
+from tests.databases import DATABASES
 
-DATABASES = ("sqlite", "postgresql")
 # What a hash really costs, and what it costs where only its answer is of interest.
 REAL_HASHER = passwords._hasher
 QUICK_HASHER = PasswordHasher(time_cost=1, memory_cost=8, parallelism=1)
@@ -44,6 +44,14 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_sessionstart() -> None:
     """Hash for nothing: thousands of logins would take a minute."""
     hash_with(QUICK_HASHER)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Leave to `make slow` what runs on one database and would run on the other too."""
+    for item in items:
+        if databases.is_left_to_slow(item):
+            item.add_marker(pytest.mark.slow)
 
 
 def pytest_collection_finish() -> None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing, contextmanager, suppress
 from http.client import HTTPResponse
 from pathlib import Path
@@ -13,6 +14,7 @@ from urllib.request import urlopen
 import pytest
 from flask import Flask
 
+from tests.conftest import make_app, settings_for
 from tests.goings_on import until
 from tests.processes import PROGRAMS, PROJECT
 from tests.site import Client
@@ -53,27 +55,44 @@ granian_server.main()
 """
 
 
-@pytest.fixture
-def database() -> str:
-    return "sqlite"
+@pytest.fixture(scope="module")
+def migrated(tmp_path_factory: pytest.TempPathFactory) -> Flask:
+    """An application whose database each server gets a copy of."""
+    return make_app(settings_for("sqlite", tmp_path_factory.mktemp("migrated")))
 
 
-@pytest.fixture(params=SERVERS)
+@pytest.fixture(scope="module", params=SERVERS)
 def name(request: pytest.FixtureRequest) -> str:
     name: str = request.param
     return name
 
 
-@contextmanager
-def hasty(name: str, app: Flask, folder: Path) -> Iterator[Server]:
+@pytest.fixture(scope="module")
+def server(
+    name: str, migrated: Flask, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Server]:
+    """A server as it is deployed; starting one takes longer than most tests."""
+    with serving(name, migrated, tmp_path_factory.mktemp("server")) as started:
+        yield started
+
+
+@pytest.fixture(scope="module")
+def hasty(name: str, migrated: Flask, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """A server that waits for a second only."""
+    with serving_hastily(name, migrated, tmp_path_factory.mktemp("hasty")) as started:
+        yield started
+
+
+@contextmanager
+def serving_hastily(name: str, migrated: Flask, folder: Path) -> Iterator[Server]:
+    """The same for one test alone."""
     command = [str(PROGRAMS / "python"), "-c", HASTY_GRANIAN]
     if name == "gunicorn":
         conf = folder / "gunicorn.conf.py"
         conf.write_text(HASTY.format(conf=str(CONF), project=str(PROJECT)))
         command = [str(PROGRAMS / "gunicorn"), "-c", str(conf), "--graceful-timeout=2", "wsgi:app"]
-    with serving(name, app, folder, command) as server:
-        yield server
+    with serving(name, migrated, folder, command) as started:
+        yield started
 
 
 def connect(server: Server) -> socket.socket:
@@ -92,49 +111,53 @@ def answer(connection: socket.socket) -> tuple[int, bytes]:
         return found.status, found.read()
 
 
-def test_half_sent_requests_hold_no_thread(name: str, app: Flask, tmp_path: Path) -> None:
-    with serving(name, app, tmp_path) as server:
-        for what, sent in SLOW.items():
-            with ExitStack() as held:
-                for _ in range(20):
-                    held.enter_context(connect(server)).sendall(sent.encode())
-                time.sleep(0.3)
-                slowest = max(seconds_of_health(server) for _ in range(4))
-            assert slowest < 3, what  # not the ten that a read may take
+def test_half_sent_requests_hold_no_thread(server: Server) -> None:
+    for what, sent in SLOW.items():
+        with ExitStack() as held:
+            for _ in range(20):
+                held.enter_context(connect(server)).sendall(sent.encode())
+            time.sleep(0.3)
+            slowest = max(seconds_of_health(server) for _ in range(4))
+        assert slowest < 3, what  # not the ten that a read may take
 
 
-@pytest.mark.parametrize("what", ["head", "body", "long body", "chunks", "expectation"])
-def test_what_does_not_come_in_is_given_up(
-    name: str, what: str, app: Flask, tmp_path: Path
-) -> None:
-    with hasty(name, app, tmp_path) as server, connect(server) as slow:
-        began = time.monotonic()
-        slow.sendall(SLOW[what].encode())
-        if what == "expectation":
-            assert slow.recv(100).startswith(b"HTTP/1.1 100")
-        if (name, what) == ("granian", "head"):
-            assert slow.recv(100) == b""
-        else:
-            status, body = answer(slow)
-            assert status in (400, 408)
-            assert status == 400 or b"3 s in all" in body
-        assert slow.recv(100) == b""
-        assert time.monotonic() - began < 10
+def all_at_once(check: Callable[[str], None], names: Sequence[str]) -> None:
+    """Check several slow clients together: each of them mostly waits."""
+    with ThreadPoolExecutor(len(names)) as pool:
+        list(pool.map(check, names))
 
 
-def test_a_request_that_comes_byte_by_byte_has_a_deadline(
-    name: str, app: Flask, tmp_path: Path
-) -> None:
-    with hasty(name, app, tmp_path) as server:
-        for sent in (SLOW["head"], SLOW["body"], SLOW["long body"]):
-            with connect(server) as slow:
-                slow.sendall(sent.encode())
-                began = time.monotonic()
-                with suppress(ConnectionError):
-                    while time.monotonic() - began < 12:
-                        slow.sendall(b" ")
-                        time.sleep(0.2)
-                assert time.monotonic() - began < 10
+def test_what_does_not_come_in_is_given_up(name: str, hasty: Server) -> None:
+    def check(what: str) -> None:
+        with connect(hasty) as slow:
+            began = time.monotonic()
+            slow.sendall(SLOW[what].encode())
+            if what == "expectation":
+                assert slow.recv(100).startswith(b"HTTP/1.1 100")
+            if (name, what) == ("granian", "head"):
+                assert slow.recv(100) == b"", what
+            else:
+                status, body = answer(slow)
+                assert status in (400, 408), what
+                assert status == 400 or b"3 s in all" in body, what
+            assert slow.recv(100) == b"", what
+            assert time.monotonic() - began < 10, what
+
+    all_at_once(check, ["head", "body", "long body", "chunks", "expectation"])
+
+
+def test_a_request_that_comes_byte_by_byte_has_a_deadline(hasty: Server) -> None:
+    def check(what: str) -> None:
+        with connect(hasty) as slow:
+            slow.sendall(SLOW[what].encode())
+            began = time.monotonic()
+            with suppress(ConnectionError):
+                while time.monotonic() - began < 12:
+                    slow.sendall(b" ")
+                    time.sleep(0.2)
+            assert time.monotonic() - began < 10, what
+
+    all_at_once(check, ["head", "body", "long body"])
 
 
 def in_chunks(body: bytes) -> bytes:
@@ -144,10 +167,8 @@ def in_chunks(body: bytes) -> bytes:
 
 @pytest.mark.parametrize("chunked", [False, True])
 @pytest.mark.parametrize("length", [20, 65_500])
-def test_a_body_that_comes_in_pieces_is_taken(
-    name: str, length: int, chunked: bool, app: Flask, tmp_path: Path
-) -> None:
-    with serving(name, app, tmp_path) as server, connect(server) as slow:
+def test_a_body_that_comes_in_pieces_is_taken(server: Server, length: int, chunked: bool) -> None:
+    with connect(server) as slow:
         body = b'{"account": "' + b"a" * length + b'"}'
         told = "Transfer-Encoding: chunked" if chunked else f"Content-Length: {len(body)}"
         head = f"{HEAD}{told}\r\n\r\n".encode()
@@ -164,8 +185,10 @@ def test_a_body_that_comes_in_pieces_is_taken(
         assert answers.startswith(b"HTTP/1.1 422")
 
 
-def test_an_answer_that_nobody_takes_is_given_up(name: str, app: Flask, tmp_path: Path) -> None:
-    with hasty(name, app, tmp_path) as server, ExitStack() as held:
+def test_an_answer_that_nobody_takes_is_given_up(
+    name: str, migrated: Flask, tmp_path: Path
+) -> None:
+    with serving_hastily(name, migrated, tmp_path) as server, ExitStack() as held:
         for _ in range(20):
             deaf = held.enter_context(socket.socket())
             deaf.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
@@ -178,24 +201,21 @@ def test_an_answer_that_nobody_takes_is_given_up(name: str, app: Flask, tmp_path
     assert '"error"' not in server.log.read_text()
 
 
-def test_an_export_that_is_taken_slowly_arrives_whole(
-    name: str, app: Flask, tmp_path: Path
-) -> None:
-    with serving(name, app, tmp_path) as server:
-        with closing(Client(f"http://127.0.0.1:{server.port}", Path(), "127.0.0.1")) as root:
-            it_does_what_it_is_there_for(root)
-            records = {"records": [{"title": f"title {number}"} for number in range(900)]}
-            for _ in range(5):
-                assert root("POST", "records/tasks/batch", records).status_code < 300
-            whole = root("GET", "audit-logs/export?format=jsonl").content
-            token = root.token
-        head = f"Host: a\r\nAuthorization: Bearer {token}\r\n\r\n"
-        with socket.socket() as slow:
-            slow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-            slow.settimeout(20)
-            slow.connect(("127.0.0.1", server.port))
-            slow.sendall(f"GET /api/v1/audit-logs/export?format=jsonl HTTP/1.1\r\n{head}".encode())
-            time.sleep(1)
-            status, body = answer(slow)
-        assert (status, body) == (200, whole)
+def test_an_export_that_is_taken_slowly_arrives_whole(server: Server) -> None:
+    with closing(Client(f"http://127.0.0.1:{server.port}", Path(), "127.0.0.1")) as root:
+        it_does_what_it_is_there_for(root)
+        records = {"records": [{"title": f"title {number}"} for number in range(900)]}
+        for _ in range(5):
+            assert root("POST", "records/tasks/batch", records).status_code < 300
+        whole = root("GET", "audit-logs/export?format=jsonl").content
+        token = root.token
+    head = f"Host: a\r\nAuthorization: Bearer {token}\r\n\r\n"
+    with socket.socket() as slow:
+        slow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        slow.settimeout(20)
+        slow.connect(("127.0.0.1", server.port))
+        slow.sendall(f"GET /api/v1/audit-logs/export?format=jsonl HTTP/1.1\r\n{head}".encode())
+        time.sleep(1)
+        status, body = answer(slow)
+    assert (status, body) == (200, whole)
     assert len(whole) > 1_000_000

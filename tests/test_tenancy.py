@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 import sqlalchemy as sa
@@ -392,11 +392,20 @@ CASES: dict[Route, Case] = {
 }
 
 
-def of_kind(kind: type) -> Any:
-    """The routes of CASES of one kind, as parameters."""
-    chosen = [(route, case) for route, case in CASES.items() if isinstance(case, kind)]
-    ids = [" ".join(route) for route, _ in chosen]
-    return pytest.mark.parametrize(("route", "case"), chosen, ids=ids)
+Kind = TypeVar("Kind", Superadmin, Owned, Own)
+
+
+def of_kind(kind: type[Kind]) -> list[tuple[Route, Kind]]:
+    """The routes of CASES of one kind."""
+    return [(route, case) for route, case in CASES.items() if isinstance(case, kind)]
+
+
+def by_thing() -> Any:
+    """The routes of things, as parameters: those of one thing together, as none changes it."""
+    groups: dict[str, list[tuple[Route, Owned]]] = {}
+    for route, case in of_kind(Owned):
+        groups.setdefault(case.make.__name__, []).append((route, case))
+    return pytest.mark.parametrize("cases", groups.values(), ids=groups)
 
 
 def routes(app: Flask) -> dict[Route, Callable[..., Any]]:
@@ -437,12 +446,6 @@ def posts(root: Caller) -> dict[str, Any]:
     return make_posts(root)
 
 
-@pytest.fixture
-def posts_id(root: Caller, route: Route) -> str:
-    """The id of the collection, which is there where the route has to do with collections."""
-    return str(make_posts(root)["id"]) if "collection" in route[1] else RANDOM_ID
-
-
 def test_every_route_has_an_entry_and_every_entry_a_route(app: Flask) -> None:
     known = routes(app)
     assert not PUBLIC.keys() & CASES.keys()
@@ -454,72 +457,75 @@ def test_every_route_has_an_entry_and_every_entry_a_route(app: Flask) -> None:
         assert (access is Access.SUPERADMIN) == superadmins, route
 
 
-@pytest.mark.parametrize(("route", "case"), CASES.items(), ids=[" ".join(r) for r in CASES])
-def test_without_a_credential_it_is_401(
-    anyone: Caller, posts_id: str, route: Route, case: Any
-) -> None:
-    path = address(route, collection_id=posts_id, record_id=RANDOM_ID)
-    for caller in (anyone, Caller(anyone.app, Authorization="Bearer nonsense")):
+def test_without_a_credential_it_is_401(anyone: Caller, posts: dict[str, Any]) -> None:
+    nonsense = Caller(anyone.app, Authorization="Bearer nonsense")
+    named = [
+        one for c in (anyone, nonsense) for one in (c, c.acting_in("acme"), c.acting_in("system"))
+    ]
+    for route, case in CASES.items():
+        path = address(route, collection_id=posts["id"], record_id=RANDOM_ID)
         body = case.body if not callable(case.body) else {}
-        for named in (caller, caller.acting_in("acme"), caller.acting_in("system")):
-            answer = named(route[0], path, body)
-            assert answer.status_code == 401, (path, answer.text)
-            assert answer.json["error"] == "unauthorized"
+        for caller in (anyone, nonsense, *named):
+            answer = caller(route[0], path, body)
+            assert answer.status_code == 401, (route, answer.text)
+            assert answer.json["error"] == "unauthorized", route
 
 
-@of_kind(Superadmin)
-def test_a_route_for_superadmins_is_403_to_everyone_else(
-    cast: Cast, posts_id: str, route: Route, case: Superadmin
-) -> None:
-    ids = {"account_id": cast.bob.account_id, "user_id": cast.bob.id}
-    path = address(route, collection_id=posts_id, **ids)
+def test_a_route_for_superadmins_is_403_to_everyone_else(cast: Cast, posts: dict[str, Any]) -> None:
+    ids = {"account_id": cast.bob.account_id, "user_id": cast.bob.id, "collection_id": posts["id"]}
     seen = ("collections", "users", "roles", "accounts")
     before = [cast.root.get(path).json for path in seen]
-    for caller in (cast.alice, cast.bob, cast.charlie, cast.alice.acting_in("acme")):
-        for target in (path, path.replace("posts", "nothing").replace(posts_id, RANDOM_ID)):
-            answer = caller(route[0], target, case.body)
-            assert answer.status_code == 403
-            assert answer.json["error"] == "superadmin_required"
-    named = cast.alice.acting_in("system")(route[0], path, case.body)
-    assert (named.status_code, named.json["error"]) == (403, "forbidden")
-    assert [cast.root.get(path).json for path in seen] == before
+    for route, case in of_kind(Superadmin):
+        path = address(route, **ids)
+        for caller in (cast.alice, cast.bob, cast.charlie, cast.alice.acting_in("acme")):
+            for target in (path, path.replace("posts", "nothing").replace(posts["id"], RANDOM_ID)):
+                answer = caller(route[0], target, case.body)
+                assert answer.status_code == 403, route
+                assert answer.json["error"] == "superadmin_required", route
+        named = cast.alice.acting_in("system")(route[0], path, case.body)
+        assert (named.status_code, named.json["error"]) == (403, "forbidden"), route
+        assert [cast.root.get(path).json for path in seen] == before, route
 
 
-@of_kind(Owned)
+@by_thing()
 def test_a_thing_of_another_account_is_404_like_none(
-    cast: Cast, posts: dict[str, Any], route: Route, case: Owned
+    cast: Cast, posts: dict[str, Any], cases: list[tuple[Route, Owned]]
 ) -> None:
-    id = case.make(cast.alice)
-    read = case.read.format(id=id)
-    before = cast.alice.get(read).json
-    # A superadmin acts in the system account unless another is named: to it, too, this is none.
-    strangers = [cast.charlie, cast.root.acting_in("globex")]
-    for stranger in strangers if case.by_id_alone else [*strangers, cast.root]:
-        theirs = stranger(route[0], address(route, **{case.part: id}), case.body)
-        none = stranger(route[0], address(route, **{case.part: RANDOM_ID}), case.body)
-        assert theirs.status_code == none.status_code == 404
-        assert theirs.data == none.data
-        assert set(theirs.headers.keys()) == set(none.headers.keys())
-    assert cast.alice.get(read).json == before
+    id = cases[0][1].make(cast.alice)
+    for route, case in cases:
+        read = case.read.format(id=id)
+        before = cast.alice.get(read).json
+        # A superadmin acts in the system account unless another is named: to it, too, this is none.
+        strangers = [cast.charlie, cast.root.acting_in("globex")]
+        for stranger in strangers if case.by_id_alone else [*strangers, cast.root]:
+            theirs = stranger(route[0], address(route, **{case.part: id}), case.body)
+            none = stranger(route[0], address(route, **{case.part: RANDOM_ID}), case.body)
+            assert theirs.status_code == none.status_code == 404, route
+            assert theirs.data == none.data, route
+            assert set(theirs.headers.keys()) == set(none.headers.keys()), route
+        assert cast.alice.get(read).json == before, route
 
 
-@of_kind(Owned)
+@by_thing()
 def test_naming_the_other_account_is_403(
-    cast: Cast, posts: dict[str, Any], route: Route, case: Owned
+    cast: Cast, posts: dict[str, Any], cases: list[tuple[Route, Owned]]
 ) -> None:
-    id = case.make(cast.alice)
-    read = case.read.format(id=id)
-    before = cast.alice.get(read).json
-    path = address(route, **{case.part: id})
-    for name in ("acme", "ACME", cast.alice.account_id, "AA0001", "*", "system"):
-        answer = cast.charlie.acting_in(name)(route[0], path, case.body)
-        assert (answer.status_code, answer.json["error"]) == (403, "forbidden")
-    hosted = cast.charlie(route[0], path, case.body, headers={"Host": "acme.atrium.test"})
-    assert (hosted.status_code, hosted.json["error"]) == (403, "forbidden")
-    assert cast.alice.get(read).json == before
+    id = cases[0][1].make(cast.alice)
+    for route, case in cases:
+        read = case.read.format(id=id)
+        before = cast.alice.get(read).json
+        path = address(route, **{case.part: id})
+        for name in ("acme", "ACME", cast.alice.account_id, "AA0001", "*", "system"):
+            answer = cast.charlie.acting_in(name)(route[0], path, case.body)
+            assert (answer.status_code, answer.json["error"]) == (403, "forbidden"), route
+        hosted = cast.charlie(route[0], path, case.body, headers={"Host": "acme.atrium.test"})
+        assert (hosted.status_code, hosted.json["error"]) == (403, "forbidden"), route
+        assert cast.alice.get(read).json == before, route
 
 
-@of_kind(Own)
+@pytest.mark.parametrize(
+    ("route", "case"), of_kind(Own), ids=[" ".join(route) for route, _ in of_kind(Own)]
+)
 def test_a_route_about_the_caller_tells_and_changes_nothing_of_others(
     app: Flask, cast: Cast, posts: dict[str, Any], route: Route, case: Own
 ) -> None:

@@ -132,6 +132,7 @@ LISTINGS = [
 ]
 
 
+@pytest.mark.both_databases
 def test_listing(root: Caller) -> None:
     for query, expected in LISTINGS:
         assert slugs(root, query) == expected, query

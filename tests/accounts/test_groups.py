@@ -37,6 +37,7 @@ def groups_of(caller: Caller) -> list[str]:
     return found
 
 
+@pytest.mark.both_databases
 def test_a_group_is_made_shown_changed_and_deleted(cast: Cast) -> None:
     made = make_group(cast.alice)
     assert set(made) == KEYS

@@ -68,6 +68,7 @@ def test_a_user_is_shown_with_exactly_these_keys(cast: Cast) -> None:
         assert "hash" not in answer.text
 
 
+@pytest.mark.both_databases
 def test_filters_and_orders(cast: Cast) -> None:
     root = cast.root
     root.patch(f"users/{cast.bob.id}", {"is_active": False, "name": "Bob"})

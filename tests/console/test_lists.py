@@ -24,6 +24,7 @@ from tests import builders
 from tests.builders import Cast
 from tests.console.browser import Browser
 
+pytestmark = pytest.mark.both_databases
 MANY = 27
 ROW = re.compile(r'<th scope="row"')
 

@@ -16,6 +16,7 @@ from tests import builders
 from tests.builders import Cast
 from tests.console.browser import HOSTILE, Browser
 
+pytestmark = pytest.mark.both_databases
 HIT = re.compile(r'<li><a href="([^"]*)">([^<]*)</a>')
 
 

@@ -1,0 +1,90 @@
+"""The database that a test runs on where one is enough: `make slow` runs it on the other."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import PurePath
+from types import CodeType, FunctionType
+from typing import Any
+from zlib import crc32
+
+import pytest
+
+DATABASES = ("sqlite", "postgresql")
+# These test requests, pages and texts. The SQL below them is tested on both databases elsewhere:
+# in records, rules, collections, audit, jobs, tenancy, row security, turns and transactions.
+ONE_IS_ENOUGH = (
+    "accounts",
+    "auth",
+    "console",
+    "sso",
+    "audit/test_coverage.py",
+    "collections/test_rules.py",
+    "test_caching.py",
+    "test_cheap_refusals.py",
+    "test_cors.py",
+    "test_errors.py",
+    "test_fuzz.py",
+    "test_input.py",
+    "test_mail.py",
+    "test_metrics.py",
+    "test_openapi.py",
+    "test_routing.py",
+    "test_typed_openapi.py",
+    "webhooks/test_targets.py",
+    "webhooks/test_webhooks.py",
+    "workflows/test_definitions.py",
+    "workflows/test_header_values.py",
+    "workflows/test_hooks.py",
+    "workflows/test_mailing.py",
+)
+# Whatever is sent to these reaches the database, and PostgreSQL refuses more of it.
+STRICTEST = ("test_fuzz.py", "test_input.py")
+# Who calls one of these looks for races, which each database prevents in its own way.
+RACES = {"at_once", "under_way", "forked", "Thread", "ThreadPoolExecutor", "Barrier"}
+TESTS = PurePath(__file__).parent
+
+
+def is_left_to_slow(item: pytest.Item) -> bool:
+    """Whether a test runs on another database already, so that this one can wait."""
+    database = getattr(item, "callspec", None) and item.callspec.params.get("database")  # type: ignore[attr-defined]
+    return database in DATABASES and _one_is_enough(item) and database != chosen(item)
+
+
+def chosen(item: Any) -> str:
+    """The database of a test: always the same, and about half of the tests have each."""
+    path = PurePath(item.path).relative_to(TESTS).as_posix()
+    if path in STRICTEST:
+        return "postgresql"
+    return DATABASES[crc32(f"{path}::{item.originalname}".encode()) % len(DATABASES)]
+
+
+def _one_is_enough(item: Any) -> bool:
+    for mark in item.iter_markers():
+        if mark.name in ("one_database", "both_databases"):
+            return bool(mark.name == "one_database")
+    path = PurePath(item.path).relative_to(TESTS)
+    listed = any(path.is_relative_to(one) for one in ONE_IS_ENOUGH)
+    return listed and not _asks_for_it(item) and not RACES & set(_names(item.function, set()))
+
+
+def _asks_for_it(item: Any) -> bool:
+    code = item.function.__code__
+    return "database" in code.co_varnames[: code.co_argcount]
+
+
+def _names(function: FunctionType, seen: set[str]) -> Iterator[str]:
+    """The names that a function uses, with those that functions of its module use for it."""
+    for name in set(_names_in(function.__code__)) - seen:
+        seen.add(name)
+        yield name
+        other = function.__globals__.get(name)
+        if isinstance(other, FunctionType) and other.__module__ == function.__module__:
+            yield from _names(other, seen)
+
+
+def _names_in(code: CodeType) -> Iterator[str]:
+    yield from code.co_names
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _names_in(constant)
