@@ -86,7 +86,7 @@ def test_where_the_counts_are_gone_requests_are_answered_all_the_same(
         raise FileNotFoundError(tmp_path)
 
     monkeypatch.setattr(metrics, "_of", gone)
-    metrics._tell_uncounted.cache_clear()
+    metrics._log_uncounted.cache_clear()
     assert [Caller(opened).get("/live").status_code for _ in range(3)] == [200] * 3
     assert "".join(capfd.readouterr()).count("requests are not counted") == 1
     monkeypatch.setattr(metrics, "ValueClass", object)
