@@ -70,5 +70,5 @@ def test_what_werkzeug_refuses_has_no_route(app: Flask, method: str, path: str) 
 @pytest.mark.parametrize("database", ["sqlite"])
 def test_no_part_of_a_route_could_be_taken_for_an_id(app: Flask) -> None:
     parts = {part for rule in app.url_map.iter_rules() for part in rule.rule.split("/")}
-    long = {part for part in parts if len(part) == application.LENGTH_OF_IDS}
+    long = {part for part in parts if len(part) == application.ID_LENGTH}
     assert all(part.startswith("<") for part in long)
