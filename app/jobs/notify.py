@@ -94,8 +94,8 @@ class _StructlogHandler(logging.Handler):
 def _listener(url: str, stop: threading.Event) -> SimpleWorker:
     from redis import Redis
     from rq import SimpleWorker
+    from rq.exceptions import StopRequested
     from rq.serializers import JSONSerializer
-    from rq.worker.base import StopRequested
 
     class Listener(SimpleWorker):
         """RQ's worker without a fork per job, and without signal handlers of its own."""
