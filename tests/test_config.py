@@ -250,7 +250,7 @@ def test_an_instance_folder_that_cannot_be_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "file"
     file.touch()
     (line,) = told(file)
-    assert line == f"SERVICE_INSTANCE_DIR must be a folder to write to ({file}: File exists)"
+    assert line == f"SERVICE_INSTANCE_DIR must be a writable folder ({file}: File exists)"
     (line,) = told(file / "below")
     assert "Not a directory" in line
 
@@ -267,7 +267,7 @@ def test_a_damaged_file_of_a_key_is_refused(tmp_path: Path, name: str, held: byt
     read(tmp_path)
     (tmp_path / name).write_bytes(held)
     (line,) = told(tmp_path)
-    assert line.startswith(f"{tmp_path}/{name} holds no key: ")
+    assert line.startswith(f"{tmp_path}/{name} holds no valid key. ")
     (tmp_path / name).unlink()
     assert read(tmp_path) == read(tmp_path)
 

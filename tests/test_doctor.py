@@ -102,7 +102,7 @@ def test_a_disk_that_fills_up_is_told_before_it_is_full(
     monkeypatch.setattr(disk, "free_bytes", lambda file: disk.WARN_BYTES - 1)
     code, parts = told(used)
     assert (code, parts["disk"][0]) == (0, "warn")
-    assert "511 MiB are free" in parts["disk"][1]
+    assert "511 MiB free" in parts["disk"][1]
     monkeypatch.setattr(disk, "free_bytes", lambda file: disk.LOW_BYTES - 1)
     code, parts = told(used)
     assert (code, parts["disk"][0]) == (1, "fail")

@@ -85,8 +85,8 @@ def test_where_the_counts_are_gone_requests_are_answered_all_the_same(
     def gone(*kind: Any) -> Any:
         raise FileNotFoundError(tmp_path)
 
-    monkeypatch.setattr(metrics, "_of", gone)
-    metrics._tell_uncounted.cache_clear()
+    monkeypatch.setattr(metrics, "_metrics_for", gone)
+    metrics._log_uncounted.cache_clear()
     assert [Caller(opened).get("/live").status_code for _ in range(3)] == [200] * 3
     assert "".join(capfd.readouterr()).count("requests are not counted") == 1
     monkeypatch.setattr(metrics, "ValueClass", object)

@@ -1,4 +1,4 @@
-"""What the text of a setting may be: each makes its value of it, or raises ValueError."""
+"""Parsers of settings: each returns the value of a text, or raises ValueError."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ RATE = re.compile(r"[1-9][0-9]{0,8}/(second|minute|hour|day)")
 
 
 def utf8(value: str) -> str:
-    """A text that other programs can be told, too."""
+    """Text without lone surrogates."""
     try:
         value.encode()
     except UnicodeEncodeError:
@@ -34,7 +34,7 @@ def utf8(value: str) -> str:
 
 
 def boolean(value: str) -> bool:
-    """`true` or `false`, or another word for it."""
+    """`true` or `false`, or a synonym."""
     words = {"true": True, "1": True, "yes": True, "on": True}
     words |= {"false": False, "0": False, "no": False, "off": False}
     if value.lower() not in words:
@@ -43,7 +43,7 @@ def boolean(value: str) -> bool:
 
 
 def integer(lowest: int, highest: int) -> Callable[[str], int]:
-    """A whole number within bounds."""
+    """An integer within bounds."""
 
     def parse(value: str) -> int:
         if not DIGITS.fullmatch(value) or not lowest <= int(value) <= highest:
@@ -54,7 +54,7 @@ def integer(lowest: int, highest: int) -> Callable[[str], int]:
 
 
 def choice(*allowed: str) -> Callable[[str], str]:
-    """One of a few words."""
+    """One of several words."""
 
     def parse(value: str) -> str:
         if value not in allowed:
@@ -65,7 +65,7 @@ def choice(*allowed: str) -> Callable[[str], str]:
 
 
 def comma_separated(*allowed: str) -> Callable[[str], tuple[str, ...]]:
-    """A list, separated by commas; of a few words, where any are named."""
+    """A comma-separated list, optionally of certain words."""
 
     def parse(value: str) -> tuple[str, ...]:
         items = _items(value)
@@ -77,7 +77,7 @@ def comma_separated(*allowed: str) -> Callable[[str], tuple[str, ...]]:
 
 
 def seconds(value: str) -> tuple[int, ...]:
-    """A list of times in seconds, each up to 30 days."""
+    """A list of durations in seconds, each up to 30 days."""
     return tuple(map(integer(1, 30 * 86400), _items(value)))
 
 
@@ -86,7 +86,7 @@ def _items(value: str) -> tuple[str, ...]:
 
 
 def url(*schemes: str) -> Callable[[str], str]:
-    """A URL of one of these schemes, without a slash at its end."""
+    """A URL with one of these schemes, without its trailing slash."""
 
     def parse(value: str) -> str:
         if _parts(value).scheme not in schemes:
@@ -100,22 +100,22 @@ def url(*schemes: str) -> Callable[[str], str]:
 def _parts(url: str) -> SplitResult:
     try:
         return urlsplit(url)
-    except ValueError:  # which may quote a password
-        raise ValueError("must be a URL that can be read") from None
+    except ValueError:  # its message may quote a password
+        raise ValueError("must be a valid URL") from None
 
 
 def _check_host(url: str) -> None:
     parts = _parts(url)
     try:
         named = bool((parts.hostname or "").encode("idna")) and parts.port != 0
-    except ValueError:  # a port that is no number, or a name that nobody can have
+    except ValueError:  # an invalid port or name
         named = False
     if not named and parts.scheme not in WITHOUT_HOST:
         raise ValueError("must name a host, and a port from 1 to 65535 if any")
 
 
 def base_url(value: str) -> str:
-    """The address of the service: a web address without query."""
+    """An http or https URL without a query."""
     parts = _parts(value)
     if parts.query or parts.fragment or parts.username or any(map(str.isspace, value)):
         raise ValueError("must have no user, query, fragment or blank")
@@ -123,11 +123,11 @@ def base_url(value: str) -> str:
 
 
 def is_origin(text: str) -> bool:
-    """Whether a text is one origin as browsers send it: no pattern, path or default port."""
-    found = ORIGIN.fullmatch(text)
-    if found is None:
+    """Whether a text is an origin as browsers send it: no wildcard, path or default port."""
+    match = ORIGIN.fullmatch(text)
+    if match is None:
         return False
-    scheme, port = found.groups()
+    scheme, port = match.groups()
     return port != DEFAULT_PORTS.get(scheme, "") and int(port or 1) <= 65_535
 
 
@@ -140,7 +140,7 @@ def origins(value: str) -> tuple[str, ...]:
 
 
 def mail_url(value: str) -> str:
-    """Where mails go."""
+    """The URL of a mail server."""
     parts = _parts(value)
     if not f"{unquote(parts.username or '')}{unquote(parts.password or '')}".isascii():
         raise ValueError("must have a user and password of ASCII characters")
@@ -160,7 +160,7 @@ def email(value: str) -> str:
 
 
 def sender(value: str) -> str:
-    """An e-mail address, also with a name."""
+    """An e-mail address, optionally with a name."""
     if not value.isprintable():
         raise ValueError("must be one line")
     named = getaddresses([value])
@@ -171,15 +171,15 @@ def sender(value: str) -> str:
 
 
 def host(value: str) -> str:
-    """The name of a host, in lower case."""
+    """A host name, in lower case."""
     if not HOST.fullmatch(value) or len(value) > 253:
         raise ValueError("must be a bare host name such as example.com")
     return value.lower()
 
 
 def account_slug(value: str) -> str:
-    """The slug of an account that is not the system's."""
-    # Whoever belongs to the system account is a superadmin.
+    """The slug of an account, but not of the system account."""
+    # Users of the system account are superadmins.
     problem = "It is the superadmins' account." if value == SYSTEM_SLUG else slug_problem(value)
     if problem:
         raise ValueError(f"must be the slug of an account. {problem}")
@@ -194,21 +194,21 @@ def single_line(value: str) -> str:
 
 
 def token(value: str) -> str:
-    """What a header can carry as it is."""
+    """Visible ASCII characters, as for an HTTP header."""
     if not TOKEN.fullmatch(value):
         raise ValueError("must be of visible ASCII characters")
     return value
 
 
 def rate(value: str) -> str:
-    """How many requests in which time, or `off`."""
+    """A rate such as `600/minute`, or `off`."""
     if value != "off" and not RATE.fullmatch(value):
         raise ValueError("must be off, or a number per second, minute, hour or day: 600/minute")
     return value
 
 
 def is_fernet_key(text: str) -> bool:
-    """Whether a text is a key that secrets are encrypted with."""
+    """Whether a text is a Fernet key."""
     try:
         Fernet(text)
     except ValueError:

@@ -21,7 +21,7 @@ SHORTEST_SECRET = 32
 
 
 class ConfigError(Exception):
-    """Raised with one line per malformed setting."""
+    """Raised with one line per invalid setting."""
 
 
 def _setting(parse: Callable[[str], Any], default: Any, help: str, **options: Any) -> Any:
@@ -37,7 +37,7 @@ class Config:
         "development",
         "production refuses weak secrets",
     )
-    instance_dir: Path = _setting(  # noqa: RUF009 - a description, not a default
+    instance_dir: Path = _setting(  # noqa: RUF009 - metadata, not a default
         Path, PROJECT / "instance", "where SQLite is by default, and keys and mail of development"
     )
     database_url: str = _setting(
@@ -201,7 +201,7 @@ class Config:
 
     @classmethod
     def from_env(cls, environ: Mapping[str, str] | None = None) -> Config:
-        """Read and check every setting. Raises ConfigError naming all that are malformed."""
+        """Read and validate all settings. Raises ConfigError with every invalid one."""
         environ = os.environ if environ is None else environ
         values: dict[str, Any] = {}
         problems: list[str] = []
@@ -220,17 +220,17 @@ class Config:
 
     @property
     def production(self) -> bool:
-        """Whether this process must refuse what is only fit for development."""
+        """Whether to refuse what is only fit for development."""
         return self.env == "production"
 
     @property
     def private_targets(self) -> bool:
-        """Whether requests to addresses that users name may reach our own network."""
+        """Whether outgoing requests may reach private addresses."""
         allowed = self.webhook_allow_private
         return not self.production if allowed is None else allowed
 
     def listing(self) -> list[tuple[str, str, str]]:
-        """(variable, value with secrets hidden, help) of every setting."""
+        """Return (variable, value without secrets, help) of every setting."""
         rows = []
         for name, meta in _settings():
             value = getattr(self, name)
@@ -242,23 +242,23 @@ class Config:
 
 
 def child_environment(**more: str) -> dict[str, str]:
-    """The environment for a program that we start."""
+    """Return the environment for a child process."""
     return {**os.environ, **more}
 
 
 def current() -> Config:
-    """The running application's settings."""
+    """Return the running application's settings."""
     config: Config = running().extensions["atrium.config"]
     return config
 
 
-# Itself: each look through Flask's proxies costs more than what is looked up.
+# Without Flask's proxies, which cost more than the lookup (see app/rest/current_request.py).
 context = _cv_app.get
-"""The context of what is under way; raises LookupError outside of any."""
+"""Returns the current app context; raises LookupError outside of one."""
 
 
 def running() -> Flask:
-    """The running application itself."""
+    """Return `flask.current_app` without its proxy."""
     return context().app
 
 
@@ -282,7 +282,7 @@ def _with_local_defaults(config: Config) -> Config:
         changes["database_url"] = own.render_as_string()
     if not config.production:
         try:
-            changes |= _made_keys(config, folder)
+            changes |= _dev_keys(config, folder)
         except OSError as error:
             raise _not_writable(error) from error
         except dev_keys.InvalidKeyFile as error:
@@ -298,11 +298,11 @@ def _make_folder(folder: Path) -> None:
 
 
 def _not_writable(error: OSError) -> ConfigError:
-    told = f"{error.filename}: {error.strerror}"
-    return ConfigError(f"SERVICE_INSTANCE_DIR must be a folder to write to ({told})")
+    reason = f"{error.filename}: {error.strerror}"
+    return ConfigError(f"SERVICE_INSTANCE_DIR must be a writable folder ({reason})")
 
 
-def _made_keys(config: Config, folder: Path) -> dict[str, Any]:
+def _dev_keys(config: Config, folder: Path) -> dict[str, Any]:
     made: dict[str, Any] = {}
     if not config.secret_key:
         made["secret_key"] = dev_keys.load_or_create(

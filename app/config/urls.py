@@ -1,4 +1,4 @@
-"""The addresses of the database and of Redis, as settings have them: checked before any use."""
+"""Validates the URLs of the database and of Redis."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ REDIS_OPTIONS = re.compile(
 
 
 def database(text: str) -> str:
-    """The address of a database, with its driver. Raises ValueError, which quotes nothing."""
+    """Return a database URL with its driver. Raises ValueError without the URL."""
     # SQLAlchemy reads "postgresql://" as psycopg 3 and does not know "postgres://".
     scheme, separator, rest = text.partition("://")
     if separator and scheme in ("postgres", "postgresql", "postgresql+psycopg2"):
@@ -37,10 +37,10 @@ def database(text: str) -> str:
 
 def _check_database(url: sa.URL) -> None:
     with warnings.catch_warnings():
-        warnings.simplefilter("error", SAWarning)  # of an option of SQLite that it passes over
+        warnings.simplefilter("error", SAWarning)  # for SQLite options that it ignores
         places, options = url.get_dialect()().create_connect_args(url)
     if url.drivername == "sqlite":
-        # In memory each process would have a database of its own, and none of them tables.
+        # In memory every process would have its own database, without tables.
         if any(":memory:" in place or "mode=memory" in place for place in places):
             raise ValueError
         return
@@ -50,7 +50,7 @@ def _check_database(url: sa.URL) -> None:
 
 
 def redis(text: str) -> str:
-    """The address of Redis. Raises ValueError, which quotes nothing."""
+    """Return a Redis URL. Raises ValueError without the URL."""
     from redis.exceptions import RedisError
 
     text = text.rstrip("/")
@@ -74,6 +74,6 @@ def _check_redis(url: str) -> None:
         raise ValueError
     if parts.port == 0 or not all(map(REDIS_OPTIONS.fullmatch, parse_qs(parts.query))):
         raise ValueError
-    numbers = [one for one in options.values() if isinstance(one, float | int)]
-    if not all(0 <= one < 2**31 for one in numbers) or options.get("max_connections") == 0:
+    numbers = [value for value in options.values() if isinstance(value, float | int)]
+    if not all(0 <= number < 2**31 for number in numbers) or options.get("max_connections") == 0:
         raise ValueError

@@ -19,31 +19,33 @@ FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 @audit.command("verify")
 @click.option("--account", help="Only the chain of the account with this id.")
 @click.option("--file", type=FILE, help="An export (.jsonl, .json, .csv) instead of the database.")
-@click.option("--checkpoint", type=FILE, help="Checkpoints kept elsewhere, one in each line.")
+@click.option("--checkpoint", type=FILE, help="Checkpoints stored elsewhere, one per line.")
 def verify_log(account: str | None, file: Path | None, checkpoint: Path | None) -> None:
-    """Verify every chain; the exit status is 1 where one is broken."""
+    """Verify every chain; exits with status 1 if one is broken."""
     account = account and account.lower()
     try:
-        given = _checkpoints(checkpoint) if checkpoint else ()
-        kept = [one for one in given if account in (None, one["account_id"])]
+        stored = _read_checkpoints(checkpoint) if checkpoint else ()
+        expected = [item for item in stored if account in (None, item["account_id"])]
         if file:
-            entries = (one for one in transfer.read(file) if account in (None, one["account_id"]))
-            found = verify.exported(entries, kept, _progress)
+            entries = (
+                item for item in transfer.read(file) if account in (None, item["account_id"])
+            )
+            result = verify.exported(entries, expected, _show_progress)
         else:
-            found = verify.known(account, verify.everything(account, kept, _progress))
+            result = verify.known(account, verify.everything(account, expected, _show_progress))
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise click.ClickException("The file is neither an export nor checkpoints.") from error
-    if file and account and not found["chains"]:
-        raise click.ClickException(f"The file has nothing of the account {account}.")
-    for fault in verify.faults(found):
+    if file and account and not result["chains"]:
+        raise click.ClickException(f"The file has no entries of the account {account}.")
+    for fault in verify.faults(result):
         click.echo(f"BROKEN: {fault}")
-    told = ("checked", "values_masked", "values_erased")
-    click.echo(", ".join(f"{name} {found[name]}" for name in told))
-    for report in found["chains"]:
+    counts = ("checked", "values_masked", "values_erased")
+    click.echo(", ".join(f"{name} {result[name]}" for name in counts))
+    for report in result["chains"]:
         if report["valid"] and report["head"]:
             head = report["head"]
             click.echo(f"valid: {report['account_id']} up to {head['id']} {head['checksum']}")
-    if not found["valid"]:
+    if not result["valid"]:
         raise SystemExit(1)
 
 
@@ -55,18 +57,18 @@ def make_checkpoints() -> None:
 
 @audit.command("checkpoints")
 def list_checkpoints() -> None:
-    """Print all checkpoints, one in each line: what `verify --checkpoint` reads."""
-    for one in checkpoints.of():
-        click.echo(orjson.dumps(one))
+    """Print all checkpoints, one per line, as `verify --checkpoint` reads them."""
+    for checkpoint in checkpoints.of():
+        click.echo(orjson.dumps(checkpoint))
 
 
-def _progress(checked: int) -> None:
+def _show_progress(checked: int) -> None:
     click.echo(f"\r{checked} entries checked", nl=False, err=True)
 
 
-def _checkpoints(path: Path) -> Iterator[dict[str, Any]]:
+def _read_checkpoints(path: Path) -> Iterator[dict[str, Any]]:
     for line in path.read_bytes().splitlines():
         if line.strip():
-            one = orjson.loads(line)
-            # A page of the API is as good as a file of lines.
-            yield from one.get("items") or one.get("checkpoints") or [one]
+            value = orjson.loads(line)
+            # The file may also be a page of the API.
+            yield from value.get("items") or value.get("checkpoints") or [value]

@@ -33,18 +33,18 @@ def init_app(app: Flask) -> None:
 
 
 def bind_migrate(app: Flask) -> None:
-    """Give the application Flask-Migrate, which takes memory that only its commands are worth."""
+    """Register Flask-Migrate; loaded for its commands only, as it takes memory."""
     if "migrate" not in app.extensions:
         from flask_migrate import Migrate
 
         Migrate(app, db.db, directory=str(core.MIGRATIONS))
-        its: Any = app.cli.commands["db"]
-        parts = {"params": its.params, "callback": its.callback, "help": its.help}
-        app.cli.add_command(_Migrating("db", its.commands, **parts))
+        group: Any = app.cli.commands["db"]
+        options = {"params": group.params, "callback": group.callback, "help": group.help}
+        app.cli.add_command(_MigrateGroup("db", group.commands, **options))
 
 
 class Migrations(click.Command):
-    """The commands of Flask-Migrate, loaded when one is asked for."""
+    """The commands of Flask-Migrate, loaded on use."""
 
     def make_context(
         self,
@@ -53,25 +53,25 @@ class Migrations(click.Command):
         parent: click.Context | None = None,
         **extra: Any,
     ) -> click.Context:
-        """What Flask-Migrate's own group makes of the arguments."""
+        """Return the context of Flask-Migrate's own group."""
         app = click.get_current_context().ensure_object(ScriptInfo).load_app()
-        bind_migrate(app)  # which puts that group into our place
+        bind_migrate(app)  # replaces this command by that group
         return app.cli.commands[self.name or ""].make_context(info_name, args, parent, **extra)
 
 
-class _Migrating(commands.Group):
+class _MigrateGroup(commands.Group):
     def invoke(self, ctx: click.Context) -> Any:
-        found = super().invoke(ctx)
-        # What started before had no table yet to put the superadmin into.
+        result = super().invoke(ctx)
+        # Processes that started earlier had no table for the superadmin.
         if ctx.invoked_subcommand == "upgrade" and core.applied_core_revision() == core.core_head():
             bootstrap.from_settings()
-        return found
+        return result
 
 
 @click.command(cls=commands.Command)
 @with_appcontext
 def setup() -> None:
-    """Migrate the database and make the first superadmin; safe to repeat."""
+    """Migrate the database and create the first superadmin; safe to repeat."""
     bind_migrate(current_app._get_current_object())  # type: ignore[attr-defined]
     from flask_migrate import upgrade
 
@@ -89,7 +89,7 @@ def setup() -> None:
 @click.command(cls=commands.Command)
 @with_appcontext
 def settings() -> None:
-    """List every setting with its value; secrets are only said to be set."""
+    """List all settings; secrets show only whether they are set."""
     for variable, value, help in config.current().listing():
         click.echo(f"{variable:40} {value:40} {help}")
 
@@ -97,25 +97,25 @@ def settings() -> None:
 @click.command(cls=commands.Command)
 @with_appcontext
 def doctor() -> None:
-    """Look whether all that the service needs is there, and say what to do."""
-    found = list(doctoring.run_checks())
-    for one in found:
-        click.echo(f"{one.state:5} {one.part:11} {one.told}")
-    if any(one.state == "fail" for one in found):
+    """Check everything that the service needs, and say how to fix what is wrong."""
+    findings = list(doctoring.run_checks())
+    for finding in findings:
+        click.echo(f"{finding.state:5} {finding.part:11} {finding.message}")
+    if any(finding.state == "fail" for finding in findings):
         raise click.exceptions.Exit(1)
 
 
 @click.command("create-superadmin", cls=commands.Command)
 @click.argument("email")
 @click.option("--pii-access", is_flag=True, help="Let this superadmin see personal data unmasked.")
-@click.password_option(help="Asked for when not given.")
+@click.password_option(help="Prompted for if missing.")
 @with_appcontext
 def create_superadmin(email: str, pii_access: bool, password: str) -> None:
-    """Make another superadmin, already verified."""
-    found = (accounts.email_problem(email), *passwords.problems(password, own=(email,)))
-    wrong = [one for one in found if one]
-    if wrong:
-        raise click.ClickException("\n".join(str(one["message"]) for one in wrong))
+    """Create another superadmin, already verified."""
+    results = (accounts.email_problem(email), *passwords.problems(password, own=(email,)))
+    problems = [problem for problem in results if problem]
+    if problems:
+        raise click.ClickException("\n".join(str(problem["message"]) for problem in problems))
     accounts.create_superadmin(email, passwords.hash(password), pii_access=pii_access)
     click.echo(f"{email} is a superadmin now.")
 
@@ -123,29 +123,29 @@ def create_superadmin(email: str, pii_access: bool, password: str) -> None:
 @click.command(cls=commands.Command)
 @with_appcontext
 def reencrypt() -> None:
-    """Encrypt stored secrets with the newest key, so that older ones can be retired."""
+    """Re-encrypt stored secrets with the newest key, so that older keys can be retired."""
     renewed, unreadable = reencryption.run()
-    click.echo(f"{renewed} secrets are encrypted anew.")
+    click.echo(f"{renewed} secrets re-encrypted.")
     if unreadable:
         places = "\n  ".join(unreadable)
-        raise click.ClickException(f"No key of SERVICE_ENCRYPTION_KEY reads\n  {places}")
+        raise click.ClickException(f"No key of SERVICE_ENCRYPTION_KEY decrypts\n  {places}")
 
 
 @click.command(cls=commands.Command)
 @click.argument("file", type=click.Path(dir_okay=False, path_type=Path))
 @with_appcontext
 def backup(file: Path) -> None:
-    """Write the whole database into a new FILE, beside a running service."""
+    """Back up the whole database to a new FILE; the service may keep running."""
     backups.create(file)
-    click.echo(f"{file} holds the database, but none of the keys: keep SERVICE_ENCRYPTION_KEY too.")
+    click.echo(f"{file} holds the database, but no keys: keep SERVICE_ENCRYPTION_KEY, too.")
 
 
 @click.command(cls=commands.Command)
 @click.argument("file", type=click.Path(dir_okay=False, path_type=Path))
-@click.option("--replace", is_flag=True, help="Overwrite what the database holds.")
+@click.option("--replace", is_flag=True, help="Overwrite existing data.")
 @with_appcontext
 def restore(file: Path, replace: bool) -> None:
-    """Make the database what FILE, a backup, says. Stop web and worker processes first."""
+    """Restore the database from the backup FILE. Stop web and worker processes first."""
     backups.restore(file, replacing=replace)
     click.echo("Restored. Now run flask --app wsgi db upgrade, and flask --app wsgi audit verify.")
 
@@ -153,7 +153,7 @@ def restore(file: Path, replace: bool) -> None:
 @click.command("worker", cls=commands.Command)
 @with_appcontext
 def work() -> None:
-    """Carry out background work until stopped (SIGTERM, Ctrl-C)."""
+    """Run background jobs until stopped (SIGTERM, Ctrl-C)."""
     stop = threading.Event()
     for name in (signal.SIGTERM, signal.SIGINT):
         signal.signal(name, lambda *_: stop.set())
@@ -162,14 +162,14 @@ def work() -> None:
 
 @click.group(cls=commands.Group)
 def revisions() -> None:
-    """The changes of the collections' tables."""
+    """Revisions of the collections' tables."""
 
 
 @revisions.command()
 @click.argument("folder", type=click.Path(file_okay=False, path_type=Path))
 @with_appcontext
 def export(folder: Path) -> None:
-    """Write them into FOLDER as files that Alembic applies to a fresh database of this kind."""
-    written = revision_files.export(folder)
-    click.echo(f"{written} revisions are in {folder}. To make their tables elsewhere:")
+    """Export them to FOLDER as Alembic files for a fresh database of the same kind."""
+    count = revision_files.export(folder)
+    click.echo(f"Exported {count} revisions to {folder}. To create their tables elsewhere:")
     click.echo(f"  alembic -c {folder / 'alembic.ini'} -x url=DATABASE_URL upgrade head")

@@ -1,4 +1,4 @@
-"""What all commands of `flask --app wsgi` are: where they fail, they tell why in words."""
+"""The base of all `flask --app wsgi` commands: errors become one-line messages."""
 
 from __future__ import annotations
 
@@ -16,29 +16,31 @@ from app.errors import AppError
 
 
 class Command(click.Command):
-    """A command."""
+    """A command with readable errors."""
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Do what it is for."""
-        with _in_words():
+        """Run the command."""
+        with _readable_errors():
             return super().invoke(ctx)
 
 
 class Group(Command, AppGroup):
-    """Commands that are named by two words."""
+    """A group of commands."""
 
 
 @contextmanager
-def _in_words() -> Iterator[None]:
+def _readable_errors() -> Iterator[None]:
     try:
         yield
     except AppError as error:
         raise click.ClickException(error.message) from error
-    except (*UNAVAILABLE, ProgrammingError) as error:  # of PostgreSQL without its tables, say
-        told = f"The database cannot be used: {error_summary(error)}"
-        raise click.ClickException(f"{told}\nflask --app wsgi doctor looks for more.") from error
+    except (*UNAVAILABLE, ProgrammingError) as error:  # e.g. tables are missing
+        message = f"The database cannot be used: {error_summary(error)}"
+        raise click.ClickException(
+            f"{message}\nRun flask --app wsgi doctor for details."
+        ) from error
     except OSError as error:
-        if error.errno == EPIPE:  # whoever read what is printed has gone: click knows about those
+        if error.errno == EPIPE:  # the reader of our output is gone: click handles that
             raise
-        told = error.strerror or type(error).__name__
-        raise click.ClickException(": ".join(filter(None, (error.filename, told)))) from error
+        message = error.strerror or type(error).__name__
+        raise click.ClickException(": ".join(filter(None, (error.filename, message)))) from error

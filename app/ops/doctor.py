@@ -1,4 +1,4 @@
-"""`flask doctor`: whether all that an instance needs is there, and what to do where it is not."""
+"""`flask doctor`: checks everything an instance needs, and says how to fix what is wrong."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ from app.ops import readiness
 from app.outbound import mail
 
 OLDEST_SQLITE, OLDEST_POSTGRES = (3, 37), (15,)
-MOST_SECONDS_APART, MOST_SECONDS_DUE, MOST_NAMED = 2, 60, 5
+MAX_DRIFT_SECONDS, MAX_DUE_SECONDS, MAX_NAMED = 2, 60, 5
 
 
 class Finding(NamedTuple):
-    """What is found of one part: `ok`, `warn` where it works but should not stay, or `fail`."""
+    """The result of one check: `ok`, `warn` (works, but should be fixed), or `fail`."""
 
     part: str
     state: Literal["ok", "warn", "fail"]
-    told: str
+    message: str
 
 
 def run_checks() -> Iterator[Finding]:
-    """Look at everything; what needs a database is passed over without one."""
+    """Run all checks; skips those that need the database if it is unavailable."""
     yield from _settings()
     ready = readiness.checks()
     if ready["database"] == "ok":
@@ -49,7 +49,7 @@ def run_checks() -> Iterator[Finding]:
 
 def _settings() -> Iterator[Finding]:
     settings = config.current()
-    doubts = {
+    warnings = {
         "mails are only written to files: set SERVICE_MAIL_URL": mail.is_saved_to_files(),
         "nobody's proxy is trusted, so all callers have its address: set SERVICE_TRUSTED_PROXIES": (
             not settings.trusted_proxies
@@ -61,10 +61,10 @@ def _settings() -> Iterator[Finding]:
             not settings.audit_logging_enabled
         ),
     }
-    found = [text for text, doubtful in doubts.items() if doubtful and settings.production]
-    for text in found:
+    active = [text for text, applies in warnings.items() if applies and settings.production]
+    for text in active:
         yield Finding("settings", "warn", text)
-    if not found:
+    if not active:
         yield Finding("settings", "ok", settings.env)
 
 
@@ -80,13 +80,13 @@ def _unusable() -> Finding:
 def _database(migrations: str) -> Iterator[Finding]:
     dialect = db.connection().dialect
     version = dialect.server_version_info or ()
-    told = f"{dialect.name} {'.'.join(map(str, version))}"
+    message = f"{dialect.name} {'.'.join(map(str, version))}"
     oldest = OLDEST_SQLITE if dialect.name == "sqlite" else OLDEST_POSTGRES
     if version < oldest:
         needed = ".".join(map(str, oldest))
-        yield Finding("database", "fail", f"{told} is too old: {needed} or newer is needed")
+        yield Finding("database", "fail", f"{message} is too old: {needed} or newer is needed")
     else:
-        yield Finding("database", "ok", f"{told}{_logged()}")
+        yield Finding("database", "ok", f"{message}{_logged()}")
     yield _clock()
     yield _accounts_apart()
     if migrations != "ok":
@@ -96,16 +96,16 @@ def _database(migrations: str) -> Iterator[Finding]:
         yield Finding("migrations", "ok", "all are applied")
     else:
         yield Finding("migrations", "warn", "are a newer version's: restart this one as that")
-    for part, look in (("secrets", _secrets), ("audit", _chains), ("worker", _workers)):
-        yield _looked_at(part, look)
+    for part, check in (("secrets", _secrets), ("audit", _chains), ("worker", _workers)):
+        yield _run_check(part, check)
 
 
 def _logged() -> str:
-    # By default the server writes down what a statement that fails was to store.
-    through = db.connection()
-    if through.dialect.name != "postgresql":
+    # By default the server logs the values of failed statements.
+    connection = db.connection()
+    if connection.dialect.name != "postgresql":
         return ""
-    level = through.scalar(sa.text("SHOW log_min_error_statement"))
+    level = connection.scalar(sa.text("SHOW log_min_error_statement"))
     if level in ("fatal", "panic"):
         return ""
     return (
@@ -121,111 +121,113 @@ def _why_unread() -> str:
     return ""
 
 
-def _looked_at(part: str, look: Callable[[], Finding]) -> Finding:
+def _run_check(part: str, check: Callable[[], Finding]) -> Finding:
     try:
-        return look()
-    except SQLAlchemyError as error:  # a table is damaged, lost or closed to the login
-        told = f"cannot be looked at ({error_summary(error)}): see the database and its login"
-        return Finding(part, "fail", told)
+        return check()
+    except SQLAlchemyError as error:  # a table is damaged, missing or not readable by the login
+        message = f"cannot be looked at ({error_summary(error)}): see the database and its login"
+        return Finding(part, "fail", message)
 
 
 def _accounts_apart() -> Finding:
-    """Whether the database keeps accounts apart by itself, too (docs/scaling.md)."""
-    through = db.connection()
-    if through.dialect.name != "postgresql":
+    """Check row-level security (docs/scaling.md)."""
+    connection = db.connection()
+    if connection.dialect.name != "postgresql":
         return Finding("accounts", "ok", "are kept apart by the application; PostgreSQL does, too")
     if not config.current().row_security_enabled:
-        told = "are kept apart by the application alone: SERVICE_ROW_SECURITY_ENABLED is off"
-        return Finding("accounts", "warn", told)
-    roles = row_security.active_roles(through)
+        message = "are kept apart by the application alone: SERVICE_ROW_SECURITY_ENABLED is off"
+        return Finding("accounts", "warn", message)
+    roles = row_security.active_roles(connection)
     if roles is None:
-        return Finding("accounts", "warn", row_security.setup_advice(through))
-    bare = row_security.uncovered(through, roles)
+        return Finding("accounts", "warn", row_security.setup_advice(connection))
+    bare = row_security.uncovered(connection, roles)
     if bare:
-        told = f"are not kept apart by the database in {', '.join(bare[:MOST_NAMED])}"
-        return Finding("accounts", "warn", f"{told}: run flask --app wsgi db upgrade")
-    return Finding("accounts", "ok", f"are kept apart by the database, too; {_numbers(through)}")
+        message = f"are not kept apart by the database in {', '.join(bare[:MAX_NAMED])}"
+        return Finding("accounts", "warn", f"{message}: run flask --app wsgi db upgrade")
+    return Finding("accounts", "ok", f"are kept apart by the database, too; {_numbers(connection)}")
 
 
-def _numbers(through: Connection) -> str:
-    if row_security.comparisons_are_leakproof(through):
+def _numbers(connection: Connection) -> str:
+    if row_security.comparisons_are_leakproof(connection):
         return "numbers are found by index"
     return "numbers are compared without index (docs/scaling.md says what a superuser can do)"
 
 
 def _clock() -> Finding:
-    there = db.connection().scalar(sa.select(sa.type_coerce(database_now(), UtcDateTime)))
-    apart = abs((clock.now() - there).total_seconds()) if there else 0.0
-    if apart > MOST_SECONDS_APART:
-        told = f"{apart:.0f} s from the database's: set both by a time server (NTP)"
-        return Finding("clock", "fail", told)
+    database_time = db.connection().scalar(sa.select(sa.type_coerce(database_now(), UtcDateTime)))
+    drift = abs((clock.now() - database_time).total_seconds()) if database_time else 0.0
+    if drift > MAX_DRIFT_SECONDS:
+        message = f"{drift:.0f} s from the database's: set both by a time server (NTP)"
+        return Finding("clock", "fail", message)
     return Finding("clock", "ok", "agrees with the database's")
 
 
 def _secrets() -> Finding:
     unreadable = reencryption.undecryptable()
     if unreadable:
-        some = ", ".join(unreadable[:MOST_NAMED])
-        told = (
+        some = ", ".join(unreadable[:MAX_NAMED])
+        message = (
             f"no key of SERVICE_ENCRYPTION_KEY reads {len(unreadable)}, as {some}: add the former"
         )
-        return Finding("secrets", "fail", told)
+        return Finding("secrets", "fail", message)
     return Finding("secrets", "ok", "stored secrets can be read")
 
 
 def _chains() -> Finding:
-    """Each chain's end only; `flask audit verify` looks at all of it."""
-    its = AuditEntry.account_id == AuditHead.account_id
-    newest = sa.select(sa.func.max(AuditEntry.id)).where(its).scalar_subquery()
-    kept = sa.select(AuditEntry.checksum).where(its, AuditEntry.id == AuditHead.last_id)
+    """Check the end of each chain only; `flask audit verify` checks all of it."""
+    of_account = AuditEntry.account_id == AuditHead.account_id
+    newest = sa.select(sa.func.max(AuditEntry.id)).where(of_account).scalar_subquery()
+    stored = sa.select(AuditEntry.checksum).where(of_account, AuditEntry.id == AuditHead.last_id)
     differs = sa.or_(
         newest.is_distinct_from(AuditHead.last_id),
-        kept.scalar_subquery().is_distinct_from(AuditHead.checksum),
+        stored.scalar_subquery().is_distinct_from(AuditHead.checksum),
     )
-    wrong = db.db.session.scalars(
-        sa.select(AuditHead.account_id).where(differs).limit(MOST_NAMED)
+    broken = db.db.session.scalars(
+        sa.select(AuditHead.account_id).where(differs).limit(MAX_NAMED)
     ).all()
-    if wrong:
-        told = f"the chain of {', '.join(wrong)} is broken: run flask --app wsgi audit verify"
-        return Finding("audit", "fail", told)
+    if broken:
+        message = f"the chain of {', '.join(broken)} is broken: run flask --app wsgi audit verify"
+        return Finding("audit", "fail", message)
     return Finding("audit", "ok", "every chain ends where its head says")
 
 
 def _workers() -> Finding:
     _, waiting = leases.backlog(jobs.QUEUE)
-    if waiting > MOST_SECONDS_DUE:
-        told = f"a job is due for {waiting:.0f} s: start one with flask --app wsgi worker"
-        return Finding("worker", "fail", told)
+    if waiting > MAX_DUE_SECONDS:
+        message = f"a job is due for {waiting:.0f} s: start one with flask --app wsgi worker"
+        return Finding("worker", "fail", message)
     if not jobs.has_had_worker():
-        told = "none has run yet, and nothing is done without: flask --app wsgi worker"
-        return Finding("worker", "warn", told)
+        message = "none has run yet, and nothing is done without: flask --app wsgi worker"
+        return Finding("worker", "warn", message)
     return Finding("worker", "ok", "no job is late")
 
 
 def _disk(state: str) -> Finding:
     file = str(db.sqlite_file())
     left = disk.free_bytes(file)
-    told = f"of {file}" if left is None else f"of {file}: {left // disk.MIB:,} MiB are free"
+    message = f"of {file}" if left is None else f"of {file}: {left // disk.MIB:,} MiB free"
     if state != "ok":
-        return Finding("disk", "fail", f"{told}; {state}: free some, or nothing can be written")
+        return Finding("disk", "fail", f"{message}; {state}: free some, or nothing can be written")
     if left is not None and left < disk.WARN_BYTES:
-        return Finding("disk", "warn", f"{told}: free some before it is full")
-    return Finding("disk", "ok", told)
+        return Finding("disk", "warn", f"{message}: free some before it is full")
+    return Finding("disk", "ok", message)
 
 
-def _queue(answers: str | None) -> Finding:
-    if answers is None:
+def _queue(state: str | None) -> Finding:
+    if state is None:
         return Finding("queue", "ok", "the embedded one, without Redis")
-    if answers == "ok":
+    if state == "ok":
         return Finding("queue", "ok", "Redis answers")
-    told = "Redis does not answer: start it, or correct SERVICE_REDIS_URL; work waits up to seconds"
-    return Finding("queue", "fail", told)
+    message = (
+        "Redis does not answer: start it, or correct SERVICE_REDIS_URL; jobs start seconds later"
+    )
+    return Finding("queue", "fail", message)
 
 
 def _mail() -> Finding:
     try:
         mail.check()
     except (OSError, smtplib.SMTPException) as error:
-        told = f"cannot be sent ({type(error).__name__}): see SERVICE_MAIL_URL"
-        return Finding("mail", "fail", told)
+        message = f"cannot be sent ({type(error).__name__}): see SERVICE_MAIL_URL"
+        return Finding("mail", "fail", message)
     return Finding("mail", "ok", "can be sent")

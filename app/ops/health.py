@@ -1,8 +1,6 @@
-"""`/health`, `/live` and `/ready`: is the process up, and can it work (contract section 11)."""
+"""Liveness (`/health`, `/live`) and readiness (`/ready`) (contract section 11)."""
 
 from __future__ import annotations
-
-from typing import Any
 
 import marshmallow as ma
 from flask import Response
@@ -18,14 +16,14 @@ blueprint = Blueprint("Health", __name__, description="For load balancers and mo
 
 
 class Health(Schema):
-    """That the process answers."""
+    """The process is up."""
 
     status = ma.fields.String(required=True)
     version = ma.fields.String(required=True)
 
 
 class Readiness(Schema):
-    """What the process needs, and whether it is there: `ok`, or what is missing."""
+    """The readiness checks: each is `ok`, or says what is wrong."""
 
     status = ma.fields.String(required=True)
     checks = ma.fields.Dict(keys=ma.fields.String(), values=ma.fields.String(), required=True)
@@ -36,7 +34,7 @@ class Readiness(Schema):
 @blueprint.response(200, Health, example={"status": "ok", "version": rest.VERSION})
 @public
 def health() -> dict[str, str]:
-    """Tell that the process answers."""
+    """Check that the process is up."""
     return {"status": "ok", "version": rest.VERSION}
 
 
@@ -49,13 +47,13 @@ def health() -> dict[str, str]:
 @blueprint.alt_response(
     503,
     schema=Readiness,
-    description="Something that the process needs is missing.",
+    description="A dependency is unavailable.",
     example={"status": "unavailable", "checks": {"database": "unreachable"}},
 )
 @public
 def ready() -> Response:
-    """Tell whether database, migrations, disk and queue are there; 503 names what is missing."""
+    """Check database, migrations, disk and queue; a 503 names what is unavailable."""
     checks = readiness.checks()
     ok = all(result == "ok" for result in checks.values())
-    body: dict[str, Any] = {"status": "ok" if ok else "unavailable", "checks": checks}
+    body = {"status": "ok" if ok else "unavailable", "checks": checks}
     return json_response(body, 200 if ok else 503)

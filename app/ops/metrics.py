@@ -1,8 +1,8 @@
-"""`/metrics` for Prometheus: requests by route, and what waits in the queues (contract section 11).
+"""`/metrics` for Prometheus: requests by route, and queue lengths (contract section 11).
 
-Nothing is counted by account or user. The processes of one server share their counts in the files
-of PROMETHEUS_MULTIPROC_DIR (see `deploy/serving.py`), so each port tells its own; what waits is
-asked of the database.
+No metric has labels for accounts or users. The processes of one server share counts in the files of
+PROMETHEUS_MULTIPROC_DIR (`deploy/serving.py`), so each port reports its own. Queue lengths come
+from the database.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import hmac
 import time
 from collections.abc import Iterator
 from functools import lru_cache
-from typing import Any
 
 import prometheus_client
 import sqlalchemy as sa
@@ -34,7 +33,7 @@ from app.workflows import models as workflows
 
 log = structlog.get_logger()
 METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
-MOST_KINDS = 4096
+MAX_LABELS = 4096
 QUEUES = {"jobs": jobs.QUEUE, "deliveries": webhooks.QUEUE, "workflows": workflows.QUEUE}
 
 blueprint = Blueprint("Metrics", __name__, description="For Prometheus.")
@@ -43,7 +42,7 @@ _requests = prometheus_client.Counter(
     "atrium_requests_total", "Requests by route.", ("method", "route", "status"), registry=_own
 )
 _seconds = prometheus_client.Histogram(
-    "atrium_request_seconds", "Time to the answer.", ("method", "route"), registry=_own
+    "atrium_request_seconds", "Time to the response.", ("method", "route"), registry=_own
 )
 
 
@@ -53,14 +52,14 @@ def init_app(app: Flask) -> None:
 
 
 def _count(response: Response) -> Response:
-    # The route's rule, not the path, which anybody can make up; a method can be made up, too.
+    # The URL rule, not the path: labels must not depend on what clients make up.
     request = get_request()
     route = request.url_rule.rule if request.url_rule else ""
     method = request.method if request.method in METHODS else ""
     try:
-        count, seconds = _of(method, route, response.status_code)
-    except OSError as error:  # its folder is gone or full: the answer matters more
-        _tell_uncounted(type(error).__name__)
+        count, seconds = _metrics_for(method, route, response.status_code)
+    except OSError as error:  # the metrics directory is missing or full: the response matters more
+        _log_uncounted(type(error).__name__)
         return response
     count.inc()
     seconds.observe(time.perf_counter() - get_g().started)
@@ -68,24 +67,26 @@ def _count(response: Response) -> Response:
 
 
 @lru_cache
-def _tell_uncounted(reason: str) -> None:
-    """Say it once, and not with every request."""
+def _log_uncounted(reason: str) -> None:
+    # Cached, so that it logs each reason once.
     log.warning("requests are not counted", reason=reason)
 
 
-@lru_cache(MOST_KINDS)
-def _of(method: str, route: str, status: int) -> tuple[Any, Any]:
+@lru_cache(MAX_LABELS)
+def _metrics_for(
+    method: str, route: str, status: int
+) -> tuple[prometheus_client.Counter, prometheus_client.Histogram]:
     return _requests.labels(method, route, str(status)), _seconds.labels(method, route)
 
 
-class _Waiting(Collector):
-    """What waits for workers now."""
+class _QueueCollector(Collector):
+    """Queue lengths, read from the database."""
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
-        """For each queue how much is due, and for how long the oldest has been."""
+        """Yield the metrics of all queues."""
         due = GaugeMetricFamily("atrium_queue_due", "Due work by queue.", labels=["queue"])
         age = GaugeMetricFamily(
-            "atrium_queue_oldest_seconds", "How long the oldest is due.", labels=["queue"]
+            "atrium_queue_oldest_seconds", "Age of the oldest due item.", labels=["queue"]
         )
         for name, queue in QUEUES.items():
             number, seconds = leases.backlog(queue)
@@ -98,11 +99,11 @@ class _Waiting(Collector):
         yield age
         yield GaugeMetricFamily(
             "atrium_webhook_payloads_cut",
-            "Accounts whose deliveries hold ids only, as they take too much.",
+            "Accounts whose deliveries store ids only, as their log is full.",
             db.connection().scalar(cut),
         )
         yield GaugeMetricFamily(
-            "atrium_jobs_failed", "Jobs that were given up.", db.connection().scalar(failed)
+            "atrium_jobs_failed", "Failed jobs.", db.connection().scalar(failed)
         )
 
 
@@ -112,38 +113,38 @@ class _Waiting(Collector):
     schema=TEXT,
     content_type="text/plain",
     example='atrium_queue_due{queue="jobs"} 0.0',
-    description="The text that Prometheus reads.",
+    description="Metrics in Prometheus' text format.",
 )
 @blueprint.fails(401, 404)
 @public
 @across_accounts
 def metrics() -> Response:
-    """Tell counts and queue lengths to who has `SERVICE_METRICS_TOKEN`; without one set, nobody."""
+    """Return metrics; needs `SERVICE_METRICS_TOKEN` as Bearer, and is 404 if that is not set."""
     token = config.current().metrics_token
     if not token:
         raise NotFound
-    if not hmac.compare_digest(token.encode(), _shown()):
-        raise Unauthorized("Send the metrics' token as Bearer.")
+    if not hmac.compare_digest(token.encode(), _bearer_token()):
+        raise Unauthorized("Send SERVICE_METRICS_TOKEN as the Bearer token.")
     registry = _own
     if ValueClass is not MutexValue:
-        registry = _of_all_processes()
-    text = prometheus_client.generate_latest(registry) + prometheus_client.generate_latest(_waiting)
+        registry = _multiprocess_registry()
+    text = prometheus_client.generate_latest(registry) + prometheus_client.generate_latest(_queues)
     return Response(text, content_type=prometheus_client.CONTENT_TYPE_LATEST)
 
 
-def _of_all_processes() -> CollectorRegistry:
+def _multiprocess_registry() -> CollectorRegistry:
     registry = CollectorRegistry()
     try:
         MultiProcessCollector(registry)  # type: ignore[no-untyped-call]
     except ValueError:
-        raise Unavailable("The folder of the counts is gone: start the server anew.") from None
+        raise Unavailable("Metrics directory is missing. Restart the server.") from None
     return registry
 
 
-def _shown() -> bytes:
+def _bearer_token() -> bytes:
     scheme, _, token = (get_header("Authorization") or "").partition(" ")
     return token.strip().encode() if scheme.lower() == "bearer" else b""
 
 
-_waiting = CollectorRegistry()
-_waiting.register(_Waiting())
+_queues = CollectorRegistry()
+_queues.register(_QueueCollector())

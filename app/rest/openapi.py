@@ -36,7 +36,7 @@ class Api(flask_smorest.Api):  # type: ignore[misc]
             self.register_converter(numbers, lambda path: {"type": "integer", "minimum": 0})
 
     def register_blueprint(self, blueprint: flask_smorest.Blueprint) -> None:
-        """Register a blueprint, to be described on demand: describing all takes half a second."""
+        """Register a blueprint; describes it later, as all together take half a second."""
         self._app.extensions["flask-smorest"]["blp_name_to_api"][blueprint.name] = self
         self._app.register_blueprint(blueprint)
         self._undescribed.append(blueprint)

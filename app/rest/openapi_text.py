@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-import marshmallow as ma
-
 from app import errors
 from app.errors import AppError, Malformed
 from app.rest import json_input
+from app.rest.schemas import Schema
 
 WRITING = ("post", "put", "patch", "delete")
 
@@ -120,7 +119,7 @@ WAIT = {
 }
 
 
-def error_response(code: int, schema: type[ma.Schema]) -> dict[str, Any]:
+def error_response(code: int, schema: type[Schema]) -> dict[str, Any]:
     """Return the response for an error code."""
     response = {
         "schema": schema,
@@ -136,7 +135,7 @@ PAGES = ("/auth/", "/oauth/", "/saml/")
 PAGE_EXAMPLE = "<!doctype html>..."
 
 
-def error_responses(rule: str, code: int, schema: type[ma.Schema]) -> list[dict[str, Any]]:
+def error_responses(rule: str, code: int, schema: type[Schema]) -> list[dict[str, Any]]:
     """Return the responses for an error code: JSON, and HTML below the paths of pages."""
     page = {
         "schema": {"type": "string"},

@@ -67,7 +67,7 @@ def page_body(
     }
 
 
-def items_field(item: type[Schema]) -> ma.fields.List[ma.fields.Nested]:
+def items_field(item: type[Schema]) -> ma.fields.List[dict[str, object]]:
     """Return the `items` field of a page."""
     return ma.fields.List(ma.fields.Nested(item), required=True)
 

@@ -88,7 +88,7 @@ def test_an_account_without_entries_is_no_valid_one(
     command = ["audit", "verify", "--file", str(export), *named]
     told = app.test_cli_runner().invoke(args=command)
     assert told.exit_code == status
-    assert ("has nothing of the account" in told.output) == bool(status)
+    assert ("has no entries of the account" in told.output) == bool(status)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,110 @@
+"""The insides of libraries that we lean on: each test fails when a release changes them.
+
+One module per library holds the use, and its docstring says what that buys. Before raising an upper
+bound in `requirements.in`, run these.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from functools import lru_cache
+
+import flask
+import jwt
+import pytest
+import sqlalchemy as sa
+from flask import Flask, g, request
+from flask.globals import _cv_app, _cv_request, request_ctx
+from gunicorn.http.unreader import Unreader
+from gunicorn.workers.gthread import STOP_KEEPALIVE_LINGER, ThreadWorker
+from jwt.algorithms import HMACAlgorithm
+from sqlalchemy.dialects import postgresql, sqlite
+from werkzeug.routing import Map, Rule
+
+from app.db.pool import Pool
+
+DIALECTS = [sqlite.dialect(), postgresql.dialect()]
+EVENTS = sa.table("events", sa.column("id", sa.Text), sa.column("at", sa.DateTime))
+
+
+def test_flask_keeps_its_contexts_in_these_variables() -> None:
+    """`app/rest/current_request.py`, `app/config/settings.py`."""
+    app = Flask(__name__)
+    with app.test_request_context("/x", headers={"X-Test": "1"}):
+        assert _cv_request.get().request is request._get_current_object()  # type: ignore[attr-defined]
+        assert _cv_request.get() is request_ctx._get_current_object()
+        assert _cv_app.get().app is flask.current_app._get_current_object()  # type: ignore[attr-defined]
+        assert _cv_app.get().g is g._get_current_object()  # type: ignore[attr-defined]
+        assert request.environ["HTTP_X_TEST"] == "1"
+    with pytest.raises(LookupError):
+        _cv_app.get()
+
+
+@pytest.mark.parametrize("dialect", DIALECTS, ids=lambda dialect: dialect.name)
+def test_sqlalchemy_compiles_statements_to_these_parts(dialect: sa.Dialect) -> None:
+    """`app/db/prepared.py`."""
+    statement = sa.select(EVENTS.c.id, EVENTS.c.at).where(
+        EVENTS.c.id == sa.bindparam("id"), EVENTS.c.at > sa.bindparam("at"), EVENTS.c.id != "x"
+    )
+    compiled = statement.compile(dialect=dialect)
+    assert not compiled.post_compile_params
+    assert [column.type for column in compiled._result_columns] == [
+        EVENTS.c.id.type,
+        EVENTS.c.at.type,
+    ]
+    names = {parameter.key: (name, parameter) for parameter, name in compiled.bind_names.items()}
+    assert (names["id"][0], names["id"][1].unique, names["id"][1].required) == ("id", False, True)
+    constant = next(parameter for parameter in compiled.bind_names if parameter.unique)
+    assert constant.effective_value == "x"
+    assert compiled.positiontup is None or compiled.positiontup[:2] == ["id", "at"]
+    assert "at" in compiled._bind_processors or dialect.name == "postgresql"
+    process = EVENTS.c.at.type._cached_result_processor(dialect, None)
+    assert process is None or process("2026-01-01 00:00:00.000000").year == 2026
+
+
+def test_sqlalchemys_pool_hands_out_its_entries() -> None:
+    """`app/db/pool.py`."""
+    pool = Pool(
+        lambda: sqlite3.connect(":memory:", check_same_thread=False), pool_size=1, use_lifo=True
+    )
+    entry = pool.acquire()
+    assert isinstance(entry.dbapi_connection, sqlite3.Connection)
+    assert pool.checkedout() == 1
+    pool.release(entry)
+    assert (pool.checkedout(), pool.checkedin()) == (0, 1)
+    failed = pool._do_get()
+    failed._checkin_failed(ValueError(), _fairy_was_created=False)  # type: ignore[attr-defined]
+    assert pool.checkedout() == 0
+    pool.dispose()
+
+
+def test_werkzeugs_rules_know_their_converters() -> None:
+    """`app/http/app.py`."""
+    rule = Rule("/records/<uuid:id>/<path:rest>", endpoint="x")
+    Map([rule])
+    assert [c.part_isolating for c in rule._converters.values()] == [True, False]
+
+
+def test_gunicorns_thread_worker_has_the_steps_that_ours_overrides() -> None:
+    """`deploy/intake.py`, `deploy/gunicorn.conf.py`."""
+    steps = (
+        *("accept", "enqueue_req", "handle_error", "handle_quit", "init_signals"),
+        *("is_parent_alive", "set_accept_enabled", "wait_for_and_dispatch_events"),
+    )
+    assert [step for step in steps if not callable(getattr(ThreadWorker, step, None))] == []
+    assert callable(Unreader.take_buffered)
+    assert STOP_KEEPALIVE_LINGER > 0
+
+
+def test_pyjwt_prepares_keys_in_a_method_that_can_be_cached() -> None:
+    """`app/auth/tokens.py`."""
+
+    class Cached(HMACAlgorithm):
+        prepare_key = lru_cache(HMACAlgorithm.prepare_key)
+
+    algorithm, secret = Cached(Cached.SHA256), "a secret of thirty-two characters"
+    key = algorithm.prepare_key(secret)
+    assert algorithm.prepare_key(secret) is key
+    assert Cached.prepare_key.cache_info().hits == 1
+    token = jwt.encode({"sub": "alice"}, secret, algorithm="HS256")
+    assert jwt.decode(token, secret, algorithms=["HS256"]) == {"sub": "alice"}
