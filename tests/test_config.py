@@ -503,7 +503,7 @@ def test_create_superadmin_asks_for_the_password(app: Flask) -> None:
 @pytest.mark.parametrize(
     ("email", "password", "sentence"),
     [
-        ("nobody", PASSWORD, "e-mail address"),
+        ("nobody", PASSWORD, "email address"),
         ("a@system.example", "Short-1", "at least 12 characters"),
         ("a@system.example", "correct-horse-1", "upper-case"),
         ("ROOT@system.example", PASSWORD, "taken"),

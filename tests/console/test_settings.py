@@ -71,8 +71,8 @@ def test_all_that_is_wrong_is_told_beside_its_field(cast: Cast, admin: Browser) 
     assert "At most 50 lines" in beside(answer, "cors_origins")
     assert "2000 characters" in beside(answer, "allowed_redirect_uris")
     answer = admin.send(path, **{**GIVEN, "cors_origins": "ftp://x", "default_redirect_uri": "z"})
-    assert "no address" in beside(answer, "cors_origins")
-    assert "no address" in beside(answer, "default_redirect_uri")
+    assert "Not a valid URL" in beside(answer, "cors_origins")
+    assert "Not a valid URL" in beside(answer, "default_redirect_uri")
 
 
 def test_settings_are_for_admins_of_the_account_and_superadmins(
