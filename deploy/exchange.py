@@ -22,7 +22,8 @@ from urllib.parse import unquote_to_bytes
 
 from deploy import serving
 
-IN_MEMORY = 64 * 1024  # of a body; the rest is in a temporary file
+IN_MEMORY = 64 * 1024  # bytes of a body; a longer one is in a temporary file
+MOST_ON_DISK = 256 * 2**20  # bytes of all bodies that a process has in temporary files
 MOST_BYTES = 10 * 1024 * 1024  # where the application does not say
 STEP_SECONDS = 0.25
 COMMON = {
@@ -73,6 +74,29 @@ class Deadlines:
                 future.cancel()
 
 
+class DiskSpace:
+    """Counts the bytes of bodies in temporary files: anybody may send many at once."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._used = 0
+
+    def take(self, size: int) -> None:
+        """Take space. Raises OSError where there is not as much left."""
+        with self._lock:
+            if self._used + size > MOST_ON_DISK:
+                raise OSError("too many large bodies at once")
+            self._used += size
+
+    def release(self, size: int) -> None:
+        """Give space back."""
+        with self._lock:
+            self._used -= size
+
+
+disk_space = DiskSpace()
+
+
 class UnreadableBody:
     """A body that is malformed, or broke off."""
 
@@ -108,6 +132,7 @@ class Exchange:
         self._pieces: Iterator[bytes] = iter(())
         self._result: Iterable[bytes] = ()
         self._gone = False
+        self._on_disk = 0
 
     def begin(self) -> None:
         """Answer, or receive the body first."""
@@ -155,8 +180,12 @@ class Exchange:
         return True
 
     def _keep(self, piece: bytes) -> None:
-        self._received += len(piece)
-        if self._received > IN_MEMORY >= self._received - len(piece):
+        before, self._received = self._received, self._received + len(piece)
+        if self._received > IN_MEMORY:
+            size = self._received - self._on_disk
+            disk_space.take(size)
+            self._on_disk += size
+        if self._received > IN_MEMORY >= before:
             start, self._body = self._body, TemporaryFile()  # noqa: SIM115 - closed with itself
             start.seek(0)
             self._body.write(start.read())
@@ -179,6 +208,7 @@ class Exchange:
                 self._context.run(self._close)
 
     def _refuse(self, status: str, message: str) -> None:
+        self._release_disk_space()
         log.warning("request refused: %s", status)
         self._status = status
         self._headers, body = serving.refusal(status, message)
@@ -250,7 +280,12 @@ class Exchange:
         self._granian.done()  # which breaks off an answer that is not over
         return None
 
+    def _release_disk_space(self) -> None:
+        size, self._on_disk = self._on_disk, 0
+        disk_space.release(size)
+
     def _close(self) -> None:
+        self._release_disk_space()
         result, self._result = self._result, ()
         if close := getattr(result, "close", None):
             close()

@@ -48,8 +48,9 @@ def pieces(path):
         print("closed", path, flush=True)
 """
 HASTY = """
-from deploy import granian_server, serving
+from deploy import exchange, granian_server, serving
 serving.WRITE_SECONDS = 2
+exchange.MOST_ON_DISK = 2**20
 granian_server.main("streams:serve")
 """
 LENGTH = 200 * 65_536
@@ -131,6 +132,22 @@ def test_answers_have_no_body_where_there_is_none(port: int) -> None:
 def test_a_body_beyond_the_limit_is_not_waited_for(port: int) -> None:
     with send(port, b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 99999999\r\n\r\n") as client:
         assert client.recv(4096).startswith(b"HTTP/1.1 200")
+
+
+def test_large_bodies_at_once_take_a_bounded_part_of_the_disk(port: int) -> None:
+    head, body = b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 300000\r\n\r\n", b"x" * 290_000
+
+    def status() -> int:
+        return ask(port, "POST", "/", b"x" * 300_000)[0]
+
+    def is_full() -> bool:
+        held.enter_context(send(port, head + body))
+        return status() == 503
+
+    with ExitStack() as held:
+        until(is_full)
+        assert ask(port, "POST", "/", b"x" * 65_536)[0] == 200
+    until(lambda: status() == 200)
 
 
 def test_slow_readers_hold_no_thread_and_get_all(port: int) -> None:
