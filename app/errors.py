@@ -161,8 +161,8 @@ class Malformed(AppError):
     error = "validation_error"
     message = "The request does not match the documented schema."
 
-    def __init__(self, detail: Sequence[Problem]) -> None:
-        super().__init__(**truncated("detail", detail))
+    def __init__(self, detail: Sequence[Problem], count: int = 0) -> None:
+        super().__init__(**truncated("detail", detail, count))
 
     @classmethod
     def at(cls, *loc: str | int, msg: str, type: str = "value_error") -> Malformed:

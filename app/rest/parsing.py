@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import lru_cache, wraps
 from typing import Any
 from urllib.parse import unquote_to_bytes
@@ -11,7 +11,7 @@ import marshmallow as ma
 from flask import Request
 from webargs.flaskparser import FlaskParser
 
-from app.errors import Malformed
+from app.errors import MAX_LISTED, Malformed
 from app.rest import json_input
 from app.rest.access import View
 from app.rest.current_request import get_request
@@ -92,12 +92,13 @@ class Parser(FlaskParser):
 
     def handle_error(self, error: Any, req: Any, schema: Any, **options: Any) -> Any:
         """Raise Malformed (422) with marshmallow's messages."""
-        detail = [
-            _detail((LOCATIONS.get(location, location), *loc), msg, _kind(msg))
+        found = [
+            ((LOCATIONS.get(location, location), *loc), msg)
             for location, messages in error.messages.items()
             for loc, msg in _flat(messages)
         ]
-        raise Malformed(detail)
+        detail = [_detail(loc, msg, _kind(msg)) for loc, msg in found[:MAX_LISTED]]
+        raise Malformed(detail, len(found))
 
 
 @lru_cache
@@ -117,7 +118,12 @@ def _kind(message: str) -> str:
     return "unknown" if message.startswith("Unknown field") else "value_error"
 
 
-def _flat(messages: Any, *loc: str | int) -> list[tuple[tuple[str | int, ...], str]]:
-    if isinstance(messages, dict):
-        return [pair for key, inner in messages.items() for pair in _flat(inner, *loc, key)]
-    return [(loc, str(message)) for message in messages]
+def _flat(messages: Any, *loc: str | int) -> Iterator[tuple[tuple[str | int, ...], str]]:
+    if not isinstance(messages, dict):
+        yield from ((loc, str(message)) for message in messages)
+        return
+    for key, inner in messages.items():
+        if isinstance(inner, dict):
+            yield from _flat(inner, *loc, key)
+        else:
+            yield from (((*loc, key), str(message)) for message in inner)
