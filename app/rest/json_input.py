@@ -228,11 +228,16 @@ def _check(value: object, *, escapes: bool) -> None:
     for depth, level in enumerate(_levels(value), 1):
         if depth == MAX_DEPTH and any(level):
             raise _Refused(f"The JSON is nested deeper than {MAX_DEPTH} levels.")
-        for item in level:
-            if isinstance(item, dict) and len(item) > MAX_PROPERTIES:
-                raise _Refused(f"An object has more than {MAX_PROPERTIES:,} properties.")
-            if escapes:
+        if max(map(len, level)) > MAX_PROPERTIES:
+            _check_properties(level)
+        if escapes:
+            for item in level:
                 _check_texts(item)
+
+
+def _check_properties(level: list[dict[str, Any] | list[Any]]) -> None:
+    if any(isinstance(item, dict) and len(item) > MAX_PROPERTIES for item in level):
+        raise _Refused(f"An object has more than {MAX_PROPERTIES:,} properties.")
 
 
 def _check_texts(item: dict[str, Any] | list[Any]) -> None:
@@ -262,7 +267,7 @@ def _levels(value: object) -> Iterator[list[dict[str, Any] | list[Any]]]:
         yield level
         level = [
             child
-            for container in level
+            for container in filter(None, level)  # of empty ones a body can have many
             for child in (container.values() if isinstance(container, dict) else container)
-            if isinstance(child, CONTAINERS)
+            if child.__class__ in CONTAINERS
         ]
