@@ -9,7 +9,7 @@ from typing import Any
 import click
 import orjson
 
-from app.audit import checkpoints, transfer, verify
+from app.audit import checkpoints, exports, verify
 from app.ops import command
 
 audit = command.Group("audit", help="The audit log.")
@@ -27,10 +27,10 @@ def verify_log(account: str | None, file: Path | None, checkpoint: Path | None) 
         given = _checkpoints(checkpoint) if checkpoint else ()
         kept = [one for one in given if account in (None, one["account_id"])]
         if file:
-            entries = (one for one in transfer.read(file) if account in (None, one["account_id"]))
-            found = verify.exported(entries, kept, _progress)
+            entries = (one for one in exports.read(file) if account in (None, one["account_id"]))
+            found = verify.verify_export(entries, kept, _progress)
         else:
-            found = verify.known(account, verify.everything(account, kept, _progress))
+            found = verify.require_chain(account, verify.verify_all(account, kept, _progress))
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise click.ClickException("The file is neither an export nor checkpoints.") from error
     if file and account and not found["chains"]:
@@ -50,13 +50,13 @@ def verify_log(account: str | None, file: Path | None, checkpoint: Path | None) 
 @audit.command("checkpoint")
 def make_checkpoints() -> None:
     """Sign the head of every chain that has grown since its last checkpoint."""
-    click.echo(f"{checkpoints.make_due()} checkpoints made.")
+    click.echo(f"{checkpoints.create_due()} checkpoints made.")
 
 
 @audit.command("checkpoints")
 def list_checkpoints() -> None:
     """Print all checkpoints, one in each line: what `verify --checkpoint` reads."""
-    for one in checkpoints.of():
+    for one in checkpoints.for_account():
         click.echo(orjson.dumps(one))
 
 

@@ -242,7 +242,7 @@ def test_an_address_from_outside_ends_membership(stage: Stage, dan: Caller) -> N
     assert group_names(dan, pia.id) == [PII_GROUP]
     assert dan.patch(one, {"email": "dan-2@x.example"}).status_code == 200
     assert group_names(dan, pia.id) == []
-    told = mails(stage.app, "taken out of pii_access")
+    told = mails(stage.app, "removed from pii_access")
     assert sorted(to for to, _ in told) == [alice.email, "pia-2@acme.example"]
     assert all("another address" in text for _, text in told)
     entries = stage.cast.root.get("audit-logs?table_name=group_members&limit=500").json["items"]
@@ -269,7 +269,7 @@ def test_a_password_from_outside_ends_membership(stage: Stage) -> None:
         assert PII_GROUP in str(root.get(f"users/{member.id}").json["groups"])
         assert root.put(f"users/{member.id}/password", password).status_code == 200
         assert PII_GROUP not in str(root.get(f"users/{member.id}").json["groups"])
-    told = mails(stage.app, "taken out of pii_access")
+    told = mails(stage.app, "removed from pii_access")
     assert sorted(to for to, _ in told) == [stage.cast.alice.email, pia.email]
     assert all("another password" in text for _, text in told)
     # By the console, too; and a member may.
