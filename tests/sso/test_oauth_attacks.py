@@ -24,6 +24,8 @@ from tests.parallel import at_once
 from tests.sso import openid
 from tests.sso.flows import Stage, query_of
 
+pytestmark = pytest.mark.both_databases
+
 Claims = dict[str, Any]
 Lie = Callable[[Claims, Claims], "str | None"]
 
