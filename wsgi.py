@@ -19,7 +19,7 @@ try:
     app = create_app()
     concurrency.init_app(app)
     with app.app_context():
-        bootstrap.from_settings()
+        bootstrap.create_from_settings()
 except ConfigError as error:
     sys.exit(f"The settings are not usable:\n{error}")
 except SQLAlchemyError:

@@ -12,6 +12,7 @@ from app.admin_api import account_routes, group_routes, own_account_routes, role
 from app.audit import records as audited_records
 from app.audit import routes as audit
 from app.audit import sign_ins, tracking
+from app.auth import cleanup as token_upkeep
 from app.auth import (
     cors,
     email_routes,
@@ -22,7 +23,6 @@ from app.auth import (
     session_routes,
 )
 from app.auth import routes as auth
-from app.auth import upkeep as token_upkeep
 from app.collections import open_routes, revision_routes, trial_routes, typed_spec
 from app.collections import routes as collections
 from app.collections import transfer_routes as collection_transfer
@@ -44,8 +44,8 @@ from app.rest.access import public
 from app.rest.converters import IntegerPath, LargeIntegerPath, UuidPath
 from app.rest.openapi import api
 from app.rest.responses import Json
-from app.sso import answers as sso_answers
 from app.sso import config_routes as sso_config
+from app.sso import responses as sso_answers
 from app.sso import roles as sso_roles
 from app.sso import routes as sso
 from app.webhooks import delivery_routes, dispatch

@@ -58,7 +58,7 @@ def measure(database: str, count: int) -> dict[str, float]:
     cast = builders.make_cast(app)
     builders.make_collection(cast.root, "notes", [{"name": n, "type": "text"} for n in FIELDS])
     with app.app_context():
-        caller = principals.of_user(cast.alice.account_id, cast.alice.id)
+        caller = principals.for_user(cast.alice.account_id, cast.alice.id)
         if caller is None:
             raise LookupError("alice")
         gc.freeze()  # as the web processes do

@@ -31,7 +31,9 @@ AUDITED = os.environ.get("FLOOR_AUDITED", "1") != "0"
 ON_SQLITE = DATABASE.startswith("sqlite")
 FIELDS = ("title", "code", "views", "live", "at")
 SYSTEM = ("id", "created_at", "updated_at", "created_by", "updated_by")
-TOLD = insert.Told(USER, "alice@acme.example", None, "127.0.0.1", None, None, None, None, None)
+TOLD = insert.ActorColumns(
+    USER, "alice@acme.example", None, "127.0.0.1", None, None, None, None, None
+)
 JSON = "application/json"
 
 app = Flask(__name__)
@@ -99,8 +101,8 @@ def audit(through: Any, changes: Sequence[append.Change], moment: datetime) -> N
     """Write the entries of changes, as part of the transaction."""
     entries = append._entries(changes, TOLD, moment)
     if ON_SQLITE:
-        insert._insert_alone(through, ACCOUNT, entries, TOLD)
-    elif len(entries) < insert.MANY:
+        insert._insert_sqlite(through, ACCOUNT, entries, TOLD)
+    elif len(entries) < insert.COPY_THRESHOLD:
         through.execute(*insert.calls([(ACCOUNT, entries)], TOLD))
     else:
         insert._copy(through, ACCOUNT, entries, TOLD)

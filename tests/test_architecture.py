@@ -49,7 +49,7 @@ MOST_LOOSE = 8
 
 # Where a request may be known: the edge, and what stands around it.
 EDGE = re.compile(
-    r"app\.(.+routes|ops\.metrics|auth\.(guard|cors)|(auth|sso)\.answers|console(\..+)?|rest\..+|http\..+)$"
+    r"app\.(.+routes|ops\.metrics|auth\.(guard|cors)|(auth|sso)\.responses|console(\..+)?|rest\..+|http\..+)$"
 )
 REQUEST = {"request", "g", "session", "abort", "redirect", "make_response", "jsonify"}
 PAGES = {"app.rest.docs_pages": {"make_response"}}

@@ -429,7 +429,7 @@ def test_production_refuses_a_weak_password_of_its_superadmin(
     with_settings(app, monkeypatch, env="production", **weak)
     refused = pytest.raises(ConfigError, match="SERVICE_SUPERADMIN_PASSWORD is too weak")
     with app.app_context(), refused:
-        bootstrap.from_settings()
+        bootstrap.create_from_settings()
     assert superadmins(app) == []
 
 
@@ -442,7 +442,7 @@ def test_the_superadmin_of_the_settings_is_made_at_start(
 
     def start(_: int) -> None:
         with app.app_context():
-            bootstrap.from_settings()
+            bootstrap.create_from_settings()
 
     at_once(4, start)
     (made,) = superadmins(app)
@@ -461,7 +461,7 @@ def test_the_settings_change_no_superadmin_that_is_there(
         app, monkeypatch, superadmin_email="old@system.example", superadmin_password="Another-1-x"
     )
     with app.app_context():
-        bootstrap.from_settings()
+        bootstrap.create_from_settings()
     (only,) = superadmins(app)
     assert login(app, only.email, PASSWORD).status_code == 200
 
@@ -480,7 +480,7 @@ def test_a_migration_makes_the_superadmin_whom_no_start_could_make(
 
 def test_without_such_settings_a_start_makes_nobody(app: Flask) -> None:
     with app.app_context():
-        bootstrap.from_settings()
+        bootstrap.create_from_settings()
     assert superadmins(app) == []
 
 
@@ -523,4 +523,4 @@ def test_create_superadmin_refuses_what_registration_refuses(
 def test_only_members_of_the_system_account_are_superadmins(app: Flask) -> None:
     make_user(app, make_account(app, "acme"), "root@system.example", "admin")
     with app.app_context():
-        assert bootstrap.made_up() is not None
+        assert bootstrap.create_for_development() is not None

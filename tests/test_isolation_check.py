@@ -141,7 +141,7 @@ def tell_what_is_anothers(patch: pytest.MonkeyPatch, app: Flask) -> None:
 
 def any_place(patch: pytest.MonkeyPatch, app: Flask) -> None:
     def found(account_id: str) -> Any:
-        account = principals.account_named(account_id)
+        account = principals.find_active_account(account_id)
         if account is None:
             raise NotFound
         return scopes.Place(account, replace(guard.known_caller(), account=account))

@@ -133,7 +133,7 @@ def add_to_group(body: Body, group_id: str) -> Group:
     Only members of `pii_access` add users to it, or superadmins in accounts other than their own;
     API keys cannot (403).
     """
-    enrolment.check_admission(_own(), [group_id], by=principal())
+    enrolment.check_group_assignment(_own(), [group_id], by=principal())
     return groups.add_member(_own(), group_id, body["user_id"], by=principal().user_id)
 
 
@@ -148,4 +148,4 @@ def remove_from_group(group_id: str, user_id: str) -> Response:
 
 
 def _own() -> str:
-    return principal().one_account()
+    return principal().require_account_id()

@@ -200,4 +200,4 @@ def delete_member(user_id: str) -> Response:
 
 
 def _own() -> str:
-    return principal().one_account()
+    return principal().require_account_id()

@@ -186,5 +186,5 @@ def verify_user(user_id: str) -> User:
 @superadmin
 def resend_verification_of_user(user_id: str) -> dict[str, str]:
     """Mail a new verification link to a user."""
-    verification.ask_again(users.get(None, user_id))
+    verification.send_again(users.get(None, user_id))
     return {"message": "A new verification link is on its way."}

@@ -1,1 +1,1 @@
-"""The audit log: every change of data, in chains of hashes that anyone can verify (contract 7)."""
+"""The audit log: every data change, in hash chains that anyone can verify (contract section 7)."""

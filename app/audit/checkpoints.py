@@ -1,7 +1,7 @@
-"""Checkpoints: signed statements of how far a chain had come, kept also outside the database.
+"""Checkpoints: signed statements of a chain's state, also stored outside the database.
 
-Whoever owns the database could cut off the end of a chain, or write all of it anew with fitting
-hashes. Neither fits a checkpoint that was kept elsewhere: in the logs, in an export, in a mailbox.
+Whoever controls the database could truncate a chain or rewrite it with matching hashes. Neither
+matches a checkpoint stored elsewhere: in logs, exports or a mailbox.
 """
 
 from __future__ import annotations
@@ -26,29 +26,31 @@ EVERY_SECONDS = 600
 SIGNED = ("account_id", "checksum", "created_at", "entry_id")
 
 
-def page(account_id: str | None, skip: int, limit: int) -> tuple[list[dict[str, Any]], int]:
-    """Checkpoints, the newest first, and how many there are."""
-    where = [AuditCheckpoint.account_id == account_id.lower()] if account_id else []
+def page(account_id: str | None, skip: int, limit: int) -> tuple[list[dict[str, object]], int]:
+    """One page of checkpoints, the newest first, and the total."""
+    conditions = [AuditCheckpoint.account_id == account_id.lower()] if account_id else []
     total = db.db.session.scalar(
-        sa.select(sa.func.count()).select_from(AuditCheckpoint).where(*where)
+        sa.select(sa.func.count()).select_from(AuditCheckpoint).where(*conditions)
     )
     newest = (AuditCheckpoint.created_at.desc(), AuditCheckpoint.account_id)
-    chosen = sa.select(AuditCheckpoint).where(*where).order_by(*newest, AuditCheckpoint.entry_id)
-    rows = db.db.session.scalars(chosen.offset(skip).limit(limit))
-    return [shown(row) for row in rows], total or 0
+    query = (
+        sa.select(AuditCheckpoint).where(*conditions).order_by(*newest, AuditCheckpoint.entry_id)
+    )
+    rows = db.db.session.scalars(query.offset(skip).limit(limit))
+    return [to_dict(row) for row in rows], total or 0
 
 
-def of(account_id: str | None = None) -> Iterator[dict[str, Any]]:
-    """The checkpoints of an account, or of all."""
-    where = [AuditCheckpoint.account_id == account_id] if account_id else []
+def for_account(account_id: str | None = None) -> Iterator[dict[str, object]]:
+    """The checkpoints of an account (None: of all)."""
+    conditions = [AuditCheckpoint.account_id == account_id] if account_id else []
     key = (AuditCheckpoint.account_id, AuditCheckpoint.entry_id)
     yield from map(
-        shown, db.db.session.scalars(sa.select(AuditCheckpoint).where(*where).order_by(*key))
+        to_dict, db.db.session.scalars(sa.select(AuditCheckpoint).where(*conditions).order_by(*key))
     )
 
 
-def shown(row: AuditCheckpoint) -> dict[str, Any]:
-    """A checkpoint as answers, exports, logs and mails have it."""
+def to_dict(row: AuditCheckpoint) -> dict[str, object]:
+    """A checkpoint as in responses, exports, logs and mails."""
     return {
         "account_id": row.account_id,
         "entry_id": row.entry_id,
@@ -60,43 +62,43 @@ def shown(row: AuditCheckpoint) -> dict[str, Any]:
 
 
 @jobs.periodic(EVERY_SECONDS, "audit.checkpoint")
-def make_checkpoints(payload: Mapping[str, Any]) -> None:
-    """Have checkpoints made from time to time."""
-    make_due()
+def create_periodically(payload: Mapping[str, object]) -> None:
+    """Create the due checkpoints."""
+    create_due()
 
 
-def make_due() -> int:
-    """Make a checkpoint of every chain that has grown since its last. Returns how many."""
+def create_due() -> int:
+    """Create a checkpoint for every chain that has grown. Returns the number created."""
     if not _keys():
         return 0
     grown = sa.select(AuditHead.account_id).where(AuditHead.last_id > AuditHead.checkpoint_id)
-    return sum(make(account_id) for account_id in db.db.session.scalars(grown).all())
+    return sum(create(account_id) for account_id in db.db.session.scalars(grown).all())
 
 
-def make(account_id: str) -> bool:
-    """Make a checkpoint of a chain, unless it has not grown, or its end is not what it was."""
+def create(account_id: str) -> bool:
+    """Create a checkpoint of a chain, if it has grown and its last entry matches the head."""
     with db.transaction() as session:
-        keys, locked = _keys(), sa.select(AuditHead).with_for_update()
-        head = session.scalar(locked.where(AuditHead.account_id == account_id))
+        keys, heads = _keys(), sa.select(AuditHead).with_for_update()
+        head = session.scalar(heads.where(AuditHead.account_id == account_id))
         if not keys or head is None or head.last_id <= head.checkpoint_id:
             return False
         last = session.get(AuditEntry, (account_id, head.last_id))
         if last is None or last.checksum != head.checksum:
             log.error("audit chain broken", account=account_id, entry=head.last_id)
             return False
-        made = _signed(keys[0], head)
-        session.add(made)
+        checkpoint = _signed(keys[0], head)
+        session.add(checkpoint)
         head.checkpoint_id = head.last_id
         session.flush()
-        log.info("audit checkpoint", **shown(made))
+        log.info("audit checkpoint", **to_dict(checkpoint))
         if config.current().audit_checkpoint_email:
-            jobs.enqueue("audit.mail_checkpoint", shown(made), account_id=account_id)
+            jobs.enqueue("audit.mail_checkpoint", to_dict(checkpoint), account_id=account_id)
     return True
 
 
 @jobs.job("audit.mail_checkpoint", mails=True)
-def mail_checkpoint(payload: Mapping[str, Any]) -> None:
-    """Mail a checkpoint to the address that keeps them."""
+def mail_checkpoint(payload: Mapping[str, object]) -> None:
+    """Mail a checkpoint to the configured address."""
     text = digest.canonical(dict(payload)).decode()
     to = config.current().audit_checkpoint_email
     if to:
@@ -104,16 +106,16 @@ def mail_checkpoint(payload: Mapping[str, Any]) -> None:
 
 
 def fault(checkpoint: Checkpoint) -> str | None:
-    """What is wrong with a checkpoint's signature, if anything."""
-    known = [_public(key) for key in _keys()]
-    if known and checkpoint["public_key"] not in known:
-        return "a checkpoint is signed with a key that is not ours"
+    """Why a checkpoint's signature is invalid, or None."""
+    public_keys = [_public(key) for key in _keys()]
+    if public_keys and checkpoint["public_key"] not in public_keys:
+        return "a checkpoint is signed with an unknown key"
     try:
         signature = bytes.fromhex(checkpoint["signature"])
         signer = Ed25519PublicKey.from_public_bytes(bytes.fromhex(checkpoint["public_key"]))
         signer.verify(signature, _message(checkpoint))
     except (InvalidSignature, ValueError):
-        return "a checkpoint's signature is wrong"
+        return "a checkpoint's signature is invalid"
     return None
 
 
@@ -131,7 +133,7 @@ def _message(checkpoint: Checkpoint) -> bytes:
 
 
 def _signed(key: Ed25519PrivateKey, head: AuditHead) -> AuditCheckpoint:
-    made = AuditCheckpoint(
+    checkpoint = AuditCheckpoint(
         account_id=head.account_id,
         entry_id=head.last_id,
         checksum=head.checksum,
@@ -139,5 +141,5 @@ def _signed(key: Ed25519PrivateKey, head: AuditHead) -> AuditCheckpoint:
         public_key=_public(key),
         signature="",
     )
-    made.signature = key.sign(_message(shown(made))).hex()
-    return made
+    checkpoint.signature = key.sign(_message(to_dict(checkpoint))).hex()
+    return checkpoint

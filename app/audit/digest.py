@@ -1,4 +1,4 @@
-"""The digests of contract section 7, as pure functions; docs/audit.md says them in words.
+"""The digests of contract section 7, as pure functions; docs/audit.md explains them.
 
 H is SHA-256 in lower-case hex. J is JSON in UTF-8 with sorted keys, separators `,` and `:`, and
 non-ASCII characters unescaped.
@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from hashlib import sha256
-from typing import Any
 
 from orjson import OPT_SORT_KEYS, dumps
 
@@ -36,11 +35,11 @@ CHAINED = (
     "user_id",
     "values_digest",
 )
-# What the entries of one row have in common, but for the account: the keys in the middle.
+# Keys with the same value in all entries of a change, except the account.
 SHARED = CHAINED[3:-1]
 
 
-def canonical(value: Any) -> bytes:
+def canonical(value: object) -> bytes:
     """J of a value."""
     return dumps(value, option=OPT_SORT_KEYS)
 
@@ -51,25 +50,25 @@ def salted(salt: str, values: Sequence[str | None]) -> str:
 
 
 def values_digest(salt: str, old_value: str | None, new_value: str | None) -> str:
-    """The digest of what a column was and became."""
+    """The digest of a column's old and new value."""
     return salted(salt, (old_value, new_value))
 
 
-def actor_digest(salt: str, actor: Mapping[str, Any]) -> str:
-    """The digest of what an entry tells of the person who acted."""
+def actor_digest(salt: str, actor: Mapping[str, str | None]) -> str:
+    """The digest of an entry's actor columns."""
     return salted(salt, [actor[name] for name in ACTOR_COLUMNS])
 
 
-def entry_digest(entry: Mapping[str, Any]) -> str:
-    """The digest of all of an entry but its place in the chain."""
+def entry_digest(entry: Mapping[str, object]) -> str:
+    """The digest of an entry without its position in the chain."""
     return sha256(canonical({name: entry[name] for name in CHAINED})).hexdigest()
 
 
-class Stencil:
-    """The digests of one row's entries: what these have in common is written once."""
+class EntryDigester:
+    """Computes the digests of one change's entries; serializes their common part once."""
 
-    def __init__(self, account_id: str, shared: Mapping[str, Any]) -> None:
-        """What is shared: all but column_name and the values."""
+    def __init__(self, account_id: str, shared: Mapping[str, object]) -> None:
+        """`shared` holds everything except column_name and the values."""
         self._actor = b"\n" + canonical([shared[name] for name in ACTOR_COLUMNS])
         self._begin = b'{"account_id":%b,"actor_digest":"' % canonical(account_id)
         # All of these keys stand between column_name and values_digest in their order.
@@ -79,10 +78,7 @@ class Stencil:
     def digests(
         self, value: tuple[str, str | None, str | None], salt: str, actor_salt: str
     ) -> tuple[str, str, str]:
-        """Those of the values and the actor, and of all of an entry but its place in the chain.
-
-        The value: column_name, old_value, new_value.
-        """
+        """The values, actor and entry digests for (column_name, old_value, new_value)."""
         column, old, new = value
         values = sha256(salt.encode() + b"\n" + dumps((old, new))).hexdigest()
         actor = sha256(actor_salt.encode() + self._actor).hexdigest()
@@ -97,5 +93,5 @@ class Stencil:
 
 
 def checksum(previous_hash: str, id: int, entry_digest: str) -> str:
-    """The link: the entry at this place of its chain."""
+    """The checksum that links an entry to the previous one."""
     return sha256(f"{previous_hash}:{id}:{entry_digest}".encode()).hexdigest()

@@ -1,4 +1,4 @@
-"""Entries as they are read: in the answers' form, by account and id, masked for who asks."""
+"""Reading entries: serialized for responses, in chain order, masked for the caller."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from app.db import Base
 from app.rules import Type
 
 Entry = dict[str, Any]
-PIECE = 1000
+BATCH_SIZE = 1000
 TABLES = (AuditEntry, AuditChange, AuditHead)
-LOG, CHANGES, HEADS = (Base.metadata.tables[one.__tablename__] for one in TABLES)
+LOG, CHANGES, HEADS = (Base.metadata.tables[model.__tablename__] for model in TABLES)
 PERSONAL = {("users", "email"), ("users", "name"), ("invitations", "email")}
 
 
-def shown(row: Any) -> Entry:
-    """An entry as answers, exports and verifiers have it."""
+def to_dict(row: sa.Row[Any]) -> Entry:
+    """An entry as in responses, exports and verification."""
     entry = dict(row._mapping)
     entry["occurred_at"] = clock.iso(entry["occurred_at"])
     if entry["es_timestamp"] is not None:
@@ -39,34 +39,38 @@ def shown(row: Any) -> Entry:
     return entry
 
 
-def told_by(*which: Any, changes: sa.FromClause = CHANGES) -> sa.Join:
-    """The entries of the changes that match, to select from."""
-    its = LOG.c.id.between(changes.c.first_id, changes.c.last_id)
-    return changes.join(LOG, sa.and_(LOG.c.account_id == changes.c.account_id, its, *which))
+def join_entries(*conditions: sa.ColumnElement[bool], changes: sa.FromClause = CHANGES) -> sa.Join:
+    """A join of changes with their entries, to select from."""
+    in_change = LOG.c.id.between(changes.c.first_id, changes.c.last_id)
+    return changes.join(
+        LOG, sa.and_(LOG.c.account_id == changes.c.account_id, in_change, *conditions)
+    )
 
 
-def in_order(where: Sequence[Any] = (), after: tuple[str, int] = ("", 0)) -> Iterator[Entry]:
-    """Entries chain by chain, each in its order, piece by piece."""
-    place = sa.tuple_(LOG.c.account_id, LOG.c.id)
+def iter_entries(
+    conditions: Sequence[sa.ColumnElement[bool]] = (), after: tuple[str, int] = ("", 0)
+) -> Iterator[Entry]:
+    """Entries chain by chain in order of their ids, read in batches."""
+    key = sa.tuple_(LOG.c.account_id, LOG.c.id)
     while True:
-        chosen = sa.select(LOG).where(*where, place > after)
-        chosen = chosen.order_by(LOG.c.account_id, LOG.c.id).limit(PIECE)
-        rows = db.connection().execute(chosen).all()
-        yield from map(shown, rows)
-        if len(rows) < PIECE:
+        query = sa.select(LOG).where(*conditions, key > after)
+        query = query.order_by(LOG.c.account_id, LOG.c.id).limit(BATCH_SIZE)
+        rows = db.connection().execute(query).all()
+        yield from map(to_dict, rows)
+        if len(rows) < BATCH_SIZE:
             return
         after = (rows[-1].account_id, rows[-1].id)
 
 
 class Mask:
-    """What a caller may not see: personal values, unless they are in the group `pii_access`."""
+    """Masks personal values for callers outside the group `pii_access`."""
 
     def __init__(self, by: Principal) -> None:
         self._off = PII_GROUP in by.groups
-        self._known: Mapping[str, Definition] | None = None
+        self._definitions: Mapping[str, Definition] | None = None
 
     def __call__(self, entry: Entry) -> Entry:
-        """The entry, with personal values masked, and without the salt that would prove a guess."""
+        """The entry with personal values masked, without the salt that could confirm a guess."""
         if entry["salt"] is None:
             return entry
         mask = self._mask_of(entry["table_name"], entry["column_name"], entry["occurred_at"])
@@ -78,7 +82,7 @@ class Mask:
         return entry
 
     def hides(self, table_name: str, column: str, occurred_at: str) -> bool:
-        """Whether the caller may not see the values that a column had at a moment."""
+        """Whether the values of a column at that time are masked for the caller."""
         return self._mask_of(table_name, column, occurred_at) is not None
 
     def _mask_of(
@@ -90,12 +94,12 @@ class Mask:
             return _hide if (table_name, column) in PERSONAL else None
         if column == "id":
             return None
-        if self._known is None:
+        if self._definitions is None:
             rows = db.db.session.scalars(sa.select(Collection))
-            self._known = {row.table_name: definitions.of_row(row) for row in rows}
-        definition = self._known.get(table_name)
+            self._definitions = {row.table_name: definitions.of_row(row) for row in rows}
+        definition = self._definitions.get(table_name)
         if definition is None or occurred_at < clock.iso(definition.created_at):
-            return _hide  # what was deleted, and perhaps made anew, may have been personal
+            return _hide  # a deleted, perhaps recreated, collection may have held personal data
         field = definition.fields.get(column)
         if field is None:
             return _hide
@@ -103,10 +107,10 @@ class Mask:
 
 
 def _masked(field: Field, text: str) -> str:
-    # Entries keep as JSON what is no text; such values have no mask that shows a part of them.
+    # Values other than strings are stored as JSON and masked completely.
     is_text = field.rule_type not in (Type.NUMBER, Type.BOOLEAN, Type.JSON)
-    shown: str = masking.masked(field, text) if is_text else masking.FULL
-    return shown
+    masked: str = masking.masked(field, text) if is_text else masking.FULL
+    return masked
 
 
 def _hide(text: str) -> str:

@@ -1,9 +1,9 @@
-"""Writing prepared entries: the heads locked, each entry linked to the one before (contract 7).
+"""Writing prepared entries: locks the heads and links the entries (contract section 7).
 
-Chains come in the order of their accounts, so that two transactions never wait for each other in a
-circle. On PostgreSQL one statement does it all (`append_audit_change` of migration 0020), or for
-many entries a COPY; on SQLite, where a writer is alone anyway, four for each account. Lists find
-entries by their changes, which are written with them.
+Chains are locked in order of their accounts, which prevents deadlocks. PostgreSQL takes one
+statement (`append_audit_change` of migration 0020), or a COPY for many entries; SQLite, which has
+a single writer, takes four statements per account. Each change is also written to
+`audit_changes`, by which lists find its entries.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from app.audit import digest
 from app.context import tenancy
 
 
-class Told(NamedTuple):
-    """What all entries of a transaction say, as it is stored."""
+class ActorColumns(NamedTuple):
+    """The stored columns that all entries of a transaction share."""
 
     user_id: str
     user_email: str | None
@@ -39,7 +39,7 @@ class Told(NamedTuple):
 
 
 class Entry(NamedTuple):
-    """What an entry says for itself, as it is stored."""
+    """The stored columns of one entry, without its position in the chain."""
 
     operation: str
     table_name: str
@@ -59,12 +59,12 @@ class Entry(NamedTuple):
 Chain = tuple[str, Sequence[Entry]]  # account, its new entries
 HASHES = Entry._fields.index("salt")  # from here on nothing needs escaping
 VALUES = slice(Entry._fields.index("column_name"), Entry._fields.index("extra_metadata"))
-MANY = 50
-PLACE = ("operation", "table_name", "record_id", "extra_metadata", "occurred_at")
-_PLACE = itemgetter(*(Entry._fields.index(name) for name in PLACE))
-LINE = 800  # about as many characters has a row
+COPY_THRESHOLD = 50
+CHANGE_COLUMNS = ("operation", "table_name", "record_id", "extra_metadata", "occurred_at")
+_change_key = itemgetter(*(Entry._fields.index(name) for name in CHANGE_COLUMNS))
+LINE = 800  # the approximate length of a row
 
-_COLUMNS = (*Entry._fields, "id", "previous_hash", "checksum", "account_id", *Told._fields)
+_COLUMNS = (*Entry._fields, "id", "previous_hash", "checksum", "account_id", *ActorColumns._fields)
 _INTO = f"audit_log ({', '.join(_COLUMNS)})"
 _INSERT = f"INSERT INTO {_INTO} VALUES ({', '.join('?' for name in _COLUMNS)})"  # noqa: S608
 _CHANGES_INTO = (
@@ -73,7 +73,7 @@ _CHANGES_INTO = (
 )
 _CHANGE = f"INSERT INTO {_CHANGES_INTO} VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"  # noqa: S608
 _HEAD = (
-    # Rows are in the order of their ids: whoever writes is alone, and nobody deletes any.
+    # The last row has the highest id: there is a single writer, and rows are never deleted.
     "SELECT (SELECT id FROM audit_log ORDER BY rowid DESC LIMIT 1), last_id, checksum"
     " FROM (SELECT 1) LEFT JOIN audit_heads ON account_id = ?"
 )
@@ -96,47 +96,47 @@ _SPECIAL = re.compile(r"[\\\t\n\r]")
 _ESCAPED = str.maketrans({"\\": "\\\\", "\t": "\\t", "\n": "\\n", "\r": "\\r"})
 
 
-def all_of(chains: Sequence[Chain], told: Told) -> None:
-    """Write new entries of chains, which come in the order of their accounts."""
-    few = sum(len(entries) for account_id, entries in chains) < MANY
-    # PostgreSQL copies into no table with policies but as its owner. The way through SQLAlchemy
-    # costs as much as the work.
+def insert_chains(chains: Sequence[Chain], actor: ActorColumns) -> None:
+    """Write the new entries of chains, sorted by account."""
+    few = sum(len(entries) for account_id, entries in chains) < COPY_THRESHOLD
+    # PostgreSQL's COPY into tables with row policies needs their owner. Uses the driver directly,
+    # as SQLAlchemy would double the cost.
     with nullcontext() if few else tenancy.as_owner(), db.driver() as driver:
         if isinstance(driver, sqlite3.Connection):
             for account_id, entries in chains:
-                _insert_alone(driver, account_id, entries, told)
+                _insert_sqlite(driver, account_id, entries, actor)
             return
         with closing(driver.cursor()) as cursor:
             if few:
-                _insert_few(cursor, chains, told)
+                _insert_few(cursor, chains, actor)
                 return
             for account_id, entries in chains:
-                _copy(cursor, account_id, entries, told)
+                _copy(cursor, account_id, entries, actor)
 
 
-def _insert_alone(
-    driver: sqlite3.Connection, account_id: str, entries: Sequence[Entry], told: Told
+def _insert_sqlite(
+    driver: sqlite3.Connection, account_id: str, entries: Sequence[Entry], actor: ActorColumns
 ) -> None:
     newest, last_id, previous = driver.execute(_HEAD, (account_id,)).fetchone()
     newest = max(newest or 0, last_id or 0)
     ids = range(newest + 1, newest + 1 + len(entries))
     links = list(_links(previous or digest.FIRST_PREVIOUS, ids, entries))
-    end = (account_id, *told)
+    suffix = (account_id, *actor)
     driver.executemany(
-        _INSERT, [entry + link + end for entry, link in zip(entries, links, strict=True)]
+        _INSERT, [entry + link + suffix for entry, link in zip(entries, links, strict=True)]
     )
-    driver.executemany(_CHANGE, _changes(account_id, ids, entries, told))
+    driver.executemany(_CHANGE, _changes(account_id, ids, entries, actor))
     driver.execute(_MOVE, (account_id, ids[-1], links[-1][-1], entries[-1].occurred_at))
 
 
 def _changes(
-    account_id: str, ids: Sequence[int], entries: Sequence[Entry], told: Told
+    account_id: str, ids: Sequence[int], entries: Sequence[Entry], actor: ActorColumns
 ) -> Iterator[tuple[Any, ...]]:
-    at = 0
-    for (*place, _, occurred_at), group in groupby(entries, _PLACE):
-        first, count = ids[at], sum(1 for _ in group)
-        at += count
-        yield account_id, first, ids[at - 1], count, *place, told.user_id, occurred_at
+    position = 0
+    for (*target, _, occurred_at), group in groupby(entries, _change_key):
+        first, count = ids[position], sum(1 for _ in group)
+        position += count
+        yield account_id, first, ids[position - 1], count, *target, actor.user_id, occurred_at
 
 
 def _links(
@@ -148,27 +148,27 @@ def _links(
         previous = checksum
 
 
-def _insert_few(cursor: Any, chains: Sequence[Chain], told: Told) -> None:
-    # Nothing of the answer is needed, so it goes with the commit.
-    cursor.connection.defer(cursor.mogrify(*calls(chains, told)))
+def _insert_few(cursor: Any, chains: Sequence[Chain], actor: ActorColumns) -> None:
+    # The result is not needed, so the statement travels with the commit.
+    cursor.connection.put_off(cursor.mogrify(*calls(chains, actor)))
 
 
-def calls(chains: Sequence[Chain], told: Told) -> tuple[str, Sequence[Any]]:
-    """A statement of PostgreSQL that writes entries, and its parameters."""
+def calls(chains: Sequence[Chain], actor: ActorColumns) -> tuple[str, Sequence[Any]]:
+    """The PostgreSQL statement that writes these entries, and its parameters."""
     calls, parameters = [], list[Any]()
     for account_id, entries in chains:
-        for place, change in groupby(entries, _PLACE):
+        for target, change in groupby(entries, _change_key):
             columns = list(zip(*change, strict=True))
-            # Most of the text, and as hexadecimal digits nothing that the driver has to look for.
+            # Hexadecimal digits need no escaping by the driver, and are most of the text.
             hashes = AsIs(f"'{','.join(map(','.join, columns[HASHES:]))}'")
             arrays = map(_array, columns[VALUES])
-            parameters += (account_id, _array(place + told), hashes, *arrays)
+            parameters += (account_id, _array(target + actor), hashes, *arrays)
             calls.append(_APPEND)
     return "; ".join(calls), parameters
 
 
 def _array(values: Iterable[str | None]) -> str:
-    # Lists of the driver become one expression for each element, which cost more than their text.
+    # The driver would turn a list into one expression per element, which is slower.
     return f"{{{','.join(['NULL' if text is None else _quoted(text) for text in values])}}}"
 
 
@@ -178,37 +178,37 @@ def _quoted(text: str) -> str:
     return f'"{text}"'
 
 
-def _copy(cursor: Any, account_id: str, entries: Sequence[Entry], told: Told) -> None:
-    """What `append_audit_change` does, for half of the database's work where entries are many."""
+def _copy(cursor: Any, account_id: str, entries: Sequence[Entry], actor: ActorColumns) -> None:
+    """Like `append_audit_change`, at half the cost for many entries."""
     cursor.execute(_LOCK, (account_id, entries[-1].occurred_at))
     (previous,) = cursor.fetchone()
-    # Only now, as ids ascend along every chain.
+    # Ids are drawn under the head's lock, so that they ascend along the chain.
     cursor.execute(_IDS, (len(entries),))
     ids = sorted(cursor.fetchone()[0])
-    lines = _Lines(previous, ids, entries, (account_id, *told))
+    lines = _Lines(previous, ids, entries, (account_id, *actor))
     cursor.copy_expert(_COPY, lines)
-    changes = _changes(account_id, ids, entries, told)
+    changes = _changes(account_id, ids, entries, actor)
     cursor.copy_expert(_COPY_CHANGES, StringIO("".join(map(_line, changes))))
-    moved = (ids[-1], ids[-1], lines.checksum, entries[-1].occurred_at, account_id)
-    cursor.execute(_MOVE_TO, moved)
+    head = (ids[-1], ids[-1], lines.checksum, entries[-1].occurred_at, account_id)
+    cursor.execute(_MOVE_TO, head)
 
 
 def _line(values: Iterable[Any]) -> str:
-    return "\t".join([_copied(str(value)) for value in values]) + "\n"
+    return "\t".join([_escaped(str(value)) for value in values]) + "\n"
 
 
 class _Lines:
-    """A file of rows for COPY, made while the database stores those before them."""
+    """A file object of rows for COPY, generated while the database stores earlier rows."""
 
     def __init__(
         self, previous: str, ids: Iterable[int], entries: Sequence[Entry], end: Sequence[str | None]
     ) -> None:
         self.checksum = previous
-        self._end = "\t".join(map(_copied, end)) + "\n"
+        self._end = "\t".join(map(_escaped, end)) + "\n"
         self._lines = self._made(_links(previous, ids, entries), entries)
 
     def read(self, size: int) -> str:
-        """Some more lines, about as much as asked for."""
+        """The next lines, about `size` characters."""
         return "".join(islice(self._lines, max(1, size // LINE)))
 
     def _made(
@@ -216,13 +216,13 @@ class _Lines:
     ) -> Iterator[str]:
         for entry, (id, previous, self.checksum) in zip(entries, links, strict=True):
             texts: list[Any] = ["\\N" if text is None else text for text in entry]
-            if _SPECIAL.search("".join(filter(None, entry[:HASHES]))):  # few have any
-                texts[:HASHES] = map(_copied, entry[:HASHES])
+            if _SPECIAL.search("".join(filter(None, entry[:HASHES]))):  # rare
+                texts[:HASHES] = map(_escaped, entry[:HASHES])
             texts += (str(id), previous, self.checksum, self._end)
             yield "\t".join(texts)
 
 
-def _copied(value: str | None) -> str:
+def _escaped(value: str | None) -> str:
     if value is None:
         return "\\N"
     return value.translate(_ESCAPED) if _SPECIAL.search(value) else value

@@ -1,6 +1,6 @@
 """The audit log, the head of every account's chain, and checkpoints (spec 2, contract section 7).
 
-Entries outlive what they tell of, so nothing here has a foreign key.
+Entries outlive the rows they describe, so these tables have no foreign keys.
 """
 
 from __future__ import annotations
@@ -50,14 +50,14 @@ class AuditEntry(Base):
 
 
 class AuditChange(Base):
-    """The entries of a chain that tell of one change of one row, from `first_id` to `last_id`.
+    """The index of changes: one row's change is the entries from `first_id` to `last_id`.
 
-    They are written with their entries, which are found by them: a created record makes ten, which
-    would be ten rows in each of these indexes.
+    Lists find entries by their change: a created record has ten entries, but only one row in each
+    of these indexes.
     """
 
     __tablename__ = "audit_changes"
-    # One index for each filter of the list in its default order, and each within an account.
+    # One index per filter of the list in default order, also within an account.
     __table_args__ = (
         sa.Index("ix_audit_changes_newest", "occurred_at", "first_id"),
         sa.Index("ix_audit_changes_account", "account_id", "occurred_at", "first_id"),
@@ -90,21 +90,21 @@ class AuditChange(Base):
 
 
 class AuditHead(Base):
-    """The end of an account's chain; its row lock puts the writers of the account in order."""
+    """The end of an account's chain; its row lock serializes the account's writers."""
 
     __tablename__ = "audit_heads"
 
     account_id: Mapped[str] = mapped_column(Id, primary_key=True)
     last_id: Mapped[int] = mapped_column(sa.BigInteger)
     listed_id: Mapped[int] = mapped_column(sa.BigInteger, default=0, server_default="0")
-    """The newest entry that a change tells of; behind `last_id`, a trigger adds the missing."""
+    """The newest entry in the change index; a trigger adds missing ones up to `last_id`."""
     checksum: Mapped[str] = mapped_column(Text)
     checkpoint_id: Mapped[int] = mapped_column(sa.BigInteger, default=0)
     changed_at: Mapped[datetime] = mapped_column(UtcDateTime)
 
 
 class AuditCheckpoint(Base):
-    """A signed statement that a chain had this entry at this place."""
+    """A signed statement that a chain had this checksum at this entry."""
 
     __tablename__ = "audit_checkpoints"
     __table_args__ = (sa.Index("ix_audit_checkpoints_newest", "created_at", "account_id"),)

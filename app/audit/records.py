@@ -1,4 +1,4 @@
-"""Changes of records, told by event from whoever writes their tables."""
+"""Auditing changes of records, which are announced by events."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from app.audit import append
 from app.audit.append import CREATE, DELETE, UPDATE, Value
 from app.auth import signatures
 from app.collections import definition as definitions
+from app.collections.definition import Definition
 from app.collections.models import Collection
 
 Row = Mapping[str, Any]
@@ -20,15 +21,15 @@ OPERATIONS = {"create": CREATE, "update": UPDATE, "delete": DELETE}
 
 
 @events.subscribe(events.RecordChanged)
-def note(event: events.RecordChanged) -> None:
-    """One entry per column that changed, and one for the id where a record comes or goes."""
+def record_change(event: events.RecordChanged) -> None:
+    """One entry per changed column, and one for the id of a created or deleted record."""
     if not append.enabled():
         return
     old, new = event.previous or {}, event.record or {}
     values = _values(event.definition.fields, old, new)
     record_id = (new or old)["id"]
-    place = (OPERATIONS[event.operation], event.definition.table_name, record_id)
-    append.note(event.account_id, *place, values, at=new.get("updated_at"))
+    target = (OPERATIONS[event.operation], event.definition.table_name, record_id)
+    append.record(event.account_id, *target, values, occurred_at=new.get("updated_at"))
 
 
 def _values(fields: Mapping[str, Any], old: Row, new: Row) -> Iterator[Value]:
@@ -41,51 +42,55 @@ def _values(fields: Mapping[str, Any], old: Row, new: Row) -> Iterator[Value]:
 
 
 @events.subscribe(events.RecordChanged)
-def demand_signature(event: events.RecordChanged) -> None:
-    """Refuse what nobody signed in a collection that demands it, whichever way it is written."""
+def require_signature(event: events.RecordChanged) -> None:
+    """Raise SignatureRequired for an unsigned write in a collection that requires signatures."""
     if event.definition.options.get("require_signature"):
         signatures.require()
 
 
 @events.subscribe(events.CollectionRemoved)
-def note_removed(event: events.CollectionRemoved) -> None:
-    """One entry for each account whose records go, with their number."""
+def record_collection_removed(event: events.CollectionRemoved) -> None:
+    """One entry per account with records of the collection, with their number."""
     definition = event.definition
     for account_id, count in _counts(definition):
         value = ("id", definition.id, None)
-        _note_all(definition, account_id, DELETE, value, count)
+        _record_bulk(definition, account_id, DELETE, value, count)
 
 
 @events.subscribe(events.DefaultsBackfilled)
-def note_filled(event: events.DefaultsBackfilled) -> None:
-    """One entry for each field and account whose records are given a default."""
+def record_defaults_filled(event: events.DefaultsBackfilled) -> None:
+    """One entry per field and account whose records get a default, with their number."""
     definition, columns = event.definition, event.definition.table.c
     for name, default in event.defaults.items():
-        lacking = [columns[name].is_(None)] if name in columns else []
-        for account_id, count in _counts(definition, *lacking):
+        conditions = [columns[name].is_(None)] if name in columns else []
+        for account_id, count in _counts(definition, *conditions):
             value = (name, None, append.text(default))
-            _note_all(definition, account_id, UPDATE, value, count)
+            _record_bulk(definition, account_id, UPDATE, value, count)
 
 
-def _counts(definition: Any, *which: Any) -> list[Any]:
+def _counts(definition: Definition, *conditions: sa.ColumnElement[bool]) -> list[tuple[str, int]]:
     table = definition.table
-    counted = sa.select(table.c.account_id, sa.func.count()).where(*which)
-    chosen = counted.group_by(table.c.account_id)
-    return list(db.connection().execute(chosen)) if append.enabled() else []
+    counts = sa.select(table.c.account_id, sa.func.count()).where(*conditions)
+    query = counts.group_by(table.c.account_id)
+    if not append.enabled():
+        return []
+    return [(account_id, count) for account_id, count in db.connection().execute(query)]
 
 
-def _note_all(definition: Any, account_id: str, operation: str, value: Value, count: int) -> None:
+def _record_bulk(
+    definition: Definition, account_id: str, operation: str, value: Value, count: int
+) -> None:
     extra: dict[str, str | int] = {"collection": definition.name, "count": count}
-    append.note(account_id, operation, definition.table_name, definition.id, [value], extra)
+    append.record(account_id, operation, definition.table_name, definition.id, [value], extra)
 
 
 @events.subscribe(events.AccountClosed)
-def note_closed(event: events.AccountClosed) -> None:
-    """One entry for all that a closed account owns, with how many records and users go."""
+def record_account_closed(event: events.AccountClosed) -> None:
+    """One entry for a closed account, with the number of its records and users."""
     account_id = event.account_id
     counts = {"count": _records_of(account_id), "users": _users_of(account_id)}
     value = ("id", account_id, None)
-    append.note(account_id, DELETE, "accounts", account_id, [value], counts)
+    append.record(account_id, DELETE, "accounts", account_id, [value], counts)
 
 
 def _records_of(account_id: str) -> int:
@@ -97,6 +102,6 @@ def _users_of(account_id: str) -> int:
     return _count(User.__table__, User.account_id == account_id)
 
 
-def _count(table: Any, which: Any) -> int:
-    counted = sa.select(sa.func.count()).select_from(table).where(which)
-    return db.connection().scalar(counted) or 0
+def _count(table: sa.FromClause, condition: sa.ColumnElement[bool]) -> int:
+    query = sa.select(sa.func.count()).select_from(table).where(condition)
+    return db.connection().scalar(query) or 0

@@ -1,4 +1,4 @@
-"""`/audit-logs`: list, read, export and verify the audit log (spec 4.6, contract section 7)."""
+"""`/audit-logs`: listing, exporting and verifying the audit log (spec 4.6, contract section 7)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ import marshmallow as ma
 from flask import Response, stream_with_context
 
 from app import rest
-from app.audit import append, checkpoints, service, transfer, verify
+from app.accounts.types import Query
+from app.audit import append, checkpoints, exports, service, verify
 from app.auth.guard import principal
 from app.rest import fields
 from app.rest.access import superadmin
@@ -21,7 +22,7 @@ blueprint = Blueprint(
     "Audit logs",
     __name__,
     url_prefix=f"{rest.PREFIX}/audit-logs",
-    description="Every change of data, in one chain of hashes per account. For superadmins.",
+    description="Every data change, in one hash chain per account. For superadmins.",
 )
 
 ACCOUNT_ID = "019a9f00-0000-7000-8000-00000000000a"
@@ -83,17 +84,19 @@ class Entry(Schema):
     """One change of one column."""
 
     id = ma.fields.Integer(required=True)
-    account_id = ma.fields.String(required=True, metadata={"description": "Whose chain it is in."})
+    account_id = ma.fields.String(
+        required=True, metadata={"description": "The account whose chain has this entry."}
+    )
     operation = ma.fields.String(required=True)
     table_name = ma.fields.String(required=True)
     record_id = ma.fields.String(required=True)
     column_name = ma.fields.String(required=True)
-    old_value = _nullable("A text as it is, anything else as JSON text.")
+    old_value = _nullable("Strings as they are, other values as JSON.")
     new_value = _nullable()
     user_id = ma.fields.String(required=True)
-    user_email = _nullable("null where it was erased.")
+    user_email = _nullable("null if erased.")
     user_name = _nullable()
-    es_username = _nullable("Who signed electronically.")
+    es_username = _nullable("The electronic signature's user.")
     es_reason = _nullable()
     es_timestamp = fields.Timestamp(required=True, allow_none=True)
     ip_address = _nullable()
@@ -101,15 +104,15 @@ class Entry(Schema):
     request_id = _nullable("The X-Correlation-ID of the request.")
     occurred_at = fields.Timestamp(required=True)
     extra_metadata = ma.fields.Dict(required=True, allow_none=True)
-    salt = _nullable("null where the values are masked or erased.")
+    salt = _nullable("null if the values are masked or erased.")
     values_digest = ma.fields.String(required=True)
-    actor_salt = _nullable("null where the actor was erased.")
+    actor_salt = _nullable("null if the actor was erased.")
     actor_digest = ma.fields.String(required=True)
     entry_digest = ma.fields.String(required=True)
     previous_hash = ma.fields.String(required=True)
     checksum = ma.fields.String(required=True)
     masked = ma.fields.Boolean(
-        required=True, metadata={"description": "Whether the values are hidden from this caller."}
+        required=True, metadata={"description": "Whether the values are masked for the caller."}
     )
 
 
@@ -121,7 +124,7 @@ class EntryPage(Page):
 
 
 class Checkpoint(Schema):
-    """A signed statement that a chain had this entry at this place (Ed25519, in hex)."""
+    """A signed statement that a chain had this checksum at this entry (Ed25519, in hex)."""
 
     account_id = ma.fields.String(required=True)
     entry_id = ma.fields.Integer(required=True)
@@ -155,52 +158,54 @@ class Head(Schema):
 
 
 class ChainReport(Schema):
-    """What was found of one chain; the first fault ends the look at it."""
+    """The verification result of one chain, up to its first fault."""
 
-    account_id = _nullable("The account; of several the one whose chain is broken.")
+    account_id = _nullable("The account; of several, the first with a broken chain.")
     valid = ma.fields.Boolean(required=True)
     checked = ma.fields.Integer(required=True)
     first_broken_id = ma.fields.Integer(required=True, allow_none=True)
-    reason = _nullable("What is wrong, in words.")
+    reason = _nullable("A description of the fault.")
     head = ma.fields.Nested(Head, required=True, allow_none=True)
     values_masked = ma.fields.Integer(required=True)
     values_erased = ma.fields.Integer(required=True)
 
 
 class Verification(ChainReport):
-    """What was found of all chains together, and of each."""
+    """The verification result of all chains together and of each."""
 
     chains = ma.fields.List(ma.fields.Nested(ChainReport), required=True)
 
 
-class WhichArgs(Schema):
-    """Which entries."""
+class EntryFilter(Schema):
+    """Filters of audit entries."""
 
     account_id = fields.Text(metadata={"description": "Only entries of this account's chain."})
     table_name = fields.Text(metadata={"description": "`users`, `col_posts`, ..."})
     record_id = fields.Text(metadata={"description": "The id of the row that changed."})
-    user_id = fields.Text(metadata={"description": "Who acted; also `system` or `anonymous`."})
+    user_id = fields.Text(
+        metadata={"description": "The acting user; also `system` or `anonymous`."}
+    )
     operation = ma.fields.String(
         validate=ma.validate.OneOf([append.CREATE, append.UPDATE, append.DELETE]),
-        metadata={"description": "What was done."},
+        metadata={"description": "The operation."},
     )
     from_date = fields.DateTime(metadata={"description": "Not before this moment."})
     to_date = fields.DateTime(metadata={"description": "Not after this moment."})
 
     @ma.post_load
-    def settle_account(self, args: dict[str, Any], **options: Any) -> dict[str, Any]:
-        """Ids are kept in lower case."""
+    def normalize_account(self, args: dict[str, Any], **options: object) -> dict[str, Any]:
+        """Convert the account id to lower case, as stored."""
         account = {"account_id": args["account_id"].lower()} if "account_id" in args else {}
         return args | account
 
 
-class EntryArgs(WhichArgs, PageArgs):
-    """Which entries, in which order."""
+class EntryArgs(EntryFilter, PageArgs):
+    """Filters, sort order and paging of audit entries."""
 
     default_limit = 50
 
-    limit = fields.Integer(1, 500, metadata={"description": "How many items to return."})
-    page_size = fields.Integer(1, 500, metadata={"description": "Another name for limit."})
+    limit = fields.Integer(1, 500, metadata={"description": "Number of items to return."})
+    page_size = fields.Integer(1, 500, metadata={"description": "Alias of limit."})
     sort_by = fields.Text(
         load_default="occurred_at",
         metadata={"description": f"One of {', '.join(service.SORTABLE)}."},
@@ -208,31 +213,31 @@ class EntryArgs(WhichArgs, PageArgs):
     sort_order = ma.fields.String(
         load_default="desc",
         validate=ma.validate.OneOf(["asc", "desc"]),
-        metadata={"description": "`desc` where it is absent."},
+        metadata={"description": "Sort direction, `desc` by default."},
     )
     include_total = ma.fields.Boolean(
-        load_default=True, metadata={"description": "false skips the count: `total` is null."}
+        load_default=True, metadata={"description": "false skips counting; `total` is null."}
     )
 
 
-class ExportArgs(WhichArgs):
-    """Which entries, in which format."""
+class ExportArgs(EntryFilter):
+    """Filters and format of an export."""
 
     format = ma.fields.String(
         load_default="jsonl",
-        validate=ma.validate.OneOf(list(transfer.FORMATS)),
+        validate=ma.validate.OneOf(list(exports.FORMATS)),
         metadata={"description": "csv, json or jsonl."},
     )
 
 
 class AccountArgs(Schema):
-    """Whose chain."""
+    """Filter by account."""
 
     account_id = fields.Text(metadata={"description": "Only the chain of this account."})
 
 
 class CheckpointArgs(AccountArgs, PageArgs):
-    """Whose checkpoints."""
+    """Filters and paging of checkpoints."""
 
 
 EXPORTED = {"items": [EXAMPLE], "checkpoints": [], "exported": 1}
@@ -245,13 +250,13 @@ PAGE = page_body([EXAMPLE], 1, {"skip": 0, "limit": 50})
 @blueprint.response(200, EntryPage, example={**PAGE, "audit_logging_enabled": True})
 @blueprint.fails(400)
 @superadmin
-def list_audit_logs(args: dict[str, Any]) -> Response:
+def list_audit_logs(args: Query) -> Response:
     """List audit entries, the newest first.
 
     Personal values are masked unless the caller is in the group `pii_access`.
     """
-    found = page_body(*service.page(args, by=principal()), args)
-    return json_response({**found, "audit_logging_enabled": append.enabled()})
+    page = page_body(*service.page(args, by=principal()), args)
+    return json_response({**page, "audit_logging_enabled": append.enabled()})
 
 
 @blueprint.route("/<large:entry_id>", methods=["GET"])
@@ -270,20 +275,20 @@ def get_audit_log(entry_id: str) -> Response:
     200, schema=TEXT, content_type="text/csv", example="id,...", description="The entries."
 )
 @superadmin
-def export_audit_logs(args: dict[str, Any]) -> Response:
-    """Export audit entries, chain by chain, each in its order.
+def export_audit_logs(args: Query) -> Response:
+    """Export audit entries, chain by chain in order of their ids.
 
-    `X-Service-Values-Masked` and `X-Service-Values-Erased` say of how many entries, when the
-    export began. CSV and JSON lines are the entries; JSON also tells checkpoints and, in the end,
-    how many values are masked or erased. In CSV an apostrophe disarms cells that a spreadsheet
-    would run; docs/audit.md says how to read them back.
+    `X-Service-Values-Masked` and `X-Service-Values-Erased` are the numbers of such entries when the
+    export began. CSV and JSON lines contain the entries; JSON adds the checkpoints and the final
+    numbers. In CSV an apostrophe escapes cells that a spreadsheet would execute; docs/audit.md
+    explains how to read them back.
     """
     format, by = args["format"], principal()
-    text = transfer.written(
-        format, service.exported(args, by=by), checkpoints.of(args.get("account_id"))
+    text = exports.serialize(
+        format, service.export(args, by=by), checkpoints.for_account(args.get("account_id"))
     )
-    headers = transfer.headers(format, service.told_of_export(args, by=by))
-    mimetype = transfer.FORMATS[format]
+    headers = exports.headers(format, service.count_hidden(args, by=by))
+    mimetype = exports.FORMATS[format]
     text = stream_with_context(text)
     return Response(text, headers=headers, mimetype=mimetype, direct_passthrough=True)
 
@@ -293,14 +298,14 @@ def export_audit_logs(args: dict[str, Any]) -> Response:
 @blueprint.response(200, Verification, example={**VERIFIED, "chains": [VERIFIED]})
 @blueprint.fails(404)
 @superadmin
-def verify_audit_logs(args: dict[str, Any]) -> Response:
+def verify_audit_logs(args: Query) -> Response:
     """Verify the chain of an account, or all chains.
 
-    `head` is the end of the chain where it is one account's. A 404 says that there is neither such
-    an account nor anything of its chain.
+    `head` is the end of the chain if one account is verified. A 404 means that neither the account
+    nor a chain of it exists.
     """
     account_id = args.get("account_id", "").lower() or None
-    return json_response(verify.known(account_id, verify.everything(account_id)))
+    return json_response(verify.require_chain(account_id, verify.verify_all(account_id)))
 
 
 @blueprint.route("/checkpoints", methods=["GET"])
@@ -309,7 +314,7 @@ def verify_audit_logs(args: dict[str, Any]) -> Response:
     200, CheckpointPage, example=page_body([CHECKPOINT], 1, {"skip": 0, "limit": 25})
 )
 @superadmin
-def list_checkpoints(args: dict[str, Any]) -> Response:
+def list_checkpoints(args: Query) -> Response:
     """List the signed checkpoints of chains, the newest first."""
-    found = checkpoints.page(args.get("account_id"), args["skip"], args["limit"])
-    return json_response(page_body(*found, args))
+    result = checkpoints.page(args.get("account_id"), args["skip"], args["limit"])
+    return json_response(page_body(*result, args))

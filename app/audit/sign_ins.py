@@ -1,4 +1,4 @@
-"""What of signing in is audited beside the changes of tables (contract section 3)."""
+"""Auditing reused refresh tokens (contract section 3)."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from app.audit.append import UPDATE
 
 
 @events.subscribe(events.RefreshTokenReused)
-def note_reuse(event: events.RefreshTokenReused) -> None:
-    """The session that ended as somebody had kept one of its older tokens."""
+def record_token_reuse(event: events.RefreshTokenReused) -> None:
+    """One entry for the session that ended because of a reused refresh token."""
     value = ("revoked_at", None, append.text(event.moment))
     reason = {"reason": "refresh_token_reused"}
-    append.note(event.account_id, UPDATE, "sessions", event.session_id, [value], reason)
+    append.record(event.account_id, UPDATE, "sessions", event.session_id, [value], reason)

@@ -1,9 +1,8 @@
-"""What is audited by itself: every change of a tracked table, by whichever way it is written.
+"""Automatic auditing of every change to tracked tables, by SQLAlchemy session events.
 
-Objects that the session writes are compared at its flush; statements that update or delete many
-rows at once have these rows read before and after. Rows that the database deletes along with
-another (ON DELETE CASCADE) are read before they go. Records of collections come by event, as their
-tables are none of the session's.
+ORM objects are compared at flush; for bulk UPDATE and DELETE the rows are read before and
+after. Rows deleted by ON DELETE CASCADE are read before. Records of collections are audited by
+event instead, as their tables are not mapped.
 """
 
 from __future__ import annotations
@@ -23,89 +22,93 @@ from app.db.types import json_equal
 
 Row = Mapping[str, Any]
 
-# Of every table: whose it is (the chain says it), and what the service keeps for itself.
+# Audited in no table: the account, which the chain implies, and internal columns.
 SYSTEM_COLUMNS = frozenset({"account_id", "created_at", "updated_at", "version"})
 
 
 @dataclass(frozen=True)
 class Tracked:
-    """How a table is audited: whose chain (None: the system's), which columns not or as `***`."""
+    """How a table is audited.
+
+    `chain` is the column of the account (None: the system account's chain); `ignored` columns are
+    not audited, `hidden` ones as `***`.
+    """
 
     chain: str | None = "account_id"
-    untold: frozenset[str] = frozenset()
+    ignored: frozenset[str] = frozenset()
     hidden: frozenset[str] = frozenset()
 
-    def tells(self, column: str) -> bool:
-        """Whether changes of this column make entries."""
-        return column not in SYSTEM_COLUMNS | self.untold
+    def includes(self, column: str) -> bool:
+        """Whether changes of this column are audited."""
+        return column not in SYSTEM_COLUMNS | self.ignored
 
-    def text(self, column: str, value: Any) -> str | None:
-        """A value as the entry keeps it."""
+    def text(self, column: str, value: object) -> str | None:
+        """A value as stored in entries."""
         return HIDDEN if column in self.hidden and value is not None else append.text(value)
 
 
-# The key of an address or a name is how it is compared, and says nothing that the name does not.
+# Keys of addresses and names are derived from audited columns.
 TRACKED: dict[str, Tracked] = {
     "accounts": Tracked(chain="id"),
     "users": Tracked(
-        untold=frozenset({"email_key", "last_login", "tokens_valid_from"}),
+        ignored=frozenset({"email_key", "last_login", "tokens_valid_from"}),
         hidden=frozenset({"password_hash"}),
     ),
-    "roles": Tracked(chain=None, untold=frozenset({"name_key"})),
-    "groups": Tracked(untold=frozenset({"name_key"})),
+    "roles": Tracked(chain=None, ignored=frozenset({"name_key"})),
+    "groups": Tracked(ignored=frozenset({"name_key"})),
     "group_members": Tracked(),
     "invitations": Tracked(
-        untold=frozenset({"email_key"}), hidden=frozenset({"token_hash", "shown_token_hash"})
+        ignored=frozenset({"email_key"}), hidden=frozenset({"token_hash", "shown_token_hash"})
     ),
-    "api_keys": Tracked(untold=frozenset({"last_used_at"}), hidden=frozenset({"key_hash"})),
+    "api_keys": Tracked(ignored=frozenset({"last_used_at"}), hidden=frozenset({"key_hash"})),
     "webhooks": Tracked(
-        untold=frozenset({"failing_since"}),
+        ignored=frozenset({"failing_since"}),
         hidden=frozenset({"secret", "previous_secret", "headers"}),
     ),
-    # The headers and addresses in steps may hold others' secrets.
+    # Headers and URLs in steps may contain secrets.
     "workflows": Tracked(hidden=frozenset({"steps", "token", "token_key"})),
     "provider_settings": Tracked(hidden=frozenset({"secrets"})),
     "identities": Tracked(
-        untold=frozenset({"groups", "last_used_at"}), hidden=frozenset({"subject"})
+        ignored=frozenset({"groups", "last_used_at"}), hidden=frozenset({"subject"})
     ),
-    "collections": Tracked(chain=None, untold=frozenset({"name_key"})),
+    "collections": Tracked(chain=None, ignored=frozenset({"name_key"})),
 }
 
-# What is not audited, each with the reason (contract section 7).
+# Tables that are not audited, each with the reason (contract section 7).
 EXEMPT: dict[str, str] = {
     "sessions": "tokens",
     "mailed_tokens": "tokens",
-    "sso_flows": "tokens: sign-ins that were begun, and their one-time codes",
-    "sso_assertions": "tokens: which were used",
-    "sso_refusals": "what was refused changed nothing; the account's admins see it listed",
-    "rate_limits": "rows of the limiter",
+    "sso_flows": "tokens: started sign-ins and their one-time codes",
+    "sso_assertions": "tokens: used assertions",
+    "sso_refusals": "refusals change nothing; the account's admins see them listed",
+    "rate_limits": "counters of the rate limiter",
     "jobs": "jobs",
-    "idempotency_keys": "answers that are given again; the changes that they tell of are audited",
-    "account_origins": "what the settings of accounts say, to be found by",
-    "webhook_versions": "a version that caches are checked by",
-    "webhook_deliveries": "deliveries; the change that they tell of is audited",
+    "idempotency_keys": "stored responses; their changes are audited",
+    "account_origins": "an index of the settings of accounts",
+    "webhook_versions": "versions for checking caches",
+    "webhook_deliveries": "deliveries; the changes they announce are audited",
     "webhook_attempts": "attempts",
-    "workflow_versions": "the steps of older versions, which the entries of their workflow tell",
-    "workflow_schedules": "when what a definition says is due next",
-    "workflow_instances": "runs, kept with their logs; what they change is audited",
+    "workflow_versions": "steps of older versions, which are in their workflow's entries",
+    "workflow_schedules": "next run times, derived from definitions",
+    "workflow_instances": "runs with their logs; their changes are audited",
     "workflow_step_logs": "a log itself",
-    "workflow_subscriptions": "what instances wait for",
-    "account_code_counter": "how many codes were given out; the account's entries tell its code",
-    "collection_revisions": "the DDL of a change that the entries of its collection tell",
-    "audit_changes": "where in the log what is told; kept by the log itself",
+    "workflow_subscriptions": "events that instances wait for",
+    "account_code_counter": "a counter; the account's entries contain its code",
+    "collection_revisions": "the DDL of changes that are in their collection's entries",
+    "audit_changes": "the index of the log itself",
     "audit_log": "the log itself; erasures write entries of their own",
     "audit_heads": "the log itself",
     "audit_checkpoints": "the log itself",
 }
 
 
-def note_row(table: sa.Table, operation: str, old: Row, new: Row) -> None:
-    """Have a row's change audited, from what it was (empty: nothing) to what it is."""
+def record_row(table: sa.Table, operation: str, old: Row, new: Row) -> None:
+    """Record a row's change from `old` to `new` (empty for a created or deleted row)."""
     tracked = TRACKED[table.name]
     row = new or old
     chain = row[tracked.chain] if tracked.chain else SYSTEM_ACCOUNT_ID
     key = "/".join(str(row[c.name]) for c in table.primary_key if c.name != "account_id")
-    append.note(chain, operation, table.name, key, list(_values(tracked, table, old, new)))
+    append.record(chain, operation, table.name, key, list(_values(tracked, table, old, new)))
 
 
 def _values(tracked: Tracked, table: sa.Table, old: Row, new: Row) -> Iterator[Value]:
@@ -113,83 +116,85 @@ def _values(tracked: Tracked, table: sa.Table, old: Row, new: Row) -> Iterator[V
         name, is_json = column.name, isinstance(column.type, sa.JSON)
         before, after = old.get(name), new.get(name)
         changed = not json_equal(before, after) if is_json else before != after
-        if changed and tracked.tells(name):
+        if changed and tracked.includes(name):
             yield name, tracked.text(name, before), tracked.text(name, after)
 
 
 @sa.event.listens_for(Session, "before_flush")
-def _look_before(session: Session, context: Any, instances: Any) -> None:
-    changed = [one for one in session.dirty if one.__tablename__ in TRACKED]
-    session.info["audited"] = [(one, _row_before(session, one)) for one in changed]
-    for one in session.deleted:
-        if one.__tablename__ in TRACKED:
-            _note_deleted(session, one.__table__, _row_of(one))
+def _capture_changes(session: Session, context: object, instances: object) -> None:
+    changed = [instance for instance in session.dirty if instance.__tablename__ in TRACKED]
+    session.info["audited"] = [(instance, _row_before(session, instance)) for instance in changed]
+    for instance in session.deleted:
+        if instance.__tablename__ in TRACKED:
+            _record_deleted(session, instance.__table__, _row_of(instance))
 
 
 @sa.event.listens_for(Session, "after_flush")
-def _note_written(session: Session, context: Any) -> None:
-    # Only now are there ids and defaults, and keys that follow from relationships.
-    for one, before in session.info.pop("audited", ()):
-        note_row(one.__table__, UPDATE, before, _row_of(one))
-    for one in session.new:
-        if one.__tablename__ in TRACKED:
-            note_row(one.__table__, CREATE, {}, _row_of(one))
+def _record_written(session: Session, context: object) -> None:
+    # After the flush: ids, defaults and foreign keys are set.
+    for instance, before in session.info.pop("audited", ()):
+        record_row(instance.__table__, UPDATE, before, _row_of(instance))
+    for instance in session.new:
+        if instance.__tablename__ in TRACKED:
+            record_row(instance.__table__, CREATE, {}, _row_of(instance))
 
 
 @sa.event.listens_for(Session, "do_orm_execute")
-def _note_bulk_changes(state: ORMExecuteState) -> Any:
+def _record_bulk_changes(state: ORMExecuteState) -> Any:
     statement: Any = state.statement
-    if not (state.is_update or state.is_delete or state.is_insert) or _is_untold(statement):
+    if not (state.is_update or state.is_delete or state.is_insert) or _is_ignored(statement):
         return None
     if state.execution_options.get("audited_as_one"):
-        return None  # whoever says so writes one entry for all
+        return None  # the caller records one entry for all rows
     if state.is_insert:
-        raise RuntimeError(f"{statement.table.name} is written through the session")
-    # The plain table: the mapped one would bring along what its relationships join.
+        raise RuntimeError(f"Insert into {statement.table.name} through the ORM session")
+    # The plain table, without the eager joins of the mapped class.
     table = Base.metadata.tables[statement.table.name]
     connection = state.session.connection()
-    chosen = sa.select(table).where(*statement._where_criteria).with_for_update()
-    before = [dict(row) for row in connection.execute(chosen).mappings()]
+    query = sa.select(table).where(*statement._where_criteria).with_for_update()
+    before = [dict(row) for row in connection.execute(query).mappings()]
     if state.is_delete:
         for row in before:
-            _note_deleted(state.session, table, row)
+            _record_deleted(state.session, table, row)
         return None
     result = state.invoke_statement()
     for row in before:
-        note_row(table, UPDATE, row, _stored(state.session, table, row))
+        record_row(table, UPDATE, row, _stored(state.session, table, row))
     return result
 
 
-def _is_untold(statement: Any) -> bool:
+def _is_ignored(statement: Any) -> bool:
     table = getattr(statement, "table", None)
     tracked = TRACKED.get(getattr(table, "name", ""))
     if tracked is None:
         return True
     changed = getattr(statement, "_values", None) if statement.is_update else None
     return changed is not None and not any(
-        tracked.tells(getattr(column, "name", column)) for column in changed
+        tracked.includes(getattr(column, "name", column)) for column in changed
     )
 
 
-def _row_before(session: Session, one: Any) -> dict[str, Any]:
-    table, state, row = one.__table__, sa.inspect(one), {}
+def _row_before(session: Session, instance: Any) -> dict[str, Any]:
+    table, state, row = instance.__table__, sa.inspect(instance), {}
     for name in (column.name for column in table.columns):
         history = state.attrs[name].history
-        known = history.deleted or history.unchanged
-        if not known:  # what was there had never been loaded
+        values = history.deleted or history.unchanged
+        if not values:  # the old value was never loaded
             return _stored(
-                session, table, {c.name: getattr(one, c.name) for c in table.primary_key}
+                session, table, {c.name: getattr(instance, c.name) for c in table.primary_key}
             )
-        row[name] = known[0]
+        row[name] = values[0]
     return row
 
 
-def _note_deleted(session: Session, table: sa.Table, row: Row) -> None:
-    note_row(table, DELETE, row, {})
+def _record_deleted(session: Session, table: sa.Table, row: Row) -> None:
+    record_row(table, DELETE, row, {})
     for child, key in _cascades(table):
-        mine = [column == row[target] for column, target in key]
-        for lost in session.connection().execute(sa.select(child).where(*mine)).mappings():
-            _note_deleted(session, child, dict(lost))
+        conditions = [column == row[target] for column, target in key]
+        for row_deleted in (
+            session.connection().execute(sa.select(child).where(*conditions)).mappings()
+        ):
+            _record_deleted(session, child, dict(row_deleted))
 
 
 def _cascades(table: sa.Table) -> Iterable[tuple[sa.Table, Sequence[tuple[Any, str]]]]:
@@ -203,9 +208,9 @@ def _cascades(table: sa.Table) -> Iterable[tuple[sa.Table, Sequence[tuple[Any, s
 
 def _stored(session: Session, table: sa.Table, row: Row) -> dict[str, Any]:
     key = [column == row[column.name] for column in table.primary_key]
-    found = session.connection().execute(sa.select(table).where(*key)).mappings().one()
-    return dict(found)
+    stored = session.connection().execute(sa.select(table).where(*key)).mappings().one()
+    return dict(stored)
 
 
-def _row_of(one: Any) -> dict[str, Any]:
-    return {column.name: getattr(one, column.name) for column in one.__table__.columns}
+def _row_of(instance: Any) -> dict[str, Any]:
+    return {column.name: getattr(instance, column.name) for column in instance.__table__.columns}

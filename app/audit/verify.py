@@ -1,7 +1,7 @@
-"""Whether a chain is as it was written (contract section 7; docs/audit.md says how, in words).
+"""Verifying chains (contract section 7; docs/audit.md explains it).
 
-`Chain` takes the entries of one account in their order, from wherever they come, and remembers only
-what is still open: so a log of any size is verified in little memory.
+`Chain` takes the entries of one account in order, from the database or an export. It stores only
+open checkpoints and erasures, so a log of any size is verified in constant memory.
 """
 
 from __future__ import annotations
@@ -14,19 +14,20 @@ import sqlalchemy as sa
 
 from app import db
 from app.accounts.models import Account
-from app.audit import checkpoints, digest, entries, listed
+from app.audit import change_index, checkpoints, digest, entries
 from app.audit.models import AuditCheckpoint, AuditEntry, AuditHead
 from app.errors import NotFound
 
 Entry = Mapping[str, Any]
+Summary = dict[str, Any]
 Progress = Callable[[int], None]
-LOWEST = -(2**63)  # nobody hides below the first entry
+LOWEST = -(2**63)  # below any forged id
 VALUES, ACTOR = ("old_value", "new_value"), digest.ACTOR_COLUMNS
 
 
 @dataclass
 class Report:
-    """What was found of one chain; the first fault ends it."""
+    """The verification result of one chain, up to its first fault."""
 
     account_id: str
     valid: bool = True
@@ -37,19 +38,19 @@ class Report:
     values_masked: int = 0
     values_erased: int = 0
 
-    def blame(self, id: int | None, reason: str) -> None:
-        """Note the first fault."""
+    def fail(self, id: int | None, reason: str) -> None:
+        """Set the first fault."""
         if self.valid:
             self.valid, self.first_broken_id, self.reason = False, id, reason
 
 
 @dataclass
 class Chain:
-    """One account's chain while it is read."""
+    """The state of one account's chain during verification."""
 
     report: Report
     checkpoints: dict[int, str] = field(default_factory=dict)
-    """Checksums by the ids of the entries that must have them."""
+    """Expected checksums by entry id."""
     last_id: int = 0
     last_checksum: str = digest.FIRST_PREVIOUS
     erased: dict[tuple[str, str], int] = field(default_factory=dict)
@@ -61,19 +62,19 @@ class Chain:
         try:
             fault = self._fault(entry)
         except (KeyError, TypeError, ValueError, AttributeError):
-            fault = "it is no entry"
+            fault = "it is not a valid entry"
         if fault:
-            self.report.blame(entry.get("id"), fault)
+            self.report.fail(entry.get("id"), fault)
             return
         self.report.checked += 1
         self.last_id, self.last_checksum = entry["id"], entry["checksum"]
 
     def close(self) -> Report:
-        """What is left open at the end of the chain is a fault."""
+        """Finish the chain: open checkpoints and unexplained erasures are faults."""
         for id in sorted(self.erased.values())[:1]:
-            self.report.blame(id, "a value is missing, and no erasure names it")
+            self.report.fail(id, "a value is missing, and no erasure explains it")
         for id in sorted(self.checkpoints)[:1]:
-            self.report.blame(id, "a checkpoint tells of this entry, which is missing")
+            self.report.fail(id, "a checkpoint refers to this entry, which is missing")
         if self.last_id:
             self.report.head = {"id": self.last_id, "checksum": self.last_checksum}
         return self.report
@@ -81,20 +82,20 @@ class Chain:
     def _fault(self, entry: Entry) -> str | None:
         id = entry["id"]
         if type(id) is not int or id <= self.last_id:
-            return "its id is not above the one before"
+            return "its id is not greater than the previous one"
         if entry["account_id"] != self.report.account_id:
             return "it belongs to another account"
         if entry["previous_hash"] != self.last_checksum:
-            return "it does not follow the entry before"
+            return "it does not follow the previous entry"
         if entry["entry_digest"] != digest.entry_digest(entry):
             return "it was changed"
         if entry["checksum"] != digest.checksum(self.last_checksum, id, entry["entry_digest"]):
             return "its checksum is wrong"
         if self.checkpoints.pop(id, entry["checksum"]) != entry["checksum"]:
-            return "a checkpoint tells otherwise: the chain was written anew"
-        return self._fault_of_parts(entry)
+            return "a checkpoint contradicts it: the chain was rewritten"
+        return self._content_fault(entry)
 
-    def _fault_of_parts(self, entry: Entry) -> str | None:
+    def _content_fault(self, entry: Entry) -> str | None:
         if entry["operation"] == "UPDATE" and entry["table_name"] == "audit_log":
             self.erased.pop((entry["column_name"], entry["record_id"]), None)
         if entry.get("masked") is True:
@@ -107,142 +108,153 @@ class Chain:
             return "its actor was changed"
         return None
 
-    def _differs(self, entry: Entry, salt: str, names: Iterable[str], known: str) -> bool:
+    def _differs(self, entry: Entry, salt: str, names: Iterable[str], expected: str) -> bool:
         parts = [entry[name] for name in names]
         if entry[salt] is None:
             self.erased[salt, str(entry["id"])] = entry["id"]
             return any(part is not None for part in parts)
-        return digest.salted(entry[salt], parts) != known
+        return digest.salted(entry[salt], parts) != expected
 
 
-def everything(
+def verify_all(
     account_id: str | None = None,
-    kept: Iterable[checkpoints.Checkpoint] = (),
+    external: Iterable[checkpoints.Checkpoint] = (),
     progress: Progress = lambda checked: None,
-) -> dict[str, Any]:
-    """Verify the chain of an account, or all, against checkpoints kept elsewhere, too."""
+) -> Summary:
+    """Verify the chain of an account (None: all), also against external checkpoints."""
     reports: list[Report] = []
-    for step in steps(account_id, kept):
-        if isinstance(step, Report):
-            reports.append(step)
+    for result in iter_reports(account_id, external):
+        if isinstance(result, Report):
+            reports.append(result)
         else:
-            progress(step)
-    return summary(reports, alone=account_id is not None)
+            progress(result)
+    return summarize(reports, alone=account_id is not None)
 
 
-def known(account_id: str | None, found: dict[str, Any]) -> dict[str, Any]:
-    """What was found, unless it is only that nothing is known of an account. Raises NotFound."""
-    nothing = account_id is not None and found["valid"] and not found["checked"]
+def require_chain(account_id: str | None, summary: Summary) -> Summary:
+    """The summary. Raises NotFound if neither the account nor a chain of it exists."""
+    nothing = account_id is not None and summary["valid"] and not summary["checked"]
     if nothing and db.db.session.get(Account, account_id) is None:
-        raise NotFound(f"There is neither an account {account_id} nor a chain of it.")
-    return found
+        raise NotFound(f"No account or audit chain with the id {account_id}.")
+    return summary
 
 
-def steps(
-    account_id: str | None = None, kept: Iterable[checkpoints.Checkpoint] = ()
+def iter_reports(
+    account_id: str | None = None, external: Iterable[checkpoints.Checkpoint] = ()
 ) -> Iterator[int | Report]:
-    """Verify chain by chain: how many entries are checked so far, and each chain's report."""
-    kept, before = list(kept), 0
-    for one in [account_id] if account_id else _accounts(kept):
-        for step in _verify(one, kept):
-            if isinstance(step, Report):
-                before += step.checked
-                yield step
+    """Verify chain by chain; yields the number of checked entries, and each chain's report."""
+    external, checked = list(external), 0
+    for chain_id in [account_id] if account_id else _accounts(external):
+        for result in _verify(chain_id, external):
+            if isinstance(result, Report):
+                checked += result.checked
+                yield result
             else:
-                yield before + step
+                yield checked + result
 
 
-def exported(
-    given: Iterable[Entry],
-    kept: Iterable[checkpoints.Checkpoint] = (),
+def verify_export(
+    exported: Iterable[Entry],
+    external: Iterable[checkpoints.Checkpoint] = (),
     progress: Progress = lambda checked: None,
-) -> dict[str, Any]:
-    """Verify an export: chain after chain, as it was written."""
-    kept = list(kept)
+) -> Summary:
+    """Verify the entries of an export."""
+    external = list(external)
     chains: dict[str, Chain] = {}
-    for count, entry in enumerate(given, 1):
+    for count, entry in enumerate(exported, 1):
         account_id = str(entry.get("account_id"))
         if account_id not in chains:
-            chains[account_id] = _begin(account_id, kept)
+            chains[account_id] = _begin(account_id, external)
         chains[account_id].take(entry)
-        if count % entries.PIECE == 0:
+        if count % entries.BATCH_SIZE == 0:
             progress(count)
-    for one in kept:
-        chains.setdefault(one["account_id"], _begin(one["account_id"], kept))
-    return summary([chain.close() for chain in chains.values()], alone=len(chains) == 1)
+    for checkpoint in external:
+        chains.setdefault(checkpoint["account_id"], _begin(checkpoint["account_id"], external))
+    return summarize([chain.close() for chain in chains.values()], alone=len(chains) == 1)
 
 
-def summary(reports: list[Report], *, alone: bool) -> dict[str, Any]:
-    """The answer: of one chain, or of all with each."""
+def summarize(reports: list[Report], *, alone: bool) -> Summary:
+    """The result of all chains together, with the report of each."""
     broken = next((report for report in reports if not report.valid), None)
-    found = asdict(broken or Report(""))
+    summary = asdict(broken or Report(""))
     for name in ("checked", "values_masked", "values_erased"):
-        found[name] = sum(getattr(report, name) for report in reports)
-    one = reports[0] if alone and reports else None
-    found["account_id"] = broken.account_id if broken else one and one.account_id
-    found["head"] = one and one.head
-    return found | {"chains": [asdict(report) for report in reports]}
+        summary[name] = sum(getattr(report, name) for report in reports)
+    single = reports[0] if alone and reports else None
+    summary["account_id"] = broken.account_id if broken else single and single.account_id
+    summary["head"] = single and single.head
+    return summary | {"chains": [asdict(report) for report in reports]}
 
 
-def _accounts(kept: Iterable[checkpoints.Checkpoint]) -> list[str]:
+def _accounts(external: Iterable[checkpoints.Checkpoint]) -> list[str]:
     session = db.db.session
-    found = {*session.scalars(sa.select(AuditHead.account_id)), *(c["account_id"] for c in kept)}
-    found |= set(session.scalars(sa.select(AuditCheckpoint.account_id).distinct()))
-    return sorted(found.union(listed.accounts()))
+    account_ids = {
+        *session.scalars(sa.select(AuditHead.account_id)),
+        *(c["account_id"] for c in external),
+    }
+    account_ids |= set(session.scalars(sa.select(AuditCheckpoint.account_id).distinct()))
+    return sorted(account_ids.union(change_index.accounts()))
 
 
-def _begin(account_id: str, kept: Iterable[checkpoints.Checkpoint]) -> Chain:
+def _begin(account_id: str, external: Iterable[checkpoints.Checkpoint]) -> Chain:
     chain = Chain(Report(account_id))
-    for one in kept:
-        if one["account_id"] == account_id:
-            wrong = checkpoints.fault(one)
-            if wrong or chain.checkpoints.get(one["entry_id"], one["checksum"]) != one["checksum"]:
-                chain.report.blame(one["entry_id"], wrong or "checkpoints contradict each other")
-            chain.checkpoints[one["entry_id"]] = one["checksum"]
+    for checkpoint in external:
+        if checkpoint["account_id"] == account_id:
+            fault = checkpoints.fault(checkpoint)
+            if (
+                fault
+                or chain.checkpoints.get(checkpoint["entry_id"], checkpoint["checksum"])
+                != checkpoint["checksum"]
+            ):
+                chain.report.fail(
+                    checkpoint["entry_id"], fault or "checkpoints contradict each other"
+                )
+            chain.checkpoints[checkpoint["entry_id"]] = checkpoint["checksum"]
     return chain
 
 
-def _verify(account_id: str, kept: list[checkpoints.Checkpoint]) -> Iterator[int | Report]:
-    chain = _begin(account_id, [*checkpoints.of(account_id), *kept])
-    where = [AuditEntry.account_id == account_id]
+def _verify(account_id: str, external: list[checkpoints.Checkpoint]) -> Iterator[int | Report]:
+    chain = _begin(account_id, [*checkpoints.for_account(account_id), *external])
+    conditions = [AuditEntry.account_id == account_id]
     while chain.report.valid:
-        for entry in entries.in_order(where, (account_id, chain.last_id or LOWEST)):
+        for entry in entries.iter_entries(conditions, (account_id, chain.last_id or LOWEST)):
             chain.take(entry)
-            if chain.report.checked % entries.PIECE == 0:
+            if chain.report.checked % entries.BATCH_SIZE == 0:
                 yield chain.report.checked
         newest, head = _ends(account_id)
-        if newest == chain.last_id or not chain.report.valid:  # else more was written meanwhile
+        if (
+            newest == chain.last_id or not chain.report.valid
+        ):  # else entries were appended meanwhile
             _check_head(chain, head)
             break
     if chain.report.valid:
-        wrong = listed.fault(account_id, chain.last_id, chain.report.checked)
-        if wrong is not None:
-            chain.report.blame(wrong, "lists do not tell the entries as they are")
+        first_wrong = change_index.fault(account_id, chain.last_id, chain.report.checked)
+        if first_wrong is not None:
+            chain.report.fail(first_wrong, "the change index does not match the log")
     yield chain.close()
 
 
 def _ends(account_id: str) -> tuple[int, tuple[int, str]]:
-    # One statement, so that no entry comes between the two.
+    # One statement, so that both values are of the same snapshot.
     newest = sa.select(sa.func.max(AuditEntry.id)).where(AuditEntry.account_id == account_id)
-    mine = AuditHead.account_id == account_id
-    last_id = sa.select(AuditHead.last_id).where(mine).scalar_subquery()
-    checksum = sa.select(AuditHead.checksum).where(mine).scalar_subquery()
+    condition = AuditHead.account_id == account_id
+    last_id = sa.select(AuditHead.last_id).where(condition).scalar_subquery()
+    checksum = sa.select(AuditHead.checksum).where(condition).scalar_subquery()
     ends = sa.select(newest.scalar_subquery(), last_id, checksum)
-    found, *head = db.connection().execute(ends).one()
-    return found or 0, (head[0] or 0, head[1] or digest.FIRST_PREVIOUS)
+    newest_id, *head = db.connection().execute(ends).one()
+    return newest_id or 0, (head[0] or 0, head[1] or digest.FIRST_PREVIOUS)
 
 
 def _check_head(chain: Chain, head: tuple[int, str]) -> None:
     last_id, checksum = head
     if last_id > chain.last_id:
-        chain.report.blame(last_id, "the end of the chain is missing")
+        chain.report.fail(last_id, "the end of the chain is missing")
     elif (last_id, checksum) != (chain.last_id, chain.last_checksum):
-        chain.report.blame(chain.last_id, "the chain goes on where its head does not")
+        chain.report.fail(chain.last_id, "the chain continues beyond its head")
 
 
-def faults(found: Mapping[str, Any]) -> Iterator[str]:
-    """What is wrong with which chain, in words."""
-    for report in found["chains"]:
+def faults(summary: Summary) -> Iterator[str]:
+    """A line for each broken chain."""
+    for report in summary["chains"]:
         if not report["valid"]:
-            place = f"entry {report['first_broken_id']} of account {report['account_id']}"
-            yield f"{place}: {report['reason']}"
+            position = f"entry {report['first_broken_id']} of account {report['account_id']}"
+            yield f"{position}: {report['reason']}"

@@ -1,26 +1,24 @@
-"""An account's settings, as its admins change them: most decide who signs in, and from where."""
+"""Changing an account's settings: API keys and old sessions may change little of them."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 from app.accounts import tenants
 from app.accounts.models import Account
+from app.accounts.types import Body
 from app.auth.principal import Principal
 
-NO_SETTINGS = "An API key cannot change how people sign in, nor where browsers are sent."
+NO_SETTINGS = "API keys cannot change sign-in settings or redirect URIs."
 
 
-def change(account_id: str, body: Mapping[str, Any], *, by: Principal) -> Account:
-    """Change an account's name and settings. Raises InvalidValues, or Forbidden.
+def change(account_id: str, body: Body, *, by: Principal) -> Account:
+    """Change an account's name and settings. Raises InvalidValues or Forbidden.
 
-    A one-time code goes to a redirect address, and is worth a session of whoever signs in: with
-    those, a key would become a person.
+    API keys change the name only: one-time codes go to redirect URIs, so whoever sets these could
+    take over the sessions of all who sign in.
     """
     if body.keys() - {"name"}:
         by.refuse_key(NO_SETTINGS)
-    present = tenants.get(account_id).settings
-    if any((body[name] or None) != (present.get(name) or None) for name in body.keys() - {"name"}):
+    stored = tenants.get(account_id).settings
+    if any((body[name] or None) != (stored.get(name) or None) for name in body.keys() - {"name"}):
         by.require_recent_sign_in()
     return tenants.change_own(account_id, body, by=by.user_id)

@@ -1,6 +1,6 @@
-"""Passwords that everybody tries first: common words, keyboard runs, and names of the user's own.
+"""Common passwords: dictionary words, keyboard runs, and the user's own names.
 
-What is compared is what is left of a password without its disguise: `P@ssw0rd1234!` is `password`.
+Compares the core of a password, without digits and substitutions: `P@ssw0rd1234!` is `password`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pathlib import Path
 WORDS_FILE = Path(__file__).with_name("common_passwords.txt")
 SHORTEST_WORD = 4
 SHORTEST_RUN = 4
-DISGUISES = tuple(str.maketrans("@430!|$57+1", f"aaeoiisstt{one}") for one in "il")
+SUBSTITUTIONS = tuple(str.maketrans("@430!|$57+1", f"aaeoiisstt{letter}") for letter in "il")
 ROWS = (
     *("qwertyuiop", "asdfghjkl", "zxcvbnm", "qwertzuiop", "yxcvbnm"),
     *("azertyuiop", "qsdfghjklm", "wxcvbn", "qazwsxedcrfvtgbyhnujmikolp", "qawsedrftgyhujikolp"),
@@ -24,20 +24,17 @@ RUNS = (*ROWS, *(row[::-1] for row in ROWS))
 
 
 def is_common(password: str, own: Iterable[str | None] = ()) -> bool:
-    """Whether a password is one of those that are tried first.
-
-    `own`: what belongs to its user, such as the address and the account's name.
-    """
+    """Whether a password is common; `own` lists the user's address, names and account."""
     text = unicodedata.normalize("NFKC", password).casefold()
     words = _words_in(own)
     return any(_is_weak(core, words) for core in _cores(text))
 
 
 def _cores(text: str) -> set[str]:
-    """What a password may be without digits and punctuation around it, and instead of letters."""
+    """Variants of a password without surrounding digits and punctuation, and unsubstituted."""
     trailing = re.sub(r"[\W\d_]+$", "", text)
     ends = {trailing, re.sub(r"^[\W\d_]+", "", trailing)}
-    cores = {_letters(end.translate(disguise)) for end in ends for disguise in DISGUISES}
+    cores = {_letters(end.translate(table)) for end in ends for table in SUBSTITUTIONS}
     cores |= {_letters(text), re.sub(r"\D", "", text) if not _letters(text) else ""}
     return cores - {""}
 
@@ -47,7 +44,7 @@ def _letters(text: str) -> str:
 
 
 def _is_weak(core: str, own: set[str]) -> bool:
-    unit = core[: (core + core).find(core, 1)]  # what it repeats; itself where it repeats nothing
+    unit = core[: (core + core).find(core, 1)]  # the repeated part, or the whole
     if len(set(unit)) <= 2 or (unit != core and len(unit) < SHORTEST_WORD):
         return True
     if unit in _words() or _is_run(core):
@@ -59,7 +56,7 @@ def _is_weak(core: str, own: set[str]) -> bool:
 
 
 def _is_run(core: str) -> bool:
-    """Whether it is made of neighbours on the keyboard or in the alphabet, and nothing else."""
+    """Whether it consists only of keyboard or alphabet runs."""
     while core:
         length = max(_run_at_start(core, row) for row in RUNS)
         if length < min(SHORTEST_RUN, len(core)):
@@ -78,12 +75,12 @@ def _run_at_start(core: str, row: str) -> int:
 
 
 def _words_in(texts: Iterable[str | None]) -> set[str]:
-    found = set[str]()
+    words = set[str]()
     for text in texts:
         folded = unicodedata.normalize("NFKC", text or "").casefold()
         local = folded.partition("@")[0]
-        found |= {*re.split(r"[\W\d_]+", folded), _letters(local)}
-    return {word for word in found if len(word) >= SHORTEST_WORD}
+        words |= {*re.split(r"[\W\d_]+", folded), _letters(local)}
+    return {word for word in words if len(word) >= SHORTEST_WORD}
 
 
 @lru_cache

@@ -1,7 +1,7 @@
-"""Which browser applications may read our answers (contract section 1).
+"""CORS headers (contract section 1).
 
-The origins of the settings may, and those that the account acted in lists for itself. Cookies are
-never allowed along: applications send tokens.
+Allowed origins come from the settings and from the account of the caller. Credentials are never
+allowed: browser applications send tokens, not cookies.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ PREFLIGHT_SECONDS = "600"
 
 
 def init_app(app: Flask) -> None:
-    """Answer preflights, and name the allowed origin in every answer."""
+    """Answer preflight requests and add CORS headers to every response."""
     app.before_request(_answer_preflight)
     app.after_request(_allow)
 
@@ -54,9 +54,9 @@ def _allow(response: Response) -> Response:
 
 
 def _account_allows(origin: str, preflight: bool) -> bool:
-    # A preflight carries no credential, and a sign-in none yet: any account's application may ask.
-    # Whatever is an account's is told to the applications of that account only.
+    # Preflights and sign-ins carry no credential, so the origin of any account may send them.
+    # Data of an account is readable only from that account's origins.
     caller = None if preflight else g.get("principal")
     if caller is None:
-        return "\0" not in origin and principals.is_origin_of_any(origin)
+        return "\0" not in origin and principals.is_allowed_origin(origin)
     return caller.account is not None and origin in caller.account.cors_origins

@@ -1,10 +1,9 @@
-"""A changed address is told to the old one, which can take it back (contract section 18)."""
+"""Notifying the old address of a change, and undoing it from there (contract section 18)."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import datetime
-from typing import Any
 from urllib.parse import quote
 
 from app import config, db, events, jobs
@@ -17,55 +16,55 @@ from app.outbound import mail
 PURPOSE = mail_tokens.EMAIL_UNDO
 
 
-def tell(user: User, previous: str, *, may_undo: bool) -> None:
-    """Mail the previous address that it was changed, as part of the open transaction.
+def notify_previous_address(user: User, previous: str, *, may_undo: bool) -> None:
+    """Enqueue a mail to the previous address, in the open transaction.
 
-    With a link that takes it back where the user changed it: that may have been a thief.
+    `may_undo` adds a link that undoes the change, in case an attacker made it in the user's name.
     """
     payload = {"user_id": user.id, "email": previous, "may_undo": may_undo}
     jobs.enqueue("auth.send_email_changed", payload, account_id=user.account_id)
 
 
 def expiry(token: str) -> datetime | None:
-    """When a mailed token expires; None for one that is not valid."""
-    found = mail_tokens.find(token, PURPOSE)
-    return found.expires_at if found else None
+    """When a mailed token expires; None for an invalid one."""
+    row = mail_tokens.find(token, PURPOSE)
+    return row.expires_at if row else None
 
 
-def take_back(token: str) -> User:
-    """Give a user the address back that the token was mailed to, and end all that was there since.
+def undo(token: str) -> User:
+    """Restore the address that the token was mailed to.
 
-    Sessions, the password, API keys and identities at providers may be of whoever changed it: a
-    link to set a new password is mailed. Raises BadRequest `invalid_token`, or Conflict where the
-    address is another user's by now.
+    Revokes the password, sessions, API keys and provider identities, which an attacker may have
+    created, and mails a link to set a new password. Raises BadRequest `invalid_token`, or Conflict
+    if another user has the address by now.
     """
     with db.transaction():
-        found = mail_tokens.find(token, PURPOSE)
-        used = mail_tokens.use(token, PURPOSE)
-        if found is None or used is None:
-            raise mail_tokens.not_valid()
-        user, email = used
+        row = mail_tokens.find(token, PURPOSE)
+        consumed = mail_tokens.consume(token, PURPOSE)
+        if row is None or consumed is None:
+            raise mail_tokens.invalid_token()
+        user, email = consumed
         accounts.bump_version(user)
         users.set_email(user, email)
         user.password_hash = None
-        # Whoever took the address over might take it back in turn.
-        mail_tokens.end_since(found)
+        # Later tokens would let an attacker undo this in turn.
+        mail_tokens.revoke_since(row)
         events.publish(events.AddressVerified(user.account_id, user.id))
         accounts.mark_verified(user)
-        password_resets.ask(user)
+        password_resets.enqueue_mail(user)
         return user
 
 
 @events.subscribe(events.AddressReplaced)
-def _tell_of_replaced(event: events.AddressReplaced) -> None:
-    # Only whom the address was proved to belong to: nobody mails strangers by changing addresses.
+def _on_address_replaced(event: events.AddressReplaced) -> None:
+    # Only a verified address: admins must not be able to mail strangers by changing addresses.
     if event.previous_verified:
         user = db.db.session.get_one(User, (event.account_id, event.user_id))
-        tell(user, event.previous, may_undo=event.by_user)
+        notify_previous_address(user, event.previous, may_undo=event.by_user)
 
 
 @jobs.job("auth.send_email_changed", mails=True)
-def _mail_email_changed(payload: Mapping[str, Any]) -> None:
+def _mail_email_changed(payload: Mapping[str, str]) -> None:
     user = db.db.session.get(User, (payload["account_id"], payload["user_id"]))
     if user is None:
         return

@@ -1,8 +1,6 @@
-"""`/auth/undo-email-change`: the old address takes a change of it back (contract section 18)."""
+"""`/auth/undo-email-change`: undo a change from the old address (contract section 18)."""
 
 from __future__ import annotations
-
-from typing import Any
 
 from app.auth import email_changes
 from app.auth.routes import blueprint
@@ -19,13 +17,13 @@ DONE = "The address is restored. A link to set a new password is on its way."
 @blueprint.fails(400, 409)
 @public
 @across_accounts
-def undo_email_change(body: dict[str, Any]) -> dict[str, str]:
-    """Take a changed address back, by the token that was mailed to the old one.
+def undo_email_change(body: dict[str, str]) -> dict[str, str]:
+    """Undo a change of the email address with the token that was mailed to the old one.
 
-    It serves once, for 7 days. The password, all sessions, access tokens, API keys and identities
-    at providers end, as they may be of whoever changed the address; a link to set a new password
-    is mailed. A bad, used or expired token is 400 `invalid_token`. Where the old address is another
-    user's by now, it is a 409.
+    The token works once, within 7 days. The password, all sessions, access tokens, API keys and
+    provider identities of the user are revoked, as an attacker may have created them; the user
+    gets a link to set a new password. A wrong, used or expired token is a 400 `invalid_token`. If
+    the old address belongs to another user by now, it is a 409.
     """
-    email_changes.take_back(body["token"])
+    email_changes.undo(body["token"])
     return {"message": DONE}

@@ -1,6 +1,6 @@
-"""Before every view: who calls, may they, and is the request of the documented shape.
+"""Authentication, authorization and validation of requests, before every view.
 
-Deny by default: a view that is not marked takes only signed-in callers.
+Deny by default: a view without an access marker requires a signed-in caller.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import suppress
 from functools import lru_cache, wraps
-from typing import Any, TypeVar
+from typing import ParamSpec, TypeVar
 from urllib.parse import urlsplit
 
 from flask import Flask, Request, Response, current_app, g, request
@@ -23,109 +23,109 @@ from app.context import actor, tenancy, trigger_depth
 from app.db import disk, errors, versioned_cache
 from app.errors import AppError, BadRequest, Forbidden, NotFound, Unauthorized, Unavailable
 from app.http import idempotency
-from app.rest.access import Access, access_of, max_body_of
+from app.rest.access import LARGEST_PUBLIC_BODY, Access, access_of, max_body_of
 from app.rest.converters import check_path
 from app.rest.current_request import get_g, get_header, get_request
 from app.rest.parsing import check_query
 
-View = TypeVar("View", bound=Callable[..., Any])
+P = ParamSpec("P")
+Returned = TypeVar("Returned")
 RERUNS = 10
 LONGEST_AGENT = 500
-READING = ("GET", "HEAD", "OPTIONS")
+READ_METHODS = ("GET", "HEAD", "OPTIONS")
 CONSOLE = "console"
 
 
 def init_app(app: Flask) -> None:
     """Guard every view of the application."""
     app.before_request(_guard)
-    app.after_request(_settle)
-    app.teardown_request(lambda error: _leave())
+    app.after_request(_finish_idempotent)
+    app.teardown_request(lambda error: _reset_context())
 
 
 def principal() -> Principal:
     """The caller of this request."""
-    found: Principal = get_g().principal
-    return found
-
-
-def signed_in_caller() -> Principal:
-    """The caller of a public view that serves the signed-in, too. Raises Unauthorized."""
-    found = _identify_surely(Access.SIGNED_IN)
-    with tenancy.scoped_to(found.tenancy):
-        caller = _verified(found, Access.SIGNED_IN)
-    _check_rank(caller, Access.SIGNED_IN)
+    caller: Principal = get_g().principal
     return caller
 
 
-def caller_if_any() -> str | None:
-    """The user who calls a public view; None also where the credential is not good any more."""
+def signed_in_caller() -> Principal:
+    """The signed-in caller of a public view. Raises Unauthorized."""
+    cached = _identify_with_retry(Access.SIGNED_IN)
+    with tenancy.scoped_to(cached.tenancy):
+        caller = _verified(cached, Access.SIGNED_IN)
+    _check_access(caller, Access.SIGNED_IN)
+    return caller
+
+
+def user_id_if_signed_in() -> str | None:
+    """The user id of the signed-in caller of a public view; None without a valid credential."""
     try:
         return signed_in_caller().user_id
     except AppError:
         return None
 
 
-def optimistic(view: View) -> View:
-    """Let a view work with cached rights and definitions, which its own statements check.
+def optimistic(view: Callable[P, Returned]) -> Callable[P, Returned]:
+    """Run a view with cached principals and definitions, whose versions its own statements check.
 
-    Whatever fails, a refusal included, may be due to something out of date: unless all that the
-    refusal relied on is still true, the view is then run again with everything loaded anew. It
-    must therefore do all its writing in one transaction.
+    If it fails and any version was outdated, the view runs again with everything reloaded. It must
+    therefore do all its writing in one transaction.
     """
 
     @wraps(view)
-    def run(*args: Any, **options: Any) -> Any:
+    def run(*args: P.args, **kwargs: P.kwargs) -> Returned:
         try:
-            with versioned_cache.recording() as relied:
-                return view(*args, **options)
+            with versioned_cache.recording() as used:
+                return view(*args, **kwargs)
         except AppError as error:
-            if error.is_final or versioned_cache.are_current([g.principal, *relied]):
+            if error.is_final or versioned_cache.are_current([g.principal, *used]):
                 raise
         except (versioned_cache.Stale, DBAPIError) as error:
-            _check_out_of_date(error)
-        for _ in range(RERUNS):  # under a row of schema changes even what is new gets old
+            _raise_unless_outdated(error)
+        for _ in range(RERUNS):  # concurrent schema changes may outdate even reloaded definitions
             try:
                 with versioned_cache.reloading():
                     g.principal = _identify(access_of(view))
-                    return view(*args, **options)
+                    return view(*args, **kwargs)
             except (versioned_cache.Stale, DBAPIError) as error:
-                _check_out_of_date(error)
+                _raise_unless_outdated(error)
         raise Unavailable
 
     run.checks_versions = True  # type: ignore[attr-defined]
-    return run  # type: ignore[return-value]
+    return run
 
 
-def _check_out_of_date(error: versioned_cache.Stale | DBAPIError) -> None:
+def _raise_unless_outdated(error: versioned_cache.Stale | DBAPIError) -> None:
     if isinstance(error, DBAPIError) and not errors.is_stale_schema(error):
         raise error
 
 
 def _actor() -> actor.Actor:
-    # The API's guard names the caller, or the console's.
-    request, known = get_request(), get_g()
-    caller: Principal | None = known.get("principal") or known.get("console_caller")
-    who = actor.ANONYMOUS
+    # The caller is set by this guard or by the console's.
+    request, context = get_request(), get_g()
+    caller: Principal | None = context.get("principal") or context.get("console_caller")
+    acting = actor.ANONYMOUS
     if caller and caller.user_id:
-        who = actor.Actor(caller.user_id, caller.email, caller.name or caller.email)
-    signature: Signature | None = known.get("signature")
+        acting = actor.Actor(caller.user_id, caller.email, caller.name or caller.email)
+    signature: Signature | None = context.get("signature")
     if signature:
-        who = who._replace(
+        acting = acting._replace(
             es_username=signature.username,
             es_reason=signature.reason,
             es_timestamp=signature.timestamp,
         )
     agent = (get_header("User-Agent") or "")[:LONGEST_AGENT] or None
-    return who._replace(
-        ip_address=request.remote_addr, user_agent=agent, request_id=known.correlation_id
+    return acting._replace(
+        ip_address=request.remote_addr, user_agent=agent, request_id=context.correlation_id
     )
 
 
 def _tenancy() -> tenancy.Scope:
-    known = get_g()
-    if known.get("of_any_account"):
+    context = get_g()
+    if context.get("of_any_account"):
         return tenancy.ACROSS
-    caller: Principal | None = known.get("principal") or known.get("console_caller")
+    caller: Principal | None = context.get("principal") or context.get("console_caller")
     return caller.tenancy if caller else tenancy.NOBODY
 
 
@@ -133,7 +133,7 @@ def _is_essential() -> bool:
     return disk.is_essential(get_request().method, get_request().path)
 
 
-def _leave() -> None:
+def _reset_context() -> None:
     db.limit_writes(None)
     actor.reset()
     tenancy.reset()
@@ -153,122 +153,126 @@ def _guard() -> Response | None:
     access = access_of(view) if view else Access.PUBLIC
     get_g().of_any_account = getattr(view, "of_any_account", False)
     if access is not Access.PUBLIC:
-        _admit(request, view, access)
-    elif not _is_free():
-        lockout.requests(None, request.remote_addr)
-    _bound_body(request, view, access)
+        _authorize(request, view, access)
+    elif not _is_exempt():
+        lockout.count_request(None, request.remote_addr)
+    _limit_body(request, view, access)
     if view is not None:
         check_path(request)
         check_query(request, view)
     if request.method != "POST" or get_header(idempotency.HEADER) is None:
         return None
-    return _answer_again(access)
+    return _replay(access)
 
 
-def _bound_body(request: Request, view: Any, access: Access) -> None:
-    # Before anything reads it. The console knows its callers by a cookie, and bounds theirs.
+def _limit_body(request: Request, view: Callable[..., object] | None, access: Access) -> None:
+    # Before anything reads the body. The console sets its own limit for callers with a cookie.
     if access is Access.PUBLIC and request.blueprint != CONSOLE:
-        limit_body(max_body_of(view))
+        limit_body(max_body_of(view) if view else LARGEST_PUBLIC_BODY)
     elif access is Access.ANONYMOUS and not principal().signed_in:
         limit_body(config.current().max_anonymous_body_bytes)
 
 
-def limit_body(most: int) -> None:
-    """Refuse a larger body of this request with a 413, whoever reads it."""
+def limit_body(max_bytes: int) -> None:
+    """Limit the size of the request body; larger ones get a 413 when read."""
     request = get_request()
-    request.max_content_length = min(most, request.max_content_length or most)
+    request.max_content_length = min(max_bytes, request.max_content_length or max_bytes)
 
 
-def _answer_again(access: Access) -> Response | None:
-    """What was answered under the request's key, or None where it is to be carried out."""
+def _replay(access: Access) -> Response | None:
+    """The stored response for the idempotency key, or None to process the request."""
     caller: Principal | None = g.get("principal")
-    of_api = request.path.startswith(f"{rest.PREFIX}/")
-    if not of_api or caller is None or not caller.signed_in:
+    is_api = request.path.startswith(f"{rest.PREFIX}/")
+    if not is_api or caller is None or not caller.signed_in:
         return None
     if request.path.startswith(f"{rest.PREFIX}/auth/"):
         return None
     g.principal = caller = _verified(caller, access)
-    name = "/".join(filter(None, (caller.user_id, caller.api_key_id)))
-    asked = idempotency.request_fingerprints(request.path, request.query_string, _lasting_body())
+    caller_key = "/".join(filter(None, (caller.user_id, caller.api_key_id)))
+    digests = idempotency.request_fingerprints(
+        request.path, request.query_string, _body_without_boundary()
+    )
     key = request.headers[idempotency.HEADER]
-    found = idempotency.claim(caller.one_account(), name, key, asked)
-    if isinstance(found, idempotency.Claim):
-        g.claim = found
+    claim = idempotency.claim(caller.require_account_id(), caller_key, key, digests)
+    if isinstance(claim, idempotency.Claim):
+        g.claim = claim
         return None
-    answer = Response(found.text, found.status, mimetype="application/json")
-    answer.headers["Idempotent-Replayed"] = "true"
-    if found.etag:
-        answer.headers["ETag"] = found.etag
-    return answer
+    response = Response(claim.text, claim.status, mimetype="application/json")
+    response.headers["Idempotent-Replayed"] = "true"
+    if claim.etag:
+        response.headers["ETag"] = claim.etag
+    return response
 
 
-def _lasting_body() -> bytes:
+def _body_without_boundary() -> bytes:
     body = request.get_data(cache=True)
-    # Clients draw the boundary between parts anew for every request.
+    # Clients generate a new multipart boundary for every request.
     boundary = request.mimetype_params.get("boundary")
     return body.replace(boundary.encode(), b"") if boundary else body
 
 
-def _settle(answer: Response) -> Response:
-    """Keep the answer along with what was done, where the request came under a key."""
+def _finish_idempotent(response: Response) -> Response:
+    """Store the response in the transaction of a request with an idempotency key."""
     claim: idempotency.Claim | None = get_g().pop("claim", None)
     if claim is None:
-        return answer
+        return response
     try:
-        if answer.status_code >= 300:
-            idempotency.release(claim, keep_changes=answer.status_code < 500)
-            return answer
+        if response.status_code >= 300:
+            idempotency.release(claim, keep_changes=response.status_code < 500)
+            return response
         view = current_app.view_functions[request.endpoint or ""]
         shows_secret = getattr(view, "shows_secret", None)
-        told = answer.get_json() if shows_secret else {}
-        secret = bool(shows_secret and shows_secret(told))
-        made = told["id"] if secret else None
-        text = None if secret else answer.get_data(as_text=True)
-        idempotency.save_response(claim, answer.status_code, text, answer.headers.get("ETag"), made)
+        body = response.get_json() if shows_secret else {}
+        has_secret = bool(shows_secret and shows_secret(body))
+        record_id = body["id"] if has_secret else None
+        text = None if has_secret else response.get_data(as_text=True)
+        idempotency.save_response(
+            claim, response.status_code, text, response.headers.get("ETag"), record_id
+        )
     except (AppError, DBAPIError) as error:
-        with suppress(DBAPIError):  # where the commit got through after all, the answer stays
+        with suppress(DBAPIError):  # if the commit succeeded after all, the stored response stays
             idempotency.release(claim, keep_changes=False)
-        answer = current_app.make_response(current_app.handle_user_exception(error))
-    return answer
+        response = current_app.make_response(current_app.handle_user_exception(error))
+    return response
 
 
-def _admit(request: Request, view: Any, access: Access) -> None:
-    known = get_g()
+def _authorize(request: Request, view: Callable[..., object] | None, access: Access) -> None:
+    context = get_g()
     try:
-        known.principal = caller = _identify_surely(access)
+        context.principal = caller = _identify_with_retry(access)
     except AppError:
-        lockout.requests(None, request.remote_addr)
+        lockout.count_request(None, request.remote_addr)
         raise
-    lockout.requests(caller, request.remote_addr)
+    lockout.count_request(caller, request.remote_addr)
     if not getattr(view, "checks_versions", False):
-        known.principal = caller = _verified(caller, access)
-    _check_rank(caller, access)
-    if request.method in READING:
+        context.principal = caller = _verified(caller, access)
+    _check_access(caller, access)
+    if request.method in READ_METHODS:
         return
     if caller.account is None:
-        raise BadRequest("Name one account to write in; X-Account-ID: * only reads.")
-    known.signature = signatures.check(request.headers, caller, request.remote_addr)
+        raise BadRequest("Specify a single account to write to: X-Account-ID: * is read-only.")
+    context.signature = signatures.verify_headers(request.headers, caller, request.remote_addr)
 
 
-def _is_free() -> bool:
-    # What watches over the service, and what its pages are made of, is not counted.
+def _is_exempt() -> bool:
+    # Health checks and static files are exempt from rate limits.
     return request.endpoint == "static" or request.blueprint == "Health"
 
 
-def _check_rank(caller: Principal, access: Access) -> None:
-    # Only the records' own access knows what a key's scopes mean.
+def _check_access(caller: Principal, access: Access) -> None:
+    # Scopes restrict a key to records, whose own access rules interpret them.
     if caller.scopes is not None and access is not Access.ANONYMOUS:
-        raise Forbidden("This API key is for records only.", error="scope_denied")
+        raise Forbidden("This API key is restricted to records.", error="scope_denied")
     if access is Access.SUPERADMIN and not caller.is_superadmin:
         raise Forbidden("Only superadmins may do this.", error="superadmin_required")
     if access is Access.ACCOUNT_ADMIN and not caller.is_admin:
         raise Forbidden("Only admins of the account may do this.")
 
 
-def _identify_surely(access: Access) -> Principal:
+def _identify_with_retry(access: Access) -> Principal:
     try:
         return _identify(access)
-    except (BadRequest, Forbidden):  # perhaps an account's slug has changed since it was cached
+    except (BadRequest, Forbidden):  # an account's slug may have changed since it was cached
         with versioned_cache.reloading():
             return _identify(access)
 
@@ -288,7 +292,7 @@ def _identify(access: Access) -> Principal:
         return principals.choose_account(_signed_in(credential), reference)
     if access is not Access.ANONYMOUS or reference is None:
         raise Unauthorized
-    account = principals.account_named(reference)
+    account = principals.find_active_account(reference)
     if account is None:
         raise NotFound("There is no such account.")
     return principals.anonymous(account)
@@ -299,23 +303,23 @@ def _credential() -> str | None:
     if scheme.lower() == "bearer":
         return value.strip()
     if scheme:
-        raise Unauthorized("Only the Bearer scheme is accepted.")
+        raise Unauthorized("Only the Bearer scheme is supported.")
     return get_header("X-API-Key")
 
 
 def _signed_in(credential: str) -> Principal:
     if credential.startswith(api_keys.PREFIX):
-        return api_keys.caller(credential)
+        return api_keys.authenticate(credential)
     claims = tokens.read(credential, tokens.ACCESS)
-    caller = credentials.token_caller(claims)
-    # The id tells the moment more finely than `iat`, which counts seconds.
-    if caller is None or claims["jti"] < caller.first_token:
-        raise Unauthorized("The token is not valid any more.")
+    caller = credentials.token_principal(claims)
+    # Compares ids, as `iat` has a resolution of seconds only.
+    if caller is None or claims["jti"] < caller.min_token_id:
+        raise Unauthorized("The token is no longer valid.")
     return caller
 
 
 def account_of_host() -> str | None:
-    """The account slug that the request's host name carries."""
+    """The account slug in the request's host name."""
     settings = config.current()
     return _slug_of(get_request().host, settings.base_domain, settings.base_url)
 
@@ -324,17 +328,17 @@ def account_of_host() -> str | None:
 def _slug_of(host: str, domain: str, base_url: str) -> str | None:
     host = host.partition(":")[0].lower().rstrip(".")
     if host == urlsplit(base_url).hostname:
-        return None  # where the service itself lives below its domain, as api.example.com
+        return None  # the service's own host name below the domain, such as api.example.com
     slug = host.removesuffix(f".{domain}") if domain and host.endswith(f".{domain}") else ""
     return slug if slug and "." not in slug else None
 
 
 def account_of_request() -> str | None:
-    """The account that the header or the host name names. Raises BadRequest if they disagree."""
-    named = (get_header("X-Account-ID") or "").strip() or None
+    """The account in the X-Account-ID header or the host name. Raises BadRequest on a conflict."""
+    reference = (get_header("X-Account-ID") or "").strip() or None
     host = account_of_host()
-    if named and host and named.lower() != host:
-        account = principals.account_named(host)
-        if account is None or not account.is_named(named):
-            raise BadRequest("The host name and X-Account-ID name different accounts.")
-    return named or host
+    if reference and host and reference.lower() != host:
+        account = principals.find_active_account(host)
+        if account is None or not account.matches(reference):
+            raise BadRequest("The host name and X-Account-ID refer to different accounts.")
+    return reference or host

@@ -1,20 +1,19 @@
-"""`/invitations`: offers to join an account (spec 4.5, contract section 2)."""
+"""`/invitations`: inviting users to an account (spec 4.5, contract section 2)."""
 
 from __future__ import annotations
-
-from typing import Any
 
 import marshmallow as ma
 from flask import Response
 
 from app import rest
 from app.accounts.schemas import ACCOUNT, PAGE, USER
+from app.accounts.types import Body, Query
 from app.auth import enrolment, invitations
 from app.auth import principal as principals
 from app.auth import service as auth
-from app.auth.answers import answer_sign_in, origin
 from app.auth.guard import principal
 from app.auth.models import Invitation
+from app.auth.responses import origin, sign_in_response
 from app.auth.schemas import PAIR, SignedIn
 from app.rest import fields
 from app.rest.access import account_admin, across_accounts, public, shows_secret
@@ -27,7 +26,7 @@ blueprint = Blueprint(
     "Invitations",
     __name__,
     url_prefix=f"{rest.PREFIX}/invitations",
-    description="Offers to join the own account.",
+    description="Invite users to your account.",
 )
 
 INVITATION = {
@@ -55,7 +54,7 @@ class InvitationView(Schema):
     role_id = ma.fields.Integer(
         required=True,
         allow_none=True,
-        metadata={"description": "null once the invitation is closed and its role deleted"},
+        metadata={"description": "null if the role was deleted after the invitation was closed"},
     )
     role = ma.fields.String(
         required=True, allow_none=True, attribute="role.name", dump_default=None
@@ -72,13 +71,13 @@ class InvitationView(Schema):
 
 
 class SentInvitation(InvitationView):
-    """An invitation with a token to accept it; another one is mailed, which proves the address."""
+    """An invitation with a token to accept it; the mail has another, which verifies the address."""
 
     token = ma.fields.String(required=True)
 
 
 class InvitationPage(Page):
-    """A page of invitations; `invitations` is another name for `items`."""
+    """A page of invitations; `invitations` is an alias of `items`."""
 
     items = items_field(InvitationView)
 
@@ -86,7 +85,7 @@ class InvitationPage(Page):
 
 
 class InvitationArgs(PageArgs):
-    """Which invitations to list."""
+    """Filters of a list of invitations."""
 
     status = ma.fields.String(
         validate=ma.validate.OneOf(invitations.STATES),
@@ -94,17 +93,15 @@ class InvitationArgs(PageArgs):
     )
     status_filter = ma.fields.String(
         validate=ma.validate.OneOf(invitations.STATES),
-        metadata={"description": "Another name for status."},
+        metadata={"description": "Alias of status."},
     )
     account_id = fields.Text(
-        metadata={
-            "description": "Of which account: superadmins may name any, or `*`; others their own."
-        }
+        metadata={"description": "The account; superadmins may name any, or `*` for all."}
     )
 
 
 class NewInvitation(Schema):
-    """Whom to invite. The role is `viewer` where none is named; groups by id or name."""
+    """A new invitation. The role defaults to `viewer`; groups are ids or names."""
 
     email = fields.Text(longest=320, required=True)
     role_id = fields.Integer(1, LARGEST_ROLE_ID)
@@ -113,7 +110,7 @@ class NewInvitation(Schema):
 
 
 class PublicInvitation(Schema):
-    """What the holder of a token may know."""
+    """The part of an invitation that the holder of its token may see."""
 
     email = ma.fields.String(required=True)
     account_name = ma.fields.String(required=True)
@@ -137,12 +134,12 @@ class Acceptance(Schema):
 )
 @blueprint.fails(404)
 @account_admin
-def list_invitations(args: dict[str, Any]) -> dict[str, Any]:
-    """List the invitations of the own account, newest first."""
+def list_invitations(args: Query) -> dict[str, object]:
+    """List the invitations of your account, newest first."""
     status = args.get("status") or args.get("status_filter")
-    account_id = principals.account_to_list(principal(), args.get("account_id"))
-    found = invitations.page(account_id, args["skip"], args["limit"], status)
-    page = page_body(*found, args)
+    account_id = principals.account_filter(principal(), args.get("account_id"))
+    result = invitations.page(account_id, args["skip"], args["limit"], status)
+    page = page_body(*result, args)
     return {**page, "invitations": page["items"]}
 
 
@@ -152,19 +149,19 @@ def list_invitations(args: dict[str, Any]) -> dict[str, Any]:
 @blueprint.fails(400, 409, 429)
 @account_admin
 @shows_secret
-def create_invitation(body: dict[str, Any]) -> dict[str, Any]:
-    """Invite somebody to the own account.
+def create_invitation(body: Body) -> dict[str, object]:
+    """Invite somebody to your account.
 
-    A link is mailed; it works once, within 48 hours. Accepting it makes the user with the role and
-    the groups named here, and signs in. Only a member of `pii_access` names that group (403), or a
-    superadmin in an account not the own. Where registration is off nobody is invited (403). An API
-    key cannot make admins, or members of `pii_access` (403).
+    The link in the mail works once, within 48 hours. Accepting it creates the user with this role
+    and these groups, and signs in. Only members of `pii_access` may include that group, or
+    superadmins in accounts other than their own (403). API keys cannot invite admins or members of
+    `pii_access` (403). If registration is off, it is a 403.
     """
     caller = principal()
-    account_id = caller.one_account()
+    account_id = caller.require_account_id()
     enrolment.check_role(body, by=caller, joins=account_id)
-    enrolment.check_admission(account_id, body.get("groups") or (), by=caller)
-    return _sent(*invitations.create(account_id, body, by=caller.user_id))
+    enrolment.check_group_assignment(account_id, body.get("groups") or (), by=caller)
+    return _with_token(*invitations.create(account_id, body, by=caller.user_id))
 
 
 @blueprint.route("/<uuid:invitation>", methods=["DELETE"])
@@ -172,8 +169,8 @@ def create_invitation(body: dict[str, Any]) -> dict[str, Any]:
 @blueprint.fails(409)
 @account_admin
 def cancel_invitation(invitation: str) -> Response:
-    """Take an invitation back."""
-    invitations.cancel(principal().one_account(), invitation)
+    """Cancel an invitation."""
+    invitations.cancel(principal().require_account_id(), invitation)
     return Response(status=204)
 
 
@@ -182,14 +179,13 @@ def cancel_invitation(invitation: str) -> Response:
 @blueprint.fails(409, 429)
 @account_admin
 @shows_secret
-def resend_invitation(invitation: str) -> dict[str, Any]:
-    """Mail a new link; the old one is void from now on.
+def resend_invitation(invitation: str) -> dict[str, object]:
+    """Mail a new link, which invalidates the old one.
 
-    One into `pii_access` is sent again by whom may invite into it (403). An API key cannot make
-    admins, or members of `pii_access` (403).
+    The same restrictions on `pii_access` and admins apply as for a new invitation (403).
     """
     caller = principal()
-    return _sent(*invitations.resend(caller.one_account(), invitation, by=caller))
+    return _with_token(*invitations.resend(caller.require_account_id(), invitation, by=caller))
 
 
 @blueprint.route("/<invitation>", methods=["GET"])
@@ -207,8 +203,8 @@ def resend_invitation(invitation: str) -> dict[str, Any]:
 )
 @public
 @across_accounts
-def get_invitation(invitation: str) -> dict[str, Any]:
-    """Look at the invitation that a mailed token belongs to."""
+def get_invitation(invitation: str) -> dict[str, object]:
+    """Get the invitation of a token."""
     return invitations.public_view(invitation)
 
 
@@ -218,17 +214,17 @@ def get_invitation(invitation: str) -> dict[str, Any]:
 @blueprint.fails(400, 403, 409)
 @public
 @across_accounts
-def accept_invitation(body: dict[str, Any], invitation: str) -> Response:
-    """Join the account, and be signed in.
+def accept_invitation(body: Body, invitation: str) -> Response:
+    """Accept an invitation and sign in.
 
-    The token of the mail proves the address. With the one that the inviter was shown the user is
-    signed in, too, but has to follow a mailed link before the next login. A token that is used,
-    taken back or too old is 400 `invalid_token`.
+    The mailed token verifies the address. With the token from the API the user is signed in, too,
+    but must follow a verification link before the next login. A used, cancelled or expired token is
+    a 400 `invalid_token`.
     """
     user = invitations.accept(invitation, body["password"], body.get("name"))
-    return answer_sign_in(auth.sign_in(user, origin()))
+    return sign_in_response(auth.sign_in(user, origin()))
 
 
-def _sent(invitation: Invitation, token: str) -> dict[str, Any]:
+def _with_token(invitation: Invitation, token: str) -> dict[str, object]:
     columns = {name: getattr(invitation, name) for name in InvitationView().fields}
     return columns | {"token": token}

@@ -1,15 +1,15 @@
-"""`/api-keys`: keys by which programs act as the user who made them (spec 4.5)."""
+"""`/api-keys`: keys by which programs act as the user who created them (spec 4.5)."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import marshmallow as ma
 from flask import Response
 
 from app import rest
 from app.accounts.schemas import ACCOUNT, PAGE, USER
+from app.accounts.types import Body, Query
 from app.auth import api_keys
 from app.auth.guard import principal
 from app.auth.models import ApiKey
@@ -24,7 +24,7 @@ blueprint = Blueprint(
     "API keys",
     __name__,
     url_prefix=rest.PREFIX,
-    description="Keys by which programs act as the user who made them.",
+    description="Keys by which programs act as the user who created them.",
 )
 
 TIME = "2026-11-20T12:00:00.123456Z"
@@ -47,25 +47,25 @@ KEY = {
 }
 
 
-def check_once(names: Sequence[str]) -> None:
-    """Refuse a list that names something twice."""
+def check_unique(names: Sequence[str]) -> None:
+    """Raise ValidationError for duplicates."""
     if len(set(names)) < len(names):
-        raise ma.ValidationError("Name each one once.")
+        raise ma.ValidationError("Duplicate values are not allowed.")
 
 
 class Scopes(Schema):
-    """The only collections and operations that a key is for."""
+    """The collections and operations that a key is restricted to."""
 
     collections = ma.fields.List(fields.Text(longest=100), validate=ma.validate.Length(1, 200))
     operations = ma.fields.List(
         ma.fields.String(validate=ma.validate.OneOf(OPERATIONS)),
-        validate=[ma.validate.Length(1, len(OPERATIONS)), check_once],
+        validate=[ma.validate.Length(1, len(OPERATIONS)), check_unique],
         metadata={"uniqueItems": True},
     )
 
 
 class NewKey(Schema):
-    """A key to make."""
+    """A new API key."""
 
     name = fields.Text(shortest=1, longest=200, required=True)
     description = fields.Text(longest=1000, allow_none=True)
@@ -74,7 +74,7 @@ class NewKey(Schema):
 
 
 class KeyView(Schema):
-    """A key, without its text."""
+    """An API key without its secret."""
 
     id = ma.fields.String(required=True)
     name = ma.fields.String(required=True)
@@ -93,8 +93,8 @@ class KeyView(Schema):
     revoked_by = ma.fields.String(required=True, allow_none=True)
 
 
-class MadeKey(KeyView):
-    """A new key with its text, which is not shown again."""
+class CreatedKey(KeyView):
+    """A new API key with its secret, which is not shown again."""
 
     key = ma.fields.String(required=True)
 
@@ -106,13 +106,13 @@ class KeyPage(Page):
 
 
 class KeyArgs(OffsetArgs):
-    """Which keys to list."""
+    """Paging of a list of API keys."""
 
     default_limit = 25
 
 
 class RevokedKey(Schema):
-    """That a key is revoked."""
+    """A revoked API key."""
 
     id = ma.fields.String(required=True)
     is_revoked = ma.fields.Boolean(required=True)
@@ -124,8 +124,8 @@ class RevokedKey(Schema):
 @blueprint.route("/api-keys", methods=["GET"])
 @blueprint.arguments(KeyArgs, location="query")
 @blueprint.response(200, KeyPage, example=page_body([KEY], 1, PAGE))
-def list_api_keys(args: dict[str, Any]) -> dict[str, Any]:
-    """List the own API keys; an admin's list is the account's."""
+def list_api_keys(args: Query) -> dict[str, object]:
+    """List your API keys; admins get all keys of the account."""
     return page_body(*api_keys.page(args["skip"], args["limit"], by=principal()), args)
 
 
@@ -133,27 +133,27 @@ def list_api_keys(args: dict[str, Any]) -> dict[str, Any]:
 @blueprint.route("/api-keys", methods=["POST"])
 @blueprint.arguments(NewKey, example={"name": "nightly import"})
 @blueprint.response(
-    201, MadeKey, example={**KEY, "key": "svc_sk_AA0001_0123456789abcdefghijABCDEFGHIJ01"}
+    201, CreatedKey, example={**KEY, "key": "svc_sk_AA0001_0123456789abcdefghijABCDEFGHIJ01"}
 )
 @blueprint.fails(400, 403)
 @shows_secret
-def create_api_key(body: dict[str, Any]) -> dict[str, Any]:
+def create_api_key(body: Body) -> dict[str, object]:
     """Create an API key.
 
-    It acts as the caller, with the caller's present role and groups, in the caller's account only.
-    Its text is in this answer and nowhere else. With scopes it opens only the records of the named
-    collections, by the named operations.
+    It acts as you, with your current role and groups, in your account only. The secret is in this
+    response and cannot be retrieved again. Scopes restrict the key to records of these collections
+    and to these operations.
     """
-    key, text = api_keys.create(body, by=principal())
+    key, secret = api_keys.create(body, by=principal())
     columns = {name: getattr(key, name) for name in KeyView().fields}
-    return columns | {"key": text}
+    return columns | {"key": secret}
 
 
 @blueprint.route("/admin/api-keys/<uuid:key_id>", methods=["GET"])
 @blueprint.route("/api-keys/<uuid:key_id>", methods=["GET"])
 @blueprint.response(200, KeyView, example=KEY)
 def get_api_key(key_id: str) -> ApiKey:
-    """Get an API key, without its text."""
+    """Get an API key, without its secret."""
     return api_keys.get(key_id, by=principal())
 
 
@@ -166,7 +166,7 @@ def get_api_key(key_id: str) -> ApiKey:
 )
 @blueprint.fails(409)
 def revoke_api_key(key_id: str) -> ApiKey:
-    """Revoke an API key; the next request with it is refused."""
+    """Revoke an API key; it stops working at once."""
     return api_keys.revoke(key_id, by=principal())
 
 

@@ -1,4 +1,4 @@
-"""Who guesses passwords, has mails sent, or asks too much is slowed down (contract section 3)."""
+"""Rate limits for password guesses, mails, sign-ins and requests (contract section 3)."""
 
 from __future__ import annotations
 
@@ -18,47 +18,47 @@ NEW_ACCOUNT = ""
 
 
 @contextmanager
-def guesses(account: str, email: str, address: str | None) -> Iterator[None]:
-    """Refuse guesses past the limits, right ones too, and count every one that fails.
+def limit_guesses(account: str, email: str, address: str | None) -> Iterator[None]:
+    """Count failed password checks inside the block, and refuse all checks past the limits.
 
-    The account by its id, if there is one of that name.
+    `account` is the account's id, or the name that was given for an unknown account.
     Raises TooManyRequests.
     """
-    allowances = _of_guesses(account, email, rate_limits.client_network(address))
+    allowances = _login_limits(account, email, rate_limits.client_network(address))
     rate_limits.check(*allowances)
     try:
         yield
     except Unauthorized as error:
-        settle(allowances, right=error.error != "authentication_failed")
+        record_guess(allowances, right=error.error != "authentication_failed")
         raise
-    settle(allowances, right=True)
+    record_guess(allowances, right=True)
 
 
-def settle(allowances: Sequence[Allowance], *, right: bool) -> None:
-    """Decide on a guess once the password was looked at. Raises TooManyRequests.
+def record_guess(allowances: Sequence[Allowance], *, right: bool) -> None:
+    """Count the result of a password check. Raises TooManyRequests.
 
-    Guesses made at once all came in before any was counted: only as many as the limit allows learn
-    whether they were wrong, and once those are counted a right one is refused like the others.
+    Checks again first: concurrent guesses all started before any was counted, and past the limit
+    even a right one must be refused.
     """
     rate_limits.check(*allowances)
     if not right:
         rate_limits.consume(*allowances)
 
 
-def _of_guesses(account: str, email: str, origin: str) -> tuple[Allowance, ...]:
+def _login_limits(account: str, email: str, origin: str) -> tuple[Allowance, ...]:
     settings = config.current()
     if settings.login_rate_limit == "off":
         return ()
-    who = (account.strip().lower(), email_key(email))
+    user = (account.strip().lower(), email_key(email))
     return (
-        Limit("login", settings.login_tries, QUARTER_HOUR).of(*who, origin),
+        Limit("login", settings.login_tries, QUARTER_HOUR).of(*user, origin),
         Limit("login-address", settings.login_tries_per_address, QUARTER_HOUR).of(origin),
-        Limit("login-user", settings.login_tries_per_user, QUARTER_HOUR).of(*who),
+        Limit("login-user", settings.login_tries_per_user, QUARTER_HOUR).of(*user),
     )
 
 
-def own_password(user: User) -> tuple[Allowance, ...]:
-    """How often somebody with a user's token may get that user's password wrong."""
+def own_password_limits(user: User) -> tuple[Allowance, ...]:
+    """The limit on wrong current passwords of a signed-in user."""
     settings = config.current()
     if settings.login_rate_limit == "off":
         return ()
@@ -66,56 +66,58 @@ def own_password(user: User) -> tuple[Allowance, ...]:
     return (limit.of(user.account_id, user.id),)
 
 
-def mails(account: str, email: str, address: str | None, *, reset: bool = False) -> None:
-    """Count a request that has a mail sent. Raises TooManyRequests past the limits.
+def count_mail_request(
+    account: str, email: str, address: str | None, *, reset: bool = False
+) -> None:
+    """Count an anonymous request that sends a mail. Raises TooManyRequests past the limits.
 
-    The account by its slug, code or id; NEW_ACCOUNT where there is none yet. A link to set a
-    password (`reset`) is not kept back by what other accounts have sent.
+    `account` is a slug, code or id, or NEW_ACCOUNT. Password resets (`reset`) are exempt from the
+    limit over all accounts.
     """
     if config.current().login_rate_limit == "off":
         return
-    known = find_account(account) if account else None
-    where = known.id if known else account.strip().lower()
+    row = find_account(account) if account else None
+    account_id = row.id if row else account.strip().lower()
     tries = config.current().mail_tries_per_address
     allowances = (
-        *_of_mailbox(where, email, reset=reset),
+        *_mail_limits(account_id, email, reset=reset),
         Limit("mail-address", tries, HOUR).of(rate_limits.client_network(address)),
     )
     rate_limits.check(*allowances)
     rate_limits.consume(*allowances)
 
 
-def mailbox(account_id: str, email: str, *, reset: bool = False) -> None:
-    """Count a mail that somebody who has signed in has sent. Raises TooManyRequests."""
+def count_mail(account_id: str, email: str, *, reset: bool = False) -> None:
+    """Count a mail that a signed-in user triggers. Raises TooManyRequests."""
     if config.current().login_rate_limit != "off":
-        rate_limits.consume(*_of_mailbox(account_id, email, reset=reset))
+        rate_limits.consume(*_mail_limits(account_id, email, reset=reset))
 
 
-def takes_unproved(email: str) -> bool:
-    """Count a reset for a mailbox that its user has not proved; whether it may still be sent.
+def allows_unverified_reset(email: str) -> bool:
+    """Count a password reset for an unverified address; returns whether it may be sent.
 
-    Else whoever makes users under a stranger's address in many accounts would flood it.
+    Otherwise users created with a stranger's address in many accounts would flood that mailbox.
     """
     try:
         if config.current().login_rate_limit != "off":
-            rate_limits.consume(_of_all_accounts(email))
+            rate_limits.consume(_mailbox_limit(email))
     except TooManyRequests:
         return False
     return True
 
 
-def _of_mailbox(account: str, email: str, *, reset: bool) -> tuple[Allowance, ...]:
-    one = Limit("mail", config.current().mail_tries, HOUR).of(account, email_key(email))
-    return (one,) if reset else (one, _of_all_accounts(email))
+def _mail_limits(account: str, email: str, *, reset: bool) -> tuple[Allowance, ...]:
+    limit = Limit("mail", config.current().mail_tries, HOUR).of(account, email_key(email))
+    return (limit,) if reset else (limit, _mailbox_limit(email))
 
 
-def _of_all_accounts(email: str) -> Allowance:
+def _mailbox_limit(email: str) -> Allowance:
     tries = config.current().mail_tries_per_mailbox
     return Limit("mail-mailbox", tries, HOUR).of(email_key(email))
 
 
-def requests(caller: Principal | None, address: str | None) -> None:
-    """Count a request of a caller, else of an address. Raises TooManyRequests past the limit."""
+def count_request(caller: Principal | None, address: str | None) -> None:
+    """Count a request by caller, or by address if anonymous. Raises TooManyRequests."""
     rate = config.current().rate_limit
     if rate == "off":
         return
@@ -129,14 +131,14 @@ def requests(caller: Principal | None, address: str | None) -> None:
     rate_limits.consume(limit.of(home.id, user_id, caller.api_key_id))
 
 
-def sign_ins(address: str | None) -> None:
-    """Refuse an address whose sign-ins by providers were refused too often. Raises 429."""
+def check_sso_failures(address: str | None) -> None:
+    """Raise TooManyRequests for an address with too many failed provider sign-ins."""
     if config.current().login_rate_limit != "off":
-        rate_limits.check(_of_sign_ins(address))
+        rate_limits.check(_sso_limit(address))
 
 
-def started_sign_in(address: str | None) -> None:
-    """Count a sign-in by a provider that an address starts. Raises TooManyRequests."""
+def count_sso_start(address: str | None) -> None:
+    """Count the start of a provider sign-in. Raises TooManyRequests."""
     settings = config.current()
     if settings.login_rate_limit != "off":
         tries = settings.sign_in_starts_per_address
@@ -145,12 +147,12 @@ def started_sign_in(address: str | None) -> None:
         )
 
 
-def refused_sign_in(address: str | None) -> None:
-    """Count a sign-in by a provider that was refused."""
+def count_sso_failure(address: str | None) -> None:
+    """Count a failed provider sign-in."""
     if config.current().login_rate_limit != "off":
-        rate_limits.consume(_of_sign_ins(address))
+        rate_limits.consume(_sso_limit(address))
 
 
-def _of_sign_ins(address: str | None) -> Allowance:
+def _sso_limit(address: str | None) -> Allowance:
     tries = config.current().login_tries_per_address
     return Limit("sso-address", tries, QUARTER_HOUR).of(rate_limits.client_network(address))

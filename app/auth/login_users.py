@@ -1,11 +1,12 @@
-"""Users as they sign in: what is to be checked and told of them, read at once without the ORM.
+"""The user who signs in, with account, role and groups, in one prepared query.
 
-Next to one Argon2 verification, its objects would be the dearest part of a sign-in.
+Without the ORM: after the Argon2 verification, its objects would be the costliest part of a login.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, fields
+from dataclasses import field as column
 from datetime import datetime
 from typing import NamedTuple
 
@@ -17,8 +18,8 @@ from app.db import Base
 from app.db.prepared import PreparedStatement
 
 
-class Home(NamedTuple):
-    """The account of a member."""
+class AccountRow(NamedTuple):
+    """The account columns of a login."""
 
     id: str
     slug: str
@@ -28,24 +29,24 @@ class Home(NamedTuple):
     created_at: datetime
 
 
-class Held(NamedTuple):
-    """The role of a member."""
+class RoleRow(NamedTuple):
+    """The role columns of a login."""
 
     name: str
 
 
 @dataclass
-class Member:
-    """A user of an account, as a `User` shows itself to answers."""
+class LoginUser:
+    """A user with the attributes of `User` that responses need."""
 
-    account: Home
-    role: Held
+    account: AccountRow
+    role: RoleRow
     group_names: list[str]
     account_id: str
     id: str
     email: str
     name: str | None
-    password_hash: str | None = field(repr=False)
+    password_hash: str | None = column(repr=False)
     role_id: int
     is_active: bool
     email_verified: bool
@@ -67,44 +68,47 @@ class Member:
         return self.role.name
 
 
-class Found(NamedTuple):
-    """What an account and an address led to."""
+class LoginLookup(NamedTuple):
+    """The result of a look-up by account and email address."""
 
     account_id: str | None
-    member: Member | None
+    user: LoginUser | None
 
 
-_OWN = tuple(one.name for one in fields(Member))[3:]
-_USERS, _ROLES, _ACCOUNTS, _GROUPS, _IN = (
+_USER_COLUMNS = tuple(field.name for field in fields(LoginUser))[3:]
+_USERS, _ROLES, _ACCOUNTS, _GROUPS, _MEMBERS = (
     Base.metadata.tables[name] for name in ("users", "roles", "accounts", "groups", "group_members")
 )
-_MINE = (_USERS.c.account_id == _ACCOUNTS.c.id, _USERS.c.email_key == sa.bindparam("email_key"))
-_ITS_GROUPS = (_IN.c.account_id == _USERS.c.account_id, _IN.c.user_id == _USERS.c.id)
-_GROUP = (_GROUPS.c.account_id == _IN.c.account_id, _GROUPS.c.id == _IN.c.group_id)
-# A row for each group, or one. Known and unknown users take the same statement.
-_MEMBER = PreparedStatement(
-    sa.select(*(_ACCOUNTS.c[name] for name in Home._fields), _ROLES.c.name, _GROUPS.c.name)
-    .add_columns(*(_USERS.c[name] for name in _OWN))
+_USER_JOIN = (
+    _USERS.c.account_id == _ACCOUNTS.c.id,
+    _USERS.c.email_key == sa.bindparam("email_key"),
+)
+_MEMBER_JOIN = (_MEMBERS.c.account_id == _USERS.c.account_id, _MEMBERS.c.user_id == _USERS.c.id)
+_GROUP_JOIN = (_GROUPS.c.account_id == _MEMBERS.c.account_id, _GROUPS.c.id == _MEMBERS.c.group_id)
+# One row per group, or one. Known and unknown users take the same statement and time.
+_LOGIN_USER = PreparedStatement(
+    sa.select(*(_ACCOUNTS.c[name] for name in AccountRow._fields), _ROLES.c.name, _GROUPS.c.name)
+    .add_columns(*(_USERS.c[name] for name in _USER_COLUMNS))
     .select_from(_ACCOUNTS)
-    .outerjoin(_USERS, sa.and_(*_MINE))
+    .outerjoin(_USERS, sa.and_(*_USER_JOIN))
     .outerjoin(_ROLES, _ROLES.c.id == _USERS.c.role_id)
-    .outerjoin(_IN, sa.and_(*_ITS_GROUPS))
-    .outerjoin(_GROUPS, sa.and_(*_GROUP))
-    .where(principals.IS_NAMED)
+    .outerjoin(_MEMBERS, sa.and_(*_MEMBER_JOIN))
+    .outerjoin(_GROUPS, sa.and_(*_GROUP_JOIN))
+    .where(principals.MATCHES_REFERENCE)
     .order_by(_GROUPS.c.name),
     keyed=True,
 )
-_ROLE = len(Home._fields)
+_ROLE_INDEX = len(AccountRow._fields)
 
 
-def find(account: str, email: str) -> Found:
-    """The account (slug, code or id), and its user with that address."""
-    given = {**principals.naming(account), "email_key": accounts.email_key(email)}
-    rows = _MEMBER.all(given)
+def find(account: str, email: str) -> LoginLookup:
+    """Look up an account (slug, code or id) and its user with this email address."""
+    params = {**principals.reference_params(account), "email_key": accounts.email_key(email)}
+    rows = _LOGIN_USER.all(params)
     if not rows:
-        return Found(None, None)
-    home = Home._make(rows[0][:_ROLE])
-    role, _, *own = rows[0][_ROLE:]
-    groups = [row[_ROLE + 1] for row in rows if row[_ROLE + 1] is not None]
-    member = Member(home, Held(role), groups, *own) if role else None
-    return Found(home.id, member)
+        return LoginLookup(None, None)
+    account_row = AccountRow._make(rows[0][:_ROLE_INDEX])
+    role, _, *columns = rows[0][_ROLE_INDEX:]
+    groups = [row[_ROLE_INDEX + 1] for row in rows if row[_ROLE_INDEX + 1] is not None]
+    user = LoginUser(account_row, RoleRow(role), groups, *columns) if role else None
+    return LoginLookup(account_row.id, user)

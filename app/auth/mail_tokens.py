@@ -1,6 +1,6 @@
 """Tokens of mailed links: random, hashed, single-use (spec 5.10, contract section 3).
 
-They last an hour; those that take a changed address back last seven days (contract section 18).
+They expire after an hour; tokens that undo an email change after seven days (contract section 18).
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import sqlalchemy as sa
 
 from app import clock, db, events
 from app.accounts.models import Account, User
+from app.accounts.types import Condition
 from app.auth import tokens
 from app.auth.models import MailedToken
 from app.context import actor
@@ -25,15 +26,15 @@ TO_OTHER_ADDRESS = (EMAIL_CHANGE, EMAIL_UNDO)
 
 
 def issue(user: User, purpose: str, email: str | None = None) -> str:
-    """A new token for a user, which ends the older ones of its purpose.
+    """Create a token, which revokes the user's older tokens of the same purpose.
 
-    But of those that take an address back: whoever changes it twice must not end the first.
-    Only jobs that send mail call this: the token is in the mail and stored nowhere.
+    Undo tokens stay valid: an attacker who changes the address twice must not revoke the first.
+    Only mail jobs call this: the token is in the mail, and only its hash is stored.
     """
     token = tokens.random_token(user.account.account_code)
     with db.transaction() as session:
         if purpose != EMAIL_UNDO:
-            end(user, purpose)
+            revoke(user, purpose)
         session.add(
             MailedToken(
                 account_id=user.account_id,
@@ -47,83 +48,83 @@ def issue(user: User, purpose: str, email: str | None = None) -> str:
     return token
 
 
-def end(user: User, *purposes: str) -> None:
-    """Make a user's links of some purposes void."""
-    _end(user.account_id, user.id, purposes)
+def revoke(user: User, *purposes: str) -> None:
+    """Revoke a user's tokens of these purposes."""
+    _revoke(user.account_id, user.id, purposes)
 
 
 @events.subscribe(events.AddressVerified)
-def _end_of_who_came_first(event: events.AddressVerified) -> None:
-    # A change of the address that is waiting would hand the user back to whoever asked for it.
-    _end(event.account_id, event.user_id, (RESET, VERIFICATION, EMAIL_CHANGE))
+def _on_address_proved(event: events.AddressVerified) -> None:
+    # A pending email change would return the user to whoever requested it.
+    _revoke(event.account_id, event.user_id, (RESET, VERIFICATION, EMAIL_CHANGE))
 
 
-def _end(account_id: str, user_id: str, purposes: Sequence[str]) -> None:
-    mine = (
+def _revoke(account_id: str, user_id: str, purposes: Sequence[str]) -> None:
+    conditions = (
         MailedToken.account_id == account_id,
         MailedToken.user_id == user_id,
         MailedToken.purpose.in_(purposes),
     )
     with db.transaction() as session:
-        session.execute(sa.delete(MailedToken).where(*mine))
+        session.execute(sa.delete(MailedToken).where(*conditions))
 
 
-def end_since(first: MailedToken) -> None:
-    """Make this token void, and those of its user and purpose that were issued later."""
-    mine = (
+def revoke_since(first: MailedToken) -> None:
+    """Revoke this token and the later ones of its user and purpose."""
+    conditions = (
         MailedToken.account_id == first.account_id,
         MailedToken.user_id == first.user_id,
         MailedToken.purpose == first.purpose,
         MailedToken.created_at >= first.created_at,
     )
     with db.transaction() as session:
-        session.execute(sa.delete(MailedToken).where(*mine))
+        session.execute(sa.delete(MailedToken).where(*conditions))
 
 
 def find(token: str, purpose: str) -> MailedToken | None:
-    """The valid token behind a text, without using it up."""
+    """The row of a valid token, without consuming it."""
     session = db.db.session
-    found = session.scalar(sa.select(MailedToken).where(*_named(token, purpose)))
-    if found is None or found.expires_at <= clock.now():
+    row = session.scalar(sa.select(MailedToken).where(*_matches(token, purpose)))
+    if row is None or row.expires_at <= clock.now():
         return None
-    user = session.get(User, (found.account_id, found.user_id))
-    return found if user and _opens(purpose, user, found.email) else None
+    user = session.get(User, (row.account_id, row.user_id))
+    return row if user and _is_usable(purpose, user, row.email) else None
 
 
-def use(token: str, purpose: str) -> tuple[User, str] | None:
-    """Use a token up: its user, and the address that it was mailed to; None if it is not valid."""
+def consume(token: str, purpose: str) -> tuple[User, str] | None:
+    """Consume a token: returns its user and the address it was mailed to, or None if invalid."""
     table = MailedToken.__table__.c
     with db.transaction() as session:
-        used = session.execute(
+        row = session.execute(
             sa.delete(MailedToken)
-            .where(*_named(token, purpose))
+            .where(*_matches(token, purpose))
             .returning(table.account_id, table.user_id, table.email, table.expires_at)
         ).first()
-        if used is None or used.expires_at <= clock.now():
+        if row is None or row.expires_at <= clock.now():
             return None
-        user = session.get(User, (used.account_id, used.user_id))
-    if user is None or not _opens(purpose, user, used.email):
+        user = session.get(User, (row.account_id, row.user_id))
+    if user is None or not _is_usable(purpose, user, row.email):
         return None
     actor.act_as(user.id, user.email, user.name)
-    return user, used.email
+    return user, row.email
 
 
-def not_valid() -> BadRequest:
-    """The answer to a token that is bad, used or too old."""
-    message = "This link is not valid any more. Ask for a new one."
+def invalid_token() -> BadRequest:
+    """The error for a wrong, used or expired token."""
+    message = "This link is invalid or has expired. Request a new one."
     return BadRequest(message, error="invalid_token")
 
 
-def _opens(purpose: str, user: User, email: str) -> bool:
-    # One mailed to an address that the user has left must not open the door.
+def _is_usable(purpose: str, user: User, email: str) -> bool:
+    # A token that was mailed to a former address of the user is void.
     return user.may_sign_in and (purpose in TO_OTHER_ADDRESS or email == user.email)
 
 
-def _named(token: str, purpose: str) -> tuple[sa.ColumnElement[bool], ...]:
+def _matches(token: str, purpose: str) -> tuple[Condition, ...]:
     code, _, _ = token.partition("-")
-    mine = sa.select(Account.id).where(Account.account_code == code).scalar_subquery()
+    account_id = sa.select(Account.id).where(Account.account_code == code).scalar_subquery()
     return (
-        MailedToken.account_id == mine,
+        MailedToken.account_id == account_id,
         MailedToken.token_hash == tokens.digest(token),
         MailedToken.purpose == purpose,
     )

@@ -1,9 +1,8 @@
-"""Sessions and the tokens of mailed links (spec section 2, contract section 3)."""
+"""Sessions, mailed tokens, invitations and API keys (spec section 2, contract section 3)."""
 
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.orm import Mapped, mapped_column, relationship
@@ -15,22 +14,21 @@ from app.db.types import Id, Text, UtcDateTime, created_at_default
 from app.ids import new_id
 
 
-def _of_user() -> Any:
+def _user_key() -> sa.ForeignKeyConstraint:
     return sa.ForeignKeyConstraint(
         ["account_id", "user_id"], ["users.account_id", "users.id"], ondelete="CASCADE"
     )
 
 
 class SignInSession(Base):
-    """One sign-in, and the family of refresh tokens that grows from it.
+    """One sign-in and its family of refresh tokens.
 
-    Only the hash of the newest token is kept: an older one of the family is thereby known to have
-    been used before.
+    Stores only the hash of the newest token: any older token of the family is a reuse.
     """
 
     __tablename__ = "sessions"
     __table_args__ = (
-        _of_user(),
+        _user_key(),
         sa.Index("ix_sessions_user", "account_id", "user_id"),
         sa.Index("ix_sessions_hash", "account_id", "token_hash"),
         sa.Index("ix_sessions_expires_at", "expires_at"),
@@ -47,16 +45,16 @@ class SignInSession(Base):
     last_used_at: Mapped[datetime] = mapped_column(UtcDateTime, default=created_at_default)
     expires_at: Mapped[datetime] = mapped_column(UtcDateTime)
     revoked_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
-    # Null where nobody has proved anew to be the user since the session began.
+    # Null unless the user has reauthenticated since the session began.
     authenticated_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
 
 
 class MailedToken(Base):
-    """The hash of a token in a mailed link (verification, reset); the token is only in the mail."""
+    """The hash of a token in a mailed link; the token itself is only in the mail."""
 
     __tablename__ = "mailed_tokens"
     __table_args__ = (
-        _of_user(),
+        _user_key(),
         sa.Index("ix_mailed_tokens_hash", "account_id", "token_hash"),
         sa.Index("ix_mailed_tokens_user", "account_id", "user_id"),
     )
@@ -65,14 +63,14 @@ class MailedToken(Base):
     id: Mapped[str] = mapped_column(Id, primary_key=True, default=new_id)
     user_id: Mapped[str] = mapped_column(Id)
     purpose: Mapped[str] = mapped_column(Text)
-    email: Mapped[str] = mapped_column(Text)  # where it was mailed to
+    email: Mapped[str] = mapped_column(Text)  # the address it was mailed to
     token_hash: Mapped[str] = mapped_column(Text)
     expires_at: Mapped[datetime] = mapped_column(UtcDateTime)
     created_at: Mapped[datetime] = mapped_column(UtcDateTime, default=clock.now)
 
 
 class Invitation(Base):
-    """An offer to join an account; its tokens are only in the mail, and in the answer."""
+    """An invitation to an account; its tokens are only in the mail and in the response."""
 
     __tablename__ = "invitations"
     __table_args__ = (
@@ -87,11 +85,11 @@ class Invitation(Base):
     id: Mapped[str] = mapped_column(Id, primary_key=True, default=new_id)
     email: Mapped[str] = mapped_column(Text)
     email_key: Mapped[str] = mapped_column(Text)
-    role_id: Mapped[int | None]  # null once it is closed and its role deleted
+    role_id: Mapped[int | None]  # null if the role was deleted after it was closed
     groups: Mapped[list[str]] = mapped_column(sa.JSON)  # ids
     state: Mapped[str] = mapped_column(Text, default="pending")  # then accepted or cancelled
-    token_hash: Mapped[str] = mapped_column(Text)  # of the mail
-    shown_token_hash: Mapped[str | None] = mapped_column(Text)  # of the answer
+    token_hash: Mapped[str] = mapped_column(Text)  # of the mailed token
+    shown_token_hash: Mapped[str | None] = mapped_column(Text)  # of the token in the response
     invited_by: Mapped[str | None] = mapped_column(Id)
     expires_at: Mapped[datetime] = mapped_column(UtcDateTime)
     accepted_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
@@ -104,13 +102,13 @@ class Invitation(Base):
 
     @property
     def status(self) -> str:
-        """The state, in which an open invitation may have expired."""
-        late = self.state == "pending" and self.expires_at <= clock.now()
-        return "expired" if late else self.state
+        """The state, or `expired` for a pending invitation past its expiry."""
+        expired = self.state == "pending" and self.expires_at <= clock.now()
+        return "expired" if expired else self.state
 
 
 class ApiKey(Base):
-    """A key by which programs act as the user who made it; only its hash is kept."""
+    """A key by which programs act as the user who created it; only its hash is stored."""
 
     __tablename__ = "api_keys"
     __table_args__ = (
@@ -127,7 +125,7 @@ class ApiKey(Base):
     name: Mapped[str] = mapped_column(Text)
     description: Mapped[str | None] = mapped_column(Text)
     created_by: Mapped[str] = mapped_column(Id)
-    scopes: Mapped[dict[str, Any] | None] = mapped_column(sa.JSON(none_as_null=True))
+    scopes: Mapped[dict[str, list[str]] | None] = mapped_column(sa.JSON(none_as_null=True))
     is_revoked: Mapped[bool] = mapped_column(default=False)
     revoked_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
     revoked_by: Mapped[str | None] = mapped_column(Id)
@@ -146,10 +144,10 @@ class ApiKey(Base):
 
     @property
     def account_code(self) -> str:
-        """The code that the key's text carries."""
+        """The account code in the key's text."""
         return self.account.account_code
 
     @property
     def is_active(self) -> bool:
-        """Whether the key still opens anything."""
+        """Whether the key is neither revoked nor expired."""
         return not self.is_revoked and not (self.expires_at and self.expires_at <= clock.now())

@@ -1,10 +1,9 @@
-"""Passwords: forgotten, reset by a mailed link, set by a superadmin, changed by their owner."""
+"""Passwords: reset by a mailed link, set by a superadmin, changed by the user."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import datetime
-from typing import Any
 from urllib.parse import quote
 
 import sqlalchemy as sa
@@ -13,6 +12,7 @@ from app import config, db, jobs
 from app.accounts import pii, users
 from app.accounts import service as accounts
 from app.accounts.models import SYSTEM_ACCOUNT_ID, User
+from app.accounts.types import Problem
 from app.auth import api_keys, lockout, mail_tokens, passwords, sessions
 from app.auth import service as auth
 from app.auth.models import ApiKey, MailedToken
@@ -23,72 +23,72 @@ from app.outbound import mail
 PURPOSE = mail_tokens.RESET
 
 
-def forgot(account: str | None, email: str) -> None:
-    """Mail a link if there is such a user; the caller cannot tell, not even by the time."""
+def request_reset(account: str | None, email: str) -> None:
+    """Enqueue a reset mail, without revealing whether the user exists, not even by timing."""
     payload = {"account": auth.require_account(account), "email": email}
     with db.transaction():
         jobs.enqueue("auth.forgot_password", payload, account_id=SYSTEM_ACCOUNT_ID)
 
 
-def ask(user: User) -> None:
-    """Mail a user a link to set a password, as part of the open transaction."""
+def enqueue_mail(user: User) -> None:
+    """Enqueue a mail with a link to set a password, in the open transaction."""
     jobs.enqueue("auth.send_reset", {"user_id": user.id}, account_id=user.account_id)
 
 
 def send_link(user: User) -> None:
-    """Mail a user a link to set a new password, and end all of the user's sessions.
+    """Mail a link to set a new password and end all of the user's sessions.
 
     Raises TooManyRequests.
     """
-    lockout.mailbox(user.account_id, user.email, reset=user.email_verified)
+    lockout.count_mail(user.account_id, user.email, reset=user.email_verified)
     with db.transaction():
         sessions.end_all(user.account_id, user.id)
-        ask(user)
+        enqueue_mail(user)
 
 
 def expiry(token: str) -> datetime | None:
-    """When a mailed token expires; None for one that is not valid."""
-    found = mail_tokens.find(token, PURPOSE)
-    return found.expires_at if found else None
+    """When a mailed token expires; None for an invalid one."""
+    row = mail_tokens.find(token, PURPOSE)
+    return row.expires_at if row else None
 
 
-def keys_of(token: str) -> list[ApiKey]:
-    """The active API keys of the user whom a mailed token is for; none for one that is not valid.
+def api_keys_for_token(token: str) -> list[ApiKey]:
+    """The active API keys of a mailed token's user, as a new password does not revoke them.
 
-    A new password does not end them, and they may be of whoever knew the old one.
+    Whoever knew the old password may have created them. Empty for an invalid token.
     """
-    found = mail_tokens.find(token, PURPOSE)
-    return api_keys.active_of(found.account_id, found.user_id) if found else []
+    row = mail_tokens.find(token, PURPOSE)
+    return api_keys.list_active(row.account_id, row.user_id) if row else []
 
 
 def reset(token: str, new_password: str, *, revoke_api_keys: bool = False) -> list[ApiKey]:
-    """Set the password by a mailed token. Returns the user's API keys that are still active.
+    """Set the password with a mailed token. Returns the API keys that are still active.
 
     Raises InvalidValues, or BadRequest `invalid_token`.
     """
-    found = mail_tokens.find(token, PURPOSE)
-    owner = _user_of(found) if found else None
-    _refuse(passwords.problems_of(owner, new_password, "new_password"))
-    if found is None:  # before the hash, which takes its time
-        raise mail_tokens.not_valid()
+    row = mail_tokens.find(token, PURPOSE)
+    user_or_none = _user_of(row) if row else None
+    _refuse(passwords.problems_for_user(user_or_none, new_password, "new_password"))
+    if row is None:  # before hashing, which is slow
+        raise mail_tokens.invalid_token()
     password_hash = passwords.hash(new_password)
     with db.transaction():
-        if used := mail_tokens.use(token, PURPOSE):
-            user, _ = used
-            # The link came by mail: whoever has it reads the mail of this address.
+        if consumed := mail_tokens.consume(token, PURPOSE):
+            user, _ = consumed
+            # The link was mailed, so its holder reads the mail of this address.
             if not user.email_verified:
                 accounts.verify_email(user)
             return _change(user, password_hash, revoke_api_keys=revoke_api_keys)
-    raise mail_tokens.not_valid()
+    raise mail_tokens.invalid_token()
 
 
 def set_password(user: User, new_password: str, *, by: Principal) -> None:
-    """Set a user's password directly, as superadmins may. Raises InvalidValues or Forbidden.
+    """Set a user's password, as superadmins may. Raises InvalidValues or Forbidden.
 
-    A member of `pii_access` is none any more, unless `by` may act for members.
+    Removes the user from `pii_access` unless `by` may act for its members.
     """
     by.require_recent_sign_in()
-    _refuse(passwords.problems_of(user, new_password, "new_password"))
+    _refuse(passwords.problems_for_user(user, new_password, "new_password"))
     password_hash = passwords.hash(new_password)
     with db.transaction() as session:
         user = users.get_for_update(session, user.account_id, user.id)
@@ -99,16 +99,16 @@ def set_password(user: User, new_password: str, *, by: Principal) -> None:
 def change_own(
     caller: Principal, current: str, new_password: str, *, revoke_api_keys: bool = False
 ) -> list[ApiKey]:
-    """Change the caller's password, and end all of the caller's sessions.
+    """Change the caller's password and end all of the caller's sessions.
 
-    Returns the caller's API keys that are still active.
-    Raises InvalidValues, or TooManyRequests after too many wrong guesses of the present one.
+    Returns the API keys that are still active. Raises InvalidValues, or TooManyRequests after too
+    many wrong current passwords.
     """
     caller.refuse_key(NO_PASSWORDS)
-    user = auth.user_of(caller)
-    found = auth.problems_of_own_password(user, current, "current_password")
-    found += passwords.problems_of(user, new_password, "new_password")
-    _refuse(found)
+    user = auth.get_user(caller)
+    problems = auth.current_password_problems(user, current, "current_password")
+    problems += passwords.problems_for_user(user, new_password, "new_password")
+    _refuse(problems)
     return _change(user, passwords.hash(new_password), revoke_api_keys=revoke_api_keys)
 
 
@@ -116,31 +116,31 @@ def _change(user: User, password_hash: str, *, revoke_api_keys: bool = False) ->
     account_id, user_id = user.account_id, user.id
     with db.transaction():
         users.set_password(user, password_hash)
-        if revoke_api_keys:  # afterwards: whoever made one meanwhile was waited for
+        if revoke_api_keys:  # last: the row lock has ended concurrent creations
             api_keys.revoke_all(account_id, user_id)
-        # A change of the address that is waiting may be of whoever knew the old password.
-        mail_tokens.end(user, PURPOSE, mail_tokens.EMAIL_CHANGE)
-    return api_keys.active_of(account_id, user_id)
+        # Whoever knew the old password may have requested a pending email change.
+        mail_tokens.revoke(user, PURPOSE, mail_tokens.EMAIL_CHANGE)
+    return api_keys.list_active(account_id, user_id)
 
 
 def _user_of(token: MailedToken) -> User:
     return db.db.session.get_one(User, (token.account_id, token.user_id))
 
 
-def _refuse(found: list[dict[str, Any]]) -> None:
-    if found:
-        raise InvalidValues(found)
+def _refuse(problems: list[Problem]) -> None:
+    if problems:
+        raise InvalidValues(problems)
 
 
 @jobs.job("auth.forgot_password", mails=True)
-def _mail_forgotten(payload: Mapping[str, Any]) -> None:
-    user = auth.user_named(payload["account"], payload["email"])
-    if user is not None and (user.email_verified or lockout.takes_unproved(user.email)):
+def _mail_forgotten(payload: Mapping[str, str]) -> None:
+    user = auth.find_user(payload["account"], payload["email"])
+    if user is not None and (user.email_verified or lockout.allows_unverified_reset(user.email)):
         _mail_reset({"account_id": user.account_id, "user_id": user.id})
 
 
 @jobs.job("auth.send_reset", mails=True)
-def _mail_reset(payload: Mapping[str, Any]) -> None:
+def _mail_reset(payload: Mapping[str, str]) -> None:
     user = db.db.session.scalar(
         sa.select(User).where(
             User.account_id == payload["account_id"], User.id == payload["user_id"]

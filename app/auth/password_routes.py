@@ -1,20 +1,20 @@
-"""`/auth/...password`: changed by who knows it, set anew by who has the address (spec 4.1)."""
+"""`/auth/...password`: changing and resetting passwords (spec 4.1)."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from flask import request
 
+from app.accounts.types import Body
 from app.auth import lockout, password_resets
 from app.auth import service as auth
-from app.auth.answers import account_named
 from app.auth.guard import principal
 from app.auth.models import ApiKey
+from app.auth.responses import requested_account
 from app.auth.routes import blueprint
 from app.auth.schemas import (
-    MOST_KEYS_NAMED,
+    MAX_KEY_NAMES,
     ForgotBody,
     PasswordChange,
     PasswordSet,
@@ -34,11 +34,11 @@ KEYS = {"active_api_keys": 1, "api_keys": ["nightly import"]}
 )
 @blueprint.response(200, PasswordSet, example={"message": "The password is changed.", **KEYS})
 @blueprint.fails(400, 403, 429)
-def change_password(body: dict[str, Any]) -> dict[str, Any]:
-    """Change the own password; all sessions end, and their access tokens.
+def change_password(body: Body) -> dict[str, object]:
+    """Change your password; all your sessions and access tokens end.
 
-    API keys stay unless `revoke_api_keys` is true. Who gets the present password wrong too often
-    has to wait, as at a login.
+    API keys stay valid unless `revoke_api_keys` is true. Wrong current passwords are rate limited
+    like logins.
     """
     keys = password_resets.change_own(
         principal(),
@@ -51,19 +51,19 @@ def change_password(body: dict[str, Any]) -> dict[str, Any]:
 
 @blueprint.route("/forgot-password", methods=["POST"])
 @blueprint.arguments(ForgotBody, example={"account": "acme", "email": "alice@acme.example"})
-@blueprint.response(200, Message, example={"message": "If there is such a user, ..."})
+@blueprint.response(200, Message, example={"message": "If the user exists, ..."})
 @blueprint.fails(400, 429)
 @public
 @across_accounts
-def forgot_password(body: dict[str, Any]) -> dict[str, str]:
+def forgot_password(body: Body) -> dict[str, str]:
     """Mail a link to set a new password.
 
-    A newer link ends the older ones. The answer is the same whether or not there is such a user.
+    A new link invalidates older ones. The response does not reveal whether the user exists.
     """
-    account = auth.require_account(account_named(body))
-    lockout.mails(account, body["email"], request.remote_addr, reset=True)
-    password_resets.forgot(account, body["email"])
-    return {"message": "If there is such a user, a link to set a new password is on its way."}
+    account = auth.require_account(requested_account(body))
+    lockout.count_mail_request(account, body["email"], request.remote_addr, reset=True)
+    password_resets.request_reset(account, body["email"])
+    return {"message": "If the user exists, a link to set a new password is on its way."}
 
 
 @blueprint.route("/reset-password", methods=["POST"])
@@ -72,11 +72,11 @@ def forgot_password(body: dict[str, Any]) -> dict[str, str]:
 @blueprint.fails(400)
 @public
 @across_accounts
-def reset_password(body: dict[str, Any]) -> dict[str, Any]:
-    """Set a new password by the token of the mailed link; all sessions end.
+def reset_password(body: Body) -> dict[str, object]:
+    """Set a new password with a mailed token; all sessions and access tokens end.
 
-    Their access tokens end, too; API keys stay unless `revoke_api_keys` is true. A bad, used or
-    expired token is 400 `invalid_token`.
+    API keys stay valid unless `revoke_api_keys` is true. A wrong, used or expired token is a 400
+    `invalid_token`.
     """
     keys = password_resets.reset(
         body["token"],
@@ -86,8 +86,8 @@ def reset_password(body: dict[str, Any]) -> dict[str, Any]:
     return _password_set("The password is set. You can sign in now.", keys)
 
 
-def _password_set(message: str, keys: Sequence[ApiKey]) -> dict[str, Any]:
-    names = [key.name for key in keys[:MOST_KEYS_NAMED]]
+def _password_set(message: str, keys: Sequence[ApiKey]) -> dict[str, object]:
+    names = [key.name for key in keys[:MAX_KEY_NAMES]]
     return {"message": message, "active_api_keys": len(keys), "api_keys": names}
 
 
@@ -97,7 +97,7 @@ def _password_set(message: str, keys: Sequence[ApiKey]) -> dict[str, Any]:
 )
 @public
 @across_accounts
-def verify_reset_token(token: str) -> dict[str, Any]:
-    """Tell whether the token of a mailed link is still good, without using it up."""
+def verify_reset_token(token: str) -> dict[str, object]:
+    """Check whether a mailed token is valid, without consuming it."""
     expires_at = password_resets.expiry(token)
     return {"valid": expires_at is not None, "expires_at": expires_at}

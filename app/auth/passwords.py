@@ -1,4 +1,4 @@
-"""Passwords: Argon2id, what makes one strong enough, and a bound on the memory of hashing."""
+"""Passwords: hashing with Argon2id, strength rules, and a limit on concurrent hashing."""
 
 from __future__ import annotations
 
@@ -16,10 +16,11 @@ from app.auth import common_passwords
 from app.errors import problem
 
 LONGEST = 128
-COMMON = "This password is too common: choose one that nobody would try first."
+COMMON = "This password is too common. Choose one that is harder to guess."
 # OWASP's second recommended profile: 19 MiB and two passes, about 25 ms.
 _hasher = PasswordHasher(time_cost=2, memory_cost=19_456, parallelism=1)
-_places = threading.BoundedSemaphore(4)
+# Bounds the memory: each hash in progress takes 19 MiB.
+_hash_slots = threading.BoundedSemaphore(4)
 
 CLASSES = {
     "upper": (str.isupper, "an upper-case letter"),
@@ -35,9 +36,9 @@ CLASSES = {
 def problems(
     password: str, field: str = "password", own: Iterable[str | None] = ()
 ) -> list[dict[str, object]]:
-    """Every requirement that the password misses, as `password_too_weak`.
+    """One `password_too_weak` problem for each requirement that the password fails.
 
-    `own`: the address, names and the account of its user, which make no password.
+    `own` lists the user's address, names and account, which a password must not consist of.
     """
     settings = config.current()
     missed = []
@@ -46,9 +47,9 @@ def problems(
     if len(password) > LONGEST:
         missed.append(f"at most {LONGEST} characters")
     for name in settings.password_require:
-        matches, wording = CLASSES[name]
+        matches, description = CLASSES[name]
         if not any(map(matches, password)):
-            missed.append(f"at least one of: {wording}")
+            missed.append(f"at least one of: {description}")
     messages = [f"A password needs {requirement}." for requirement in missed]
     if settings.password_min_length <= len(password) <= LONGEST and common_passwords.is_common(
         password, own
@@ -57,23 +58,23 @@ def problems(
     return [problem(field, "password_too_weak", message) for message in messages]
 
 
-def problems_of(user: User | None, password: str, field: str) -> list[dict[str, object]]:
-    """The same for a new password of a user, if there is one."""
+def problems_for_user(user: User | None, password: str, field: str) -> list[dict[str, object]]:
+    """The problems of a new password for this user."""
     own = (user.email, user.name, user.account.slug, user.account.name) if user else ()
     return problems(password, field, own)
 
 
 def hash(password: str) -> str:
-    """The Argon2id hash to store."""
-    with _places:
+    """The Argon2id hash of a password."""
+    with _hash_slots:
         return _hasher.hash(password)
 
 
 def verify(password: str, password_hash: str | None) -> bool:
-    """Whether the password fits; takes the same time where there is no hash to compare with."""
+    """Whether the password matches; takes the same time if there is no hash."""
     if len(password) > LONGEST:
         return False
-    with _places:
+    with _hash_slots:
         try:
             _hasher.verify(password_hash or _dummy(), password)
         except (Argon2Error, InvalidHashError):

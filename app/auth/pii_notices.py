@@ -1,9 +1,8 @@
-"""Mails to the members of `pii_access` about attempts to become one of them from outside."""
+"""Mails to the members of `pii_access` about refused sign-ins and removed members."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 from app import db, events, jobs
 from app.accounts import pii
@@ -13,44 +12,46 @@ from app.http import rate_limits
 from app.http.rate_limits import Limit
 from app.outbound import mail
 
-MOST_TOLD = 50
+MAX_RECIPIENTS = 50
 ONCE_A_DAY = Limit("pii-notice", 1, 86_400)
 
 
-def tell_of_refusal(account_id: str, provider: str) -> None:
-    """Tell the members that one of them was kept from signing in; once a day for a provider."""
+def notify_of_refusal(account_id: str, provider: str) -> None:
+    """Notify members that a member's sign-in was refused; once a day per provider."""
     try:
         rate_limits.consume(ONCE_A_DAY.of(account_id, provider))
     except TooManyRequests:
         return
     with db.transaction():
-        for user_id in pii.members(account_id, MOST_TOLD):
-            told = {"user_id": user_id, "provider": provider}
-            jobs.enqueue("auth.tell_pii_refusal", told, account_id=account_id)
+        for user_id in pii.members(account_id, MAX_RECIPIENTS):
+            payload = {"user_id": user_id, "provider": provider}
+            jobs.enqueue("auth.tell_pii_refusal", payload, account_id=account_id)
 
 
 @events.subscribe(events.PiiMemberExpelled)
-def _tell_of_expulsion(event: events.PiiMemberExpelled) -> None:
-    about = {"user_id": event.user_id, "reason": event.reason, "old_email": event.email}
-    # The user is told where the mail went before.
-    addressees: list[dict[str, str]] = [{"to": event.email}]
-    for member_id in pii.members(event.account_id, MOST_TOLD):
-        addressees.append({"member_id": member_id})
-    for one in addressees:
-        jobs.enqueue("auth.tell_pii_expulsion", {**about, **one}, account_id=event.account_id)
+def _notify_of_removal(event: events.PiiMemberExpelled) -> None:
+    payload = {"user_id": event.user_id, "reason": event.reason, "old_email": event.email}
+    # The user gets the mail at the previous address.
+    recipients: list[dict[str, str]] = [{"to": event.email}]
+    for member_id in pii.members(event.account_id, MAX_RECIPIENTS):
+        recipients.append({"member_id": member_id})
+    for recipient in recipients:
+        jobs.enqueue(
+            "auth.tell_pii_expulsion", {**payload, **recipient}, account_id=event.account_id
+        )
 
 
 @jobs.job("auth.tell_pii_expulsion", mails=True)
-def _mail_expulsion(payload: Mapping[str, Any]) -> None:
+def _mail_removal(payload: Mapping[str, str]) -> None:
     account = db.db.session.get(Account, payload["account_id"])
     to = payload.get("to") or _address(payload["account_id"], payload["member_id"])
     if account and to:
-        about = {"email": payload["old_email"], "reason": payload["reason"]}
-        mail.send(to, "pii_member_removed", account=account.name, **about)
+        context = {"email": payload["old_email"], "reason": payload["reason"]}
+        mail.send(to, "pii_member_removed", account=account.name, **context)
 
 
 @jobs.job("auth.tell_pii_refusal", mails=True)
-def _mail_refusal(payload: Mapping[str, Any]) -> None:
+def _mail_refusal(payload: Mapping[str, str]) -> None:
     account = db.db.session.get(Account, payload["account_id"])
     to = _address(payload["account_id"], payload["user_id"])
     if account and to:

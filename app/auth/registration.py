@@ -1,9 +1,8 @@
-"""Registering an account with its first user, or a user of the one account (contract 2)."""
+"""Registration of an account, or of a user in single-tenant mode (contract section 2)."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any
 
 import sqlalchemy as sa
 
@@ -18,6 +17,7 @@ from app.accounts.models import (
     Role,
     User,
 )
+from app.accounts.types import Problem
 from app.auth import lockout, passwords, verification
 from app.errors import Conflict, Forbidden, InvalidValues, problem
 from app.ids import new_id
@@ -27,16 +27,19 @@ from app.outbound import mail
 def register(
     *, name: str | None, slug: str | None, email: str, password: str, address: str | None
 ) -> User:
-    """Register. Raises InvalidValues, Forbidden, TooManyRequests, or Conflict for a taken slug."""
+    """Register an account with its admin, or a viewer in single-tenant mode.
+
+    Raises InvalidValues, Forbidden, TooManyRequests, or Conflict for a taken slug.
+    """
     settings = config.current()
     if settings.registration != "open":
-        raise Forbidden("Nobody registers here; ask for an invitation.")
+        raise Forbidden("Registration is closed. Ask an administrator for an invitation.")
     if settings.single_tenant:
         return _join(slug, email.strip(), password, address)
-    return _found(name, slug, email.strip(), password, address)
+    return _create_account(name, slug, email.strip(), password, address)
 
 
-def _found(
+def _create_account(
     name: str | None, slug: str | None, email: str, password: str, address: str | None
 ) -> User:
     name = (name or "").strip()
@@ -49,67 +52,72 @@ def _found(
         problem("account_slug", "slug_invalid", wrong) if wrong else None,
         accounts.label_problem(name or slug, "account_name"),
     )
-    lockout.mails(lockout.NEW_ACCOUNT, email, address)
-    password_hash = passwords.hash(password)  # before the transaction: it takes its time
+    lockout.count_mail_request(lockout.NEW_ACCOUNT, email, address)
+    password_hash = passwords.hash(password)  # before the transaction, as hashing is slow
     with db.transaction():
         account = accounts.create_account(name or slug, slug)
         user = accounts.create_user(
             account.id, email=email, password_hash=password_hash, role=ADMIN
         )
         accounts.join_group(user, PII_GROUP)
-        verification.ask(user)
+        verification.enqueue_mail(user)
     return user
 
 
 def _join(slug: str | None, email: str, password: str, address: str | None) -> User:
-    # Nobody learns here whether an address is known: the answer looks alike, to the order of the
-    # id and the moments in it, and who already has a user under the address is told so by mail.
-    _check(email, password, (), _names_another(slug))
-    lockout.mails(lockout.NEW_ACCOUNT, email, address)
+    # The response never reveals whether the address is taken: it looks the same, down to the id
+    # and timestamps, and the owner of a taken address gets a mail.
+    _check(email, password, (), _account_problem(slug))
+    lockout.count_mail_request(lockout.NEW_ACCOUNT, email, address)
     password_hash = passwords.hash(password)
     with db.transaction():
-        account = _the_account()
-        born: dict[str, Any] = {"id": new_id(), "created_at": clock.now()}
+        account = _single_account()
+        id, now = new_id(), clock.now()
         try:
             with db.savepoint():
                 user = accounts.create_user(
-                    account.id, email=email, password_hash=password_hash, role=VIEWER, **born
+                    account.id,
+                    email=email,
+                    password_hash=password_hash,
+                    role=VIEWER,
+                    id=id,
+                    created_at=now,
                 )
         except Conflict:
             payload = {"email_key": accounts.email_key(email)}
             jobs.enqueue("auth.known_already", payload, account_id=account.id)
-            return _as_if_new(account, email, **born)
-        verification.ask(user)
+            return _unsaved_user(account, email, id=id, created_at=now)
+        verification.enqueue_mail(user)
     return user
 
 
-def _the_account() -> Account:
+def _single_account() -> Account:
     settings, session = config.current(), db.db.session
     slug = settings.single_tenant_account
-    chosen = sa.select(Account).where(Account.slug == slug)
-    account = session.scalar(chosen)
+    query = sa.select(Account).where(Account.slug == slug)
+    account = session.scalar(query)
     if account is None:
         try:
             with db.savepoint():
                 account = accounts.create_account(settings.single_tenant_account_name, slug)
-        except Conflict:  # another first user was faster
-            account = session.scalars(chosen).one()
-    # Whoever belongs to the system account is a superadmin.
+        except Conflict:  # a concurrent registration created it
+            account = session.scalars(query).one()
+    # Users of the system account would be superadmins.
     if account.id == SYSTEM_ACCOUNT_ID or not account.is_active:
-        raise Forbidden("Nobody registers here.")
+        raise Forbidden("Registration is closed.")
     return account
 
 
-def _names_another(slug: str | None) -> dict[str, object] | None:
+def _account_problem(slug: str | None) -> Problem | None:
     if not slug or slug.strip().lower() == config.current().single_tenant_account:
         return None
-    message = "There is one account here, and this is not its name. Leave it out."
+    message = "This service has a single account with another name. Omit the account."
     return problem("account_slug", "invalid_reference", message)
 
 
-def _as_if_new(account: Account, email: str, **born: Any) -> User:
+def _unsaved_user(account: Account, email: str, **columns: object) -> User:
     role = db.db.session.scalars(sa.select(Role).where(Role.name == VIEWER)).one()
-    user = User(account_id=account.id, email=email, role_id=role.id, groups=[], **born)
+    user = User(account_id=account.id, email=email, role_id=role.id, groups=[], **columns)
     user.account, user.role = account, role
     user.is_active, user.email_verified, user.auth_provider = True, False, "password"
     user.updated_at = user.created_at
@@ -117,18 +125,16 @@ def _as_if_new(account: Account, email: str, **born: Any) -> User:
 
 
 @jobs.job("auth.known_already", mails=True)
-def _mail_known_already(payload: Mapping[str, Any]) -> None:
-    mine = (User.account_id == payload["account_id"], User.email_key == payload["email_key"])
-    user = db.db.session.scalar(sa.select(User).where(*mine))
+def _mail_known_already(payload: Mapping[str, str]) -> None:
+    conditions = (User.account_id == payload["account_id"], User.email_key == payload["email_key"])
+    user = db.db.session.scalar(sa.select(User).where(*conditions))
     if user is not None and user.may_sign_in:
         link = f"{config.current().base_url}/console/forgot-password"
         mail.send(user.email, "known_already", link=link, account=user.account.name)
 
 
-def _check(
-    email: str, password: str, names: Iterable[str], *more: Mapping[str, Any] | None
-) -> None:
+def _check(email: str, password: str, names: Iterable[str], *problems: Problem | None) -> None:
     weak = passwords.problems(password, own=(email, *names))
-    found = [*weak, accounts.email_problem(email), *more]
-    if any(found):
-        raise InvalidValues([one for one in found if one])
+    details = [p for p in (*weak, accounts.email_problem(email), *problems) if p]
+    if details:
+        raise InvalidValues(details)

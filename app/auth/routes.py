@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from flask import Response, make_response, render_template, request
 
 from app import rest
 from app.accounts.models import User
 from app.accounts.schemas import ACCOUNT, USER, AccountView, UserView
+from app.accounts.types import Body
 from app.auth import lockout, registration, verification
 from app.auth import service as auth
-from app.auth.answers import (
+from app.auth.guard import account_of_request, principal, signed_in_caller, user_id_if_signed_in
+from app.auth.responses import (
     REFRESH_COOKIE,
     REFRESH_PATH,
-    account_named,
-    answer_pair,
-    answer_sign_in,
     origin,
+    requested_account,
+    sign_in_response,
+    token_response,
 )
-from app.auth.guard import account_of_request, caller_if_any, principal, signed_in_caller
 from app.auth.schemas import (
     PAIR,
     VERIFIED,
@@ -48,11 +47,9 @@ blueprint = Blueprint(
     "Authentication",
     __name__,
     url_prefix=f"{rest.PREFIX}/auth",
-    description="Registering an account, and signing in and out.",
+    description="Register an account, sign in and sign out.",
 )
-links = Blueprint(
-    "Links", __name__, description="Addresses that mails contain; without the version prefix."
-)
+links = Blueprint("Links", __name__, description="Links in mails, outside the versioned prefix.")
 
 
 @blueprint.route("/register", methods=["POST"])
@@ -68,19 +65,18 @@ links = Blueprint(
 @blueprint.response(
     201,
     Registered,
-    example={"message": "Please check your inbox: ...", "account": ACCOUNT, "user": USER},
+    example={"message": "Check your inbox: ...", "account": ACCOUNT, "user": USER},
 )
 @blueprint.fails(400, 403, 409, 429)
 @public
 @across_accounts
-def register(body: dict[str, Any]) -> dict[str, Any]:
+def register(body: Body) -> dict[str, object]:
     """Register an account with its first user, who becomes its admin.
 
-    The slug is derived from the name where it is absent. A mail with a verification link follows;
-    there is no signing in before the address is verified. Where there is one account only, the user
-    joins it as viewer, and the answer is the same for an address that is known already, whose owner
-    is told by mail; only signing in with the password sent here shows that it was not taken on.
-    Where nobody may register, it is a 403.
+    The slug defaults to one derived from the name. The user gets a verification link by mail and
+    can sign in once the address is verified. In single-tenant mode, the user joins the account as a
+    viewer; for an address that is already in use the response is the same, and the owner gets a
+    mail. If registration is closed, it is a 403.
     """
     user = registration.register(
         name=body.get("account_name") or body.get("name"),
@@ -89,7 +85,7 @@ def register(body: dict[str, Any]) -> dict[str, Any]:
         password=body["password"],
         address=request.remote_addr,
     )
-    message = "Please check your inbox: a mail on its way to you says how to go on."
+    message = "Check your inbox: we have sent you a mail with the next steps."
     return {"message": message, "account": user.account, "user": user}
 
 
@@ -102,20 +98,20 @@ def register(body: dict[str, Any]) -> dict[str, Any]:
 @blueprint.fails(400, 401, 429)
 @public
 @across_accounts
-def login(body: dict[str, Any]) -> Response:
-    """Sign in by account, address and password.
+def login(body: Body) -> Response:
+    """Sign in with account, email address and password.
 
-    An unknown account, an unknown user, a wrong password and an inactive user are answered alike:
-    401 `authentication_failed`. With the right password but an address not yet verified:
-    401 `email_not_verified`. The refresh token is also set as an HttpOnly cookie.
+    An unknown account, an unknown user, a wrong password and an inactive user all get the same 401
+    `authentication_failed`. The right password with an unverified address gets a 401
+    `email_not_verified`. The refresh token is also set as an HttpOnly cookie.
     """
     signed_in = auth.login(
-        account=account_named(body),
+        account=requested_account(body),
         email=body["email"],
         password=body["password"],
         origin=origin(),
     )
-    return answer_sign_in(signed_in)
+    return sign_in_response(signed_in)
 
 
 @blueprint.route("/refresh", methods=["POST"])
@@ -124,43 +120,41 @@ def login(body: dict[str, Any]) -> Response:
 @blueprint.fails(400, 401, 403, 404)
 @public
 @across_accounts
-def refresh(body: dict[str, Any]) -> Response:
-    """Trade a refresh token for a new pair.
+def refresh(body: Body) -> Response:
+    """Exchange a refresh token for a new pair.
 
-    Each serves once. One that is used again is a 401 and ends all tokens that grew from the same
-    sign-in. Where the host name or `X-Account-ID` names another account, it is a 403 as elsewhere,
-    and the token is not used up.
+    Each refresh token works once. Reuse gets a 401 and revokes all tokens of the same sign-in. If
+    the host name or `X-Account-ID` names another account, it is a 403, and the token stays valid.
     """
     token = body.get("refresh_token") or request.cookies.get(REFRESH_COOKIE, "")
-    return answer_pair(auth.refresh(token, account_of_request()))
+    return token_response(auth.refresh(token, account_of_request()))
 
 
 @blueprint.route("/reauthenticate", methods=["POST"])
 @blueprint.arguments(OwnPassword, example={"password": "Correct-horse-1"})
 @blueprint.response(200, TokenPair, example=PAIR)
 @blueprint.fails(400, 403, 429)
-def reauthenticate(body: dict[str, Any]) -> Response:
-    """Give the password again, for what needs a recent sign-in.
+def reauthenticate(body: Body) -> Response:
+    """Confirm your password for actions that need a recent sign-in.
 
-    Answers new tokens of the same session; the refresh token from before is used up. For 15 minutes
-    the access token changes addresses, makes API keys, and changes provider settings, redirect
-    addresses and the members of `pii_access`; an older one is 403 `recent_sign_in_required` there.
-    Who has no password signs in anew by the provider. Who gets it wrong too often has to wait, as
-    at a login.
+    Returns new tokens of the same session; the previous refresh token is revoked. For 15 minutes
+    the new access token may change addresses, create API keys, and change provider settings,
+    redirect URIs and members of `pii_access`; older tokens get a 403 `recent_sign_in_required`.
+    Users without a password sign in again with their provider. Wrong passwords are rate limited
+    like logins.
     """
-    return answer_pair(auth.reauthenticate(principal(), body["password"]))
+    return token_response(auth.reauthenticate(principal(), body["password"]))
 
 
 @blueprint.route("/logout", methods=["POST"])
 @blueprint.arguments(RefreshBody, required=False, example={"refresh_token": "eyJhbGciOi..."})
 @blueprint.response(200, Message, example={"message": "You are signed out."})
 @blueprint.fails(403)
-def logout(body: dict[str, Any]) -> Response:
+def logout(body: Body) -> Response:
     """Sign out.
 
-    Ends the session of the given refresh token or the cookie's; without either, all of the
-    caller's. Their access tokens end, too. A cookie that is no valid refresh token of the caller
-    counts for nothing.
+    Ends the session of the refresh token or cookie, including its access tokens; without either,
+    all of your sessions. Ignores a cookie that is not a valid refresh token of yours.
     """
     cookie = request.cookies.get(REFRESH_COOKIE, "")
     auth.logout(principal(), body.get("refresh_token"), cookie=cookie)
@@ -182,14 +176,14 @@ def logout(body: dict[str, Any]) -> Response:
     },
 )
 def me() -> Response:
-    """Get the caller."""
-    user = auth.user_of(principal())
-    shown = UserView().dump(user)
+    """Get the signed-in user."""
+    user = auth.get_user(principal())
+    dumped = UserView().dump(user)
     return make_response(
         {
-            **shown,
+            **dumped,
             "user_id": user.id,
-            "user": shown,
+            "user": dumped,
             "account": AccountView().dump(user.account),
             "is_superadmin": principal().is_superadmin,
         }
@@ -200,12 +194,12 @@ def me() -> Response:
 @blueprint.arguments(EmailBody, required=False, example={"email": "alice@acme.example"})
 @blueprint.response(200, Message, example={"message": "A new link is on its way."})
 @blueprint.fails(403, 429)
-def send_verification(body: dict[str, Any]) -> dict[str, str]:
+def send_verification(body: Body) -> dict[str, str]:
     """Mail a new verification link.
 
-    To the caller, or, where the caller is an admin, to a user of the own account.
+    It goes to your address; admins may name another user of their account.
     """
-    verification.send(principal(), body.get("email"))
+    verification.resend_as_caller(principal(), body.get("email"))
     return {"message": "A new link is on its way."}
 
 
@@ -213,23 +207,23 @@ def send_verification(body: dict[str, Any]) -> dict[str, str]:
 @blueprint.arguments(
     ResendBody, required=False, example={"account": "acme", "email": "alice@acme.example"}
 )
-@blueprint.response(200, Message, example={"message": "If there is such a user, ..."})
+@blueprint.response(200, Message, example={"message": "If the user exists, ..."})
 @blueprint.fails(400, 401, 403, 429)
 @public
 @across_accounts
-def resend_verification(body: dict[str, Any]) -> dict[str, str]:
+def resend_verification(body: Body) -> dict[str, str]:
     """Mail a new verification link, without signing in.
 
-    A newer link ends the older ones. The answer is the same whether or not there is such a user.
-    Without an address, it goes to the caller, who must then be signed in.
+    A new link invalidates older ones. The response does not reveal whether the user exists. Without
+    an address, the link goes to the caller, who must be signed in.
     """
     if "email" in body:
-        account = auth.require_account(account_named(body))
-        lockout.mails(account, body["email"], request.remote_addr)
+        account = auth.require_account(requested_account(body))
+        lockout.count_mail_request(account, body["email"], request.remote_addr)
         verification.resend(account, body["email"])
     else:
-        verification.send(signed_in_caller(), None)
-    return {"message": "If there is such a user who is not verified, a new link is on its way."}
+        verification.resend_as_caller(signed_in_caller(), None)
+    return {"message": "If the user exists and is unverified, a new link is on its way."}
 
 
 @blueprint.route("/verify-email", methods=["POST"])
@@ -238,14 +232,14 @@ def resend_verification(body: dict[str, Any]) -> dict[str, str]:
 @blueprint.fails(400, 409)
 @public
 @across_accounts
-def verify_email_by_api(body: dict[str, Any]) -> dict[str, Any]:
-    """Verify an address by the token of the mailed link.
+def verify_email_by_api(body: Body) -> dict[str, object]:
+    """Verify an address with a mailed token.
 
-    A bad, used or expired token is 400 `invalid_token`. Sessions, access tokens, API keys and
-    identities at providers that were there while nobody had proved the address end: they may be
-    somebody else's. They stay where the token comes with an access token of that user.
+    A wrong, used or expired token is a 400 `invalid_token`. Revokes all sessions, access tokens,
+    API keys and provider identities created before the verification, as they may be somebody
+    else's, unless the request carries an access token of that user.
     """
-    user = verification.verify(body["token"], by=caller_if_any())
+    user = verification.verify(body["token"], by=user_id_if_signed_in())
     return {"message": VERIFIED["message"], "user": user}
 
 
@@ -257,17 +251,17 @@ def verify_email_by_api(body: dict[str, Any]) -> dict[str, Any]:
     schema=TEXT,
     content_type="text/html",
     example=PAGE_EXAMPLE,
-    description="To a browser, a page.",
+    description="A page, for browsers.",
 )
 @links.fails(400, 409)
 @public
 @across_accounts
-def verify_email(args: dict[str, Any]) -> Any:
+def verify_email(args: dict[str, str]) -> Response | dict[str, object]:
     """Verify an address: the link in the mail.
 
-    A browser gets a page, of a bad link too; every other client JSON.
+    Browsers get a page, also for an invalid link; other clients get JSON.
     """
-    if request.method == "HEAD":  # a mail scanner that looks at the link must not use it up
+    if request.method == "HEAD":  # mail scanners that check the link must not consume its token
         return Response()
     user = verification.verify(args["token"])
     if html.prefers_html():
@@ -277,7 +271,7 @@ def verify_email(args: dict[str, Any]) -> Any:
     return {"message": VERIFIED["message"], "user": user}
 
 
-def _tell_of_link(error: AppError) -> Response:
+def _link_error(error: AppError) -> Response:
     if not html.prefers_html():
         return error_handlers.json_error(error)
     page = render_template("auth/not_verified.html", problem=error.message)
@@ -285,7 +279,7 @@ def _tell_of_link(error: AppError) -> Response:
 
 
 links.record_once(
-    lambda state: error_handlers.register_error_page(state.app, "/auth/verify-email", _tell_of_link)
+    lambda state: error_handlers.register_error_page(state.app, "/auth/verify-email", _link_error)
 )
 
 
@@ -293,11 +287,11 @@ links.record_once(
 @blueprint.arguments(OwnProfile, example={"name": "Alice"})
 @blueprint.response(200, UserView, example=USER)
 @blueprint.fails(400, 403, 429)
-def update_me(body: dict[str, Any]) -> User:
-    """Change the own name or address.
+def update_me(body: Body) -> User:
+    """Change your name or email address.
 
-    A new address is mailed a link, and becomes the user's when the link is followed; the old one is
-    then mailed a link that takes it back for 7 days. It needs a recent sign-in, or
-    `current_password` (403 `recent_sign_in_required`).
+    A new address gets a link by mail and takes effect once the link is followed; the old address
+    then gets a link that undoes the change within 7 days. Changing the address needs a recent
+    sign-in or `current_password` (403 `recent_sign_in_required`).
     """
     return verification.change_profile(principal(), body, request.remote_addr)

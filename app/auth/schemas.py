@@ -1,8 +1,6 @@
-"""What `/auth` takes and answers."""
+"""Request and response schemas of `/auth`."""
 
 from __future__ import annotations
-
-from typing import Any
 
 import marshmallow as ma
 
@@ -12,7 +10,7 @@ from app.rest import fields
 from app.rest.paging import Page, items_field
 from app.rest.schemas import Message, Schema
 
-MOST_KEYS_NAMED = 100
+MAX_KEY_NAMES = 100
 
 PAIR = {
     "token": "eyJhbGciOi...",
@@ -37,7 +35,7 @@ VERIFIED = {
 
 
 class Registration(Schema):
-    """A new account and its first user. `account` and `name` are other names for slug and name."""
+    """A new account and its first user. `account` and `name` are aliases of slug and name."""
 
     account_name = fields.Text(longest=200)
     account_slug = fields.Text(longest=200)
@@ -47,8 +45,8 @@ class Registration(Schema):
     password = fields.Text(longest=20_000, required=True)
 
     @ma.validates_schema
-    def names_the_account(self, data: dict[str, Any], **options: Any) -> None:
-        """A name or a slug must be there, unless there is but one account."""
+    def check_account(self, data: dict[str, object], **options: object) -> None:
+        """Require a name or slug, except in single-tenant mode."""
         if config.current().single_tenant:
             return
         if not any(data.get(key) for key in ("account_name", "account_slug", "account", "name")):
@@ -56,7 +54,7 @@ class Registration(Schema):
 
 
 class Registered(Schema):
-    """The new account and user; no tokens until the address is verified."""
+    """The new account and user, without tokens: the address must be verified first."""
 
     message = ma.fields.String(required=True)
     account = ma.fields.Nested(AccountView, required=True)
@@ -64,7 +62,7 @@ class Registered(Schema):
 
 
 class Credentials(Schema):
-    """Who signs in. The account may be left out where the host name carries its slug."""
+    """Login credentials. The account is optional if the host name contains its slug."""
 
     account = fields.Text(longest=200, metadata={"description": "Slug, code or id."})
     email = fields.Text(longest=320, required=True)
@@ -72,7 +70,7 @@ class Credentials(Schema):
 
 
 class TokenPair(Schema):
-    """An access token (under both of its names) and a refresh token."""
+    """An access token, under two names, and a refresh token."""
 
     token = ma.fields.String(required=True)
     access_token = ma.fields.String(required=True)
@@ -82,14 +80,14 @@ class TokenPair(Schema):
 
 
 class SignedIn(TokenPair):
-    """Tokens, and whose they are."""
+    """Tokens with their account and user."""
 
     account = ma.fields.Nested(AccountView, required=True)
     user = ma.fields.Nested(UserView, required=True)
 
 
 class RefreshBody(Schema):
-    """A refresh token; the cookie serves where it is absent."""
+    """A refresh token; defaults to the cookie."""
 
     refresh_token = fields.Text(longest=100_000)
 
@@ -101,7 +99,7 @@ class TokenBody(Schema):
 
 
 class Me(UserView):
-    """The caller."""
+    """The signed-in user."""
 
     user_id = ma.fields.String(required=True)
     user = ma.fields.Nested(UserView, required=True)
@@ -110,20 +108,20 @@ class Me(UserView):
 
 
 class EmailBody(Schema):
-    """Whose address to verify; the caller's own where it is absent."""
+    """The address to verify; defaults to the caller's."""
 
     email = fields.Text(longest=320)
 
 
 class ResendBody(Schema):
-    """An address and the account it belongs to; without an address, the signed-in caller's."""
+    """An address and its account; defaults to the signed-in caller's address."""
 
     email = fields.Text(longest=320)
     account = fields.Text(longest=200)
 
 
 class VerifiedUser(Schema):
-    """The user whose address is proved."""
+    """The user whose address is verified."""
 
     id = ma.fields.String(required=True)
     email = ma.fields.String(required=True)
@@ -131,27 +129,28 @@ class VerifiedUser(Schema):
 
 
 class Verified(Schema):
-    """That an address is proved."""
+    """Confirmation of a verified address."""
 
     message = ma.fields.String(required=True)
     user = ma.fields.Nested(VerifiedUser, required=True)
 
 
 class OwnProfile(Schema):
-    """What callers may change of themselves; a new address counts once it is verified."""
+    """The caller's changeable properties; a new address takes effect once it is verified."""
 
     name = fields.Text(longest=200, allow_none=True)
     email = fields.Text(longest=320)
     current_password = fields.Text(
-        longest=20_000, metadata={"description": "For a new address, in place of a recent sign-in."}
+        longest=20_000,
+        metadata={"description": "Replaces a recent sign-in when changing the address."},
     )
 
 
-REVOKE_KEYS = "Whether all of the user's API keys end, too."
+REVOKE_KEYS = "Whether to revoke all of the user's API keys, too."
 
 
 class PasswordChange(Schema):
-    """The present password and the new one."""
+    """The current and the new password."""
 
     current_password = fields.Text(longest=20_000, required=True)
     new_password = fields.Text(longest=20_000, required=True)
@@ -159,26 +158,26 @@ class PasswordChange(Schema):
 
 
 class PasswordSet(Message):
-    """That a password is set, and which API keys it did not end."""
+    """Confirmation of a new password, with the API keys that stay active."""
 
     active_api_keys = ma.fields.Integer(
-        required=True, metadata={"description": "How many API keys still act as the user."}
+        required=True, metadata={"description": "Number of active API keys of the user."}
     )
     api_keys = ma.fields.List(
         ma.fields.String(),
         required=True,
-        metadata={"description": f"The names of up to {MOST_KEYS_NAMED} of them."},
+        metadata={"description": f"Names of up to {MAX_KEY_NAMES} of these keys."},
     )
 
 
 class OwnPassword(Schema):
-    """The present password."""
+    """The current password."""
 
     password = fields.Text(longest=20_000, required=True)
 
 
 class ForgotBody(Schema):
-    """Whose password is forgotten. The account may be left out where the host name carries it."""
+    """A request for a reset link. The account is optional if the host name contains its slug."""
 
     email = fields.Text(longest=320, required=True)
     account = fields.Text(longest=200)
@@ -193,14 +192,14 @@ class ResetBody(Schema):
 
 
 class ResetToken(Schema):
-    """Whether a token is good, and until when."""
+    """Whether a token is valid, and its expiry."""
 
     valid = ma.fields.Boolean(required=True)
     expires_at = fields.Timestamp(required=True, allow_none=True)
 
 
 class SessionView(Schema):
-    """A sign-in: where it was made, and when it was last used."""
+    """A session, with its origin and last use."""
 
     id = ma.fields.String(required=True)
     kind = ma.fields.String(required=True, metadata={"description": "api or console"})

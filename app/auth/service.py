@@ -1,9 +1,8 @@
-"""Signing in and out, by tokens and in the console (contract section 3)."""
+"""Signing in and out, with tokens and in the console (contract section 3)."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import sqlalchemy as sa
 import structlog
@@ -11,11 +10,13 @@ import structlog
 from app import clock, config, db, events
 from app.accounts import service as accounts
 from app.accounts.models import Account, User
+from app.accounts.types import Problem
 from app.auth import lockout, login_users, passwords, sessions, tokens
 from app.auth import principal as principals
-from app.auth.login_users import Member
+from app.auth.login_users import LoginUser
 from app.auth.principal import Principal
 from app.auth.sessions import Origin
+from app.auth.tokens import Claims
 from app.db import versioned_cache
 from app.errors import Forbidden, InvalidValues, RecentSignInRequired, Unauthorized, problem
 from app.http import rate_limits
@@ -25,132 +26,132 @@ log = structlog.get_logger()
 
 @dataclass(frozen=True)
 class SignIn:
-    """A user with a fresh pair of tokens."""
+    """A user with a new pair of tokens."""
 
-    user: User | Member
+    user: User | LoginUser
     access_token: str
     refresh_token: str
 
 
 def login(*, account: str | None, email: str, password: str, origin: Origin) -> SignIn:
-    """Sign in by password. Raises Unauthorized, alike in answer and time for every failure."""
+    """Sign in by password. Raises Unauthorized, with the same message and timing every time."""
     return sign_in(check_password(account, email, password, origin), origin)
 
 
-def sign_in(user: User | Member, origin: Origin) -> SignIn:
-    """Begin a session of a user who proved to be that user."""
-    return _signed_in(user, sessions.start(user, origin))
+def sign_in(user: User | LoginUser, origin: Origin) -> SignIn:
+    """Start a session for an authenticated user."""
+    return _issue_tokens(user, sessions.start(user, origin))
 
 
-def check_password(account: str | None, email: str, password: str, origin: Origin) -> Member:
+def check_password(account: str | None, email: str, password: str, origin: Origin) -> LoginUser:
     """The active, verified user with this password.
 
     Raises Unauthorized, InvalidValues, or TooManyRequests after too many failures.
     """
     account = require_account(account)
     account_id, user = login_users.find(account, email)
-    # The account's slug, code and id are one, and must not give three times the tries.
-    with lockout.guesses(account_id or account, email, origin.ip_address):
-        return _checked(user, password)
+    # Counts under the id: slug, code and id together must not allow three times the tries.
+    with lockout.limit_guesses(account_id or account, email, origin.ip_address):
+        return _authenticate(user, password)
 
 
-def _checked(user: Member | None, password: str) -> Member:
-    fits = passwords.verify(password, user.password_hash if user else None)
-    if user is None or not fits or not user.may_sign_in:
-        raise sessions.not_right()
+def _authenticate(user: LoginUser | None, password: str) -> LoginUser:
+    matches = passwords.verify(password, user.password_hash if user else None)
+    if user is None or not matches or not user.may_sign_in:
+        raise sessions.authentication_failed()
     if not user.email_verified:
         raise Unauthorized(
-            "Verify your email address first: please check your inbox.", error="email_not_verified"
+            "Verify your email address first. Check your inbox for the link.",
+            error="email_not_verified",
         )
     return user
 
 
-def refresh(token: str, named: str | None = None) -> SignIn:
-    """Trade a refresh token for a new pair. A token used before ends its whole family.
+def refresh(token: str, account: str | None = None) -> SignIn:
+    """Exchange a refresh token for a new pair. A reused token ends its whole family.
 
-    Raises Unauthorized, and Forbidden or NotFound where its user may not act in the account that
-    is named.
+    Raises Unauthorized, or Forbidden or NotFound if the user may not act in `account`.
     """
     claims = tokens.read(token, tokens.REFRESH)
     account_id, user_id, session_id = claims["account_id"], claims["sub"], claims["sid"]
     with versioned_cache.reloading():
-        caller = principals.of_user(account_id, user_id) if named else None
+        caller = principals.for_user(account_id, user_id) if account else None
     if caller is not None:
-        principals.choose_account(caller, named)
+        principals.choose_account(caller, account)
     with db.transaction() as session:
         family = sessions.rotate(claims)
         user = session.get(User, (account_id, user_id)) if family else None
         if family and user and user.may_sign_in:
-            return _signed_in(user, family)
-    # In another transaction: this one may hold the session's row, and ending it takes the user's.
+            return _issue_tokens(user, family)
+    # In a new transaction: this one may hold the session's row lock, and ending takes the user's.
     with db.transaction():
         if family:
             sessions.end_family(claims)
         elif sessions.end_reused(claims):
             events.publish(events.RefreshTokenReused(account_id, session_id, clock.now()))
             log.warning("refresh token used again", account=account_id, user=user_id)
-    raise Unauthorized("The refresh token is not valid any more.")
+    raise Unauthorized("The refresh token is no longer valid.")
 
 
 def reauthenticate(caller: Principal, password: str) -> SignIn:
-    """Prove anew to be the caller: a new pair of tokens of the same session.
+    """Reauthenticate by password: a new pair of tokens for the same session.
 
-    Raises InvalidValues, Forbidden, Unauthorized, or TooManyRequests after too many wrong guesses.
+    Raises InvalidValues, Forbidden, Unauthorized, or TooManyRequests after too many failures.
     """
-    user = _proved(caller, password)
+    user = _reauthenticated_user(caller, password)
     with db.transaction():
         sessions.authenticate(caller)
-        return _signed_in(user, sessions.renew(caller))
+        return _issue_tokens(user, sessions.renew(caller))
 
 
 def reauthenticate_in_console(caller: Principal, password: str) -> None:
-    """The same for a session of the console, which has no tokens."""
-    _proved(caller, password)
+    """Reauthenticate a console session, which has no tokens."""
+    _reauthenticated_user(caller, password)
     sessions.authenticate(caller)
 
 
-def _proved(caller: Principal, password: str) -> User:
-    caller.refuse_key("An API key has no password to give.")
+def _reauthenticated_user(caller: Principal, password: str) -> User:
+    caller.refuse_key("API keys cannot reauthenticate.")
     if caller.session_id is None:
-        raise RecentSignInRequired("This token is of no session: sign in anew.")
-    user = user_of(caller)
+        raise RecentSignInRequired("This token has no session. Sign in again.")
+    user = get_user(caller)
     if user.password_hash is None:
-        raise RecentSignInRequired("You have no password here: sign in anew by your provider.")
-    if wrong := problems_of_own_password(user, password, "password"):
+        raise RecentSignInRequired("You have no password here. Sign in again with your provider.")
+    if wrong := current_password_problems(user, password, "password"):
         raise InvalidValues(wrong)
     return user
 
 
-def problems_of_own_password(user: User, given: str, field: str) -> list[dict[str, Any]]:
-    """What is wrong where this is not the user's password.
+def current_password_problems(user: User, password: str, field: str) -> list[Problem]:
+    """The problem if this is not the user's current password; else an empty list.
 
-    Raises TooManyRequests after too many wrong guesses.
+    Raises TooManyRequests after too many failures.
     """
-    guesses = lockout.own_password(user)
-    rate_limits.check(*guesses)
-    fits = passwords.verify(given, user.password_hash)
-    lockout.settle(guesses, right=fits)
-    wrong = problem(field, "invalid_option", "This is not the present password.")
-    return [] if fits else [wrong]
+    limits = lockout.own_password_limits(user)
+    rate_limits.check(*limits)
+    matches = passwords.verify(password, user.password_hash)
+    lockout.record_guess(limits, right=matches)
+    wrong = problem(field, "invalid_option", "The current password is wrong.")
+    return [] if matches else [wrong]
 
 
 def logout(caller: Principal, refresh_token: str | None, *, cookie: str) -> None:
-    """End the session of a refresh token; without one, all sessions of the caller."""
-    claims: dict[str, Any] | None
+    """End the session of a refresh token or cookie; without either, all of the caller's."""
+    claims: Claims | None
     if refresh_token:
         claims = tokens.read(refresh_token, tokens.REFRESH)
         if claims["sub"] != caller.user_id:
-            raise Forbidden("The refresh token belongs to somebody else.")
+            raise Forbidden("The refresh token belongs to another user.")
     else:
-        claims = _claims_of_own(caller, cookie)
+        claims = _cookie_claims(caller, cookie)
     if claims:
         sessions.end_family(claims)
     else:
         sessions.end_all(*sessions.user_key(caller))
 
 
-def _claims_of_own(caller: Principal, cookie: str) -> dict[str, Any] | None:
-    # Nobody chose to send the cookie: one from another time or user must keep nobody signed in.
+def _cookie_claims(caller: Principal, cookie: str) -> Claims | None:
+    # Browsers send cookies by themselves, so an invalid or foreign one must not prevent a logout.
     try:
         claims = tokens.read(cookie, tokens.REFRESH)
     except Unauthorized:
@@ -158,35 +159,35 @@ def _claims_of_own(caller: Principal, cookie: str) -> dict[str, Any] | None:
     return claims if claims["sub"] == caller.user_id else None
 
 
-def user_of(caller: Principal) -> User:
-    """The row of the signed-in caller."""
+def get_user(caller: Principal) -> User:
+    """The user row of a signed-in caller."""
     return db.db.session.get_one(User, sessions.user_key(caller))
 
 
-_USER_NAMED = sa.select(User).where(
-    User.account_id == sa.select(Account.id).where(principals.IS_NAMED).scalar_subquery(),
+_FIND_USER = sa.select(User).where(
+    User.account_id == sa.select(Account.id).where(principals.MATCHES_REFERENCE).scalar_subquery(),
     User.email_key == sa.bindparam("email_key"),
 )
 
 
-def user_named(account: str, email: str) -> User | None:
-    """The user of that account (slug, code or id) with that address."""
-    given = {**principals.naming(account), "email_key": accounts.email_key(email)}
-    return db.db.session.scalar(_USER_NAMED, given)
+def find_user(account: str, email: str) -> User | None:
+    """The user of an account (slug, code or id) with this email address."""
+    params = {**principals.reference_params(account), "email_key": accounts.email_key(email)}
+    return db.db.session.scalar(_FIND_USER, params)
 
 
 def require_account(account: str | None) -> str:
-    """The account that must be named, where there is more than one. Raises InvalidValues."""
+    """The account reference, or the single tenant's. Raises InvalidValues if it is missing."""
     settings = config.current()
     if not account and settings.single_tenant:
         return settings.single_tenant_account
     if not account:
-        message = "Name the account: its slug, code or id."
+        message = "Specify the account by slug, code or id."
         raise InvalidValues([problem("account", "required", message)])
     return account
 
 
-def _signed_in(user: User | Member, family: sessions.Family) -> SignIn:
+def _issue_tokens(user: User | LoginUser, family: sessions.Family) -> SignIn:
     token = tokens.access(
         user_id=user.id,
         account_id=user.account_id,

@@ -1,8 +1,7 @@
-"""Sessions: begun by signing in, renewed with their refresh tokens, ended (contract section 3)."""
+"""Sessions: started by signing in, renewed with refresh tokens, ended (contract section 3)."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
@@ -11,10 +10,12 @@ import sqlalchemy as sa
 
 from app import clock, config, db, events
 from app.accounts.models import User
+from app.accounts.types import Condition
 from app.auth import credentials, tokens
-from app.auth.login_users import Member
+from app.auth.login_users import LoginUser
 from app.auth.models import SignInSession
 from app.auth.principal import Principal
+from app.auth.tokens import Claims
 from app.db.prepared import PreparedStatement
 from app.errors import NotFound, Unauthorized
 from app.ids import first_id, new_id
@@ -24,81 +25,85 @@ LONGEST_AGENT = 400
 
 @dataclass(frozen=True)
 class Origin:
-    """Where a request comes from, as a session remembers it."""
+    """The client address and user agent of a request."""
 
     ip_address: str | None
     user_agent: str | None
 
 
-def not_right() -> Unauthorized:
-    """What every sign-in is told that is not let in, whatever the reason."""
-    message = "Account, user name or password are not right."
+def authentication_failed() -> Unauthorized:
+    """The error of every failed sign-in, whatever the reason."""
+    message = "Wrong account, user name or password."
     return Unauthorized(message, error="authentication_failed")
 
 
 @dataclass(frozen=True)
 class Family:
-    """A session with its newest refresh token."""
+    """A session's token family, with its newest refresh token."""
 
     session_id: str
     refresh_token: str
     authenticated_at: datetime
 
 
-def start(user: User | Member, origin: Origin) -> Family:
-    """Begin a token family of a user."""
+def start(user: User | LoginUser, origin: Origin) -> Family:
+    """Start an API session for a user."""
     now, session_id = clock.now(), new_id()
     token, jti = _refresh_token(user.account_id, user.id, session_id, lifetime())
-    _begin(user, session_id, "api", jti, origin, now)
+    _insert(user, session_id, "api", jti, origin, now)
     return Family(session_id, token, now)
 
 
-def start_in_console(user: User | Member, origin: Origin) -> str:
-    """Begin a console session. Returns the secret that its cookie carries."""
+def start_in_console(user: User | LoginUser, origin: Origin) -> str:
+    """Start a console session. Returns the secret for its cookie."""
     secret = tokens.random_token(user.account.account_code)
-    _begin(user, new_id(), "console", secret, origin, clock.now())
+    _insert(user, new_id(), "console", secret, origin, clock.now())
     return secret
 
 
-def rotate(claims: Mapping[str, Any]) -> Family | None:
-    """Take the next token of a family; None where that of the claims is not the newest."""
+def rotate(claims: Claims) -> Family | None:
+    """Issue the next token of a family; None if the token of the claims is not the newest."""
     newest = SignInSession.token_hash == tokens.digest(claims["jti"])
     return _renew(claims["account_id"], claims["sub"], claims["sid"], newest)
 
 
 def authenticate(caller: Principal) -> None:
-    """Note that somebody proved anew to be the caller. Raises Unauthorized for an ended session."""
-    mine = (*_of_user(*user_key(caller)), SignInSession.id == caller.session_id, *_alive())
-    noted = sa.update(SignInSession).where(*mine).values(authenticated_at=clock.now())
+    """Record a reauthentication of the caller. Raises Unauthorized for an ended session."""
+    conditions = (
+        *_by_user(*user_key(caller)),
+        SignInSession.id == caller.session_id,
+        *_is_active(),
+    )
+    statement = sa.update(SignInSession).where(*conditions).values(authenticated_at=clock.now())
     with db.transaction() as session:
-        found: Any = session.execute(noted)
-    if not found.rowcount:
+        result: Any = session.execute(statement)
+    if not result.rowcount:
         raise Unauthorized
 
 
 def renew(caller: Principal) -> Family:
-    """Take the next token of the caller's family. Raises Unauthorized for an ended session."""
+    """Issue the next token of the caller's session. Raises Unauthorized for an ended session."""
     family = _renew(*user_key(caller), caller.session_id or "")
     if family is None:
         raise Unauthorized
     return family
 
 
-def _renew(account_id: str, user_id: str, session_id: str, *which: Any) -> Family | None:
-    mine = (*_family_of(account_id, user_id, session_id), *which, *_alive())
-    begun = sa.select(SignInSession.created_at, SignInSession.authenticated_at).where(*mine)
+def _renew(account_id: str, user_id: str, session_id: str, *conditions: Condition) -> Family | None:
+    where = (*_by_family(account_id, user_id, session_id), *conditions, *_is_active())
+    query = sa.select(SignInSession.created_at, SignInSession.authenticated_at).where(*where)
     now = clock.now()
     with db.transaction() as session:
-        found = session.execute(begun).first()
-        if found is None:
+        row = session.execute(query).first()
+        if row is None:
             return None
-        end = min(now + lifetime(), found.created_at + _longest())
-        token, jti = _refresh_token(account_id, user_id, session_id, end - now)
-        values = {"token_hash": tokens.digest(jti), "last_used_at": now, "expires_at": end}
-        renewed: Any = session.execute(sa.update(SignInSession).where(*mine).values(**values))
-    if not renewed.rowcount:
+        expires_at = min(now + lifetime(), row.created_at + _max_lifetime())
+        token, jti = _refresh_token(account_id, user_id, session_id, expires_at - now)
+        values = {"token_hash": tokens.digest(jti), "last_used_at": now, "expires_at": expires_at}
+        result: Any = session.execute(sa.update(SignInSession).where(*where).values(**values))
+    if not result.rowcount:
         return None
-    return Family(session_id, token, found.authenticated_at or found.created_at)
+    return Family(session_id, token, row.authenticated_at or row.created_at)
 
 
 def _refresh_token(
@@ -109,89 +114,93 @@ def _refresh_token(
     )
 
 
-def of_caller(caller: Principal, skip: int, limit: int) -> tuple[list[SignInSession], int]:
-    """The caller's sessions that are alive, the last used first, and how many there are."""
-    mine = [*_of_user(*user_key(caller)), *_alive()]
-    counted = sa.select(sa.func.count()).select_from(SignInSession).where(*mine)
-    chosen = sa.select(SignInSession).where(*mine)
-    chosen = chosen.order_by(SignInSession.last_used_at.desc(), SignInSession.id)
-    found = db.db.session.scalars(chosen.offset(skip).limit(limit))
-    return list(found), db.db.session.scalar(counted) or 0
+def list_for_caller(caller: Principal, skip: int, limit: int) -> tuple[list[SignInSession], int]:
+    """One page of the caller's active sessions, the last used first, and the total."""
+    conditions = [*_by_user(*user_key(caller)), *_is_active()]
+    count = sa.select(sa.func.count()).select_from(SignInSession).where(*conditions)
+    query = sa.select(SignInSession).where(*conditions)
+    query = query.order_by(SignInSession.last_used_at.desc(), SignInSession.id)
+    rows = db.db.session.scalars(query.offset(skip).limit(limit))
+    return list(rows), db.db.session.scalar(count) or 0
 
 
 def end(account_id: str, user_id: str, session_id: str) -> bool:
-    """End one session, and its access tokens. Returns whether it was not ended before."""
+    """End a session and its access tokens. Returns whether it was active."""
     return _revoke(account_id, user_id, SignInSession.id == session_id)
 
 
 def end_own(caller: Principal, session_id: str) -> None:
     """End one of the caller's sessions. Raises NotFound."""
-    mine = (*_of_user(*user_key(caller)), SignInSession.id == session_id.lower())
+    conditions = (*_by_user(*user_key(caller)), SignInSession.id == session_id.lower())
     with db.transaction() as session:
-        if session.scalar(sa.select(SignInSession.id).where(*mine, *_alive())) is None:
+        if session.scalar(sa.select(SignInSession.id).where(*conditions, *_is_active())) is None:
             raise NotFound("There is no such session.")
-        _revoke(*user_key(caller), *mine)
+        _revoke(*user_key(caller), *conditions)
 
 
 def end_all(account_id: str, user_id: str) -> None:
-    """End every session of a user, console sessions included, and their access tokens."""
+    """End all sessions of a user, console included, and their access tokens."""
     _revoke(account_id, user_id)
 
 
-def end_family(claims: Mapping[str, Any]) -> None:
-    """End the session that a refresh token grew from, and its access tokens."""
-    _revoke(*_user_of(claims), *_family(claims))
+def end_family(claims: Claims) -> None:
+    """End the session of a refresh token and its access tokens."""
+    _revoke(*_user_key_of(claims), *_by_claims(claims))
 
 
-def end_reused(claims: Mapping[str, Any]) -> bool:
-    """The same for a token that was used before. Returns whether the session was alive."""
-    return _revoke(*_user_of(claims), *_family(claims), *_alive())
+def end_reused(claims: Claims) -> bool:
+    """End the session of a reused refresh token. Returns whether it was active."""
+    return _revoke(*_user_key_of(claims), *_by_claims(claims), *_is_active())
 
 
-def hold(caller: Principal) -> None:
-    """Have whoever ends the caller's tokens wait for the open transaction. Raises Unauthorized.
+def lock_user(caller: Principal) -> None:
+    """Lock the caller's user row, so that the caller's tokens stay valid until the commit.
 
-    For what outlives them: an API key, say, must not be made when its maker was just found out.
+    For what outlives the tokens, such as API keys. Raises Unauthorized for revoked tokens.
     """
-    home, user_id = user_key(caller)
-    begin = sa.select(User.tokens_valid_from).where(User.account_id == home, User.id == user_id)
-    begun = db.db.session.scalar(begin.with_for_update(key_share=True))
-    if begun is not None and caller.first_token != first_id(begun):
+    account_id, user_id = user_key(caller)
+    query = sa.select(User.tokens_valid_from).where(
+        User.account_id == account_id, User.id == user_id
+    )
+    valid_from = db.db.session.scalar(query.with_for_update(key_share=True))
+    if valid_from is not None and caller.min_token_id != first_id(valid_from):
         raise Unauthorized
-    if caller.session_id and not credentials.lasts(home, user_id, caller.session_id):
+    if caller.session_id and not credentials.session_is_active(
+        account_id, user_id, caller.session_id
+    ):
         raise Unauthorized
 
 
 def user_key(caller: Principal) -> tuple[str, str]:
-    """The account and the id of the user who calls."""
+    """The primary key of the caller's user row."""
     return caller.home.id if caller.home else "", caller.user_id or ""
 
 
 @events.subscribe(events.UserLostAccess)
-def _end_sessions_of(event: events.UserLostAccess) -> None:
+def _on_lost_access(event: events.UserLostAccess) -> None:
     end_all(event.account_id, event.user_id)
 
 
 @events.subscribe(events.RoleChanged)
-def _let_sessions_run_out(event: events.RoleChanged) -> None:
-    # Nobody renews them; access tokens of theirs stay, with the role that the user has now.
-    mine = (*_of_user(event.account_id, event.user_id), *_alive())
+def _on_role_changed(event: events.RoleChanged) -> None:
+    # Refresh tokens stop working; access tokens stay valid, with the user's new role.
+    conditions = (*_by_user(event.account_id, event.user_id), *_is_active())
     with db.transaction() as session:
-        session.execute(sa.update(SignInSession).where(*mine).values(expires_at=clock.now()))
+        session.execute(sa.update(SignInSession).where(*conditions).values(expires_at=clock.now()))
 
 
 @events.subscribe(events.AddressVerified)
-def _end_tokens_of(event: events.AddressVerified) -> None:
+def _on_address_proved(event: events.AddressVerified) -> None:
     end_all(event.account_id, event.user_id)
-    # Afterwards: who renewed a token meanwhile was waited for.
+    # Last: the row locks have ended concurrent renewals.
     user = db.db.session.get_one(User, (event.account_id, event.user_id))
     user.tokens_valid_from = clock.now()
 
 
-def _begin(
-    user: User | Member, id: str, kind: str, secret: str, origin: Origin, now: datetime
+def _insert(
+    user: User | LoginUser, id: str, kind: str, secret: str, origin: Origin, now: datetime
 ) -> None:
-    begun = {
+    values = {
         "account_id": user.account_id,
         "id": id,
         "user_id": user.id,
@@ -203,68 +212,72 @@ def _begin(
         "last_used_at": now,
         "expires_at": now + lifetime(),
     }
-    seen = {"_account": user.account_id, "_id": user.id, "_hash": user.password_hash, "_now": now}
-    seen["_from"] = user.tokens_valid_from
+    expected = {
+        "_account": user.account_id,
+        "_id": user.id,
+        "_hash": user.password_hash,
+        "_now": now,
+    }
+    expected["_from"] = user.tokens_valid_from
     with db.transaction():
-        # Whoever changed the user meanwhile ended the sessions that there were.
-        if not _NOTE_LOGIN.all(seen):
-            raise not_right()
-        _NEW_SESSION.run({f"_{name}": value for name, value in begun.items()})
-    if isinstance(user, Member):
+        # No session is created if the password or access changed during sign-in.
+        if not _NOTE_LOGIN.all(expected):
+            raise authentication_failed()
+        _NEW_SESSION.run({f"_{name}": value for name, value in values.items()})
+    if isinstance(user, LoginUser):
         user.last_login = now
 
 
 def lifetime() -> timedelta:
-    """How long a session lasts that is not renewed."""
-    return min(timedelta(days=config.current().refresh_token_expire_days), _longest())
+    """The lifetime of a session that is not renewed."""
+    return min(timedelta(days=config.current().refresh_token_expire_days), _max_lifetime())
 
 
-def _longest() -> timedelta:
+def _max_lifetime() -> timedelta:
     return timedelta(days=config.current().session_max_days)
 
 
-def _of_user(account_id: str, user_id: str) -> tuple[Any, ...]:
+def _by_user(account_id: str, user_id: str) -> tuple[Condition, ...]:
     return (SignInSession.account_id == account_id, SignInSession.user_id == user_id)
 
 
-def _user_of(claims: Mapping[str, Any]) -> tuple[str, str]:
+def _user_key_of(claims: Claims) -> tuple[str, str]:
     return claims["account_id"], claims["sub"]
 
 
-def _family(claims: Mapping[str, Any]) -> tuple[Any, ...]:
-    return _family_of(*_user_of(claims), claims["sid"])
+def _by_claims(claims: Claims) -> tuple[Condition, ...]:
+    return _by_family(*_user_key_of(claims), claims["sid"])
 
 
-def _family_of(account_id: str, user_id: str, session_id: str) -> tuple[Any, ...]:
-    mine = _of_user(account_id, user_id)
-    return (*mine, SignInSession.id == session_id, SignInSession.kind == "api")
+def _by_family(account_id: str, user_id: str, session_id: str) -> tuple[Condition, ...]:
+    conditions = _by_user(account_id, user_id)
+    return (*conditions, SignInSession.id == session_id, SignInSession.kind == "api")
 
 
-def _alive() -> tuple[Any, ...]:
+def _is_active() -> tuple[Condition, ...]:
     now = clock.now()
-    # The bound may have been lowered since it was renewed.
-    begun = SignInSession.created_at > now - _longest()
-    return (SignInSession.revoked_at.is_(None), SignInSession.expires_at > now, begun)
+    # The setting may have been lowered since the session was renewed.
+    is_young_enough = SignInSession.created_at > now - _max_lifetime()
+    return (SignInSession.revoked_at.is_(None), SignInSession.expires_at > now, is_young_enough)
 
 
-def _revoke(account_id: str, user_id: str, *which: Any) -> bool:
-    """Whether there was a session to end."""
-    alive = (*_of_user(account_id, user_id), *which, SignInSession.revoked_at.is_(None))
-    ended = sa.update(SignInSession).where(*alive).values(revoked_at=clock.now())
-    mine = sa.update(User).where(User.account_id == account_id, User.id == user_id)
-    outdated = mine.values(version=User.version + 1, updated_at=User.updated_at)
+def _revoke(account_id: str, user_id: str, *conditions: Condition) -> bool:
+    where = (*_by_user(account_id, user_id), *conditions, SignInSession.revoked_at.is_(None))
+    revocation = sa.update(SignInSession).where(*where).values(revoked_at=clock.now())
+    user = sa.update(User).where(User.account_id == account_id, User.id == user_id)
+    bump = user.values(version=User.version + 1, updated_at=User.updated_at)
     with db.transaction() as session:
-        # The user first, as whoever changes one does: none waits for the other in a circle.
-        session.execute(outdated)
-        revoked: Any = session.execute(ended)
-    return bool(revoked.rowcount)
+        # The user first, in the lock order of all changes to users, to avoid deadlocks.
+        session.execute(bump)
+        result: Any = session.execute(revocation)
+    return bool(result.rowcount)
 
 
 _USERS, _SESSIONS = (db.Base.metadata.tables[name] for name in ("users", "sessions"))
-_NULL_AT_FIRST = ("revoked_at", "authenticated_at")
+_INITIALLY_NULL = ("revoked_at", "authenticated_at")
 _NEW_SESSION = PreparedStatement(
     sa.insert(_SESSIONS).values(
-        {c: sa.bindparam(f"_{c.name}") for c in _SESSIONS.c if c.name not in _NULL_AT_FIRST}
+        {c: sa.bindparam(f"_{c.name}") for c in _SESSIONS.c if c.name not in _INITIALLY_NULL}
     ),
     keyed=True,
 )

@@ -1,6 +1,6 @@
-"""Electronic signatures: a person vouches for a write with a password and a reason (contract 7).
+"""Electronic signatures: a user signs a write with a password and a reason (contract section 7).
 
-`X-ES-Username` is the address of a user of the account written in, who need not be the caller.
+`X-ES-Username` is the email address of a user of the account, who need not be the caller.
 """
 
 from __future__ import annotations
@@ -30,32 +30,32 @@ class Signature:
     timestamp: datetime
 
 
-def check(headers: Headers, caller: Principal, address: str | None) -> Signature | None:
-    """The signature that a request carries, if any. Raises Malformed, Unauthorized."""
-    given = {name: _text(headers.get(name, "")) for name in (USERNAME, PASSWORD, REASON)}
-    return checked(given, caller, address)
+def verify_headers(headers: Headers, caller: Principal, address: str | None) -> Signature | None:
+    """The verified signature in the request headers, if any. Raises Malformed, Unauthorized."""
+    values = {name: _text(headers.get(name, "")) for name in (USERNAME, PASSWORD, REASON)}
+    return verify(values, caller, address)
 
 
-def checked(given: Mapping[str, str], caller: Principal, address: str | None) -> Signature | None:
-    """The same of what stands in those headers, as text."""
-    if not any(given.values()):
+def verify(values: Mapping[str, str], caller: Principal, address: str | None) -> Signature | None:
+    """The verified signature in these header values. Raises Malformed, Unauthorized."""
+    if not any(values.values()):
         return None
-    for name, value in given.items():
+    for name, value in values.items():
         if not value or "\0" in value or len(value) > LONGEST_REASON:
-            message = f"A signature has all of {', '.join(given)}."
+            message = f"A signature has all of {', '.join(values)}."
             raise Malformed.at("header", name, msg=message, type="signature")
-    account_id = caller.one_account()
-    with lockout.guesses(account_id, given[USERNAME], address):
-        user = login_users.find(account_id, given[USERNAME]).member
-        known = user if user and user.is_active and user.email_verified else None
-        if not passwords.verify(given[PASSWORD], known.password_hash if known else None):
-            message = "The electronic signature is not valid."
+    account_id = caller.require_account_id()
+    with lockout.limit_guesses(account_id, values[USERNAME], address):
+        user = login_users.find(account_id, values[USERNAME]).user
+        signer = user if user and user.is_active and user.email_verified else None
+        if not passwords.verify(values[PASSWORD], signer.password_hash if signer else None):
+            message = "The electronic signature is invalid."
             raise Unauthorized(message, error="authentication_failed")
-    return Signature(known.email if known else "", given[REASON], clock.now())
+    return Signature(signer.email if signer else "", values[REASON], clock.now())
 
 
 def _text(header: str) -> str:
-    """A header in UTF-8, else in Latin-1, as which the server takes all of them."""
+    """Decode a header as UTF-8; WSGI servers decode all headers as Latin-1."""
     try:
         return header.encode("latin-1").decode().strip()
     except UnicodeError:
@@ -63,6 +63,6 @@ def _text(header: str) -> str:
 
 
 def require() -> None:
-    """Refuse a write that nobody has signed. Raises SignatureRequired (428)."""
+    """Raise SignatureRequired (428) for an unsigned write."""
     if actor.current().es_username is None:
         raise SignatureRequired

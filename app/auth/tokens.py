@@ -1,8 +1,4 @@
-"""JSON Web Tokens and other secrets that callers show (contract section 3).
-
-PyJWT, not the Flask extension above it: that one fills in a missing `type`, and reads every token
-twice to find its key.
-"""
+"""JSON Web Tokens and other random tokens (contract section 3)."""
 
 from __future__ import annotations
 
@@ -23,11 +19,12 @@ ALGORITHM = "HS256"
 ACCESS, REFRESH = "access", "refresh"
 REQUIRED = ["exp", "iat", "iss", "jti", "sub", "type", "account_id"]
 HEADERS = {"alg", "typ", "kid"}
-MOST_VERIFIED = 2000
+MAX_CACHED = 2000
+Claims = dict[str, Any]
 
 
 class _Algorithm(HMACAlgorithm):
-    """PyJWT's; what kind of key it is given it asks once, and not for every token."""
+    """PyJWT's HMAC algorithm with a cached check of the key."""
 
     prepare_key = lru_cache(HMACAlgorithm.prepare_key)
 
@@ -37,12 +34,12 @@ jwt.register_algorithm(ALGORITHM, _Algorithm(_Algorithm.SHA256))
 
 
 def digest(secret: str) -> str:
-    """SHA-256 of a random secret, as stored."""
+    """The SHA-256 hex digest under which a random secret is stored."""
     return hashlib.sha256(secret.encode()).hexdigest()
 
 
 def random_token(account_code: str) -> str:
-    """32 random bytes as text, led by the account's code, so that its look-up is a keyed one."""
+    """A random token of 32 bytes, prefixed with the account code for a keyed look-up."""
     return f"{account_code}-{secrets.token_urlsafe(32)}"
 
 
@@ -56,12 +53,12 @@ def access(
     authenticated_at: datetime | None = None,
     valid_from: datetime | None = None,
 ) -> str:
-    """A signed access token, of those that the user has since `valid_from`.
+    """A signed access token that ends with its session.
 
-    It ends with its session, and says when somebody last proved to be the user.
+    `authenticated_at` becomes `auth_time`. The token's id sorts after `valid_from`.
     """
     lifetime = timedelta(minutes=config.current().access_token_expire_minutes)
-    claims: dict[str, Any] = {"sub": user_id, "account_id": account_id}
+    claims: Claims = {"sub": user_id, "account_id": account_id}
     claims |= {"email": email, "role": role}
     if session_id:
         claims["sid"] = session_id
@@ -71,9 +68,9 @@ def access(
 
 
 def _id_since(moment: datetime | None) -> str:
-    # By the clock of the process that ended the tokens before, it may not be that late yet.
-    id, first = new_id(), first_id(moment) if moment else ""
-    return id if id >= first else f"{first}{id[len(first) :]}"
+    # The clock of the process that revoked older tokens may be ahead of ours.
+    id, prefix = new_id(), first_id(moment) if moment else ""
+    return id if id >= prefix else f"{prefix}{id[len(prefix) :]}"
 
 
 def refresh(
@@ -85,8 +82,8 @@ def refresh(
     return _sign(REFRESH, claims, lifetime), jti
 
 
-def read(token: str, type: str) -> dict[str, Any]:
-    """The claims of a token that we signed and that is still valid. Raises Unauthorized."""
+def read(token: str, type: str) -> Claims:
+    """The claims of a valid token of this type. Raises Unauthorized."""
     settings = config.current()
     keys = (settings.secret_key, *settings.secret_key_previous)
     try:
@@ -103,35 +100,35 @@ def read(token: str, type: str) -> dict[str, Any]:
         OverflowError,
         RecursionError,
     ) as error:
-        raise Unauthorized("The token is not valid.") from error
+        raise Unauthorized("The token is invalid.") from error
     if claims["type"] != type:
-        raise Unauthorized("The token is not valid here.")
+        raise Unauthorized("This type of token is not accepted here.")
     return claims
 
 
-@lru_cache(MOST_VERIFIED)
-def _verified(token: str, keys: tuple[str, ...], issuer: str) -> dict[str, Any]:
-    # Once for each token: what is signed stays signed, and only its time runs out.
+@lru_cache(MAX_CACHED)
+def _verified(token: str, keys: tuple[str, ...], issuer: str) -> Claims:
+    # Cached per token: the signature never changes, only the expiry is checked every time.
     header = jwt.get_unverified_header(token)
     if not set(header) <= HEADERS or not isinstance(header.get("kid"), str):
-        raise Unauthorized("The token is not one of ours.")
-    claims: dict[str, Any] = jwt.decode(
+        raise Unauthorized("The token was not issued by this service.")
+    claims: Claims = jwt.decode(
         token,
         _by_kid(keys)[header["kid"]],
         algorithms=[ALGORITHM],
         issuer=issuer,
-        # Another process's clock may be ahead, or ours have been set back: it is one of ours still.
+        # `iat` may lie in the future, if another process's clock is ahead of ours.
         options={"require": REQUIRED, "strict_aud": True, "verify_iat": False},
     )
     if not _well_typed(claims):
-        raise Unauthorized("The token is not valid here.")
+        raise Unauthorized("This type of token is not accepted here.")
     return claims
 
 
-def _well_typed(claims: dict[str, Any]) -> bool:
-    # PyJWT takes a time as text, too.
+def _well_typed(claims: Claims) -> bool:
+    # PyJWT accepts times as strings, too.
     times = [*REQUIRED[:2], *(["auth_time"] if "auth_time" in claims else [])]
-    # Access tokens from before sessions stood in them have none.
+    # Access tokens of older releases carry no session id.
     has_session = claims["type"] == REFRESH or "sid" in claims
     texts = [*REQUIRED[2:], *(["sid"] if has_session else [])]
     return all(isinstance(claims[name], int | float) for name in times) and all(
@@ -139,7 +136,7 @@ def _well_typed(claims: dict[str, Any]) -> bool:
     )
 
 
-def _sign(type: str, claims: dict[str, Any], lifetime: timedelta) -> str:
+def _sign(type: str, claims: Claims, lifetime: timedelta) -> str:
     now = clock.now()
     claims = claims | {"type": type, "iat": now, "exp": now + lifetime}
     claims["iss"] = config.current().base_url
@@ -154,5 +151,5 @@ def _by_kid(keys: tuple[str, ...]) -> dict[str, str]:
 
 @lru_cache
 def _kid(key: str) -> str:
-    # A name for the key that tells nothing of it.
+    # The key id is a hash that reveals nothing of the key.
     return hashlib.sha256(b"kid:" + key.encode()).hexdigest()[:12]

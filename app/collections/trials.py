@@ -65,7 +65,7 @@ def _value(name: str, value: Any) -> Any:
 def caller_of(user_id: str) -> Principal:
     """The user, as the caller that a request of theirs has. Raises InvalidValues."""
     account_id = db.db.session.scalar(sa.select(User.account_id).where(User.id == user_id.lower()))
-    found = principals.of_user(account_id, user_id.lower()) if account_id else None
+    found = principals.for_user(account_id, user_id.lower()) if account_id else None
     if found is None:
         message = "There is no such active user."
         raise InvalidValues([problem("user_id", "invalid_reference", message)])

@@ -7,8 +7,8 @@ from werkzeug.wrappers import Response as BaseResponse
 
 from app import config
 from app.auth import service as auth
-from app.auth.answers import origin
 from app.auth.guard import account_of_host
+from app.auth.responses import origin
 from app.console import dashboard, home, search
 from app.console.admin import account_settings, audit, instance, jobs, operation, sso
 from app.console.automation import deliveries, webhooks, workflow_instances, workflows
@@ -87,7 +87,7 @@ def submit_sign_in() -> BaseResponse | Page:
 def _sign_in_page(form: Form) -> Page:
     settings = config.current()
     only = settings.single_tenant_account if settings.single_tenant else None
-    _, offered = providers.offered(form["account"] or only)
+    _, offered = providers.list_for_sign_in(form["account"] or only)
     return guard.sign_in_page(form, offered)
 
 

@@ -72,7 +72,7 @@ def _place(listing: Listing) -> Place | None:
     caller, named = guard.known_caller(), listing.filters.get("account")
     if not caller.is_superadmin:
         return Place(caller.account, caller) if caller.account else None
-    account = principals.account_named(named) if named else None
+    account = principals.find_active_account(named) if named else None
     if named and account is None:
         listing.errors["account"] = ["There is no such active account."]
     return Place(account, caller.acting_in(account)) if account else None

@@ -49,7 +49,9 @@ def fill(tenant: Tenant) -> None:
         for one in records.imagine(tenant):
             _write(one.table, tenant.records[one.name])
         value = f"{tenant.mark}-audited"
-        append.note(account.id, "UPDATE", "groups", tenant.ids["groups"], [("name", value, value)])
+        append.record(
+            account.id, "UPDATE", "groups", tenant.ids["groups"], [("name", value, value)]
+        )
 
 
 def _write(table: sa.Table, row: Mapping[str, Any]) -> None:

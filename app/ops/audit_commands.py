@@ -9,7 +9,7 @@ from typing import Any
 import click
 import orjson
 
-from app.audit import checkpoints, transfer, verify
+from app.audit import checkpoints, exports, verify
 from app.ops import command
 
 audit = command.Group("audit", help="The audit log.")
@@ -27,12 +27,12 @@ def verify_log(account: str | None, file: Path | None, checkpoint: Path | None) 
         stored = _read_checkpoints(checkpoint) if checkpoint else ()
         expected = [item for item in stored if account in (None, item["account_id"])]
         if file:
-            entries = (
-                item for item in transfer.read(file) if account in (None, item["account_id"])
-            )
-            result = verify.exported(entries, expected, _show_progress)
+            entries = (item for item in exports.read(file) if account in (None, item["account_id"]))
+            result = verify.verify_export(entries, expected, _show_progress)
         else:
-            result = verify.known(account, verify.everything(account, expected, _show_progress))
+            result = verify.require_chain(
+                account, verify.verify_all(account, expected, _show_progress)
+            )
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise click.ClickException("The file is neither an export nor checkpoints.") from error
     if file and account and not result["chains"]:
@@ -52,13 +52,13 @@ def verify_log(account: str | None, file: Path | None, checkpoint: Path | None) 
 @audit.command("checkpoint")
 def make_checkpoints() -> None:
     """Sign the head of every chain that has grown since its last checkpoint."""
-    click.echo(f"{checkpoints.make_due()} checkpoints made.")
+    click.echo(f"{checkpoints.create_due()} checkpoints made.")
 
 
 @audit.command("checkpoints")
 def list_checkpoints() -> None:
     """Print all checkpoints, one per line, as `verify --checkpoint` reads them."""
-    for checkpoint in checkpoints.of():
+    for checkpoint in checkpoints.for_account():
         click.echo(orjson.dumps(checkpoint))
 
 

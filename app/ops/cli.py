@@ -64,7 +64,7 @@ class _MigrateGroup(commands.Group):
         result = super().invoke(ctx)
         # Processes that started earlier had no table for the superadmin.
         if ctx.invoked_subcommand == "upgrade" and core.applied_core_revision() == core.core_head():
-            bootstrap.from_settings()
+            bootstrap.create_from_settings()
         return result
 
 
@@ -76,8 +76,8 @@ def setup() -> None:
     from flask_migrate import upgrade
 
     upgrade()
-    bootstrap.from_settings()
-    made = bootstrap.made_up()
+    bootstrap.create_from_settings()
+    made = bootstrap.create_for_development()
     base_url = config.current().base_url
     if made:
         click.echo("\n  The first superadmin; this is shown only once:\n")

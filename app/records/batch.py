@@ -83,7 +83,7 @@ def _upsert(
     problems = Problems(range(len(bodies)))
     keys = _keys(field, bodies, problems)
     problems.check()
-    rows = writes.lock_having(definition, by.one_account(), on, keys)
+    rows = writes.lock_having(definition, by.require_account_id(), on, keys)
     # What a record was found by is not sent to be changed.
     left = [{n: v for n, v in body.items() if n != on} for body in bodies]
     sent = dict(zip(keys, left, strict=True))

@@ -172,7 +172,7 @@ def _check_account(node: rules.Node, asked: Question) -> None:
         return
     if asked.account_id is None:
         raise InvalidValues([problem(ACCOUNT, "required", NO_ACCOUNT)])
-    account = principals.account_as_it_is(asked.account_id)
+    account = principals.reload_active_account(asked.account_id)
     if account is None or account.id != asked.account_id:
         raise InvalidValues([problem(ACCOUNT, "invalid_reference", LOST_ACCOUNT)])
 

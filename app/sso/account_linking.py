@@ -22,7 +22,7 @@ from app.db import errors
 from app.errors import BadRequest, Conflict
 from app.sso import roles
 from app.sso.connections import Connection
-from app.sso.identities import Claimed
+from app.sso.identities import Claims
 from app.sso.models import SAML, Flow, Identity
 from app.sso.refusals import MemberRefused, NotInvited, SignInRefused
 
@@ -40,11 +40,11 @@ class Match:
     invitation: Invitation | None = None
 
 
-def find(connection: Connection, claimed: Claimed) -> Match:
+def find(connection: Connection, claimed: Claims) -> Match:
     """Whom this identity belongs to. Raises SignInRefused or NotInvited; changes nothing."""
     if not claimed.subject or len(claimed.subject) > LONGEST_SUBJECT or "\0" in claimed.subject:
         raise SignInRefused("subject", "The provider names nobody.")
-    role = roles.due(connection, claimed.groups)
+    role = roles.mapped_role(connection, claimed.groups)
     identity = db.db.session.scalar(_known(connection, claimed))
     if identity is not None:
         known = db.db.session.get_one(User, (identity.account_id, identity.user_id))
@@ -63,7 +63,7 @@ def find(connection: Connection, claimed: Claimed) -> Match:
     return Match("new", None, None, role)
 
 
-def settle(session: Session, connection: Connection, claimed: Claimed) -> tuple[User, bool]:
+def link(session: Session, connection: Connection, claimed: Claims) -> tuple[User, bool]:
     """The user of an identity, found or made, as part of the transaction; whether it is new.
 
     Raises Conflict where somebody else was faster: then it is found at the next try.
@@ -86,7 +86,7 @@ def settle(session: Session, connection: Connection, claimed: Claimed) -> tuple[
         given = _trust(user, connection)
     identity = match.identity or _link(session, connection, claimed, user, given=given)
     if not new:
-        roles.settle(user, identity, connection, claimed.groups)
+        roles.apply_mapping(user, identity, connection, claimed.groups)
     identity.groups, identity.last_used_at = claimed.groups, clock.now()
     if not connection.admits_pii_members:
         identity.is_trusted = False
@@ -116,7 +116,7 @@ def _end_of_untrusted(event: events.PiiMemberAdmitted) -> None:
         events.publish(events.AddressVerified(event.account_id, event.user_id))
 
 
-def _known(connection: Connection, claimed: Claimed) -> sa.Select[Identity]:
+def _known(connection: Connection, claimed: Claims) -> sa.Select[Identity]:
     return sa.select(Identity).where(
         Identity.account_id == connection.account.id,
         Identity.provider_name == connection.provider.name,
@@ -125,7 +125,7 @@ def _known(connection: Connection, claimed: Claimed) -> sa.Select[Identity]:
     )
 
 
-def _with_address(connection: Connection, claimed: Claimed) -> User | None:
+def _with_address(connection: Connection, claimed: Claims) -> User | None:
     if not claimed.email or not claimed.email_verified:
         return None
     return _owner(connection.account.id, claimed.email)
@@ -142,14 +142,14 @@ def _active(user: User) -> User:
     return user
 
 
-def _invitation(connection: Connection, claimed: Claimed) -> Invitation | None:
+def _invitation(connection: Connection, claimed: Claims) -> Invitation | None:
     account_id = connection.account.id
     if account_id == SYSTEM_ACCOUNT_ID or not claimed.email or not claimed.email_verified:
         return None
-    return invitations.open_for(account_id, claimed.email)
+    return invitations.find_open(account_id, claimed.email)
 
 
-def _invited(connection: Connection, claimed: Claimed, invitation: Invitation) -> User:
+def _invited(connection: Connection, claimed: Claims, invitation: Invitation) -> User:
     try:
         name = _clean_name(claimed.name)
         return invitations.accept_by_sign_in(invitation, name, connection.provider.name)
@@ -157,7 +157,7 @@ def _invited(connection: Connection, claimed: Claimed, invitation: Invitation) -
         raise Conflict("This invitation has just been closed.") from None
 
 
-def _check_may_join(connection: Connection, claimed: Claimed) -> None:
+def _check_may_join(connection: Connection, claimed: Claims) -> None:
     account = connection.account
     if account.id == SYSTEM_ACCOUNT_ID:
         raise NotInvited("provisioning", "Nobody becomes a superadmin by signing in.")
@@ -192,12 +192,12 @@ def _check_lets_in(connection: Connection) -> None:
         raise NotInvited("provisioning", "Set sso_email_domains: anybody could join otherwise.")
 
 
-def _provision(connection: Connection, claimed: Claimed, role: Role | None) -> User:
+def _provision(connection: Connection, claimed: Claims, role: Role | None) -> User:
     return accounts.create_user(
         connection.account.id,
         email=claimed.email or "",
         password_hash=None,
-        role=(role or roles.usual(connection.config.get("default_role"))).name,
+        role=(role or roles.get_or_viewer(connection.config.get("default_role"))).name,
         name=_clean_name(claimed.name),
         auth_provider=connection.provider.name,
         email_verified=claimed.email_verified,
@@ -205,7 +205,7 @@ def _provision(connection: Connection, claimed: Claimed, role: Role | None) -> U
     )
 
 
-def _locked(session: Session, user: User, claimed: Claimed) -> User:
+def _locked(session: Session, user: User, claimed: Claims) -> User:
     user = users.get_for_update(session, user.account_id, user.id)
     if user.email_key != accounts.email_key(claimed.email or ""):
         raise Conflict("This user has just been given another address.")
@@ -218,7 +218,7 @@ def _trust(user: User, connection: Connection) -> bool:
         return False
     # Whoever came first never proved that the address is theirs: nothing of them stays.
     user.password_hash, user.auth_provider = None, connection.provider.name
-    given = roles.is_given(user)
+    given = roles.is_from_sign_in(user)
     accounts.verify_email(user)
     return given
 
@@ -226,7 +226,7 @@ def _trust(user: User, connection: Connection) -> bool:
 @events.subscribe(events.AddressVerified)
 def _forget(event: events.AddressVerified) -> None:
     user = db.db.session.get_one(User, (event.account_id, event.user_id))
-    roles.take_back(user)
+    roles.revoke_mapped_role(user)
     for identity in roles.identities(user):
         db.db.session.delete(identity)
     begun = (Flow.account_id == event.account_id, Flow.user_id == event.user_id)
@@ -234,7 +234,7 @@ def _forget(event: events.AddressVerified) -> None:
 
 
 def _link(
-    session: Session, connection: Connection, claimed: Claimed, user: User, *, given: bool
+    session: Session, connection: Connection, claimed: Claims, user: User, *, given: bool
 ) -> Identity:
     identity = Identity(
         account_id=user.account_id,
@@ -252,7 +252,7 @@ def _link(
     return identity
 
 
-def _rename(user: User, connection: Connection, claimed: Claimed) -> None:
+def _rename(user: User, connection: Connection, claimed: Claims) -> None:
     name = _clean_name(claimed.name)
     if name and user.name != name and user.auth_provider == connection.provider.name:
         user.name = name

@@ -102,7 +102,7 @@ def list_providers() -> dict[str, Any]:
 @account_admin
 def get_provider_schema(category: str, provider: str) -> Response:
     """Get the JSON schema of a provider's `config`; what is `writeOnly` is never shown."""
-    return json_response(providers.named(category, provider).schema())
+    return json_response(providers.get(category, provider).schema())
 
 
 @blueprint.route("/test-connection", methods=["POST"])
@@ -154,7 +154,9 @@ def delete_provider_settings(configuration_id: str) -> Response:
 @account_admin
 def get_provider_values(configuration_id: str) -> Response:
     """Get the `config` of a provider alone; a secret is `***`, or null where it is not set."""
-    return json_response(service.shown(service.get(configuration_id, by=_caller(configuration_id))))
+    return json_response(
+        service.mask_secrets(service.get(configuration_id, by=_caller(configuration_id)))
+    )
 
 
 @blueprint.route(f"{ONE}/values", methods=["PATCH"])
@@ -165,7 +167,7 @@ def get_provider_values(configuration_id: str) -> Response:
 def update_provider_values(body: dict[str, Any], configuration_id: str) -> Response:
     """Change what of a provider's `config` is named; null takes out."""
     row = service.change(configuration_id, {"config": body}, by=_caller(configuration_id))
-    return json_response(service.shown(row))
+    return json_response(service.mask_secrets(row))
 
 
 @own.route("/refusals", methods=["GET"])
@@ -174,8 +176,8 @@ def update_provider_values(body: dict[str, Any], configuration_id: str) -> Respo
 @account_admin
 def list_refusals(args: dict[str, Any]) -> dict[str, Any]:
     """List the last refused sign-ins of the account, and by which check; at most 100 are kept."""
-    account_id = principal().one_account()
-    return page_body(*refusals.last(account_id, args["skip"], args["limit"]), args)
+    account_id = principal().require_account_id()
+    return page_body(*refusals.page(account_id, args["skip"], args["limit"]), args)
 
 
 @own.route("/plan", methods=["POST"])
@@ -189,12 +191,12 @@ def list_refusals(args: dict[str, Any]) -> dict[str, Any]:
 @account_admin
 def plan_group_roles(body: dict[str, Any]) -> dict[str, Any]:
     """Tell whose role a mapping of groups would change at the next sign-in; changes nothing."""
-    changes = roles.plan(body, by=principal())
+    changes = roles.preview(body, by=principal())
     return {"changes": changes, "total": len(changes)}
 
 
 def _caller(setting_id: str) -> Principal:
-    return service.acting_where(setting_id, by=principal())
+    return service.acting_in_account_of(setting_id, by=principal())
 
 
 def _view(row: ProviderSetting) -> dict[str, Any]:
@@ -202,9 +204,9 @@ def _view(row: ProviderSetting) -> dict[str, Any]:
     view = {name: getattr(row, name) for name in (*names, "priority", "created_at", "updated_at")}
     return {
         **view,
-        "shared_callback": row.shared_callback and not connections.overridden(row.config),
-        "callback_url": addresses.of_row(row),
+        "shared_callback": row.shared_callback and not connections.has_custom_endpoints(row.config),
+        "callback_url": addresses.callback_url_of(row),
         "admits_pii_members": row.admits_pii_members is not False,
         "is_system": row.account_id == SYSTEM_ACCOUNT_ID,
-        "config": service.shown(row),
+        "config": service.mask_secrets(row),
     }

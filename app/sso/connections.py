@@ -37,7 +37,7 @@ class Connection:
 
         Only where every endpoint is the provider's own: there nobody else is sent a code.
         """
-        return self.shared_callback and not overridden(self.config)
+        return self.shared_callback and not has_custom_endpoints(self.config)
 
     def address(self, name: str) -> str:
         """An address of the provider: as it is set, else its usual one; empty where it has none."""
@@ -73,6 +73,6 @@ class Connection:
         return same and self.provider.names_directory(self.config)
 
 
-def overridden(config: Mapping[str, Any]) -> bool:
+def has_custom_endpoints(config: Mapping[str, Any]) -> bool:
     """Whether settings name another endpoint or issuer than the provider's own."""
     return any(config.get(name) for name in providers.ENDPOINTS)

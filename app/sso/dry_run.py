@@ -39,8 +39,8 @@ class Step:
 def run(body: Mapping[str, Any], *, by: Principal) -> list[Step]:
     """Try settings; a secret left out is the one that is kept. Raises InvalidValues."""
     by.refuse_key(service.NO_KEYS)
-    account_id = service.level(body.get("account_id"), by)
-    provider = providers.named(body["category"], body["provider_name"])
+    account_id = service.resolve_account(body.get("account_id"), by)
+    provider = providers.get(body["category"], body["provider_name"])
     kept = db.db.session.scalar(
         sa.select(ProviderSetting).where(
             ProviderSetting.account_id == account_id,
@@ -48,8 +48,8 @@ def run(body: Mapping[str, Any], *, by: Principal) -> list[Step]:
             ProviderSetting.provider_name == provider.name,
         )
     )
-    given = service.merged(kept, body["config"]) if kept else body["config"]
-    config, found = validation.checked(provider, given, kept.config if kept else {})
+    given = service.merge_config(kept, body["config"]) if kept else body["config"]
+    config, found = validation.validate(provider, given, kept.config if kept else {})
     if found:
         raise InvalidValues(found)
     account = db.db.session.get_one(Account, account_id)
@@ -60,7 +60,7 @@ def run(body: Mapping[str, Any], *, by: Principal) -> list[Step]:
         return _of_oauth(connection) if provider.category == OAUTH else _of_saml(connection)
 
 
-def of_row(setting_id: str, *, by: Principal) -> list[Step]:
+def run_stored(setting_id: str, *, by: Principal) -> list[Step]:
     """Try settings as they are kept. Raises NotFound."""
     row = service.get(setting_id, by=by)
     named = {"category": row.category, "provider_name": row.provider_name}
@@ -71,7 +71,7 @@ def of_row(setting_id: str, *, by: Principal) -> list[Step]:
 def _one_of_few() -> Iterator[None]:
     # Providers that hang must not take all of a web process's threads.
     if not _trials.acquire(timeout=WAIT_SECONDS):
-        raise TooManyRequests(validation.SECONDS)
+        raise TooManyRequests(validation.TIMEOUT_SECONDS)
     try:
         yield
     finally:
@@ -86,7 +86,7 @@ def _of_oauth(connection: Connection) -> list[Step]:
 def _keys(connection: Connection) -> str:
     from app.sso.oauth import id_tokens  # large: where it is used only
 
-    found = exchange.fields_of(exchange.Session().get(connection.address("jwks_url")))
+    found = exchange.json_object(exchange.Session().get(connection.address("jwks_url")))
     return f"{len(id_tokens.key_set(found).keys)} of its keys can be used."
 
 
@@ -118,7 +118,7 @@ def _of_saml(connection: Connection) -> list[Step]:
 
 
 def _certificates(connection: Connection) -> str:
-    ends = [certificates.last_day(one) for one in connection.config["idp_x509_cert"]]
+    ends = [certificates.expires_at(one) for one in connection.config["idp_x509_cert"]]
     if max(ends) <= clock.now():
         expired = ", ".join(map(certificates.describe, connection.config["idp_x509_cert"]))
         raise exchange.Unreachable(f"Expired: {expired}.")

@@ -25,14 +25,14 @@ from app.sso.refusals import StateRefused
 
 LIFETIME = timedelta(minutes=10)
 CODE_LIFETIME = timedelta(seconds=60)
-KEPT = timedelta(minutes=30)
-REFUSALS_KEPT = timedelta(days=30)
+RETENTION = timedelta(minutes=30)
+REFUSAL_RETENTION = timedelta(days=30)
 LONGEST_STATE = 200
-USED = "The state was used before."
+ALREADY_USED = "The state was used before."
 
 
 @dataclass(frozen=True)
-class Begun:
+class StartedFlow:
     """A flow with what is kept only by others: the provider its state, the browser its cookie."""
 
     flow: Flow
@@ -48,7 +48,7 @@ def start(
     redirect_uri: str | None,
     client_state: str | None,
     callback_url: str | None = None,
-) -> Begun:
+) -> StartedFlow:
     """Start a flow; an OAuth provider is told `callback_url` as the address to return to."""
     state, browser = tokens.random_token(connection.account.account_code), secrets.token_urlsafe(32)
     verifier = secrets.token_urlsafe(48)
@@ -71,10 +71,10 @@ def start(
     with db.transaction() as session:
         session.add(flow)
         session.flush()
-    return Begun(flow, state, browser, verifier)
+    return StartedFlow(flow, state, browser, verifier)
 
 
-def named(state: str) -> Flow | None:
+def find(state: str) -> Flow | None:
     """The flow of a state, whatever has become of it."""
     if not state or len(state) > LONGEST_STATE or "\0" in state:
         return None
@@ -83,12 +83,12 @@ def named(state: str) -> Flow | None:
     return db.db.session.scalar(found)
 
 
-def use(flow: Flow, category: str, provider: str, browser: str | None) -> None:
+def consume(flow: Flow, category: str, provider: str, browser: str | None) -> None:
     """Use a flow up. Raises StateRefused for any but its own provider and browser, or too late."""
     if (flow.category, flow.provider_name) != (category, provider):
         raise StateRefused("state", "The state belongs to another provider.")
     if flow.used_at is not None:  # before the cookie, which is gone with its use
-        raise StateRefused("state", USED)
+        raise StateRefused("state", ALREADY_USED)
     # A client of the API may have no cookies; it knows its own state instead.
     if flow.purpose != API and not is_of_browser(flow, browser):
         raise StateRefused("state", "The sign-in was begun in another browser.")
@@ -98,15 +98,15 @@ def use(flow: Flow, category: str, provider: str, browser: str | None) -> None:
     with db.transaction() as session:
         taken: Any = session.execute(sa.update(Flow).where(*mine).values(used_at=clock.now()))
     if taken.rowcount != 1:
-        raise StateRefused("state", USED)
+        raise StateRefused("state", ALREADY_USED)
 
 
-def verifier_of(flow: Flow) -> str:
+def pkce_verifier(flow: Flow) -> str:
     """The secret of PKCE. Raises StateRefused where no key reads it any more."""
-    return read(flow.verifier)
+    return decrypt(flow.verifier)
 
 
-def read(stored: str) -> str:
+def decrypt(stored: str) -> str:
     """What a flow keeps encrypted. Raises StateRefused where no key reads it any more."""
     try:
         return crypto.decrypt(stored)
@@ -114,7 +114,7 @@ def read(stored: str) -> str:
         raise StateRefused("state", "It was begun under a key that is gone.") from None
 
 
-def give_code(
+def issue_code(
     session: Session, flow: Flow, account: Account, *, needs_state: bool, **outcome: Any
 ) -> str:
     """A one-time code for what a flow came to, as part of the open transaction."""
@@ -164,6 +164,6 @@ def _account_of(secret: str) -> Any:
 def purge(payload: Any) -> None:
     """Remove flows, seen assertions and refusals that are over."""
     now = clock.now()
-    db.purge(Flow.__table__, Flow.expires_at <= now - KEPT)
+    db.purge(Flow.__table__, Flow.expires_at <= now - RETENTION)
     db.purge(SeenAssertion.__table__, SeenAssertion.expires_at <= now)
-    db.purge(Refusal.__table__, Refusal.created_at <= now - REFUSALS_KEPT)
+    db.purge(Refusal.__table__, Refusal.created_at <= now - REFUSAL_RETENTION)

@@ -7,7 +7,7 @@ from typing import Any
 
 
 @dataclass(frozen=True)
-class Claimed:
+class Claims:
     """What a provider says of somebody who signed in there, once that was verified."""
 
     issuer: str

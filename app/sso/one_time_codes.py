@@ -15,10 +15,10 @@ from app.auth.sessions import Origin
 from app.sso import flows, refusals, sign_in
 from app.sso.models import API, BROWSER, CONSOLE, OAUTH, TEST, Flow
 from app.sso.refusals import StateRefused
-from app.sso.sign_in import Cookie, Returned
+from app.sso.sign_in import Cookie, OAuthCallback
 
 
-def trade(
+def exchange(
     code: str, state: str | None, origin: Origin, account: str | None = None
 ) -> tuple[SignIn, Flow]:
     """Trade a one-time code of the account, if one is named, for tokens. Raises StateRefused."""
@@ -29,12 +29,12 @@ def trade(
         return _trade(flow, state, origin)
 
 
-def end_for_client(came: Returned, cookie: Cookie, origin: Origin) -> tuple[SignIn, Flow]:
+def end_for_client(came: OAuthCallback, cookie: Cookie, origin: Origin) -> tuple[SignIn, Flow]:
     """Sign in a client that was returned with a code: ours, or still the provider's."""
     flow = flows.find_code(came.code)
     if flow is None:
-        ended = sign_in.end_oauth(came, cookie, origin)
-        return trade(ended.code, ended.flow.client_state, origin)
+        ended = sign_in.complete_oauth(came, cookie, origin)
+        return exchange(ended.code, ended.flow.client_state, origin)
     with _noted(flow, origin):
         if flow.provider_name != came.provider or came.state != flow.client_state:
             raise StateRefused("state", "The code is of another sign-in.")
@@ -43,7 +43,7 @@ def end_for_client(came: Returned, cookie: Cookie, origin: Origin) -> tuple[Sign
         return _trade(flow, came.state, origin)
 
 
-def take(code: str, cookie: Cookie, origin: Origin) -> tuple[Flow, User | None]:
+def redeem_in_console(code: str, cookie: Cookie, origin: Origin) -> tuple[Flow, User | None]:
     """What a sign-in of the console came to, in the browser that began it. Raises StateRefused."""
     flow = flows.find_code(code)
     with _noted(flow, origin):
@@ -57,9 +57,9 @@ def take(code: str, cookie: Cookie, origin: Origin) -> tuple[Flow, User | None]:
         return flow, _redeemed(flow)
 
 
-def outcome_of(flow: Flow) -> dict[str, Any]:
+def test_result(flow: Flow) -> dict[str, Any]:
     """What a test came to."""
-    found: dict[str, Any] = orjson.loads(flows.read(flow.outcome)) if flow.outcome else {}
+    found: dict[str, Any] = orjson.loads(flows.decrypt(flow.outcome)) if flow.outcome else {}
     return found
 
 
@@ -73,8 +73,8 @@ def _trade(flow: Flow | None, state: str | None, origin: Origin) -> tuple[SignIn
 
 def _noted(flow: Flow | None, origin: Origin) -> AbstractContextManager[None]:
     if flow is None:
-        return refusals.noted(None, OAUTH, "", origin.ip_address)
-    return refusals.noted(flow.account_id, flow.category, flow.provider_name, origin.ip_address)
+        return refusals.recording(None, OAUTH, "", origin.ip_address)
+    return refusals.recording(flow.account_id, flow.category, flow.provider_name, origin.ip_address)
 
 
 def _redeemed(flow: Flow) -> User:

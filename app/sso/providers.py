@@ -234,14 +234,14 @@ def is_public(address: str) -> bool:
         return False
 
 
-def issued_by(issuer: str) -> Provider | None:
+def find_by_issuer(issuer: str) -> Provider | None:
     """The OAuth provider whose usual issuer this is, however it is written; None for any other."""
     host = urlsplit(issuer if "//" in issuer else f"//{issuer}").hostname
     hosts = {urlsplit(one.addresses["issuer"]).hostname: one for one in PROVIDERS if one.addresses}
     return hosts.get(host)
 
 
-def named(category: str, name: str) -> Provider:
+def get(category: str, name: str) -> Provider:
     """A provider. Raises NotFound."""
     found = _KNOWN.get((category, ALIASES.get((category, name), name)))
     if found is None:

@@ -18,7 +18,7 @@ from app.http import rate_limits
 from app.sso.models import Flow, Refusal
 
 log = structlog.get_logger()
-KEPT = 100
+MAX_STORED = 100
 LONGEST_DETAIL = 300
 
 
@@ -66,17 +66,17 @@ class NotInvited(SignInRefused):
     message = "This account does not know you. Ask one of its admins for an invitation."
 
 
-UNTIL = "Members cannot sign in this way until one of them confirms it."
+UNTIL_CONFIRMED = "Members cannot sign in this way until one of them confirms it."
 
 
 class MemberRefused(NotInvited):
     """A member of `pii_access`, or somebody invited into it, by settings of somebody outside it."""
 
     def __init__(self, why: str = "Somebody outside pii_access set this provider up.") -> None:
-        super().__init__("pii_access", f"{why} {UNTIL}")
+        super().__init__("pii_access", f"{why} {UNTIL_CONFIRMED}")
 
 
-class SwitchedOff(SignInRefused):
+class ProviderDisabled(SignInRefused):
     """A sign-in by a provider that the account has not, or has no more."""
 
     status = 404
@@ -85,7 +85,7 @@ class SwitchedOff(SignInRefused):
 
 
 @contextmanager
-def of_flow(flow: Flow) -> Iterator[None]:
+def attach_flow(flow: Flow) -> Iterator[None]:
     """Inside, a refusal bears the flow that it ends, so that its client application is told."""
     try:
         yield
@@ -95,9 +95,11 @@ def of_flow(flow: Flow) -> Iterator[None]:
 
 
 @contextmanager
-def noted(account_id: str | None, category: str, provider: str, ip: str | None) -> Iterator[None]:
+def recording(
+    account_id: str | None, category: str, provider: str, ip: str | None
+) -> Iterator[None]:
     """Inside, every refusal is logged, kept for the admins, and counted by address."""
-    lockout.sign_ins(ip)
+    lockout.check_sso_failures(ip)
     try:
         yield
     except SignInRefused as error:
@@ -106,12 +108,12 @@ def noted(account_id: str | None, category: str, provider: str, ip: str | None) 
         if account_id is not None:
             _keep(account_id, category, provider, error, ip)
             if isinstance(error, MemberRefused):
-                pii_notices.tell_of_refusal(account_id, provider)
-        lockout.refused_sign_in(ip)
+                pii_notices.notify_of_refusal(account_id, provider)
+        lockout.count_sso_failure(ip)
         raise
 
 
-def last(account_id: str, skip: int, limit: int) -> tuple[list[Refusal], int]:
+def page(account_id: str, skip: int, limit: int) -> tuple[list[Refusal], int]:
     """The last refusals of an account, newest first, and how many are kept."""
     mine = Refusal.account_id == account_id
     counted = sa.select(sa.func.count()).select_from(Refusal).where(mine)
@@ -137,7 +139,13 @@ def _keep(
             )
         )
         session.flush()
-        newest = sa.select(Refusal.id).where(mine).order_by(Refusal.id.desc()).offset(KEPT).limit(1)
+        newest = (
+            sa.select(Refusal.id)
+            .where(mine)
+            .order_by(Refusal.id.desc())
+            .offset(MAX_STORED)
+            .limit(1)
+        )
         oldest_kept = session.scalar(newest)
         if oldest_kept is not None:
             session.execute(sa.delete(Refusal).where(mine, Refusal.id <= oldest_kept))

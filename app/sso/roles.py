@@ -35,14 +35,14 @@ class Change:
     becomes: str
 
 
-def due(connection: Connection, groups: Sequence[str]) -> Role | None:
+def mapped_role(connection: Connection, groups: Sequence[str]) -> Role | None:
     """The role that members of these groups are to have; None where the account maps nothing.
 
     A mapping that was emptied still takes back what it gave.
     """
     if connection.account.settings.get("sso_group_roles") is None:
         return None
-    return usual(_mapped(connection, groups) or _default(connection.config))
+    return get_or_viewer(_mapped(connection, groups) or _default(connection.config))
 
 
 def _mapped(connection: Connection, groups: Sequence[str]) -> str | None:
@@ -52,7 +52,7 @@ def _mapped(connection: Connection, groups: Sequence[str]) -> str | None:
     )
 
 
-def usual(name: str | None) -> Role:
+def get_or_viewer(name: str | None) -> Role:
     """The role of that name, else the least one."""
     session = db.db.session
     found = session.scalar(sa.select(Role).where(Role.name == name)) if name else None
@@ -64,29 +64,31 @@ def _default(config: Mapping[str, Any]) -> str | None:
     return name if name != ADMIN else None
 
 
-def settle(user: User, identity: Identity, connection: Connection, groups: Sequence[str]) -> None:
+def apply_mapping(
+    user: User, identity: Identity, connection: Connection, groups: Sequence[str]
+) -> None:
     """Give a user the mapped role, unless the present one was set by hand.
 
     A group counts whichever identity gave the present role; its absence only for that one.
     """
-    role = due(connection, groups)
+    role = mapped_role(connection, groups)
     counts = identity.given_role_id == user.role_id
-    counts = counts or bool(_mapped(connection, groups) and is_given(user))
+    counts = counts or bool(_mapped(connection, groups) and is_from_sign_in(user))
     if role is not None and counts:
         users.set_role(user, role)
         identity.given_role_id = role.id if user.role_id == role.id else identity.given_role_id
 
 
-def is_given(user: User) -> bool:
+def is_from_sign_in(user: User) -> bool:
     """Whether the user's role came from a sign-in."""
     return any(one.given_role_id == user.role_id for one in identities(user))
 
 
-def take_back(user: User) -> None:
+def revoke_mapped_role(user: User) -> None:
     """Take away the role that an identity gave which is the user's no more."""
     given = [one for one in identities(user) if one.given_role_id == user.role_id]
     if given:
-        users.set_role(user, usual(_defaults(user.account_id).get(given[0].provider_name)))
+        users.set_role(user, get_or_viewer(_defaults(user.account_id).get(given[0].provider_name)))
 
 
 def identities(user: User) -> Sequence[Identity]:
@@ -96,12 +98,12 @@ def identities(user: User) -> Sequence[Identity]:
 
 
 def _defaults(account_id: str) -> dict[str, str | None]:
-    rows = service.offered(account_id)[1]
+    rows = service.list_for_sign_in(account_id)[1]
     return {row.provider_name: _default(row.config) for row in rows}
 
 
 def _without_directory(account_id: str) -> set[str]:
-    rows = service.offered(account_id)[1]
+    rows = service.list_for_sign_in(account_id)[1]
     return {
         row.provider_name
         for row in rows
@@ -109,12 +111,12 @@ def _without_directory(account_id: str) -> set[str]:
     }
 
 
-def plan(given: Mapping[str, Any], *, by: Principal) -> list[Change]:
+def preview(given: Mapping[str, Any], *, by: Principal) -> list[Change]:
     """Who would change by these settings (the present ones where absent), by their last sign-ins.
 
     Raises InvalidValues for a mapping that could not be saved.
     """
-    account = db.db.session.get_one(Account, by.one_account())
+    account = db.db.session.get_one(Account, by.require_account_id())
     settings = sso_settings.merge(given, account.settings)
     found = sso_settings.problems(given, account.settings)
     if found:

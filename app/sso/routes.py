@@ -11,25 +11,25 @@ from werkzeug.exceptions import RequestEntityTooLarge
 from werkzeug.wrappers import Response as BaseResponse
 
 from app import rest
-from app.auth.answers import origin
 from app.auth.guard import account_of_request
+from app.auth.responses import origin
 from app.rest.access import LARGEST_DOCUMENT, across_accounts, max_body, public
 from app.rest.blueprint import Blueprint
 from app.rest.responses import json_response
 from app.rest.schemas import TEXT
 from app.sso import one_time_codes, schemas, service, sign_in
-from app.sso.answers import (
-    answer_provider,
-    begin,
-    bind,
-    cookie_of,
-    go_on,
-    named_account,
-    started,
-)
 from app.sso.models import API, BROWSER, OAUTH, SAML
 from app.sso.oauth.addresses import callback_path
-from app.sso.sign_in import Posted, Returned
+from app.sso.responses import (
+    begin,
+    flow_cookie,
+    provider_sign_in_response,
+    redirect_to_client,
+    requested_account,
+    set_flow_cookie,
+    start_flow,
+)
+from app.sso.sign_in import OAuthCallback, SamlCallback
 
 blueprint = Blueprint(
     "Single sign-on",
@@ -75,10 +75,10 @@ def authorize_for_client(body: dict[str, Any], provider_name: str) -> Any:
     and the client's `state` (one is made where it has none).
     """
     args = {**body, "client_state": body.get("state")}
-    url, begun, connection = started(OAUTH, provider_name, API, args)
+    url, begun, connection = start_flow(OAUTH, provider_name, API, args)
     state = begun.flow.client_state
     answer = {"authorization_url": url, "url": url, "state": state, "provider": provider_name}
-    return bind(json_response(answer), begun, connection)
+    return set_flow_cookie(json_response(answer), begun, connection)
 
 
 @blueprint.route("/oauth/<provider_name>/callback", methods=["POST"])
@@ -100,14 +100,14 @@ def end_for_client(body: dict[str, Any], provider_name: str) -> Response:
     `code` and `state` are those that the client application was returned with: a one-time code of
     ours with the client's own state, or the provider's code with the state that travelled there.
     """
-    came = Returned(
-        provider=service.named_provider(OAUTH, provider_name),
+    came = OAuthCallback(
+        provider=service.canonical_name(OAUTH, provider_name),
         state=body["state"],
         code=body["code"],
         account=account_of_request(),
         redirect_uri=body.get("redirect_uri"),
     )
-    return answer_provider(*one_time_codes.end_for_client(came, cookie_of, origin()))
+    return provider_sign_in_response(*one_time_codes.end_for_client(came, flow_cookie, origin()))
 
 
 @blueprint.route("/exchange", methods=["POST"])
@@ -118,8 +118,8 @@ def end_for_client(body: dict[str, Any], provider_name: str) -> Response:
 @across_accounts
 def exchange(body: dict[str, Any]) -> Response:
     """Trade the one-time code of a sign-in for tokens, within 60 seconds, once."""
-    return answer_provider(
-        *one_time_codes.trade(body["code"], body.get("state"), origin(), account_of_request())
+    return provider_sign_in_response(
+        *one_time_codes.exchange(body["code"], body.get("state"), origin(), account_of_request())
     )
 
 
@@ -141,9 +141,9 @@ def begin_saml(args: dict[str, Any]) -> Any:
     as_json = as_json or request.headers.get("Sec-Fetch-Mode") == "cors"
     if not as_json:
         return begin(SAML, args["provider"], BROWSER, args)
-    url, begun, connection = started(SAML, args["provider"], API, args)
+    url, begun, connection = start_flow(SAML, args["provider"], API, args)
     answer = {"url": url, "state": begun.flow.client_state}
-    return bind(json_response(answer), begun, connection)
+    return set_flow_cookie(json_response(answer), begun, connection)
 
 
 @blueprint.route("/saml/metadata", methods=["GET"])
@@ -165,7 +165,7 @@ def get_saml_metadata(args: dict[str, Any]) -> Response:
     """
     from app.sso.saml import assertions  # large: where it is used only
 
-    account = named_account(args.get("account"))
+    account = requested_account(args.get("account"))
     connection = service.as_service_provider(account, args["provider"])
     return Response(assertions.metadata(connection), mimetype="application/samlmetadata+xml")
 
@@ -186,11 +186,13 @@ def end_saml_for_client(body: dict[str, Any]) -> Response:
     relay_state = next((body[name] for name in names if name in body), "")
     told = account_of_request()
     named = body.get("provider")
-    provider = service.named_provider(SAML, named) if named else ""
+    provider = service.canonical_name(SAML, named) if named else ""
     account = body.get("account") or told
-    posted = Posted(provider, body["SAMLResponse"], relay_state, account)
-    ended = sign_in.end_saml(posted, cookie_of, origin())
-    return answer_provider(*one_time_codes.trade(ended.code, ended.flow.client_state, origin()))
+    posted = SamlCallback(provider, body["SAMLResponse"], relay_state, account)
+    ended = sign_in.complete_saml(posted, flow_cookie, origin())
+    return provider_sign_in_response(
+        *one_time_codes.exchange(ended.code, ended.flow.client_state, origin())
+    )
 
 
 @browsers.route("/oauth/<provider>/authorize", methods=["GET"])
@@ -272,29 +274,31 @@ def begin_saml_in_browser(args: dict[str, Any], provider: str) -> BaseResponse:
 @across_accounts
 def consume_assertion(args: dict[str, Any], provider: str) -> BaseResponse:
     """End a SAML sign-in: where the identity provider posts its response to."""
-    name = service.named_provider(SAML, provider)
+    name = service.canonical_name(SAML, provider)
     told = account_of_request()
     account = args.get("account") or told
     try:
         form = _sent(("SAMLResponse", "RelayState"))
     except RequestEntityTooLarge:
         sign_in.refuse_large(name, account, origin())
-    posted = Posted(name, form["SAMLResponse"], form["RelayState"], account)
-    return go_on(sign_in.end_saml(posted, cookie_of, origin()))
+    posted = SamlCallback(name, form["SAMLResponse"], form["RelayState"], account)
+    return redirect_to_client(sign_in.complete_saml(posted, flow_cookie, origin()))
 
 
 def _end_oauth(provider: str, account_code: str | None, args: dict[str, Any]) -> BaseResponse:
-    return go_on(sign_in.end_oauth(_returned(provider, account_code, args), cookie_of, origin()))
+    return redirect_to_client(
+        sign_in.complete_oauth(_returned(provider, account_code, args), flow_cookie, origin())
+    )
 
 
 def _sent(names: tuple[str, ...]) -> dict[str, str]:
     return {name: request.form.get(name, "").replace("\0", "") for name in names}
 
 
-def _returned(provider: str, account_code: str | None, args: dict[str, Any]) -> Returned:
-    name = service.named_provider(OAUTH, provider)
+def _returned(provider: str, account_code: str | None, args: dict[str, Any]) -> OAuthCallback:
+    name = service.canonical_name(OAUTH, provider)
     own = "" if account_code is None else f"/{account_code}"
-    return Returned(
+    return OAuthCallback(
         provider=name,
         path=f"{callback_path(name)}{own}",
         state=args.get("state", ""),

@@ -123,7 +123,7 @@ class AssertionBody(Schema):
     provider = fields.Text(longest=100)
 
 
-BEGUN_WITH = "Not needed: the one that the sign-in was begun with comes back to the client."
+RELAY_STATE_TEXT = "Not needed: the one that the sign-in was begun with comes back to the client."
 
 
 class CallbackArgs(Schema):
@@ -131,7 +131,7 @@ class CallbackArgs(Schema):
 
     code = fields.Text(longest=5000, metadata={"description": "The provider's code."})
     state = fields.Text(longest=5000, metadata={"description": "The sign-in that this ends."})
-    relay_state = fields.Text(longest=5000, metadata={"description": BEGUN_WITH})
+    relay_state = fields.Text(longest=5000, metadata={"description": RELAY_STATE_TEXT})
     error = fields.Text(longest=5000, metadata={"description": "Why the provider refused."})
     iss = fields.Text(longest=5000, metadata={"description": "The provider that answers."})
     user = fields.Text(longest=5000, metadata={"description": "By Apple, once: the name, as JSON."})

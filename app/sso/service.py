@@ -15,19 +15,19 @@ from app.accounts import pii
 from app.accounts import service as accounts
 from app.accounts.models import SYSTEM_ACCOUNT_ID, Account
 from app.auth import principal as principals
-from app.auth.principal import ELSEWHERE, Principal
+from app.auth.principal import OTHER_ACCOUNT, Principal
 from app.context import tenancy
 from app.db import errors
 from app.errors import Forbidden, InvalidValues, NotFound, problem
 from app.sso import providers, validation
-from app.sso.connections import Connection, overridden
+from app.sso.connections import Connection, has_custom_endpoints
 from app.sso.models import OAUTH, SAML, ProviderSetting
 from app.sso.providers import HIDDEN, Provider
 
 log = structlog.get_logger()
 Body = Mapping[str, Any]
 # What says nothing of who somebody is, and leads no browser anywhere.
-HARMLESS = ("default_role", "scopes", "name_attribute", "groups_attribute", "key_id")
+UNTRUSTED_CHANGEABLE = ("default_role", "scopes", "name_attribute", "groups_attribute", "key_id")
 NO_KEYS = "An API key cannot change how people sign in."
 CHANGEABLE = ("display_name", "enabled", "priority", "shared_callback")
 TAKEN = "This provider is set up already at this level."
@@ -37,7 +37,7 @@ def page(
     skip: int, limit: int, *, by: Principal, account: str | None = None, category: str | None = None
 ) -> tuple[list[ProviderSetting], int]:
     """The settings of a level, by category and name, and how many there are."""
-    where = [ProviderSetting.account_id == level(account, by)]
+    where = [ProviderSetting.account_id == resolve_account(account, by)]
     if category:
         where.append(ProviderSetting.category == category)
     counted = sa.select(sa.func.count()).select_from(ProviderSetting).where(*where)
@@ -49,13 +49,13 @@ def page(
 def get(setting_id: str, *, by: Principal) -> ProviderSetting:
     """One row of settings. Raises NotFound, also for another account's."""
     mine = (
-        ProviderSetting.account_id == by.one_account(),
+        ProviderSetting.account_id == by.require_account_id(),
         ProviderSetting.id == setting_id.lower(),
     )
     return _found(db.db.session.scalar(sa.select(ProviderSetting).where(*mine)))
 
 
-def acting_where(setting_id: str, *, by: Principal) -> Principal:
+def acting_in_account_of(setting_id: str, *, by: Principal) -> Principal:
     """The caller; a superadmin who names no account acts in that of the row. Raises NotFound."""
     if not by.may_act_elsewhere or by.account_id != SYSTEM_ACCOUNT_ID:
         return by
@@ -64,7 +64,7 @@ def acting_where(setting_id: str, *, by: Principal) -> Principal:
         account_ids = db.db.session.scalars(chosen.limit(2)).all()
     if len(account_ids) != 1:  # ids of several rows may be alike where accounts were copied
         return by
-    account = principals.account_named(account_ids[0])
+    account = principals.find_active_account(account_ids[0])
     if account is None:
         raise NotFound("There are no such settings.")
     return by.acting_in(account)
@@ -74,14 +74,14 @@ def create(body: Body, *, by: Principal) -> ProviderSetting:
     """New settings. Raises InvalidValues, Forbidden, NotFound, or Conflict for a second row."""
     by.refuse_key(NO_KEYS)
     by.require_recent_sign_in()
-    account_id = level(body.get("account_id"), by)
+    account_id = resolve_account(body.get("account_id"), by)
     try:
-        provider = providers.named(body["category"], body["provider_name"])
+        provider = providers.get(body["category"], body["provider_name"])
     except NotFound as error:
         unknown = problem("provider_name", "invalid_option", error.message)
         raise InvalidValues([unknown]) from None
     enabled = body.get("enabled", True)
-    config, found = validation.checked(provider, body["config"], complete=enabled)
+    config, found = validation.validate(provider, body["config"], complete=enabled)
     shared = bool(body.get("shared_callback"))
     found += _problems_of_sharing(provider, config, shared)
     _refuse([*_unreadable(body), *found, *_problems_of_all(account_id, config)])
@@ -142,7 +142,7 @@ def _settle_trust(row: ProviderSetting, changed: Body, body: Body, by: Principal
 
 
 def _points(config: Body) -> dict[str, Any]:
-    return {name: value for name, value in config.items() if name not in HARMLESS}
+    return {name: value for name, value in config.items() if name not in UNTRUSTED_CHANGEABLE}
 
 
 def _changed(row: ProviderSetting, body: Body) -> dict[str, Any]:
@@ -154,8 +154,8 @@ def _changed(row: ProviderSetting, body: Body) -> dict[str, Any]:
         missing = _missing(row) if enabled and not row.enabled else ()
         _refuse([*unreadable, *missing, *_problems_of_sharing(provider, row.config, shared)])
         return changed
-    whole = merged(row, body["config"])
-    config, found = validation.checked(provider, whole, row.config, complete=enabled)
+    whole = merge_config(row, body["config"])
+    config, found = validation.validate(provider, whole, row.config, complete=enabled)
     found += _problems_of_sharing(provider, config, shared)
     _refuse([*unreadable, *found, *_problems_of_all(row.account_id, config)])
     return changed | _split(provider, config)
@@ -177,7 +177,7 @@ def _found(row: ProviderSetting | None) -> ProviderSetting:
     return row
 
 
-def merged(row: ProviderSetting, given: Body) -> dict[str, Any]:
+def merge_config(row: ProviderSetting, given: Body) -> dict[str, Any]:
     """The whole config of a row with what is given in it; a secret shown as such stays."""
     # Whoever moves the address must know the secret that is sent there.
     moved = "token_url" in given and _address(given) != _address(row.config)
@@ -192,7 +192,7 @@ def _address(config: Body) -> str:
     return str(config.get("token_url") or "").strip()
 
 
-def shown(row: ProviderSetting) -> dict[str, Any]:
+def mask_secrets(row: ProviderSetting) -> dict[str, Any]:
     """The config as people see it: of secrets only whether they are set."""
     kept = _secrets(row)
     return {
@@ -203,7 +203,7 @@ def shown(row: ProviderSetting) -> dict[str, Any]:
 
 def provider_of(row: ProviderSetting) -> Provider:
     """The provider that a row is of."""
-    return providers.named(row.category, row.provider_name)
+    return providers.get(row.category, row.provider_name)
 
 
 def connection(
@@ -213,7 +213,7 @@ def connection(
 
     `tried`: also by settings of the account that are not enabled yet.
     """
-    provider = providers.named(category, name)
+    provider = providers.get(category, name)
     row = _effective(account.id, provider, tried) if account else None
     if account is None or row is None or not account.is_active:
         raise NotFound("This account has no such sign-in.")
@@ -240,21 +240,21 @@ def as_service_provider(account: Account | None, name: str) -> Connection:
 
     A provider may want our metadata before it gives us its own.
     """
-    provider = providers.named(SAML, name)
+    provider = providers.get(SAML, name)
     row = _row(account.id, provider) if account else None
     if account is None or row is None or not account.is_active:
         raise NotFound("This account has no such sign-in.")
     return Connection(account, provider, row.config, row.account_id == account.id)
 
 
-def named_provider(category: str, name: str) -> str:
+def canonical_name(category: str, name: str) -> str:
     """A provider's own name, where it goes by several. Raises NotFound."""
-    return providers.named(category, name).name
+    return providers.get(category, name).name
 
 
-def offered(reference: str | None) -> tuple[Account | None, list[ProviderSetting]]:
+def list_for_sign_in(reference: str | None) -> tuple[Account | None, list[ProviderSetting]]:
     """What the sign-in page of an account offers: own rows instead of the system's, by priority."""
-    account = account_named(reference)
+    account = find_active_account(reference)
     if account is None:
         return None, []
     levels = [account.id, SYSTEM_ACCOUNT_ID]
@@ -274,7 +274,7 @@ def any_enabled() -> bool:
         return db.db.session.scalar(enabled) is not None
 
 
-def account_named(reference: str | None) -> Account | None:
+def find_active_account(reference: str | None) -> Account | None:
     """The active account that a slug, code or id names, read anew."""
     if not reference:
         return None
@@ -282,13 +282,13 @@ def account_named(reference: str | None) -> Account | None:
     return found if found and found.is_active else None
 
 
-def level(named: str | None, by: Principal) -> str:
+def resolve_account(named: str | None, by: Principal) -> str:
     """The account whose settings are meant. Raises Forbidden for another's, or NotFound."""
     if named is None:
-        return by.one_account()
-    account = account_named(named)
+        return by.require_account_id()
+    account = find_active_account(named)
     if not by.may_act_elsewhere and (account is None or account.id != by.account_id):
-        raise Forbidden(ELSEWHERE)
+        raise Forbidden(OTHER_ACCOUNT)
     if account is None:
         raise NotFound("There is no such account.")
     return account.id
@@ -341,7 +341,7 @@ def _problems_of_all(account_id: str, config: Body) -> list[validation.Problem]:
 def _problems_of_sharing(
     provider: Provider, config: Body, shared: bool
 ) -> list[validation.Problem]:
-    if not shared or (provider.category == OAUTH and not overridden(config)):
+    if not shared or (provider.category == OAUTH and not has_custom_endpoints(config)):
         return []
     message = "Only a provider with its usual endpoints can share the redirect address."
     return [problem("shared_callback", "invalid_option", message)]

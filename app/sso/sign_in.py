@@ -23,16 +23,16 @@ from app.auth.sessions import Origin
 from app.errors import Conflict, InvalidValues, NotFound, problem
 from app.sso import account_linking, connections, flows, refusals, service
 from app.sso.connections import Connection
-from app.sso.flows import Begun
-from app.sso.identities import Claimed
+from app.sso.flows import StartedFlow
+from app.sso.identities import Claims
 from app.sso.models import API, BROWSER, CONSOLE, OAUTH, SAML, TEST, Flow, SeenAssertion
 from app.sso.oauth import addresses
 from app.sso.refusals import (
     Cancelled,
     MemberRefused,
+    ProviderDisabled,
     SignInRefused,
     StateRefused,
-    SwitchedOff,
     TooLarge,
 )
 
@@ -41,7 +41,7 @@ Keep = Callable[[Session], None]
 
 
 @dataclass(frozen=True)
-class Returned:
+class OAuthCallback:
     """What came back from the provider of an OAuth sign-in."""
 
     provider: str
@@ -56,7 +56,7 @@ class Returned:
 
 
 @dataclass(frozen=True)
-class Posted:
+class SamlCallback:
     """What was posted to an assertion consumer."""
 
     provider: str  # empty: that of the sign-in which the relay state names
@@ -66,7 +66,7 @@ class Posted:
 
 
 @dataclass(frozen=True)
-class Ended:
+class CompletedFlow:
     """A flow that came to its end: whose it is, and the code to be traded for tokens."""
 
     flow: Flow
@@ -78,13 +78,13 @@ class Ended:
 
 def start(
     connection: Connection, purpose: str, *, redirect_uri: str | None, client_state: str | None
-) -> tuple[str, Begun]:
+) -> tuple[str, StartedFlow]:
     """Start a flow; returns the provider's address for it. Raises InvalidValues.
 
     `redirect_uri` is the client application's, or for the console the page to go on to.
     """
     of_console = purpose in (CONSOLE, TEST)
-    target = redirect_uri if of_console else return_address(connection, redirect_uri)
+    target = redirect_uri if of_console else resolve_redirect_uri(connection, redirect_uri)
     if purpose == API and client_state is None:
         client_state = secrets.token_urlsafe(24)
     state = {"redirect_uri": target, "client_state": client_state}
@@ -101,7 +101,7 @@ def start(
     return assertions.authn_url(connection, begun.flow.request_id, relay_state), begun
 
 
-def return_address(connection: Connection, wanted: str | None) -> str:
+def resolve_redirect_uri(connection: Connection, wanted: str | None) -> str:
     """Where a browser returns to: an address of the list, exactly. Raises InvalidValues."""
     settings = connection.account.settings
     allowed = [
@@ -120,68 +120,70 @@ def return_address(connection: Connection, wanted: str | None) -> str:
     return wanted
 
 
-def end_oauth(came: Returned, cookie: Cookie, origin: Origin) -> Ended:
+def complete_oauth(came: OAuthCallback, cookie: Cookie, origin: Origin) -> CompletedFlow:
     """End an OAuth sign-in. Raises SignInRefused, which tells nothing; the refusal is kept."""
-    found = flows.named(came.state)
-    with refusals.noted(_account_of(found), OAUTH, came.provider, origin.ip_address):
+    found = flows.find(came.state)
+    with refusals.recording(_account_of(found), OAUTH, came.provider, origin.ip_address):
         flow, account = _begun(found, came.account)
         check_target(flow, came)
         _check_callback(flow, came)
-        flows.use(flow, OAUTH, came.provider, cookie(flow))
-        with refusals.of_flow(flow):
+        flows.consume(flow, OAUTH, came.provider, cookie(flow))
+        with refusals.attach_flow(flow):
             return _end_oauth(flow, account, came, cookie(flow))
 
 
-def _end_oauth(flow: Flow, account: Account, came: Returned, cookie: str | None) -> Ended:
+def _end_oauth(
+    flow: Flow, account: Account, came: OAuthCallback, cookie: str | None
+) -> CompletedFlow:
     from app.sso.oauth import sign_in
 
     connection = _connection(account, flow)
     _check_row(flow, connection)
 
-    def ask() -> Claimed:
+    def ask() -> Claims:
         if came.error:
             raise Cancelled("provider", f"It says: {came.error}")
         if came.issuer and not connection.answers_as(came.issuer):
             raise SignInRefused("issuer", f"The answer is of {came.issuer}.")
         db.db.session.remove()  # no connection is held while others think
-        return sign_in.claimed(connection, flow, came.code, came.user)
+        return sign_in.fetch_claims(connection, flow, came.code, came.user)
 
     return _conclude(connection, flow, cookie, ask, lambda session: None)
 
 
-def end_saml(came: Posted, cookie: Cookie, origin: Origin) -> Ended:
+def complete_saml(came: SamlCallback, cookie: Cookie, origin: Origin) -> CompletedFlow:
     """End a SAML sign-in. Raises SignInRefused, which tells nothing; the refusal is kept."""
     from app.sso.saml import assertions
 
-    flow = flows.named(_state_in(came.relay_state))
-    named = service.account_named(came.account)
+    flow = flows.find(_state_in(came.relay_state))
+    named = service.find_active_account(came.account)
     account_id = _account_of(flow) if flow else named.id if named else None
     provider = came.provider or (flow.provider_name if flow else "")
-    with refusals.noted(account_id, SAML, provider, origin.ip_address):
+    with refusals.recording(account_id, SAML, provider, origin.ip_address):
         if flow is None:
             connection, flow = _unasked(named, came)
             request_id = None
         else:
             _, account = _begun(flow, came.account)
-            flows.use(flow, SAML, provider, cookie(flow))
+            flows.consume(flow, SAML, provider, cookie(flow))
             connection, request_id = _connection(account, flow), flow.request_id
-        seen: list[assertions.Asserted] = []
+        seen: list[assertions.Assertion] = []
 
-        def ask() -> Claimed:
-            seen.append(assertions.asserted(connection, came.response, request_id))
+        def ask() -> Claims:
+            seen.append(assertions.parse_response(connection, came.response, request_id))
             return seen[0].claimed
 
         def keep(session: Session) -> None:
             _take_once(session, connection, seen[0].id, seen[0].expires_at)
 
-        with refusals.of_flow(flow):
+        with refusals.attach_flow(flow):
             return _conclude(connection, flow, cookie(flow), ask, keep)
 
 
 def refuse_large(provider: str, account: str | None, origin: Origin) -> NoReturn:
     """Refuse a response that is too large to be read. Raises TooLarge."""
-    named = service.account_named(account)
-    with refusals.noted(named.id if named else None, SAML, provider, origin.ip_address):
+    named = service.find_active_account(account)
+    with refusals.recording(named.id if named else None, SAML, provider, origin.ip_address):
         raise TooLarge("size", "The response is larger than any provider sends one.")
 
 
@@ -193,8 +195,8 @@ def with_query(address: str, values: Mapping[str, str]) -> str:
 
 
 def _conclude(
-    connection: Connection, flow: Flow, cookie: str | None, ask: Callable[[], Claimed], keep: Keep
-) -> Ended:
+    connection: Connection, flow: Flow, cookie: str | None, ask: Callable[[], Claims], keep: Keep
+) -> CompletedFlow:
     if flow.purpose == TEST:
         return _conclude_test(connection, flow, ask)
     claimed = ask()
@@ -207,8 +209,8 @@ def _conclude(
 
 
 def _conclude_once(
-    verified_by: Connection, flow: Flow, claimed: Claimed, keep: Keep, needs_state: bool
-) -> Ended:
+    verified_by: Connection, flow: Flow, claimed: Claims, keep: Keep, needs_state: bool
+) -> CompletedFlow:
     with db.transaction() as session:
         # The provider took its time: what its account says now is what counts.
         account = session.get_one(Account, flow.account_id, populate_existing=True)
@@ -217,14 +219,14 @@ def _conclude_once(
         admits = connection.admits_pii_members and verified_by.admits_pii_members
         connection = replace(connection, admits_pii_members=admits)
         keep(session)
-        user, new = account_linking.settle(session, connection, claimed)
+        user, new = account_linking.link(session, connection, claimed)
         _check_return(session, flow, account, user)
         outcome: dict[str, Any] = {"user_id": user.id, "is_new_user": new}
         if flow.purpose == CONSOLE and flow.client_state:
             # It ends at the host name where it was begun, and in the browser that has this there.
             outcome["browser_hash"] = flow.client_state.rpartition(".")[2]
-        code = flows.give_code(session, flow, account, needs_state=needs_state, **outcome)
-    return Ended(flow, account, user, new, code)
+        code = flows.issue_code(session, flow, account, needs_state=needs_state, **outcome)
+    return CompletedFlow(flow, account, user, new, code)
 
 
 def _check_return(session: Session, flow: Flow, account: Account, user: User) -> None:
@@ -238,20 +240,20 @@ def _check_return(session: Session, flow: Flow, account: Account, user: User) ->
             raise MemberRefused(f"Somebody outside pii_access added {flow.redirect_uri}.")
 
 
-def _conclude_test(connection: Connection, flow: Flow, ask: Callable[[], Claimed]) -> Ended:
+def _conclude_test(connection: Connection, flow: Flow, ask: Callable[[], Claims]) -> CompletedFlow:
     try:
         told = _told(connection, ask())
     except SignInRefused as error:
         told = {"refused": error.check, "detail": error.detail}
     outcome = crypto.encrypt(orjson.dumps(told).decode())
     with db.transaction() as session:
-        code = flows.give_code(
+        code = flows.issue_code(
             session, flow, connection.account, needs_state=False, outcome=outcome
         )
-    return Ended(flow, connection.account, None, False, code)
+    return CompletedFlow(flow, connection.account, None, False, code)
 
 
-def _told(connection: Connection, claimed: Claimed) -> dict[str, Any]:
+def _told(connection: Connection, claimed: Claims) -> dict[str, Any]:
     told: dict[str, Any] = {
         "issuer": claimed.issuer,
         "subject": claimed.subject,
@@ -272,13 +274,13 @@ def _told(connection: Connection, claimed: Claimed) -> dict[str, Any]:
     }
 
 
-def check_target(flow: Flow, came: Returned) -> None:
+def check_target(flow: Flow, came: OAuthCallback) -> None:
     """Refuse a client that was returned to elsewhere. Raises StateRefused."""
     if came.redirect_uri is not None and came.redirect_uri != flow.redirect_uri:
         raise StateRefused("redirect_uri", "The sign-in returns to another address.")
 
 
-def _check_callback(flow: Flow, came: Returned) -> None:
+def _check_callback(flow: Flow, came: OAuthCallback) -> None:
     """Refuse what came back to another row's address. Raises StateRefused.
 
     A code that was issued for that row must reach neither this one's provider nor its account.
@@ -292,19 +294,19 @@ def _check_callback(flow: Flow, came: Returned) -> None:
 def _check_row(flow: Flow, connection: Connection) -> None:
     """Refuse a code that was requested with other settings. Raises SwitchedOff."""
     if flow.callback_url is None:  # begun by a former version, at the address that all rows shared
-        same = not connections.overridden(connection.config)
+        same = not connections.has_custom_endpoints(connection.config)
     else:
         present = (connection.row_id, addresses.callback_url(connection))
         same = (flow.row_id, flow.callback_url) == present
     if not same:
-        raise SwitchedOff("provider", "Its settings were replaced since the sign-in began.")
+        raise ProviderDisabled("provider", "Its settings were replaced since the sign-in began.")
 
 
 def check_account(flow: Flow, named: str | None) -> None:
     """Refuse a sign-in of another account than the one that is named. Raises StateRefused."""
     if named is None:
         return
-    account = service.account_named(named)
+    account = service.find_active_account(named)
     if account is None or account.id != flow.account_id:
         raise StateRefused("state", "The sign-in belongs to another account.")
 
@@ -327,27 +329,27 @@ def _connection(account: Account, flow: Flow) -> Connection:
             account, flow.category, flow.provider_name, tried=flow.purpose == TEST
         )
     except NotFound:
-        raise SwitchedOff("provider", "It was switched off since the sign-in began.") from None
+        raise ProviderDisabled("provider", "It was switched off since the sign-in began.") from None
 
 
-def _unasked(named: Account | None, came: Posted) -> tuple[Connection, Flow]:
+def _unasked(named: Account | None, came: SamlCallback) -> tuple[Connection, Flow]:
     if not came.provider or named is None:
         raise StateRefused("state", "Nobody began this sign-in here.")
     try:
         connection = service.connection(named, SAML, came.provider)
     except NotFound:
-        raise SwitchedOff("provider", "The account has no such sign-in.") from None
+        raise ProviderDisabled("provider", "The account has no such sign-in.") from None
     # What the system sets up for all would let one response into every account.
     if not (connection.is_own and connection.config.get("allow_idp_initiated")):
         raise StateRefused("unsolicited", "Nobody began this sign-in here.")
     try:
-        target = return_address(connection, None)
+        target = resolve_redirect_uri(connection, None)
     except InvalidValues:
         raise SignInRefused("redirect_uri", "The account has no address to return to.") from None
     begun = flows.start(
         connection, BROWSER, redirect_uri=target, client_state=came.relay_state[:1000] or None
     )
-    flows.use(begun.flow, SAML, connection.provider.name, begun.browser)
+    flows.consume(begun.flow, SAML, connection.provider.name, begun.browser)
     return connection, begun.flow
 
 

@@ -17,12 +17,12 @@ from app.sso import providers
 from app.sso.providers import Provider, Setting
 from app.sso.saml import certificates
 
-SECONDS = 10
-CALLED = ("token_url", "userinfo_url", "jwks_url")  # the service itself asks these
+TIMEOUT_SECONDS = 10
+FETCHED = ("token_url", "userinfo_url", "jwks_url")  # the service itself asks these
 Problem = dict[str, Any]
 
 
-class Wrong(ValueError):
+class InvalidSetting(ValueError):
     """Why a value is none: a code and a sentence."""
 
     def __init__(self, code: str, message: str) -> None:
@@ -30,13 +30,13 @@ class Wrong(ValueError):
         self.code = code
 
 
-def rules() -> Rules:
+def request_rules() -> Rules:
     """Where requests to providers may go."""
     settings = config.current()
-    return Rules(settings.private_targets, settings.production, SECONDS)
+    return Rules(settings.private_targets, settings.production, TIMEOUT_SECONDS)
 
 
-def checked(
+def validate(
     provider: Provider,
     given: Mapping[str, Any],
     present: Mapping[str, Any] = {},
@@ -59,7 +59,7 @@ def checked(
         elif value is not None and value != "":
             try:
                 kept[name] = _clean(known[name], value)
-            except Wrong as wrong:
+            except InvalidSetting as wrong:
                 found.append(problem(f"config.{name}", wrong.code, str(wrong)))
     if "idp_metadata" in kept:
         found += _take_metadata(kept)
@@ -81,7 +81,7 @@ def missing(provider: Provider, present: Mapping[str, Any]) -> list[Problem]:
 
 def _problems_of_issuer(provider: Provider, kept: Mapping[str, Any]) -> list[Problem]:
     """An issuer's name goes with its own endpoints: others would speak in its name."""
-    named = providers.issued_by(kept.get("issuer", ""))
+    named = providers.find_by_issuer(kept.get("issuer", ""))
     if named is None:
         return []
     others = [name for name in providers.ENDPOINTS if name != "issuer" and kept.get(name)]
@@ -95,15 +95,17 @@ def _take_metadata(kept: dict[str, Any]) -> list[Problem]:
     from app.sso.saml import metadata  # its library is large: where it is used only
 
     try:
-        kept |= metadata.read(kept.pop("idp_metadata"))
-    except metadata.Unreadable as error:
+        kept |= metadata.parse(kept.pop("idp_metadata"))
+    except metadata.InvalidMetadata as error:
         return [problem("config.idp_metadata", "pattern_mismatch", str(error))]
     return []
 
 
 def _clean(setting: Setting, value: Any) -> Any:
     if setting.secret and isinstance(value, str) and value.strip() == providers.HIDDEN:
-        raise Wrong("invalid_option", "Send the secret itself: no secret is kept that *** is for.")
+        raise InvalidSetting(
+            "invalid_option", "Send the secret itself: no secret is kept that *** is for."
+        )
     if setting.kind in (providers.TEXTS, providers.URLS):
         return _list(setting, value)
     return _CLEANERS[setting.kind](setting, value)
@@ -112,28 +114,30 @@ def _clean(setting: Setting, value: Any) -> Any:
 def _list(setting: Setting, value: Any) -> list[str]:
     items = value.split() if isinstance(value, str) else value
     if not isinstance(items, list) or not all(isinstance(one, str) for one in items):
-        raise Wrong("invalid_type", "Must be a list of texts.")
+        raise InvalidSetting("invalid_type", "Must be a list of texts.")
     if len(items) > providers.MOST_ITEMS:
-        raise Wrong("too_long", f"At most {providers.MOST_ITEMS} of them.")
+        raise InvalidSetting("too_long", f"At most {providers.MOST_ITEMS} of them.")
     clean = _returned_to if setting.kind == providers.URLS else _text
     return [clean(setting, one) for one in items]
 
 
 def _text(setting: Setting, value: Any) -> str:
     if not isinstance(value, str):
-        raise Wrong("invalid_type", "Must be a text.")
+        raise InvalidSetting("invalid_type", "Must be a text.")
     if len(value) > providers.LONGEST.get(setting.kind, 2000):
-        raise Wrong("too_long", "This is too long.")
-    text = value.strip()
-    if setting.kind not in (providers.KEY, providers.METADATA) and not text.isprintable():
-        raise Wrong("pattern_mismatch", "Must be one line without control characters.")
-    return text
+        raise InvalidSetting("too_long", "This is too long.")
+    value = value.strip()
+    if setting.kind not in (providers.KEY, providers.METADATA) and not value.isprintable():
+        raise InvalidSetting("pattern_mismatch", "Must be one line without control characters.")
+    return str(value)
 
 
 def _word(setting: Setting, value: Any) -> str:
     text = _text(setting, value)
     if not all(one.isalnum() or one in "._-" for one in text) or not text.isascii():
-        raise Wrong("pattern_mismatch", "May hold letters, digits, dots, dashes, underscores only.")
+        raise InvalidSetting(
+            "pattern_mismatch", "May hold letters, digits, dots, dashes, underscores only."
+        )
     return text
 
 
@@ -142,19 +146,19 @@ def _url(setting: Setting, value: Any) -> str:
     wrong = None
     if not tenants.is_safe_url(text) or "#" in text:
         wrong = "This is no http or https address."
-    elif setting.name in CALLED:
-        wrong = client.url_problem(text, rules())
+    elif setting.name in FETCHED:
+        wrong = client.url_problem(text, request_rules())
     elif config.current().production and not text.startswith("https://"):
         wrong = "Must start with https://."
     if wrong:
-        raise Wrong("invalid_url", wrong)
+        raise InvalidSetting("invalid_url", wrong)
     return text
 
 
 def _returned_to(setting: Setting, value: Any) -> str:
     text = _text(setting, value)
     if not tenants.is_safe_url(text):
-        raise Wrong("invalid_url", "This is no address to return to.")
+        raise InvalidSetting("invalid_url", "This is no address to return to.")
     return text
 
 
@@ -162,41 +166,43 @@ def _role(setting: Setting, value: Any) -> str:
     text = _text(setting, value)
     known = db.db.session.scalar(sa.select(Role.name).where(Role.name == text))
     if known is None:
-        raise Wrong("invalid_reference", "There is no such role.")
+        raise InvalidSetting("invalid_reference", "There is no such role.")
     if known == ADMIN:
-        raise Wrong("invalid_option", "Nobody becomes an admin by signing in for the first time.")
+        raise InvalidSetting(
+            "invalid_option", "Nobody becomes an admin by signing in for the first time."
+        )
     return known
 
 
 def _flag(setting: Setting, value: Any) -> bool:
     if not isinstance(value, bool):
-        raise Wrong("invalid_type", "Must be true or false.")
+        raise InvalidSetting("invalid_type", "Must be true or false.")
     return value
 
 
 def _key(setting: Setting, value: Any) -> str:
     text = _text(setting, value)
     if not certificates.is_signing_key(text):
-        raise Wrong("pattern_mismatch", "Must be a P-256 private key in PEM.")
+        raise InvalidSetting("pattern_mismatch", "Must be a P-256 private key in PEM.")
     return text
 
 
 def _certificates(setting: Setting, value: Any) -> list[str]:
     given = value if isinstance(value, list) else [value]
     if not all(isinstance(one, str) for one in given):
-        raise Wrong("invalid_type", "Must be a certificate in PEM, or a list of some.")
+        raise InvalidSetting("invalid_type", "Must be a certificate in PEM, or a list of some.")
     if len(given) > certificates.MOST or sum(map(len, given)) > certificates.LONGEST:
         limit = f"{certificates.MOST} certificates of {certificates.LONGEST:,} characters in all"
-        raise Wrong("too_long", f"At most {limit}.")
+        raise InvalidSetting("too_long", f"At most {limit}.")
     try:
-        return certificates.read("\n".join(_apart(one) for one in given))
+        return certificates.parse("\n".join(_apart(one) for one in given))
     except ValueError as error:
-        raise Wrong("pattern_mismatch", str(error)) from None
+        raise InvalidSetting("pattern_mismatch", str(error)) from None
 
 
 def _apart(text: str) -> str:
     # One without its frame would run into the next.
-    return text if "-----" in text else certificates.framed(text)
+    return text if "-----" in text else certificates.to_pem(text)
 
 
 _CLEANERS: Mapping[str, Callable[[Setting, Any], Any]] = {

@@ -188,6 +188,6 @@ def redeliver_failed(body: dict[str, Any], webhook_id: str) -> dict[str, Any]:
     Of a delivery and its repetitions the last one is made again, and none where one of them arrived
     or is still on its way. Tests that failed are deliveries, too.
     """
-    principal().one_account()
+    principal().require_account_id()
     count = log.redeliver_failed(service.get(webhook_id, by=principal()), body["since"])
     return {"message": "The deliveries are made again.", "count": count}

@@ -87,7 +87,7 @@ def hand_over(webhook: Webhook) -> None:
 
 
 def _of_open_collection(webhook: Webhook) -> list[Any]:
-    maker = principals.acting_now(webhook.account_id, webhook.created_by)
+    maker = principals.for_user_in_account(webhook.account_id, webhook.created_by)
     if maker and maker.is_superadmin:
         return [sa.true()]
     known = {one.name.lower(): one for one in definitions.everything()} if maker else {}

@@ -88,7 +88,7 @@ def create(body: Body, *, by: Principal, id: str | None = None) -> Secret:
 
     Also where there is one of that id.
     """
-    account_id = by.one_account()
+    account_id = by.require_account_id()
     _check_personal(body.get("include_pii", False), by)
     _check(body)
     wrong = headers.problems(body.get("headers") or {}, None, same_host=False)
@@ -222,7 +222,7 @@ def delete(webhook_id: str, *, by: Principal) -> None:
 
 def test(webhook_id: str, *, by: Principal) -> Result:
     """Send a test now, and keep it in the log. Raises TooManyRequests while others are sent."""
-    by.one_account()
+    by.require_account_id()
     webhook = get(webhook_id, by=by)
     work = _test_of(webhook, replace(queue.target(webhook), enabled=True))
     # No connection is held while we wait for somebody else's server.
@@ -262,7 +262,7 @@ def _one_of_few() -> Iterator[None]:
 
 @contextmanager
 def _changing(webhook_id: str, by: Principal) -> Iterator[Webhook]:
-    account_id = by.one_account()
+    account_id = by.require_account_id()
     with db.transaction() as session:
         chosen = _named(webhook_id, by)
         _found(session.scalar(chosen))

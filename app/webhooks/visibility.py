@@ -53,7 +53,7 @@ def maker_version_checks(account_id: str, makers: Iterable[str]) -> list[Version
     known: dict[tuple[str, str | None], Any] = db.notes().setdefault(MAKERS, {})
     found: list[VersionCheck] = []
     for user_id in makers:
-        maker = principals.of_user(account_id, user_id)
+        maker = principals.for_user(account_id, user_id)
         if maker is not None:
             known[account_id, user_id] = (maker, True)
             found += maker.version_checks
@@ -64,7 +64,7 @@ def is_sent_pii(webhook: Any) -> bool:
     """Whether a webhook is to be sent personal data: its maker is an active member, as of now."""
     if not webhook.include_pii:
         return False
-    maker = principals.acting_now(webhook.account_id, webhook.created_by)
+    maker = principals.for_user_in_account(webhook.account_id, webhook.created_by)
     return maker is not None and PII_GROUP in maker.groups
 
 
@@ -72,8 +72,8 @@ def maker_now(account_id: str, user_id: str | None) -> tuple[Principal | None, b
     """As whom a webhook acts, and whether that is its maker; looked up once in a transaction."""
     known: dict[tuple[str, str | None], Any] = db.notes().setdefault(MAKERS, {})
     if (account_id, user_id) not in known:
-        maker = principals.acting_now(account_id, user_id)
+        maker = principals.for_user_in_account(account_id, user_id)
         is_maker = maker is not None
-        known[account_id, user_id] = (maker or principals.any_admin_of(account_id), is_maker)
+        known[account_id, user_id] = (maker or principals.anonymous_admin(account_id), is_maker)
     found: tuple[Principal | None, bool] = known[account_id, user_id]
     return found

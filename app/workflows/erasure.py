@@ -16,7 +16,7 @@ import sqlalchemy as sa
 
 from app import clock, db, events, jobs
 from app.audit.append import CREATE
-from app.audit.entries import CHANGES, LOG, told_by
+from app.audit.entries import CHANGES, LOG, join_entries
 from app.db import like
 from app.db.functions import database_now
 from app.workflows import serialization
@@ -52,7 +52,7 @@ def _forget_record(event: events.RecordErased) -> None:
 def _makers(event: events.RecordErased) -> set[str]:
     """Whose instances made the record: a superadmin's may make one of another account."""
     of_record = (CHANGES.c[name] == getattr(event, name) for name in ("account_id", "record_id"))
-    made = told_by(*of_record, CHANGES.c.operation == CREATE)
+    made = join_entries(*of_record, CHANGES.c.operation == CREATE)
     by = set(db.connection().scalars(sa.select(LOG.c.request_id).select_from(made).distinct()))
     chosen = sa.select(INSTANCES.c.account_id).where(INSTANCES.c.id.in_(by))
     return set(db.connection().scalars(chosen))

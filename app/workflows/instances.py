@@ -110,7 +110,7 @@ def _logs(row: Mapping[Any, Any], skip: int, limit: int, by: Principal) -> tuple
 
 def cancel(instance_id: str, *, by: Principal) -> Shown:
     """End an instance that is not over. Raises NotFound, Conflict."""
-    by.one_account()
+    by.require_account_id()
     over = {"status": CANCELLED, "due_at": None, "completed_at": database_now()}
     with db.transaction():
         mine = (*_visible(by), INSTANCES.c.id == instance_id.lower())
@@ -132,7 +132,7 @@ def _close(account_id: str, instance_id: str) -> None:
 
 def resume(instance_id: str, *, by: Principal) -> Shown:
     """Have a failed instance go on at the step that failed. Raises NotFound, Conflict."""
-    by.one_account()
+    by.require_account_id()
     with db.transaction():
         mine = (*_visible(by), INSTANCES.c.id == instance_id.lower())
         if not _resumed(*mine):
@@ -146,7 +146,7 @@ def resume_all(wanted: Mapping[str, Any], *, by: Principal, at: datetime | None 
 
     What becomes of them can be asked for by the moment `at` (`after_resuming`).
     """
-    by.one_account()
+    by.require_account_id()
     mine = (*_visible(by), *_wanted({**wanted, "status": FAILED}))
     with db.transaction():
         return _resumed(*mine, resumed_at=at or clock.now())

@@ -57,7 +57,7 @@ def get(workflow_id: str, *, by: Principal, kind: str = WORKFLOW) -> Workflow:
 def create(body: Body, *, by: Principal, kind: str = WORKFLOW, id: str | None = None) -> Workflow:
     """A new workflow. Raises InvalidValues, or Conflict where there are too many, or that id is."""
     by.refuse_key(NO_KEYS)
-    account_id, (home, user_id) = by.one_account(), by.home_and_user()
+    account_id, (home, user_id) = by.require_account_id(), by.home_and_user()
     values = _checked(body, None)
     there = errors.conflict_on_unique("workflows", "id", "id", f"There is such a {kind} already.")
     with there, db.transaction() as session:
@@ -137,7 +137,7 @@ def delete(workflow_id: str, *, by: Principal, kind: str = WORKFLOW) -> None:
 
 def trigger(workflow_id: str, body: Body, *, by: Principal, kind: str = WORKFLOW) -> str:
     """Begin an instance by hand; returns its id. Raises NotFound, Conflict, LimitReached."""
-    by.one_account()
+    by.require_account_id()
     with db.transaction() as session:
         workflow = _found(session.scalar(_staying(_named(workflow_id, by, kind))), kind)
         if not workflow.enabled:
@@ -174,7 +174,7 @@ def _begun(workflow: Workflow, body: Body, trigger_type: str) -> str:
 
 
 def _is_open(account_id: str) -> bool:
-    return principals.account_as_it_is(account_id) is not None
+    return principals.reload_active_account(account_id) is not None
 
 
 def _checked(body: Body, before: Workflow | None) -> dict[str, Any]:
@@ -242,7 +242,7 @@ def _keep_version(workflow: Workflow) -> None:
 @contextmanager
 def changing(workflow_id: str, by: Principal, kind: str) -> Iterator[Workflow]:
     """A workflow as it is, in a transaction that changes it: others wait. Raises NotFound."""
-    account_id = by.one_account()
+    account_id = by.require_account_id()
     with db.transaction() as session:
         chosen = _named(workflow_id, by, kind)
         _found(session.scalar(chosen), kind)

@@ -68,7 +68,7 @@ def _are_same(steps: Sequence[Written], others: Sequence[Written]) -> bool:
 
 def owner(account_id: str, home: str, user_id: str) -> Principal:
     """A user acting in an account. Raises Forbidden where that is not possible any more."""
-    found = principals.of_user(home, user_id)
+    found = principals.for_user(home, user_id)
     if found is None or (home != account_id and not found.is_superadmin):
         raise Forbidden(OWNER_GONE)
     return found if home == account_id else principals.choose_account(found, account_id)

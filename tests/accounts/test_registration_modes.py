@@ -79,9 +79,9 @@ def test_where_it_is_off_nobody_is_invited_either(app: Flask, cast: Cast, set_to
     for path, body in (("invitations", form), (f"invitations/{made['id']}/resend", None)):
         answer = cast.alice.post(path, body)
         assert (answer.status_code, answer.json["error"]) == (403, "forbidden")
-        assert "the admins make the users" in answer.json["message"]
+        assert "Administrators create the users" in answer.json["message"]
     for shown in (page.get("team/invite"), page.send("team/invite", **form)):
-        assert (shown.status_code, "the admins make the users" in alert(shown)) == (403, True)
+        assert (shown.status_code, "Administrators create the users" in alert(shown)) == (403, True)
     assert Browser(app).get(f"invitations/{made['token']}").status_code == 403
     assert cast.alice.get("invitations").json["total"] == 1
     assert cast.alice.post("account/users", {"email": "emil@acme.example"}).status_code == 201

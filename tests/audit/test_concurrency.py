@@ -28,7 +28,7 @@ def write(settings: config.Config, number: int, count: int) -> None:
             with db.transaction():
                 for account_id in chosen[:: 1 if i % 2 else -1]:
                     values = [("title", None, f"{number}"), ("n", None, f"{i}")]
-                    append.note(account_id, append.CREATE, "col_posts", f"{number}-{i}", values)
+                    append.record(account_id, append.CREATE, "col_posts", f"{number}-{i}", values)
         db.db.session.remove()
 
 
@@ -47,7 +47,7 @@ def test_every_chain_is_whole(app: Flask, count: int) -> None:
     written = run(app, count)
     with app.app_context():
         for account_id in ACCOUNTS:
-            assert verify.everything(account_id)["valid"]
+            assert verify.verify_all(account_id)["valid"]
         total = sa.select(sa.func.count()).select_from(AuditEntry)
         mine = total.where(AuditEntry.account_id.in_(ACCOUNTS))
         assert db.connection().scalar(mine) == written
@@ -59,7 +59,7 @@ def test_accounts_do_not_wait_for_each_other(app: Flask) -> None:
         for account_id in ACCOUNTS:
             append_to(account_id)
         if db.db.engine.dialect.name == "sqlite":  # one writer at a time, and no lock to hold
-            assert verify.everything()["valid"]
+            assert verify.verify_all()["valid"]
             return
         engine = db.db.engine.execution_options(isolation_level="READ COMMITTED")
         with engine.begin() as other:
@@ -68,7 +68,7 @@ def test_accounts_do_not_wait_for_each_other(app: Flask) -> None:
             append_to(ACCOUNTS[1])
             with pytest.raises(sa.exc.OperationalError, match="lock timeout"):
                 append_to(ACCOUNTS[0])
-        assert verify.everything()["valid"]
+        assert verify.verify_all()["valid"]
 
 
 def test_lists_tell_what_a_process_of_the_former_version_writes(
@@ -76,7 +76,7 @@ def test_lists_tell_what_a_process_of_the_former_version_writes(
 ) -> None:
     """On PostgreSQL, where a new version starts beside the one that it replaces."""
 
-    def as_before(cursor: Any, chains: Sequence[insert.Chain], told: insert.Told) -> None:
+    def as_before(cursor: Any, chains: Sequence[insert.Chain], told: insert.ActorColumns) -> None:
         for account_id, entries in chains:
             same = told._asdict() | {"occurred_at": entries[0].occurred_at}
             given = [json.dumps(one) for one in (same, [e._asdict() for e in entries])]
@@ -93,7 +93,7 @@ def test_lists_tell_what_a_process_of_the_former_version_writes(
             former.setattr(insert, "_insert_few", as_before)
             append_to(ACCOUNTS[0])
         append_to(ACCOUNTS[0])
-        assert verify.everything(ACCOUNTS[0])["valid"]
+        assert verify.verify_all(ACCOUNTS[0])["valid"]
         told = sa.select(sa.func.count()).where(AuditChange.account_id == ACCOUNTS[0])
         assert db.connection().scalar(told) == 3
 
@@ -103,4 +103,4 @@ def append_to(account_id: str) -> None:
     with db.transaction() as session:
         if session.get_bind().dialect.name == "postgresql":
             session.execute(sa.text("SET LOCAL lock_timeout = '500ms'"))
-        append.note(account_id, append.CREATE, "col_posts", "1", [("id", None, "1")])
+        append.record(account_id, append.CREATE, "col_posts", "1", [("id", None, "1")])

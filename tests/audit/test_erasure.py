@@ -179,7 +179,7 @@ def test_what_is_erased_is_not_taken_for_empty(app: Flask, cast: Cast) -> None:
     assert "erased" in cast.alice.get(then).json["message"]
     assert "erased" not in cast.charlie.get(then).json["message"]
     with app.app_context():
-        alice = principals.of_user(cast.alice.account_id, cast.alice.id)
+        alice = principals.for_user(cast.alice.account_id, cast.alice.id)
         assert alice is not None
         with pytest.raises(NotFound, match="erased"):
             history.revive("posts", id, by=alice)

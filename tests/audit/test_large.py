@@ -51,7 +51,7 @@ def fill(first: int, last: int) -> None:
         with db.transaction():
             for i in range(TRANSACTION):
                 place = (OPERATIONS[i % 3], f"col_{i % 7}", f"record-{i % 20}")
-                append.note(ACCOUNTS[n % 3], *place, [("title", None, f"number {n} {i}")])
+                append.record(ACCOUNTS[n % 3], *place, [("title", None, f"number {n} {i}")])
     actor.reset()
     if db.db.engine.dialect.name == "postgresql":
         url = db.db.engine.url.set(drivername="postgresql")
@@ -128,5 +128,5 @@ def test_a_million_entries(app: Flask, database: str) -> None:
     print(f"verified in {time.perf_counter() - begun:.0f} s, {peak:.0f} MiB")  # noqa: T201
     assert exit_code == 0, output
     assert f"checked {MANY}" in output
-    assert output.count("entries checked") > MANY / entries.PIECE / 2
+    assert output.count("entries checked") > MANY / entries.BATCH_SIZE / 2
     assert peak < MIB

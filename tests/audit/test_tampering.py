@@ -16,7 +16,7 @@ import sqlalchemy as sa
 from flask import Flask
 
 from app import db
-from app.audit import checkpoints, digest, entries, erase, listed, verify
+from app.audit import change_index, checkpoints, digest, entries, erase, verify
 from app.audit.entries import CHANGES
 from app.audit.models import AuditChange, AuditCheckpoint, AuditEntry, AuditHead
 from tests.audit.chains import stand_alone
@@ -48,8 +48,8 @@ def chain(cast: Cast) -> Iterator[tuple[str, str]]:
     cast.alice.patch(f"records/posts/{made[0]['id']}", {"title": "changed"})
     cast.alice.delete(f"records/posts/{made[1]['id']}")
     with cast.alice.app.app_context():
-        assert erase.values(acme, "col_posts", made[2]["id"]) == 3
-        assert erase.actors(acme, cast.bob.id, cast.bob.email) == 0
+        assert erase.erase_values(acme, "col_posts", made[2]["id"]) == 3
+        assert erase.erase_actor(acme, cast.bob.id, cast.bob.email) == 0
         yield acme, globex
 
 
@@ -102,14 +102,14 @@ def other(entry: Entry, column: str) -> Any:
 
 def found(account_id: str, what: str) -> None:
     """The tampering must show, in this chain or over all."""
-    assert not verify.everything(account_id)["valid"] or not verify.everything()["valid"], what
+    assert not verify.verify_all(account_id)["valid"] or not verify.verify_all()["valid"], what
 
 
 def test_untouched_it_is_valid(chain: tuple[str, str]) -> None:
-    assert verify.everything()["valid"]
-    checkpoints.make_due()
-    assert verify.everything()["valid"]
-    assert verify.everything(chain[0])["values_erased"] == 3
+    assert verify.verify_all()["valid"]
+    checkpoints.create_due()
+    assert verify.verify_all()["valid"]
+    assert verify.verify_all(chain[0])["values_erased"] == 3
 
 
 def test_an_edited_column_shows_in_every_entry(chain: tuple[str, str]) -> None:
@@ -117,7 +117,7 @@ def test_an_edited_column_shows_in_every_entry(chain: tuple[str, str]) -> None:
         with tampering():
             put(entry, **{column: other(entry, column)})
             found(chain[0], f"{column} of {entry['id']}")
-    assert verify.everything()["valid"]
+    assert verify.verify_all()["valid"]
 
 
 def test_a_column_set_to_null_shows(chain: tuple[str, str]) -> None:
@@ -133,7 +133,7 @@ def test_values_emptied_with_their_salt_show(chain: tuple[str, str]) -> None:
         if entry[salt] is not None:
             with tampering():
                 put(entry, **dict.fromkeys(ERASABLE[salt]))
-                report = verify.everything(chain[0])
+                report = verify.verify_all(chain[0])
                 assert report["first_broken_id"] == entry["id"]
 
 
@@ -142,7 +142,7 @@ def test_what_lists_go_by_shows_when_it_is_not_what_the_log_tells(chain: tuple[s
     for change in map(dict, db.connection().execute(mine).mappings().all()[2:6]):
         first, last = change["first_id"], change["last_id"]
         place = (CHANGES.c.account_id == chain[0], CHANGES.c.first_id == first)
-        others = {name: other({**change, "id": 0}, name) for name in listed.TOLD_TWICE}
+        others = {name: other({**change, "id": 0}, name) for name in change_index.COPIED_COLUMNS}
         others |= {"account_id": chain[1], "entries": change["entries"] + 1}
         others |= {"first_id": first + 1, "last_id": last + 1_000_000}
         edited = [sa.update(CHANGES).where(*place).values({n: v}) for n, v in others.items()]
@@ -156,7 +156,7 @@ def test_what_lists_go_by_shows_when_it_is_not_what_the_log_tells(chain: tuple[s
             with tampering():
                 db.connection().execute(what)
                 found(chain[0], str(what))
-    assert verify.everything()["valid"]
+    assert verify.verify_all()["valid"]
 
 
 def test_lists_that_leave_one_entry_out_and_tell_another_twice_show(
@@ -214,7 +214,7 @@ def linked(account_id: str, changed: Callable[[list[Entry]], None]) -> None:
     changed(together)
     previous = digest.FIRST_PREVIOUS
     for entry in together:
-        text = entries.shown(type("Row", (), {"_mapping": entry}))
+        text = entries.to_dict(type("Row", (), {"_mapping": entry}))
         if entry["salt"] is not None:
             values = (entry["old_value"], entry["new_value"])
             text["values_digest"] = digest.values_digest(entry["salt"], *values)
@@ -237,21 +237,21 @@ def rewrite(together: list[Entry]) -> None:
 def test_a_chain_written_anew_shows_by_a_checkpoint(chain: tuple[str, str]) -> None:
     with tampering():
         linked(chain[0], rewrite)
-        assert verify.everything(chain[0])["valid"]  # without a checkpoint nothing tells
-    checkpoints.make_due()
-    kept = list(checkpoints.of(chain[0]))
+        assert verify.verify_all(chain[0])["valid"]  # without a checkpoint nothing tells
+    checkpoints.create_due()
+    kept = list(checkpoints.for_account(chain[0]))
     with tampering():
         linked(chain[0], rewrite)
-        assert verify.everything(chain[0])["first_broken_id"] == kept[0]["entry_id"]
+        assert verify.verify_all(chain[0])["first_broken_id"] == kept[0]["entry_id"]
         db.connection().execute(sa.delete(AuditCheckpoint))
-        assert verify.everything(chain[0])["valid"]
-        assert verify.everything(chain[0], kept)["first_broken_id"] == kept[0]["entry_id"]
-    assert verify.everything(chain[0], kept)["valid"]
+        assert verify.verify_all(chain[0])["valid"]
+        assert verify.verify_all(chain[0], kept)["first_broken_id"] == kept[0]["entry_id"]
+    assert verify.verify_all(chain[0], kept)["valid"]
 
 
 def test_a_cut_off_end_shows(chain: tuple[str, str]) -> None:
-    checkpoints.make_due()
-    kept = list(checkpoints.of(chain[0]))
+    checkpoints.create_due()
+    kept = list(checkpoints.for_account(chain[0]))
     together = stored(chain[0])
     for cut in range(0, len(together), 9):
         last = together[cut]["id"]
@@ -263,19 +263,19 @@ def test_a_cut_off_end_shows(chain: tuple[str, str]) -> None:
             head = {"last_id": before["id"], "checksum": before["checksum"]}
             mine = AuditHead.account_id == chain[0]
             db.connection().execute(sa.update(AuditHead).where(mine).values(head))
-            assert not verify.everything(chain[0], kept)["valid"]
-            assert not verify.everything(None, kept)["valid"]
+            assert not verify.verify_all(chain[0], kept)["valid"]
+            assert not verify.verify_all(None, kept)["valid"]
 
 
 def test_a_chain_that_is_gone_shows(chain: tuple[str, str]) -> None:
-    checkpoints.make_due()
-    kept = list(checkpoints.of())
+    checkpoints.create_due()
+    kept = list(checkpoints.for_account())
     with tampering():
         remove(chain[0], 0, 2**62)
         for model in (AuditHead, AuditCheckpoint, AuditChange):
             db.connection().execute(sa.delete(model).where(model.account_id == chain[0]))
-        assert verify.everything()["valid"]
-        assert verify.everything(None, kept)["account_id"] == chain[0]
+        assert verify.verify_all()["valid"]
+        assert verify.verify_all(None, kept)["account_id"] == chain[0]
 
 
 def test_an_inserted_entry_shows(chain: tuple[str, str]) -> None:
@@ -308,18 +308,18 @@ def test_an_appended_entry_that_fits_shows_by_the_head(chain: tuple[str, str]) -
     forged["checksum"] = digest.checksum(last["checksum"], forged["id"], last["entry_digest"])
     with tampering():
         db.connection().execute(sa.insert(LOG), [forged])
-        assert verify.everything(chain[0])["first_broken_id"] == forged["id"]
+        assert verify.verify_all(chain[0])["first_broken_id"] == forged["id"]
 
 
 def test_the_same_shows_in_an_export(app: Flask, chain: tuple[str, str], tmp_path: Path) -> None:
     """By the application and by the stand-alone verifier alike."""
     mine = [LOG.c.account_id == chain[0]]
-    written = list(entries.in_order(mine))
-    checkpoints.make_due()
-    kept = list(checkpoints.of(chain[0]))
+    written = list(entries.iter_entries(mine))
+    checkpoints.create_due()
+    kept = list(checkpoints.for_account(chain[0]))
     for name, tampered in exports(written):
         given = json.loads(json.dumps(tampered))
-        broken = not verify.exported(given, kept)["valid"]
+        broken = not verify.verify_export(given, kept)["valid"]
         chains = alone.verify(given, kept).values()
         assert broken == any(one.fault is not None for one in chains) == (name != "untouched"), name
 

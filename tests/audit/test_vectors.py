@@ -48,7 +48,7 @@ def test_the_application_judges_as_the_vectors_say(
     settings = replace(app.extensions["atrium.config"], audit_checkpoint_key=(key,))
     monkeypatch.setitem(app.extensions, "atrium.config", settings)
     with app.app_context():
-        found = verify.exported(copy.deepcopy(case["entries"]), case.get("checkpoints", ()))
+        found = verify.verify_export(copy.deepcopy(case["entries"]), case.get("checkpoints", ()))
     expected = {name: value for name, value in case.items() if name in found}
     assert {name: found[name] for name in expected} == expected
 

@@ -198,6 +198,6 @@ def test_who_cannot_reauthenticate_is_told_what_to_do(app: Flask, cast: Cast) ->
     change_user(app, cast.bob.id, password_hash=None)
     answer = bob.post("auth/reauthenticate", body)
     assert outcome(answer) == REQUIRED
-    assert "by your provider" in answer.json["message"]
+    assert "with your provider" in answer.json["message"]
     old = cast.alice.post("auth/reauthenticate", body)  # a token from before sessions stood in them
-    assert (outcome(old), "sign in anew" in old.json["message"]) == (REQUIRED, True)
+    assert (outcome(old), "Sign in again" in old.json["message"]) == (REQUIRED, True)

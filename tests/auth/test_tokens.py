@@ -18,7 +18,7 @@ from flask import Flask
 
 from app import clock
 from app.accounts.models import SYSTEM_ACCOUNT_ID, User
-from app.auth import sessions, upkeep
+from app.auth import cleanup, sessions
 from app.auth.models import MailedToken, SignInSession
 from app.auth.sessions import Origin
 from app.db import db, transaction
@@ -628,7 +628,7 @@ def test_what_is_over_is_forgotten(app: Flask, signed_in: dict[str, Any]) -> Non
             session.execute(sa.insert(SignInSession), [old] * 1001)
             mail = {"purpose": "reset", "email": "a@acme.example", "token_hash": "x"}
             session.execute(sa.insert(MailedToken), [{**user, **mail}])
-        upkeep.purge({})
+        cleanup.purge({})
         kept = [
             db.session.scalars(sa.select(model.expires_at)).all()
             for model in (SignInSession, MailedToken)

@@ -216,7 +216,7 @@ def test_a_browser_is_told_of_a_bad_link_by_a_page(anyone: Caller, path: str) ->
     page = anyone.get(f"/auth/verify-email{path}", headers={"Accept": chrome})
     told = anyone.get(f"/auth/verify-email{path}")
     assert (page.status_code, page.mimetype) == (told.status_code, "text/html")
-    assert "not valid any more" in page.text
+    assert "invalid or has expired" in page.text
     assert "default-src 'none'" in page.headers["Content-Security-Policy"]
     assert told.status_code in (400, 422)
     assert told.mimetype == "application/json"

@@ -103,7 +103,7 @@ def _outside(app: Flask, owner: Caller) -> dict[str, str]:
     running.work(app)
     moment = clock.now()
     with app.app_context():
-        by = principals.of_user(owner.account_id, owner.id)
+        by = principals.for_user(owner.account_id, owner.id)
         assert by is not None
         assert instances.resume_all({}, by=by, at=moment) == 1
     running.work(app)

@@ -34,7 +34,7 @@ def crowd(app: Flask, cast: Cast) -> dict[str, str]:
     """More of everything in acme than one page shows; the ids that paths need."""
     acme = cast.alice.account_id
     with app.app_context(), transaction():
-        caller = principals.of_user(acme, cast.alice.id)
+        caller = principals.for_user(acme, cast.alice.id)
         assert caller
         caller = replace(caller, auth_time=clock.now().timestamp())
         group = groups.create(acme, "crowd", None)
@@ -46,7 +46,7 @@ def crowd(app: Flask, cast: Cast) -> dict[str, str]:
             tenants.create(f"Member {n}", None)
             api_keys.create({"name": f"key {n}"}, by=caller)
             invitations.create(acme, {"email": f"guest{n}@acme.example"}, by=None)
-            sessions.start(auth.user_of(caller), Origin(None, None))
+            sessions.start(auth.get_user(caller), Origin(None, None))
     return {"acme": acme, "group": group.id}
 
 

@@ -17,7 +17,7 @@ from tests.parallel import at_once
 from tests.sso.flows import Stage
 from tests.sso.test_settings import PATH
 
-checked = validation.checked
+checked = validation.validate
 
 
 def held_up(times: int) -> Callable[..., Any]:

@@ -219,7 +219,7 @@ def test_who_trades_a_code_while_the_address_is_proved_gets_no_session(
 ) -> None:
     stage.oauth(stage.cast.alice, "microsoft", tenant_id=UNPROVED["tid"])
     stage.provider.who = {"sub": "first", "email": "first@acme.example", **UNPROVED}
-    user, begin = stage.traded(stage.sign_in("microsoft"))["user"], sessions._begin
+    user, begin = stage.traded(stage.sign_in("microsoft"))["user"], sessions._insert
 
     def prove() -> None:
         with stage.app.app_context(), transaction() as session:
@@ -230,7 +230,7 @@ def test_who_trades_a_code_while_the_address_is_proved_gets_no_session(
             meanwhile.submit(prove).result()
         begin(*about)
 
-    monkeypatch.setattr(sessions, "_begin", begin_late)
+    monkeypatch.setattr(sessions, "_insert", begin_late)
     if place == "api":
         code = query_of(stage.sign_in("microsoft").headers["Location"])["code"]
         assert stage.anyone.post("auth/exchange", {"code": code}).status_code == 401

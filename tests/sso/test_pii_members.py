@@ -70,7 +70,7 @@ def test_a_provider_set_up_from_outside_signs_no_member_in(stage: Stage, dan: Ca
         refused(stage, as_alice(stage))
     told = mails(stage.app, "was refused")  # once a day, however often it is tried
     assert [to for to, _ in told] == [stage.cast.alice.email]
-    assert "by google as a member of the group pii_access" in told[0][1]
+    assert "with google as a member of the group pii_access" in told[0][1]
     with time_machine.travel(clock.now().timestamp() + 90_000):
         refused(stage, as_alice(stage))
         assert len(mails(stage.app, "was refused")) == 2
@@ -242,9 +242,9 @@ def test_an_address_from_outside_ends_membership(stage: Stage, dan: Caller) -> N
     assert group_names(dan, pia.id) == [PII_GROUP]
     assert dan.patch(one, {"email": "dan-2@x.example"}).status_code == 200
     assert group_names(dan, pia.id) == []
-    told = mails(stage.app, "taken out of pii_access")
+    told = mails(stage.app, "removed from pii_access")
     assert sorted(to for to, _ in told) == [alice.email, "pia-2@acme.example"]
-    assert all("another address" in text for _, text in told)
+    assert all("new address" in text for _, text in told)
     entries = stage.cast.root.get("audit-logs?table_name=group_members&limit=500").json["items"]
     removed = [one for one in entries if one["operation"] == "DELETE"]
     assert {(one["user_id"], one["record_id"].rpartition("/")[2]) for one in removed} == {
@@ -269,9 +269,9 @@ def test_a_password_from_outside_ends_membership(stage: Stage) -> None:
         assert PII_GROUP in str(root.get(f"users/{member.id}").json["groups"])
         assert root.put(f"users/{member.id}/password", password).status_code == 200
         assert PII_GROUP not in str(root.get(f"users/{member.id}").json["groups"])
-    told = mails(stage.app, "taken out of pii_access")
+    told = mails(stage.app, "removed from pii_access")
     assert sorted(to for to, _ in told) == [stage.cast.alice.email, pia.email]
-    assert all("another password" in text for _, text in told)
+    assert all("new password" in text for _, text in told)
     # By the console, too; and a member may.
     other, third = admitted(stage, "other@system.example"), admitted(stage, "third@system.example")
     assert other.put(f"users/{third.id}/password", password).status_code == 200

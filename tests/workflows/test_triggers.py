@@ -247,7 +247,7 @@ def test_nothing_falls_between_the_check_and_the_wait(
     id = start(alice, make_workflow(alice, [wait]))
     worker = threading.Thread(target=work, args=[app])
     with app.app_context():
-        by = principals.of_user(alice.account_id, alice.id)
+        by = principals.for_user(alice.account_id, alice.id)
         assert by is not None
         db.hold_commits()
         records.create("posts", {"title": "before"}, by=by)

@@ -10,7 +10,7 @@ from flask import Response, current_app, render_template, request, stream_with_c
 
 from app import db
 from app.accounts.models import Account
-from app.audit import append, checkpoints, service, transfer, verify
+from app.audit import append, checkpoints, exports, service, verify
 from app.audit.models import AuditHead
 from app.audit.verify import Report
 from app.console.shell import guard, lists
@@ -28,7 +28,7 @@ TEXTS = {
     "user_id": "Actor (id, system, anonymous)",
 }
 LONGEST = 100
-FORMATS = list(transfer.FORMATS)
+FORMATS = list(exports.FORMATS)
 ORDER = {"sort_by": "occurred_at", "sort_order": "desc", "include_total": True}
 
 
@@ -65,10 +65,10 @@ def export_audit_log(format: str) -> Response:
     if listing.errors:
         raise NotFound
     by = guard.known_caller()
-    found, kept = service.exported(asked, by=by), checkpoints.of(asked.get("account_id"))
-    headers = transfer.headers(format, service.told_of_export(asked, by=by))
-    text = stream_with_context(transfer.written(format, found, kept))
-    return Response(text, headers=headers, mimetype=transfer.FORMATS[format])
+    found, kept = service.export(asked, by=by), checkpoints.for_account(asked.get("account_id"))
+    headers = exports.headers(format, service.count_hidden(asked, by=by))
+    text = stream_with_context(exports.serialize(format, found, kept))
+    return Response(text, headers=headers, mimetype=exports.FORMATS[format])
 
 
 @blueprint.get(f"{AUDIT}/chains")
@@ -95,7 +95,7 @@ def verify_chains() -> Response:
 
 def _steps(account_id: str | None) -> Iterator[int | Report]:
     # Now and then is often enough to see that it goes on.
-    for step in verify.steps(account_id):
+    for step in verify.iter_reports(account_id):
         if isinstance(step, Report) or step % 10_000 == 0:
             yield step
 

@@ -139,7 +139,7 @@ def create_user() -> Page | BaseResponse:
 
 
 def _account_named(reference: str) -> str:
-    account = principals.account_as_it_is(reference)
+    account = principals.reload_active_account(reference)
     if account is None:
         message = "There is no such active account."
         raise InvalidValues([problem("account", "invalid_reference", message)])

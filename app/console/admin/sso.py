@@ -11,7 +11,7 @@ from app.accounts import pii, sso_settings, tenants
 from app.accounts.models import SYSTEM_ACCOUNT_ID
 from app.accounts.schemas import OwnAccountBody
 from app.auth import account_settings
-from app.auth.answers import origin
+from app.auth.responses import origin
 from app.console.admin import sso_form
 from app.console.shell import forms, guard, idempotent_forms, lists, scopes
 from app.console.shell.blueprint import blueprint
@@ -20,9 +20,9 @@ from app.console.shell.scopes import Place
 from app.errors import AppError
 from app.rest.access import public
 from app.sso import dry_run, one_time_codes, providers, refusals, roles, service, sign_in
-from app.sso.answers import begin_in_console, cookie_of, leave_for, to_base
 from app.sso.models import OAUTH, TEST, ProviderSetting
 from app.sso.providers import Provider
+from app.sso.responses import begin_in_console, flow_cookie, redirect_to_base, redirect_to_provider
 
 OF_ACCOUNT = "/console/sso/<uuid:account_id>"
 NEW = f"{OF_ACCOUNT}/new/<category>/<provider>"
@@ -56,7 +56,7 @@ def change_sign_in(account_id: str) -> Page | BaseResponse:
         body = forms.fitting(OwnAccountBody(), sso_form.account_body(form))
         if request.form.get("try"):
             tried = {name: body[name] for name in ("sso_group_roles", "sso_allow_admin")}
-            return _overview(place, form, roles.plan(tried, by=place.by))
+            return _overview(place, form, roles.preview(tried, by=place.by))
         forms.check_seen(form, tenants.get(place.account.id).updated_at)
         account_settings.change(place.account.id, body, by=place.by)
     except AppError as error:
@@ -69,7 +69,7 @@ def change_sign_in(account_id: str) -> Page | BaseResponse:
 @guard.for_admins
 def show_new_provider(account_id: str, category: str, provider: str) -> Page:
     """The form to set a provider up with."""
-    place, kind = scopes.found(account_id), providers.named(category, provider)
+    place, kind = scopes.found(account_id), providers.get(category, provider)
     return _form_page(place, kind, sso_form.empty(kind), None)
 
 
@@ -78,7 +78,7 @@ def show_new_provider(account_id: str, category: str, provider: str) -> Page:
 @guard.for_admins
 def create_provider(account_id: str, category: str, provider: str) -> Page | BaseResponse:
     """Set a provider up."""
-    place, kind = scopes.found(account_id), providers.named(category, provider)
+    place, kind = scopes.found(account_id), providers.get(category, provider)
     form = forms.sent(*sso_form.names(kind))
     try:
         named = {"category": kind.category, "provider_name": kind.name}
@@ -126,7 +126,7 @@ def try_provider(account_id: str, setting_id: str) -> Page:
     row = service.get(setting_id, by=place.by)
     kind, form = service.provider_of(row), sso_form.of_row(row)
     try:
-        steps = dry_run.of_row(setting_id, by=place.by)
+        steps = dry_run.run_stored(setting_id, by=place.by)
     except AppError as error:
         return _form_page(place, kind, sso_form.refused(form, error), row)
     row = service.get(setting_id, by=place.by)
@@ -152,12 +152,12 @@ def test_provider(account_id: str, setting_id: str) -> BaseResponse:
     """Go through a sign-in that signs nobody in, to see what it would come to."""
     place = scopes.found(account_id)
     row = service.get(setting_id, by=place.by)
-    if away := to_base():
+    if away := redirect_to_base():
         return away
-    account = service.account_named(place.account.id)
+    account = service.find_active_account(place.account.id)
     connection = service.connection(account, row.category, row.provider_name, tried=True)
     url, begun = sign_in.start(connection, TEST, redirect_uri=None, client_state=None)
-    return leave_for(url, begun, connection)
+    return redirect_to_provider(url, begun, connection)
 
 
 @blueprint.get("/console/sso/start/<category>/<provider>")
@@ -167,8 +167,8 @@ def start_sso(category: str, provider: str) -> str | BaseResponse:
     """Sign in to the console by a provider; who is signed in already decides whether to leave."""
     if guard.caller():
         # Named as they name themselves: what a link says could be anything.
-        account = service.account_named(request.args.get("account", "")[:200])
-        kind = providers.named(category, provider)
+        account = service.find_active_account(request.args.get("account", "")[:200])
+        kind = providers.get(category, provider)
         return render_template("console/sso/leave.html", account=account, kind=kind)
     return _begin_sso(category, provider)
 
@@ -191,10 +191,12 @@ def _begin_sso(category: str, provider: str) -> BaseResponse:
 @guard.open_to_all
 def finish_sso() -> str | BaseResponse:
     """What a sign-in came to: a session of the console, or the result of a test."""
-    flow, user = one_time_codes.take(request.args.get("code", ""), cookie_of, origin())
+    flow, user = one_time_codes.redeem_in_console(
+        request.args.get("code", ""), flow_cookie, origin()
+    )
     if user is None:
         place = scopes.found(flow.account_id)
-        outcome = one_time_codes.outcome_of(flow)
+        outcome = one_time_codes.test_result(flow)
         return render_template("console/sso/tested.html", place=place, outcome=outcome, flow=flow)
     if flow.is_new_user:
         flash(f"Welcome to {user.account.name}.")
@@ -206,7 +208,7 @@ def _overview(place: Place, form: Form, planned: Any = None) -> Page:
     rows, _ = service.page(0, 100, by=place.by)
     there = {(row.category, row.provider_name) for row in rows}
     listing = lists.asked_for("console.show_providers", **place.at)
-    listing.holding(refusals.last(place.account.id, listing.skip, lists.SIZE))
+    listing.holding(refusals.page(place.account.id, listing.skip, lists.SIZE))
     return form.page(
         "console/sso/overview.html",
         place=place,
@@ -222,7 +224,7 @@ def _overview(place: Place, form: Form, planned: Any = None) -> Page:
 def _form_page(
     place: Place, kind: Provider, form: Form, row: ProviderSetting | None, steps: Any = None
 ) -> Page:
-    account = service.account_named(place.account.id)
+    account = service.find_active_account(place.account.id)
     return form.page(
         "console/sso/provider.html",
         place=place,

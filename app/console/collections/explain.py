@@ -116,7 +116,7 @@ def _data(form: Form) -> dict[str, Any] | None:
 
 
 def _account(reference: str) -> str:
-    account = principals.account_as_it_is(reference)
+    account = principals.reload_active_account(reference)
     if account is None:
         message = "There is no such active account."
         raise InvalidValues([problem("account", "invalid_reference", message)])
@@ -124,7 +124,7 @@ def _account(reference: str) -> str:
 
 
 def _asker(form: Form) -> rules.Asker:
-    user = auth.user_named(form["account"], form["email"])
+    user = auth.find_user(form["account"], form["email"])
     if user is None or not user.is_active:
         message = "The account has no active user with this address."
         raise InvalidValues([problem("email", "invalid_reference", message)])

@@ -70,7 +70,7 @@ def add_member(group_id: str, account_id: str | None = None) -> Page | BaseRespo
     place, form = scopes.of(account_id), forms.sent("email")
     try:
         user_id = _user_with(place, form.checked(("email",), email=320)["email"])
-        enrolment.check_admission(place.account.id, [group_id], by=place.by)
+        enrolment.check_group_assignment(place.account.id, [group_id], by=place.by)
         groups.add_member(place.account.id, group_id, user_id, by=place.by.user_id)
     except AppError as error:
         return _group_page(place, group_id, form.refused(error))
@@ -106,7 +106,7 @@ def _told(notice: str, place: Place, group_id: str) -> BaseResponse:
 
 
 def _user_with(place: Place, email: str) -> str:
-    user = auth.user_named(place.account.id, email)
+    user = auth.find_user(place.account.id, email)
     if user is None:
         message = "No user of the account has this address. Invite them first."
         raise InvalidValues([problem("email", "invalid_reference", message)])

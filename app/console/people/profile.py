@@ -68,9 +68,9 @@ def end_session(session_id: str) -> BaseResponse:
 
 def _profile_page(form: Form) -> Page:
     caller, listing = guard.known_caller(), lists.asked_for("console.show_profile")
-    user = auth.user_of(caller)
+    user = auth.get_user(caller)
     form.values = {"name": user.name or "", "email": user.email, **form.values}
-    listing.holding(sessions.of_caller(caller, listing.skip, lists.SIZE))
+    listing.holding(sessions.list_for_caller(caller, listing.skip, lists.SIZE))
     shown = {"user": user, "listing": listing, "present": g.console_session_id}
-    keys = api_keys.active_of(user.account_id, user.id)
+    keys = api_keys.list_active(user.account_id, user.id)
     return form.page("console/profile/show.html", keys=keys, **shown)

@@ -51,7 +51,7 @@ def show_invite(account_id: str | None = None) -> Page:
     """The form to invite somebody with."""
     place, form = scopes.of(account_id), Form({"role": "viewer"})
     try:
-        invitations.check_open()
+        invitations.require_enabled()
     except AppError as error:
         form.refused(error)
     return _invite_page(place, form)
@@ -66,7 +66,7 @@ def invite(account_id: str | None = None) -> Page | BaseResponse:
     try:
         body = form.checked(("email",), email=320)
         wanted = {**body, "groups": form.chosen}
-        enrolment.check_admission(place.account.id, form.chosen, by=place.by)
+        enrolment.check_group_assignment(place.account.id, form.chosen, by=place.by)
         invitations.create(place.account.id, wanted, by=place.by.user_id)
     except AppError as error:
         return _invite_page(place, form.refused(error))

@@ -17,10 +17,10 @@ from app import config
 from app.accounts.models import User
 from app.auth import credentials, sessions
 from app.auth import service as auth
-from app.auth.answers import origin
 from app.auth.guard import limit_body
-from app.auth.login_users import Member
+from app.auth.login_users import LoginUser
 from app.auth.principal import Principal
+from app.auth.responses import origin
 from app.console.shell import resubmit
 from app.console.shell.forms import Form
 from app.db import errors, versioned_cache
@@ -137,7 +137,7 @@ def ask_for_password() -> tuple[str, int]:
 
 def password_page(form: Form) -> tuple[str, int]:
     """The same page with a form that was sent; who has no password signs in anew."""
-    user, lacks_file = auth.user_of(known_caller()), resubmit.lacks_file(form[resubmit.FIELD])
+    user, lacks_file = auth.get_user(known_caller()), resubmit.lacks_file(form[resubmit.FIELD])
     has_password = user.password_hash is not None
     form.values["next"] = local_target(form["next"]) or ""
     return form.page(REAUTHENTICATE, has_password=has_password, lacks_file=lacks_file)
@@ -147,7 +147,7 @@ def recognise() -> None:
     """Learn from the cookie who looks at the page, unless that is known already."""
     if "console_caller" in g:
         return
-    found = credentials.console_caller(request.cookies.get(cookie_name(), "").replace("\0", ""))
+    found = credentials.console_principal(request.cookies.get(cookie_name(), "").replace("\0", ""))
     g.console_caller, g.console_session_id = found or (None, None)
 
 
@@ -181,10 +181,10 @@ def known_caller() -> Principal:
 
 def own_account() -> str:
     """The id of the account whose pages these are."""
-    return known_caller().one_account()
+    return known_caller().require_account_id()
 
 
-def begin_session(user: User | Member, target: str, status: int = 303) -> BaseResponse:
+def begin_session(user: User | LoginUser, target: str, status: int = 303) -> BaseResponse:
     """Sign a user in to the console in this browser, and go on to a page.
 
     A session that the browser had before ends.

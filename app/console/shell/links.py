@@ -14,7 +14,7 @@ from app.console.shell.forms import LONGEST_PASSWORD, Form, Page, told
 from app.errors import AppError, BadRequest
 from app.rest.access import public
 
-SENT = "If there is such a user, a link to set a new password is on its way. Check your inbox."
+SENT = "If the user exists, a link to set a new password is on its way. Check your inbox."
 
 
 @blueprint.get("/console/forgot-password")
@@ -34,8 +34,8 @@ def forgot_password() -> Page | BaseResponse:
     try:
         body = form.checked(("email",), account=200, email=320)
         account = auth.require_account(body["account"] or account_of_host())
-        lockout.mails(account, body["email"], request.remote_addr, reset=True)
-        password_resets.forgot(account, body["email"])
+        lockout.count_mail_request(account, body["email"], request.remote_addr, reset=True)
+        password_resets.request_reset(account, body["email"])
     except AppError as error:
         return form.refused(error).page("console/links/forgot.html")
     return told(SENT, "console.sign_in")
@@ -69,7 +69,7 @@ def _reset_page(form: Form) -> Page:
     token = form["token"]
     shown = {
         "valid": password_resets.expiry(token) is not None,
-        "keys": password_resets.keys_of(token),
+        "keys": password_resets.api_keys_for_token(token),
     }
     return form.page("console/links/reset.html", **shown)
 
@@ -91,7 +91,7 @@ def undo_email_change() -> Page | BaseResponse:
     """Take a changed address back by the token of a mailed link."""
     form = forms.sent("token")
     try:
-        user = email_changes.take_back(form.checked(token=500)["token"])
+        user = email_changes.undo(form.checked(token=500)["token"])
     except AppError as error:
         return _undo_page(form.refused(error))
     notice = f"Your address is {user.email} again. Check its inbox to set a new password."
@@ -129,7 +129,7 @@ def accept_invitation(token: str) -> Page | BaseResponse:
 
 def _invitation_page(token: str, form: Form) -> Page:
     invitation = invitations.public_view(token)
-    invitations.check_open()
+    invitations.require_enabled()
     if not invitation["is_valid"]:
         status = invitation["status"]
         raise BadRequest(f"This invitation is {status}. Ask whoever invited you for a new one.")

@@ -79,7 +79,7 @@ def found(account_id: str) -> Place:
     caller, account_id = guard.known_caller(), account_id.lower()
     if not caller.is_superadmin and account_id != guard.own_account():
         raise NotFound
-    account = principals.account_as_it_is(account_id)
+    account = principals.reload_active_account(account_id)
     if account is None:
         raise NotFound("There is no such active account.")
     return Place(account, caller.acting_in(account))

@@ -26,7 +26,7 @@ def sign(shelf: Shelf, form: Form) -> None:
         return
     told = {header: given[name] for name, header in INPUTS.items()}
     try:
-        g.signature = signatures.checked(told, shelf.by, request.remote_addr)
+        g.signature = signatures.verify(told, shelf.by, request.remote_addr)
     except Malformed as error:
         raise BadRequest(INCOMPLETE) from error
     if g.signature is None:

@@ -13,7 +13,7 @@ import sqlalchemy as sa
 
 from app import clock, db, rules
 from app.audit.append import CREATE, DELETE, UPDATE
-from app.audit.entries import CHANGES, LOG, told_by
+from app.audit.entries import CHANGES, LOG, join_entries
 from app.auth.principal import Principal
 from app.collections.definition import Definition
 from app.collections.fields import Field, Refused
@@ -146,7 +146,7 @@ class Past:
 
 def past_of(definition: Definition, record_id: str, by: Principal, read: Reader) -> Past:
     """What there is to tell of a record, by the entries that `read` reads."""
-    account_id = by.one_account()
+    account_id = by.require_account_id()
     present = reads.read_one(
         definition, account_id, record_id, versioned_cache.combine(*definition.version_checks)
     )
@@ -159,7 +159,7 @@ def all_entries(definition: Definition, account_id: str, record_id: str) -> Sequ
     """Everything that concerns a record, also defaults given to many."""
     told = CHANGES.c
     filled = sa.and_(told.record_id == definition.id, told.operation == UPDATE)
-    chosen = told_by(
+    chosen = join_entries(
         told.account_id == account_id,
         told.table_name == definition.table_name,
         _of_present(definition),
@@ -173,7 +173,7 @@ def last_entries(definition: Definition, account_id: str, record_id: str) -> Seq
     mine = changes_of(definition, account_id, record_id)
     between = CHANGES.c.operation == UPDATE
     last = sa.select(sa.func.max(CHANGES.c.last_id)).where(*mine, between).scalar_subquery()
-    chosen = told_by(*mine, sa.or_(~between, LOG.c.id == last))
+    chosen = join_entries(*mine, sa.or_(~between, LOG.c.id == last))
     return db.connection().execute(sa.select(LOG).select_from(chosen).order_by(LOG.c.id)).all()
 
 
@@ -198,7 +198,7 @@ def changes(mine: Sequence[Any]) -> sa.Select[Any]:
     """What a record went through, each with the id of its `newest` entry."""
     same = [LOG.c[name] for name in CHANGE]
     newest = sa.select(*same, sa.func.max(LOG.c.id).label("newest"))
-    return newest.select_from(told_by(*mine)).group_by(*same)
+    return newest.select_from(join_entries(*mine)).group_by(*same)
 
 
 def stored(field: Field, text: str | None) -> Any:

@@ -21,7 +21,7 @@ from app.accounts import users
 from app.accounts.models import PII_GROUP, SYSTEM_ACCOUNT_ID, User
 from app.audit import erase
 from app.audit.append import CREATE
-from app.audit.entries import CHANGES, LOG, told_by
+from app.audit.entries import CHANGES, LOG, join_entries
 from app.auth.models import Invitation
 from app.auth.principal import Principal
 from app.collections import definition as definitions
@@ -53,7 +53,7 @@ def record(collection: str, record_id: str, *, by: Principal) -> Erased:
     if not by.is_superadmin and PII_GROUP not in by.groups:
         raise Forbidden("Only members of the group pii_access may erase.")
     what = {
-        "account_id": by.one_account(),
+        "account_id": by.require_account_id(),
         "table_name": table_name,
         "record_id": record_id,
     }
@@ -71,7 +71,7 @@ def _erasable(collection: str, record_id: str, by: Principal) -> tuple[str, bool
     except NotFound:
         versioned_cache.verify(by.version_checks)
         table_name = tables.name_of(collection)
-        told = {"account_id": by.one_account(), "table_name": table_name}
+        told = {"account_id": by.require_account_id(), "table_name": table_name}
         which = (CHANGES.c[name] == value for name, value in told.items())
         asked = sa.exists().where(*which, CHANGES.c.record_id == record_id)
         if not by.is_superadmin or not db.connection().scalar(sa.select(asked)):
@@ -91,7 +91,7 @@ def _was_made_anew(what: Mapping[str, Any]) -> bool:
         return True
     # What told of its making was erased with it, so this is another's, which may be gone as well.
     mine = [CHANGES.c[name] == what[name] for name in ("account_id", "table_name", "record_id")]
-    made = told_by(*mine, CHANGES.c.operation == CREATE, LOG.c.salt.is_not(None))
+    made = join_entries(*mine, CHANGES.c.operation == CREATE, LOG.c.salt.is_not(None))
     return db.connection().scalar(sa.select(LOG.c.id).select_from(made).limit(1)) is not None
 
 
@@ -152,7 +152,7 @@ def _rest_of_record(what: Mapping[str, Any]) -> Erased:
         deliveries = _forget_record(what["account_id"], what["record_id"])
         # Before the log, in the order in which steps of workflows lock what they change.
         events.publish(events.RecordErased(what["account_id"], what["record_id"]))
-        erased = erase.values(what["account_id"], what["table_name"], what["record_id"])
+        erased = erase.erase_values(what["account_id"], what["table_name"], what["record_id"])
     return {"values_erased": erased, "actors_erased": 0, "deliveries_erased": deliveries}
 
 
@@ -166,10 +166,12 @@ def _rest_of_user(what: Mapping[str, Any]) -> Erased:
             events.publish(events.UserErased(place, user_id, frozenset(emails)))
         invited = _invitations_to(account_id, emails)
         keys = _keys_of(account_id, user_id)
-        values = erase.values(account_id, "users", user_id)
-        values += sum(erase.values(account_id, "invitations", id) for id in sorted(invited))
-        values += sum(erase.values(account_id, "api_keys", id) for id in sorted(keys))
-        actors = sum(erase.actors(account_id, user_id, email) for email in sorted(emails | {""}))
+        values = erase.erase_values(account_id, "users", user_id)
+        values += sum(erase.erase_values(account_id, "invitations", id) for id in sorted(invited))
+        values += sum(erase.erase_values(account_id, "api_keys", id) for id in sorted(keys))
+        actors = sum(
+            erase.erase_actor(account_id, user_id, email) for email in sorted(emails | {""})
+        )
         _forget_answers(user_id)
         idempotency.delete_mentions(emails)
         # The system account's are those of forms that anybody may send, for whichever account.
@@ -237,7 +239,7 @@ def _keys_of(account_id: str, user_id: str) -> set[str]:
 
 def _of_column(account_id: str, table: str, column: str, *which: Any) -> Any:
     of_table = (CHANGES.c.account_id == account_id, CHANGES.c.table_name == table)
-    return told_by(*of_table, LOG.c.column_name == column, *which)
+    return join_entries(*of_table, LOG.c.column_name == column, *which)
 
 
 def _disown(definition: Definition, account_id: str, user_id: str) -> None:

@@ -17,7 +17,7 @@ import orjson
 import sqlalchemy as sa
 
 from app import db
-from app.audit.entries import LOG, told_by
+from app.audit.entries import LOG, join_entries
 from app.auth.principal import Principal
 from app.collections import access as accesses
 from app.collections import definition as definitions
@@ -75,14 +75,14 @@ def page(
     """
     definition = _checked(collection, by)
     _, view = _within_reach(definition, record_id, "update", by, pasts.last_entries)
-    mine = pasts.changes_of(definition, by.one_account(), record_id)
+    mine = pasts.changes_of(definition, by.require_account_id(), record_id)
     # Were the others counted, a hidden value would show in whether writing a guess changed it.
     mine.append(LOG.c.column_name.in_(view.readable if view else SYSTEM_FIELDS))
     changes = pasts.changes(mine)
     total = db.connection().scalar(sa.select(sa.func.count()).select_from(changes.subquery()))
     chosen = changes.order_by(sa.desc("newest")).offset(skip).limit(limit).subquery()
     same = (LOG.c[name].is_not_distinct_from(chosen.c[name]) for name in pasts.CHANGE)
-    told = told_by(*mine).join(chosen, sa.and_(*same))
+    told = join_entries(*mine).join(chosen, sa.and_(*same))
     octets = [sa.func.sum(Octets(one)) for one in (LOG.c.old_value, LOG.c.new_value)]
     lengths = db.connection().execute(sa.select(*octets).select_from(told)).one()
     Room().take(sum(int(one or 0) for one in lengths))
@@ -163,7 +163,7 @@ def deletable(collection: str, record_id: str, *, by: Principal) -> tuple[Defini
 
 
 def _checked(collection: str, by: Principal) -> Definition:
-    by.one_account()
+    by.require_account_id()
     definition = definitions.named(collection)
     versioned_cache.verify([*by.version_checks, *definition.version_checks])
     return definition

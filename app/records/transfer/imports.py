@@ -262,7 +262,7 @@ class Import:
             problems.add(index, found)
 
     def _with_ids(self, change: Change, given: Sequence[Any]) -> Change:
-        scoped = store.scope(self.definition, self.by.one_account())
+        scoped = store.scope(self.definition, self.by.require_account_id())
         taken = reads.existing(self.definition, scoped, filter(_is_id, given))
         values = []
         for index, (id, row) in enumerate(zip(given, change.values, strict=True)):

@@ -13,7 +13,7 @@ from typing import Any
 
 from app import clock, db
 from app.auth import principal as principals
-from app.auth.principal import ELSEWHERE, Principal
+from app.auth.principal import OTHER_ACCOUNT, Principal
 from app.collections import access as accesses
 from app.collections.access import Access
 from app.collections.definition import Definition
@@ -191,7 +191,7 @@ def within_reach(
     One record is read along with a look at stamps that nothing has checked. Raises Stale.
     """
     definition, by = access.definition, access.caller
-    by.one_account()
+    by.require_account_id()
     locked = _locked(definition, by, record_ids, unchecked)
     gone = [index for index, id in enumerate(record_ids) if id not in locked]
     if gone:
@@ -250,16 +250,16 @@ def _check_allowed(access: Access, stored: Sequence[store.Row], change: Change) 
 def _accounts_to_write(by: Principal, bodies: Sequence[Body], problems: Problems) -> list[str]:
     chosen = [body.get("account_id") if by.is_superadmin else None for body in bodies]
     if not any(one is not None for one in chosen):
-        return [by.one_account()] * len(bodies)
+        return [by.require_account_id()] * len(bodies)
     texts = {one for one in chosen if isinstance(one, str)}
-    named = {one: principals.account_as_it_is(one) for one in texts}
+    named = {one: principals.reload_active_account(one) for one in texts}
     if not by.may_act_elsewhere and any(one and one.id != by.account_id for one in named.values()):
-        raise Forbidden(ELSEWHERE)
+        raise Forbidden(OTHER_ACCOUNT)
     accounts = []
     for index, one in enumerate(chosen):
         account = named.get(one) if isinstance(one, str) else None
         if one is None:
-            accounts.append(by.one_account())
+            accounts.append(by.require_account_id())
         elif account is None:
             problems.add(index, [problem("account_id", "invalid_reference", "No such account.")])
         else:

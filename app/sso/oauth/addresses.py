@@ -19,7 +19,7 @@ def callback_url(connection: Connection) -> str:
     return f"{config.current().base_url}{callback_path(connection.provider.name)}{own}"
 
 
-def of_row(row: ProviderSetting) -> str | None:
+def callback_url_of(row: ProviderSetting) -> str | None:
     """The redirect address to enter at the provider of these settings; None for SAML."""
     if row.category != OAUTH:
         return None

@@ -23,7 +23,7 @@ class Unreachable(SignInRefused):
         super().__init__("provider", detail)
 
 
-class Answer:
+class ProviderResponse:
     """What a provider answered, with the face that Authlib looks at."""
 
     def __init__(self, status_code: int, text: str) -> None:
@@ -45,34 +45,36 @@ class Answer:
 class Session:
     """A session as Authlib wants one: each request is checked, bounded and never redirected."""
 
-    def post(self, url: str, data: Any = None, headers: Any = None, auth: Any = None) -> Answer:
+    def post(
+        self, url: str, data: Any = None, headers: Any = None, auth: Any = None
+    ) -> ProviderResponse:
         """POST a form, with the client's credentials."""
         body = urlencode(data or {})
         if auth is not None:
             url, headers, body = auth.prepare("POST", url, dict(headers or {}), body)
         return self.request("POST", url, headers, body.encode())
 
-    def get(self, url: str, headers: Mapping[str, str] | None = None) -> Answer:
+    def get(self, url: str, headers: Mapping[str, str] | None = None) -> ProviderResponse:
         """GET."""
         return self.request("GET", url, headers, None)
 
     def request(
         self, method: str, url: str, headers: Mapping[str, str] | None, body: bytes | None
-    ) -> Answer:
+    ) -> ProviderResponse:
         """One request. Raises Unreachable where there is no answer."""
         said = {"Accept": "application/json", "User-Agent": "Atrium", **(headers or {})}
         if body is not None:
             said["Content-Length"] = str(len(body))
         try:
             answer = client.send(
-                method, url, said, body, validation.rules(), longest=LONGEST_ANSWER
+                method, url, said, body, validation.request_rules(), longest=LONGEST_ANSWER
             )
         except (RequestRefused, RequestFailed) as error:
             raise Unreachable(str(error)) from None
-        return Answer(answer.status, answer.body)
+        return ProviderResponse(answer.status, answer.body)
 
 
-def fields_of(answer: Answer) -> dict[str, Any]:
+def json_object(answer: ProviderResponse) -> dict[str, Any]:
     """The JSON object of an answer that is no error. Raises Unreachable."""
     answer.raise_for_status()
     found = answer.json()

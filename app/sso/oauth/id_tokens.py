@@ -33,7 +33,7 @@ _key_sets: dict[str, tuple[float, Any]] = {}
 _lock = threading.Lock()
 
 
-def verified(connection: Connection, token: Any, nonce: str) -> dict[str, Any]:
+def verify(connection: Connection, token: Any, nonce: str) -> dict[str, Any]:
     """The claims of the ID token in a token answer. Raises SignInRefused with the check."""
     text = token.get("id_token")
     if not isinstance(text, str) or len(text) > LONGEST_TOKEN:
@@ -112,7 +112,7 @@ def _keys(address: str, *, fresh: bool) -> KeySet:
     now = clock.now().timestamp()
     kept = None if fresh else _key_sets.get(address)
     if kept is None or kept[0] <= now:
-        found = exchange.fields_of(exchange.Session().get(address))
+        found = exchange.json_object(exchange.Session().get(address))
         kept = (now + KEY_SET_SECONDS, found)
         with _lock:
             if len(_key_sets) >= MOST_KEY_SETS:

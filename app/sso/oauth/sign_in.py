@@ -13,8 +13,8 @@ from authlib.oauth2.client import OAuth2Client
 from app import clock
 from app.sso import flows
 from app.sso.connections import Connection
-from app.sso.flows import Begun
-from app.sso.identities import Claimed, group_names
+from app.sso.flows import StartedFlow
+from app.sso.identities import Claims, group_names
 from app.sso.models import Flow
 from app.sso.oauth import exchange, id_tokens
 from app.sso.oauth.addresses import callback_url
@@ -25,7 +25,7 @@ LONGEST_CODE = 4000
 OF_ADDRESS = ("email", "email_verified", "xms_edov")
 
 
-def authorization_url(connection: Connection, begun: Begun) -> str:
+def authorization_url(connection: Connection, begun: StartedFlow) -> str:
     """Where a browser goes to sign in."""
     provider = connection.provider
     extra = {"response_mode": "form_post"} if provider.posts_callback else {}
@@ -39,7 +39,7 @@ def authorization_url(connection: Connection, begun: Begun) -> str:
     return str(url)
 
 
-def claimed(connection: Connection, flow: Flow, code: str, user: Mapping[str, Any]) -> Claimed:
+def fetch_claims(connection: Connection, flow: Flow, code: str, user: Mapping[str, Any]) -> Claims:
     """Who the provider says it is, for the code that it gave. Raises SignInRefused.
 
     `user` is what Apple posts beside the code, once; nothing but a name is taken from it.
@@ -47,7 +47,7 @@ def claimed(connection: Connection, flow: Flow, code: str, user: Mapping[str, An
     token = _token(connection, flow, code)
     if not connection.provider.openid:
         return _of_github(connection, token)
-    claims = id_tokens.verified(connection, token, flow.nonce)
+    claims = id_tokens.verify(connection, token, flow.nonce)
     if connection.config.get("userinfo_url"):
         claims = _with_userinfo(connection, token, claims)
     return _of_claims(connection, claims, user)
@@ -91,7 +91,7 @@ def _token(connection: Connection, flow: Flow, code: str) -> Mapping[str, Any]:
             connection.address("token_url"),
             grant_type="authorization_code",
             code=code,
-            code_verifier=flows.verifier_of(flow),
+            code_verifier=flows.pkce_verifier(flow),
         )
     except AuthlibBaseError as error:
         raise SignInRefused("code", f"The provider refused it: {error.error}") from None
@@ -118,10 +118,10 @@ def _with_userinfo(
 
 def _of_claims(
     connection: Connection, claims: Mapping[str, Any], user: Mapping[str, Any]
-) -> Claimed:
+) -> Claims:
     email, in_directory = claims.get("email"), connection.vouches_for_directory(claims.get("tid"))
     name = claims.get("name") or _posted_name(user)
-    return Claimed(
+    return Claims(
         issuer=str(claims["iss"]).removeprefix("https://"),
         subject=claims["sub"],
         email=email.strip() if isinstance(email, str) else None,
@@ -145,14 +145,14 @@ def _posted_name(user: Mapping[str, Any]) -> str | None:
     return " ".join(part for part in parts if isinstance(part, str)) or None
 
 
-def _of_github(connection: Connection, token: Mapping[str, Any]) -> Claimed:
+def _of_github(connection: Connection, token: Mapping[str, Any]) -> Claims:
     address = connection.address("userinfo_url")
     found = _asked(address, token)
     if not isinstance(found, dict) or type(found.get("id")) is not int:
         raise SignInRefused("subject", "The provider names nobody.")
     email = _proved_address(_asked(f"{address.rstrip('/')}/emails", token))
     name = found.get("name")
-    return Claimed(
+    return Claims(
         issuer=connection.address("issuer").removeprefix("https://"),
         subject=str(found["id"]),
         email=email,

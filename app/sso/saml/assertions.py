@@ -24,7 +24,7 @@ from onelogin.saml2.settings import OneLogin_Saml2_Settings
 from onelogin.saml2.utils import OneLogin_Saml2_Utils
 
 from app.sso.connections import Connection
-from app.sso.identities import Claimed, group_names
+from app.sso.identities import Claims, group_names
 from app.sso.refusals import SignInRefused
 from app.sso.saml import addresses, certificates, checks, xml_precheck
 
@@ -74,10 +74,10 @@ CHECKS = {
 
 
 @dataclass(frozen=True)
-class Asserted:
+class Assertion:
     """A valid assertion: who it is of, its id, and until when it could be shown again."""
 
-    claimed: Claimed
+    claimed: Claims
     id: str
     expires_at: datetime
 
@@ -96,7 +96,7 @@ def metadata(connection: Connection) -> bytes:
     return found if isinstance(found, bytes) else str(found).encode()
 
 
-def asserted(connection: Connection, response: str, request_id: str | None) -> Asserted:
+def parse_response(connection: Connection, response: str, request_id: str | None) -> Assertion:
     """What a response asserts, in answer to that request. Raises SignInRefused with the check."""
     raw, settings = _document(response), _settings(connection)
     if encrypted := ENCRYPTED.search(raw):
@@ -107,9 +107,9 @@ def asserted(connection: Connection, response: str, request_id: str | None) -> A
     parsed = None
     try:
         parsed = OneLogin_Saml2_Response(settings, _encoded(raw))
-        checks.addressed(parsed, here, request_id)
+        checks.check_destination(parsed, here, request_id)
         parsed.is_valid(_request_data(connection), request_id, raise_exceptions=True)
-        checks.strictly(connection, parsed, request_id)
+        checks.check_strictly(connection, parsed, request_id)
         return _told(connection, parsed)
     except OneLogin_Saml2_ValidationError as error:
         check = CHECKS.get(error.code, "signature")
@@ -136,8 +136,8 @@ def _document(response: str) -> bytes:
         raise SignInRefused("document", f"Longer than {LONGEST_RESPONSE} characters.")
     try:
         raw = b64decode("".join(response.split()), validate=True)
-        return xml_precheck.plain(raw, LONGEST_RESPONSE)
-    except xml_precheck.Hostile as error:
+        return xml_precheck.sanitize(raw, LONGEST_RESPONSE)
+    except xml_precheck.UnsafeXml as error:
         raise SignInRefused("document", str(error)) from None
     except (binascii.Error, ValueError):
         raise SignInRefused("document", "This is no base64.") from None
@@ -219,7 +219,7 @@ def _said(connection: Connection, error: Any, parsed: Any) -> str:
     return f"The response is signed with {shown}; the settings have {', '.join(present)}."
 
 
-def _told(connection: Connection, parsed: Any) -> Asserted:
+def _told(connection: Connection, parsed: Any) -> Assertion:
     name_id = parsed.get_nameid_data()
     if name_id.get("Format") == TRANSIENT:
         raise SignInRefused("subject", "The NameID is transient: it names nobody a second time.")
@@ -232,7 +232,7 @@ def _told(connection: Connection, parsed: Any) -> Asserted:
         for name in ([config["groups_attribute"]] if "groups_attribute" in config else GROUPS)
         for text in attributes.get(name, [])
     ]
-    claimed = Claimed(
+    claimed = Claims(
         issuer=config["idp_entity_id"],
         subject=subject,
         email=email.strip() if email else None,
@@ -241,7 +241,7 @@ def _told(connection: Connection, parsed: Any) -> Asserted:
         groups=group_names(groups),
     )
     id = checks.assertion_of(parsed).get("ID")
-    return Asserted(claimed, str(id), _last_moment(parsed))
+    return Assertion(claimed, str(id), _last_moment(parsed))
 
 
 def _first(attributes: Mapping[str, Any], chosen: str | None, usual: tuple[str, ...]) -> str | None:
@@ -267,4 +267,4 @@ def _last_moment(parsed: Any) -> datetime:
     found = [one for name in names for one in assertion.iter(checks.tag(name))]
     texts = [one.get("NotOnOrAfter") for one in found]
     # Some providers write the end of all time for what has no end.
-    return min(max(checks.moment(text) for text in texts if text), LAST) + CLOCK_DRIFT
+    return min(max(checks.parse_time(text) for text in texts if text), LAST) + CLOCK_DRIFT

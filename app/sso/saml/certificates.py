@@ -21,7 +21,7 @@ MOST = 10
 LONGEST = 50_000
 
 
-def read(text: str) -> list[str]:
+def parse(text: str) -> list[str]:
     """Every certificate in a text, as base64 without its frame. Raises ValueError saying why."""
     if len(text) > LONGEST:
         raise ValueError(f"The certificates have more than {LONGEST:,} characters in all.")
@@ -33,7 +33,7 @@ def read(text: str) -> list[str]:
     return list(dict.fromkeys(map(_one, framed_texts)))
 
 
-def framed(text: str) -> str:
+def to_pem(text: str) -> str:
     """A certificate in base64 with its frame, as PEM has it."""
     return f"-----BEGIN CERTIFICATE-----{text}-----END CERTIFICATE-----"
 
@@ -68,7 +68,7 @@ def fingerprint(certificate: str) -> str:
     return f"SHA-256 {digest[:16]}..."
 
 
-def last_day(certificate: str) -> datetime:
+def expires_at(certificate: str) -> datetime:
     """Until when a certificate is good."""
     return x509.load_der_x509_certificate(b64decode(certificate)).not_valid_after_utc
 

@@ -25,14 +25,14 @@ TIMES = ("NotBefore", "NotOnOrAfter", "SessionNotOnOrAfter")
 BEARER = "urn:oasis:names:tc:SAML:2.0:cm:bearer"
 
 
-def addressed(parsed: Any, here: str, request_id: str | None) -> None:
+def check_destination(parsed: Any, here: str, request_id: str | None) -> None:
     """Refuse a response to another address or request, or too late. Raises SignInRefused.
 
     The library checks the same of confirmations, but does not tell what is wrong with them.
     """
     for name in TIMES:  # the library's own error for one that it cannot read tells nothing
         for text in parsed.document.xpath(f"//@{name}"):
-            moment(text)
+            parse_time(text)
     destination = parsed.document.get("Destination")
     if destination != here:
         raise SignInRefused("destination", f"It is for {destination or 'nowhere'}.")
@@ -43,7 +43,7 @@ def addressed(parsed: Any, here: str, request_id: str | None) -> None:
     _confirmed(parsed.document, here, request_id)
 
 
-def strictly(connection: Connection, parsed: Any, request_id: str | None) -> None:
+def check_strictly(connection: Connection, parsed: Any, request_id: str | None) -> None:
     """Refuse what only looks valid. Raises SignInRefused with the check."""
     here = addresses.consumer_url(connection)
     document = parsed.document
@@ -82,7 +82,7 @@ def _wrong_with(confirmation: Any, here: str, request_id: str | None) -> tuple[s
     if data.get("InResponseTo") != request_id:
         return "InResponseTo", "The confirmation answers another request."
     begin, until, now = data.get("NotBefore"), data.get("NotOnOrAfter"), clock.now()
-    if until is None or moment(until) <= now or (begin and moment(begin) > now):
+    if until is None or parse_time(until) <= now or (begin and parse_time(begin) > now):
         return "time", "The confirmation is too old, too new, or without an end."
     return None
 
@@ -111,7 +111,7 @@ def _reference(assertion: Any) -> str | None:
     return found[0].get("URI", "")[1:] if len(found) == 1 else None
 
 
-def moment(text: str) -> datetime:
+def parse_time(text: str) -> datetime:
     """A moment as SAML writes it: in UTC, told by `Z`. Raises SignInRefused for any other."""
     try:
         return datetime.fromtimestamp(OneLogin_Saml2_Utils.parse_SAML_to_time(text), UTC)

@@ -19,28 +19,28 @@ DEMANDS_SIGNATURES = (
 )
 
 
-class Unreadable(ValueError):
+class InvalidMetadata(ValueError):
     """Metadata that cannot be used; the text says why."""
 
 
-def read(text: str) -> dict[str, Any]:
+def parse(text: str) -> dict[str, Any]:
     """`idp_entity_id`, `idp_sso_url` and `idp_x509_cert`. Raises Unreadable."""
     try:
-        raw = xml_precheck.plain(text.encode(), LONGEST, commented=True)
+        raw = xml_precheck.sanitize(text.encode(), LONGEST, commented=True)
         document = OneLogin_Saml2_XML.to_etree(raw)
         parsed = OneLogin_Saml2_IdPMetadataParser.parse(document)
-    except xml_precheck.Hostile as error:
-        raise Unreadable(str(error)) from None
+    except xml_precheck.UnsafeXml as error:
+        raise InvalidMetadata(str(error)) from None
     except (etree.XMLSyntaxError, DTDForbidden, EntitiesForbidden, ValueError):
-        raise Unreadable("This is no XML.") from None
+        raise InvalidMetadata("This is no XML.") from None
     found = parsed.get("idp", {})
     if _demands_signatures(document):
-        raise Unreadable(DEMANDS_SIGNATURES)
+        raise InvalidMetadata(DEMANDS_SIGNATURES)
     address = found.get("singleSignOnService", {}).get("url", "")
     if not found.get("entityId"):
-        raise Unreadable("This is no metadata of an identity provider.")
+        raise InvalidMetadata("This is no metadata of an identity provider.")
     if not tenants.is_safe_url(address):
-        raise Unreadable("It names no sign-in address for the HTTP-Redirect binding.")
+        raise InvalidMetadata("It names no sign-in address for the HTTP-Redirect binding.")
     return {
         "idp_entity_id": found["entityId"],
         "idp_sso_url": address,
@@ -59,6 +59,6 @@ def _certificates(found: dict[str, Any]) -> list[str]:
     several = found.get("x509certMulti", {})
     texts = [one] if one else several.get("signing") or several.get("encryption") or []
     try:
-        return certificates.read("\n".join(map(certificates.framed, texts)))
+        return certificates.parse("\n".join(map(certificates.to_pem, texts)))
     except ValueError as error:
-        raise Unreadable(str(error)) from None
+        raise InvalidMetadata(str(error)) from None

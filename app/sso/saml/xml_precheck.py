@@ -16,29 +16,29 @@ ALLOWED_ENCODINGS = (b"utf-8", b"us-ascii", b"ascii")
 BOM = b"\xef\xbb\xbf"
 
 
-class Hostile(ValueError):
+class UnsafeXml(ValueError):
     """A document that no parser should see; the text says why."""
 
 
-def plain(raw: bytes, longest: int, *, commented: bool = False) -> bytes:
+def sanitize(raw: bytes, longest: int, *, commented: bool = False) -> bytes:
     """The document, if it is plain, without its comments where it may have some. Raises Hostile."""
     if len(raw) > longest:
-        raise Hostile(f"The document has more than {longest} bytes.")
+        raise UnsafeXml(f"The document has more than {longest} bytes.")
     raw = raw.removeprefix(BOM)
     try:
         raw.decode()
     except UnicodeDecodeError:
-        raise Hostile("The document is not in UTF-8.") from None
+        raise UnsafeXml("The document is not in UTF-8.") from None
     named = ENCODING.match(raw)
     if named and named[1].lower() not in ALLOWED_ENCODINGS:
-        raise Hostile("The document is not in UTF-8.")
+        raise UnsafeXml("The document is not in UTF-8.")
     rest = DECLARATION.sub(b"", raw, count=1)
     if commented:  # before the checks, which so look at what is left
         rest = COMMENT.sub(b"", rest)
     if b"<!" in rest:
-        raise Hostile("The document has a document type, a comment or CDATA.")
+        raise UnsafeXml("The document has a document type, a comment or CDATA.")
     if b"<?" in rest:
-        raise Hostile("The document has processing instructions.")
+        raise UnsafeXml("The document has processing instructions.")
     if b"\0" in raw or not rest.strip():
-        raise Hostile("The document is empty.")
+        raise UnsafeXml("The document is empty.")
     return rest

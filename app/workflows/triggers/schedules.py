@@ -102,7 +102,7 @@ def _fire(row: Any, now: datetime) -> bool:
         if not _moved(row, next_at=following, last_at=row.next_at):
             return False
         workflow = session.get(Workflow, (row.account_id, row.workflow_id))
-        if workflow is not None and principals.account_as_it_is(row.account_id):
+        if workflow is not None and principals.reload_active_account(row.account_id):
             trigger = {"scheduled_for": clock.iso(row.next_at), "cron": row.cron}
             row = start.row(workflow, trigger, SCHEDULE)
             start.write([row] if row else [])

@@ -14,21 +14,21 @@ from app import config
 from app.accounts.models import Account
 from app.auth import lockout, tokens
 from app.auth import service as auth
-from app.auth.answers import answer_sign_in, origin, pair
 from app.auth.guard import account_of_host, account_of_request
+from app.auth.responses import origin, sign_in_response, token_pair
 from app.auth.service import SignIn
 from app.errors import AppError
 from app.http import error_handlers, html
 from app.sso import flows, one_time_codes, service, sign_in
 from app.sso.connections import Connection
-from app.sso.flows import LIFETIME, Begun
+from app.sso.flows import LIFETIME, StartedFlow
 from app.sso.models import API, BROWSER, CONSOLE, SAML, TEST, Flow
 from app.sso.oauth.exchange import Unreachable
 from app.sso.refusals import SignInRefused
-from app.sso.sign_in import Ended
+from app.sso.sign_in import CompletedFlow
 
 NAMED_BY_MARK = 12
-CONSOLE_END = "/console/sso/finish"
+CONSOLE_FINISH = "/console/sso/finish"
 # The host name to end at, and the digest of what the browser holds there.
 BACK = re.compile(r"([a-z][a-z0-9-]{2,31})\.([0-9a-f]{64})")
 
@@ -39,21 +39,21 @@ def init_app(app: Flask) -> None:
         error_handlers.register_error_page(app, path, _tell)
 
 
-def named_account(reference: str | None) -> Account | None:
+def requested_account(reference: str | None) -> Account | None:
     """The account that a request names: itself, by header, by host, or as the only one.
 
     Raises BadRequest where header and host disagree, whatever the request itself names.
     """
     told = account_of_request()
-    return service.account_named(auth.require_account(reference or told).replace("\0", ""))
+    return service.find_active_account(auth.require_account(reference or told).replace("\0", ""))
 
 
-def started(
+def start_flow(
     category: str, provider: str, purpose: str, args: dict[str, Any]
-) -> tuple[str, Begun, Connection]:
+) -> tuple[str, StartedFlow, Connection]:
     """A flow for what a request asks. Raises TooManyRequests past the limit of an address."""
-    lockout.started_sign_in(request.remote_addr)
-    connection = service.connection(named_account(args.get("account")), category, provider)
+    lockout.count_sso_start(request.remote_addr)
+    connection = service.connection(requested_account(args.get("account")), category, provider)
     wanted, state = args.get("redirect_uri"), args.get("client_state")
     url, begun = sign_in.start(connection, purpose, redirect_uri=wanted, client_state=state)
     return url, begun, connection
@@ -61,10 +61,12 @@ def started(
 
 def begin(category: str, provider: str, purpose: str, args: dict[str, Any]) -> BaseResponse:
     """Send a browser to the provider, from the address that providers return it to."""
-    return to_base() or leave_for(*started(category, provider, purpose, args))
+    return redirect_to_base() or redirect_to_provider(
+        *start_flow(category, provider, purpose, args)
+    )
 
 
-def to_base(**more: str) -> BaseResponse | None:
+def redirect_to_base(**more: str) -> BaseResponse | None:
     """Lead a browser from an account's host name to the same path of the service's own.
 
     Providers return there, and no other host is shown the cookie that the browser is known by.
@@ -84,17 +86,17 @@ def begin_in_console(
     """Begin a sign-in to a page of the console, which ends at the host name where it was begun."""
     secret = secrets.token_urlsafe(32)
     mark = tokens.digest(secret)
-    away = to_base(back=f"{account_of_host()}.{mark}")
+    away = redirect_to_base(back=f"{account_of_host()}.{mark}")
     if away is not None:
         _give(away, mark, secret, posted=False)
         return away
     back = BACK.fullmatch(request.args.get("back", ""))
     state = back[0] if back else None
     args = {"account": account, "client_state": state, "redirect_uri": target}
-    return leave_for(*started(category, provider, CONSOLE, args))
+    return redirect_to_provider(*start_flow(category, provider, CONSOLE, args))
 
 
-def bind(response: Any, begun: Begun, connection: Connection) -> Any:
+def set_flow_cookie(response: Any, begun: StartedFlow, connection: Connection) -> Any:
     """Give the browser what tells it from others when it comes back."""
     posted = connection.provider.category == SAML or connection.provider.posts_callback
     _give(response, begun.flow.state_hash, begun.browser, posted=posted)
@@ -130,30 +132,32 @@ def _is_loopback() -> bool:
     return host == "localhost" or host.startswith("127.") or host == "::1"
 
 
-def leave_for(url: str, begun: Begun, connection: Connection) -> BaseResponse:
+def redirect_to_provider(url: str, begun: StartedFlow, connection: Connection) -> BaseResponse:
     """Send the browser to the provider."""
-    found: BaseResponse = bind(redirect(url), begun, connection)
+    found: BaseResponse = set_flow_cookie(redirect(url), begun, connection)
     return found
 
 
-def cookie_of(flow: Flow) -> str | None:
+def flow_cookie(flow: Flow) -> str | None:
     """What this browser was given when it began a flow."""
     given = request.cookies.get(_cookie_name(flow.state_hash))
     return given or request.cookies.get(_cookie_name(flow.browser_hash))
 
 
-def go_on(ended: Ended) -> BaseResponse:
+def redirect_to_client(ended: CompletedFlow) -> BaseResponse:
     """Send the browser on to the client application, or to the console."""
     flow = ended.flow
     if flow.purpose in (CONSOLE, TEST):
-        target = f"{_host_to_end_at(flow)}{CONSOLE_END}"
+        target = f"{_host_to_end_at(flow)}{CONSOLE_FINISH}"
         return _unkept(redirect(sign_in.with_query(target, {"code": ended.code})))
     state = _returned_state(flow)
     target = flow.redirect_uri or ""
     in_fragment = ended.account.settings.get("sso_tokens_in_fragment")
-    if in_fragment and flows.is_of_browser(flow, cookie_of(flow)):
-        signed_in, _ = one_time_codes.trade(ended.code, flow.client_state, origin())
-        tokens = {name: str(value) for name, value in pair(signed_in).items() if name != "token"}
+    if in_fragment and flows.is_of_browser(flow, flow_cookie(flow)):
+        signed_in, _ = one_time_codes.exchange(ended.code, flow.client_state, origin())
+        tokens = {
+            name: str(value) for name, value in token_pair(signed_in).items() if name != "token"
+        }
         target = f"{target}#{urlencode(tokens | state)}"
     else:
         target = sign_in.with_query(target, {"code": ended.code, **state})
@@ -164,9 +168,9 @@ def go_on(ended: Ended) -> BaseResponse:
     return _unkept(response)
 
 
-def answer_provider(signed_in: SignIn, flow: Flow) -> Response:
+def provider_sign_in_response(signed_in: SignIn, flow: Flow) -> Response:
     """The login answer, and whether the user is new."""
-    return answer_sign_in(signed_in, isNewUser=flow.is_new_user, isNewAccount=False)
+    return sign_in_response(signed_in, isNewUser=flow.is_new_user, isNewAccount=False)
 
 
 def _returned_state(flow: Flow) -> dict[str, str]:

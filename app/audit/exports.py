@@ -1,4 +1,4 @@
-"""Exports of the audit log: written piece by piece, and read back for verifying."""
+"""Exports of the audit log: serialized as a stream, and read back for verification."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import io
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
 
 import orjson
 
@@ -17,54 +16,56 @@ from app.audit.models import AuditEntry
 
 FORMATS = {"csv": "text/csv", "json": "application/json", "jsonl": "application/x-ndjson"}
 NAMES = (*(column.name for column in AuditEntry.__table__.columns), "masked")
-# A spreadsheet would run such a cell. The quote that disarms it is doubled where it is the
-# cell's own, and stands alone for an empty text: so every cell can be read back exactly.
+# Spreadsheets would execute cells that start like this, so they get a leading apostrophe. So do
+# cells with an apostrophe of their own, and empty strings: every cell can be read back exactly.
 RISKY = ("=", "+", "-", "@", "\t", "\r", "\n", "'")
 LINES = 500
 
 
-def headers(format: str, told: Mapping[str, int]) -> dict[str, str]:
-    """What an export says of itself: its file name, and how many values are masked or erased."""
-    counts = {f"X-Service-{name.replace('_', '-').title()}": str(n) for name, n in told.items()}
-    return {"Content-Disposition": f"attachment; filename=audit-log.{format}", **counts}
+def headers(format: str, counts: Mapping[str, int]) -> dict[str, str]:
+    """Response headers of an export: file name and numbers of masked and erased values."""
+    totals = {f"X-Service-{name.replace('_', '-').title()}": str(n) for name, n in counts.items()}
+    return {"Content-Disposition": f"attachment; filename=audit-log.{format}", **totals}
 
 
-def written(format: str, given: Iterable[Entry], checkpoints: Iterable[Any]) -> Iterator[bytes]:
-    """The export's text, in pieces."""
+def serialize(
+    format: str, entries: Iterable[Entry], checkpoints: Iterable[object]
+) -> Iterator[bytes]:
+    """The export in this format, in chunks."""
     if format == "csv":
-        return _csv(given)
+        return _csv(entries)
     if format == "jsonl":
-        return _pieces(orjson.dumps(entry) + b"\n" for entry in given)
-    return _pieces(_json(given, checkpoints))
+        return _chunks(orjson.dumps(entry) + b"\n" for entry in entries)
+    return _chunks(_json(entries, checkpoints))
 
 
-def _pieces(lines: Iterable[bytes]) -> Iterator[bytes]:
-    piece: list[bytes] = []
+def _chunks(lines: Iterable[bytes]) -> Iterator[bytes]:
+    chunk: list[bytes] = []
     for line in lines:
-        piece.append(line)
-        if len(piece) == LINES:
-            yield b"".join(piece)
-            piece.clear()
-    yield b"".join(piece)
+        chunk.append(line)
+        if len(chunk) == LINES:
+            yield b"".join(chunk)
+            chunk.clear()
+    yield b"".join(chunk)
 
 
-def _json(given: Iterable[Entry], checkpoints: Iterable[Any]) -> Iterator[bytes]:
+def _json(entries: Iterable[Entry], checkpoints: Iterable[object]) -> Iterator[bytes]:
     exported = masked = erased = 0
     yield b'{"items":[\n'
-    for exported, entry in enumerate(given, 1):
+    for exported, entry in enumerate(entries, 1):
         masked += entry["masked"]
         erased += entry["salt"] is None and not entry["masked"]
         yield (b",\n" if exported > 1 else b"") + orjson.dumps(entry)
-    told = {"exported": exported, "values_masked": masked, "values_erased": erased}
+    totals = {"exported": exported, "values_masked": masked, "values_erased": erased}
     yield b'\n],"checkpoints":' + orjson.dumps(list(checkpoints))
-    yield b"," + orjson.dumps(told)[1:] + b"\n"
+    yield b"," + orjson.dumps(totals)[1:] + b"\n"
 
 
-def _csv(given: Iterable[Entry]) -> Iterator[bytes]:
+def _csv(entries: Iterable[Entry]) -> Iterator[bytes]:
     buffer = io.StringIO()
     writer = csv.writer(buffer, lineterminator="\r\n")
     writer.writerow(NAMES)
-    for count, entry in enumerate(given, 1):
+    for count, entry in enumerate(entries, 1):
         writer.writerow([_cell(entry[name]) for name in NAMES])
         if count % LINES == 0:
             yield buffer.getvalue().encode()
@@ -73,7 +74,7 @@ def _csv(given: Iterable[Entry]) -> Iterator[bytes]:
     yield buffer.getvalue().encode()
 
 
-def _cell(value: Any) -> str:
+def _cell(value: object) -> str:
     if value is None:
         return ""
     text = value if isinstance(value, str) else digest.canonical(value).decode()
@@ -81,7 +82,7 @@ def _cell(value: Any) -> str:
 
 
 def read(path: Path) -> Iterator[Entry]:
-    """The entries of an exported file, by its name's ending. Raises ValueError."""
+    """The entries of an exported file; the suffix decides the format. Raises ValueError."""
     if path.suffix == ".csv":
         csv.field_size_limit(sys.maxsize)
         with path.open(newline="", encoding="utf-8") as file:

@@ -1,0 +1,19 @@
+"""Hourly deletion of expired sessions and mailed tokens (contract section 11)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import timedelta
+
+from app import clock, db, jobs
+from app.auth.models import MailedToken, SignInSession
+
+# For this long a used or expired token is reported as such, afterwards as unknown.
+RETENTION = timedelta(days=1)
+
+
+@jobs.periodic(3600, "auth.purge")
+def purge(payload: Mapping[str, object]) -> None:
+    """Delete sessions and mailed tokens that expired before the retention period."""
+    for model in (SignInSession, MailedToken):
+        db.purge(model.__table__, model.expires_at <= clock.now() - RETENTION)

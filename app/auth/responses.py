@@ -1,0 +1,70 @@
+"""Responses of sign-ins, and what sign-in requests have in common."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from flask import Response, request
+
+from app import config, rest
+from app.accounts.types import Body
+from app.auth import sessions
+from app.auth.guard import account_of_request
+from app.auth.schemas import SignedIn
+from app.auth.service import SignIn
+from app.auth.sessions import Origin
+from app.rest.responses import json_response
+
+REFRESH_COOKIE = "service_refresh"
+REFRESH_PATH = f"{rest.PREFIX}/auth"
+SIGNED_IN = SignedIn()
+
+
+def sign_in_response(signed_in: SignIn, **extra: object) -> Response:
+    """The response to a sign-in: tokens, account, user, and the refresh cookie."""
+    owner = {"account": signed_in.user.account, "user": signed_in.user}
+    return _with_cookie(
+        SIGNED_IN.dump(token_pair(signed_in) | owner) | extra, signed_in.refresh_token
+    )
+
+
+def token_response(signed_in: SignIn) -> Response:
+    """The response to a refresh: tokens and the refresh cookie."""
+    return _with_cookie(token_pair(signed_in), signed_in.refresh_token)
+
+
+def token_pair(signed_in: SignIn) -> dict[str, object]:
+    """The token part of a response."""
+    return {
+        "token": signed_in.access_token,
+        "access_token": signed_in.access_token,
+        "refresh_token": signed_in.refresh_token,
+        "token_type": "bearer",
+        "expires_in": config.current().access_token_expire_minutes * 60,
+    }
+
+
+def origin() -> Origin:
+    """The client address and user agent of this request."""
+    return Origin(request.remote_addr, request.user_agent.string)
+
+
+def requested_account(body: Body) -> str | None:
+    """The account named in the body, the X-Account-ID header or the host name."""
+    account = account_of_request()  # always: it raises if header and host disagree
+    return body.get("account") or account
+
+
+def _with_cookie(body: Mapping[str, object], refresh_token: str) -> Response:
+    response = json_response(body)
+    response.set_cookie(
+        REFRESH_COOKIE,
+        refresh_token,
+        max_age=int(sessions.lifetime().total_seconds()),
+        path=REFRESH_PATH,
+        httponly=True,
+        samesite="Lax",
+        secure=config.current().production,
+    )
+    response.headers["Cache-Control"] = "no-store"
+    return response
