@@ -150,7 +150,7 @@ def _links(
 
 def _insert_few(cursor: Any, chains: Sequence[Chain], actor: ActorColumns) -> None:
     # The result is not needed, so the statement travels with the commit.
-    cursor.connection.put_off(cursor.mogrify(*calls(chains, actor)))
+    cursor.connection.defer(cursor.mogrify(*calls(chains, actor)))
 
 
 def calls(chains: Sequence[Chain], actor: ActorColumns) -> tuple[str, Sequence[Any]]:

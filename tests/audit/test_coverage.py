@@ -70,7 +70,7 @@ def test_no_column_of_a_secret_is_told() -> None:
     for name, tracked in TRACKED.items():
         for column in db.Base.metadata.tables[name].columns:
             if any(word in column.name for word in ("hash", "secret", "token", "password")):
-                told = tracked.tells(column.name) and column.name not in tracked.hidden
+                told = tracked.includes(column.name) and column.name not in tracked.hidden
                 assert not told, (name, column.name)
 
 
@@ -104,7 +104,7 @@ def differences(table: str, old: dict[str, Any], new: dict[str, Any]) -> set[tup
     """Of one row."""
     operation = "UPDATE" if old and new else "CREATE" if new else "DELETE"
     row, tracked = new or old, TRACKED.get(table)
-    skipped = {"created_by", "updated_by"} if tracked is None else tracked.untold
+    skipped = {"created_by", "updated_by"} if tracked is None else tracked.ignored
     chain = tracked.chain if tracked else "account_id"
     id = row["id"] if "id" in row else f"{row['group_id']}/{row['user_id']}"
     return {

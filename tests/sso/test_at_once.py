@@ -17,7 +17,7 @@ from tests.parallel import at_once
 from tests.sso.flows import Stage
 from tests.sso.test_settings import PATH
 
-checked = validation.validate
+validate = validation.validate
 
 
 def held_up(times: int) -> Callable[..., Any]:
@@ -27,7 +27,7 @@ def held_up(times: int) -> Callable[..., Any]:
     def check(*args: Any, **options: Any) -> Any:
         if next(left, None) is not None:
             barrier.wait(5)
-        return checked(*args, **options)
+        return validate(*args, **options)
 
     return check
 
@@ -46,7 +46,7 @@ def test_no_change_of_a_provider_is_lost(stage: Stage, monkeypatch: pytest.Monke
         {"default_role": "editor"},
         {"scopes": ["openid"]},
     ]
-    monkeypatch.setattr(service.validation, "checked", held_up(len(given)))
+    monkeypatch.setattr(service.validation, "validate", held_up(len(given)))
     answers = at_once(len(given), lambda n: alice.patch(one, {"config": given[n]}))
     assert {answer.status_code for answer in answers} == {200}
     config = alice.get(one).json["config"]
