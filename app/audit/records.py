@@ -22,8 +22,6 @@ OPERATIONS = {"create": CREATE, "update": UPDATE, "delete": DELETE}
 @events.subscribe(events.RecordChanged)
 def note(event: events.RecordChanged) -> None:
     """One entry per column that changed, and one for the id where a record comes or goes."""
-    if not append.enabled():
-        return
     old, new = event.previous or {}, event.record or {}
     values = _values(event.definition.fields, old, new)
     record_id = (new or old)["id"]

@@ -100,7 +100,7 @@ class Access:
 
 def of(caller: Principal, definition: Definition, operation: str) -> Access:
     """What an operation opens. Raises Unauthorized or Forbidden where it is closed."""
-    return definition.opened.get(_of, caller, definition, operation)
+    return definition.access_memo.get(_of, caller, definition, operation)
 
 
 def _of(caller: Principal, definition: Definition, operation: str) -> Access:
@@ -212,7 +212,7 @@ def read_filter(access: Access, text: str) -> Filter:
     if "." in text or len(text) > LONGEST_KEPT:
         return Filter(rules.condition(text, filter_scope(access)))
     names = (tuple(access.comparable), frozenset(access.masked))
-    return access.definition.kept.get(_plain_filter, access.definition, text, *names)
+    return access.definition.memo.get(_plain_filter, access.definition, text, *names)
 
 
 def _plain_filter(
@@ -250,10 +250,10 @@ def _follow(access: Access, name: str) -> rules.Scope | None:
 def filter_condition(access: Access, asked: Filter) -> sql.Compiled:
     """A caller's filter in SQL. References lead only to records that the caller may view."""
     if asked.is_everyones:
-        return access.definition.kept.get(_everyones_condition, access.definition, asked)
+        return access.definition.memo.get(_everyones_condition, access.definition, asked)
     left = rules.residual(asked.node, access.asker)
     if _is_kept(left):
-        return access.definition.kept.get(_kept_condition, access.definition, left)
+        return access.definition.memo.get(_kept_condition, access.definition, left)
 
     def reach(target: Definition, source: Any) -> Iterable[Any]:
         condition = of(access.caller, target, "view").condition

@@ -22,15 +22,14 @@ from app.collections.fields import (
     SYSTEM_FIELDS,
     TYPES,
     ComputedField,
+    Encoder,
     Field,
-    Way,
-    ways_of,
+    encoders_of,
 )
-from app.collections.memo import Kept
 from app.collections.models import Collection
 from app.db import versioned_cache
 from app.db.types import Moment, StoredMoment
-from app.db.versioned_cache import Stamp
+from app.db.versioned_cache import Memo, Stamp
 from app.errors import NotFound
 from app.rules import (
     OPERATIONS,
@@ -50,7 +49,7 @@ from app.rules.nodes import Literal
 
 FIELD_LISTS = ("list", "view", "create", "update")
 ALL_FIELDS = "*"
-MOST_OPENED = 64
+MAX_ACCESSES = 64
 NEVER = Literal(0, 0, False, type=Type.BOOLEAN)
 PROPERTIES = [one.name for one in dataclasses.fields(Field)]
 
@@ -119,9 +118,9 @@ class Definition:
         return frozenset(name for name, node in self.computed.items() if tells_time(node))
 
     @cached_property
-    def ways(self) -> Sequence[Way]:
-        """How each field is shown whose stored values JSON does not have as they are."""
-        return ways_of(self.columns)
+    def encoders(self) -> Sequence[Encoder]:
+        """What turns stored values into JSON, for the fields that need it."""
+        return encoders_of(self.columns)
 
     @cached_property
     def expressions(self) -> Mapping[str, sa.ColumnElement[Any]]:
@@ -194,14 +193,14 @@ class Definition:
         return NEVER
 
     @cached_property
-    def kept(self) -> Kept:
-        """What was made of it for a request, for the next of its kind."""
-        return Kept()
+    def memo(self) -> Memo:
+        """Filters, statements and the like that were built from it for one request."""
+        return Memo()
 
     @cached_property
-    def opened(self) -> Kept:
-        """What it opens to those who came last; ask `access` for it."""
-        return Kept(MOST_OPENED)
+    def access_memo(self) -> Memo:
+        """The access of recent callers; `access.of` fills it."""
+        return Memo(MAX_ACCESSES)
 
     @cached_property
     def compiled(self) -> dict[Node, sql.Compiled]:

@@ -248,7 +248,7 @@ def environment(**more: str) -> dict[str, str]:
 
 def current() -> Config:
     """The running application's settings."""
-    config: Config = running().extensions["atrium.config"]
+    config: Config = context().app.extensions["atrium.config"]
     return config
 
 

@@ -71,8 +71,9 @@ def _used() -> Any:
     session = current_session()
     if session is None:
         return None
-    if session.work is not None:
-        return session.work.bound or session.work.begun()
+    work = session.work
+    if work is not None:
+        return work.bound or (work.begun() if work.pooled is None else work.pooled)
     return session.connection() if session.in_transaction() else None
 
 

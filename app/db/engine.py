@@ -37,7 +37,7 @@ _prepared: WeakSet[sa.Engine] = WeakSet()
 
 def running() -> sa.Engine:
     """What connects to the running application's database."""
-    found: sa.Engine = config.running().extensions["atrium.engine"]
+    found: sa.Engine = config.context().app.extensions["atrium.engine"]
     return found
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypeGuard
+from typing import Any
 
 import sqlalchemy as sa
 from flask_sqlalchemy.session import Session as BoundSession
@@ -88,12 +88,8 @@ def give_back(session: Session) -> None:
             (work.bound or work.pooled).close()
 
 
-def is_open(work: Work | None) -> TypeGuard[Work]:
-    """Whether more may be done in this transaction."""
-    return work is not None and work.is_open
-
-
 @sa.event.listens_for(orm.Session, "before_flush")
 def _refuse_stray_writes(session: orm.Session, context: Any, instances: Any) -> None:
-    if not is_open(getattr(session, "work", None)):
+    work: Work | None = getattr(session, "work", None)
+    if work is None or not work.is_open:
         raise RuntimeError("a write outside transaction()")

@@ -27,7 +27,7 @@ from app.db.connections import (
     sqlite_file,
     translating_errors,
 )
-from app.db.session import Session, Work, give_back, is_open
+from app.db.session import Session, Work, give_back
 
 SCHEMA_LOCK = 0x41747269756D
 
@@ -35,7 +35,7 @@ SCHEMA_LOCK = 0x41747269756D
 def _open_work() -> Work:
     session = current_session()
     work = session.work if session else None
-    if not is_open(work):
+    if work is None or not work.is_open:
         raise LookupError("no transaction is open")
     return work
 
@@ -43,7 +43,7 @@ def _open_work() -> Work:
 def in_transaction() -> bool:
     """Whether a `transaction()` is open in this context."""
     session = current_session()
-    return session is not None and is_open(session.work)
+    return session is not None and session.work is not None and session.work.is_open
 
 
 _refusal: ContextVar[Exception | None] = ContextVar("refusal", default=None)

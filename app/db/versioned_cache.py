@@ -186,6 +186,25 @@ def reloading() -> Iterator[None]:
 
 def cache(name: str) -> Cache:
     """The application's cache of that name."""
-    caches: dict[str, Cache] = config.running().extensions.setdefault("atrium.caches", {})
+    caches: dict[str, Cache] = config.context().app.extensions.setdefault("atrium.caches", {})
     found = caches.get(name)
     return caches.setdefault(name, Cache()) if found is None else found
+
+
+class Memo:
+    """Results of functions by their arguments; past `size`, the least recently used are dropped."""
+
+    def __init__(self, size: int = 32) -> None:
+        self._size = size
+        self._values: dict[Hashable, Any] = {}
+
+    def get(self, build: Callable[..., Value], *key: Hashable) -> Value:
+        """The result of `build(*key)`; an exception is not remembered."""
+        value = self._values.pop((build, *key), None)
+        if value is None:
+            value = build(*key)
+            while len(self._values) >= self._size:
+                self._values.pop(next(iter(self._values.copy()), None), None)
+        self._values[build, *key] = value
+        result: Value = value
+        return result

@@ -27,7 +27,7 @@ def create(collection: str, bodies: Sequence[Body], *, by: Principal) -> list[Sh
         problems = Problems(range(len(bodies)))
         change = changes.prepare_new(definition, bodies, problems, by)
         changes.check(change)
-        return changes.store_last(change, unchecked)
+        return changes.store_deferred(change, unchecked)
 
 
 def update(collection: str, items: Sequence[Mapping[str, Any]], *, by: Principal) -> list[Shown]:

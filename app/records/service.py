@@ -146,7 +146,7 @@ def create(collection: str, body: Body, *, by: Principal, again: str | None = No
         change = changes.prepare_new(definition, [body], problems := Problems(), by)
         problems.check()
         if again is None:
-            return changes.store_last(change, unchecked)[0]
+            return changes.store_deferred(change, unchecked)[0]
         unchecked.verify()
         change = replace_in(change, values=[{**change.values[0], "id": again}])
         return changes.store_all(change)[0]
@@ -216,4 +216,4 @@ def _change(access: Access, row: store.Row, body: Body, absent: Body) -> Shown:
     problems = Problems()
     change = changes.prepare_changes(access, [row], [body], problems, absent)
     problems.check()
-    return changes.store_last(change)[0]
+    return changes.store_deferred(change)[0]

@@ -63,6 +63,8 @@ def stamps_of(account_id: str | None) -> list[Stamp]:
         return []
     listeners = _cached(account_id)
     db.notes().setdefault(CHECKED, {})[account_id] = listeners
+    if not listeners.makers:
+        return [listeners.stamp]
     return [listeners.stamp, *makers_stamps(account_id, listeners.makers)]
 
 

@@ -10,7 +10,7 @@ from app.collections.fields.computed import RETURN_TYPES, ComputedField
 from app.collections.fields.date import DateField
 from app.collections.fields.datetime import DatetimeField
 from app.collections.fields.email import EmailField
-from app.collections.fields.field import LONGEST_INDEXED, Field, Refused, Way, ways_of
+from app.collections.fields.field import LONGEST_INDEXED, Encoder, Field, Refused, encoders_of
 from app.collections.fields.json import JsonField, JsonText
 from app.collections.fields.number import Number, NumberField, plain_number
 from app.collections.fields.reference import ReferenceField
@@ -25,6 +25,7 @@ __all__ = [
     "TYPES",
     "BooleanField",
     "ComputedField",
+    "Encoder",
     "Field",
     "JsonField",
     "JsonText",
@@ -33,9 +34,8 @@ __all__ = [
     "ReferenceField",
     "Refused",
     "TextField",
-    "Way",
+    "encoders_of",
     "plain_number",
-    "ways_of",
 ]
 
 TYPES: dict[str, type[Field]] = {

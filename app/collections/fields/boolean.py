@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import sqlalchemy as sa
 
 from app import rules
-from app.collections.fields.field import Field, Refused
+from app.collections.fields.field import Field, JsonType, Refused
 
 
 class BooleanField(Field):
@@ -37,6 +37,6 @@ class BooleanField(Field):
         return bool(value)
 
     @cached_property
-    def plain_type(self) -> Any:
-        """What PostgreSQL gives."""
+    def json_type(self) -> JsonType:
+        """PostgreSQL returns booleans."""
         return bool

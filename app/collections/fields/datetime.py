@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import datetime
 from functools import cached_property
 from typing import Any, ClassVar
 
 from app import clock, rules
-from app.collections.fields.field import Field, Refused
+from app.collections.fields.field import Field, JsonType, Refused
 from app.db.types import Moment
 
 
@@ -35,6 +35,11 @@ class DatetimeField(Field):
         return value if isinstance(value, str) else clock.iso(value)
 
     @cached_property
-    def plain_type(self) -> Any:
-        """What SQLite keeps."""
+    def json_type(self) -> JsonType:
+        """SQLite stores the text that JSON has."""
         return str
+
+    @cached_property
+    def encode(self) -> Callable[[datetime], str]:
+        """`clock.iso` itself."""
+        return clock.iso

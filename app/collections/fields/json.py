@@ -39,6 +39,7 @@ class JsonField(Field):
     known_options = frozenset()
     may_be_unique = False
     filterable = False
+    reads_differently = True
     json_schema: ClassVar[Mapping[str, Any]] = {"type": ["object", "array"]}
 
     def clean(self, value: Any) -> Any:

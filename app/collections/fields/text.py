@@ -36,7 +36,8 @@ class TextField(Field):
             raise Refused("pattern_mismatch", "Does not match the pattern of this field.")
         if "choices" in options and value not in options["choices"]:
             raise Refused("invalid_option", f"Must be one of: {', '.join(options['choices'])}.")
-        self._check_indexable(value)
+        if self.indexed:
+            self._check_index_size(value)
         return value
 
     def definition_problems(self) -> Iterator[str]:

@@ -23,7 +23,8 @@ class UrlField(Field):
         """An http or https URL with a host, kept as sent."""
         if not isinstance(value, str) or not _is_web_address(value):
             raise Refused("invalid_url", "Must be a URL starting with http:// or https://.")
-        self._check_indexable(value)
+        if self.indexed:
+            self._check_index_size(value)
         return value
 
     def from_text(self, text: str) -> str:

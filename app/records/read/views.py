@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import Any
@@ -11,14 +12,15 @@ from app.collections import access as accesses
 from app.collections import masking
 from app.collections.access import Access
 from app.collections.definition import Definition
-from app.collections.fields import SYSTEM_FIELDS, ways_of
+from app.collections.fields import SYSTEM_FIELDS, encoders_of
 from app.records import store
-from app.records.read import etags
 from app.records.store import references
+from app.rest.responses import dumps
 
 SYSTEM_COLUMNS = {name: one.like for name, one in SYSTEM_FIELDS.items()}
-SYSTEM_WAYS = ways_of(SYSTEM_COLUMNS)
+SYSTEM_ENCODERS = encoders_of(SYSTEM_COLUMNS)
 NOTHING: Mapping[str, Any] = {}
+ETAG_BYTES = 16
 
 
 class Shown(dict[str, Any]):
@@ -41,9 +43,10 @@ class Shown(dict[str, Any]):
     @cached_property
     def etag(self) -> str:
         """The name of the whole view; what changes by itself has no part in it."""
-        if self.is_settled:
-            return etags.of(self._whole)
-        return etags.of({n: v for n, v in self._whole.items() if n not in self._unsettled})
+        view, unsettled = self._whole, self._unsettled
+        if unsettled:
+            view = {name: value for name, value in view.items() if name not in unsettled}
+        return f'"{hashlib.blake2b(dumps(view), digest_size=ETAG_BYTES).hexdigest()}"'
 
 
 def allowed(
@@ -112,18 +115,18 @@ def all_shown(
     rows: Sequence[store.Row], names: Sequence[str], access: Access | None
 ) -> list[dict[str, Any]]:
     """The same of several records."""
-    ways, hidden = SYSTEM_WAYS, {}
+    encoders, masked = SYSTEM_ENCODERS, {}
     if access is not None:
-        ways = access.definition.ways
-        hidden = {name: access.readable[name] for name in access.masked.intersection(names)}
-    found = []
+        encoders = access.definition.encoders
+        masked = {name: access.readable[name] for name in access.masked.intersection(names)}
+    items = []
     for row in rows:
-        one = {name: row[name] for name in names}
-        for name, way, plain in ways:
-            value = one.get(name)
-            if value is not None and value.__class__ is not plain:
-                one[name] = way(value)
-        for name, field in hidden.items():
-            one[name] = masking.masked(field, one[name])
-        found.append(one)
-    return found
+        item = {name: row[name] for name in names}
+        for name, encode, json_type in encoders:
+            value = item.get(name)
+            if value is not None and value.__class__ is not json_type:
+                item[name] = encode(value)
+        for name, field in masked.items():
+            item[name] = masking.masked(field, item[name])
+        items.append(item)
+    return items

@@ -40,7 +40,7 @@ def read_one(
     """
     about = (definition, to_show, account_id is None, where, checked.tables)
     bound = {"_account": account_id, "_id": record_id, **parameters}
-    return one_row(definition, definition.kept.get(_one, *about), bound, checked)
+    return one_row(definition, definition.memo.get(_one, *about), bound, checked)
 
 
 def one_row(
@@ -103,7 +103,7 @@ def read_page(
     tables, anywhere = checked.tables, account_id is None
     how = (count, most, tables, wanted, cut)
     asked = (definition, anywhere, where, tuple(conditions), parts, *how)
-    statement = definition.kept.get(_prepared_page, *asked) if kept else _paged(*asked)
+    statement = definition.memo.get(_prepared_page, *asked) if kept else _paged(*asked)
     place = {"_account": account_id, "_skip": skip, "_limit": limit, "_most": skip + limit}
     bound = {**place, **parameters, **checked.parameters}
     within = [*store.scope(definition, None if anywhere else ACCOUNT, where), *conditions]

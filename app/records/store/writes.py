@@ -39,7 +39,7 @@ def lock_one(
 
     Raises Stale.
     """
-    statement = definition.kept.get(_locked, definition, account_id is None, checked.tables)
+    statement = definition.memo.get(_locked, definition, account_id is None, checked.tables)
     bound = {"_account": account_id, "_id": record_id}
     return reads.one_row(definition, statement, bound, checked)
 
@@ -68,7 +68,7 @@ def insert(definition: Definition, rows: Sequence[Row]) -> list[Row]:
         return _again(definition, rows)
     given = list(map(_given, rows))
     if len(given) == 1:
-        statement = definition.kept.get(_inserted, definition, tuple(rows[0]))
+        statement = definition.memo.get(_inserted, definition, tuple(rows[0]))
         return store.rows(definition, statement.all(given[0]))
     many = _new(definition, rows[0]).returning(*definition.selected)
     return _in_order(definition, rows, db.connection().execute(many, given))
@@ -87,9 +87,9 @@ def put(definition: Definition, before: Sequence[Row], values: Sequence[Row]) ->
     """Store new records, or change one that there was before, and read nothing back."""
     given, names = list(map(_given, values)), tuple(values[0])
     if before:
-        definition.kept.get(_put, definition, names).run(given[0] | _place_of(before[0]))
+        definition.memo.get(_put, definition, names).run(given[0] | _place_of(before[0]))
     elif len(given) == 1:
-        definition.kept.get(_put_new, definition, names).run(given[0])
+        definition.memo.get(_put_new, definition, names).run(given[0])
     else:
         db.connection().execute(_new(definition, names), given)
 
@@ -102,16 +102,19 @@ def _put(definition: Definition, names: tuple[str, ...]) -> Prepared:
     return Prepared(_change_of_one(definition, names), keyed=True)
 
 
-def foreseen(
+def predict(
     definition: Definition, before: Sequence[Row], values: Sequence[Row]
 ) -> list[Row] | None:
-    """The same records as they will be; None where the database has a say in it."""
+    """The rows that `write` will store; None if the database computes or may refuse a value."""
     fields = [definition.columns[name] for name in values[0]]
-    if definition.computed or any(one.unique or one.collection for one in fields):
+    if definition.computed or any(field.unique or field.collection for field in fields):
         return None
-    ways = [(one.name, one.read_back) for one in fields]
-    start = before[0] if before else dict.fromkeys(definition.columns)
-    return [{**start, **{name: way(one[name]) for name, way in ways}} for one in values]
+    old = before[0] if before else dict.fromkeys(definition.columns)
+    differing = [field for field in fields if field.reads_differently]
+    return [
+        {**old, **new, **{field.name: field.read_back(new[field.name]) for field in differing}}
+        for new in values
+    ]
 
 
 def update(definition: Definition, records: Sequence[Row], values: Sequence[Row]) -> list[Row]:
@@ -121,7 +124,7 @@ def update(definition: Definition, records: Sequence[Row], values: Sequence[Row]
         if _reads_apart(definition):
             put(definition, records, values)
             return _again(definition, records)
-        statement = definition.kept.get(_updated, definition, tuple(values[0]))
+        statement = definition.memo.get(_updated, definition, tuple(values[0]))
         given = _given(values[0]) | _place_of(records[0])
         return store.rows(definition, statement.all(given))
     names = [c.name for c in table.c if any(c.name in row for row in values)]

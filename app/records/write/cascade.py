@@ -12,14 +12,14 @@ from dataclasses import dataclass, field
 
 from sqlalchemy.exc import IntegrityError
 
-from app import clock, events
+from app import clock
 from app.auth.principal import Principal
 from app.collections import definition as definitions
 from app.collections.definition import Definition
 from app.db import versioned_cache
 from app.errors import Conflict
-from app.records.read import event_view
 from app.records.store import Row, references, writes
+from app.records.write import changes
 
 Rows = dict[str, Row]  # by id
 
@@ -91,17 +91,7 @@ def remove(definition: Definition, rows: Sequence[Row], *, by: Principal) -> Non
         raise _explained(cascade) from error
     for name, deleted in cascade.gone.items():
         for row in deleted.values():
-            tell(known[name], "delete", None, row, by)
-
-
-def tell(
-    definition: Definition, operation: str, record: Row | None, previous: Row | None, by: Principal
-) -> None:
-    """Announce the change of a record to whoever listens above."""
-    account_id = (record or previous or {})["account_id"]
-    rows = (record, previous)
-    view = event_view.access_to
-    events.publish(events.RecordChanged(definition, account_id, operation, *rows, by, view))
+            changes.announce(known[name], "delete", None, row, by)
 
 
 def _let_go(cascade: Cascade, by: Principal) -> None:
@@ -115,7 +105,7 @@ def _let_go(cascade: Cascade, by: Principal) -> None:
             referring, cascade.account_id, list(staying), targets, values
         )
         for row in after:
-            tell(referring, "update", row, staying[row["id"]], by)
+            changes.announce(referring, "update", row, staying[row["id"]], by)
 
 
 def _explained(cascade: Cascade) -> Exception:
