@@ -92,7 +92,7 @@ class Mask:
             return None
         if self._known is None:
             rows = db.db.session.scalars(sa.select(Collection))
-            self._known = {row.table_name: definitions.of_row(row) for row in rows}
+            self._known = {row.table_name: definitions.from_row(row) for row in rows}
         definition = self._known.get(table_name)
         if definition is None or occurred_at < clock.iso(definition.created_at):
             return _hide  # what was deleted, and perhaps made anew, may have been personal

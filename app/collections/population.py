@@ -144,7 +144,7 @@ def _left(definition: Definition, operation: str, role: Role | None) -> rules.No
         return NOTHING
     if node is None:
         return EVERYTHING if text == "" or role else NOTHING
-    return rules.residual(node, _asker(role))
+    return rules.partial_evaluate(node, _asker(role))
 
 
 def _asker(role: Role | None) -> rules.Asker:

@@ -27,7 +27,7 @@ def delete(collection_id: str, along: Sequence[str] = ()) -> dict[str, Any]:
     if staying:
         names = ", ".join(row.name for row in staying)
         raise Conflict(f"Other collections refer to this one: {names}.")
-    tables = [definition.of_row(row).table for row in rows]
+    tables = [definition.from_row(row).table for row in rows]
     for one in tables:
         table.lock(one)  # before records are counted: others may be about to commit theirs
     first, *others = [_drop(row, tables[place + 1 :]) for place, row in enumerate(rows)]
@@ -76,7 +76,7 @@ def _referring() -> Mapping[str, list[Collection]]:
 
 
 def _drop(row: Collection, later: Sequence[sa.Table]) -> dict[str, Any]:
-    old = definition.of_row(row)
+    old = definition.from_row(row)
     records = db.connection().scalar(sa.select(sa.func.count()).select_from(old.table))
     db.db.session.delete(row)
     db.db.session.flush()

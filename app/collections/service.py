@@ -66,7 +66,7 @@ def create(name: str, specs: Sequence[schema.Spec], given: Mapping[str, Any]) ->
     known = targets() | {name.lower(): name}
     found = [*schema.name_problems(name), *schema.problems(specs, known)]
     row = new(name, specs, known)
-    row.rules = {**row.rules, **settle_rules(given, definition.of_row(row), found)}
+    row.rules = {**row.rules, **settle_rules(given, definition.from_row(row), found)}
     row.options = dict(given.get("options", {}))
     if found:
         raise InvalidValues(found)
@@ -78,7 +78,7 @@ def create(name: str, specs: Sequence[schema.Spec], given: Mapping[str, Any]) ->
     ):
         session.add(row)
         session.flush()
-    made = definition.of_row(row).table
+    made = definition.from_row(row).table
     statements = table.creation(made)
     table.make(made, statements)
     revisions.record(row.id, f"create collection {name}", statements)
@@ -138,16 +138,16 @@ def open_to(caller: Principal) -> list[dict[str, Any]]:
     rows = db.db.session.scalars(sa.select(Collection).order_by(Collection.name_key))
     return [
         {"id": row.id, "name": row.name, "schema": readable, "fields": readable}
-        for row, readable in ((row, _readable(caller, definition.of_row(row))) for row in rows)
+        for row, readable in ((row, _readable(caller, definition.from_row(row))) for row in rows)
         if readable is not None
     ]
 
 
 def _readable(caller: Principal, collection: Definition) -> list[Mapping[str, Any]] | None:
-    opened = [one for one in OPERATIONS if access.may(caller, collection, one)]
+    opened = [one for one in OPERATIONS if access.is_open(caller, collection, one)]
     seen: set[str] = set()
     for operation in set(opened) & {"list", "view"}:
-        seen |= access.of(caller, collection, operation).readable.keys()
+        seen |= access.for_operation(caller, collection, operation).readable.keys()
     return [spec for spec in collection.schema if spec["name"] in seen] if opened else None
 
 
@@ -190,7 +190,7 @@ def change_rules(
         row = locked(find(reference).id)
         check_seen(row, seen)
         found = renaming(row, "collection", changes.get("collection"))
-        settled = settle_rules(changes, definition.of_row(row), found)
+        settled = settle_rules(changes, definition.from_row(row), found)
         if found:
             raise InvalidValues(found)
         row.rules = {**row.rules, **settled}
@@ -201,7 +201,7 @@ def change_rules(
 
 def proposed_rules(reference: str, changes: Mapping[str, Any]) -> tuple[Definition, Definition]:
     """A collection as it is, and as it would be with other rules. Raises InvalidValues."""
-    present = definition.named(find(reference).name)
+    present = definition.get(find(reference).name)
     found: list[dict[str, Any]] = []
     settled = settle_rules(changes, present, found)
     if found:

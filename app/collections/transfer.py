@@ -57,7 +57,7 @@ class _Import:
 
     def definitions(self) -> dict[str, Definition]:
         """The collections as they shall be, by the keys of their names."""
-        shall_be = [definition.of_row(row) for row in self.made]
+        shall_be = [definition.from_row(row) for row in self.made]
         return {one.name.lower(): one for one in [*shall_be, *(c.new for _, c in self.updated)]}
 
 
@@ -128,7 +128,7 @@ def _rules(planned: _Import) -> dict[str, dict[str, Any]]:
     settled, shall_be = {}, planned.definitions()
     wrong_schemas = list(planned.problems)
     changes_of = {row.name_key: change for row, change in planned.updated}
-    with definition.instead(shall_be):
+    with definition.override(shall_be):
         for key, one in shall_be.items():
             found = list(wrong_schemas)
             settled[key] = collections.settle_rules(planned.given[key], one, found)
@@ -143,7 +143,7 @@ def _rules(planned: _Import) -> dict[str, dict[str, Any]]:
 
 def _make_tables(rows: Sequence[Collection]) -> list[str]:
     made: list[str] = []
-    tables = {row.id: definition.of_row(row).table for row in rows}
+    tables = {row.id: definition.from_row(row).table for row in rows}
     waiting = {one.name for one in tables.values()}
     later: list[tuple[Collection, list[str]]] = []
     for row in rows:

@@ -16,14 +16,14 @@ from app.collections import access, definition
 from app.errors import InvalidValues, problem
 from app.rules import values
 
-SYSTEM_TYPES = definition.types_of({})
+SYSTEM_TYPES = definition.field_types({})
 ANY_NAME = rules.Scope(SYSTEM_TYPES, open=True)
 
 
 def scope_for(collection: str | None, names: Sequence[str]) -> rules.Scope:
     """The names a rule is checked against: a collection's, or those given, of any type."""
     if collection is not None:
-        return definition.named(collection).scope
+        return definition.get(collection).scope
     if not names:
         return ANY_NAME
     return rules.Scope(SYSTEM_TYPES | dict.fromkeys(names, rules.Type.ANY))

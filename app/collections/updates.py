@@ -69,7 +69,7 @@ def change_of(
     targets: Mapping[str, str] | None = None,
 ) -> Change:
     """The change from a stored collection to a schema; what is wrong with it goes to `found`."""
-    old = definition.of_row(row)
+    old = definition.from_row(row)
     targets = targets or collections.targets()
     whole = schema.merged(old, specs or ()) if partial or specs is None else specs
     stored = [collections.stored(spec, targets) for spec in whole]
@@ -138,8 +138,8 @@ def broken_elsewhere(changed: Sequence[Change]) -> list[dict[str, Any]]:
     if not any(_expressions_change(one) for one in changed):
         return []
     shall_be = {one.new.name.lower(): one.new for one in changed}
-    others = [one for one in definition.everything() if one.name.lower() not in shall_be]
-    with definition.instead(shall_be):
+    others = [one for one in definition.get_all() if one.name.lower() not in shall_be]
+    with definition.override(shall_be):
         after = dict(wrong for one in others for wrong in _misfits(one))
     before = dict(wrong for one in others for wrong in _misfits(one)) if after else {}
     return [wrong | {"field": place} for place, wrong in after.items() if place not in before]

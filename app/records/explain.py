@@ -101,7 +101,7 @@ def _by_expression(
     """What a write asks, in its order: the first refusal ends it."""
     rule = collection.rule(asked.operation) or ""
     if before is not None:
-        before = references.followed(collection, [before], access.followed_by(node))[0]
+        before = references.resolve(collection, [before], access.dotted_names(node))[0]
     yield _by_rule(node, rule, asked, _as_it_is(collection, asked, before))
     yield from _by_field_list(collection, asked)
     if _is_foreseen(asked, before):
@@ -150,7 +150,7 @@ def _as_it_is(collection: Definition, asked: Question, before: Row | None) -> _C
     if asked.data is None or asked.operation == "create":
         return _Case(before, None)
     words = "" if before is None else " for the record as it is"
-    return _Case(before, values.taken(collection, asked.data), words)
+    return _Case(before, values.clean_valid(collection, asked.data), words)
 
 
 def _as_it_would_be(
@@ -159,14 +159,14 @@ def _as_it_would_be(
     if before is None:
         _check_account(node, asked)
     after = _made_ready(collection, asked, before)
-    after |= references.foreseen(collection, after, access.followed_by(node))
+    after |= references.resolve_one(collection, after, access.dotted_names(node))
     words = "" if before is None else " for the record as it would be"
-    return _Case(after, values.taken(collection, asked.data or {}), words)
+    return _Case(after, values.clean_valid(collection, asked.data or {}), words)
 
 
 def _check_account(node: rules.Node, asked: Question) -> None:
     """Ask for the account of a new record where the rule does: references lead to records there."""
-    left = rules.walk(rules.residual(node, asked.asker))
+    left = rules.walk(rules.partial_evaluate(node, asked.asker))
     paths = {part.path for part in left if isinstance(part, rules.Name)}
     if all(len(path) == 1 and path != ("account_id",) for path in paths):
         return
@@ -182,11 +182,13 @@ def _made_ready(collection: Definition, asked: Question, before: Row | None) -> 
     given = changes.new_system_values([asked.account_id], asked.asker.id)[0]
     body = asked.data or {}
     if before is None:
-        row = values.fresh(collection, body, given, found)
+        row = values.clean_create(collection, body, given, found)
     else:
         stamp = {"updated_at": given["updated_at"], "updated_by": given["updated_by"]}
-        body = values.meant(collection, before, body, _seen_masked(collection, asked.asker, before))
-        row = {**before, **values.changed(collection, before, body, found), **stamp}
+        body = values.without_echoed_masks(
+            collection, before, body, _seen_masked(collection, asked.asker, before)
+        )
+        row = {**before, **values.clean_update(collection, before, body, found), **stamp}
     if found:
         raise InvalidValues([{**one, "field": f"data.{one['field']}"} for one in found])
     return row
@@ -202,7 +204,7 @@ def _seen_masked(collection: Definition, asker: rules.Asker, row: Row) -> set[st
         if node is None:
             sees = _by_form(collection.rule(operation), asker)["allowed"]
         else:
-            led = references.followed(collection, [row], access.followed_by(node))[0]
+            led = references.resolve(collection, [row], access.dotted_names(node))[0]
             sees = rules.holds(node, rules.Context(led, asker, now=clock.now()))
         if sees:
             found |= collection.personal.intersection(
@@ -237,11 +239,13 @@ def _undecided(
 def _statement(collection: Definition, node: rules.Node, asked: Question) -> dict[str, Any]:
     """What finds the records for which the rule holds, as the database is sent it."""
     table = collection.table
-    compiled = sql.condition(rules.residual(node, asked.asker), TableColumns(collection, table))
+    compiled = sql.condition(
+        rules.partial_evaluate(node, asked.asker), TableColumns(collection, table)
+    )
     scoped = store.scope(collection, asked.account_id, compiled.expression)
     scoped += [table.c.id == asked.record_id] if asked.record_id is not None else []
     built = sa.select(table.c.id).where(*scoped).compile(dialect=_dialect())
-    sent = values.taken(collection, asked.data or {})
+    sent = values.clean_valid(collection, asked.data or {})
     bound = built.construct_params(compiled.parameters(asked.asker, sent))
     return {"sql": str(built), "parameters": {name: _json(one) for name, one in bound.items()}}
 

@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import Any, ClassVar
 
 from app import clock, rules
-from app.collections.fields.field import Field, JsonType, Refused
+from app.collections.fields.field import Field, InvalidValue, JsonType
 from app.db.types import Moment
 
 
@@ -28,7 +28,7 @@ class DatetimeField(Field):
             return clock.parse(value)
         except ValueError:
             message = "Must be an ISO 8601 date and time such as 2026-11-20T12:00:00Z."
-            raise Refused("invalid_datetime", message) from None
+            raise InvalidValue("invalid_datetime", message) from None
 
     def shown(self, value: datetime | str) -> str:
         """The one format, in which SQLite keeps it, too."""

@@ -1,4 +1,4 @@
-"""What every field type does, and how it refuses a value (contract section 4)."""
+"""The base class of field types (contract section 4)."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ LONGEST_INDEXED = 2000  # bytes; an entry of PostgreSQL's indexes holds 2704, th
 JsonType = type[Any] | None
 
 
-class Refused(ValueError):
-    """A value that the field does not accept; `code` is one of the contract's."""
+class InvalidValue(ValueError):
+    """A value that the field does not accept; `code` is an error code of the contract."""
 
     def __init__(self, code: str, message: str) -> None:
         super().__init__(message)
@@ -37,7 +37,7 @@ class Field:
     mask_type: str | None = None
     expression: str | None = None  # of a computed field
     return_type: str | None = None
-    on_delete: str | None = None  # what the end of its target does to a reference
+    on_delete: str | None = None  # of a reference: what a delete of its target does
 
     type: ClassVar[str]
     column_type: ClassVar[Any] = Text
@@ -49,11 +49,11 @@ class Field:
     json_schema: ClassVar[Mapping[str, Any]] = {"type": "string"}
 
     def clean(self, value: Any) -> Any:
-        """The stored form of a JSON value that is not null. Raises Refused."""
+        """The stored form of a JSON value that is not null. Raises InvalidValue."""
         raise NotImplementedError
 
     def from_text(self, text: str) -> Any:
-        """The stored form of a query parameter's text. Raises Refused."""
+        """The stored form of a query parameter's text. Raises InvalidValue."""
         return self.clean(text)
 
     def read_back(self, value: Any) -> Any:
@@ -80,24 +80,24 @@ class Field:
         return self.shown
 
     def definition_problems(self) -> Iterator[str]:
-        """Why the field's options make no sense."""
+        """Problems of the field's options."""
         yield from ()
 
     @cached_property
     def indexed(self) -> bool:
-        """Whether it has an index of its own."""
+        """Whether the column has its own index."""
         return bool(self.unique or self.options.get("index"))
 
     def _check_index_size(self, value: str) -> None:
         if len(value.encode()) > LONGEST_INDEXED:
             message = f"Must have at most {LONGEST_INDEXED} bytes, as this field is indexed."
-            raise Refused("too_long", message)
+            raise InvalidValue("too_long", message)
 
 
 def bounds_problems(
     options: Mapping[str, Any], low: str, high: str, fits: Callable[[Any], bool], kind: str
 ) -> Iterator[str]:
-    """Why a lower and an upper bound among the options make no sense."""
+    """Problems of a lower and an upper bound among the options."""
     bounds = [name for name in (low, high) if name in options]
     wrong = [name for name in bounds if not fits(options[name])]
     yield from (f"{name} must be {kind}." for name in wrong)

@@ -9,7 +9,7 @@ from flask import Response, request
 
 from app import rest
 from app.auth.guard import optimistic, principal
-from app.records.api.streaming import within_bounds
+from app.records.api.streaming import limit_size
 from app.records.read import aggregate
 from app.rest import fields
 from app.rest.access import Access, allow
@@ -98,4 +98,4 @@ def aggregate_records(args: dict[str, Any], collection: str) -> Response:
     parameters = request.args.to_dict(flat=False)
     skip, limit = args["skip"], args["limit"]
     found = aggregate.of(collection, parameters, skip=skip, limit=limit, by=principal())
-    return respond({**found, "results": within_bounds(found["results"])})
+    return respond({**found, "results": limit_size(found["results"])})

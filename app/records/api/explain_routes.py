@@ -146,7 +146,7 @@ def explain_rule(body: dict[str, Any], collection_name: str) -> dict[str, Any]:
     lead to there. Whether references lead to records that the caller may view is not looked
     at.
     """
-    collection = definition.named(collections.find(collection_name).name)
+    collection = definition.get(collections.find(collection_name).name)
     asker, account_id = _asker(body)
     question = explain.Question(
         body["operation"], asker, account_id, body.get("record_id"), body.get("data")
@@ -159,7 +159,7 @@ def _asker(body: dict[str, Any]) -> tuple[rules.Asker, str | None]:
     if "user_id" in body:
         caller = trials.caller_of(body["user_id"])
         # A superadmin may act in any account.
-        return access.asker_of(caller), None if caller.is_superadmin else caller.account_id
+        return access.rule_caller(caller), None if caller.is_superadmin else caller.account_id
     made_up = body.get("auth") or rules.Asker()
     # Where nobody has signed in, the account is only that of the records.
     return made_up if made_up.id else rules.Asker(), made_up.account_id

@@ -11,7 +11,7 @@ from app import rest
 from app.auth.guard import optimistic, principal
 from app.records.api.routes import EXAMPLE as RECORD
 from app.records.api.routes import IF_MATCH, Record, tagged
-from app.records.api.streaming import within_bounds
+from app.records.api.streaming import limit_size
 from app.records.history import erasure, service
 from app.rest import fields
 from app.rest.access import Access, allow, superadmin
@@ -141,7 +141,7 @@ def list_changes(args: dict[str, Any], collection: str, record_id: str) -> Respo
     changes, total = service.page(
         collection, record_id, args["skip"], args["limit"], by=principal()
     )
-    return respond(page_of(within_bounds(changes), total, args))
+    return respond(page_of(limit_size(changes), total, args))
 
 
 @blueprint.route(f"{ONE}/restore", methods=["POST"])

@@ -10,10 +10,10 @@ from flask import Response
 from app import rest
 from app.auth.guard import optimistic, principal
 from app.records import service as records
-from app.records.api.streaming import within_bounds
+from app.records.api.streaming import limit_size
 from app.records.history import service
 from app.records.read import etags
-from app.records.read.views import Shown
+from app.records.read.views import RecordView
 from app.rest import fields
 from app.rest.access import Access, allow
 from app.rest.blueprint import Blueprint
@@ -171,7 +171,7 @@ IF_NONE_MATCH = {
 }
 
 
-def tagged(record: Shown, status: int = 200) -> Response:
+def tagged(record: RecordView, status: int = 200) -> Response:
     """An answer that is a record, with the ETag of what the caller sees of it."""
     answer = respond(record, status)
     answer.headers.add("ETag", record.etag)
@@ -203,7 +203,7 @@ def list_records(args: dict[str, Any], collection: str) -> Response:
     if "cursor" in args or "cursor_before" in args:
         parameters = asked().args.to_dict(flat=False)
         answer = records.walk(collection, parameters, limit=args["limit"], by=principal())
-        return respond({**answer, "items": within_bounds(answer["items"])})
+        return respond({**answer, "items": limit_size(answer["items"])})
     items, total = records.page(
         collection,
         asked().args.to_dict(flat=False),
@@ -212,7 +212,7 @@ def list_records(args: dict[str, Any], collection: str) -> Response:
         count=args["include_total"] and args["include_count"],
         by=principal(),
     )
-    return respond(page_of(within_bounds(items), total, args))
+    return respond(page_of(limit_size(items), total, args))
 
 
 @blueprint.route("/<collection>", methods=["POST"])
@@ -250,7 +250,7 @@ def get_record(args: dict[str, Any], collection: str, record_id: str) -> Respons
     fields, expanded = args.get("fields"), args.get("expand")
     found = records.get(collection, record_id, fields, expanded=expanded, by=principal())
     etags.check(header("If-Match"), found.etag)
-    known = etags.is_known(header("If-None-Match"), found.etag)
+    known = etags.matches(header("If-None-Match"), found.etag)
     # What it leads to, or what time changes, has no part in its ETag.
     if known and found.is_settled and not expanded:
         return Response(status=304, headers={"ETag": found.etag})

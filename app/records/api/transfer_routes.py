@@ -134,7 +134,7 @@ def export_records(args: dict[str, Any], collection: str) -> Response:
     """
     parameters = request.args.to_dict(flat=False)
     parameters.pop("format", None)
-    export = exports.exported(collection, args["format"], parameters, by=principal())
+    export = exports.export(collection, args["format"], parameters, by=principal())
     response = Response(export.text, mimetype=formats.FORMATS[args["format"]])
     response.call_on_close(export.close)  # also where nobody reads any of it
     name = f"{export.name}.{args['format']}"
@@ -173,7 +173,7 @@ def import_records(args: dict[str, Any], collection: str) -> Response:
     stored. Import the others then.
     """
     format, raw = _file()
-    count = exports.imported(
+    count = exports.import_all(
         collection,
         format,
         raw,

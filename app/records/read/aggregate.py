@@ -75,8 +75,8 @@ def of(
     collection: str, parameters: Parameters, *, skip: int, limit: int, by: Principal
 ) -> dict[str, Any]:
     """The groups of the records that the caller may list. Raises InvalidValues."""
-    definition = definitions.named(collection)
-    access = accesses.of(by, definition, "list")
+    definition = definitions.get(collection)
+    access = accesses.for_operation(by, definition, "list")
     asked = parse(access, parameters)
     checked = versioned_cache.along(*by.stamps, *definition.stamps, *asked.conditions.stamps)
     where = [*store.scope(definition, by.account_id, access.where), *asked.conditions.where]
@@ -110,7 +110,7 @@ def _rows(
         return read(False), width
     rows = read(True)
     lengths = [row[width] or 0 for row in rows]
-    sizes.Room().take(sum(lengths))
+    sizes.SizeLimit().take(sum(lengths))
     if max(lengths) > most:
         return read(False), width
     return [(*row[:width], *row[width + 1 :]) for row in rows], width

@@ -17,6 +17,6 @@ def check(header: str | None, etag: str) -> None:
         raise PreconditionFailed
 
 
-def is_known(header: str | None, etag: str) -> bool:
+def matches(header: str | None, etag: str) -> bool:
     """Whether an If-None-Match names this view, so that it need not be sent again."""
     return header is not None and parse_etags(header).contains_weak(etag.strip('"'))

@@ -21,7 +21,7 @@ from app.db.versioned_cache import Stamp
 from app.errors import problem
 from app.records import store
 from app.records.store import Row, reads
-from app.records.store.sizes import Room
+from app.records.store.sizes import SizeLimit
 from app.rest.responses import dumps
 
 NAME = "expand"
@@ -97,7 +97,7 @@ def add(
     items: Sequence[Shown],
     by: Principal,
     show: Show,
-    room: Room,
+    room: SizeLimit,
 ) -> None:
     """Put `expand` into what is shown of the records, as written JSON: each target once.
 
@@ -124,7 +124,7 @@ def _write(item: Shown, texts: dict[int, bytes]) -> None:
     for target in targets.values():
         if id(target) not in texts:
             texts[id(target)] = dumps(target)
-    Room().take(sum(len(texts[id(target)]) for target in targets.values()))
+    SizeLimit().take(sum(len(texts[id(target)]) for target in targets.values()))
     item[NAME] = {name: orjson.Fragment(texts[id(one)]) for name, one in targets.items()}
 
 
@@ -137,8 +137,8 @@ def _plant(
         found.append(_no_reference(access, name))
         return
     if name not in tree:
-        seen = accesses.may(access.caller, target, "view")
-        view = accesses.of(access.caller, target, "view") if seen else None
+        seen = accesses.is_open(access.caller, target, "view")
+        view = accesses.for_operation(access.caller, target, "view") if seen else None
         tree[name] = Branch(target, view, {})
     view = tree[name].access
     # Of what it may not view the caller learns nothing, not even which names it has.
@@ -160,7 +160,7 @@ def _refused(message: str) -> dict[str, Any]:
     return problem(NAME, "invalid_option", message)
 
 
-def _read(places: Sequence[Place], by: Principal, room: Room) -> Found:
+def _read(places: Sequence[Place], by: Principal, room: SizeLimit) -> Found:
     wanted: dict[str, set[tuple[str, str]]] = {}
     views: dict[str, Access] = {}
     for tree, row, _ in places:
@@ -172,14 +172,14 @@ def _read(places: Sequence[Place], by: Principal, room: Room) -> Found:
 
 
 def _viewable(
-    view: Access, keys: Iterable[tuple[str, str]], by: Principal, room: Room
+    view: Access, keys: Iterable[tuple[str, str]], by: Principal, room: SizeLimit
 ) -> dict[tuple[str, str], Row]:
     scoped = store.scope(view.definition, by.account_id, view.where)
     ids = sorted({record_id for _, record_id in keys})
     checked = versioned_cache.along(*by.stamps, *view.definition.stamps)
     wanted = frozenset(view.readable)
     asked = (view.definition, scoped, ids, checked, view.parameters)
-    rows = reads.read_among(*asked, wanted=wanted, room=room)
+    rows = reads.read_by_ids(*asked, wanted=wanted, room=room)
     return {(row["account_id"], row["id"]): row for row in rows}
 
 

@@ -13,11 +13,11 @@ from app import rules
 from app.collections import access as accesses
 from app.collections import definition as definitions
 from app.collections.access import Access
-from app.collections.fields import ComputedField, Field, Refused
+from app.collections.fields import ComputedField, Field, InvalidValue
 from app.db.versioned_cache import Stamp
 from app.errors import InvalidValues, problem
 from app.records.read import cursor, expand
-from app.records.read.cursor import Key, Walk
+from app.records.read.cursor import CursorPosition, Key
 from app.records.read.expand import Branch, names_in
 from app.rules.elements import CodePoints
 
@@ -52,7 +52,7 @@ class Query:
     keys: Sequence[Key]
     names: Sequence[str]
     expanded: Mapping[str, Branch]
-    walk: Walk | None
+    walk: CursorPosition | None
 
     @property
     def wanted(self) -> frozenset[str]:
@@ -95,7 +95,7 @@ def _walk(
     parameters: Mapping[str, Sequence[str]],
     keys: Sequence[Key],
     found: list[dict[str, Any]],
-) -> Walk | None:
+) -> CursorPosition | None:
     one = {name: texts[-1] for name, texts in parameters.items() if texts}
     asked = sorted((name, sorted(texts)) for name, texts in parameters.items() if name not in OWN)
     asked_too = [asked, one.get("filter", "").strip()]
@@ -128,9 +128,9 @@ def conditions_of(
         return Conditions(where, {}, (), not where)
     compiled = accesses.filter_condition(access, wanted)
     bound = compiled.parameters(access.asker)
-    led_to = definitions.led_to(access.definition, text)
+    led_to = definitions.referenced_definitions(access.definition, text)
     stamps = {stamp for one in led_to for stamp in one.stamps}
-    kept = not where and wanted.is_kept
+    kept = not where and wanted.is_cached
     return Conditions([*where, compiled.expression], bound, stamps, kept, wanted.presupposed)
 
 
@@ -194,7 +194,7 @@ def _field_values(
 def _value(field: Field, text: str, found: list[dict[str, Any]]) -> Any:
     try:
         return field.from_text(text)
-    except Refused as error:
+    except InvalidValue as error:
         if error.code not in ("too_short", "too_long", "pattern_mismatch", "invalid_option"):
             found.append(problem(field.name, error.code, str(error)))
             return None

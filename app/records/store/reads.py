@@ -13,8 +13,8 @@ from app.collections.definition import Definition
 from app.db.prepared import Prepared
 from app.db.versioned_cache import Checked, columns_of
 from app.records import store
-from app.records.store import ACCOUNT, NONE, Row, sizes
-from app.records.store.sizes import Room
+from app.records.store import ACCOUNT, NO_PARAMETERS, Row, sizes
+from app.records.store.sizes import SizeLimit
 
 
 class Part(NamedTuple):
@@ -30,7 +30,7 @@ def read_one(
     record_id: str,
     checked: Checked,
     where: Any = None,
-    parameters: Mapping[str, Any] = NONE,
+    parameters: Mapping[str, Any] = NO_PARAMETERS,
     *,
     to_show: bool = False,
 ) -> Row | None:
@@ -86,11 +86,11 @@ def read_page(
     limit: int,
     count: bool,
     checked: Checked,
-    parameters: Mapping[str, Any] = NONE,
+    parameters: Mapping[str, Any] = NO_PARAMETERS,
     most: int | None = None,
     *,
     wanted: frozenset[str],
-    room: Room,
+    room: SizeLimit,
     kept: bool = False,
     cut: int | None = None,
 ) -> tuple[list[Row], int | None]:
@@ -149,10 +149,10 @@ def read_parts(
     parts: Sequence[Part],
     limit: int,
     checked: Checked,
-    parameters: Mapping[str, Any] = NONE,
+    parameters: Mapping[str, Any] = NO_PARAMETERS,
     *,
     wanted: frozenset[str],
-    room: Room,
+    room: SizeLimit,
 ) -> list[Row]:
     """The first rows of a list, and whether one follows, in the statement that checks the stamps.
 
@@ -182,21 +182,21 @@ def _page(
     return sa.select(sa.union_all(*one_by_one).subquery())
 
 
-def read_among(
+def read_by_ids(
     definition: Definition,
     scoped: Sequence[Any],
     record_ids: Sequence[str],
     checked: Checked,
-    parameters: Mapping[str, Any] = NONE,
+    parameters: Mapping[str, Any] = NO_PARAMETERS,
     *,
     wanted: frozenset[str],
-    room: Room,
+    room: SizeLimit,
 ) -> list[Row]:
     """Those of these records within reach, in the statement that checks the stamps. Raises Stale.
 
     The stamps are checked even if there are none. Raises AnswerTooLarge.
     """
-    reached = (*scoped, store.among(definition.table.c.id, record_ids))
+    reached = (*scoped, store.is_any_of(definition.table.c.id, record_ids))
     columns = sizes.measured(definition, definition.selected, wanted)
     reading = _Reading(definition, definition.selected, scoped, parameters, wanted, room)
     return reading.rows(sa.select(*columns).where(*reached), checked, len(record_ids))
@@ -218,7 +218,7 @@ class _Reading:
     """The conditions of the rows."""
     parameters: Mapping[str, Any]
     wanted: frozenset[str]
-    room: Room
+    room: SizeLimit
 
     def rows(self, chosen: sa.Select[Any], checked: Checked, limit: int) -> list[Row]:
         """What was chosen, in a statement that tells of the stamps also where nothing is found."""
@@ -249,7 +249,7 @@ class _Reading:
         lacking = [row["id"] for row, size in zip(rows, lengths, strict=True) if size > most]
         if not lacking:
             return rows
-        reached = (*self.within, store.among(self.definition.table.c.id, lacking))
+        reached = (*self.within, store.is_any_of(self.definition.table.c.id, lacking))
         read = db.connection().execute(sa.select(*self.columns).where(*reached), self.parameters)
         whole = {_key(row): row for row in store.rows(self.definition, read)}
         # What was changed or deleted meanwhile is not shown.
@@ -268,14 +268,14 @@ def check_room(definition: Definition, where: Sequence[Any]) -> None:
     if names:
         octets = [sa.func.coalesce(sizes.Octets(definition.expressions[n]), 0) for n in names]
         whole = sa.select(sa.func.sum(sum(octets[1:], octets[0]))).where(*where)
-        Room().take(int(db.connection().execute(whole).scalar() or 0))
+        SizeLimit().take(int(db.connection().execute(whole).scalar() or 0))
 
 
-def existing(
+def existing_ids(
     definition: Definition,
     scoped: Sequence[Any],
     record_ids: Iterable[str],
-    parameters: Mapping[str, Any] = NONE,
+    parameters: Mapping[str, Any] = NO_PARAMETERS,
 ) -> set[str]:
     """Which of these ids are records within reach."""
     table = definition.table
@@ -283,7 +283,7 @@ def existing(
     return set(db.connection().execute(statement, parameters).scalars())
 
 
-def clashing(definition: Definition, rows: Sequence[Row]) -> dict[int, list[str]]:
+def find_conflicts(definition: Definition, rows: Sequence[Row]) -> dict[int, list[str]]:
     """By place, the unique fields whose value another record has, stored or further ahead."""
     table = definition.table
     found: dict[int, list[str]] = {}

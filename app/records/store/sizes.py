@@ -40,7 +40,7 @@ def _octets_of_blob(element: Octets, compiler: Any, **options: Any) -> str:
     return f"length(CAST({compiler.process(element.clauses, **options)} AS BLOB))"
 
 
-class Room:
+class SizeLimit:
     """What is left of the bytes that an answer may have."""
 
     def __init__(self) -> None:

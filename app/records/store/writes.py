@@ -1,4 +1,4 @@
-"""Records are locked, stored, changed and removed."""
+"""Statements that lock, insert, update and delete records."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ _MOST_PARAMETERS = 30_000  # SQLite takes 32,766
 def lock(
     definition: Definition, scoped: Sequence[Any], record_ids: Sequence[str]
 ) -> dict[str, Row]:
-    """Those of these records within reach, by id, kept from other writers to the end."""
+    """Lock records in scope until the transaction ends; returns them by id."""
     table = definition.table
-    where = (*scoped, store.among(table.c.id, record_ids))
+    where = (*scoped, store.is_any_of(table.c.id, record_ids))
     reads.check_room(definition, where)
     chosen = sa.select(*definition.selected).where(*where)
-    # Always in the same order, lest two changes wait for each other.
+    # Always in the same order, to avoid deadlocks.
     rows = db.connection().execute(chosen.order_by(table.c.id).with_for_update())
     return {row["id"]: row for row in store.rows(definition, rows)}
 
@@ -35,7 +35,7 @@ def lock(
 def lock_one(
     definition: Definition, account_id: str | None, record_id: str, checked: Checked
 ) -> Row | None:
-    """The same of one record of an account, or of any; if it is there the stamps are checked.
+    """Lock one record of an account (None: of any), verifying `checked` if it exists.
 
     Raises Stale.
     """
@@ -49,10 +49,10 @@ def _locked(definition: Definition, anywhere: bool, tables: tuple[str, ...]) -> 
     return Prepared(found.with_for_update(), keyed=True)
 
 
-def lock_having(
+def lock_by_value(
     definition: Definition, account_id: str, name: str, values: Sequence[Any]
 ) -> list[Row]:
-    """The records of an account with one of these values in a field, kept from other writers."""
+    """Lock the records of an account with one of these values in a field."""
     table = definition.table
     where = (table.c.account_id == account_id, table.c[name].in_(values))
     reads.check_room(definition, where)
@@ -62,9 +62,9 @@ def lock_having(
 
 
 def insert(definition: Definition, rows: Sequence[Row]) -> list[Row]:
-    """Store new records, which all name the same fields, and return them as stored."""
+    """Insert records that all name the same fields; returns the stored rows."""
     if _reads_apart(definition):
-        put(definition, (), rows)
+        write(definition, (), rows)
         return _again(definition, rows)
     given = list(map(_given, rows))
     if len(given) == 1:
@@ -83,8 +83,8 @@ def _new(definition: Definition, names: Iterable[str]) -> Any:
     return sa.insert(definition.table).values(_parameters(definition.table, names))
 
 
-def put(definition: Definition, before: Sequence[Row], values: Sequence[Row]) -> None:
-    """Store new records, or change one that there was before, and read nothing back."""
+def write(definition: Definition, before: Sequence[Row], values: Sequence[Row]) -> None:
+    """Insert records, or update the one in `before`, without reading them back."""
     given, names = list(map(_given, values)), tuple(values[0])
     if before:
         definition.memo.get(_put, definition, names).run(given[0] | _place_of(before[0]))
@@ -118,11 +118,11 @@ def predict(
 
 
 def update(definition: Definition, records: Sequence[Row], values: Sequence[Row]) -> list[Row]:
-    """Change records of one account and return them as stored."""
+    """Update records of one account; returns the stored rows."""
     table = definition.table
     if len(records) == 1:
         if _reads_apart(definition):
-            put(definition, records, values)
+            write(definition, records, values)
             return _again(definition, records)
         statement = definition.memo.get(_updated, definition, tuple(values[0]))
         given = _given(values[0]) | _place_of(records[0])
@@ -153,7 +153,7 @@ def _update_some(
     definition: Definition, records: Sequence[Row], values: Sequence[Row], names: Sequence[str]
 ) -> list[Row]:
     table = definition.table
-    # The records are locked: what one of them was not told keeps the value that was read.
+    # The rows are locked, so columns that are not set keep the values read.
     rows = [
         (old["id"], *(new.get(name, old[name]) for name in names))
         for old, new in zip(records, values, strict=True)
@@ -168,11 +168,11 @@ def _update_some(
         name: sa.cast(column, column.type) if cast else column
         for name, column in ((name, given.c[f"_{name}"]) for name in names)
     }
-    return changed(definition, change.values(new), records)
+    return execute_update(definition, change.values(new), records)
 
 
-def changed(definition: Definition, change: sa.Update, records: Sequence[Row]) -> list[Row]:
-    """Run a change of records of one account, and return them as stored."""
+def execute_update(definition: Definition, change: sa.Update, records: Sequence[Row]) -> list[Row]:
+    """Execute an UPDATE of records of one account; returns the stored rows."""
     if _reads_apart(definition):
         db.connection().execute(change)
         return _again(definition, records)
@@ -192,24 +192,24 @@ def _again(definition: Definition, records: Sequence[Row]) -> list[Row]:
         return [] if found is None else [found]
     table, ids = definition.table, [one["id"] for one in records]
     accounts = {one["account_id"] for one in records}
-    these = (table.c.account_id.in_(accounts), store.among(table.c.id, ids))
+    these = (table.c.account_id.in_(accounts), store.is_any_of(table.c.id, ids))
     chosen = sa.select(*definition.selected).where(*these)
     return _in_order(definition, records, db.connection().execute(chosen))
 
 
 def delete_together(account_id: str, chosen: Sequence[tuple[Definition, Sequence[str]]]) -> None:
-    """Remove records of several collections that may refer to each other, even in a circle."""
+    """Delete records of several collections that may refer to each other, even in cycles."""
     deletions = [
         sa.delete(one.table).where(
-            one.table.c.account_id == account_id, store.among(one.table.c.id, ids)
+            one.table.c.account_id == account_id, store.is_any_of(one.table.c.id, ids)
         )
         for one, ids in chosen
     ]
-    delete_at_once(deletions)
+    execute_deletes(deletions)
 
 
-def delete_at_once(deletions: Sequence[sa.Delete]) -> None:
-    """Run deletions whose references are checked when all of them are done."""
+def execute_deletes(deletions: Sequence[sa.Delete]) -> None:
+    """Execute DELETEs; foreign keys are checked after the last one."""
     connection = db.connection()
     if len(deletions) == 1:
         connection.execute(deletions[0])

@@ -1,8 +1,8 @@
-"""What goes with a record that is deleted: `on_delete` of the references to it (contract 4).
+"""Applies `on_delete` to references when a record is deleted (contract 4).
 
-Works level by level, with one statement per referring collection and level, in the transaction of
-the deletion and without rules. Rows are locked before their referrers are looked for, so that
-nothing can come to refer to them meanwhile; what was visited is not visited again, so cycles end.
+Works level by level, with one statement per referring collection and level, inside the delete's
+transaction and regardless of rules. Rows are locked before their referrers are searched, so no new
+reference can appear meanwhile. Each row is visited once, so cycles end.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Rows = dict[str, Row]  # by id
 
 @dataclass
 class Cascade:
-    """The records that a deletion touches, by the name of their collection."""
+    """The records that a delete affects, by collection name."""
 
     account_id: str
     known: Mapping[str, Definition]
@@ -34,7 +34,7 @@ class Cascade:
     loosened: dict[str, Rows] = field(default_factory=dict)
 
     def spread(self) -> None:
-        """Find everything that goes with what is gone, and what has to let go of it."""
+        """Find all records to delete, and those whose references become null."""
         level = {name: list(rows) for name, rows in self.gone.items()}
         while level:
             following: dict[str, list[str]] = {}
@@ -63,21 +63,21 @@ class Cascade:
         return fresh
 
     def is_held(self) -> bool:
-        """Whether a record that stays keeps one of these from going (`restrict`)."""
+        """Whether a remaining record restricts the delete (`restrict`)."""
         gone = {name: list(rows) for name, rows in self.gone.items() if rows}
         for referring in self.known.values():
             targets = _targets(referring, gone, ("restrict", None))
             staying = gone.get(referring.name, [])
-            if targets and references.refers(referring, self.account_id, targets, staying):
+            if targets and references.is_referenced(referring, self.account_id, targets, staying):
                 return True
         return False
 
 
 def remove(definition: Definition, rows: Sequence[Row], *, by: Principal) -> None:
-    """Delete locked records of one account, and what goes with them. Raises Conflict, Stale."""
+    """Delete locked records of one account and their cascade. Raises Conflict, Stale."""
     if not rows:
         return
-    known = {one.name: one for one in definitions.everything()}
+    known = {one.name: one for one in definitions.get_all()}
     cascade = Cascade(rows[0]["account_id"], known, {definition.name: {r["id"]: r for r in rows}})
     cascade.spread()
     # One table's references hold themselves; over several they are let loose for the deletion.
@@ -101,7 +101,7 @@ def _let_go(cascade: Cascade, by: Principal) -> None:
         referring = cascade.known[name]
         staying = {id: row for id, row in rows.items() if id not in cascade.gone.get(name, {})}
         targets = _targets(referring, gone, ("set_null",))
-        after = references.cut_references(
+        after = references.clear_references(
             referring, cascade.account_id, list(staying), targets, values
         )
         for row in after:
