@@ -14,6 +14,8 @@ from functools import cache, cached_property, partial
 from itertools import islice
 from typing import Any
 
+import sqlalchemy as sa
+
 from app import clock, rules
 from app.auth.principal import Principal
 from app.collections import masking
@@ -60,7 +62,7 @@ class Access:
         return known[self.condition]
 
     @property
-    def where(self) -> Any:
+    def where(self) -> sa.ColumnElement[bool] | None:
         """The WHERE condition of the rule, besides the account; None means all rows."""
         return self._compiled.expression if self._compiled else None
 

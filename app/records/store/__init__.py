@@ -14,11 +14,14 @@ from app.collections.definition import Definition
 from app.db.types import Text
 
 Row = Mapping[str, Any]
+Condition = sa.ColumnElement[bool]
 NO_PARAMETERS: Mapping[str, Any] = {}
 ACCOUNT: Any = sa.bindparam("_account")
 
 
-def scope(definition: Definition, account_id: Any, where: Any = None) -> list[Any]:
+def scope(
+    definition: Definition, account_id: str | None, where: Condition | None = None
+) -> list[Condition]:
     """The WHERE conditions of one account (None: of all accounts) and of an access."""
     table = definition.table
     inside = [table.c.account_id == account_id] if account_id is not None else []
@@ -31,7 +34,7 @@ def rows(definition: Definition, found: Iterable[Any]) -> list[Row]:
     return [dict(zip(names, row, strict=True)) for row in found]
 
 
-def is_any_of(column: sa.Column[Any], values: Sequence[str]) -> Any:
+def is_any_of(column: sa.Column[Any], values: Sequence[str]) -> Condition:
     """The condition `column IN values`, as one parameter."""
     # There may be more values than a statement takes parameters.
     if db.connection().dialect.name == "postgresql":

@@ -13,14 +13,14 @@ from app.collections.definition import Definition
 from app.db.prepared import Prepared
 from app.db.versioned_cache import Checked, columns_of
 from app.records import store
-from app.records.store import ACCOUNT, NO_PARAMETERS, Row, sizes
+from app.records.store import ACCOUNT, NO_PARAMETERS, Condition, Row, sizes
 from app.records.store.sizes import SizeLimit
 
 
 class Part(NamedTuple):
     """A range of a list: its conditions, and its order."""
 
-    where: Sequence[Any]
+    where: Sequence[Condition]
     order_by: Sequence[Any]
 
 
@@ -29,7 +29,7 @@ def read_one(
     account_id: str | None,
     record_id: str,
     checked: Checked,
-    where: Any = None,
+    where: Condition | None = None,
     parameters: Mapping[str, Any] = NO_PARAMETERS,
     *,
     to_show: bool = False,
@@ -59,7 +59,11 @@ def one_row(
 
 
 def _one(
-    definition: Definition, to_show: bool, anywhere: bool, where: Any, tables: tuple[str, ...]
+    definition: Definition,
+    to_show: bool,
+    anywhere: bool,
+    where: Condition | None,
+    tables: tuple[str, ...],
 ) -> Prepared:
     # What a rule asks may compare its parameters with anything.
     keyed = where is None
@@ -67,7 +71,11 @@ def _one(
 
 
 def of_id(
-    definition: Definition, to_show: bool, anywhere: bool, where: Any, tables: tuple[str, ...]
+    definition: Definition,
+    to_show: bool,
+    anywhere: bool,
+    where: Condition | None,
+    tables: tuple[str, ...],
 ) -> sa.Select[Any]:
     """The row with the id that is sent, and behind its columns those of the stamps."""
     columns = definition.listed if to_show else definition.selected
@@ -79,7 +87,7 @@ def of_id(
 def read_page(
     definition: Definition,
     account_id: str | None,
-    where: Any,
+    where: Condition | None,
     conditions: Sequence[Any],
     parts: Callable[[], Sequence[Part]],
     skip: int,
@@ -145,7 +153,7 @@ def _paged(
 
 def read_parts(
     definition: Definition,
-    where: Sequence[Any],
+    where: Sequence[Condition],
     parts: Sequence[Part],
     limit: int,
     checked: Checked,
@@ -166,7 +174,7 @@ def read_parts(
 
 def _page(
     definition: Definition,
-    where: Sequence[Any],
+    where: Sequence[Condition],
     parts: Sequence[Part],
     most: Any,
     wanted: frozenset[str],
@@ -262,7 +270,7 @@ def _key(row: Row) -> tuple[str, str]:
     return row["account_id"], row["id"]
 
 
-def check_room(definition: Definition, where: Sequence[Any]) -> None:
+def check_room(definition: Definition, where: Sequence[Condition]) -> None:
     """Refuse to read records that are too large together. Raises AnswerTooLarge."""
     names = sizes.long_names(definition, definition.columns)
     if names:

@@ -13,14 +13,14 @@ from app.db import engine, sqlite_driver, versioned_cache
 from app.db.prepared import Prepared
 from app.db.versioned_cache import Checked
 from app.records import store
-from app.records.store import ACCOUNT, Row, reads
+from app.records.store import ACCOUNT, Condition, Row, reads
 
 _PREFIX = "_value_"
 _MOST_PARAMETERS = 30_000  # SQLite takes 32,766
 
 
 def lock(
-    definition: Definition, scoped: Sequence[Any], record_ids: Sequence[str]
+    definition: Definition, scoped: Sequence[Condition], record_ids: Sequence[str]
 ) -> dict[str, Row]:
     """Lock records in scope until the transaction ends; returns them by id."""
     table = definition.table
@@ -79,7 +79,7 @@ def _inserted(definition: Definition, names: tuple[str, ...]) -> Prepared:
     return Prepared(change.returning(*definition.selected), keyed=True)
 
 
-def _new(definition: Definition, names: Iterable[str]) -> Any:
+def _new(definition: Definition, names: Iterable[str]) -> sa.Insert:
     return sa.insert(definition.table).values(_parameters(definition.table, names))
 
 
@@ -143,7 +143,7 @@ def _updated(definition: Definition, names: tuple[str, ...]) -> Prepared:
     return Prepared(change.returning(*definition.selected), keyed=True)
 
 
-def _change_of_one(definition: Definition, names: Iterable[str]) -> Any:
+def _change_of_one(definition: Definition, names: Iterable[str]) -> sa.Update:
     table = definition.table
     mine = (table.c.account_id == ACCOUNT, table.c.id == sa.bindparam("_id"))
     return sa.update(table).where(*mine).values(_parameters(table, names))
@@ -236,7 +236,7 @@ def _given(values: Row) -> dict[str, Any]:
     return {_PREFIX + name: value for name, value in values.items()}
 
 
-def _parameters(table: sa.Table, names: Iterable[str]) -> dict[str, Any]:
+def _parameters(table: sa.Table, names: Iterable[str]) -> dict[str, sa.BindParameter[Any]]:
     # Left to itself the toolkit names parameters after columns: those of expressions are named
     # "param_1" and the like, and a field may have such a name.
     return {name: sa.bindparam(_PREFIX + name, type_=table.c[name].type) for name in names}

@@ -26,7 +26,7 @@ from app.records.read import etags, event_view, views
 from app.records.read.views import RecordView
 from app.records.store import Row, reads, writes
 from app.records.write import conflicts, values
-from app.records.write.values import Body, Problems
+from app.records.write.values import Body, Problem, Problems, Values
 
 NO_RECORD = "There is no such record."
 
@@ -37,8 +37,8 @@ class Change:
 
     access: Access
     before: Sequence[store.Row]
-    values: Sequence[Mapping[str, Any]]
-    sent: Sequence[Mapping[str, Any]]
+    values: Sequence[Body]
+    sent: Sequence[Body]
     problems: Problems
 
 
@@ -127,7 +127,7 @@ def _clashing(change: Change) -> Iterator[tuple[int, Sequence[str]]]:
         yield index, names if conflicts.is_allowed(access, rows[index], change.sent[index]) else ()
 
 
-def _taken(names: Sequence[str]) -> list[dict[str, Any]]:
+def _taken(names: Sequence[str]) -> list[Problem]:
     return [problem(name, "not_unique", conflicts.TAKEN) for name in names]
 
 
@@ -278,7 +278,7 @@ def _accounts_to_write(by: Principal, bodies: Sequence[Body], problems: Problems
     return accounts
 
 
-def new_system_values(accounts: Sequence[str | None], user_id: str | None) -> list[dict[str, Any]]:
+def new_system_values(accounts: Sequence[str | None], user_id: str | None) -> list[Values]:
     """System fields of new records, one per account given."""
     now = clock.now()
     return [

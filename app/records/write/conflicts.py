@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -14,7 +14,7 @@ from app.db import errors, versioned_cache
 from app.errors import Conflict, InvalidValues, problem
 from app.records import store
 from app.records.store import reads, references
-from app.records.write.values import Problems
+from app.records.write.values import Body, Problems
 
 TAKEN = "Another record has this value already."
 GONE = "A record that this one refers to is gone."
@@ -27,7 +27,7 @@ class WriteRefused(Exception):
         self,
         access: Access,
         rows: Sequence[store.Row],
-        sent: Sequence[Mapping[str, Any]],
+        sent: Sequence[Body],
         problems: Problems,
     ) -> None:
         super().__init__()
@@ -44,7 +44,7 @@ class WriteRefused(Exception):
 def catch_refusals(
     access: Access,
     rows: Sequence[store.Row],
-    sent: Sequence[Mapping[str, Any]],
+    sent: Sequence[Body],
     problems: Problems,
 ) -> Iterator[None]:
     """Turn an IntegrityError inside the block into WriteRefused."""
@@ -90,7 +90,7 @@ def _taken(clash: WriteRefused) -> Exception:
     return Conflict(TAKEN, field=details[0]["field"] if details else None, details=details)
 
 
-def is_allowed(access: Access, row: store.Row, sent: Mapping[str, Any]) -> bool:
+def is_allowed(access: Access, row: store.Row, sent: Body) -> bool:
     """Whether a record that is not stored meets the rule, given what was sent for it."""
     led_to = references.resolve_one(access.definition, row, access.follows)
     return access.allows({**row, **led_to}, sent)

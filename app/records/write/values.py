@@ -28,6 +28,7 @@ from app.rest import json_input
 
 Body = Mapping[str, Any]
 Values = dict[str, Any]
+Problem = dict[str, Any]
 EMPTY: Body = {}
 
 
@@ -38,9 +39,9 @@ class ProblemList:
         self.count = 0
         self.codes: set[str] = set()
         self.indexes: set[int] = set()
-        self._first: list[Mapping[str, Any]] = []
+        self._first: list[Body] = []
 
-    def add(self, found: Sequence[Mapping[str, Any]], more: int = 0) -> None:
+    def add(self, found: Sequence[Body], more: int = 0) -> None:
         """Add problems; `more` counts further ones that are not listed."""
         self.count += len(found) + more
         self.codes |= {one["code"] for one in found}
@@ -49,7 +50,7 @@ class ProblemList:
         if len(self._first) > 10 * MOST_LISTED:
             self._first = self.first()
 
-    def first(self) -> list[Mapping[str, Any]]:
+    def first(self) -> list[Body]:
         """The first problems, sorted by the index of their record."""
         return sorted(self._first, key=lambda one: one.get("index", 0))[:MOST_LISTED]
 
@@ -62,12 +63,12 @@ class Problems:
     ) -> None:
         self.indexes, self.collected = indexes, collected or ProblemList()
 
-    def with_index(self, index: int, found: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    def with_index(self, index: int, found: Sequence[Body]) -> list[Problem]:
         """Problems of one record, with its index if the request has several."""
         index_of = {} if self.indexes is None else {"index": self.indexes[index]}
         return [{**one, **index_of} for one in found]
 
-    def add(self, index: int, found: Sequence[Mapping[str, Any]]) -> None:
+    def add(self, index: int, found: Sequence[Body]) -> None:
         """Add problems of one record."""
         if found:
             self.collected.add(self.with_index(index, found))
@@ -107,16 +108,14 @@ def clean_creates(
     rows: list[Values] = []
     for index, (body, given) in enumerate(zip(bodies, system, strict=True)):
         db.check_time()
-        found: list[dict[str, Any]] = []
+        found: list[Problem] = []
         rows.append(clean_create(access.definition, body, given, found))
         problems.add(index, found)
     _check_references(access, rows, [one["account_id"] for one in system], problems)
     return rows
 
 
-def clean_create(
-    definition: Definition, body: Body, given: Body, found: list[dict[str, Any]]
-) -> Values:
+def clean_create(definition: Definition, body: Body, given: Body, found: list[Problem]) -> Values:
     """A new record with defaults and system values; adds problems to `found`."""
     defaults = {name: field.default for name, field in definition.fields.items()}
     found += _system_problems(body, {"account_id": given["account_id"]})
@@ -128,7 +127,7 @@ def clean_update(
     definition: Definition,
     row: Body,
     body: Body,
-    found: list[dict[str, Any]],
+    found: list[Problem],
     missing: Body = EMPTY,
 ) -> Values:
     """The changed values of a record; `missing` has those not sent. Adds problems to `found`."""
@@ -159,7 +158,7 @@ def clean_updates(
         body = without_echoed_masks(access.definition, row, sent, masked[index])
         missing = {name: value for name, value in absent.items() if name not in sent}
         db.check_time()
-        found: list[dict[str, Any]] = []
+        found: list[Problem] = []
         changes.append(clean_update(access.definition, row, body, found, missing))
         problems.add(index, found)
     _check_references(access, changes, [row["account_id"] for row in rows], problems, rows)
@@ -213,7 +212,7 @@ def _is_masked_view(definition: Definition, row: Body, name: str, value: Any) ->
     return bool(value == masking.masked(field, field.shown(row[name])))
 
 
-def _clean(definition: Definition, body: Body, found: list[dict[str, Any]], missing: Any) -> Values:
+def _clean(definition: Definition, body: Body, found: list[Problem], missing: Any) -> Values:
     values: Values = {}
     for name, value in body.items():
         field = definition.fields.get(name)
@@ -234,13 +233,13 @@ def _clean(definition: Definition, body: Body, found: list[dict[str, Any]], miss
     return values
 
 
-def _lacking(name: str, *, absent: bool) -> dict[str, Any]:
+def _lacking(name: str, *, absent: bool) -> Problem:
     if absent:
         return problem(name, "required_missing", "This field is required.")
     return problem(name, "required_null", "This field is required and cannot be null.")
 
 
-def _system_problems(body: Body, stored: Mapping[str, Any]) -> list[dict[str, Any]]:
+def _system_problems(body: Body, stored: Body) -> list[Problem]:
     found = []
     for name, system in SYSTEM_FIELDS.items():
         if name not in body:
@@ -285,7 +284,7 @@ def _newly_lost(access: Access, stored: store.Row, row: Values, lost: list[str])
     return [name for name in lost if name not in seen or row[name] != stored[name]]
 
 
-def _lost_reference(name: str, target: str) -> dict[str, Any]:
+def _lost_reference(name: str, target: str) -> Problem:
     return problem(name, "invalid_reference", f"There is no such record in {target}.")
 
 
