@@ -6,6 +6,8 @@ import traceback
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+JSONObject = dict[str, Any]  # a decoded JSON object
+
 MOST_LISTED = 100
 
 

@@ -22,7 +22,7 @@ from app.collections import masking
 from app.collections.columns import TableColumns
 from app.collections.definition import ALL_FIELDS, Definition, is_expression
 from app.collections.fields import SYSTEM_FIELDS, Field
-from app.errors import Forbidden, Unauthorized, problem
+from app.errors import Forbidden, JSONObject, Unauthorized, problem
 from app.rules import depth, sql
 
 MAX_CACHED_LENGTH, MAX_CACHED_NODES = 500, 50
@@ -67,7 +67,7 @@ class Access:
         return self._compiled.expression if self._compiled else None
 
     @property
-    def parameters(self) -> dict[str, Any]:
+    def parameters(self) -> JSONObject:
         """The bind parameters of `where`."""
         return self._compiled.parameters(self.asker) if self._compiled else {}
 
@@ -163,7 +163,7 @@ def rule_caller(caller: Principal) -> rules.Asker:
     )
 
 
-def rule_problem(rule: str, scope: rules.Scope) -> dict[str, Any] | None:
+def rule_problem(rule: str, scope: rules.Scope) -> JSONObject | None:
     """The problem of a rule's text in this scope, or None."""
     if not is_expression(rule):
         return None

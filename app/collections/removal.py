@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import sqlalchemy as sa
 
@@ -12,11 +11,11 @@ from app import db, events
 from app.collections import definition, revisions, table
 from app.collections import service as collections
 from app.collections.models import Collection
-from app.errors import Conflict, InvalidValues, NotFound, problem
+from app.errors import Conflict, InvalidValues, JSONObject, NotFound, problem
 
 
 @collections.schema_change
-def delete(collection_id: str, along: Sequence[str] = ()) -> dict[str, Any]:
+def delete(collection_id: str, along: Sequence[str] = ()) -> JSONObject:
     """Drop a collection with all its records, and others (ids or names) `along` with it.
 
     Raises Conflict while one that stays refers to one that goes, and InvalidValues.
@@ -75,7 +74,7 @@ def _referring() -> Mapping[str, list[Collection]]:
     return found
 
 
-def _drop(row: Collection, later: Sequence[sa.Table]) -> dict[str, Any]:
+def _drop(row: Collection, later: Sequence[sa.Table]) -> JSONObject:
     old = definition.from_row(row)
     records = db.connection().scalar(sa.select(sa.func.count()).select_from(old.table))
     db.db.session.delete(row)

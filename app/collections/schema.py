@@ -16,7 +16,7 @@ from app.collections.fields import (
     InvalidValue,
     ReferenceField,
 )
-from app.errors import problem
+from app.errors import JSONObject, problem
 from app.rules import RuleError
 
 COLLECTION_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{2,55}")
@@ -42,7 +42,7 @@ Problem = dict[str, Any]
 Spec = Mapping[str, Any]
 
 
-def complete(spec: Spec) -> dict[str, Any]:
+def complete(spec: Spec) -> JSONObject:
     """A field definition with every property, as it is stored and answered."""
     full = {"name": spec["name"], "type": spec["type"], **DEFAULTS, **spec}
     if full["type"] == "reference":
@@ -102,7 +102,7 @@ def change_problems(old: Definition, specs: Sequence[Spec]) -> list[Problem]:
     return found
 
 
-def merged(old: Definition, parts: Sequence[Spec]) -> list[dict[str, Any]]:
+def merged(old: Definition, parts: Sequence[Spec]) -> list[JSONObject]:
     """The present schema with the properties that were sent, and with the fields that are new."""
     sent = {part["name"]: part for part in reversed(parts)}
     present = {spec["name"] for spec in old.schema}

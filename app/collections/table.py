@@ -30,6 +30,7 @@ from app.collections.fields import Field, ReferenceField
 from app.context import tenancy
 from app.db import row_security
 from app.db.types import Id, Moment, same_json
+from app.errors import JSONObject
 
 Column = sa.Column[Any]
 
@@ -225,7 +226,7 @@ def _quoted(part: Any) -> str:
 
 def _dialect() -> Dialect:
     # Not the connection's own, which doubles every "%" for its driver.
-    known: dict[str, Any] = {"sqlite": sqlite.dialect, "postgresql": postgresql.dialect}
+    known: JSONObject = {"sqlite": sqlite.dialect, "postgresql": postgresql.dialect}
     dialect: Dialect = known[db.connection().dialect.name](paramstyle="named")
     return dialect
 

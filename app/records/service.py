@@ -23,7 +23,7 @@ from app.collections.access import Access
 from app.collections.definition import Definition
 from app.db import errors, versioned_cache
 from app.db.versioned_cache import Checked
-from app.errors import InvalidValues
+from app.errors import InvalidValues, JSONObject
 from app.records import store
 from app.records.read import cursor, expand, query, views
 from app.records.read.views import RecordView
@@ -48,7 +48,7 @@ def page(
     most: int | None = None,
     since: datetime | None = None,
     cut: int | None = None,
-) -> tuple[list[dict[str, Any]], int | None]:
+) -> tuple[list[JSONObject], int | None]:
     """A page of the records that the caller may list, and their total.
 
     The total stops at `most` + 1. `since` leaves out older records; `cut` truncates long values to
@@ -77,7 +77,7 @@ def page(
     return _listed(rows, access, asked, room), total
 
 
-def walk(collection: str, parameters: Parameters, *, limit: int, by: Principal) -> dict[str, Any]:
+def walk(collection: str, parameters: Parameters, *, limit: int, by: Principal) -> JSONObject:
     """The page at a cursor, with the next and previous cursors (contract section 5)."""
     access, asked = _asked(collection, parameters, by)
     definition, way = access.definition, asked.walk
@@ -104,7 +104,7 @@ def _asked(collection: str, parameters: Parameters, by: Principal) -> tuple[Acce
 
 def _listed(
     rows: Sequence[store.Row], access: Access, asked: query.Query, room: SizeLimit
-) -> list[dict[str, Any]]:
+) -> list[JSONObject]:
     items = views.render_all(rows, asked.names, access)
     expand.add(asked.expanded, rows, items, access.caller, views.render, room)
     return items
@@ -121,7 +121,7 @@ def get(
     """One record. Raises NotFound, also for records of other accounts."""
     definition = definitions.get(collection)
     access = accesses.for_operation(by, definition, "view")
-    found: list[dict[str, Any]] = []
+    found: list[JSONObject] = []
     names, tree = query.shape_of(access, fields, expanded, found)
     if found:
         raise InvalidValues(found)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import marshmallow as ma
 from flask import Response, request
 
 from app import rest
 from app.auth.guard import optimistic, principal
+from app.errors import JSONObject
 from app.records.api.streaming import limit_size
 from app.records.read import aggregate
 from app.rest import fields
@@ -88,7 +87,7 @@ EXAMPLE = {"results": [{"status": "open", "count": 2, "sum_price": 30.5}], "tota
 @blueprint.fails(400, 403, 413)
 @optimistic
 @allow(Access.ANONYMOUS)
-def aggregate_records(args: dict[str, Any], collection: str) -> Response:
+def aggregate_records(args: JSONObject, collection: str) -> Response:
     """Aggregate records.
 
     Of the records that the caller may list, by the fields that it sees there, unmasked. Sums are

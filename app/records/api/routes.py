@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import marshmallow as ma
 from flask import Response
 
 from app import rest
 from app.auth.guard import optimistic, principal
+from app.errors import JSONObject
 from app.records import service as records
 from app.records.api.streaming import limit_size
 from app.records.history import service
@@ -184,7 +183,7 @@ def tagged(record: RecordView, status: int = 200) -> Response:
 @blueprint.fails(400, 403, 413)
 @optimistic
 @allow(Access.ANONYMOUS)
-def list_records(args: dict[str, Any], collection: str) -> Response:
+def list_records(args: JSONObject, collection: str) -> Response:
     """List records.
 
     Sorted and filtered by the fields that the caller may see. `?field=value` keeps the records
@@ -221,7 +220,7 @@ def list_records(args: dict[str, Any], collection: str) -> Response:
 @blueprint.fails(400, 403, 409, 428)
 @optimistic
 @allow(Access.ANONYMOUS)
-def create_record(body: dict[str, Any], collection: str) -> Response:
+def create_record(body: JSONObject, collection: str) -> Response:
     """Create a record.
 
     The answer is the record as the caller may view it; whoever may create but not view gets the
@@ -239,7 +238,7 @@ def create_record(body: dict[str, Any], collection: str) -> Response:
 @blueprint.fails(400, 403, 412, 413)
 @optimistic
 @allow(Access.ANONYMOUS)
-def get_record(args: dict[str, Any], collection: str, record_id: str) -> Response:
+def get_record(args: JSONObject, collection: str, record_id: str) -> Response:
     """Get a record.
 
     `as_of` shows it as it was, by the audit log: also one that is deleted by now. The view rule
@@ -264,7 +263,7 @@ def get_record(args: dict[str, Any], collection: str, record_id: str) -> Respons
 @blueprint.fails(400, 403, 409, 412, 428)
 @optimistic
 @allow(Access.ANONYMOUS)
-def replace_record(body: dict[str, Any], collection: str, record_id: str) -> Response:
+def replace_record(body: JSONObject, collection: str, record_id: str) -> Response:
     """Replace a record.
 
     A field that is absent takes its default, else null; fields that the caller may not write stay.
@@ -282,7 +281,7 @@ def replace_record(body: dict[str, Any], collection: str, record_id: str) -> Res
 @blueprint.fails(400, 403, 409, 412, 428)
 @optimistic
 @allow(Access.ANONYMOUS)
-def patch_record(body: dict[str, Any], collection: str, record_id: str) -> Response:
+def patch_record(body: JSONObject, collection: str, record_id: str) -> Response:
     """Change fields of a record.
 
     Only the fields in the body change. A reference that comes back as the caller sees it may lead

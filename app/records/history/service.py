@@ -26,7 +26,7 @@ from app.collections.access import Access
 from app.collections.definition import Definition
 from app.collections.fields import SYSTEM_FIELDS, Field
 from app.db import versioned_cache
-from app.errors import Conflict, Forbidden, InvalidValues, NotFound
+from app.errors import Conflict, Forbidden, InvalidValues, JSONObject, NotFound
 from app.records import service as records
 from app.records.history import audit_view as pasts
 from app.records.read import query
@@ -50,7 +50,7 @@ def get(collection: str, record_id: str, asked: Mapping[str, Any], *, by: Princi
     """
     definition = _checked(collection, by)
     access = accesses.for_operation(by, definition, "view")
-    found: list[dict[str, Any]] = []
+    found: list[JSONObject] = []
     names = query.names_of(access.readable, asked.get("fields"), found)
     if found:
         raise InvalidValues(found)

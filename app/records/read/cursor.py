@@ -19,7 +19,7 @@ from itsdangerous import BadSignature
 
 from app import clock, crypto, rules
 from app.collections.definition import Definition
-from app.errors import InvalidValues, problem
+from app.errors import InvalidValues, JSONObject, problem
 from app.records.store.reads import Part
 
 PURPOSE = "cursor"
@@ -65,7 +65,7 @@ class CursorPosition:
 
 
 def read(
-    parameters: Mapping[str, str], keys: Sequence[Key], binding: str, found: list[dict[str, Any]]
+    parameters: Mapping[str, str], keys: Sequence[Key], binding: str, found: list[JSONObject]
 ) -> CursorPosition | None:
     """The walk that a list asks for; None where it asks for none."""
     asked = [name for name in DIRECTIONS if name in parameters]
@@ -129,7 +129,7 @@ def answer(
     walk: CursorPosition,
     keys: Sequence[Key],
     definition: Definition,
-) -> tuple[Sequence[Row], dict[str, Any]]:
+) -> tuple[Sequence[Row], JSONObject]:
     """The page in the order of the list, of up to limit + 1 rows read; and what leads on from it.
 
     `has_more` tells of what comes after the page, whichever way it was walked to.
@@ -220,5 +220,5 @@ def _read(key: Key, value: Any) -> Any:
 READ = {rules.Type.DATETIME: clock.parse, rules.Type.DATE: date.fromisoformat}
 
 
-def _wrong(name: str, message: str) -> dict[str, Any]:
+def _wrong(name: str, message: str) -> JSONObject:
     return problem(name, "invalid_option", message)

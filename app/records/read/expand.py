@@ -18,7 +18,7 @@ from app.collections.access import Access
 from app.collections.definition import Definition
 from app.db import versioned_cache
 from app.db.versioned_cache import Stamp
-from app.errors import problem
+from app.errors import JSONObject, problem
 from app.records import store
 from app.records.store import Row, reads
 from app.records.store.sizes import SizeLimit
@@ -51,7 +51,7 @@ Found = dict[str, dict[tuple[str, str], Row]]
 """The records of a level, by the id of their collection, and by account and id."""
 
 
-def parse(access: Access, text: str | None, found: list[dict[str, Any]]) -> Tree:
+def parse(access: Access, text: str | None, found: list[JSONObject]) -> Tree:
     """The references that dotted names lead along, each name checked."""
     if not text:
         return {}
@@ -69,7 +69,7 @@ def parse(access: Access, text: str | None, found: list[dict[str, Any]]) -> Tree
     return tree
 
 
-def names_in(text: str, where: str, found: list[dict[str, Any]]) -> list[str]:
+def names_in(text: str, where: str, found: list[JSONObject]) -> list[str]:
     """The names between the commas of a parameter; an empty one goes to `found`."""
     names = [name.strip() for name in text.split(",")] if text.strip() else []
     if "" in names:
@@ -77,7 +77,7 @@ def names_in(text: str, where: str, found: list[dict[str, Any]]) -> list[str]:
     return names
 
 
-def check_room(names: Iterable[str], found: list[dict[str, Any]]) -> None:
+def check_room(names: Iterable[str], found: list[JSONObject]) -> None:
     """Refuse to hide a field that has the name under which records are expanded."""
     if NAME in names:
         message = "A field of these records is called expand; pick others with `fields`."
@@ -129,7 +129,7 @@ def _write(item: Shown, texts: dict[int, bytes]) -> None:
 
 
 def _plant(
-    tree: dict[str, Branch], access: Access, steps: Sequence[str], found: list[dict[str, Any]]
+    tree: dict[str, Branch], access: Access, steps: Sequence[str], found: list[JSONObject]
 ) -> None:
     name, *further = steps
     target = access.definition.target(name) if name in access.comparable else None
@@ -148,7 +148,7 @@ def _plant(
         _plant(tree[name].below, view, further, found)
 
 
-def _no_reference(access: Access, name: str) -> dict[str, Any]:
+def _no_reference(access: Access, name: str) -> JSONObject:
     if name not in access.readable:
         return problem(NAME, "unknown_field", f"There is no field {name[:80]}.")
     if name in access.masked:
@@ -156,7 +156,7 @@ def _no_reference(access: Access, name: str) -> dict[str, Any]:
     return _refused(f"{name[:80]} is no reference.")
 
 
-def _refused(message: str) -> dict[str, Any]:
+def _refused(message: str) -> JSONObject:
     return problem(NAME, "invalid_option", message)
 
 

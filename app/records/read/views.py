@@ -13,6 +13,7 @@ from app.collections import masking
 from app.collections.access import Access
 from app.collections.definition import Definition
 from app.collections.fields import SYSTEM_FIELDS, encoders_of
+from app.errors import JSONObject
 from app.records import store
 from app.records.store import references
 from app.rest.responses import dumps
@@ -23,7 +24,7 @@ EMPTY: Mapping[str, Any] = {}
 ETAG_BYTES = 16
 
 
-class RecordView(dict[str, Any]):
+class RecordView(JSONObject):
     """A record as one caller sees it, or some of its fields."""
 
     def __init__(self, whole: Mapping[str, Any], unsettled: frozenset[str]) -> None:
@@ -110,14 +111,14 @@ def render_full(row: store.Row, access: Access | None) -> RecordView:
     return RecordView(render(row, list(access.readable), access), unsettled)
 
 
-def render(row: store.Row, names: Sequence[str], access: Access | None) -> dict[str, Any]:
+def render(row: store.Row, names: Sequence[str], access: Access | None) -> JSONObject:
     """Some fields of a record as JSON values, masked as the access requires."""
     return render_all([row], names, access)[0]
 
 
 def render_all(
     rows: Sequence[store.Row], names: Sequence[str], access: Access | None
-) -> list[dict[str, Any]]:
+) -> list[JSONObject]:
     """Some fields of several records as JSON values, masked as the access requires."""
     encoders, masked = SYSTEM_ENCODERS, {}
     if access is not None:

@@ -12,6 +12,7 @@ from app.collections.definition import Definition
 from app.db import engine, sqlite_driver, versioned_cache
 from app.db.prepared import Prepared
 from app.db.versioned_cache import Checked
+from app.errors import JSONObject
 from app.records import store
 from app.records.store import ACCOUNT, Condition, Row, reads
 
@@ -228,11 +229,11 @@ def _in_order(definition: Definition, records: Sequence[Row], found: Iterable[An
     return [by_id[record["id"]] for record in records]
 
 
-def _place_of(record: Row) -> dict[str, Any]:
+def _place_of(record: Row) -> JSONObject:
     return {"_account": record["account_id"], "_id": record["id"]}
 
 
-def _given(values: Row) -> dict[str, Any]:
+def _given(values: Row) -> JSONObject:
     return {_PREFIX + name: value for name, value in values.items()}
 
 

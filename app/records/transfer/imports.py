@@ -34,6 +34,7 @@ from app.errors import (
     Conflict,
     Forbidden,
     InvalidValues,
+    JSONObject,
     Malformed,
     problem,
 )
@@ -64,7 +65,7 @@ class ImportProblems:
 
     def __init__(self) -> None:
         self.malformed: list[Any] = []
-        self.found: list[dict[str, Any]] = []
+        self.found: list[JSONObject] = []
         self.kinds: set[str] = set()
         self.count = 0
 
@@ -85,7 +86,7 @@ class ImportProblems:
             raise Malformed(self.malformed)
         if not self.found:
             return
-        told: dict[str, Any] = {"details": self.found, "count": self.count}
+        told: JSONObject = {"details": self.found, "count": self.count}
         if self.kinds <= DENIED:
             message = "The collection's rules do not allow all of this."
             raise Forbidden(message, error=max(self.kinds), **told)

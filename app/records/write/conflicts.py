@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
 
 from sqlalchemy.exc import IntegrityError
 
 from app import db
 from app.collections.access import Access
 from app.db import errors, versioned_cache
-from app.errors import Conflict, InvalidValues, problem
+from app.errors import Conflict, InvalidValues, JSONObject, problem
 from app.records import store
 from app.records.store import reads, references
 from app.records.write.values import Body, Problems
@@ -84,7 +83,7 @@ def _taken(clash: WriteRefused) -> Exception:
     if not all(judged):
         # What others have must not show to whom the rule refuses the record anyway.
         return places.refusal(access, [index for index, open_ in enumerate(judged) if not open_])
-    details: list[dict[str, Any]] = []
+    details: list[JSONObject] = []
     for index, names in reads.find_conflicts(access.definition, rows).items():
         details += places.with_index(index, [problem(name, "not_unique", TAKEN) for name in names])
     return Conflict(TAKEN, field=details[0]["field"] if details else None, details=details)
