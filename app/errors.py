@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 MAX_LISTED = 100
+JSONObject = dict[str, Any]  # decoded
 Problem = Mapping[str, Any]
 
 

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 import pytest
 
-from app.records.write import cascade
+from app.records.write import changes
 from tests.builders import Caller, make_record
 
 Result = TypeVar("Result")
@@ -31,14 +31,14 @@ def at_once(count: int, call: Callable[[int], Result]) -> list[Result]:
 @contextmanager
 def under_way(caller: Caller, patch: pytest.MonkeyPatch) -> Iterator[None]:
     """Inside, a record of a caller's is written and not committed; behind it, it is."""
-    written, over, tell = threading.Event(), threading.Event(), cascade.tell
+    written, over, tell = threading.Event(), threading.Event(), changes.announce
 
     def tell_late(*what: Any) -> None:
         tell(*what)
         written.set()
         assert over.wait(20)
 
-    patch.setattr(cascade, "tell", tell_late)
+    patch.setattr(changes, "announce", tell_late)
     writer = threading.Thread(target=make_record, args=(caller,), kwargs={"title": "late"})
     writer.start()
     try:

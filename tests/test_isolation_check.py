@@ -16,7 +16,7 @@ from app.auth import api_keys
 from app.auth import guard as api_guard
 from app.auth import principal as principals
 from app.collections import definition as definitions
-from app.collections.definition import everything
+from app.collections.definition import get_all
 from app.console.shell import guard, scopes
 from app.context import tenancy
 from app.errors import NotFound
@@ -76,7 +76,7 @@ def test_an_instance_without_collections_is_isolated(app: Flask, cast: Cast) -> 
 def remaining(app: Flask) -> dict[str, int]:
     """How many rows each table has, but for those of the audit log."""
     with app.app_context():
-        tables = [*filling.owned(), Account.__table__, *(d.table for d in everything())]
+        tables = [*filling.owned(), Account.__table__, *(d.table for d in get_all())]
         counted = {t.name: sa.select(sa.func.count()).select_from(t) for t in tables}
         kept = counted.keys() - filling.AUDIT
         return {name: db.connection().scalar(counted[name]) for name in kept}
@@ -113,7 +113,7 @@ def expand_all(patch: pytest.MonkeyPatch, app: Flask) -> None:
     def add(tree: Any, rows: Any, items: Any, *rest: Any) -> None:
         real(tree, rows, items, *rest)
         for name in tree:
-            table = definitions.named("posts").table
+            table = definitions.get("posts").table
             items[0][name] = db.connection().scalars(sa.select(table.c.title)).all()
 
     patch.setattr(expand, "add", add)

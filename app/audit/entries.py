@@ -96,7 +96,7 @@ class Mask:
             return None
         if self._definitions is None:
             rows = db.db.session.scalars(sa.select(Collection))
-            self._definitions = {row.table_name: definitions.of_row(row) for row in rows}
+            self._definitions = {row.table_name: definitions.from_row(row) for row in rows}
         definition = self._definitions.get(table_name)
         if definition is None or occurred_at < clock.iso(definition.created_at):
             return _hide  # a deleted, perhaps recreated, collection may have held personal data

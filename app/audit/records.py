@@ -94,7 +94,9 @@ def record_account_closed(event: events.AccountClosed) -> None:
 
 
 def _records_of(account_id: str) -> int:
-    tables = [definitions.of_row(row).table for row in db.db.session.scalars(sa.select(Collection))]
+    tables = [
+        definitions.from_row(row).table for row in db.db.session.scalars(sa.select(Collection))
+    ]
     return sum(_count(table, table.c.account_id == account_id) for table in tables)
 
 

@@ -1,9 +1,9 @@
-"""What a caller may do with a collection's records: rules and field lists, compiled (contract 6).
+"""A caller's access to a collection's records: rules and field lists, compiled (contract 6).
 
-This is the one place that decides. The records' service asks it before it touches a row, adds
-`where` to every statement that reads, has `allows` judge every row that is written, and shows and
-takes only the fields that it names. A rule is parsed once per version of its collection, and
-compiled once for all callers of whom the same remains to be asked.
+This is the only place that decides. `records.service` adds `where` to every statement that reads,
+checks every row it writes with `allows`, and reads and writes only the fields listed here. A rule
+is parsed once per version of its collection, and compiled once for all callers for whom partial
+evaluation leaves the same condition.
 """
 
 from __future__ import annotations
@@ -14,40 +14,42 @@ from functools import cache, cached_property, partial
 from itertools import islice
 from typing import Any
 
+import sqlalchemy as sa
+
 from app import clock, rules
 from app.auth.principal import Principal
 from app.collections import masking
 from app.collections.columns import TableColumns
 from app.collections.definition import ALL_FIELDS, Definition, is_expression
 from app.collections.fields import SYSTEM_FIELDS, Field
-from app.errors import Forbidden, Unauthorized, problem
+from app.errors import Forbidden, JSONObject, Unauthorized, problem
 from app.rules import depth, sql
 
-LONGEST_KEPT, MOST_PARTS = 500, 50
+MAX_CACHED_LENGTH, MAX_CACHED_NODES = 500, 50
 MASKED = "You see {} masked, so it can be neither filtered nor sorted by."
 
 
 @dataclass(frozen=True, eq=False)
 class Access:
-    """What one operation opens to one caller."""
+    """One caller's access for one operation."""
 
     definition: Definition
     caller: Principal
     readable: Mapping[str, Field]
-    """The fields that the caller may see; system fields always are."""
+    """The fields that the caller may see, system fields included."""
     masked: frozenset[str]
-    """Those of them that the caller sees masked."""
+    """The readable fields that the caller sees masked."""
     writable: frozenset[str]
     """The declared fields that the caller may send."""
     condition: rules.Node | None = None
-    """What a record must meet; None where every one of the account does."""
+    """The condition that a record must meet; None for all records of the account."""
     about_caller: bool = False
-    """Whether the rule looks at who asks, so that signing in may help."""
+    """Whether the rule depends on the caller, so that signing in may help."""
 
     @cached_property
     def asker(self) -> rules.Asker:
         """The caller as rules see it."""
-        return asker_of(self.caller)
+        return rule_caller(self.caller)
 
     @cached_property
     def _compiled(self) -> sql.Compiled | None:
@@ -60,13 +62,13 @@ class Access:
         return known[self.condition]
 
     @property
-    def where(self) -> Any:
-        """The rows that the caller may reach, beside those of the account; None means all."""
+    def where(self) -> sa.ColumnElement[bool] | None:
+        """The WHERE condition of the rule, besides the account; None means all rows."""
         return self._compiled.expression if self._compiled else None
 
     @property
-    def parameters(self) -> dict[str, Any]:
-        """What a statement with `where` is to be run with."""
+    def parameters(self) -> JSONObject:
+        """The bind parameters of `where`."""
         return self._compiled.parameters(self.asker) if self._compiled else {}
 
     @cached_property
@@ -76,31 +78,31 @@ class Access:
 
     @cached_property
     def follows(self) -> frozenset[tuple[str, ...]]:
-        """The dotted names of the rule: what they lead to has to be read before `allows`."""
-        return followed_by(self.condition) if self.condition else frozenset()
+        """The dotted names of the rule; their values must be loaded before `allows`."""
+        return dotted_names(self.condition) if self.condition else frozenset()
 
     def check_open(self) -> None:
-        """Refuse what the rule refuses whatever the record is. Raises as `refusal` says."""
+        """Raise `refusal()` if the rule refuses every record."""
         if self.condition is not None and rules.truth(self.condition) is False:
             raise self.refusal()
 
     def allows(self, record: Mapping[str, Any], sent: Mapping[str, Any] | None = None) -> bool:
-        """Whether a record as stored meets the rule, given what was sent."""
+        """Whether a stored record meets the rule, given the body sent."""
         if self.condition is None:
             return True
         context = rules.Context(record, self.asker, sent or {}, clock.now())
         return rules.holds(self.condition, context)
 
     def refusal(self) -> Exception:
-        """What tells the caller that the rule does not let this through."""
+        """The error for a caller whom the rule refuses."""
         if not self.caller.signed_in and self.about_caller:
             return Unauthorized()
         return Forbidden("The collection's rules do not allow this.", error="rule_denied")
 
 
-def of(caller: Principal, definition: Definition, operation: str) -> Access:
-    """What an operation opens. Raises Unauthorized or Forbidden where it is closed."""
-    return definition.opened.get(_of, caller, definition, operation)
+def for_operation(caller: Principal, definition: Definition, operation: str) -> Access:
+    """The caller's access for an operation. Raises Unauthorized or Forbidden if it is closed."""
+    return definition.access_memo.get(_of, caller, definition, operation)
 
 
 def _of(caller: Principal, definition: Definition, operation: str) -> Access:
@@ -126,26 +128,26 @@ def _of(caller: Principal, definition: Definition, operation: str) -> Access:
 
 def _under_rule(access: Access, whole: rules.Node) -> Access:
     about_caller = rules.about_caller(whole)
-    left = rules.residual(whole, access.asker)
+    left = rules.partial_evaluate(whole, access.asker)
     known = rules.truth(left)
     if known is False and about_caller and not access.caller.signed_in:
         raise Unauthorized
     return replace(access, condition=None if known else left, about_caller=about_caller)
 
 
-def opened(caller: Principal, definition: Definition, operation: str) -> Access | None:
-    """What an operation opens; None where it is closed to the caller, whatever the record."""
+def if_open(caller: Principal, definition: Definition, operation: str) -> Access | None:
+    """The caller's access for an operation; None if it is closed for every record."""
     try:
-        access = of(caller, definition, operation)
+        access = for_operation(caller, definition, operation)
     except (Forbidden, Unauthorized):
         return None
     never = access.condition is not None and rules.truth(access.condition) is False
     return None if never else access
 
 
-def may(caller: Principal, definition: Definition, operation: str) -> bool:
-    """Whether an operation is open to the caller, at least for some records."""
-    return opened(caller, definition, operation) is not None
+def is_open(caller: Principal, definition: Definition, operation: str) -> bool:
+    """Whether an operation is open to the caller for at least some records."""
+    return if_open(caller, definition, operation) is not None
 
 
 def sees_masked(caller: Principal, field: Field) -> bool:
@@ -153,16 +155,16 @@ def sees_masked(caller: Principal, field: Field) -> bool:
     return field.pii and masking.masks_for(caller)
 
 
-def asker_of(caller: Principal) -> rules.Asker:
-    """A caller as rules see it."""
+def rule_caller(caller: Principal) -> rules.Asker:
+    """The caller as rules see it."""
     home = caller.home.id if caller.home else None
     return rules.Asker(
         caller.user_id, caller.email, caller.role, home, caller.groups, caller.is_superadmin
     )
 
 
-def rule_problem(rule: str, scope: rules.Scope) -> dict[str, Any] | None:
-    """Why a text is no rule of a collection with these names, or None."""
+def rule_problem(rule: str, scope: rules.Scope) -> JSONObject | None:
+    """The problem of a rule's text in this scope, or None."""
     if not is_expression(rule):
         return None
     try:
@@ -172,8 +174,8 @@ def rule_problem(rule: str, scope: rules.Scope) -> dict[str, Any] | None:
     return None
 
 
-def check_written(access: Access, names: set[str]) -> None:
-    """Refuse fields outside the operation's list. Raises Forbidden `field_denied` naming them."""
+def check_writable(access: Access, names: set[str]) -> None:
+    """Raise Forbidden (`field_denied`) for fields that are not writable."""
     fields = access.definition.fields
     denied = [name for name in fields if name in names and name not in access.writable]
     if denied:
@@ -186,33 +188,33 @@ def check_written(access: Access, names: set[str]) -> None:
 
 @dataclass(frozen=True, eq=False)
 class Filter:
-    """A caller's filter, checked."""
+    """A valid filter of a caller."""
 
     node: rules.Node
 
     @cached_property
-    def is_kept(self) -> bool:
-        """Whether its SQL is kept: it is small, and no caller's rules have a part in it."""
-        return _is_kept(self.node)
+    def is_cached(self) -> bool:
+        """Whether its SQL is cached: it is small and no rule is part of it."""
+        return _is_cacheable(self.node)
 
     @cached_property
     def presupposed(self) -> frozenset[str]:
-        """Fields that every record which meets it has a value of."""
-        return rules.presupposed(self.node)
+        """Fields that are not null in every matching record."""
+        return rules.required_fields(self.node)
 
     @cached_property
-    def is_everyones(self) -> bool:
-        """Whether its SQL is kept, and is the same whoever asks."""
-        return self.is_kept and not rules.about_caller(self.node)
+    def is_same_for_all(self) -> bool:
+        """Whether its SQL is cached and the same for all callers."""
+        return self.is_cached and not rules.about_caller(self.node)
 
 
 def read_filter(access: Access, text: str) -> Filter:
-    """A caller's filter. Raises RuleError."""
-    # With a dot it may lead to what only the caller's rules tell of.
-    if "." in text or len(text) > LONGEST_KEPT:
+    """Parse a filter. Raises RuleError."""
+    # A dotted name may lead to records that only some callers may view.
+    if "." in text or len(text) > MAX_CACHED_LENGTH:
         return Filter(rules.condition(text, filter_scope(access)))
     names = (tuple(access.comparable), frozenset(access.masked))
-    return access.definition.kept.get(_plain_filter, access.definition, text, *names)
+    return access.definition.memo.get(_plain_filter, access.definition, text, *names)
 
 
 def _plain_filter(
@@ -223,7 +225,7 @@ def _plain_filter(
 
 
 def filter_scope(access: Access) -> rules.Scope:
-    """The names that the caller's filters may use: what it may see, and see unmasked."""
+    """The scope of the caller's filters: fields that it sees unmasked."""
     follow = cache(partial(_follow, access))
     return _scope(access.definition, access.comparable, access.masked, follow)
 
@@ -242,21 +244,21 @@ def _scope(
 
 def _follow(access: Access, name: str) -> rules.Scope | None:
     target = access.definition.target(name) if name in access.comparable else None
-    if target is None or not may(access.caller, target, "view"):
+    if target is None or not is_open(access.caller, target, "view"):
         return None
-    return filter_scope(of(access.caller, target, "view"))
+    return filter_scope(for_operation(access.caller, target, "view"))
 
 
 def filter_condition(access: Access, asked: Filter) -> sql.Compiled:
-    """A caller's filter in SQL. References lead only to records that the caller may view."""
-    if asked.is_everyones:
-        return access.definition.kept.get(_everyones_condition, access.definition, asked)
-    left = rules.residual(asked.node, access.asker)
-    if _is_kept(left):
-        return access.definition.kept.get(_kept_condition, access.definition, left)
+    """The filter in SQL; references reach only records that the caller may view."""
+    if asked.is_same_for_all:
+        return access.definition.memo.get(_shared_condition, access.definition, asked)
+    left = rules.partial_evaluate(asked.node, access.asker)
+    if _is_cacheable(left):
+        return access.definition.memo.get(_cached_condition, access.definition, left)
 
     def reach(target: Definition, source: Any) -> Iterable[Any]:
-        condition = of(access.caller, target, "view").condition
+        condition = for_operation(access.caller, target, "view").condition
         if condition is None:
             return ()
         columns = TableColumns(target, source)
@@ -266,22 +268,22 @@ def filter_condition(access: Access, asked: Filter) -> sql.Compiled:
     return sql.condition(left, columns, room=depth.ROOM - depth.INNER)
 
 
-def _is_kept(node: rules.Node) -> bool:
-    parts = list(islice(rules.walk(node), MOST_PARTS + 1))
+def _is_cacheable(node: rules.Node) -> bool:
+    parts = list(islice(rules.walk(node), MAX_CACHED_NODES + 1))
     dotted = any(isinstance(part, rules.Name) and len(part.path) > 1 for part in parts)
-    return len(parts) <= MOST_PARTS and not dotted
+    return len(parts) <= MAX_CACHED_NODES and not dotted
 
 
-def _everyones_condition(definition: Definition, asked: Filter) -> sql.Compiled:
-    return _kept_condition(definition, rules.residual(asked.node, rules.Asker()))
+def _shared_condition(definition: Definition, asked: Filter) -> sql.Compiled:
+    return _cached_condition(definition, rules.partial_evaluate(asked.node, rules.Asker()))
 
 
-def _kept_condition(definition: Definition, node: rules.Node) -> sql.Compiled:
+def _cached_condition(definition: Definition, node: rules.Node) -> sql.Compiled:
     columns = TableColumns(definition, definition.table)
     return sql.condition(node, columns, room=depth.ROOM - depth.INNER)
 
 
-def followed_by(node: rules.Node) -> frozenset[tuple[str, ...]]:
+def dotted_names(node: rules.Node) -> frozenset[tuple[str, ...]]:
     """The dotted names of an expression."""
     names = (part.path for part in rules.walk(node) if isinstance(part, rules.Name))
     return frozenset(path for path in names if len(path) > 1)

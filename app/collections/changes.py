@@ -17,7 +17,7 @@ from app.collections import table
 from app.collections.definition import Definition
 from app.collections.fields import LONGEST_INDEXED, Field
 from app.db.types import json_equal
-from app.errors import Conflict, InvalidValues, problem
+from app.errors import Conflict, InvalidValues, JSONObject, problem
 
 # A clash of values is a conflict (409); the others are values that the schema refuses (400).
 CLASH = "not_unique"
@@ -31,7 +31,7 @@ class Change:
     new: Definition
 
     @cached_property
-    def operations(self) -> list[dict[str, Any]]:
+    def operations(self) -> list[JSONObject]:
         """What changes, field by field."""
         before = {spec["name"]: spec for spec in self.old.schema}
         return [
@@ -46,7 +46,7 @@ class Change:
         return table.change(self.old.table, self.new.table)
 
     @property
-    def fills(self) -> dict[str, Any]:
+    def fills(self) -> JSONObject:
         """The defaults that present records are given, by field."""
         old, new = self.old.table.c, self.new.table.c
         return {
@@ -68,7 +68,7 @@ class Change:
             parts.append(f"change {', '.join(dict.fromkeys(changed))} of")
         return f"{' and '.join(parts)} collection {self.old.name}"
 
-    def row_problems(self) -> list[dict[str, Any]]:
+    def row_problems(self) -> list[JSONObject]:
         """What keeps the present rows from following, each with a count; in one statement."""
         asked = list(self._questions())
         if not asked:
@@ -82,7 +82,7 @@ class Change:
             if count
         ]
 
-    def _questions(self) -> Iterator[tuple[dict[str, Any], sa.Select[Any]]]:
+    def _questions(self) -> Iterator[tuple[JSONObject, sa.Select[Any]]]:
         for name, field in self.new.fields.items():
             before = self.old.fields.get(name)
             if name in self.new.table.c:
@@ -90,7 +90,7 @@ class Change:
 
     def _questions_of(
         self, field: Field, before: Field | None, value: Any
-    ) -> Iterator[tuple[dict[str, Any], sa.Select[Any]]]:
+    ) -> Iterator[tuple[JSONObject, sa.Select[Any]]]:
         rows, count = self.old.table, sa.func.count()
         if field.required and field.default is None and not (before and before.required):
             message = "{count} records have no value here; a default would fill them."

@@ -1,4 +1,4 @@
-"""Where the names of expressions get their values from in SQL (contract 6)."""
+"""Resolves names of expressions to SQL columns (contract 6)."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from app import clock
 from app.collections.fields import RETURN_TYPES
 from app.db.types import Text, UtcDateTime
 from app.rules import Name, Node, Type, depth, sql, walk
-from app.rules.elements import CodePoints, Parameter
+from app.rules.elements import CodePoints, Expression, Parameter
 
 Reach = Callable[[Any, Any], Iterable[Any]]
-"""Conditions on the records that a reference leads to, for a collection and its table there."""
+"""Returns conditions on referenced records, given their definition and table."""
 
 
 class Named(Protocol):
-    """What a collection tells of its names; `definition` has it."""
+    """The part of a collection definition that names are resolved with."""
 
     @property
     def table(self) -> sa.Table:
@@ -60,18 +60,18 @@ class TableColumns:
         self, definition: Named, source: Any, reach: Reach = lambda definition, source: ()
     ) -> None:
         self.definition, self.source, self.reach = definition, source, reach
-        self._led_to: dict[str, tuple[TableColumns, list[Any]]] = {}
+        self._led_to: dict[str, tuple[TableColumns, list[sa.ColumnElement[bool]]]] = {}
 
-    def now(self) -> sa.ColumnElement[Any]:
+    def now(self) -> Expression:
         """The moment at which the statement is sent."""
         return sa.bindparam("_now", callable_=clock.now, type_=UtcDateTime())
 
-    def column(self, path: tuple[str, ...]) -> sa.ColumnElement[Any]:
+    def column(self, path: tuple[str, ...]) -> Expression:
         """A field of the record, or of one that references lead to."""
         *steps, name = path
         if not steps:
             return self._own(name)
-        conditions: list[Any] = []
+        conditions: list[sa.ColumnElement[bool]] = []
         here = self
         for step in steps:
             here, joined = here._followed(step)
@@ -79,13 +79,13 @@ class TableColumns:
         found = sa.select(here._own(name)).where(*conditions).correlate(self.source)
         return found.scalar_subquery()
 
-    def _own(self, name: str) -> sa.ColumnElement[Any]:
+    def _own(self, name: str) -> Expression:
         if name in self.definition.computed:
             return self._computed(name)
-        found: sa.ColumnElement[Any] = self.source.c[name]
+        found: Expression = self.source.c[name]
         return found
 
-    def _computed(self, name: str) -> sa.ColumnElement[Any]:
+    def _computed(self, name: str) -> Expression:
         node, field = self.definition.computed[name], self.definition.columns[name]
         found = sql.value(node, self, depth.INNER).expression
         if not any(isinstance(part, Name) for part in walk(node)):
@@ -93,14 +93,14 @@ class TableColumns:
             return Parameter(found, type_=field.like.column_type)
         return CodePoints(found) if field.return_type == "text" else found
 
-    def _followed(self, name: str) -> tuple[TableColumns, list[Any]]:
+    def _followed(self, name: str) -> tuple[TableColumns, list[sa.ColumnElement[bool]]]:
         # Names that lead the same way do so by the same alias, each in a subquery of its own: the
         # toolkit copies all columns of a table for an alias.
         if name not in self._led_to:
             self._led_to[name] = self._follow(name)
         return self._led_to[name]
 
-    def _follow(self, name: str) -> tuple[TableColumns, list[Any]]:
+    def _follow(self, name: str) -> tuple[TableColumns, list[sa.ColumnElement[bool]]]:
         target = self.definition.target(name)
         if target is None:
             raise LookupError(name)  # not before the check of the expression let it through

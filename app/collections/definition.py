@@ -1,4 +1,4 @@
-"""A collection as the application works with it: immutable, cached, with its table (contract 4)."""
+"""Collection definitions: immutable, cached by version, with their tables (contract 4)."""
 
 from __future__ import annotations
 
@@ -22,15 +22,14 @@ from app.collections.fields import (
     SYSTEM_FIELDS,
     TYPES,
     ComputedField,
+    Encoder,
     Field,
-    Way,
-    ways_of,
+    encoders_of,
 )
-from app.collections.memo import Kept
 from app.collections.models import Collection
 from app.db import versioned_cache
 from app.db.types import RawUtcDateTime, UtcDateTime
-from app.db.versioned_cache import VersionCheck
+from app.db.versioned_cache import Memo, VersionCheck
 from app.errors import NotFound
 from app.rules import (
     OPERATIONS,
@@ -40,9 +39,9 @@ from app.rules import (
     Scope,
     Type,
     condition,
+    depends_on_time,
     parse,
     sql,
-    tells_time,
     value,
     walk,
 )
@@ -50,7 +49,7 @@ from app.rules.nodes import Literal
 
 FIELD_LISTS = ("list", "view", "create", "update")
 ALL_FIELDS = "*"
-MOST_OPENED = 64
+MAX_ACCESSES = 64
 NEVER = Literal(0, 0, False, type=Type.BOOLEAN)
 PROPERTIES = [one.name for one in dataclasses.fields(Field)]
 
@@ -72,7 +71,7 @@ class Definition:
     @cached_property
     def declared(self) -> Mapping[str, Field]:
         """The fields of the schema by name, in order."""
-        return {spec["name"]: field_of(spec) for spec in self.schema}
+        return {spec["name"]: parse_field(spec) for spec in self.schema}
 
     @cached_property
     def fields(self) -> Mapping[str, Field]:
@@ -95,7 +94,7 @@ class Definition:
 
     @cached_property
     def computed(self) -> Mapping[str, Node]:
-        """What stands for each computed field."""
+        """The expression tree of each computed field."""
         return {
             name: computed_node(field, self.declared)
             for name, field in self.declared.items()
@@ -103,7 +102,7 @@ class Definition:
         }
 
     def inputs(self, name: str) -> set[str]:
-        """The fields that a computed field is made of; of others none."""
+        """The fields that a computed field reads; empty for other fields."""
         parts = walk(self.computed[name]) if name in self.computed else ()
         return {part.path[0] for part in parts if isinstance(part, Name)}
 
@@ -115,13 +114,13 @@ class Definition:
 
     @cached_property
     def unsettled(self) -> frozenset[str]:
-        """The computed fields that change by themselves as time goes by."""
-        return frozenset(name for name, node in self.computed.items() if tells_time(node))
+        """The computed fields that depend on the current time."""
+        return frozenset(name for name, node in self.computed.items() if depends_on_time(node))
 
     @cached_property
-    def ways(self) -> Sequence[Way]:
-        """How each field is shown whose stored values JSON does not have as they are."""
-        return ways_of(self.columns)
+    def encoders(self) -> Sequence[Encoder]:
+        """What turns stored values into JSON, for the fields that need it."""
+        return encoders_of(self.columns)
 
     @cached_property
     def expressions(self) -> Mapping[str, sa.ColumnElement[Any]]:
@@ -131,15 +130,15 @@ class Definition:
 
     @cached_property
     def selected(self) -> Sequence[sa.ColumnElement[Any]]:
-        """What a statement selects, in the order of `columns`, by which it is read.
+        """The columns of a SELECT, in the order of `columns`.
 
-        Under names of no meaning: SQLite takes even a quoted "true" of a subquery for the value.
+        Labels are neutral: SQLite reads even a quoted "true" of a subquery as the value.
         """
         return [one.label(f"c{i}") for i, one in enumerate(self.expressions.values())]
 
     @cached_property
     def listed(self) -> Sequence[sa.ColumnElement[Any]]:
-        """The same for what is only shown: moments as they are stored."""
+        """`selected` for read-only use: timestamps stay in their stored form."""
         stored = {n for n, one in self.columns.items() if isinstance(one.column_type, UtcDateTime)}
         return [
             sa.type_coerce(one, RawUtcDateTime()).label(f"c{i}") if name in stored else label
@@ -150,35 +149,35 @@ class Definition:
 
     @cached_property
     def scope(self) -> Scope:
-        """The names that the collection's rules may use."""
-        return Scope(types_of(self.declared), self.computed, lambda name: self._followed(name))
+        """The scope of the collection's rules."""
+        return Scope(field_types(self.declared), self.computed, lambda name: self._followed(name))
 
     def _followed(self, name: str) -> Scope | None:
         target = self.target(name)
         return target.scope if target else None
 
     def target(self, name: str) -> Definition | None:
-        """The collection that a field refers to, if it is a reference."""
+        """The definition that a reference field refers to, else None."""
         field = self.fields.get(name)
         if field is None or field.collection is None:
             return None
-        return self if field.collection.lower() == self.name.lower() else named(field.collection)
+        return self if field.collection.lower() == self.name.lower() else get(field.collection)
 
     @property
     def conditions(self) -> Mapping[str, Node | None]:
-        """The tree of each operation's rule that is an expression; None where it has none."""
+        """The parsed rule of each operation; None if it is not an expression."""
         return self._judged[1]
 
     @property
     def version_checks(self) -> frozenset[VersionCheck]:
-        """What must be unchanged for the rules, too: they lead to fields of other collections."""
+        """The version checks of this definition and of all collections that its rules reach."""
         return self._judged[0]
 
     @cached_property
     def _judged(self) -> tuple[frozenset[VersionCheck], Mapping[str, Node | None]]:
-        # The versions first: they must not be newer than what the trees are made of.
+        # Versions first: they must not be newer than the trees.
         texts = (self.rule(operation) or "" for operation in OPERATIONS)
-        led = {one.version_check for text in texts for one in led_to(self, text)}
+        led = {one.version_check for text in texts for one in referenced_definitions(self, text)}
         trees = {operation: self._condition(operation) for operation in OPERATIONS}
         return frozenset({self.version_check} | led), trees
 
@@ -188,29 +187,29 @@ class Definition:
             return None
         with suppress(RuleError):
             return condition(text, self.scope)
-        # A collection that the rule leads to may have changed since it was cached.
+        # A referenced collection may have changed since it was cached.
         with versioned_cache.reloading(), suppress(RuleError):
             return condition(text, self.scope)
         return NEVER
 
     @cached_property
-    def kept(self) -> Kept:
-        """What was made of it for a request, for the next of its kind."""
-        return Kept()
+    def memo(self) -> Memo:
+        """Filters, statements and the like that were built from it for one request."""
+        return Memo()
 
     @cached_property
-    def opened(self) -> Kept:
-        """What it opens to those who came last; ask `access` for it."""
-        return Kept(MOST_OPENED)
+    def access_memo(self) -> Memo:
+        """The access of recent callers; `access.for_operation` fills it."""
+        return Memo(MAX_ACCESSES)
 
     @cached_property
     def compiled(self) -> dict[Node, sql.Compiled]:
-        """The SQL of conditions that were needed once; ask `access` for it."""
+        """Compiled SQL by condition; `access` fills it."""
         return {}
 
     @property
     def version_check(self) -> VersionCheck:
-        """What must be unchanged for this to be still true, but for its rules."""
+        """The version check of this definition without its rules' references."""
         return VersionCheck("collections", (self.id,), self.version)
 
     def rule(self, operation: str) -> str | None:
@@ -219,7 +218,7 @@ class Definition:
         return text
 
     def field_list(self, operation: str) -> Any:
-        """The names of the fields that the operation opens, or `*`."""
+        """The fields that the operation may access, or `*`."""
         return self.rules.get(f"{operation}_fields", ALL_FIELDS)
 
 
@@ -228,8 +227,8 @@ def is_expression(rule: str) -> bool:
     return rule != "" and rule.strip() != "true"
 
 
-def led_to(start: Definition, text: str) -> Iterator[Definition]:
-    """The collections that an expression's dotted names lead to."""
+def referenced_definitions(start: Definition, text: str) -> Iterator[Definition]:
+    """The definitions that an expression's dotted names reach."""
     if "." not in text:
         return
     with suppress(RuleError, NotFound):
@@ -241,8 +240,8 @@ def led_to(start: Definition, text: str) -> Iterator[Definition]:
                     yield here
 
 
-def types_of(fields: Mapping[str, Field]) -> dict[str, Type]:
-    """The names that expressions may use, but computed ones, with their types."""
+def field_types(fields: Mapping[str, Field]) -> dict[str, Type]:
+    """The types of system and stored fields by name."""
     system = {name: one.like.rule_type for name, one in SYSTEM_FIELDS.items()}
     stored = (one for one in fields.items() if not isinstance(one[1], ComputedField))
     return system | {name: field.rule_type for name, field in stored}
@@ -250,18 +249,18 @@ def types_of(fields: Mapping[str, Field]) -> dict[str, Type]:
 
 def computed_node(field: Field, fields: Mapping[str, Field]) -> Node:
     """The checked expression of a computed field. Raises RuleError."""
-    scope = Scope(types_of(fields), caller=False)
+    scope = Scope(field_types(fields), caller=False)
     wanted = RETURN_TYPES[field.return_type or ""].rule_type
     return value(field.expression or "", scope, wanted)
 
 
-def field_of(spec: Mapping[str, Any]) -> Field:
-    """The field that a valid entry of a schema declares."""
+def parse_field(spec: Mapping[str, Any]) -> Field:
+    """The field of a valid schema entry."""
     return TYPES[spec["type"]](**{key: spec[key] for key in PROPERTIES if key in spec})
 
 
-def of_row(row: Collection) -> Definition:
-    """The definition that is stored in a row."""
+def from_row(row: Collection) -> Definition:
+    """The definition stored in a row."""
     return Definition(
         id=row.id,
         name=row.name,
@@ -275,8 +274,8 @@ def of_row(row: Collection) -> Definition:
     )
 
 
-def named(name: str) -> Definition:
-    """The definition of the collection with that name, whatever its case. Raises NotFound."""
+def get(name: str) -> Definition:
+    """The definition with this name, ignoring case. Raises NotFound."""
     key = name.lower()
     if key in _instead.get():
         return _instead.get()[key]
@@ -290,8 +289,8 @@ _instead: ContextVar[Mapping[str, Definition]] = ContextVar("instead", default=M
 
 
 @contextmanager
-def instead(definitions: Mapping[str, Definition]) -> Iterator[None]:
-    """Inside, `named` finds these by the keys of their names, without a cache to remember them."""
+def override(definitions: Mapping[str, Definition]) -> Iterator[None]:
+    """Let `get` return these definitions by lower-case name, bypassing the cache."""
     token = _instead.set(definitions)
     try:
         yield
@@ -299,8 +298,8 @@ def instead(definitions: Mapping[str, Definition]) -> Iterator[None]:
         _instead.reset(token)
 
 
-def everything() -> list[Definition]:
-    """The definitions of all collections as they are now; what is cached is not read again."""
+def get_all() -> list[Definition]:
+    """The current definitions of all collections; loads only outdated ones."""
     cached = versioned_cache.cache("definitions")
     versions = sa.select(Collection.name_key, Collection.id, Collection.version)
     known: dict[str, Definition] = {}
@@ -313,7 +312,7 @@ def everything() -> list[Definition]:
             outdated.append(key)
     if outdated:
         for row in _rows(Collection.name_key.in_(outdated)):
-            known[row.name_key] = of_row(row)
+            known[row.name_key] = from_row(row)
             cached.put(row.name_key, known[row.name_key])
     return list(known.values())
 
@@ -323,7 +322,7 @@ def _nothing() -> Definition | None:
 
 
 def _load(name_key: str) -> Definition | None:
-    return next((of_row(row) for row in _rows(Collection.name_key == name_key)), None)
+    return next((from_row(row) for row in _rows(Collection.name_key == name_key)), None)
 
 
 def _rows(which: Any) -> Iterator[Collection]:

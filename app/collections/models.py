@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.orm import Mapped, mapped_column
@@ -11,6 +10,7 @@ from sqlalchemy.orm import Mapped, mapped_column
 from app import clock
 from app.db import Base
 from app.db.types import Id, Json, Text, UtcDateTime
+from app.errors import JSONObject
 from app.ids import new_id
 
 
@@ -23,9 +23,9 @@ class Collection(Base):
     name: Mapped[str] = mapped_column(Text)
     name_key: Mapped[str] = mapped_column(Text, unique=True)  # the name as it is compared
     table_name: Mapped[str] = mapped_column(Text, unique=True)
-    schema: Mapped[list[dict[str, Any]]] = mapped_column(Json)
-    rules: Mapped[dict[str, Any]] = mapped_column(sa.JSON)
-    options: Mapped[dict[str, Any]] = mapped_column(sa.JSON, default=dict, server_default="{}")
+    schema: Mapped[list[JSONObject]] = mapped_column(Json)
+    rules: Mapped[JSONObject] = mapped_column(sa.JSON)
+    options: Mapped[JSONObject] = mapped_column(sa.JSON, default=dict, server_default="{}")
     version: Mapped[int] = mapped_column(default=1)
     created_at: Mapped[datetime] = mapped_column(UtcDateTime, default=clock.now)
     updated_at: Mapped[datetime] = mapped_column(UtcDateTime, default=clock.now, onupdate=clock.now)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import marshmallow as ma
 
 from app import rest
@@ -11,6 +9,7 @@ from app.accounts.schemas import PAGE
 from app.auth.guard import principal
 from app.collections import service as collections
 from app.collections.schemas import COLLECTION
+from app.errors import JSONObject
 from app.rest.blueprint import Blueprint
 from app.rest.paging import Page, PageArgs, items_field, page_body
 from app.rest.schemas import Schema
@@ -43,7 +42,7 @@ class OpenCollectionPage(Page):
 @blueprint.route("", methods=["GET"])
 @blueprint.arguments(PageArgs, location="query")
 @blueprint.response(200, OpenCollectionPage, example=page_body([OPEN_COLLECTION], 1, PAGE))
-def list_open_collections(args: dict[str, Any]) -> dict[str, Any]:
+def list_open_collections(args: JSONObject) -> JSONObject:
     """List the collections of which the rules open some operation to the caller.
 
     Each shows the fields that the caller may read.

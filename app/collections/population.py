@@ -18,6 +18,7 @@ from app.accounts.models import SYSTEM_ACCOUNT_ID, Account, Group, GroupMember, 
 from app.collections.columns import TableColumns
 from app.collections.definition import Definition
 from app.db.types import Text
+from app.errors import JSONObject
 from app.rules import program, sql
 from app.rules.nodes import Call, Literal
 
@@ -71,7 +72,7 @@ class _Side:
 
 def differences(
     present: Definition, proposed: Definition, account_id: str | None
-) -> list[dict[str, Any]]:
+) -> list[JSONObject]:
     """For each role and operation, how many records are gained and lost, and some of them."""
     roles = list(db.db.session.scalars(sa.select(Role).order_by(Role.id)))
     changed = {one for one in OPERATIONS if present.rule(one) != proposed.rule(one)}
@@ -144,7 +145,7 @@ def _left(definition: Definition, operation: str, role: Role | None) -> rules.No
         return NOTHING
     if node is None:
         return EVERYTHING if text == "" or role else NOTHING
-    return rules.residual(node, _asker(role))
+    return rules.partial_evaluate(node, _asker(role))
 
 
 def _asker(role: Role | None) -> rules.Asker:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import sqlalchemy as sa
 
@@ -12,11 +11,11 @@ from app import db, events
 from app.collections import definition, revisions, table
 from app.collections import service as collections
 from app.collections.models import Collection
-from app.errors import Conflict, InvalidValues, NotFound, problem
+from app.errors import Conflict, InvalidValues, JSONObject, NotFound, problem
 
 
 @collections.schema_change
-def delete(collection_id: str, along: Sequence[str] = ()) -> dict[str, Any]:
+def delete(collection_id: str, along: Sequence[str] = ()) -> JSONObject:
     """Drop a collection with all its records, and others (ids or names) `along` with it.
 
     Raises Conflict while one that stays refers to one that goes, and InvalidValues.
@@ -27,7 +26,7 @@ def delete(collection_id: str, along: Sequence[str] = ()) -> dict[str, Any]:
     if staying:
         names = ", ".join(row.name for row in staying)
         raise Conflict(f"Other collections refer to this one: {names}.")
-    tables = [definition.of_row(row).table for row in rows]
+    tables = [definition.from_row(row).table for row in rows]
     for one in tables:
         table.lock(one)  # before records are counted: others may be about to commit theirs
     first, *others = [_drop(row, tables[place + 1 :]) for place, row in enumerate(rows)]
@@ -75,8 +74,8 @@ def _referring() -> Mapping[str, list[Collection]]:
     return found
 
 
-def _drop(row: Collection, later: Sequence[sa.Table]) -> dict[str, Any]:
-    old = definition.of_row(row)
+def _drop(row: Collection, later: Sequence[sa.Table]) -> JSONObject:
+    old = definition.from_row(row)
     records = db.connection().scalar(sa.select(sa.func.count()).select_from(old.table))
     db.db.session.delete(row)
     db.db.session.flush()

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import marshmallow as ma
 
 from app import rest
 from app.collections import revisions
+from app.errors import JSONObject
 from app.rest.access import superadmin
 from app.rest.blueprint import Blueprint
 from app.rest.schemas import Schema
@@ -66,7 +65,7 @@ class CurrentRevision(Schema):
     200, Revisions, example={"revisions": [REVISION], "total": 1, "current_revision": "0001"}
 )
 @superadmin
-def list_migrations() -> dict[str, Any]:
+def list_migrations() -> JSONObject:
     """List the revisions of the core and of collections."""
     return revisions.listing()
 
@@ -74,7 +73,7 @@ def list_migrations() -> dict[str, Any]:
 @blueprint.route("/current", methods=["GET"])
 @blueprint.response(200, CurrentRevision, example={"revision": "0001", "current_revision": "0001"})
 @superadmin
-def get_current_migration() -> dict[str, Any]:
+def get_current_migration() -> JSONObject:
     """Get the revision that the schema is at."""
     current = revisions.listing()["current_revision"]
     return {"revision": current, "current_revision": current}

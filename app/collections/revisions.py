@@ -14,6 +14,7 @@ import sqlalchemy as sa
 
 from app import clock, config, db
 from app.collections.models import Revision
+from app.errors import JSONObject
 from app.ids import new_id
 
 MIGRATIONS = config.PROJECT / "migrations"
@@ -38,7 +39,7 @@ def record(collection_id: str, description: str, statements: Sequence[str]) -> s
     return revision.revision
 
 
-def listing() -> dict[str, Any]:
+def listing() -> JSONObject:
     """Every revision, newest first, and the current one (spec 4.8)."""
     dynamic = [
         _dynamic(row)
@@ -79,7 +80,7 @@ def _scripts() -> Any:
     return ScriptDirectory(str(MIGRATIONS))
 
 
-def _core() -> list[dict[str, Any]]:
+def _core() -> list[JSONObject]:
     applied_head = applied_core_revision()
     found, applied = [], False
     for script in _scripts().walk_revisions():
@@ -107,7 +108,7 @@ def _created_at(path: Path) -> str | None:
     return None
 
 
-def _dynamic(row: Revision) -> dict[str, Any]:
+def _dynamic(row: Revision) -> JSONObject:
     return {
         "revision": row.revision,
         "description": row.description,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from app import rest
 from app.accounts.schemas import PAGE
@@ -26,6 +25,7 @@ from app.collections.schemas import (
     PlannedCollection,
     ReplacedCollection,
 )
+from app.errors import JSONObject
 from app.rest.access import superadmin
 from app.rest.blueprint import Blueprint
 from app.rest.paging import page_body
@@ -38,7 +38,7 @@ blueprint = Blueprint(
 )
 
 
-def _views(rows: Sequence[Collection]) -> list[dict[str, Any]]:
+def _views(rows: Sequence[Collection]) -> list[JSONObject]:
     counts = collections.record_counts(rows)
     return [
         {
@@ -61,7 +61,7 @@ def _views(rows: Sequence[Collection]) -> list[dict[str, Any]]:
 @blueprint.arguments(CollectionArgs, location="query")
 @blueprint.response(200, CollectionPage, example=page_body([COLLECTION], 1, PAGE))
 @superadmin
-def list_collections(args: dict[str, Any]) -> dict[str, Any]:
+def list_collections(args: JSONObject) -> JSONObject:
     """List collections."""
     rows, total = collections.page(**args)
     return page_body(_views(rows), total, args)
@@ -72,7 +72,7 @@ def list_collections(args: dict[str, Any]) -> dict[str, Any]:
 @blueprint.response(201, CollectionView, example=COLLECTION)
 @blueprint.fails(400, 409)
 @superadmin
-def create_collection(body: dict[str, Any]) -> dict[str, Any]:
+def create_collection(body: JSONObject) -> JSONObject:
     """Create a collection.
 
     Makes its table in the same transaction. Without rules every operation is closed to all but
@@ -91,7 +91,7 @@ def create_collection(body: dict[str, Any]) -> dict[str, Any]:
 @blueprint.route("/names", methods=["GET"])
 @blueprint.response(200, Names, example={"names": ["posts"], "total": 1})
 @superadmin
-def list_collection_names() -> dict[str, Any]:
+def list_collection_names() -> JSONObject:
     """List the names of all collections."""
     names = collections.names()
     return {"names": names, "total": len(names)}
@@ -100,7 +100,7 @@ def list_collection_names() -> dict[str, Any]:
 @blueprint.route("/<collection_id>", methods=["GET"])
 @blueprint.response(200, CollectionView, example=COLLECTION)
 @superadmin
-def get_collection(collection_id: str) -> dict[str, Any]:
+def get_collection(collection_id: str) -> JSONObject:
     """Get a collection by its id or name."""
     return _views([collections.find(collection_id)])[0]
 
@@ -110,7 +110,7 @@ def get_collection(collection_id: str) -> dict[str, Any]:
 @blueprint.response(200, CollectionView, example=COLLECTION)
 @blueprint.fails(400, 409)
 @superadmin
-def update_collection(body: dict[str, Any], collection_id: str) -> dict[str, Any]:
+def update_collection(body: JSONObject, collection_id: str) -> JSONObject:
     """Update a collection's schema, and rules if they are sent.
 
     The schema lists every present field and new ones; a property that is left out takes its usual
@@ -133,7 +133,7 @@ def update_collection(body: dict[str, Any], collection_id: str) -> dict[str, Any
 @blueprint.response(200, CollectionView, example=COLLECTION)
 @blueprint.fails(400, 409)
 @superadmin
-def patch_collection(body: dict[str, Any], collection_id: str) -> dict[str, Any]:
+def patch_collection(body: JSONObject, collection_id: str) -> JSONObject:
     """Change some fields or rules of a collection.
 
     As PUT, but fields and properties that are left out stay as they are. `options` are one
@@ -142,7 +142,7 @@ def patch_collection(body: dict[str, Any], collection_id: str) -> dict[str, Any]
     return _updated(collection_id, body, partial=True)
 
 
-def _updated(collection_id: str, body: dict[str, Any], *, partial: bool) -> dict[str, Any]:
+def _updated(collection_id: str, body: JSONObject, *, partial: bool) -> JSONObject:
     specs, name = body.pop("schema", None), body.pop("name", None)
     row = updates.update(collection_id, specs, body, name=name, partial=partial)
     return _views([row])[0]
@@ -167,7 +167,7 @@ def _updated(collection_id: str, body: dict[str, Any], *, partial: bool) -> dict
 )
 @blueprint.fails(400, 409)
 @superadmin
-def plan_collection(body: dict[str, Any], collection_id: str) -> dict[str, Any]:
+def plan_collection(body: JSONObject, collection_id: str) -> JSONObject:
     """Plan an update without doing it.
 
     Tells the operations, the SQL as the update would run it, and, with counts, what of the present
@@ -192,7 +192,7 @@ def plan_collection(body: dict[str, Any], collection_id: str) -> dict[str, Any]:
 )
 @blueprint.fails(400, 409)
 @superadmin
-def delete_collection(args: dict[str, Any], collection_id: str) -> dict[str, Any]:
+def delete_collection(args: JSONObject, collection_id: str) -> JSONObject:
     """Delete a collection with the records of all accounts.
 
     While another refers to it, it is a 409. Collections that refer to each other in a circle can
@@ -205,7 +205,7 @@ def delete_collection(args: dict[str, Any], collection_id: str) -> dict[str, Any
 @blueprint.route("/<collection_name>/rules", methods=["GET"])
 @blueprint.response(200, Rules, example=EXAMPLE_RULES)
 @superadmin
-def get_rules(collection_name: str) -> dict[str, Any]:
+def get_rules(collection_name: str) -> JSONObject:
     """Get the rules of a collection, flat and as the permission structure."""
     return collections.rules_of(collections.find(collection_name))
 
@@ -215,7 +215,7 @@ def get_rules(collection_name: str) -> dict[str, Any]:
 @blueprint.response(200, Rules, example=EXAMPLE_RULES)
 @blueprint.fails(400)
 @superadmin
-def update_rules(body: dict[str, Any], collection_name: str) -> dict[str, Any]:
+def update_rules(body: JSONObject, collection_name: str) -> JSONObject:
     """Change rules and field lists.
 
     They act on the next request of every process. Where `list_rule` and `read.rule` are both

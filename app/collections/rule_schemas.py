@@ -7,6 +7,7 @@ from typing import Any
 import marshmallow as ma
 
 from app import rules
+from app.errors import JSONObject
 from app.rest import fields
 from app.rest.schemas import Schema
 from app.rules import OPERATIONS
@@ -105,6 +106,6 @@ class Asker(Schema):
     is_superadmin = fields.StrictBoolean()
 
     @ma.post_load
-    def as_asker(self, data: dict[str, Any], **options: Any) -> rules.Asker:
+    def as_asker(self, data: JSONObject, **options: Any) -> rules.Asker:
         """The caller as rules see it."""
         return rules.Asker(**{**data, "groups": frozenset(data.get("groups", ()))})

@@ -7,16 +7,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from app.collections import masking, table
-from app.collections.definition import Definition, computed_node, field_of
+from app.collections.definition import Definition, computed_node, parse_field
 from app.collections.fields import (
     RETURN_TYPES,
     SYSTEM_FIELDS,
     TYPES,
     ComputedField,
+    InvalidValue,
     ReferenceField,
-    Refused,
 )
-from app.errors import problem
+from app.errors import JSONObject, problem
 from app.rules import RuleError
 
 COLLECTION_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{2,55}")
@@ -42,7 +42,7 @@ Problem = dict[str, Any]
 Spec = Mapping[str, Any]
 
 
-def complete(spec: Spec) -> dict[str, Any]:
+def complete(spec: Spec) -> JSONObject:
     """A field definition with every property, as it is stored and answered."""
     full = {"name": spec["name"], "type": spec["type"], **DEFAULTS, **spec}
     if full["type"] == "reference":
@@ -102,7 +102,7 @@ def change_problems(old: Definition, specs: Sequence[Spec]) -> list[Problem]:
     return found
 
 
-def merged(old: Definition, parts: Sequence[Spec]) -> list[dict[str, Any]]:
+def merged(old: Definition, parts: Sequence[Spec]) -> list[JSONObject]:
     """The present schema with the properties that were sent, and with the fields that are new."""
     sent = {part["name"]: part for part in reversed(parts)}
     present = {spec["name"] for spec in old.schema}
@@ -148,7 +148,7 @@ def _computed(spec: Spec) -> Iterator[Problem]:
 
 
 def _expressions(specs: Sequence[Spec]) -> Iterator[Problem]:
-    fields = {spec["name"]: field_of(spec) for spec in specs}
+    fields = {spec["name"]: parse_field(spec) for spec in specs}
     for name, field in fields.items():
         told = not field.expression or field.return_type not in RETURN_TYPES
         if isinstance(field, ComputedField) and not told:
@@ -186,7 +186,7 @@ def _options(spec: Spec) -> Iterator[Problem]:
         yield problem(name, "invalid_option", message)
     if not isinstance(options.get("index", False), bool):
         yield problem(name, "invalid_option", "index must be true or false.")
-    field = field_of({"options": {}, **spec})
+    field = parse_field({"options": {}, **spec})
     wrong = list(field.definition_problems())
     for message in wrong:
         yield problem(name, "invalid_option", message)
@@ -194,5 +194,5 @@ def _options(spec: Spec) -> Iterator[Problem]:
     if has_default and not wrong:
         try:
             field.clean(spec["default"])
-        except Refused as error:
+        except InvalidValue as error:
             yield problem(name, error.code, f"The default is not valid: {error}")

@@ -11,6 +11,7 @@ from app.collections import service as collections
 from app.collections.fields import RETURN_TYPES, TYPES
 from app.collections.rule_schemas import RulesOfNew, expression_field
 from app.collections.schema import LONGEST_SCHEMA
+from app.errors import JSONObject
 from app.rest import fields
 from app.rest.paging import Page, PageArgs, items_field
 from app.rest.schemas import Problem, Schema
@@ -75,7 +76,7 @@ class FieldDefinition(Schema):
     )
 
     @ma.post_load
-    def take_null_for_no_options(self, data: dict[str, Any], **options: Any) -> dict[str, Any]:
+    def take_null_for_no_options(self, data: JSONObject, **options: Any) -> JSONObject:
         """The published client's types have null where a field has no options."""
         return data | {"options": data["options"] or {}} if "options" in data else data
 
@@ -122,7 +123,7 @@ class WithSchema(Schema):
         return rest_of
 
     @ma.validates_schema
-    def needs_schema(self, data: dict[str, Any], **options: Any) -> None:
+    def needs_schema(self, data: JSONObject, **options: Any) -> None:
         """One of the two must be there, where the whole is asked for."""
         if self.needs_all and "schema" not in data:
             raise ma.ValidationError("Missing data for required field.", "schema")

@@ -17,7 +17,15 @@ from app.collections.definition import ALL_FIELDS, FIELD_LISTS, Definition
 from app.collections.fields import TYPES
 from app.collections.models import Collection
 from app.db import errors, versioned_cache
-from app.errors import Conflict, InvalidValues, Malformed, NotFound, Unavailable, problem
+from app.errors import (
+    Conflict,
+    InvalidValues,
+    JSONObject,
+    Malformed,
+    NotFound,
+    Unavailable,
+    problem,
+)
 from app.ids import new_id
 from app.rest import json_input
 from app.rest.converters import UuidPath
@@ -66,7 +74,7 @@ def create(name: str, specs: Sequence[schema.Spec], given: Mapping[str, Any]) ->
     known = targets() | {name.lower(): name}
     found = [*schema.name_problems(name), *schema.problems(specs, known)]
     row = new(name, specs, known)
-    row.rules = {**row.rules, **settle_rules(given, definition.of_row(row), found)}
+    row.rules = {**row.rules, **settle_rules(given, definition.from_row(row), found)}
     row.options = dict(given.get("options", {}))
     if found:
         raise InvalidValues(found)
@@ -78,7 +86,7 @@ def create(name: str, specs: Sequence[schema.Spec], given: Mapping[str, Any]) ->
     ):
         session.add(row)
         session.flush()
-    made = definition.of_row(row).table
+    made = definition.from_row(row).table
     statements = table.creation(made)
     table.make(made, statements)
     revisions.record(row.id, f"create collection {name}", statements)
@@ -133,21 +141,21 @@ def names() -> list[str]:
     return list(db.db.session.scalars(sa.select(Collection.name).order_by(Collection.name_key)))
 
 
-def open_to(caller: Principal) -> list[dict[str, Any]]:
+def open_to(caller: Principal) -> list[JSONObject]:
     """Every collection of which some operation is open to the caller, with what may be read."""
     rows = db.db.session.scalars(sa.select(Collection).order_by(Collection.name_key))
     return [
         {"id": row.id, "name": row.name, "schema": readable, "fields": readable}
-        for row, readable in ((row, _readable(caller, definition.of_row(row))) for row in rows)
+        for row, readable in ((row, _readable(caller, definition.from_row(row))) for row in rows)
         if readable is not None
     ]
 
 
 def _readable(caller: Principal, collection: Definition) -> list[Mapping[str, Any]] | None:
-    opened = [one for one in OPERATIONS if access.may(caller, collection, one)]
+    opened = [one for one in OPERATIONS if access.is_open(caller, collection, one)]
     seen: set[str] = set()
     for operation in set(opened) & {"list", "view"}:
-        seen |= access.of(caller, collection, operation).readable.keys()
+        seen |= access.for_operation(caller, collection, operation).readable.keys()
     return [spec for spec in collection.schema if spec["name"] in seen] if opened else None
 
 
@@ -190,7 +198,7 @@ def change_rules(
         row = locked(find(reference).id)
         check_seen(row, seen)
         found = renaming(row, "collection", changes.get("collection"))
-        settled = settle_rules(changes, definition.of_row(row), found)
+        settled = settle_rules(changes, definition.from_row(row), found)
         if found:
             raise InvalidValues(found)
         row.rules = {**row.rules, **settled}
@@ -201,15 +209,15 @@ def change_rules(
 
 def proposed_rules(reference: str, changes: Mapping[str, Any]) -> tuple[Definition, Definition]:
     """A collection as it is, and as it would be with other rules. Raises InvalidValues."""
-    present = definition.named(find(reference).name)
-    found: list[dict[str, Any]] = []
+    present = definition.get(find(reference).name)
+    found: list[JSONObject] = []
     settled = settle_rules(changes, present, found)
     if found:
         raise InvalidValues(found)
     return present, replace(present, rules={**present.rules, **settled})
 
 
-def rules_of(row: Collection) -> dict[str, Any]:
+def rules_of(row: Collection) -> JSONObject:
     """A collection's rules, flat and as the permission structure."""
     flat = {key: row.rules[key] for key in (*RULES, *LISTS)}
     structure = {
@@ -223,12 +231,12 @@ def rules_of(row: Collection) -> dict[str, Any]:
 
 
 def settle_rules(
-    given: Mapping[str, Any], collection: Definition, found: list[dict[str, Any]]
-) -> dict[str, Any]:
+    given: Mapping[str, Any], collection: Definition, found: list[JSONObject]
+) -> JSONObject:
     """Rules and field lists in their flat form; what is wrong with them goes to `found`."""
     # While the schema is no good, a rule can only be judged by its form.
     scope = rules.Scope({}, open=True) if found else collection.scope
-    flat: dict[str, Any] = {}
+    flat: JSONObject = {}
     for part, operations in STRUCTURE.items():
         for key, value in (given.get(part) or {}).items():
             suffix = "rule" if key == "rule" else "fields"
@@ -248,7 +256,7 @@ def settle_rules(
     return flat
 
 
-def _field_list(key: str, value: Any, names: Sequence[str], found: list[dict[str, Any]]) -> Any:
+def _field_list(key: str, value: Any, names: Sequence[str], found: list[JSONObject]) -> Any:
     if isinstance(value, str) and value.lstrip().startswith("["):
         try:
             value = json_input.loads(value.encode())
@@ -281,7 +289,7 @@ def check_seen(row: Collection, seen: str | None) -> None:
         raise Conflict(message)
 
 
-def renaming(row: Collection, place: str, name: str | None) -> list[dict[str, Any]]:
+def renaming(row: Collection, place: str, name: str | None) -> list[JSONObject]:
     """Why a change may not name the collection so."""
     if name is None or name.lower() == row.name_key:
         return []
@@ -293,7 +301,7 @@ def targets() -> dict[str, str]:
     return {name.lower(): name for name in names()}
 
 
-def stored(spec: schema.Spec, targets: Mapping[str, str]) -> dict[str, Any]:
+def stored(spec: schema.Spec, targets: Mapping[str, str]) -> JSONObject:
     """A field definition as it is kept."""
     full = schema.complete(spec)
     if full["collection"]:

@@ -30,6 +30,9 @@ from app.collections.fields import Field, ReferenceField
 from app.context import tenancy
 from app.db import row_security
 from app.db.types import Id, UtcDateTime, json_equal
+from app.errors import JSONObject
+
+Column = sa.Column[Any]
 
 PREFIX = "col_"
 LONGEST_IDENTIFIER = 63
@@ -149,7 +152,7 @@ def lock(table: sa.Table) -> None:
         run([f"LOCK TABLE {_quoted(table)} IN ACCESS EXCLUSIVE MODE"])
 
 
-def _column_changes(old: sa.Table, column: sa.Column[Any]) -> Iterator[Any]:
+def _column_changes(old: sa.Table, column: Column) -> Iterator[Any]:
     table, name = column.table, _quoted(column)
     before = old.c.get(column.name)
     if before is None:
@@ -170,7 +173,7 @@ def _column_changes(old: sa.Table, column: sa.Column[Any]) -> Iterator[Any]:
         yield _alter(table, f"ALTER COLUMN {name} DROP NOT NULL")
 
 
-def _differs(old: sa.Table, column: sa.Column[Any]) -> bool:
+def _differs(old: sa.Table, column: Column) -> bool:
     # Whether SQLite has to build the table anew. It knows no defaults: nobody writes there while a
     # transaction changes the schema, so none are needed.
     before = old.c.get(column.name)
@@ -193,7 +196,7 @@ def _rebuild(old: sa.Table, new: sa.Table) -> list[str]:
     ]
 
 
-def _copied(old: sa.Table, column: sa.Column[Any]) -> str:
+def _copied(old: sa.Table, column: Column) -> str:
     before = old.c.get(column.name)
     if before is None:
         return _literal(column)
@@ -223,29 +226,29 @@ def _quoted(part: Any) -> str:
 
 def _dialect() -> Dialect:
     # Not the connection's own, which doubles every "%" for its driver.
-    known: dict[str, Any] = {"sqlite": sqlite.dialect, "postgresql": postgresql.dialect}
+    known: JSONObject = {"sqlite": sqlite.dialect, "postgresql": postgresql.dialect}
     dialect: Dialect = known[db.connection().dialect.name](paramstyle="named")
     return dialect
 
 
-def _is_preset(column: sa.Column[Any]) -> bool:
+def _is_preset(column: Column) -> bool:
     return column.info.get("default") is not None
 
 
-def _preset(table: sa.Table) -> list[sa.Column[Any]]:
+def _preset(table: sa.Table) -> list[Column]:
     return [column for column in table.columns if _is_preset(column)]
 
 
-def _default(column: sa.Column[Any]) -> str:
+def _default(column: Column) -> str:
     return f"SET DEFAULT {_literal(column)}" if _is_preset(column) else "DROP DEFAULT"
 
 
-def _literal(column: sa.Column[Any]) -> str:
+def _literal(column: Column) -> str:
     literal = sa.literal(column.info["default"], column.type)
     return str(literal.compile(dialect=_dialect(), compile_kwargs={"literal_binds": True}))
 
 
-def _column(field: Field) -> sa.Column[Any]:
+def _column(field: Field) -> Column:
     default = None if field.default is None else field.clean(field.default)
     # Quoted always: the toolkit's lists of keywords lack some that a database has.
     return sa.Column(
@@ -272,7 +275,7 @@ def _constraints(table_name: str, field: Field) -> list[sa.ForeignKeyConstraint]
     ]
 
 
-def _foreign_keys(column: sa.Column[Any]) -> list[sa.ForeignKeyConstraint]:
+def _foreign_keys(column: Column) -> list[sa.ForeignKeyConstraint]:
     table: Any = column.table
     name = _name("fk", table.name, column.name)
     return [one for one in table.foreign_key_constraints if one.name == name]

@@ -15,14 +15,14 @@ from app.collections.changes import Change
 from app.collections.definition import Definition
 from app.collections.models import Collection
 from app.db import versioned_cache
-from app.errors import Conflict, InvalidValues, problem
+from app.errors import Conflict, InvalidValues, JSONObject, problem
 
 VERSION = "1.0"
 STRATEGIES = ("error", "skip", "update")
 Item = Mapping[str, Any]
 
 
-def exported(references: Sequence[str] | None) -> list[dict[str, Any]]:
+def exported(references: Sequence[str] | None) -> list[JSONObject]:
     """The definitions of some collections (ids or names), or of all, by name."""
     rows = list(db.db.session.scalars(sa.select(Collection).order_by(Collection.name_key)))
     if references is not None:
@@ -53,17 +53,17 @@ class _Import:
     skipped: list[str] = field(default_factory=list)
     given: dict[str, Mapping[str, Any]] = field(default_factory=dict)
     """The rules and options that were sent, by the key of the collection's name."""
-    problems: list[dict[str, Any]] = field(default_factory=list)
+    problems: list[JSONObject] = field(default_factory=list)
 
     def definitions(self) -> dict[str, Definition]:
         """The collections as they shall be, by the keys of their names."""
-        shall_be = [definition.of_row(row) for row in self.made]
+        shall_be = [definition.from_row(row) for row in self.made]
         return {one.name.lower(): one for one in [*shall_be, *(c.new for _, c in self.updated)]}
 
 
 @collections.schema_change
 @versioned_cache.reloading()  # for the collections that rules lead to
-def imported(items: Sequence[Item], strategy: str) -> dict[str, Any]:
+def imported(items: Sequence[Item], strategy: str) -> JSONObject:
     """Make or update collections, which may refer to each other in any order.
 
     All or nothing. Raises InvalidValues, or Conflict for names that exist or rows that clash.
@@ -105,7 +105,7 @@ def _planned(items: Sequence[Item], present: Mapping[str, Collection], strategy:
     known = {item["name"].lower(): item["name"] for item in items} | collections.targets()
     planned, seen = _Import(), set[str]()
     for item in items:
-        name, key, found = item["name"], item["name"].lower(), list[dict[str, Any]]()
+        name, key, found = item["name"], item["name"].lower(), list[JSONObject]()
         if key in seen:
             found.append(problem("name", "name_duplicate", "The import has this name twice."))
         elif key in present and strategy == "skip":
@@ -123,12 +123,12 @@ def _planned(items: Sequence[Item], present: Mapping[str, Collection], strategy:
     return planned
 
 
-def _rules(planned: _Import) -> dict[str, dict[str, Any]]:
+def _rules(planned: _Import) -> dict[str, JSONObject]:
     # Judged when all schemas are known: a rule may lead into another collection of the import.
     settled, shall_be = {}, planned.definitions()
     wrong_schemas = list(planned.problems)
     changes_of = {row.name_key: change for row, change in planned.updated}
-    with definition.instead(shall_be):
+    with definition.override(shall_be):
         for key, one in shall_be.items():
             found = list(wrong_schemas)
             settled[key] = collections.settle_rules(planned.given[key], one, found)
@@ -143,7 +143,7 @@ def _rules(planned: _Import) -> dict[str, dict[str, Any]]:
 
 def _make_tables(rows: Sequence[Collection]) -> list[str]:
     made: list[str] = []
-    tables = {row.id: definition.of_row(row).table for row in rows}
+    tables = {row.id: definition.from_row(row).table for row in rows}
     waiting = {one.name for one in tables.values()}
     later: list[tuple[Collection, list[str]]] = []
     for row in rows:
@@ -161,11 +161,11 @@ def _make_tables(rows: Sequence[Collection]) -> list[str]:
     return made
 
 
-def _within(name: str, found: Mapping[str, Any]) -> dict[str, Any]:
+def _within(name: str, found: Mapping[str, Any]) -> JSONObject:
     return {**found, "field": f"{name[:80]}.{found['field']}"}
 
 
-def _report(items: Sequence[Item], planned: _Import, migrations: list[str]) -> dict[str, Any]:
+def _report(items: Sequence[Item], planned: _Import, migrations: list[str]) -> JSONObject:
     made = {row.name for row in planned.made}
     told = []
     for item in items:

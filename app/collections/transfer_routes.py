@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import marshmallow as ma
 
 from app import clock, rest
@@ -11,6 +9,7 @@ from app.auth.guard import principal
 from app.collections import transfer
 from app.collections.rule_schemas import RULES, RulesOfNew
 from app.collections.schemas import OPTIONS, SCHEMA, Options, schema_field
+from app.errors import JSONObject
 from app.rest import fields
 from app.rest.access import superadmin
 from app.rest.blueprint import Blueprint
@@ -110,7 +109,7 @@ class ImportReport(Schema):
 @blueprint.response(200, DefinitionsView, example=EXPORT)
 @blueprint.fails(400)
 @superadmin
-def export_collections(args: dict[str, Any]) -> dict[str, Any]:
+def export_collections(args: JSONObject) -> JSONObject:
     """Export the definitions of collections.
 
     With rules and field lists, without records. An import makes the same of it.
@@ -144,7 +143,7 @@ def export_collections(args: dict[str, Any]) -> dict[str, Any]:
 )
 @blueprint.fails(400, 409)
 @superadmin
-def import_collections(body: dict[str, Any]) -> dict[str, Any]:
+def import_collections(body: JSONObject) -> JSONObject:
     """Import definitions of collections, all or nothing.
 
     Collections may refer to each other in any order, also in circles and to themselves. Of what

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import marshmallow as ma
 
 from app import rest, rules
@@ -12,6 +10,7 @@ from app.collections import service as collections
 from app.collections.routes import blueprint as collections_blueprint
 from app.collections.rule_schemas import OWNER, Asker, RulesBody, expression_field, operation_field
 from app.db import versioned_cache
+from app.errors import JSONObject
 from app.rest import fields
 from app.rest.access import superadmin
 from app.rest.blueprint import Blueprint
@@ -110,7 +109,7 @@ class Differences(Schema):
 @blueprint.response(200, Validity, example={"valid": True, "errors": [], "details": []})
 @superadmin
 @versioned_cache.reloading()  # what was cached may be out of date, and nothing here would tell
-def validate_rule(body: dict[str, Any]) -> dict[str, Any]:
+def validate_rule(body: JSONObject) -> JSONObject:
     """Check a rule.
 
     Against the fields of a collection, or against names alone, or else only its form.
@@ -129,7 +128,7 @@ def validate_rule(body: dict[str, Any]) -> dict[str, Any]:
 @blueprint.fails(400)
 @superadmin
 @versioned_cache.reloading()  # what was cached may be out of date, and nothing here would tell
-def test_rule(body: dict[str, Any]) -> dict[str, Any]:
+def test_rule(body: JSONObject) -> JSONObject:
     """Evaluate a rule for a made-up record and caller.
 
     Fields that the record lacks are null. A field of another type than the rule needs makes its
@@ -160,7 +159,7 @@ def test_rule(body: dict[str, Any]) -> dict[str, Any]:
 @collections_blueprint.fails(400)
 @superadmin
 @versioned_cache.reloading()  # what was cached may be out of date, and nothing here would tell
-def compare_rules(body: dict[str, Any], collection_name: str) -> dict[str, Any]:
+def compare_rules(body: JSONObject, collection_name: str) -> JSONObject:
     """Show what rules would change before they are saved.
 
     For each role and for callers who have not signed in, on the records there are: how many become

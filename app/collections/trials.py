@@ -13,23 +13,23 @@ from app.accounts.models import User
 from app.auth import principal as principals
 from app.auth.principal import Principal
 from app.collections import access, definition
-from app.errors import InvalidValues, problem
+from app.errors import InvalidValues, JSONObject, problem
 from app.rules import values
 
-SYSTEM_TYPES = definition.types_of({})
+SYSTEM_TYPES = definition.field_types({})
 ANY_NAME = rules.Scope(SYSTEM_TYPES, open=True)
 
 
 def scope_for(collection: str | None, names: Sequence[str]) -> rules.Scope:
     """The names a rule is checked against: a collection's, or those given, of any type."""
     if collection is not None:
-        return definition.named(collection).scope
+        return definition.get(collection).scope
     if not names:
         return ANY_NAME
     return rules.Scope(SYSTEM_TYPES | dict.fromkeys(names, rules.Type.ANY))
 
 
-def rule_problems(rule: str | None, scope: rules.Scope) -> list[dict[str, Any]]:
+def rule_problems(rule: str | None, scope: rules.Scope) -> list[JSONObject]:
     """Why a text is no rule; null, empty and `true` always are."""
     found = access.rule_problem(rule, scope) if rule is not None else None
     return [found | {"field": "rule"}] if found else []
@@ -48,7 +48,7 @@ def judge(rule: str | None, record: Mapping[str, Any], asker: rules.Asker) -> bo
     return rules.holds(node, rules.Context(_read(record), asker, now=clock.now()))
 
 
-def _read(record: Mapping[str, Any]) -> dict[str, Any]:
+def _read(record: Mapping[str, Any]) -> JSONObject:
     return {name: _value(name, value) for name, value in record.items()}
 
 

@@ -41,11 +41,11 @@ SUMMARIES = {
 
 def added(description: Spec, *, by: Principal) -> Spec:
     """The description with schemas and paths of every collection that is open to the caller."""
-    for definition in definitions.everything():
+    for definition in definitions.get_all():
         opened = {
-            one: accesses.of(by, definition, one)
+            one: accesses.for_operation(by, definition, one)
             for one in OPERATIONS
-            if accesses.may(by, definition, one)
+            if accesses.is_open(by, definition, one)
         }
         if opened:
             _Collection(definition, opened, description).add()

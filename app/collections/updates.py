@@ -14,7 +14,7 @@ from app.collections import service as collections
 from app.collections.changes import Change
 from app.collections.models import Collection
 from app.db import errors, versioned_cache
-from app.errors import Conflict, InvalidValues
+from app.errors import Conflict, InvalidValues, JSONObject
 
 
 @collections.schema_change
@@ -46,10 +46,10 @@ def update(
 
 
 @versioned_cache.reloading()  # for the collections that rules lead to
-def plan(collection_id: str, specs: Sequence[schema.Spec]) -> dict[str, Any]:
+def plan(collection_id: str, specs: Sequence[schema.Spec]) -> JSONObject:
     """What an update would do, and which rows would break it; nothing is changed."""
     row = collections.find(collection_id)
-    found: list[dict[str, Any]] = []
+    found: list[JSONObject] = []
     change = change_of(row, specs, False, found)
     _refuse_wrong(found, change, {})
     try:
@@ -65,11 +65,11 @@ def change_of(
     row: Collection,
     specs: Sequence[schema.Spec] | None,
     partial: bool,
-    found: list[dict[str, Any]],
+    found: list[JSONObject],
     targets: Mapping[str, str] | None = None,
 ) -> Change:
     """The change from a stored collection to a schema; what is wrong with it goes to `found`."""
-    old = definition.of_row(row)
+    old = definition.from_row(row)
     targets = targets or collections.targets()
     whole = schema.merged(old, specs or ()) if partial or specs is None else specs
     stored = [collections.stored(spec, targets) for spec in whole]
@@ -83,7 +83,7 @@ def change_of(
     return Change(old, replace(old, schema=tuple(new[name] for name in order)))
 
 
-def row_problems(change: Change) -> list[dict[str, Any]]:
+def row_problems(change: Change) -> list[JSONObject]:
     """What keeps the present rows from following; until the transaction ends they stay so."""
     if change.statements:
         table.lock(change.old.table)
@@ -124,7 +124,7 @@ def _refuse_wrong(
         raise InvalidValues(wrong)
 
 
-def broken_rules(change: Change, settled: Mapping[str, Any]) -> list[dict[str, Any]]:
+def broken_rules(change: Change, settled: Mapping[str, Any]) -> list[JSONObject]:
     """Rules that stay, and name a computed field whose new expression makes them too long."""
     kept = {key: change.new.rules.get(key) for key in collections.RULES if key not in settled}
     judged = {
@@ -133,13 +133,13 @@ def broken_rules(change: Change, settled: Mapping[str, Any]) -> list[dict[str, A
     return [wrong | {"field": key} for key, wrong in judged.items() if wrong]
 
 
-def broken_elsewhere(changed: Sequence[Change]) -> list[dict[str, Any]]:
+def broken_elsewhere(changed: Sequence[Change]) -> list[JSONObject]:
     """Rules of other collections that fit as these are, and would not as they shall be."""
     if not any(_expressions_change(one) for one in changed):
         return []
     shall_be = {one.new.name.lower(): one.new for one in changed}
-    others = [one for one in definition.everything() if one.name.lower() not in shall_be]
-    with definition.instead(shall_be):
+    others = [one for one in definition.get_all() if one.name.lower() not in shall_be]
+    with definition.override(shall_be):
         after = dict(wrong for one in others for wrong in _misfits(one))
     before = dict(wrong for one in others for wrong in _misfits(one)) if after else {}
     return [wrong | {"field": place} for place, wrong in after.items() if place not in before]
@@ -149,7 +149,7 @@ def _expressions_change(change: Change) -> bool:
     return any(one["property"] == "expression" for one in change.operations)
 
 
-def _misfits(one: definition.Definition) -> Iterator[tuple[str, dict[str, Any]]]:
+def _misfits(one: definition.Definition) -> Iterator[tuple[str, JSONObject]]:
     for key in collections.RULES:
         rule = one.rules.get(key) or ""
         wrong = access.rule_problem(rule, one.scope) if "." in rule else None

@@ -248,7 +248,7 @@ def child_environment(**more: str) -> dict[str, str]:
 
 def current() -> Config:
     """Return the running application's settings."""
-    config: Config = running().extensions["atrium.config"]
+    config: Config = context().app.extensions["atrium.config"]
     return config
 
 

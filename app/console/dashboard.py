@@ -67,7 +67,7 @@ def of(place: Place) -> dict[str, Any]:
 def collections(place: Place) -> Collections:
     """The collections, by whether the rules show the caller all of their records."""
     opened, closed = [], []
-    for one in definition.everything():
+    for one in definition.get_all():
         access = place.access(one, "list")
         if access is not None and access.condition is None:
             opened.append(one)

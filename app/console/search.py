@@ -131,10 +131,10 @@ def _accounts(text: str) -> Found:
 
 def _collections(text: str, place: Place | None) -> Found:
     superadmin, hits = guard.known_caller().is_superadmin, []
-    for one in definition.everything():
+    for one in definition.get_all():
         if text.lower() not in one.name.lower():
             continue
-        if place and access.may(place.by, one, "list"):
+        if place and access.is_open(place.by, one, "list"):
             target = url_for("console.show_records", name=one.name, **place.at)
         elif superadmin:
             target = url_for("console.show_collection", collection_id=one.id)

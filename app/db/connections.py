@@ -83,8 +83,9 @@ def _current() -> Connection | PoolProxiedConnection | None:
     session = current_session()
     if session is None:
         return None
-    if session.work is not None:
-        return session.work.connection or session.work.begun()
+    work = session.work
+    if work is not None:
+        return work.connection or (work.begun() if work.pooled is None else work.pooled)
     return session.connection() if session.in_transaction() else None
 
 

@@ -39,7 +39,7 @@ _prepared: WeakSet[sa.Engine] = WeakSet()
 
 def current_engine() -> sa.Engine:
     """Return the running application's engine."""
-    engine: sa.Engine = config.running().extensions["atrium.engine"]
+    engine: sa.Engine = config.context().app.extensions["atrium.engine"]
     return engine
 
 

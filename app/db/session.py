@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, TypeGuard
+from typing import Any
 
 import sqlalchemy as sa
 from flask_sqlalchemy.session import Session as BoundSession
@@ -93,12 +93,8 @@ def release(session: Session) -> None:
             (work.connection or work.pooled).close()
 
 
-def is_open(work: UnitOfWork | None) -> TypeGuard[UnitOfWork]:
-    """Whether this transaction takes more statements."""
-    return work is not None and work.is_open
-
-
 @sa.event.listens_for(orm.Session, "before_flush")
 def _refuse_stray_writes(session: orm.Session, context: object, instances: Sequence[Any]) -> None:
-    if not is_open(getattr(session, "work", None)):
+    work: UnitOfWork | None = getattr(session, "work", None)
+    if work is None or not work.is_open:
         raise RuntimeError("a write outside transaction()")

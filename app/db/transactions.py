@@ -28,7 +28,7 @@ from app.db.connections import (
     sqlite_file,
     translate_errors,
 )
-from app.db.session import BatchCallback, Session, UnitOfWork, is_open, release
+from app.db.session import BatchCallback, Session, UnitOfWork, release
 
 SCHEMA_LOCK = 0x41747269756D
 
@@ -36,7 +36,7 @@ SCHEMA_LOCK = 0x41747269756D
 def _open_work() -> UnitOfWork:
     session = current_session()
     work = session.work if session else None
-    if not is_open(work):
+    if work is None or not work.is_open:
         raise LookupError("no transaction is open")
     return work
 
@@ -44,7 +44,7 @@ def _open_work() -> UnitOfWork:
 def in_transaction() -> bool:
     """Whether a `transaction()` is open in this context."""
     session = current_session()
-    return session is not None and is_open(session.work)
+    return session is not None and session.work is not None and session.work.is_open
 
 
 _refusal: ContextVar[Exception | None] = ContextVar("refusal", default=None)

@@ -13,7 +13,7 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import lru_cache
-from typing import NamedTuple, TypeVar, cast
+from typing import Any, NamedTuple, TypeVar, cast
 
 import sqlalchemy as sa
 
@@ -187,6 +187,25 @@ def reloading() -> Iterator[None]:
 
 def cache(name: str) -> Cache:
     """Return the application's cache of this name."""
-    caches: dict[str, Cache] = config.running().extensions.setdefault("atrium.caches", {})
+    caches: dict[str, Cache] = config.context().app.extensions.setdefault("atrium.caches", {})
     existing = caches.get(name)
     return caches.setdefault(name, Cache()) if existing is None else existing
+
+
+class Memo:
+    """Results of functions by their arguments; past `size`, the least recently used are dropped."""
+
+    def __init__(self, size: int = 32) -> None:
+        self._size = size
+        self._values: dict[Hashable, Any] = {}
+
+    def get(self, build: Callable[..., Value], *key: Hashable) -> Value:
+        """The result of `build(*key)`; an exception is not remembered."""
+        value = self._values.pop((build, *key), None)
+        if value is None:
+            value = build(*key)
+            while len(self._values) >= self._size:
+                self._values.pop(next(iter(self._values.copy()), None), None)
+        self._values[build, *key] = value
+        result: Value = value
+        return result

@@ -89,7 +89,7 @@ class Book:
     @classmethod
     def of(cls, app: Flask) -> Book:
         """The routes as they are now."""
-        return cls(app, described(), definitions.everything())
+        return cls(app, described(), definitions.get_all())
 
     def routes(self, only: str = "") -> Iterator[tuple[str, Rule]]:
         """Every route and method whose path begins as a pattern says.

@@ -76,7 +76,7 @@ def _make_user(tenant: Tenant, role: str) -> None:
 
 def state(tenant: Tenant) -> dict[str, str]:
     """A digest of the account's rows in each table."""
-    tables = [*owned(), *(one.table for one in definitions.everything())]
+    tables = [*owned(), *(one.table for one in definitions.get_all())]
     found = {
         table.name: _digest(table, table.c.account_id == tenant.account_id) for table in tables
     }
@@ -94,10 +94,10 @@ def _digest(table: Any, mine: Any) -> str:
 def remove(tenants: Iterable[Tenant]) -> None:
     """Remove all of it but the chains of the audit log, which nothing removes."""
     ids = [one.account_id for one in tenants]
-    collections = [one.table for one in definitions.everything()]
+    collections = [one.table for one in definitions.get_all()]
     with db.transaction() as session:
         if collections:
-            writes.delete_at_once(
+            writes.execute_deletes(
                 [sa.delete(one).where(one.c.account_id.in_(ids)) for one in collections]
             )
         for table in reversed(owned()):

@@ -13,7 +13,7 @@ from app.isolation.tenants import MAIL_DOMAIN, Tenant
 
 def imagine(tenant: Tenant) -> list[Definition]:
     """Make up a record for each collection; returns these, those that others refer to first."""
-    remaining, made = definitions.everything(), list[Definition]()
+    remaining, made = definitions.get_all(), list[Definition]()
     while remaining:
         ready = [one for one in remaining if not _waits(tenant, one)]
         for one in ready or remaining:

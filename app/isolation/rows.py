@@ -39,7 +39,7 @@ def _now(tenant: Tenant) -> Any:
 
 
 def _first_collection(tenant: Tenant) -> str:
-    return next((one.name for one in definitions.everything()), "posts")
+    return next((one.name for one in definitions.get_all()), "posts")
 
 
 # Columns that mean more than their type says: a value, or what makes one for an account.

@@ -8,12 +8,12 @@ from typing import Any
 from app.auth.principal import Principal
 from app.collections import access as accesses
 from app.collections.definition import Definition
-from app.collections.fields import Field, Refused
+from app.collections.fields import Field, InvalidValue
 from app.db import versioned_cache
 from app.errors import Conflict, InvalidValues, problem
 from app.records import service, store
 from app.records.read import views
-from app.records.read.views import Shown
+from app.records.read.views import RecordView
 from app.records.store import writes
 from app.records.write import cascade, changes, values
 from app.records.write.values import Body, Problems
@@ -21,27 +21,29 @@ from app.records.write.values import Body, Problems
 TWICE = "Another record of this request has the same."
 
 
-def create(collection: str, bodies: Sequence[Body], *, by: Principal) -> list[Shown]:
+def create(collection: str, bodies: Sequence[Body], *, by: Principal) -> list[RecordView]:
     """Store new records. Raises what `service.create` raises, with the places of the records."""
-    with service.writing_last(collection, by) as (definition, unchecked):
+    with service.unverified_transaction(collection, by) as (definition, unchecked):
         problems = Problems(range(len(bodies)))
-        change = changes.prepare_new(definition, bodies, problems, by)
-        changes.check(change)
-        return changes.store_last(change, unchecked)
+        change = changes.prepare_create(definition, bodies, problems, by)
+        changes.check_batch(change)
+        return changes.store_deferred(change, unchecked)
 
 
-def update(collection: str, items: Sequence[Mapping[str, Any]], *, by: Principal) -> list[Shown]:
+def update(
+    collection: str, items: Sequence[Mapping[str, Any]], *, by: Principal
+) -> list[RecordView]:
     """Set the fields that were sent for each `{id, data}`. Raises what `service.patch` raises."""
     ids, bodies = [one["id"] for one in items], [one["data"] for one in items]
     problems = Problems(range(len(items)))
     _check_once("id", ids, problems)
     problems.check()
-    with service.writing(collection, by) as definition:
-        access = accesses.of(by, definition, "update")
-        rows = changes.within_reach(access, ids, bodies, problems)
-        change = changes.prepare_changes(access, rows, bodies, problems)
-        changes.check(change)
-        return changes.store_all(change)
+    with service.transaction(collection, by) as definition:
+        access = accesses.for_operation(by, definition, "update")
+        rows = changes.lock_for_change(access, ids, bodies, problems)
+        change = changes.prepare_update(access, rows, bodies, problems)
+        changes.check_batch(change)
+        return changes.store_change(change)
 
 
 def delete(collection: str, ids: Sequence[str], *, by: Principal) -> list[str]:
@@ -49,16 +51,16 @@ def delete(collection: str, ids: Sequence[str], *, by: Principal) -> list[str]:
     problems = Problems(range(len(ids)))
     _check_once("id", ids, problems)
     problems.check()
-    with service.writing(collection, by) as definition:
-        access = accesses.of(by, definition, "delete")
-        rows = changes.within_reach(access, ids, [{}] * len(ids), problems)
+    with service.transaction(collection, by) as definition:
+        access = accesses.for_operation(by, definition, "delete")
+        rows = changes.lock_for_change(access, ids, [{}] * len(ids), problems)
         cascade.remove(definition, rows, by=by)
     return list(ids)
 
 
 def upsert(
     collection: str, bodies: Sequence[Body], on: str, *, by: Principal
-) -> tuple[list[Shown], list[Shown]]:
+) -> tuple[list[RecordView], list[RecordView]]:
     """Update the records that have a body's value in the unique field `on`; create the others.
 
     Each kind under its own rule and field list. Returns what was created, and what was updated.
@@ -66,7 +68,7 @@ def upsert(
     """
     hidden: set[int] = set()
     try:
-        with service.writing(collection, by) as definition:
+        with service.transaction(collection, by) as definition:
             return _upsert(definition, bodies, on, hidden, by)
     except Conflict as error:
         # Somebody has made such a record since we looked: next time it is there.
@@ -78,12 +80,12 @@ def upsert(
 
 def _upsert(
     definition: Definition, bodies: Sequence[Body], on: str, hidden: set[int], by: Principal
-) -> tuple[list[Shown], list[Shown]]:
+) -> tuple[list[RecordView], list[RecordView]]:
     field = _key_field(definition, on, by)
     problems = Problems(range(len(bodies)))
     keys = _keys(field, bodies, problems)
     problems.check()
-    rows = writes.lock_having(definition, by.require_account_id(), on, keys)
+    rows = writes.lock_by_value(definition, by.require_account_id(), on, keys)
     # What a record was found by is not sent to be changed.
     left = [{n: v for n, v in body.items() if n != on} for body in bodies]
     sent = dict(zip(keys, left, strict=True))
@@ -93,30 +95,30 @@ def _upsert(
     hidden |= {n for n, key in enumerate(keys) if key in found_by and key not in present}
     new = [place for place, key in enumerate(keys) if key not in present]
     old = [place for place, key in enumerate(keys) if key in present]
-    made = _new(definition, [bodies[place] for place in new], problems.of(new), by)
+    made = _new(definition, [bodies[place] for place in new], problems.subset(new), by)
     found = [present[keys[place]] for place in old]
-    changed = _changed(definition, found, [left[place] for place in old], problems.of(old), by)
-    changes.check(*made, *changed)
-    created = [shown for one in made for shown in changes.store_all(one)]
-    return created, [shown for one in changed for shown in changes.store_all(one)]
+    changed = _changed(definition, found, [left[place] for place in old], problems.subset(old), by)
+    changes.check_batch(*made, *changed)
+    created = [shown for one in made for shown in changes.store_change(one)]
+    return created, [shown for one in changed for shown in changes.store_change(one)]
 
 
 def _in_sight(
     definition: Definition, rows: Sequence[store.Row], sent: Sequence[Body], by: Principal
 ) -> list[bool]:
     """Which records the caller may view, or at least update."""
-    view, update = (accesses.opened(by, definition, one) for one in ("view", "update"))
-    seen = views.allowed(view, rows) if view else [False] * len(rows)
+    view, update = (accesses.if_open(by, definition, one) for one in ("view", "update"))
+    seen = views.rule_matches(view, rows) if view else [False] * len(rows)
     if update is None or all(seen):
         return seen
-    may = views.allowed(update, rows, values.sent_to(update, sent))
+    may = views.rule_matches(update, rows, values.rule_inputs(update, sent))
     return [one or other for one, other in zip(seen, may, strict=True)]
 
 
 def _new(
     definition: Definition, bodies: Sequence[Body], problems: Problems, by: Principal
 ) -> list[changes.Change]:
-    return [changes.prepare_new(definition, bodies, problems, by)] if bodies else []
+    return [changes.prepare_create(definition, bodies, problems, by)] if bodies else []
 
 
 def _changed(
@@ -128,15 +130,15 @@ def _changed(
 ) -> list[changes.Change]:
     if not rows:
         return []
-    access = accesses.of(by, definition, "update")
-    changes.check_may(access, rows, values.sent_to(access, bodies), problems)
-    return [changes.prepare_changes(access, rows, bodies, problems)]
+    access = accesses.for_operation(by, definition, "update")
+    changes.check_rule(access, rows, values.rule_inputs(access, bodies), problems)
+    return [changes.prepare_update(access, rows, bodies, problems)]
 
 
 def _key_field(definition: Definition, on: str, by: Principal) -> Field:
     field = definition.fields.get(on)
     # Whoever may not see the values shall not find out by them which there are.
-    seen = on in accesses.of(by, definition, "create").comparable
+    seen = on in accesses.for_operation(by, definition, "create").comparable
     if field is None or not field.unique or not seen:
         message = "Name a unique field of the collection that you see."
         raise InvalidValues([problem("on", "invalid_option", message)])
@@ -156,7 +158,7 @@ def _key(field: Field, body: Body, index: int, problems: Problems) -> Any:
         return None
     try:
         return field.clean(body[field.name])
-    except Refused as error:
+    except InvalidValue as error:
         problems.add(index, [problem(field.name, error.code, str(error))])
         return None
 

@@ -21,7 +21,7 @@ from app.collections import access, masking
 from app.collections.columns import TableColumns
 from app.collections.definition import ALL_FIELDS, NEVER, Definition
 from app.db import engine, versioned_cache
-from app.errors import InvalidValues, NotFound, problem
+from app.errors import InvalidValues, JSONObject, NotFound, problem
 from app.records import store
 from app.records.store import Row, reads, references
 from app.records.write import changes, values
@@ -62,7 +62,7 @@ class _Case:
         return rules.Context(self.record or {}, asker, self.sent or {}, clock.now(), tuple(unknown))
 
 
-def explain(collection: Definition, asked: Question) -> dict[str, Any]:
+def explain(collection: Definition, asked: Question) -> JSONObject:
     """Whether a caller may do it, and what decides.
 
     Raises NotFound, or InvalidValues for what a write would get as far as finding at fault.
@@ -87,7 +87,7 @@ def explain(collection: Definition, asked: Question) -> dict[str, Any]:
 
 def _without_expression(
     collection: Definition, asked: Question, before: Row | None
-) -> Iterator[dict[str, Any]]:
+) -> Iterator[JSONObject]:
     yield _by_form(collection.rule(asked.operation), asked.asker)
     yield from _by_field_list(collection, asked)
     # A superadmin's body may name another account, of which nothing is known here.
@@ -97,11 +97,11 @@ def _without_expression(
 
 def _by_expression(
     collection: Definition, node: rules.Node, asked: Question, before: Row | None
-) -> Iterator[dict[str, Any]]:
+) -> Iterator[JSONObject]:
     """What a write asks, in its order: the first refusal ends it."""
     rule = collection.rule(asked.operation) or ""
     if before is not None:
-        before = references.followed(collection, [before], access.followed_by(node))[0]
+        before = references.resolve(collection, [before], access.dotted_names(node))[0]
     yield _by_rule(node, rule, asked, _as_it_is(collection, asked, before))
     yield from _by_field_list(collection, asked)
     if _is_foreseen(asked, before):
@@ -121,7 +121,7 @@ def _stored(collection: Definition, asked: Question) -> Row | None:
     return row
 
 
-def _by_form(rule: str | None, asker: rules.Asker) -> dict[str, Any]:
+def _by_form(rule: str | None, asker: rules.Asker) -> JSONObject:
     if asker.is_superadmin:
         return {"allowed": True, "reason": "Superadmins pass every rule."}
     if rule is None:
@@ -133,7 +133,7 @@ def _by_form(rule: str | None, asker: rules.Asker) -> dict[str, Any]:
     return {"allowed": signed_in, "reason": reason}
 
 
-def _by_field_list(collection: Definition, asked: Question) -> Iterator[dict[str, Any]]:
+def _by_field_list(collection: Definition, asked: Question) -> Iterator[JSONObject]:
     opened, data = collection.field_list(asked.operation), asked.data or {}
     if opened == ALL_FIELDS or asked.asker.is_superadmin:
         return
@@ -150,7 +150,7 @@ def _as_it_is(collection: Definition, asked: Question, before: Row | None) -> _C
     if asked.data is None or asked.operation == "create":
         return _Case(before, None)
     words = "" if before is None else " for the record as it is"
-    return _Case(before, values.taken(collection, asked.data), words)
+    return _Case(before, values.clean_valid(collection, asked.data), words)
 
 
 def _as_it_would_be(
@@ -159,14 +159,14 @@ def _as_it_would_be(
     if before is None:
         _check_account(node, asked)
     after = _made_ready(collection, asked, before)
-    after |= references.foreseen(collection, after, access.followed_by(node))
+    after |= references.resolve_one(collection, after, access.dotted_names(node))
     words = "" if before is None else " for the record as it would be"
-    return _Case(after, values.taken(collection, asked.data or {}), words)
+    return _Case(after, values.clean_valid(collection, asked.data or {}), words)
 
 
 def _check_account(node: rules.Node, asked: Question) -> None:
     """Ask for the account of a new record where the rule does: references lead to records there."""
-    left = rules.walk(rules.residual(node, asked.asker))
+    left = rules.walk(rules.partial_evaluate(node, asked.asker))
     paths = {part.path for part in left if isinstance(part, rules.Name)}
     if all(len(path) == 1 and path != ("account_id",) for path in paths):
         return
@@ -177,16 +177,18 @@ def _check_account(node: rules.Node, asked: Question) -> None:
         raise InvalidValues([problem(ACCOUNT, "invalid_reference", LOST_ACCOUNT)])
 
 
-def _made_ready(collection: Definition, asked: Question, before: Row | None) -> dict[str, Any]:
-    found: list[dict[str, Any]] = []
+def _made_ready(collection: Definition, asked: Question, before: Row | None) -> JSONObject:
+    found: list[JSONObject] = []
     given = changes.new_system_values([asked.account_id], asked.asker.id)[0]
     body = asked.data or {}
     if before is None:
-        row = values.fresh(collection, body, given, found)
+        row = values.clean_create(collection, body, given, found)
     else:
         stamp = {"updated_at": given["updated_at"], "updated_by": given["updated_by"]}
-        body = values.meant(collection, before, body, _seen_masked(collection, asked.asker, before))
-        row = {**before, **values.changed(collection, before, body, found), **stamp}
+        body = values.without_echoed_masks(
+            collection, before, body, _seen_masked(collection, asked.asker, before)
+        )
+        row = {**before, **values.clean_update(collection, before, body, found), **stamp}
     if found:
         raise InvalidValues([{**one, "field": f"data.{one['field']}"} for one in found])
     return row
@@ -202,7 +204,7 @@ def _seen_masked(collection: Definition, asker: rules.Asker, row: Row) -> set[st
         if node is None:
             sees = _by_form(collection.rule(operation), asker)["allowed"]
         else:
-            led = references.followed(collection, [row], access.followed_by(node))[0]
+            led = references.resolve(collection, [row], access.dotted_names(node))[0]
             sees = rules.holds(node, rules.Context(led, asker, now=clock.now()))
         if sees:
             found |= collection.personal.intersection(
@@ -211,7 +213,7 @@ def _seen_masked(collection: Definition, asker: rules.Asker, row: Row) -> set[st
     return found
 
 
-def _by_rule(node: rules.Node, rule: str, asked: Question, case: _Case) -> dict[str, Any]:
+def _by_rule(node: rules.Node, rule: str, asked: Question, case: _Case) -> JSONObject:
     context = case.context(asked.asker)
     allowed = rules.surely(node, context)
     if allowed is None:
@@ -222,9 +224,7 @@ def _by_rule(node: rules.Node, rule: str, asked: Question, case: _Case) -> dict[
     return {"allowed": allowed, "reason": reason, "clause": _shown(clause)}
 
 
-def _undecided(
-    node: rules.Node, rule: str, asked: Question, context: rules.Context
-) -> dict[str, Any]:
+def _undecided(node: rules.Node, rule: str, asked: Question, context: rules.Context) -> JSONObject:
     part = rules.undecided(node, context)
     kinds = {type(one) for one in rules.walk(part)} & set(context.unknown)
     record = "the new record" if asked.operation == "create" else "the record"
@@ -234,14 +234,16 @@ def _undecided(
     return {"allowed": None, "reason": f"It depends on {on}.", "depends_on": source}
 
 
-def _statement(collection: Definition, node: rules.Node, asked: Question) -> dict[str, Any]:
+def _statement(collection: Definition, node: rules.Node, asked: Question) -> JSONObject:
     """What finds the records for which the rule holds, as the database is sent it."""
     table = collection.table
-    compiled = sql.condition(rules.residual(node, asked.asker), TableColumns(collection, table))
+    compiled = sql.condition(
+        rules.partial_evaluate(node, asked.asker), TableColumns(collection, table)
+    )
     scoped = store.scope(collection, asked.account_id, compiled.expression)
     scoped += [table.c.id == asked.record_id] if asked.record_id is not None else []
     built = sa.select(table.c.id).where(*scoped).compile(dialect=_dialect())
-    sent = values.taken(collection, asked.data or {})
+    sent = values.clean_valid(collection, asked.data or {})
     bound = built.construct_params(compiled.parameters(asked.asker, sent))
     return {"sql": str(built), "parameters": {name: _json(one) for name, one in bound.items()}}
 
@@ -252,7 +254,7 @@ def _dialect() -> Dialect:
     return sqlite.dialect(paramstyle="named") if dialect.positional else dialect
 
 
-def _shown(clause: rules.Clause) -> dict[str, Any]:
+def _shown(clause: rules.Clause) -> JSONObject:
     looked_at = {text: _json(value) for text, value in clause.values.items()}
     plain = {"text": clause.text, "position": clause.position, "holds": clause.holds}
     return plain | {"values": looked_at}

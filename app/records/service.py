@@ -1,8 +1,8 @@
-"""What callers do with records (spec 4.2, contract section 5).
+"""Reads and writes records on behalf of a caller (spec 4.2, contract section 5).
 
-Each function decides first what the caller may do (`collections.access`), and then runs one
-statement to read, or one transaction to write. Everything it was told from a cache is checked by
-that statement or at the start of that transaction.
+Each function computes the caller's access (`collections.access`), then runs one statement to read
+or one transaction to write. That statement or transaction verifies everything that came from a
+cache.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from app.collections.access import Access
 from app.collections.definition import Definition
 from app.db import errors, versioned_cache
 from app.db.versioned_cache import VersionChecks
-from app.errors import InvalidValues
+from app.errors import InvalidValues, JSONObject
 from app.records import store
 from app.records.read import cursor, expand, query, views
-from app.records.read.views import Shown
+from app.records.read.views import RecordView
 from app.records.store import reads
-from app.records.store.sizes import Room
+from app.records.store.sizes import SizeLimit
 from app.records.write import cascade, changes, conflicts
 from app.records.write.values import Problems
 from app.webhooks import outbox as webhooks
@@ -48,11 +48,11 @@ def page(
     most: int | None = None,
     since: datetime | None = None,
     cut: int | None = None,
-) -> tuple[list[dict[str, Any]], int | None]:
-    """The records that the caller may list, and how many there are in all.
+) -> tuple[list[JSONObject], int | None]:
+    """A page of the records that the caller may list, and their total.
 
-    Where there are more than `most`, the number is one beyond it. `since` leaves older ones out.
-    With `cut`, of long values as many characters. Raises AnswerTooLarge.
+    The total stops at `most` + 1. `since` leaves out older records; `cut` truncates long values to
+    that many characters. Raises AnswerTooLarge.
     """
     access, asked = _asked(collection, parameters, by)
     definition = access.definition
@@ -62,7 +62,7 @@ def page(
         by.account_id,
         access.where,
         [*asked.conditions.where, *recent],
-        cursor.Whole(tuple(asked.keys)),
+        cursor.OffsetParts(tuple(asked.keys)),
         skip,
         limit,
         count,
@@ -72,15 +72,15 @@ def page(
         {**access.parameters, **asked.conditions.bound},
         most,
         wanted=asked.wanted,
-        room=(room := Room()),
+        room=(room := SizeLimit()),
         kept=asked.kept and not recent,
         cut=cut,
     )
     return _listed(rows, access, asked, room), total
 
 
-def walk(collection: str, parameters: Parameters, *, limit: int, by: Principal) -> dict[str, Any]:
-    """The page at a cursor, and the cursors of those beside it (contract section 5)."""
+def walk(collection: str, parameters: Parameters, *, limit: int, by: Principal) -> JSONObject:
+    """The page at a cursor, with the next and previous cursors (contract section 5)."""
     access, asked = _asked(collection, parameters, by)
     definition, way = access.definition, asked.walk
     if way is None:
@@ -95,22 +95,22 @@ def walk(collection: str, parameters: Parameters, *, limit: int, by: Principal) 
         ),
         {**access.parameters, **asked.conditions.bound},
         wanted=asked.wanted,
-        room=(room := Room()),
+        room=(room := SizeLimit()),
     )
     shown, links = cursor.answer(rows, limit, way, asked.keys, definition)
     return {"items": _listed(shown, access, asked, room), **links}
 
 
 def _asked(collection: str, parameters: Parameters, by: Principal) -> tuple[Access, query.Query]:
-    access = accesses.of(by, definitions.named(collection), "list")
+    access = accesses.for_operation(by, definitions.get(collection), "list")
     return access, query.parse(access, parameters)
 
 
 def _listed(
-    rows: Sequence[store.Row], access: Access, asked: query.Query, room: Room
-) -> list[dict[str, Any]]:
-    items = views.all_shown(rows, asked.names, access)
-    expand.add(asked.expanded, rows, items, access.caller, views.shown, room)
+    rows: Sequence[store.Row], access: Access, asked: query.Query, room: SizeLimit
+) -> list[JSONObject]:
+    items = views.render_all(rows, asked.names, access)
+    expand.add(asked.expanded, rows, items, access.caller, views.render, room)
     return items
 
 
@@ -121,11 +121,11 @@ def get(
     *,
     expanded: str | None = None,
     by: Principal,
-) -> Shown:
-    """One record. Raises NotFound, also for one of another account."""
-    definition = definitions.named(collection)
-    access = accesses.of(by, definition, "view")
-    found: list[dict[str, Any]] = []
+) -> RecordView:
+    """One record. Raises NotFound, also for records of other accounts."""
+    definition = definitions.get(collection)
+    access = accesses.for_operation(by, definition, "view")
+    found: list[JSONObject] = []
     names, tree = query.shape_of(access, fields, expanded, found)
     if found:
         raise InvalidValues(found)
@@ -135,33 +135,35 @@ def get(
     asked = (by.account_id, record_id, checked, access.where, access.parameters)
     row = reads.read_one(definition, *asked, to_show=True)
     if row is None:
-        raise changes.missing(access)
-    shown = views.whole(row, access)
+        raise changes.not_found(access)
+    shown = views.render_full(row, access)
     if fields is not None:
         shown.keep(names)
-    expand.add(tree, [row], [shown], by, views.shown, Room())
+    expand.add(tree, [row], [shown], by, views.render, SizeLimit())
     return shown
 
 
-def create(collection: str, body: Body, *, by: Principal, again: str | None = None) -> Shown:
-    """Store a new record, `again` under the id that it had before it was deleted.
+def create(
+    collection: str, body: Body, *, by: Principal, record_id: str | None = None
+) -> RecordView:
+    """Create a record; `record_id` restores a deleted one under its id.
 
     Raises InvalidValues, Forbidden or Conflict.
     """
-    with writing_last(collection, by) as (definition, unchecked):
-        change = changes.prepare_new(definition, [body], problems := Problems(), by)
+    with unverified_transaction(collection, by) as (definition, unchecked):
+        change = changes.prepare_create(definition, [body], problems := Problems(), by)
         problems.check()
-        if again is None:
-            return changes.store_last(change, unchecked)[0]
+        if record_id is None:
+            return changes.store_deferred(change, unchecked)[0]
         unchecked.verify()
-        change = replace_in(change, values=[{**change.values[0], "id": again}])
-        return changes.store_all(change)[0]
+        change = replace_in(change, values=[{**change.values[0], "id": record_id}])
+        return changes.store_change(change)[0]
 
 
 def replace(
     collection: str, record_id: str, body: Body, *, if_match: str | None = None, by: Principal
-) -> Shown:
-    """Set every field that the caller may write: as sent, else to its default, else to null."""
+) -> RecordView:
+    """Set every writable field: to the value sent, else to its default, else to null."""
     with _changing(collection, record_id, body, if_match, by) as (access, row):
         fields = access.definition.fields.items()
         absent = {name: field.default for name, field in fields if name in access.writable}
@@ -170,35 +172,37 @@ def replace(
 
 def patch(
     collection: str, record_id: str, body: Body, *, if_match: str | None = None, by: Principal
-) -> Shown:
-    """Set the fields that were sent, and no others."""
+) -> RecordView:
+    """Set only the fields that were sent."""
     with _changing(collection, record_id, body, if_match, by) as (access, row):
         return _change(access, row, body, {})
 
 
 def delete(collection: str, record_id: str, *, if_match: str | None = None, by: Principal) -> None:
-    """Remove a record, and what `on_delete` says goes with it. Raises Conflict while it is held."""
-    with writing_last(collection, by) as (definition, unchecked):
-        access = accesses.of(by, definition, "delete")
-        rows = changes.within_reach(access, [record_id], [{}], Problems(), unchecked)
+    """Delete a record and apply `on_delete`. Raises Conflict if a `restrict` reference remains."""
+    with unverified_transaction(collection, by) as (definition, unchecked):
+        access = accesses.for_operation(by, definition, "delete")
+        rows = changes.lock_for_change(access, [record_id], [{}], Problems(), unchecked)
         changes.check_etag(access, rows[0], if_match)
         cascade.remove(definition, rows, by=by)
 
 
 @contextmanager
-def writing(collection: str, by: Principal) -> Iterator[Definition]:
-    """The transaction of a change of records. Raises Stale where it has to be done again."""
-    with writing_last(collection, by) as (definition, unchecked):
+def transaction(collection: str, by: Principal) -> Iterator[Definition]:
+    """A transaction for changes of records. Raises Stale if it has to be retried."""
+    with unverified_transaction(collection, by) as (definition, unchecked):
         unchecked.verify()
         yield definition
 
 
 @contextmanager
-def writing_last(collection: str, by: Principal) -> Iterator[tuple[Definition, VersionChecks]]:
-    """The same, with what is still to be checked before anything is written."""
+def unverified_transaction(
+    collection: str, by: Principal
+) -> Iterator[tuple[Definition, VersionChecks]]:
+    """The same; the caller verifies the checks it yields before the first write."""
     try:
-        with conflicts.explaining(), db.transaction():
-            definition = definitions.named(collection)
+        with conflicts.explain_refusals(), db.transaction():
+            definition = definitions.get(collection)
             listeners = webhooks.version_checks(by.account_id)
             yield (
                 definition,
@@ -214,15 +218,15 @@ def writing_last(collection: str, by: Principal) -> Iterator[tuple[Definition, V
 def _changing(
     collection: str, record_id: str, body: Body, if_match: str | None, by: Principal
 ) -> Iterator[tuple[Access, store.Row]]:
-    with writing_last(collection, by) as (definition, unchecked):
-        access = accesses.of(by, definition, "update")
-        row = changes.within_reach(access, [record_id], [body], Problems(), unchecked)[0]
+    with unverified_transaction(collection, by) as (definition, unchecked):
+        access = accesses.for_operation(by, definition, "update")
+        row = changes.lock_for_change(access, [record_id], [body], Problems(), unchecked)[0]
         changes.check_etag(access, row, if_match)
         yield access, row
 
 
-def _change(access: Access, row: store.Row, body: Body, absent: Body) -> Shown:
+def _change(access: Access, row: store.Row, body: Body, absent: Body) -> RecordView:
     problems = Problems()
-    change = changes.prepare_changes(access, [row], [body], problems, absent)
+    change = changes.prepare_update(access, [row], [body], problems, absent)
     problems.check()
-    return changes.store_last(change)[0]
+    return changes.store_deferred(change)[0]

@@ -48,9 +48,9 @@ To add a function, see `functions`. The tests compare both back ends over all of
 from app.rules.check import Scope, condition, value
 from app.rules.evaluate import UNKNOWN, Asker, Context, evaluate, holds
 from app.rules.explain import Clause, deciding, surely, undecided
-from app.rules.nodes import Name, Node, RuleError, Sent, Type, presupposed, walk
+from app.rules.nodes import Name, Node, RuleError, Sent, Type, required_fields, walk
 from app.rules.parser import parse
-from app.rules.partial_eval import about_caller, residual, tells_time, truth
+from app.rules.partial_eval import about_caller, depends_on_time, partial_evaluate, truth
 
 OPERATIONS = ("list", "view", "create", "update", "delete")
 """What a collection has a rule for each."""
@@ -70,13 +70,13 @@ __all__ = [
     "about_caller",
     "condition",
     "deciding",
+    "depends_on_time",
     "evaluate",
     "holds",
     "parse",
-    "presupposed",
-    "residual",
+    "partial_evaluate",
+    "required_fields",
     "surely",
-    "tells_time",
     "truth",
     "undecided",
     "value",

@@ -30,7 +30,7 @@ from app.rules.nodes import (
     RuleError,
     Sent,
     Type,
-    rebuilt,
+    map_children,
     walk,
 )
 from app.rules.parser import FURTHEST, parse
@@ -306,4 +306,4 @@ def _rooted(node: Node, path: tuple[str, ...], place: Node) -> Node:
         if len(path) + len(moved.path) > FURTHEST + 1:
             raise RuleError(f"A name follows at most {FURTHEST} references.", place.start)
         moved = replace(moved, path=(*path, *moved.path))
-    return rebuilt(moved, lambda part: _rooted(part, path, place))
+    return map_children(moved, lambda part: _rooted(part, path, place))

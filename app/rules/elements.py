@@ -1,4 +1,4 @@
-"""The parts of SQL that the toolkit has not, or that the two databases write differently."""
+"""SQL elements that SQLAlchemy lacks, or that SQLite and PostgreSQL write differently."""
 
 from __future__ import annotations
 
@@ -8,25 +8,27 @@ from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.ext.compiler import compiles
+from sqlalchemy.sql.compiler import SQLCompiler
 from sqlalchemy.sql.functions import FunctionElement
 
 Expression = sa.ColumnElement[Any]
+ColumnType = sa.types.TypeEngine[Any]
 MOST_PARTS = 60  # of a call; some builds of SQLite take no more than 100, as does PostgreSQL
 
 
 class Parameter(FunctionElement[Any]):
-    """A parameter whose type PostgreSQL is told, which it cannot tell from null."""
+    """A parameter with an explicit type: PostgreSQL cannot infer one from null."""
 
     inherit_cache = True
     name = "atrium_parameter"
 
-    def __init__(self, parameter: Expression, *, type_: Any) -> None:
+    def __init__(self, parameter: Expression, *, type_: ColumnType) -> None:
         self.type = type_
         super().__init__(parameter)
 
 
 class Like(FunctionElement[bool]):
-    """A text against a pattern that is known beforehand, case aside."""
+    """Case-insensitive match against a constant pattern."""
 
     type = sa.Boolean()
     inherit_cache = True
@@ -34,7 +36,7 @@ class Like(FunctionElement[bool]):
 
 
 class Matches(FunctionElement[bool]):
-    """A text against a pattern that is a value itself, case aside."""
+    """Case-insensitive match against a pattern computed by the statement."""
 
     type = sa.Boolean()
     inherit_cache = True
@@ -63,7 +65,7 @@ class Midnight(FunctionElement[Any]):
     inherit_cache = True
     name = "atrium_midnight"
 
-    def __init__(self, day: Expression, *, type_: Any) -> None:
+    def __init__(self, day: Expression, *, type_: ColumnType) -> None:
         self.type = type_
         super().__init__(day)
 
@@ -76,49 +78,51 @@ class Nothing(FunctionElement[Any]):
 
 
 @compiles(Nothing)
-def _nothing(element: Nothing, compiler: Any, **options: Any) -> str:
+def _nothing(element: Nothing, compiler: SQLCompiler, **options: object) -> str:
     return "NULL"
 
 
 @compiles(Nothing, "sqlite")
-def _sqlite_nothing(element: Nothing, compiler: Any, **options: Any) -> str:
+def _sqlite_nothing(element: Nothing, compiler: SQLCompiler, **options: object) -> str:
     return "(SELECT NULL)"
 
 
-def _parts(element: FunctionElement[Any], compiler: Any, options: Mapping[str, Any]) -> list[str]:
+def _parts(
+    element: FunctionElement[Any], compiler: SQLCompiler, options: Mapping[str, object]
+) -> list[str]:
     return [f"({compiler.process(clause, **options)})" for clause in element.clauses]
 
 
 @compiles(Parameter)
-def _parameter(element: Parameter, compiler: Any, **options: Any) -> str:
+def _parameter(element: Parameter, compiler: SQLCompiler, **options: object) -> str:
     return _parts(element, compiler, options)[0]
 
 
 @compiles(Parameter, "postgresql")
-def _postgres_parameter(element: Parameter, compiler: Any, **options: Any) -> str:
+def _postgres_parameter(element: Parameter, compiler: SQLCompiler, **options: object) -> str:
     (parameter,) = element.clauses
     return str(compiler.process(sa.cast(parameter, element.type), **options))
 
 
 @compiles(Like, "sqlite")
-def _sqlite_like(element: Like, compiler: Any, **options: Any) -> str:
+def _sqlite_like(element: Like, compiler: SQLCompiler, **options: object) -> str:
     text, pattern = _parts(element, compiler, options)
     return f"{text} LIKE {pattern} ESCAPE '!'"
 
 
 @compiles(Like, "postgresql")
-def _postgres_like(element: Like, compiler: Any, **options: Any) -> str:
+def _postgres_like(element: Like, compiler: SQLCompiler, **options: object) -> str:
     text, pattern = _parts(element, compiler, options)
     return f"lower({text} COLLATE \"C\") LIKE {pattern} ESCAPE '!'"
 
 
 @compiles(Matches, "sqlite")
-def _sqlite_matches(element: Matches, compiler: Any, **options: Any) -> str:
+def _sqlite_matches(element: Matches, compiler: SQLCompiler, **options: object) -> str:
     return f"atrium_matches({', '.join(_parts(element, compiler, options))})"
 
 
 @compiles(Matches, "postgresql")
-def _postgres_matches(element: Matches, compiler: Any, **options: Any) -> str:
+def _postgres_matches(element: Matches, compiler: SQLCompiler, **options: object) -> str:
     text, pattern = _parts(element, compiler, options)
     kept = f"replace(replace(lower({pattern} COLLATE \"C\"), '!', '!!'), '_', '!_')"
     # A percent sign is doubled for the driver.
@@ -127,25 +131,25 @@ def _postgres_matches(element: Matches, compiler: Any, **options: Any) -> str:
 
 
 @compiles(CodePoints, "sqlite")
-def _sqlite_code_points(element: CodePoints, compiler: Any, **options: Any) -> str:
+def _sqlite_code_points(element: CodePoints, compiler: SQLCompiler, **options: object) -> str:
     return _parts(element, compiler, options)[0]
 
 
 @compiles(CodePoints, "postgresql")
-def _postgres_code_points(element: CodePoints, compiler: Any, **options: Any) -> str:
+def _postgres_code_points(element: CodePoints, compiler: SQLCompiler, **options: object) -> str:
     return f'{_parts(element, compiler, options)[0]} COLLATE "C"'
 
 
 # With `||` both databases copy what is joined so far once for each part, and PostgreSQL keeps each
 # of the copies: a text of some megabytes, named often enough, would take all memory there is.
 @compiles(Joined, "sqlite")
-def _sqlite_joined(element: Joined, compiler: Any, **options: Any) -> str:
+def _sqlite_joined(element: Joined, compiler: SQLCompiler, **options: object) -> str:
     parts = [compiler.process(part, **options) for part in element.clauses]
     return _in_groups(parts, lambda some: f"printf('{'%s' * len(some)}', {', '.join(some)})")
 
 
 @compiles(Joined, "postgresql")
-def _postgres_joined(element: Joined, compiler: Any, **options: Any) -> str:
+def _postgres_joined(element: Joined, compiler: SQLCompiler, **options: object) -> str:
     parts = [compiler.process(part, **options) for part in element.clauses]
     return _in_groups(parts, lambda some: f"concat({', '.join(some)})")
 
@@ -158,12 +162,12 @@ def _in_groups(parts: Sequence[str], call: Callable[[Sequence[str]], str]) -> st
 
 
 @compiles(Midnight, "sqlite")
-def _sqlite_midnight(element: Midnight, compiler: Any, **options: Any) -> str:
+def _sqlite_midnight(element: Midnight, compiler: SQLCompiler, **options: object) -> str:
     return f"({_parts(element, compiler, options)[0]} || 'T00:00:00.000000Z')"
 
 
 @compiles(Midnight, "postgresql")
-def _postgres_midnight(element: Midnight, compiler: Any, **options: Any) -> str:
+def _postgres_midnight(element: Midnight, compiler: SQLCompiler, **options: object) -> str:
     return f"({_parts(element, compiler, options)[0]}::timestamp AT TIME ZONE 'UTC')"
 
 
@@ -175,13 +179,13 @@ class Nested(FunctionElement[Any]):
     MARK = re.compile("\x02([0-9]+)\x03")
 
     @staticmethod
-    def layer(index: int, type_: Any) -> Expression:
+    def layer(index: int, type_: ColumnType) -> Expression:
         """The mark in the place of a layer."""
         return sa.literal_column(f"\x02{index}\x03", type_)
 
 
 @compiles(Nested)
-def _nested(element: Nested, compiler: Any, **options: Any) -> str:
+def _nested(element: Nested, compiler: SQLCompiler, **options: object) -> str:
     texts: list[str] = []
     for layer in element.clauses:
         text = compiler.process(layer, **options)
@@ -198,17 +202,17 @@ class Evaluated(FunctionElement[Any]):
     inherit_cache = True
     name = "atrium_expression"
 
-    def __init__(self, *clauses: Expression, type_: Any) -> None:
+    def __init__(self, *clauses: Expression, type_: ColumnType) -> None:
         self.type = type_
         super().__init__(*clauses)
 
 
 @compiles(Evaluated, "sqlite")
-def _sqlite_evaluated(element: Evaluated, compiler: Any, **options: Any) -> str:
+def _sqlite_evaluated(element: Evaluated, compiler: SQLCompiler, **options: object) -> str:
     _, *given = element.clauses
     return f"atrium_expression({', '.join(compiler.process(one, **options) for one in given)})"
 
 
 @compiles(Evaluated, "postgresql")
-def _postgres_evaluated(element: Evaluated, compiler: Any, **options: Any) -> str:
+def _postgres_evaluated(element: Evaluated, compiler: SQLCompiler, **options: object) -> str:
     return _parts(element, compiler, options)[0]

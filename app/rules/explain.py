@@ -22,7 +22,7 @@ from app.rules.nodes import (
     Not,
     walk,
 )
-from app.rules.partial_eval import residual, truth
+from app.rules.partial_eval import partial_evaluate, truth
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ def surely(node: Node, context: Context) -> bool | None:
         known = surely(node.part, context)
         return None if known is None else not known
     if _looks_at_unknown(node, context):
-        return truth(residual(node, context.asker))
+        return truth(partial_evaluate(node, context.asker))
     return holds(node, context)
 
 

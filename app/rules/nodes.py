@@ -155,10 +155,10 @@ def walk(node: Node) -> Iterator[Node]:
         left.extend(reversed([*one.children]))
 
 
-def presupposed(condition: Node) -> frozenset[str]:
+def required_fields(condition: Node) -> frozenset[str]:
     """Fields of which a record must have a value for a condition to hold; perhaps not all."""
     if isinstance(condition, Junction):
-        each = [presupposed(part) for part in condition.parts]
+        each = [required_fields(part) for part in condition.parts]
         return (
             frozenset.union(*each) if condition.operator == "and" else each[0].intersection(*each)
         )
@@ -174,7 +174,7 @@ def presupposed(condition: Node) -> frozenset[str]:
     return frozenset(path[0] for path in own if len(path) == 1)
 
 
-def rebuilt(node: Node, change: Callable[[Node], Node]) -> Node:
+def map_children(node: Node, change: Callable[[Node], Node]) -> Node:
     """The node with each of its parts changed."""
     changes: dict[str, Any] = {}
     for one in fields(node):

@@ -21,16 +21,16 @@ from app.rules.nodes import (
     Not,
     Now,
     Type,
-    rebuilt,
+    map_children,
     walk,
 )
 
 
-def residual(node: Node, asker: Asker) -> Node:
+def partial_evaluate(node: Node, asker: Asker) -> Node:
     """An expression with the same value for every record, without what only the caller decides."""
     if isinstance(node, Junction):
         return _junction(node, asker)
-    node = rebuilt(node, lambda part: residual(part, asker))
+    node = map_children(node, lambda part: partial_evaluate(part, asker))
     answer = _answer(node, asker)
     return node if answer is None else _known(node, answer)
 
@@ -50,7 +50,7 @@ def about_caller(node: Node) -> bool:
     )
 
 
-def tells_time(node: Node) -> bool:
+def depends_on_time(node: Node) -> bool:
     """Whether an expression's value changes by itself as time goes by."""
     return any(
         isinstance(part, Now) or (isinstance(part, Call) and part.name == "now")
@@ -62,7 +62,7 @@ def _junction(node: Junction, asker: Asker) -> Node:
     decisive = node.operator == "or"
     left: list[Node] = []
     for part in node.parts:
-        rest = residual(part, asker)
+        rest = partial_evaluate(part, asker)
         known = truth(rest)
         if known is decisive:
             return _known(node, decisive)

@@ -15,7 +15,7 @@ from typing import Any
 
 from app.rules import nodes, values
 from app.rules.evaluate import Context, evaluate
-from app.rules.nodes import Call, Caller, Literal, Name, Node, Now, Sent, Type, rebuilt, walk
+from app.rules.nodes import Call, Caller, Literal, Name, Node, Now, Sent, Type, map_children, walk
 
 PLACE = ("start", "end")  # means nothing to the value
 KINDS: dict[str, Callable[..., Node]] = {
@@ -42,7 +42,7 @@ def written(node: Node) -> tuple[str, list[Node]]:
 
     def numbered(part: Node) -> Node:
         if not is_leaf(part):
-            return rebuilt(part, numbered)
+            return map_children(part, numbered)
         alike = replace(part, start=0, end=0)
         return Name(0, 0, (str(leaves.setdefault(alike, len(leaves))),), type=part.type)
 

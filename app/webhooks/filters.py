@@ -48,7 +48,7 @@ def matches(
     node = _node(event.definition, text, hidden)
     if node is None:
         return True
-    asker = access.asker_of(event.by)
+    asker = access.rule_caller(event.by)
     return rules.holds(node, rules.Context(record, asker, now=clock.now()))
 
 

@@ -2,7 +2,7 @@
 
 So there is no change without them, and none of them for a change that was rolled back. Which
 webhooks an account has is cached under the version of its `webhook_versions` row. A write has that
-version checked together with its other stamps, and pays for webhooks only where there are some.
+version checked together with its other version_checks, and pays for webhooks only where there are some.
 """
 
 from __future__ import annotations
@@ -63,6 +63,8 @@ def version_checks(account_id: str | None) -> list[VersionCheck]:
         return []
     listeners = _cached(account_id)
     db.notes().setdefault(CHECKED, {})[account_id] = listeners
+    if not listeners.makers:
+        return [listeners.version_check]
     return [listeners.version_check, *maker_version_checks(account_id, listeners.makers)]
 
 
@@ -162,7 +164,7 @@ def _fits(size: int) -> bool:
 
 
 def _checked(account_id: str) -> Listeners:
-    # Whoever changes records without the stamps has them checked here.
+    # Whoever changes records without the version_checks has them checked here.
     known: dict[str, Listeners] = db.notes().setdefault(CHECKED, {})
     if account_id not in known:
         known[account_id] = _load(account_id)

@@ -52,12 +52,12 @@ class Reader:
     @cached_property
     def _definitions(self) -> Mapping[str, Definition]:
         # As they are now: one statement, whatever is cached.
-        return {one.name.lower(): one for one in definitions.everything()}
+        return {one.name.lower(): one for one in definitions.get_all()}
 
 
 def is_open(definition: Definition, by: Principal) -> bool:
     """Whether the caller views every record of a collection, with all of its fields."""
-    access = accesses.opened(by, definition, "view")
+    access = accesses.if_open(by, definition, "view")
     everything = definition.columns.keys()
     return access is not None and access.condition is None and access.readable.keys() == everything
 
@@ -90,7 +90,7 @@ def _of_open_collection(webhook: Webhook) -> list[Any]:
     maker = principals.for_user_in_account(webhook.account_id, webhook.created_by)
     if maker and maker.is_superadmin:
         return [sa.true()]
-    known = {one.name.lower(): one for one in definitions.everything()} if maker else {}
+    known = {one.name.lower(): one for one in definitions.get_all()} if maker else {}
     definition = known.get(webhook.collection.lower())
     if maker is None or definition is None or not is_open(definition, maker):
         return []

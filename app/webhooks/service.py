@@ -165,7 +165,7 @@ def warnings(webhook: Webhook) -> list[dict[str, Any]]:
     """What is not wrong with a webhook, but probably not meant."""
     found = payload_warnings(webhook.account_id)
     try:
-        definitions.named(webhook.collection)
+        definitions.get(webhook.collection)
     except NotFound:
         message = f"There is no collection {webhook.collection!r} yet: nothing is sent until then."
         found.append(problem("collection", "collection_missing", message))

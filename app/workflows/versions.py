@@ -104,7 +104,7 @@ def check_sight(workflow: Workflow, trigger: Mapping[str, Any], by: Principal) -
 
 def _may_be_personal(collection: str | None) -> bool:
     try:
-        return not collection or bool(definitions.named(collection).personal)
+        return not collection or bool(definitions.get(collection).personal)
     except NotFound:
         return True  # nobody knows what it will hold
 

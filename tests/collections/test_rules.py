@@ -560,11 +560,11 @@ def write_rules(app: Flask, changes: dict[str, Any]) -> None:
 def test_a_block_that_reloads_loads_each_thing_once(app: Flask, root: Caller) -> None:
     make_collection(root)
     with app.app_context(), statements(app) as sent, versioned_cache.reloading():
-        first = definition.named("posts")
+        first = definition.get("posts")
         with versioned_cache.reloading():
-            second = definition.named("posts")
-            assert definition.named("POSTS") is second is not first
-        assert definition.named("posts") is first
+            second = definition.get("posts")
+            assert definition.get("POSTS") is second is not first
+        assert definition.get("posts") is first
     assert len(sent) == 2
 
 

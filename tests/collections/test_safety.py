@@ -38,7 +38,7 @@ NUMBER = {"name": "n", "type": "number"}
 
 def assert_agreement(app: Flask) -> None:
     with app.app_context():
-        for one in definition.everything():
+        for one in definition.get_all():
             assert agrees(one.table) == []
         db.db.session.remove()
 
@@ -166,14 +166,14 @@ def test_a_value_that_becomes_unique_while_it_is_written_is_told_as_taken(
     make_record(alice, title="a")
     schema = {"schema": [TITLE | {"unique": True}]}
     change = Thread(target=lambda: root.put(f"collections/{made['id']}", schema))
-    put = writes.put
+    put = writes.write
 
     def change_then_put(*about: Any) -> None:
         change.start()
         change.join()
         put(*about)
 
-    monkeypatch.setattr(writes, "put", change_then_put)
+    monkeypatch.setattr(writes, "write", change_then_put)
     answer = alice.post(f"records/posts{path}", body)
     assert (answer.status_code, answer.json["field"]) == (409, "title")
     assert [one["code"] for one in answer.json["details"]] == ["not_unique"]

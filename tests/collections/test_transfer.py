@@ -41,7 +41,7 @@ def exported(root: Caller, query: str = "") -> list[Item]:
 
 def disagreements(app: Flask) -> list[str]:
     with app.app_context():
-        found = [problem for one in definition.everything() for problem in agrees(one.table)]
+        found = [problem for one in definition.get_all() for problem in agrees(one.table)]
         db.db.session.remove()
         return found
 

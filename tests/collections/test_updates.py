@@ -46,7 +46,7 @@ def revisions(app: Flask) -> list[list[str]]:
 def assert_agreement(app: Flask) -> None:
     """Every table is what its definition says."""
     with app.app_context():
-        for one in definition.everything():
+        for one in definition.get_all():
             assert agrees(one.table) == []
         db.db.session.remove()
 

@@ -122,9 +122,9 @@ def test_an_export_keeps_to_rules_fields_masks_and_the_account(cast: Cast) -> No
 
 
 def test_cells_that_a_spreadsheet_would_run_are_disarmed() -> None:
-    assert {text: formats.disarmed(text) for text in DISARMED} == DISARMED
-    assert {formats.rearmed(cell): cell for cell in DISARMED.values()} == DISARMED
-    assert formats.rearmed("") is None
+    assert {text: formats.escape_formula(text) for text in DISARMED} == DISARMED
+    assert {formats.unescape_formula(cell): cell for cell in DISARMED.values()} == DISARMED
+    assert formats.unescape_formula("") is None
 
 
 def test_an_export_is_of_one_moment(app: Flask, alice: Caller, things: dict[str, Any]) -> None:
@@ -247,7 +247,7 @@ def test_an_import_tells_all_that_is_wrong_and_keeps_nothing(
         {"title": "no", "views": 1, "code": "d", "parent": None},
         {"title": "no", "views": 1, "code": "taken", "parent": None},
     ]
-    file = b"".join(formats.written(format, list(rows[0]), rows))
+    file = b"".join(formats.write(format, list(rows[0]), rows))
     answer = send(alice, format, file)
     assert (answer.status_code, answer.json["error"]) == (400, "validation_error")
     start = 1 if format == "jsonl" else 2
@@ -265,7 +265,7 @@ def test_an_import_tells_all_that_is_wrong_and_keeps_nothing(
         (rows[2:4], 409, "conflict"),
         (rows[5:6], 403, "rule_denied"),
     ):
-        file = b"".join(formats.written(format, list(rows[0]), [rows[0], *some]))
+        file = b"".join(formats.write(format, list(rows[0]), [rows[0], *some]))
         refused = send(alice, format, file, "?dry_run=true")
         assert (refused.status_code, refused.json["error"]) == (status, error)
     assert [one["title"] for one in records(alice)] == ["there"]
@@ -431,7 +431,7 @@ def empty(app: Flask) -> None:
 def fill(app: Flask, alice: Caller, count: int, first: int = 0) -> None:
     """Put many records into the table at once, up to that number."""
     with app.app_context(), db.transaction():
-        table = definitions.named("things").table
+        table = definitions.get("things").table
         now = datetime.now(UTC)
         same = {"account_id": alice.account_id, "created_at": now, "updated_at": now}
         for start in range(first, count, 5000):

@@ -16,7 +16,7 @@ from alembic.operations import Operations
 from app.collections.fields import JsonText, Number
 from app.collections.revisions import MIGRATIONS
 from app.db.types import Text, UtcDateTime
-from app.rules import Asker, Context, Node, Scope, Type, evaluate, residual
+from app.rules import Asker, Context, Node, Scope, Type, evaluate, partial_evaluate
 from app.rules import sql as in_sql
 from app.rules import sqlite as on_sqlite
 from tests import services
@@ -114,7 +114,7 @@ class Backend:
         self, nodes: Sequence[Node], asker: Asker = NOBODY, sent: Mapping[str, Any] | None = None
     ) -> list[list[Any]]:
         """The value of each expression on every row, in one statement."""
-        compiled = [in_sql.value(residual(node, asker), RowColumns()) for node in nodes]
+        compiled = [in_sql.value(partial_evaluate(node, asker), RowColumns()) for node in nodes]
         columns = [one.expression.label(f"c{index}") for index, one in enumerate(compiled)]
         statement = sa.select(ROWS.c.id, *columns).order_by(ROWS.c.id)
         found = self.connection.execute(statement, _parameters(compiled, asker, sent)).all()
@@ -124,7 +124,7 @@ class Backend:
         self, node: Node, asker: Asker = NOBODY, sent: Mapping[str, Any] | None = None
     ) -> list[int]:
         """The rows on which a condition holds."""
-        compiled = in_sql.condition(residual(node, asker), RowColumns())
+        compiled = in_sql.condition(partial_evaluate(node, asker), RowColumns())
         statement = sa.select(ROWS.c.id).where(compiled.expression).order_by(ROWS.c.id)
         found = self.connection.execute(statement, _parameters([compiled], asker, sent))
         return list(found.scalars())
@@ -160,7 +160,7 @@ def python_value(
     """What the evaluator gives, which what remains of the expression for the asker gives too."""
     context = Context(record, asker, sent or {}, NOW)
     found = evaluate(node, context)
-    assert same(evaluate(residual(node, asker), context), found)
+    assert same(evaluate(partial_evaluate(node, asker), context), found)
     return found
 
 

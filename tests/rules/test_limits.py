@@ -12,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from app.rules import Node, RuleError, Scope, Type, condition, residual, value
+from app.rules import Node, RuleError, Scope, Type, condition, partial_evaluate, value
 from app.rules.parser import LONGEST
 from tests.rules import generator
 from tests.rules.backends import EDITOR, FIELDS, SCOPE, Backend, python_value, same
@@ -248,7 +248,7 @@ def assert_runs(text: str, scope: Scope, backend: Backend) -> None:
         (found,) = backend.values([node], EDITOR)
         assert all(same(left, right) for left, right in zip(found, expected, strict=True))
         kept = [index for index, one in enumerate(expected) if one is True]
-        assert backend.matching(residual(node, EDITOR)) == kept
+        assert backend.matching(partial_evaluate(node, EDITOR)) == kept
 
     assert sys.getrecursionlimit() == 1000
     beneath(CALLS_BEFORE, run)

@@ -365,7 +365,7 @@ def conditions(app: Flask, *sides: dict[str, Any]) -> dict[str, rules.Node]:
     """What stands for the rules that are expressions."""
     texts = {side[f"{operation}_rule"] for side in sides for operation in OPERATIONS}
     with app.app_context():
-        scope = definition.named("posts").scope
+        scope = definition.get("posts").scope
         return {text: rules.condition(text, scope) for text in texts - {None, "", "true"}}
 
 

@@ -291,7 +291,7 @@ def test_computed_texts_are_in_the_order_of_code_points_whatever_the_locale(
     make_collection(root, schema=[*stored, *fields])
     make_record(root.acting_in("acme"), n=1)
     with app.app_context():
-        posts = definition.named("posts")
+        posts = definition.get("posts")
         orders = [sa.func.pg_collation_for(posts.expressions[one["name"]]) for one in fields]
         assert set(db.connection().execute(sa.select(*orders)).one()) == {'"C"'}
         db.db.session.remove()

@@ -1,8 +1,8 @@
-"""The field types: what each accepts, how it is stored, and how it comes back (contract section 4).
+"""The field types: validation, storage and JSON form (contract section 4).
 
-One class per type, each in a file of its own. `clean` turns a JSON value into the stored one, or
-raises `Refused`; `from_text` does it for the text of a query parameter; `shown` turns the stored
-value back into JSON.
+One class per type, each in a file of its own. `clean` turns a JSON value into the stored one or
+raises `InvalidValue`; `from_text` does so for the text of a query parameter; `shown` turns the
+stored value back into JSON.
 """
 
 from app.collections.fields.boolean import BooleanField
@@ -10,7 +10,7 @@ from app.collections.fields.computed import RETURN_TYPES, ComputedField
 from app.collections.fields.date import DateField
 from app.collections.fields.datetime import DatetimeField
 from app.collections.fields.email import EmailField
-from app.collections.fields.field import LONGEST_INDEXED, Field, Refused, Way, ways_of
+from app.collections.fields.field import LONGEST_INDEXED, Encoder, Field, InvalidValue, encoders_of
 from app.collections.fields.json import JsonField, JsonText
 from app.collections.fields.number import Number, NumberField, plain_number
 from app.collections.fields.reference import ReferenceField
@@ -25,17 +25,17 @@ __all__ = [
     "TYPES",
     "BooleanField",
     "ComputedField",
+    "Encoder",
     "Field",
+    "InvalidValue",
     "JsonField",
     "JsonText",
     "Number",
     "NumberField",
     "ReferenceField",
-    "Refused",
     "TextField",
-    "Way",
+    "encoders_of",
     "plain_number",
-    "ways_of",
 ]
 
 TYPES: dict[str, type[Field]] = {

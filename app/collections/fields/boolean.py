@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import sqlalchemy as sa
 
 from app import rules
-from app.collections.fields.field import Field, Refused
+from app.collections.fields.field import Field, InvalidValue, JsonType
 
 
 class BooleanField(Field):
@@ -23,13 +23,13 @@ class BooleanField(Field):
     def clean(self, value: Any) -> bool:
         """Exactly true or false."""
         if not isinstance(value, bool):
-            raise Refused("invalid_type", "Must be true or false.")
+            raise InvalidValue("invalid_type", "Must be true or false.")
         return value
 
     def from_text(self, text: str) -> bool:
         """The words true and false."""
         if text.lower() not in ("true", "false"):
-            raise Refused("invalid_type", "Must be true or false.")
+            raise InvalidValue("invalid_type", "Must be true or false.")
         return text.lower() == "true"
 
     def shown(self, value: Any) -> bool:
@@ -37,6 +37,6 @@ class BooleanField(Field):
         return bool(value)
 
     @cached_property
-    def plain_type(self) -> Any:
-        """What PostgreSQL gives."""
+    def json_type(self) -> JsonType:
+        """PostgreSQL returns booleans."""
         return bool

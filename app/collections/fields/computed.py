@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import cached_property
 from typing import Any, ClassVar
 
 from app.collections.fields.boolean import BooleanField
 from app.collections.fields.datetime import DatetimeField
-from app.collections.fields.field import Field
+from app.collections.fields.field import Field, JsonType
 from app.collections.fields.number import NumberField
 from app.collections.fields.text import TextField
 
@@ -39,6 +39,11 @@ class ComputedField(Field):
         return self.like.shown(value)
 
     @cached_property
-    def plain_type(self) -> Any:
-        """As the type of the value has it."""
-        return self.like.plain_type
+    def json_type(self) -> JsonType:
+        """That of the field that it is like."""
+        return self.like.json_type
+
+    @cached_property
+    def encode(self) -> Callable[[Any], Any]:
+        """That of the field that it is like."""
+        return self.like.encode

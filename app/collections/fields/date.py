@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import sqlalchemy as sa
 
 from app import rules
-from app.collections.fields.field import Field, Refused
+from app.collections.fields.field import Field, InvalidValue
 
 
 class DateField(Field):
@@ -28,7 +28,7 @@ class DateField(Field):
                 raise ValueError
             return date.fromisoformat(value)
         except ValueError:
-            raise Refused("invalid_date", "Must be a date such as 2026-11-20.") from None
+            raise InvalidValue("invalid_date", "Must be a date such as 2026-11-20.") from None
 
     def shown(self, value: date) -> str:
         """YYYY-MM-DD."""

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import datetime
 from functools import cached_property
 from typing import Any, ClassVar
 
 from app import clock, rules
-from app.collections.fields.field import Field, Refused
+from app.collections.fields.field import Field, InvalidValue, JsonType
 from app.db.types import UtcDateTime
 
 
@@ -28,13 +28,18 @@ class DatetimeField(Field):
             return clock.parse(value)
         except ValueError:
             message = "Must be an ISO 8601 date and time such as 2026-11-20T12:00:00Z."
-            raise Refused("invalid_datetime", message) from None
+            raise InvalidValue("invalid_datetime", message) from None
 
     def shown(self, value: datetime | str) -> str:
         """The one format, in which SQLite keeps it, too."""
         return value if isinstance(value, str) else clock.iso(value)
 
     @cached_property
-    def plain_type(self) -> Any:
-        """What SQLite keeps."""
+    def json_type(self) -> JsonType:
+        """SQLite stores the text that JSON has."""
         return str
+
+    @cached_property
+    def encode(self) -> Callable[[datetime], str]:
+        """`clock.iso` itself."""
+        return clock.iso

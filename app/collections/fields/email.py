@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from app.accounts.service import is_email
-from app.collections.fields.field import Field, Refused
+from app.collections.fields.field import Field, InvalidValue
 
 
 class EmailField(Field):
@@ -18,7 +18,7 @@ class EmailField(Field):
     def clean(self, value: Any) -> str:
         """An address, kept as sent."""
         if not isinstance(value, str) or not is_email(value):
-            raise Refused("invalid_email", "Must be an e-mail address.")
+            raise InvalidValue("invalid_email", "Must be an e-mail address.")
         return value
 
     def from_text(self, text: str) -> str:

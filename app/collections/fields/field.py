@@ -1,4 +1,4 @@
-"""What every field type does, and how it refuses a value (contract section 4)."""
+"""The base class of field types (contract section 4)."""
 
 from __future__ import annotations
 
@@ -12,9 +12,11 @@ from app.db.types import Text
 
 LONGEST_INDEXED = 2000  # bytes; an entry of PostgreSQL's indexes holds 2704, the account's id too
 
+JsonType = type[Any] | None
 
-class Refused(ValueError):
-    """A value that the field does not accept; `code` is one of the contract's."""
+
+class InvalidValue(ValueError):
+    """A value that the field does not accept; `code` is an error code of the contract."""
 
     def __init__(self, code: str, message: str) -> None:
         super().__init__(message)
@@ -35,26 +37,27 @@ class Field:
     mask_type: str | None = None
     expression: str | None = None  # of a computed field
     return_type: str | None = None
-    on_delete: str | None = None  # what the end of its target does to a reference
+    on_delete: str | None = None  # of a reference: what a delete of its target does
 
     type: ClassVar[str]
     column_type: ClassVar[Any] = Text
     known_options: ClassVar[frozenset[str]] = frozenset({"index"})
     may_be_unique: ClassVar[bool] = True
     filterable: ClassVar[bool] = True
+    reads_differently: ClassVar[bool] = False
     rule_type: ClassVar[rules.Type] = rules.Type.TEXT
     json_schema: ClassVar[Mapping[str, Any]] = {"type": "string"}
 
     def clean(self, value: Any) -> Any:
-        """The stored form of a JSON value that is not null. Raises Refused."""
+        """The stored form of a JSON value that is not null. Raises InvalidValue."""
         raise NotImplementedError
 
     def from_text(self, text: str) -> Any:
-        """The stored form of a query parameter's text. Raises Refused."""
+        """The stored form of a query parameter's text. Raises InvalidValue."""
         return self.clean(text)
 
     def read_back(self, value: Any) -> Any:
-        """What is read of a value that was stored, or of null."""
+        """The value that a SELECT returns for a stored one; differs where `reads_differently`."""
         return value
 
     def shown(self, value: Any) -> Any:
@@ -62,34 +65,39 @@ class Field:
         return value
 
     @cached_property
-    def is_plain(self) -> bool:
-        """Whether JSON has stored values as they are."""
+    def is_json(self) -> bool:
+        """Whether every stored value is its own JSON form."""
         return type(self).shown is Field.shown
 
     @cached_property
-    def plain_type(self) -> Any:
-        """The type of those that JSON has as they are, where it depends."""
+    def json_type(self) -> JsonType:
+        """The type of stored values that are their own JSON form, if others are not."""
         return None
 
+    @cached_property
+    def encode(self) -> Callable[[Any], Any]:
+        """`shown` for values of another type than `json_type`."""
+        return self.shown
+
     def definition_problems(self) -> Iterator[str]:
-        """Why the field's options make no sense."""
+        """Problems of the field's options."""
         yield from ()
 
-    @property
+    @cached_property
     def indexed(self) -> bool:
-        """Whether it has an index of its own."""
+        """Whether the column has its own index."""
         return bool(self.unique or self.options.get("index"))
 
-    def _check_indexable(self, value: str) -> None:
-        if self.indexed and len(value.encode()) > LONGEST_INDEXED:
+    def _check_index_size(self, value: str) -> None:
+        if len(value.encode()) > LONGEST_INDEXED:
             message = f"Must have at most {LONGEST_INDEXED} bytes, as this field is indexed."
-            raise Refused("too_long", message)
+            raise InvalidValue("too_long", message)
 
 
 def bounds_problems(
     options: Mapping[str, Any], low: str, high: str, fits: Callable[[Any], bool], kind: str
 ) -> Iterator[str]:
-    """Why a lower and an upper bound among the options make no sense."""
+    """Problems of a lower and an upper bound among the options."""
     bounds = [name for name in (low, high) if name in options]
     wrong = [name for name in bounds if not fits(options[name])]
     yield from (f"{name} must be {kind}." for name in wrong)
@@ -97,16 +105,18 @@ def bounds_problems(
         yield f"{low} is greater than {high}."
 
 
-class Way(NamedTuple):
-    """How a field is shown whose stored values JSON does not have as they are."""
+class Encoder(NamedTuple):
+    """Turns the stored values of one field into JSON, but for those of `json_type`."""
 
     name: str
-    shown: Callable[[Any], Any]
-    plain_type: Any
-    """The type of those that it has as they are, where it depends."""
+    encode: Callable[[Any], Any]
+    json_type: JsonType
 
 
-def ways_of(fields: Mapping[str, Field]) -> Sequence[Way]:
-    """Those of fields that need one, under these names."""
-    needing = ((name, one) for name, one in fields.items() if not one.is_plain)
-    return [Way(name, one.shown, one.plain_type) for name, one in needing]
+def encoders_of(fields: Mapping[str, Field]) -> Sequence[Encoder]:
+    """The encoders of the fields that need one."""
+    return [
+        Encoder(name, field.encode, field.json_type)
+        for name, field in fields.items()
+        if not field.is_json
+    ]

@@ -10,7 +10,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Dialect
 
 from app import rules
-from app.collections.fields.field import Field, Refused
+from app.collections.fields.field import Field, InvalidValue
 from app.rest import json_input
 
 
@@ -39,14 +39,15 @@ class JsonField(Field):
     known_options = frozenset()
     may_be_unique = False
     filterable = False
+    reads_differently = True
     json_schema: ClassVar[Mapping[str, Any]] = {"type": ["object", "array"]}
 
     def clean(self, value: Any) -> Any:
         """An object or array whose numbers JSON can write."""
         if not isinstance(value, dict | list):
-            raise Refused("invalid_json", "Must be a JSON object or array.")
+            raise InvalidValue("invalid_json", "Must be a JSON object or array.")
         if not json_input.is_serializable(value):
-            raise Refused("number_out_of_range", json_input.OUT_OF_RANGE)
+            raise InvalidValue("number_out_of_range", json_input.OUT_OF_RANGE)
         return value
 
     def read_back(self, value: Any) -> str | None:

@@ -12,7 +12,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Dialect
 
 from app import rules
-from app.collections.fields.field import Field, Refused, bounds_problems
+from app.collections.fields.field import Field, InvalidValue, bounds_problems
 from app.rest import json_input
 
 SMALLEST, LARGEST = -(2**63), 2**63 - 1
@@ -62,26 +62,26 @@ class NumberField(Field):
     def clean(self, value: Any) -> int | float:
         """A finite number within the options."""
         if type(value) not in (int, float):
-            raise Refused("invalid_type", "Must be a number.")
+            raise InvalidValue("invalid_type", "Must be a number.")
         if not _is_number(value):
-            raise Refused("number_out_of_range", json_input.OUT_OF_RANGE)
+            raise InvalidValue("number_out_of_range", json_input.OUT_OF_RANGE)
         number: int | float = plain_number(value)
         if self.options.get("integer") and not isinstance(number, int):
-            raise Refused("not_integer", "Must be a whole number.")
+            raise InvalidValue("not_integer", "Must be a whole number.")
         low, high = self.options.get("min"), self.options.get("max")
         if low is not None and number < low:
-            raise Refused("number_out_of_range", f"Must be at least {low}.")
+            raise InvalidValue("number_out_of_range", f"Must be at least {low}.")
         if high is not None and number > high:
-            raise Refused("number_out_of_range", f"Must be at most {high}.")
+            raise InvalidValue("number_out_of_range", f"Must be at most {high}.")
         return number
 
     def from_text(self, text: str) -> int | float:
         """A number written out."""
         if not NUMBER.fullmatch(text):
-            raise Refused("invalid_type", "Must be a number.")
+            raise InvalidValue("invalid_type", "Must be a number.")
         value = json_input.number(text)
         if not math.isfinite(value):
-            raise Refused("number_out_of_range", json_input.OUT_OF_RANGE)
+            raise InvalidValue("number_out_of_range", json_input.OUT_OF_RANGE)
         number: int | float = plain_number(value)
         return number
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from app.collections.fields.field import Field, Refused
+from app.collections.fields.field import Field, InvalidValue
 from app.db.types import Id
 
 
@@ -20,5 +20,5 @@ class ReferenceField(Field):
     def clean(self, value: Any) -> str:
         """A text; whether such a record exists is asked of the database for all fields at once."""
         if not isinstance(value, str):
-            raise Refused("invalid_type", "Must be the id of a record.")
+            raise InvalidValue("invalid_type", "Must be the id of a record.")
         return value

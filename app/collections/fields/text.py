@@ -8,7 +8,7 @@ from typing import Any
 
 import re2
 
-from app.collections.fields.field import Field, Refused, bounds_problems
+from app.collections.fields.field import Field, InvalidValue, bounds_problems
 
 LONGEST = 1_000_000  # characters, where `max_length` does not say
 
@@ -26,17 +26,22 @@ class TextField(Field):
     def clean(self, value: Any) -> str:
         """A string within the options."""
         if not isinstance(value, str):
-            raise Refused("invalid_type", "Must be a text.")
+            raise InvalidValue("invalid_type", "Must be a text.")
         options = self.options
         if len(value) < options.get("min_length", 0):
-            raise Refused("too_short", f"Must have at least {options['min_length']} characters.")
+            raise InvalidValue(
+                "too_short", f"Must have at least {options['min_length']} characters."
+            )
         if len(value) > (most := options.get("max_length", LONGEST)):
-            raise Refused("too_long", f"Must have at most {most} characters.")
+            raise InvalidValue("too_long", f"Must have at most {most} characters.")
         if self._pattern is not None and not self._pattern.search(value):
-            raise Refused("pattern_mismatch", "Does not match the pattern of this field.")
+            raise InvalidValue("pattern_mismatch", "Does not match the pattern of this field.")
         if "choices" in options and value not in options["choices"]:
-            raise Refused("invalid_option", f"Must be one of: {', '.join(options['choices'])}.")
-        self._check_indexable(value)
+            raise InvalidValue(
+                "invalid_option", f"Must be one of: {', '.join(options['choices'])}."
+            )
+        if self.indexed:
+            self._check_index_size(value)
         return value
 
     def definition_problems(self) -> Iterator[str]:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 from urllib.parse import urlsplit
 
-from app.collections.fields.field import Field, Refused
+from app.collections.fields.field import Field, InvalidValue
 
 LONGEST_URL = 2048
 NOT_IN_A_URL = re.compile(r"[\s<>\"\x00-\x1f\x7f]")
@@ -22,8 +22,9 @@ class UrlField(Field):
     def clean(self, value: Any) -> str:
         """An http or https URL with a host, kept as sent."""
         if not isinstance(value, str) or not _is_web_address(value):
-            raise Refused("invalid_url", "Must be a URL starting with http:// or https://.")
-        self._check_indexable(value)
+            raise InvalidValue("invalid_url", "Must be a URL starting with http:// or https://.")
+        if self.indexed:
+            self._check_index_size(value)
         return value
 
     def from_text(self, text: str) -> str:

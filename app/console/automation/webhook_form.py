@@ -71,7 +71,7 @@ def choices(place: Place, webhook: Webhook | None = None) -> dict[str, Any]:
     """What the form offers."""
     may = PII_GROUP in place.by.groups
     return {
-        "collections": [one.name for one in definition.everything() if place.opened(one)],
+        "collections": [one.name for one in definition.get_all() if place.opened(one)],
         "events": EVENTS,
         # Whoever may not have personal data sent may still end it.
         "offers_pii": may or (webhook is not None and webhook.include_pii),

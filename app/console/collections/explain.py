@@ -128,7 +128,7 @@ def _asker(form: Form) -> rules.Asker:
     if user is None or not user.is_active:
         message = "The account has no active user with this address."
         raise InvalidValues([problem("email", "invalid_reference", message)])
-    return access.asker_of(trials.caller_of(user.id))
+    return access.rule_caller(trials.caller_of(user.id))
 
 
 def _page(collection_id: str, form: Form, said: dict[str, Any] | None = None) -> Page:

@@ -51,7 +51,7 @@ def show_collection(collection_id: str) -> str:
 def found(collection_id: str) -> tuple[Collection, Definition]:
     """The collection as stored now, and as the application works with it. Raises NotFound."""
     row = service.find(collection_id)
-    return row, definition.of_row(row)
+    return row, definition.from_row(row)
 
 
 def targets(collection: Definition, field: Field) -> Definition | None:

@@ -10,7 +10,7 @@ from typing import Any
 
 from flask import request
 
-from app.collections.fields import NumberField, Refused
+from app.collections.fields import InvalidValue, NumberField
 from app.collections.schema import LONGEST_SCHEMA
 from app.console.shell.forms import Form
 from app.errors import AppError, InvalidValues, Malformed, problem
@@ -150,7 +150,7 @@ class SchemaForm(Form):
             elif text and key in (*COUNTS, *NUMBERS):
                 try:
                     yield key, NumberField(key).from_text(text)
-                except Refused as error:
+                except InvalidValue as error:
                     found.append(problem(f"{key}_{n}", error.code, str(error)))
 
     def _stored(self, n: int) -> Mapping[str, Any]:
@@ -162,7 +162,7 @@ class SchemaForm(Form):
             return stored  # an empty text, too, which the form cannot tell from none
         try:
             return default_of(kind, text) if text else None
-        except (Refused, Malformed):
+        except (InvalidValue, Malformed):
             message = f"Not a value for a field of type {kind[:40]}."
             found.append(problem(f"default_{n}", "invalid_type", message))
         return None
@@ -184,12 +184,12 @@ def _told_with_name(one: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def default_of(kind: str, text: str) -> Any:
-    """The JSON value that a default's text stands for. Raises Refused or Malformed."""
+    """The JSON value that a default's text stands for. Raises InvalidValue or Malformed."""
     if kind == "number":
         return NumberField("default").from_text(text)
     if kind == "boolean":
         if text not in ("true", "false"):
-            raise Refused("invalid_type", "Must be true or false.")
+            raise InvalidValue("invalid_type", "Must be true or false.")
         return text == "true"
     return json_input.loads(text.encode()) if kind == "json" else text
 

@@ -128,7 +128,7 @@ def _plan_of_new(name: str, specs: Sequence[schema.Spec]) -> Plan:
         found.append(problem("name_0", "required", "Name a field."))
     if found:
         raise InvalidValues(found)
-    made = definition.of_row(service.new(name, specs, known))
+    made = definition.from_row(service.new(name, specs, known))
     operations = [
         {"operation": "add_field", "field": spec["name"], "property": None} for spec in specs
     ]

@@ -19,7 +19,7 @@ from app.console.shell.forms import Form, Page, told
 from app.console.shell.scopes import Shelf
 from app.db.errors import UNAVAILABLE, unavailable
 from app.errors import AppError, BadRequest, Malformed, PayloadTooLarge
-from app.records.read.views import Shown
+from app.records.read.views import RecordView
 from app.records.transfer import exports, formats, imports
 from app.rest.access import public
 
@@ -38,7 +38,7 @@ def export_records(account_id: str, name: str, format: str) -> Response:
     form, access = filters.asked(), shelf.access(shelf.collection, "list")
     sort = request.args.get("sort", "").replace("\0", "")
     asked = {"filter": [form.build(access)] if access else [], "sort": [sort]}
-    export = exports.exported(shelf.collection.name, format, asked, by=shelf.by)
+    export = exports.export(shelf.collection.name, format, asked, by=shelf.by)
     response = Response(export.text, mimetype=formats.FORMATS[format], direct_passthrough=True)
     response.call_on_close(export.close)
     called = f"attachment; filename={export.name}.{format}"
@@ -59,7 +59,7 @@ class Run:
     total: int | None
     """How many records there are; None where the file cannot be read to its end."""
     count: int = 0
-    sample: list[Shown] = field(default_factory=list)
+    sample: list[RecordView] = field(default_factory=list)
     wrong: list[tuple[Any, str | None, str]] = field(default_factory=list)
     more: int = 0
 
@@ -87,9 +87,9 @@ class Run:
                 raise
             self._refused(unavailable(error))
 
-    def _begun(self) -> Iterator[tuple[int, list[Shown]]]:
+    def _begun(self) -> Iterator[tuple[int, list[RecordView]]]:
         shelf = scopes.shelf(self.account_id, self.name)
-        return exports.imported_in_steps(
+        return exports.import_in_steps(
             shelf.collection.name, self.format, self.raw, dry_run=self.dry_run, by=shelf.by
         )
 

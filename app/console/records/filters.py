@@ -11,7 +11,7 @@ from flask import request
 from app import clock, rules
 from app.collections import access as accesses
 from app.collections.access import Access
-from app.collections.fields import ComputedField, Field, Refused
+from app.collections.fields import ComputedField, Field, InvalidValue
 from app.console.shell.excerpts import Excerpt, excerpt
 from app.console.shell.forms import Form
 from app.errors import InvalidValues, problem
@@ -79,7 +79,7 @@ class FilterForm(Form):
         try:
             part = _condition(name, field, operator, text)
             rules.condition(part, scope)
-        except (Refused, rules.RuleError) as error:
+        except (InvalidValue, rules.RuleError) as error:
             found.append(problem(f"value_{n}", "filter_invalid", str(error)))
             return ""
         return part
@@ -131,7 +131,7 @@ def _condition(name: str, field: Field, operator: str, text: str) -> str:
 
 
 def literal(field: Field, text: str) -> str:
-    """A value of a field as an expression names it. Raises Refused."""
+    """A value of a field as an expression names it. Raises InvalidValue."""
     field = field.like if isinstance(field, ComputedField) else field
     if field.rule_type is rules.Type.TEXT:
         return quoted(text)

@@ -65,7 +65,7 @@ def show_records_home() -> str | BaseResponse:
 def show_shelves(account_id: str) -> str:
     """The collections of which something is open to the caller."""
     place = scopes.found(account_id)
-    opened = [(one, place.opened(one)) for one in definition.everything()]
+    opened = [(one, place.opened(one)) for one in definition.get_all()]
     return render_template(
         "console/records/collections.html",
         place=place,

@@ -16,7 +16,7 @@ from app.console.shell.scopes import Shelf
 from app.errors import AppError, Conflict, Forbidden, NotFound, PreconditionFailed
 from app.records import service
 from app.records.history import service as history
-from app.records.read.views import Shown
+from app.records.read.views import RecordView
 from app.rest.access import public
 
 NEW = f"{COLLECTION}/new"
@@ -62,7 +62,7 @@ def create_record(account_id: str, name: str) -> Page | BaseResponse:
         signing.sign(shelf, form)
         body = form.body(new=True)
         id = idempotent_forms.id_of(body)
-        service.create(shelf.collection.name, body, by=shelf.by, again=id)
+        service.create(shelf.collection.name, body, by=shelf.by, record_id=id)
     except AppError as error:
         if not idempotent_forms.is_made(error, lambda: _record(shelf, id)):
             return _new(shelf, form.refused(error), access)
@@ -154,7 +154,7 @@ def revive_record(account_id: str, name: str, record_id: str) -> BaseResponse:
     return told(notice, "console.show_record", **shelf.at, record_id=id)
 
 
-def _record(shelf: Shelf, record_id: str) -> Shown | None:
+def _record(shelf: Shelf, record_id: str) -> RecordView | None:
     """The record as the caller sees it; None where viewing is closed. Raises NotFound."""
     try:
         return service.get(shelf.collection.name, record_id.lower(), None, by=shelf.by)
@@ -162,7 +162,7 @@ def _record(shelf: Shelf, record_id: str) -> Shown | None:
         return None
 
 
-def _form(shelf: Shelf, record: Shown | None) -> RecordForm:
+def _form(shelf: Shelf, record: RecordView | None) -> RecordForm:
     access = shelf.access(shelf.collection, "update")
     if access is None:
         return RecordForm()
@@ -220,7 +220,7 @@ def _instead_of(shelf: Shelf, gone: NotFound) -> Page:
     return _new(shelf, form, access)
 
 
-def _one(shelf: Shelf, record_id: str, record: Shown | None, form: RecordForm) -> Page:
+def _one(shelf: Shelf, record_id: str, record: RecordView | None, form: RecordForm) -> Page:
     opened = shelf.opened(shelf.collection)
     _name_targets(shelf, form)
     written = {widget.field.name for widget in form.widgets}
@@ -238,7 +238,7 @@ def _one(shelf: Shelf, record_id: str, record: Shown | None, form: RecordForm) -
     )
 
 
-def _title(shelf: Shelf, record: Shown | None, record_id: str) -> str:
+def _title(shelf: Shelf, record: RecordView | None, record_id: str) -> str:
     access = shelf.access(shelf.collection, "view")
     if record is None or access is None:
         return record_id

@@ -12,7 +12,7 @@ from flask import request
 
 from app import clock
 from app.collections.access import Access
-from app.collections.fields import Field, Refused, TextField
+from app.collections.fields import Field, InvalidValue, TextField
 from app.console.records.references import Found
 from app.console.shell.forms import Form
 from app.errors import AppError, Malformed, problem
@@ -69,7 +69,7 @@ class RecordForm(Form):
             name = widget.field.name
             try:
                 body |= self._value(widget, new)
-            except Refused as error:
+            except InvalidValue as error:
                 # Refused by the service, too, which tells along with it what else is wrong.
                 body[name] = self[widget.name]
                 self.unread[name] = problem(name, error.code, str(error))
@@ -205,4 +205,4 @@ def _typed(one: Field, kind: str, text: str) -> Any:
         return json_input.loads(text.encode("utf-8", "replace"))
     except Malformed as error:
         message = error.extra["detail"][0]["msg"].replace("The body", "This")
-        raise Refused("invalid_json", message) from error
+        raise InvalidValue("invalid_json", message) from error

@@ -38,9 +38,9 @@ def label(record: Mapping[str, Any], names: Iterable[str]) -> str:
 
 def search(target: Definition, text: str, by: Principal) -> Found | None:
     """Ids and labels of some records that hold a text; None where the caller may not list them."""
-    if not access.may(by, target, "list"):
+    if not access.is_open(by, target, "list"):
         return None
-    names = speaking(access.of(by, target, "list"))
+    names = speaking(access.for_operation(by, target, "list"))
     if UuidPath.accepts(text):
         return _page(target, {"id": [text.lower()]}, by, names)
     asked = {"filter": [holding(text, names[:MOST_SEARCHED])]} if text and names else {}
@@ -56,9 +56,9 @@ def holding(text: str, names: Iterable[str]) -> str:
 def labels(target: Definition, ids: Iterable[str], by: Principal) -> dict[str, str]:
     """What records are called, by their ids; without those that the caller may not list."""
     wanted = list(dict.fromkeys(ids))
-    if not wanted or not access.may(by, target, "list"):
+    if not wanted or not access.is_open(by, target, "list"):
         return {}
-    names = speaking(access.of(by, target, "list"))
+    names = speaking(access.for_operation(by, target, "list"))
     return dict(_page(target, {"id": wanted}, by, names, len(wanted)) or ())
 
 

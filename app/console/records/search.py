@@ -34,8 +34,10 @@ class Some:
 
 def search(text: str, place: Place) -> Iterator[Some]:
     """What is found in each collection of which the caller may list records and see texts."""
-    opened = [one for one in definition.everything() if access.may(place.by, one, "list")]
-    texts = [(one, references.speaking(access.of(place.by, one, "list"))) for one in opened]
+    opened = [one for one in definition.get_all() if access.is_open(place.by, one, "list")]
+    texts = [
+        (one, references.speaking(access.for_operation(place.by, one, "list"))) for one in opened
+    ]
     searched = [(one, names) for one, names in texts if names or UuidPath.accepts(text)]
     most = max(LEAST_OF_EACH, LOOKED_AT // max(1, len(searched)))
     for n, (one, names) in enumerate(searched):

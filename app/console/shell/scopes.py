@@ -31,12 +31,12 @@ class Place:
 
     def opened(self, collection: Definition) -> list[str]:
         """The operations that are open to the caller, at least for some records."""
-        return [one for one in OPERATIONS if access.may(self.by, collection, one)]
+        return [one for one in OPERATIONS if access.is_open(self.by, collection, one)]
 
     def access(self, collection: Definition, operation: str) -> Access | None:
         """What an operation opens; None where it is closed."""
         try:
-            return access.of(self.by, collection, operation)
+            return access.for_operation(self.by, collection, operation)
         except Forbidden:
             return None
 
@@ -97,4 +97,4 @@ def of(account_id: str | None) -> Place:
 def shelf(account_id: str, name: str) -> Shelf:
     """A collection within an account. Raises NotFound."""
     place = found(account_id)
-    return Shelf(place.account, place.by, definition.named(name.replace("\0", "")))
+    return Shelf(place.account, place.by, definition.get(name.replace("\0", "")))

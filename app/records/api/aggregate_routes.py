@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import marshmallow as ma
 from flask import Response, request
 
 from app import rest
 from app.auth.guard import optimistic, principal
-from app.records.api.streaming import within_bounds
+from app.errors import JSONObject
+from app.records.api.streaming import limit_size
 from app.records.read import aggregate
 from app.rest import fields
 from app.rest.access import Access, allow
@@ -88,7 +87,7 @@ EXAMPLE = {"results": [{"status": "open", "count": 2, "sum_price": 30.5}], "tota
 @blueprint.fails(400, 403, 413)
 @optimistic
 @allow(Access.ANONYMOUS)
-def aggregate_records(args: dict[str, Any], collection: str) -> Response:
+def aggregate_records(args: JSONObject, collection: str) -> Response:
     """Aggregate records.
 
     Of the records that the caller may list, by the fields that it sees there, unmasked. Sums are
@@ -98,4 +97,4 @@ def aggregate_records(args: dict[str, Any], collection: str) -> Response:
     parameters = request.args.to_dict(flat=False)
     skip, limit = args["skip"], args["limit"]
     found = aggregate.of(collection, parameters, skip=skip, limit=limit, by=principal())
-    return json_response({**found, "results": within_bounds(found["results"])})
+    return json_response({**found, "results": limit_size(found["results"])})

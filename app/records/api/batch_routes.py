@@ -10,7 +10,7 @@ from flask import Response
 
 from app import config, rest
 from app.auth.guard import optimistic, principal
-from app.errors import BadRequest
+from app.errors import BadRequest, JSONObject
 from app.records import batch
 from app.records.api.routes import EXAMPLE, Record
 from app.rest import fields
@@ -81,7 +81,7 @@ class BatchArgs(Schema):
     on = fields.Text(metadata={"description": "With `upsert`: the unique field that tells which."})
 
     @ma.validates_schema
-    def check(self, args: dict[str, Any], **options: Any) -> None:
+    def check(self, args: JSONObject, **options: Any) -> None:
         """The field goes with upsert, and upsert with the field."""
         if ("on" in args) != (args["mode"] == "upsert"):
             raise ma.ValidationError("Goes with mode=upsert, and it with this.", "on")
@@ -129,7 +129,7 @@ def refuse_conditions() -> None:
 @blueprint.fails(400, 403, 409, 413, 428)
 @optimistic
 @allow(Access.ANONYMOUS)
-def create_records(args: dict[str, Any], body: dict[str, Any], collection: str) -> Response:
+def create_records(args: JSONObject, body: JSONObject, collection: str) -> Response:
     """Create many records.
 
     The first hundred problems are told, each with the `index` of its record, and of more than these
@@ -155,7 +155,7 @@ def create_records(args: dict[str, Any], body: dict[str, Any], collection: str) 
 @blueprint.fails(400, 403, 409, 413, 428)
 @optimistic
 @allow(Access.ANONYMOUS)
-def update_records(body: dict[str, Any], collection: str) -> Response:
+def update_records(body: JSONObject, collection: str) -> Response:
     """Change fields of many records.
 
     Of each record only the fields in its `data` change. The first hundred problems are told, each
@@ -171,7 +171,7 @@ def update_records(body: dict[str, Any], collection: str) -> Response:
 @blueprint.fails(400, 403, 409, 413, 428)
 @optimistic
 @allow(Access.ANONYMOUS)
-def delete_records(body: dict[str, Any], collection: str) -> Response:
+def delete_records(body: JSONObject, collection: str) -> Response:
     """Delete many records.
 
     What refers to them goes or stays as with one; references among them do not hold them.

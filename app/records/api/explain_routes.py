@@ -12,6 +12,7 @@ from app.collections import service as collections
 from app.collections.routes import blueprint
 from app.collections.rule_schemas import OWNER, Asker, operation_field
 from app.db import versioned_cache
+from app.errors import JSONObject
 from app.records import explain
 from app.rest import fields
 from app.rest.access import superadmin
@@ -37,13 +38,13 @@ class WhatToExplain(Schema):
     )
 
     @ma.validates_schema
-    def one_caller(self, data: dict[str, Any], **options: Any) -> None:
+    def one_caller(self, data: JSONObject, **options: Any) -> None:
         """A user and a made-up caller exclude each other."""
         if "user_id" in data and "auth" in data:
             raise ma.ValidationError("Give user_id or auth, not both.", "user_id")
 
     @ma.validates_schema
-    def nobody_has_nothing(self, data: dict[str, Any], **options: Any) -> None:
+    def nobody_has_nothing(self, data: JSONObject, **options: Any) -> None:
         """Whoever has not signed in has neither role nor groups."""
         auth = data.get("auth")
         owned = [name for name in OF_THE_SIGNED_IN if auth and getattr(auth, name)]
@@ -51,7 +52,7 @@ class WhatToExplain(Schema):
             raise ma.ValidationError({"auth": {name: [NOT_SIGNED_IN] for name in owned}})
 
     @ma.validates_schema
-    def one_body(self, data: dict[str, Any], **options: Any) -> None:
+    def one_body(self, data: JSONObject, **options: Any) -> None:
         """Only what writes sends something, and a new record is not there yet."""
         if "data" in data and data.get("operation") not in explain.WRITING:
             raise ma.ValidationError("Only create and update send data.", "data")
@@ -130,7 +131,7 @@ class Explanation(Schema):
 @blueprint.fails(400)
 @superadmin
 @versioned_cache.reloading()  # what was cached may be out of date, and nothing here would tell
-def explain_rule(body: dict[str, Any], collection_name: str) -> dict[str, Any]:
+def explain_rule(body: JSONObject, collection_name: str) -> JSONObject:
     """Explain why a caller may or may not do something.
 
     With `user_id` for a user as they are, in their own account; with `auth` for a made-up caller;
@@ -146,7 +147,7 @@ def explain_rule(body: dict[str, Any], collection_name: str) -> dict[str, Any]:
     lead to there. Whether references lead to records that the caller may view is not looked
     at.
     """
-    collection = definition.named(collections.find(collection_name).name)
+    collection = definition.get(collections.find(collection_name).name)
     asker, account_id = _asker(body)
     question = explain.Question(
         body["operation"], asker, account_id, body.get("record_id"), body.get("data")
@@ -154,12 +155,12 @@ def explain_rule(body: dict[str, Any], collection_name: str) -> dict[str, Any]:
     return explain.explain(collection, question)
 
 
-def _asker(body: dict[str, Any]) -> tuple[rules.Asker, str | None]:
+def _asker(body: JSONObject) -> tuple[rules.Asker, str | None]:
     """Who asks, and the one account whose records are looked at, if it is one."""
     if "user_id" in body:
         caller = trials.caller_of(body["user_id"])
         # A superadmin may act in any account.
-        return access.asker_of(caller), None if caller.is_superadmin else caller.account_id
+        return access.rule_caller(caller), None if caller.is_superadmin else caller.account_id
     made_up = body.get("auth") or rules.Asker()
     # Where nobody has signed in, the account is only that of the records.
     return made_up if made_up.id else rules.Asker(), made_up.account_id

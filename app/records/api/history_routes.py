@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import marshmallow as ma
 from flask import Response
 
 from app import rest
 from app.auth.guard import optimistic, principal
+from app.errors import JSONObject
 from app.records.api.routes import EXAMPLE as RECORD
 from app.records.api.routes import IF_MATCH, Record, tagged
-from app.records.api.streaming import within_bounds
+from app.records.api.streaming import limit_size
 from app.records.history import erasure, service
 from app.rest import fields
 from app.rest.access import Access, allow, superadmin
@@ -131,7 +130,7 @@ class HistoryArgs(PageArgs):
 @blueprint.fails(400, 403, 413)
 @optimistic
 @allow(Access.ANONYMOUS)
-def list_changes(args: dict[str, Any], collection: str, record_id: str) -> Response:
+def list_changes(args: JSONObject, collection: str, record_id: str) -> Response:
     """List the changes of a record, the newest first.
 
     From the audit log. Needs the update rule, of a deleted record for its last state; the values
@@ -141,7 +140,7 @@ def list_changes(args: dict[str, Any], collection: str, record_id: str) -> Respo
     changes, total = service.page(
         collection, record_id, args["skip"], args["limit"], by=principal()
     )
-    return json_response(page_body(within_bounds(changes), total, args))
+    return json_response(page_body(limit_size(changes), total, args))
 
 
 @blueprint.route(f"{ONE}/restore", methods=["POST"])
@@ -151,7 +150,7 @@ def list_changes(args: dict[str, Any], collection: str, record_id: str) -> Respo
 @blueprint.fails(400, 403, 409, 412, 428)
 @optimistic
 @allow(Access.ANONYMOUS)
-def restore_record(body: dict[str, Any], collection: str, record_id: str) -> Response:
+def restore_record(body: JSONObject, collection: str, record_id: str) -> Response:
     """Write the state that an audit entry led to, as a new change.
 
     Needs the update rule, and every field that differs in the update fields. A deleted record is

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import marshmallow as ma
 from flask import Response
 
 from app import rest
 from app.auth.guard import optimistic, principal
+from app.errors import JSONObject
 from app.records import service as records
-from app.records.api.streaming import within_bounds
+from app.records.api.streaming import limit_size
 from app.records.history import service
 from app.records.read import etags
-from app.records.read.views import Shown
+from app.records.read.views import RecordView
 from app.rest import fields
 from app.rest.access import Access, allow
 from app.rest.blueprint import Blueprint
@@ -171,7 +170,7 @@ IF_NONE_MATCH = {
 }
 
 
-def tagged(record: Shown, status: int = 200) -> Response:
+def tagged(record: RecordView, status: int = 200) -> Response:
     """An answer that is a record, with the ETag of what the caller sees of it."""
     answer = json_response(record, status)
     answer.headers.add("ETag", record.etag)
@@ -184,7 +183,7 @@ def tagged(record: Shown, status: int = 200) -> Response:
 @blueprint.fails(400, 403, 413)
 @optimistic
 @allow(Access.ANONYMOUS)
-def list_records(args: dict[str, Any], collection: str) -> Response:
+def list_records(args: JSONObject, collection: str) -> Response:
     """List records.
 
     Sorted and filtered by the fields that the caller may see. `?field=value` keeps the records
@@ -203,7 +202,7 @@ def list_records(args: dict[str, Any], collection: str) -> Response:
     if "cursor" in args or "cursor_before" in args:
         parameters = get_request().args.to_dict(flat=False)
         answer = records.walk(collection, parameters, limit=args["limit"], by=principal())
-        return json_response({**answer, "items": within_bounds(answer["items"])})
+        return json_response({**answer, "items": limit_size(answer["items"])})
     items, total = records.page(
         collection,
         get_request().args.to_dict(flat=False),
@@ -212,7 +211,7 @@ def list_records(args: dict[str, Any], collection: str) -> Response:
         count=args["include_total"] and args["include_count"],
         by=principal(),
     )
-    return json_response(page_body(within_bounds(items), total, args))
+    return json_response(page_body(limit_size(items), total, args))
 
 
 @blueprint.route("/<collection>", methods=["POST"])
@@ -221,7 +220,7 @@ def list_records(args: dict[str, Any], collection: str) -> Response:
 @blueprint.fails(400, 403, 409, 428)
 @optimistic
 @allow(Access.ANONYMOUS)
-def create_record(body: dict[str, Any], collection: str) -> Response:
+def create_record(body: JSONObject, collection: str) -> Response:
     """Create a record.
 
     The answer is the record as the caller may view it; whoever may create but not view gets the
@@ -239,7 +238,7 @@ def create_record(body: dict[str, Any], collection: str) -> Response:
 @blueprint.fails(400, 403, 412, 413)
 @optimistic
 @allow(Access.ANONYMOUS)
-def get_record(args: dict[str, Any], collection: str, record_id: str) -> Response:
+def get_record(args: JSONObject, collection: str, record_id: str) -> Response:
     """Get a record.
 
     `as_of` shows it as it was, by the audit log: also one that is deleted by now. The view rule
@@ -250,7 +249,7 @@ def get_record(args: dict[str, Any], collection: str, record_id: str) -> Respons
     fields, expanded = args.get("fields"), args.get("expand")
     found = records.get(collection, record_id, fields, expanded=expanded, by=principal())
     etags.check(get_header("If-Match"), found.etag)
-    known = etags.is_known(get_header("If-None-Match"), found.etag)
+    known = etags.matches(get_header("If-None-Match"), found.etag)
     # What it leads to, or what time changes, has no part in its ETag.
     if known and found.is_settled and not expanded:
         return Response(status=304, headers={"ETag": found.etag})
@@ -264,7 +263,7 @@ def get_record(args: dict[str, Any], collection: str, record_id: str) -> Respons
 @blueprint.fails(400, 403, 409, 412, 428)
 @optimistic
 @allow(Access.ANONYMOUS)
-def replace_record(body: dict[str, Any], collection: str, record_id: str) -> Response:
+def replace_record(body: JSONObject, collection: str, record_id: str) -> Response:
     """Replace a record.
 
     A field that is absent takes its default, else null; fields that the caller may not write stay.
@@ -282,7 +281,7 @@ def replace_record(body: dict[str, Any], collection: str, record_id: str) -> Res
 @blueprint.fails(400, 403, 409, 412, 428)
 @optimistic
 @allow(Access.ANONYMOUS)
-def patch_record(body: dict[str, Any], collection: str, record_id: str) -> Response:
+def patch_record(body: JSONObject, collection: str, record_id: str) -> Response:
     """Change fields of a record.
 
     Only the fields in the body change. A reference that comes back as the caller sees it may lead

@@ -1,4 +1,4 @@
-"""Answers that are lists of records: written one by one, as far as there is room."""
+"""Encodes lists of records one by one, up to the size limit."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from typing import Any
 
 import orjson
 
-from app.records.store.sizes import Room
+from app.records.store.sizes import SizeLimit
 from app.rest.responses import dumps
 
 
-def within_bounds(items: Iterable[Any]) -> list[orjson.Fragment]:
-    """Each of the items as JSON. Raises AnswerTooLarge before all of it is written."""
-    room, found = Room(), []
+def limit_size(items: Iterable[Any]) -> list[orjson.Fragment]:
+    """The items as JSON. Raises AnswerTooLarge as soon as they exceed the limit."""
+    room, found = SizeLimit(), []
     for item in items:
         text = dumps(item)
         room.take(len(text))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import PurePath
-from typing import Any
 
 import marshmallow as ma
 from flask import Response, request
@@ -11,7 +10,7 @@ from werkzeug.datastructures import FileStorage
 
 from app import rest
 from app.auth.guard import optimistic, principal
-from app.errors import Malformed, UnsupportedMediaType
+from app.errors import JSONObject, Malformed, UnsupportedMediaType
 from app.records.api.routes import EXAMPLE, Record, RecordBody
 from app.records.transfer import exports, formats
 from app.rest import fields, json_input
@@ -121,7 +120,7 @@ class RecordImport(Schema):
 @blueprint.fails(400, 403)
 @optimistic
 @allow(Access.ANONYMOUS)
-def export_records(args: dict[str, Any], collection: str) -> Response:
+def export_records(args: JSONObject, collection: str) -> Response:
     """Export all records of a list.
 
     The records that the list shows, as it shows them: its rule, fields and masks, `filter`,
@@ -134,7 +133,7 @@ def export_records(args: dict[str, Any], collection: str) -> Response:
     """
     parameters = request.args.to_dict(flat=False)
     parameters.pop("format", None)
-    export = exports.exported(collection, args["format"], parameters, by=principal())
+    export = exports.export(collection, args["format"], parameters, by=principal())
     response = Response(export.text, mimetype=formats.FORMATS[args["format"]])
     response.call_on_close(export.close)  # also where nobody reads any of it
     name = f"{export.name}.{args['format']}"
@@ -151,7 +150,7 @@ def export_records(args: dict[str, Any], collection: str) -> Response:
 @blueprint.doc(requestBody={"required": True, "content": FILES})
 @optimistic
 @allow(Access.ANONYMOUS)
-def import_records(args: dict[str, Any], collection: str) -> Response:
+def import_records(args: JSONObject, collection: str) -> Response:
     """Create a record of each of a file's, all or nothing.
 
     `text/csv` (the first line names the fields), `application/json` (an array, or
@@ -173,7 +172,7 @@ def import_records(args: dict[str, Any], collection: str) -> Response:
     stored. Import the others then.
     """
     format, raw = _file()
-    count = exports.imported(
+    count = exports.import_all(
         collection,
         format,
         raw,

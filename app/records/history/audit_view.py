@@ -16,7 +16,7 @@ from app.audit.append import CREATE, DELETE, UPDATE
 from app.audit.entries import CHANGES, LOG, join_entries
 from app.auth.principal import Principal
 from app.collections.definition import Definition
-from app.collections.fields import Field, Refused
+from app.collections.fields import Field, InvalidValue
 from app.db import versioned_cache
 from app.errors import NotFound
 from app.records import store
@@ -29,7 +29,7 @@ Reader = Callable[[Definition, str, str], Sequence[Any]]
 
 
 @dataclass
-class Past:
+class RecordHistory:
     """A record's entries, the oldest first, and how it stands; None where it is deleted."""
 
     definition: Definition
@@ -144,7 +144,9 @@ class Past:
         return mine if seen is None else [e for e in mine if e.column_name in seen]
 
 
-def past_of(definition: Definition, record_id: str, by: Principal, read: Reader) -> Past:
+def load_history(
+    definition: Definition, record_id: str, by: Principal, read: Reader
+) -> RecordHistory:
     """What there is to tell of a record, by the entries that `read` reads."""
     account_id = by.require_account_id()
     present = reads.read_one(
@@ -152,7 +154,7 @@ def past_of(definition: Definition, record_id: str, by: Principal, read: Reader)
     )
     alive = present is not None and read is last_entries
     entries = [] if alive else read(definition, account_id, record_id)
-    return Past(definition, record_id, account_id, present, entries)
+    return RecordHistory(definition, record_id, account_id, present, entries)
 
 
 def all_entries(definition: Definition, account_id: str, record_id: str) -> Sequence[Any]:
@@ -206,7 +208,7 @@ def stored(field: Field, text: str | None) -> Any:
     if text is None or field.rule_type is rules.Type.JSON:
         return text  # which rows hold as text, too
     value = read_json(field, text)
-    with suppress(Refused):
+    with suppress(InvalidValue):
         return field.clean(value)
     return value  # the field has become stricter since
 

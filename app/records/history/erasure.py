@@ -96,10 +96,10 @@ def _was_made_anew(what: Mapping[str, Any]) -> bool:
 
 
 def _is_present(what: Mapping[str, Any]) -> bool:
-    for one in definitions.everything():
+    for one in definitions.get_all():
         if one.table_name == what["table_name"]:
             scoped = store.scope(one, what["account_id"])
-            return bool(reads.existing(one, scoped, [what["record_id"]]))
+            return bool(reads.existing_ids(one, scoped, [what["record_id"]]))
     return False
 
 
@@ -179,7 +179,7 @@ def _rest_of_user(what: Mapping[str, Any]) -> Erased:
         named = emails | {accounts.email_key(email) for email in emails} | {user_id}
         jobs.delete_failed(named, (account_id, SYSTEM_ACCOUNT_ID))
         told = sum(_forget_actor(place, user_id) for place in places)
-        for definition in definitions.everything():
+        for definition in definitions.get_all():
             _disown(definition, account_id, user_id)
     return {"values_erased": values, "actors_erased": actors, "deliveries_erased": told}
 

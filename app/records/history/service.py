@@ -26,12 +26,12 @@ from app.collections.access import Access
 from app.collections.definition import Definition
 from app.collections.fields import SYSTEM_FIELDS, Field
 from app.db import versioned_cache
-from app.errors import Conflict, Forbidden, InvalidValues, NotFound
+from app.errors import Conflict, Forbidden, InvalidValues, JSONObject, NotFound
 from app.records import service as records
 from app.records.history import audit_view as pasts
 from app.records.read import query, views
 from app.records.store import references
-from app.records.store.sizes import Octets, Room
+from app.records.store.sizes import Octets, SizeLimit
 
 TOLD = (
     *("operation", "occurred_at", "user_id", "user_email", "user_name"),
@@ -49,12 +49,12 @@ def get(collection: str, record_id: str, asked: Mapping[str, Any], *, by: Princi
     The view rule must hold for the record as it stands, and as it was.
     """
     definition = _checked(collection, by)
-    access = accesses.of(by, definition, "view")
-    found: list[dict[str, Any]] = []
+    access = accesses.for_operation(by, definition, "view")
+    found: list[JSONObject] = []
     names = query.names_of(access.readable, asked.get("fields"), found)
     if found:
         raise InvalidValues(found)
-    past = pasts.past_of(definition, record_id, by, pasts.all_entries)
+    past = pasts.load_history(definition, record_id, by, pasts.all_entries)
     now = past.last()
     # Asked before the past is: that it is erased is told to nobody else.
     then = past.at(asked["as_of"]) if now is not None and _allows(access, now) else None
@@ -85,7 +85,7 @@ def page(
     told = join_entries(*mine).join(chosen, sa.and_(*same))
     octets = [sa.func.sum(Octets(one)) for one in (LOG.c.old_value, LOG.c.new_value)]
     lengths = db.connection().execute(sa.select(*octets).select_from(told)).one()
-    Room().take(sum(int(one or 0) for one in lengths))
+    SizeLimit().take(sum(int(one or 0) for one in lengths))
     rows = db.connection().execute(
         sa.select(LOG, chosen.c.newest).select_from(told).order_by(chosen.c.newest.desc(), LOG.c.id)
     )
@@ -100,7 +100,7 @@ def restore(
     *,
     if_match: str | None = None,
     by: Principal,
-) -> views.Shown:
+) -> views.RecordView:
     """Write the state after an entry as a new change. Raises what changing a record raises.
 
     Fields that are required now and had no value then stay as they are.
@@ -123,7 +123,7 @@ def restore(
         return records.patch(collection, record_id, body, if_match=if_match, by=by)
 
 
-def revive(collection: str, record_id: str, *, by: Principal) -> views.Shown:
+def revive(collection: str, record_id: str, *, by: Principal) -> views.RecordView:
     """Make a deleted record anew, with its last values and its id.
 
     For whoever could delete it. Raises Conflict where it is there, and what making one raises.
@@ -140,7 +140,9 @@ def revive(collection: str, record_id: str, *, by: Principal) -> views.Shown:
     }
     # Of two who undo it at once the second clashes with the first by the id.
     with _naming_only(view):
-        return records.create(collection, orjson.loads(orjson.dumps(body)), again=record_id, by=by)
+        return records.create(
+            collection, orjson.loads(orjson.dumps(body)), record_id=record_id, by=by
+        )
 
 
 @contextmanager
@@ -164,18 +166,22 @@ def deletable(collection: str, record_id: str, *, by: Principal) -> tuple[Defini
 
 def _checked(collection: str, by: Principal) -> Definition:
     by.require_account_id()
-    definition = definitions.named(collection)
+    definition = definitions.get(collection)
     versioned_cache.verify([*by.version_checks, *definition.version_checks])
     return definition
 
 
 def _within_reach(
     definition: Definition, record_id: str, operation: str, by: Principal, read: pasts.Reader
-) -> tuple[pasts.Past, Access | None]:
-    access = accesses.of(by, definition, operation)
-    past = pasts.past_of(definition, record_id, by, read)
+) -> tuple[pasts.RecordHistory, Access | None]:
+    access = accesses.for_operation(by, definition, operation)
+    past = pasts.load_history(definition, record_id, by, read)
     state = past.last()
-    view = accesses.of(by, definition, "view") if accesses.may(by, definition, "view") else None
+    view = (
+        accesses.for_operation(by, definition, "view")
+        if accesses.is_open(by, definition, "view")
+        else None
+    )
     seen = state is not None and view is not None and _allows(view, state)
     if state is None or not _allows(access, state):
         raise access.refusal() if seen else NotFound("There is no such record.")
@@ -185,7 +191,7 @@ def _within_reach(
 def _allows(access: Access, state: Mapping[str, Any]) -> bool:
     if access.condition is None:
         return True
-    led_to = references.foreseen(access.definition, state, access.follows)
+    led_to = references.resolve_one(access.definition, state, access.follows)
     return access.allows({**state, **led_to})
 
 

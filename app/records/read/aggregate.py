@@ -19,7 +19,7 @@ from app.collections.definition import Definition
 from app.collections.fields import ComputedField, Field, Number, NumberField
 from app.db import versioned_cache
 from app.db.versioned_cache import VersionChecks
-from app.errors import InvalidValues, problem
+from app.errors import InvalidValues, JSONObject, problem
 from app.records import store
 from app.records.read import query
 from app.records.read.query import Conditions
@@ -73,10 +73,10 @@ class Aggregate:
 
 def of(
     collection: str, parameters: Parameters, *, skip: int, limit: int, by: Principal
-) -> dict[str, Any]:
+) -> JSONObject:
     """The groups of the records that the caller may list. Raises InvalidValues."""
-    definition = definitions.named(collection)
-    access = accesses.of(by, definition, "list")
+    definition = definitions.get(collection)
+    access = accesses.for_operation(by, definition, "list")
     asked = parse(access, parameters)
     checked = versioned_cache.combine(
         *by.version_checks, *definition.version_checks, *asked.conditions.version_checks
@@ -112,7 +112,7 @@ def _rows(
         return read(False), width
     rows = read(True)
     lengths = [row[width] or 0 for row in rows]
-    sizes.Room().take(sum(lengths))
+    sizes.SizeLimit().take(sum(lengths))
     if max(lengths) > most:
         return read(False), width
     return [(*row[:width], *row[width + 1 :]) for row in rows], width
@@ -290,7 +290,7 @@ def _statement(
     return joined.order_by(*(page.c[i].asc().nulls_last() for i in range(len(asked.groups))))
 
 
-def _shown(values: Sequence[Any], results: Sequence[Result]) -> dict[str, Any]:
+def _shown(values: Sequence[Any], results: Sequence[Result]) -> JSONObject:
     return {
         one.name: None if value is None else one.field.shown(value)
         for one, value in zip(results, values, strict=True)

@@ -19,7 +19,7 @@ from itsdangerous import BadSignature
 
 from app import clock, crypto, rules
 from app.collections.definition import Definition
-from app.errors import InvalidValues, problem
+from app.errors import InvalidValues, JSONObject, problem
 from app.records.store.reads import Part
 
 PURPOSE = "cursor"
@@ -55,7 +55,7 @@ class Key:
 
 
 @dataclass(frozen=True)
-class Walk:
+class CursorPosition:
     """Where a page begins and in which direction it goes from there."""
 
     binding: str
@@ -65,8 +65,8 @@ class Walk:
 
 
 def read(
-    parameters: Mapping[str, str], keys: Sequence[Key], binding: str, found: list[dict[str, Any]]
-) -> Walk | None:
+    parameters: Mapping[str, str], keys: Sequence[Key], binding: str, found: list[JSONObject]
+) -> CursorPosition | None:
     """The walk that a list asks for; None where it asks for none."""
     asked = [name for name in DIRECTIONS if name in parameters]
     if not asked:
@@ -80,13 +80,13 @@ def read(
     try:
         forward = asked[0] == "cursor"
         position = _position(text, keys, binding, forward=forward) if text else None
-    except WrongWay:
+    except WrongDirection:
         found.append(_wrong("cursor", "This is a prev_cursor: send it as cursor_before."))
         return None
     except BadSignature:
         found.append(_wrong(asked[0], FOREIGN))
         return None
-    return Walk(binding, asked[0] == "cursor_before", position)
+    return CursorPosition(binding, asked[0] == "cursor_before", position)
 
 
 def binding(definition: Definition, account_id: str | None, keys: Sequence[Key], asked: Any) -> str:
@@ -96,7 +96,7 @@ def binding(definition: Definition, account_id: str | None, keys: Sequence[Key],
     return hashlib.sha256(text).hexdigest()[:32]
 
 
-def parts(keys: Sequence[Key], walk: Walk) -> list[Part]:
+def parts(keys: Sequence[Key], walk: CursorPosition) -> list[Part]:
     """The ranges that follow each other from where the walk begins."""
     if walk.position is None:
         return list(_from_end(keys, walk.backward))
@@ -109,7 +109,7 @@ def parts(keys: Sequence[Key], walk: Walk) -> list[Part]:
 
 
 @dataclass(frozen=True)
-class Whole:
+class OffsetParts:
     """A list that is read from its start."""
 
     keys: tuple[Key, ...]
@@ -124,8 +124,12 @@ class Whole:
 
 
 def answer(
-    rows: Sequence[Row], limit: int, walk: Walk, keys: Sequence[Key], definition: Definition
-) -> tuple[Sequence[Row], dict[str, Any]]:
+    rows: Sequence[Row],
+    limit: int,
+    walk: CursorPosition,
+    keys: Sequence[Key],
+    definition: Definition,
+) -> tuple[Sequence[Row], JSONObject]:
     """The page in the order of the list, of up to limit + 1 rows read; and what leads on from it.
 
     `has_more` tells of what comes after the page, whichever way it was walked to.
@@ -190,7 +194,7 @@ def _written(definition: Definition, key: Key, row: Row) -> Any:
     return None if value is None else definition.columns[key.name].shown(value)
 
 
-class WrongWay(Exception):
+class WrongDirection(Exception):
     """A cursor that leads back, where one that leads on is needed."""
 
 
@@ -199,7 +203,7 @@ def _position(
 ) -> Sequence[Any] | None:
     bound, values = crypto.unsign(text, PURPOSE)
     if forward and bound == BEFORE + binding:
-        raise WrongWay
+        raise WrongDirection
     if bound.removeprefix(BEFORE) != binding:
         raise BadSignature(FOREIGN)
     if not values:
@@ -216,5 +220,5 @@ def _read(key: Key, value: Any) -> Any:
 READ = {rules.Type.DATETIME: clock.parse, rules.Type.DATE: date.fromisoformat}
 
 
-def _wrong(name: str, message: str) -> dict[str, Any]:
+def _wrong(name: str, message: str) -> JSONObject:
     return problem(name, "invalid_option", message)

@@ -1,22 +1,10 @@
-"""ETags: names of a caller's view of a record, and whether one that was sent fits (contract 5)."""
+"""Preconditions: matches If-Match and If-None-Match against an ETag (contract 5)."""
 
 from __future__ import annotations
-
-import hashlib
-from collections.abc import Mapping
-from typing import Any
 
 from werkzeug.http import parse_etags
 
 from app.errors import PreconditionFailed
-from app.rest.responses import dumps
-
-SIZE = 16
-
-
-def of(view: Mapping[str, Any]) -> str:
-    """The quoted ETag of a whole view, whichever of its fields an answer is limited to."""
-    return f'"{hashlib.blake2b(dumps(view), digest_size=SIZE).hexdigest()}"'
 
 
 def check(header: str | None, etag: str) -> None:
@@ -29,6 +17,6 @@ def check(header: str | None, etag: str) -> None:
         raise PreconditionFailed
 
 
-def is_known(header: str | None, etag: str) -> bool:
+def matches(header: str | None, etag: str) -> bool:
     """Whether an If-None-Match names this view, so that it need not be sent again."""
     return header is not None and parse_etags(header).contains_weak(etag.strip('"'))

@@ -1,4 +1,4 @@
-"""What a user may view of a record that has just changed: before the change, and after it."""
+"""What a user may view of a record that has just changed, before and after the change."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from app.records.read import views
 from app.records.store import Row, references
 
 
-def access_to(definition: Definition, row: Row | None, by: Principal | None) -> Access | None:
-    """What viewing opens of a row, stored or not; None where the user may not view it."""
-    access = views.access_to_view(definition, by) if by else None
+def access_of_row(definition: Definition, row: Row | None, by: Principal | None) -> Access | None:
+    """The user's access to view a row, stored or not; None if it is not visible."""
+    access = views.view_access(definition, by) if by else None
     if access is None or row is None:
         return None
-    linked = references.foreseen(definition, row, access.follows)
+    linked = references.resolve_one(definition, row, access.follows)
     return access if access.allows({**row, **linked}) else None

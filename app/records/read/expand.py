@@ -18,10 +18,10 @@ from app.collections.access import Access
 from app.collections.definition import Definition
 from app.db import versioned_cache
 from app.db.versioned_cache import VersionCheck
-from app.errors import problem
+from app.errors import JSONObject, problem
 from app.records import store
 from app.records.store import Row, reads
-from app.records.store.sizes import Room
+from app.records.store.sizes import SizeLimit
 from app.rest.responses import dumps
 
 NAME = "expand"
@@ -51,7 +51,7 @@ Found = dict[str, dict[tuple[str, str], Row]]
 """The records of a level, by the id of their collection, and by account and id."""
 
 
-def parse(access: Access, text: str | None, found: list[dict[str, Any]]) -> Tree:
+def parse(access: Access, text: str | None, found: list[JSONObject]) -> Tree:
     """The references that dotted names lead along, each name checked."""
     if not text:
         return {}
@@ -69,7 +69,7 @@ def parse(access: Access, text: str | None, found: list[dict[str, Any]]) -> Tree
     return tree
 
 
-def names_in(text: str, where: str, found: list[dict[str, Any]]) -> list[str]:
+def names_in(text: str, where: str, found: list[JSONObject]) -> list[str]:
     """The names between the commas of a parameter; an empty one goes to `found`."""
     names = [name.strip() for name in text.split(",")] if text.strip() else []
     if "" in names:
@@ -77,7 +77,7 @@ def names_in(text: str, where: str, found: list[dict[str, Any]]) -> list[str]:
     return names
 
 
-def check_room(names: Iterable[str], found: list[dict[str, Any]]) -> None:
+def check_room(names: Iterable[str], found: list[JSONObject]) -> None:
     """Refuse to hide a field that has the name under which records are expanded."""
     if NAME in names:
         message = "A field of these records is called expand; pick others with `fields`."
@@ -97,7 +97,7 @@ def add(
     items: Sequence[Shown],
     by: Principal,
     show: Show,
-    room: Room,
+    room: SizeLimit,
 ) -> None:
     """Put `expand` into what is shown of the records, as written JSON: each target once.
 
@@ -124,12 +124,12 @@ def _write(item: Shown, texts: dict[int, bytes]) -> None:
     for target in targets.values():
         if id(target) not in texts:
             texts[id(target)] = dumps(target)
-    Room().take(sum(len(texts[id(target)]) for target in targets.values()))
+    SizeLimit().take(sum(len(texts[id(target)]) for target in targets.values()))
     item[NAME] = {name: orjson.Fragment(texts[id(one)]) for name, one in targets.items()}
 
 
 def _plant(
-    tree: dict[str, Branch], access: Access, steps: Sequence[str], found: list[dict[str, Any]]
+    tree: dict[str, Branch], access: Access, steps: Sequence[str], found: list[JSONObject]
 ) -> None:
     name, *further = steps
     target = access.definition.target(name) if name in access.comparable else None
@@ -137,8 +137,8 @@ def _plant(
         found.append(_no_reference(access, name))
         return
     if name not in tree:
-        seen = accesses.may(access.caller, target, "view")
-        view = accesses.of(access.caller, target, "view") if seen else None
+        seen = accesses.is_open(access.caller, target, "view")
+        view = accesses.for_operation(access.caller, target, "view") if seen else None
         tree[name] = Branch(target, view, {})
     view = tree[name].access
     # Of what it may not view the caller learns nothing, not even which names it has.
@@ -148,7 +148,7 @@ def _plant(
         _plant(tree[name].below, view, further, found)
 
 
-def _no_reference(access: Access, name: str) -> dict[str, Any]:
+def _no_reference(access: Access, name: str) -> JSONObject:
     if name not in access.readable:
         return problem(NAME, "unknown_field", f"There is no field {name[:80]}.")
     if name in access.masked:
@@ -156,11 +156,11 @@ def _no_reference(access: Access, name: str) -> dict[str, Any]:
     return _refused(f"{name[:80]} is no reference.")
 
 
-def _refused(message: str) -> dict[str, Any]:
+def _refused(message: str) -> JSONObject:
     return problem(NAME, "invalid_option", message)
 
 
-def _read(places: Sequence[Place], by: Principal, room: Room) -> Found:
+def _read(places: Sequence[Place], by: Principal, room: SizeLimit) -> Found:
     wanted: dict[str, set[tuple[str, str]]] = {}
     views: dict[str, Access] = {}
     for tree, row, _ in places:
@@ -172,14 +172,14 @@ def _read(places: Sequence[Place], by: Principal, room: Room) -> Found:
 
 
 def _viewable(
-    view: Access, keys: Iterable[tuple[str, str]], by: Principal, room: Room
+    view: Access, keys: Iterable[tuple[str, str]], by: Principal, room: SizeLimit
 ) -> dict[tuple[str, str], Row]:
     scoped = store.scope(view.definition, by.account_id, view.where)
     ids = sorted({record_id for _, record_id in keys})
     checked = versioned_cache.combine(*by.version_checks, *view.definition.version_checks)
     wanted = frozenset(view.readable)
     asked = (view.definition, scoped, ids, checked, view.parameters)
-    rows = reads.read_among(*asked, wanted=wanted, room=room)
+    rows = reads.read_by_ids(*asked, wanted=wanted, room=room)
     return {(row["account_id"], row["id"]): row for row in rows}
 
 

@@ -13,11 +13,11 @@ from app import rules
 from app.collections import access as accesses
 from app.collections import definition as definitions
 from app.collections.access import Access
-from app.collections.fields import ComputedField, Field, Refused
+from app.collections.fields import ComputedField, Field, InvalidValue
 from app.db.versioned_cache import VersionCheck
-from app.errors import InvalidValues, problem
+from app.errors import InvalidValues, JSONObject, problem
 from app.records.read import cursor, expand
-from app.records.read.cursor import Key, Walk
+from app.records.read.cursor import CursorPosition, Key
 from app.records.read.expand import Branch, names_in
 from app.rules.elements import CodePoints
 
@@ -52,7 +52,7 @@ class Query:
     keys: Sequence[Key]
     names: Sequence[str]
     expanded: Mapping[str, Branch]
-    walk: Walk | None
+    walk: CursorPosition | None
 
     @property
     def wanted(self) -> frozenset[str]:
@@ -77,7 +77,7 @@ class Query:
 
 def parse(access: Access, parameters: Mapping[str, Sequence[str]]) -> Query:
     """Read the parameters of a list. Raises InvalidValues with every problem."""
-    found: list[dict[str, Any]] = []
+    found: list[JSONObject] = []
     conditions = conditions_of(access, parameters, OWN, found)
     one = {name: texts[-1] for name, texts in parameters.items() if texts}
     keys = _sort(access, one.get("sort"), conditions.presupposed, found)
@@ -94,8 +94,8 @@ def _walk(
     access: Access,
     parameters: Mapping[str, Sequence[str]],
     keys: Sequence[Key],
-    found: list[dict[str, Any]],
-) -> Walk | None:
+    found: list[JSONObject],
+) -> CursorPosition | None:
     one = {name: texts[-1] for name, texts in parameters.items() if texts}
     asked = sorted((name, sorted(texts)) for name, texts in parameters.items() if name not in OWN)
     asked_too = [asked, one.get("filter", "").strip()]
@@ -104,7 +104,7 @@ def _walk(
 
 
 def shape_of(
-    access: Access, fields: str | None, expanded: str | None, found: list[dict[str, Any]]
+    access: Access, fields: str | None, expanded: str | None, found: list[JSONObject]
 ) -> tuple[Sequence[str], Mapping[str, Branch]]:
     """The fields that records are shown with, and the references that are shown in full."""
     names = names_of(access.readable, fields, found) or list(access.readable)
@@ -118,7 +118,7 @@ def conditions_of(
     access: Access,
     parameters: Mapping[str, Sequence[str]],
     own: Collection[str],
-    found: list[dict[str, Any]],
+    found: list[JSONObject],
 ) -> Conditions:
     """What `filter` and `<field>=<value>` ask for; the parameters called `own` name no field."""
     where = _field_values(access, parameters, own, found)
@@ -128,15 +128,15 @@ def conditions_of(
         return Conditions(where, {}, (), not where)
     compiled = accesses.filter_condition(access, wanted)
     bound = compiled.parameters(access.asker)
-    led_to = definitions.led_to(access.definition, text)
+    led_to = definitions.referenced_definitions(access.definition, text)
     version_checks = {version_check for one in led_to for version_check in one.version_checks}
-    kept = not where and wanted.is_kept
+    kept = not where and wanted.is_cached
     return Conditions(
         [*where, compiled.expression], bound, version_checks, kept, wanted.presupposed
     )
 
 
-def _filter(access: Access, text: str, found: list[dict[str, Any]]) -> accesses.Filter | None:
+def _filter(access: Access, text: str, found: list[JSONObject]) -> accesses.Filter | None:
     if not text.strip():
         return None
     try:
@@ -147,7 +147,7 @@ def _filter(access: Access, text: str, found: list[dict[str, Any]]) -> accesses.
 
 
 def names_of(
-    readable: Mapping[str, Field], text: str | None, found: list[dict[str, Any]]
+    readable: Mapping[str, Field], text: str | None, found: list[JSONObject]
 ) -> Sequence[str] | None:
     """The fields an answer is limited to; `id` always stays. None means all."""
     if text is None:
@@ -162,7 +162,7 @@ def _one(parameters: Mapping[str, Sequence[str]], name: str) -> str | None:
     return values[-1] if values else None
 
 
-def _unknown(name: str, where: str | None = None) -> dict[str, Any]:
+def _unknown(name: str, where: str | None = None) -> JSONObject:
     # A field that the caller may not see is told of in the same words as one that is not there.
     return problem(where or name[:80], "unknown_field", f"There is no field {name[:80]}.")
 
@@ -171,7 +171,7 @@ def _field_values(
     access: Access,
     parameters: Mapping[str, Sequence[str]],
     own: Collection[str],
-    found: list[dict[str, Any]],
+    found: list[JSONObject],
 ) -> list[Any]:
     conditions = []
     for name, texts in parameters.items():
@@ -193,10 +193,10 @@ def _field_values(
     return conditions
 
 
-def _value(field: Field, text: str, found: list[dict[str, Any]]) -> Any:
+def _value(field: Field, text: str, found: list[JSONObject]) -> Any:
     try:
         return field.from_text(text)
-    except Refused as error:
+    except InvalidValue as error:
         if error.code not in ("too_short", "too_long", "pattern_mismatch", "invalid_option"):
             found.append(problem(field.name, error.code, str(error)))
             return None
@@ -204,7 +204,7 @@ def _value(field: Field, text: str, found: list[dict[str, Any]]) -> Any:
 
 
 def _sort(
-    access: Access, text: str | None, present: frozenset[str], found: list[dict[str, Any]]
+    access: Access, text: str | None, present: frozenset[str], found: list[JSONObject]
 ) -> list[Key]:
     keys: dict[str, Key] = {}
     # A "+" that was not escaped arrives as a space.

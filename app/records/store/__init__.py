@@ -14,26 +14,29 @@ from app.collections.definition import Definition
 from app.db.types import Text
 
 Row = Mapping[str, Any]
-NONE: Mapping[str, Any] = {}
+Condition = sa.ColumnElement[bool]
+NO_PARAMETERS: Mapping[str, Any] = {}
 ACCOUNT: Any = sa.bindparam("_account")
 
 
-def scope(definition: Definition, account_id: Any, where: Any = None) -> list[Any]:
-    """The rows that a caller may reach: those of one account (None: of all), narrowed by access."""
+def scope(
+    definition: Definition, account_id: str | None, where: Condition | None = None
+) -> list[Condition]:
+    """The WHERE conditions of one account (None: of all accounts) and of an access."""
     table = definition.table
     inside = [table.c.account_id == account_id] if account_id is not None else []
     return inside if where is None else [*inside, where]
 
 
 def rows(definition: Definition, found: Iterable[Any]) -> list[Row]:
-    """What a statement found, by the names of the definition's columns."""
+    """Result rows as dicts by column name."""
     names = tuple(definition.columns)
     return [dict(zip(names, row, strict=True)) for row in found]
 
 
-def among(column: sa.Column[Any], values: Sequence[str]) -> Any:
-    """The condition that a column has one of these values."""
-    # As one parameter: there may be more of them than a statement takes parameters.
+def is_any_of(column: sa.Column[Any], values: Sequence[str]) -> Condition:
+    """The condition `column IN values`, as one parameter."""
+    # There may be more values than a statement takes parameters.
     if db.connection().dialect.name == "postgresql":
         return column == sa.any_(sa.literal(list(values), postgresql.ARRAY(Text)))
     listed = sa.func.json_each(orjson.dumps(list(values)).decode()).table_valued("value")

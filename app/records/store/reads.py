@@ -13,14 +13,14 @@ from app.collections.definition import Definition
 from app.db.prepared import PreparedStatement
 from app.db.versioned_cache import VersionChecks, version_columns
 from app.records import store
-from app.records.store import ACCOUNT, NONE, Row, sizes
-from app.records.store.sizes import Room
+from app.records.store import ACCOUNT, NO_PARAMETERS, Condition, Row, sizes
+from app.records.store.sizes import SizeLimit
 
 
 class Part(NamedTuple):
     """A range of a list: its conditions, and its order."""
 
-    where: Sequence[Any]
+    where: Sequence[Condition]
     order_by: Sequence[Any]
 
 
@@ -29,8 +29,8 @@ def read_one(
     account_id: str | None,
     record_id: str,
     checked: VersionChecks,
-    where: Any = None,
-    parameters: Mapping[str, Any] = NONE,
+    where: Condition | None = None,
+    parameters: Mapping[str, Any] = NO_PARAMETERS,
     *,
     to_show: bool = False,
 ) -> Row | None:
@@ -40,7 +40,7 @@ def read_one(
     """
     about = (definition, to_show, account_id is None, where, checked.tables)
     bound = {"_account": account_id, "_id": record_id, **parameters}
-    return one_row(definition, definition.kept.get(_one, *about), bound, checked)
+    return one_row(definition, definition.memo.get(_one, *about), bound, checked)
 
 
 def one_row(
@@ -59,7 +59,11 @@ def one_row(
 
 
 def _one(
-    definition: Definition, to_show: bool, anywhere: bool, where: Any, tables: tuple[str, ...]
+    definition: Definition,
+    to_show: bool,
+    anywhere: bool,
+    where: Condition | None,
+    tables: tuple[str, ...],
 ) -> PreparedStatement:
     # What a rule asks may compare its parameters with anything.
     keyed = where is None
@@ -67,7 +71,11 @@ def _one(
 
 
 def of_id(
-    definition: Definition, to_show: bool, anywhere: bool, where: Any, tables: tuple[str, ...]
+    definition: Definition,
+    to_show: bool,
+    anywhere: bool,
+    where: Condition | None,
+    tables: tuple[str, ...],
 ) -> sa.Select[Any]:
     """The row with the id that is sent, and behind its columns those of the stamps."""
     columns = definition.listed if to_show else definition.selected
@@ -79,18 +87,18 @@ def of_id(
 def read_page(
     definition: Definition,
     account_id: str | None,
-    where: Any,
+    where: Condition | None,
     conditions: Sequence[Any],
     parts: Callable[[], Sequence[Part]],
     skip: int,
     limit: int,
     count: bool,
     checked: VersionChecks,
-    parameters: Mapping[str, Any] = NONE,
+    parameters: Mapping[str, Any] = NO_PARAMETERS,
     most: int | None = None,
     *,
     wanted: frozenset[str],
-    room: Room,
+    room: SizeLimit,
     kept: bool = False,
     cut: int | None = None,
 ) -> tuple[list[Row], int | None]:
@@ -103,7 +111,7 @@ def read_page(
     tables, anywhere = checked.tables, account_id is None
     how = (count, most, tables, wanted, cut)
     asked = (definition, anywhere, where, tuple(conditions), parts, *how)
-    statement = definition.kept.get(_prepared_page, *asked) if kept else _paged(*asked)
+    statement = definition.memo.get(_prepared_page, *asked) if kept else _paged(*asked)
     place = {"_account": account_id, "_skip": skip, "_limit": limit, "_most": skip + limit}
     bound = {**place, **parameters, **checked.parameters}
     within = [*store.scope(definition, None if anywhere else ACCOUNT, where), *conditions]
@@ -145,14 +153,14 @@ def _paged(
 
 def read_parts(
     definition: Definition,
-    where: Sequence[Any],
+    where: Sequence[Condition],
     parts: Sequence[Part],
     limit: int,
     checked: VersionChecks,
-    parameters: Mapping[str, Any] = NONE,
+    parameters: Mapping[str, Any] = NO_PARAMETERS,
     *,
     wanted: frozenset[str],
-    room: Room,
+    room: SizeLimit,
 ) -> list[Row]:
     """The first rows of a list, and whether one follows, in the statement that checks the stamps.
 
@@ -166,7 +174,7 @@ def read_parts(
 
 def _page(
     definition: Definition,
-    where: Sequence[Any],
+    where: Sequence[Condition],
     parts: Sequence[Part],
     most: Any,
     wanted: frozenset[str],
@@ -182,21 +190,21 @@ def _page(
     return sa.select(sa.union_all(*one_by_one).subquery())
 
 
-def read_among(
+def read_by_ids(
     definition: Definition,
     scoped: Sequence[Any],
     record_ids: Sequence[str],
     checked: VersionChecks,
-    parameters: Mapping[str, Any] = NONE,
+    parameters: Mapping[str, Any] = NO_PARAMETERS,
     *,
     wanted: frozenset[str],
-    room: Room,
+    room: SizeLimit,
 ) -> list[Row]:
     """Those of these records within reach, in the statement that checks the stamps. Raises Stale.
 
-    The stamps are checked even if there are none. Raises AnswerTooLarge.
+    The versions are checked even if there are none. Raises AnswerTooLarge.
     """
-    reached = (*scoped, store.among(definition.table.c.id, record_ids))
+    reached = (*scoped, store.is_any_of(definition.table.c.id, record_ids))
     columns = sizes.measured(definition, definition.selected, wanted)
     reading = _Reading(definition, definition.selected, scoped, parameters, wanted, room)
     return reading.rows(sa.select(*columns).where(*reached), checked, len(record_ids))
@@ -218,7 +226,7 @@ class _Reading:
     """The conditions of the rows."""
     parameters: Mapping[str, Any]
     wanted: frozenset[str]
-    room: Room
+    room: SizeLimit
 
     def rows(self, chosen: sa.Select[Any], checked: VersionChecks, limit: int) -> list[Row]:
         """What was chosen, in a statement that tells of the stamps also where nothing is found."""
@@ -253,7 +261,7 @@ class _Reading:
         lacking = [row["id"] for row, size in zip(rows, lengths, strict=True) if size > most]
         if not lacking:
             return rows
-        reached = (*self.within, store.among(self.definition.table.c.id, lacking))
+        reached = (*self.within, store.is_any_of(self.definition.table.c.id, lacking))
         read = db.connection().execute(sa.select(*self.columns).where(*reached), self.parameters)
         whole = {_key(row): row for row in store.rows(self.definition, read)}
         # What was changed or deleted meanwhile is not shown.
@@ -266,20 +274,20 @@ def _key(row: Row) -> tuple[str, str]:
     return row["account_id"], row["id"]
 
 
-def check_room(definition: Definition, where: Sequence[Any]) -> None:
+def check_room(definition: Definition, where: Sequence[Condition]) -> None:
     """Refuse to read records that are too large together. Raises AnswerTooLarge."""
     names = sizes.long_names(definition, definition.columns)
     if names:
         octets = [sa.func.coalesce(sizes.Octets(definition.expressions[n]), 0) for n in names]
         whole = sa.select(sa.func.sum(sum(octets[1:], octets[0]))).where(*where)
-        Room().take(int(db.connection().execute(whole).scalar() or 0))
+        SizeLimit().take(int(db.connection().execute(whole).scalar() or 0))
 
 
-def existing(
+def existing_ids(
     definition: Definition,
     scoped: Sequence[Any],
     record_ids: Iterable[str],
-    parameters: Mapping[str, Any] = NONE,
+    parameters: Mapping[str, Any] = NO_PARAMETERS,
 ) -> set[str]:
     """Which of these ids are records within reach."""
     table = definition.table
@@ -287,7 +295,7 @@ def existing(
     return set(db.connection().execute(statement, parameters).scalars())
 
 
-def clashing(definition: Definition, rows: Sequence[Row]) -> dict[int, list[str]]:
+def find_conflicts(definition: Definition, rows: Sequence[Row]) -> dict[int, list[str]]:
     """By place, the unique fields whose value another record has, stored or further ahead."""
     table = definition.table
     found: dict[int, list[str]] = {}

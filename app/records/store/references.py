@@ -11,7 +11,7 @@ from app import db
 from app.collections.columns import TableColumns
 from app.collections.definition import Definition
 from app.records import store
-from app.records.store import NONE, Row, writes
+from app.records.store import NO_PARAMETERS, Row, writes
 
 
 def lock_referring(
@@ -25,7 +25,7 @@ def lock_referring(
     return [dict(zip(definition.columns, row, strict=True)) for row in rows]
 
 
-def refers(
+def is_referenced(
     definition: Definition,
     account_id: str,
     targets: Mapping[str, Sequence[str]],
@@ -33,11 +33,11 @@ def refers(
 ) -> bool:
     """Whether any record but these refers to any of the targets."""
     found = sa.select(sa.literal(1)).where(*_referring(definition, account_id, targets))
-    others = sa.not_(store.among(definition.table.c.id, except_ids))
+    others = sa.not_(store.is_any_of(definition.table.c.id, except_ids))
     return db.connection().scalar(found.where(others).limit(1)) is not None
 
 
-def cut_references(
+def clear_references(
     definition: Definition,
     account_id: str,
     record_ids: Sequence[str],
@@ -49,18 +49,18 @@ def cut_references(
         return []
     table = definition.table
     emptied = {
-        name: sa.case((store.among(table.c[name], ids), sa.null()), else_=table.c[name])
+        name: sa.case((store.is_any_of(table.c[name], ids), sa.null()), else_=table.c[name])
         for name, ids in targets.items()
     }
     change = sa.update(table).where(
         table.c.account_id == sa.bindparam("_account_id", account_id),
-        store.among(table.c.id, record_ids),
+        store.is_any_of(table.c.id, record_ids),
     )
     cut = [{"account_id": account_id, "id": id} for id in record_ids]
-    return writes.changed(definition, change.values({**emptied, **values}), cut)
+    return writes.execute_update(definition, change.values({**emptied, **values}), cut)
 
 
-def followed(
+def resolve(
     definition: Definition, rows: Sequence[Row], paths: Collection[tuple[str, ...]]
 ) -> list[Row]:
     """The records with what dotted names lead to beside their own fields, in one statement."""
@@ -79,12 +79,12 @@ def followed(
     ]
 
 
-def foreseen(
+def resolve_one(
     definition: Definition, row: Row, paths: Collection[tuple[str, ...]]
 ) -> Mapping[str, Any]:
     """What dotted names lead to from a record that is not stored."""
     if not paths:
-        return NONE
+        return NO_PARAMETERS
     columns = [definition.table.c[name] for name in {"account_id", *(path[0] for path in paths)}]
     given = sa.select(
         *(sa.cast(sa.literal(row[one.name], one.type), one.type).label(one.name) for one in columns)
@@ -98,5 +98,5 @@ def _referring(
     definition: Definition, account_id: str, targets: Mapping[str, Sequence[str]]
 ) -> tuple[Any, ...]:
     table = definition.table
-    hits = [store.among(table.c[name], ids) for name, ids in targets.items()]
+    hits = [store.is_any_of(table.c[name], ids) for name, ids in targets.items()]
     return (table.c.account_id == account_id, sa.or_(*hits))

@@ -1,4 +1,4 @@
-"""How large what a statement reads may be: its long values are measured before they are read.
+"""Size limits of statements: long values are measured before they are read.
 
 Texts and JSON may be as large as a body each, and a page has a hundred records. A statement reads
 only the values that cannot be too much together, and says of each row how much it has; what was
@@ -12,6 +12,7 @@ from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.ext.compiler import compiles
+from sqlalchemy.sql.compiler import SQLCompiler
 from sqlalchemy.sql.functions import FunctionElement
 
 from app.collections.definition import Definition
@@ -23,7 +24,7 @@ ROOM: Any = sa.bindparam("_room", type_=sa.BigInteger)
 
 
 class Octets(FunctionElement[int]):
-    """How many bytes a text has, which PostgreSQL knows without reading it."""
+    """The bytes of a text; PostgreSQL knows them without reading it."""
 
     type = sa.BigInteger()
     inherit_cache = True
@@ -31,36 +32,36 @@ class Octets(FunctionElement[int]):
 
 
 @compiles(Octets)
-def _octets(element: Octets, compiler: Any, **options: Any) -> str:
+def _octets(element: Octets, compiler: SQLCompiler, **options: object) -> str:
     return f"octet_length({compiler.process(element.clauses, **options)})"
 
 
 @compiles(Octets, "sqlite")
-def _octets_of_blob(element: Octets, compiler: Any, **options: Any) -> str:
+def _octets_of_blob(element: Octets, compiler: SQLCompiler, **options: object) -> str:
     return f"length(CAST({compiler.process(element.clauses, **options)} AS BLOB))"
 
 
-class Room:
-    """What is left of the bytes that an answer may have."""
+class SizeLimit:
+    """Counts down the bytes that an answer may still have."""
 
     def __init__(self) -> None:
         self._left = LARGEST_ANSWER
 
     def take(self, size: int) -> None:
-        """Raise AnswerTooLarge where there is not as much left."""
+        """Subtract `size`. Raises AnswerTooLarge if less is left."""
         self._left -= size
         if self._left < 0:
             raise AnswerTooLarge
 
 
 def is_long(field: Field) -> bool:
-    """Whether a field's values may be of any length."""
+    """Whether the field's values have no small limit of length."""
     field = field.like if isinstance(field, ComputedField) else field
     return isinstance(field, TextField | JsonField)
 
 
 def long_names(definition: Definition, wanted: Iterable[str]) -> list[str]:
-    """Those of the fields that may be long."""
+    """The names of fields with long values."""
     return [name for name in wanted if is_long(definition.columns[name])]
 
 
@@ -94,5 +95,5 @@ def guarded(columns: Sequence[Any], long: Sequence[bool]) -> list[Any]:
 
 
 def room_for(values: int) -> int:
-    """How many bytes each of so many values may have without being too many together."""
+    """The bytes that each of this many values may have within the limit."""
     return LARGEST_ANSWER // max(values, 1)

@@ -1,4 +1,4 @@
-"""Records are locked, stored, changed and removed."""
+"""Statements that lock, insert, update and delete records."""
 
 from __future__ import annotations
 
@@ -12,22 +12,23 @@ from app.collections.definition import Definition
 from app.db import engine, sqlite_driver, versioned_cache
 from app.db.prepared import PreparedStatement
 from app.db.versioned_cache import VersionChecks
+from app.errors import JSONObject
 from app.records import store
-from app.records.store import ACCOUNT, Row, reads
+from app.records.store import ACCOUNT, Condition, Row, reads
 
 _PREFIX = "_value_"
 _MOST_PARAMETERS = 30_000  # SQLite takes 32,766
 
 
 def lock(
-    definition: Definition, scoped: Sequence[Any], record_ids: Sequence[str]
+    definition: Definition, scoped: Sequence[Condition], record_ids: Sequence[str]
 ) -> dict[str, Row]:
-    """Those of these records within reach, by id, kept from other writers to the end."""
+    """Lock records in scope until the transaction ends; returns them by id."""
     table = definition.table
-    where = (*scoped, store.among(table.c.id, record_ids))
+    where = (*scoped, store.is_any_of(table.c.id, record_ids))
     reads.check_room(definition, where)
     chosen = sa.select(*definition.selected).where(*where)
-    # Always in the same order, lest two changes wait for each other.
+    # Always in the same order, to avoid deadlocks.
     rows = db.connection().execute(chosen.order_by(table.c.id).with_for_update())
     return {row["id"]: row for row in store.rows(definition, rows)}
 
@@ -35,11 +36,11 @@ def lock(
 def lock_one(
     definition: Definition, account_id: str | None, record_id: str, checked: VersionChecks
 ) -> Row | None:
-    """The same of one record of an account, or of any; if it is there the stamps are checked.
+    """Lock one record of an account (None: of any), verifying `checked` if it exists.
 
     Raises Stale.
     """
-    statement = definition.kept.get(_locked, definition, account_id is None, checked.tables)
+    statement = definition.memo.get(_locked, definition, account_id is None, checked.tables)
     bound = {"_account": account_id, "_id": record_id}
     return reads.one_row(definition, statement, bound, checked)
 
@@ -49,10 +50,10 @@ def _locked(definition: Definition, anywhere: bool, tables: tuple[str, ...]) -> 
     return PreparedStatement(found.with_for_update(), keyed=True)
 
 
-def lock_having(
+def lock_by_value(
     definition: Definition, account_id: str, name: str, values: Sequence[Any]
 ) -> list[Row]:
-    """The records of an account with one of these values in a field, kept from other writers."""
+    """Lock the records of an account with one of these values in a field."""
     table = definition.table
     where = (table.c.account_id == account_id, table.c[name].in_(values))
     reads.check_room(definition, where)
@@ -62,13 +63,13 @@ def lock_having(
 
 
 def insert(definition: Definition, rows: Sequence[Row]) -> list[Row]:
-    """Store new records, which all name the same fields, and return them as stored."""
+    """Insert records that all name the same fields; returns the stored rows."""
     if _reads_apart(definition):
-        put(definition, (), rows)
+        write(definition, (), rows)
         return _again(definition, rows)
     given = list(map(_given, rows))
     if len(given) == 1:
-        statement = definition.kept.get(_inserted, definition, tuple(rows[0]))
+        statement = definition.memo.get(_inserted, definition, tuple(rows[0]))
         return store.rows(definition, statement.all(given[0]))
     many = _new(definition, rows[0]).returning(*definition.selected)
     return _in_order(definition, rows, db.connection().execute(many, given))
@@ -79,17 +80,17 @@ def _inserted(definition: Definition, names: tuple[str, ...]) -> PreparedStateme
     return PreparedStatement(change.returning(*definition.selected), keyed=True)
 
 
-def _new(definition: Definition, names: Iterable[str]) -> Any:
+def _new(definition: Definition, names: Iterable[str]) -> sa.Insert:
     return sa.insert(definition.table).values(_parameters(definition.table, names))
 
 
-def put(definition: Definition, before: Sequence[Row], values: Sequence[Row]) -> None:
-    """Store new records, or change one that there was before, and read nothing back."""
+def write(definition: Definition, before: Sequence[Row], values: Sequence[Row]) -> None:
+    """Insert records, or update the one in `before`, without reading them back."""
     given, names = list(map(_given, values)), tuple(values[0])
     if before:
-        definition.kept.get(_put, definition, names).run(given[0] | _place_of(before[0]))
+        definition.memo.get(_put, definition, names).run(given[0] | _place_of(before[0]))
     elif len(given) == 1:
-        definition.kept.get(_put_new, definition, names).run(given[0])
+        definition.memo.get(_put_new, definition, names).run(given[0])
     else:
         db.connection().execute(_new(definition, names), given)
 
@@ -102,26 +103,29 @@ def _put(definition: Definition, names: tuple[str, ...]) -> PreparedStatement:
     return PreparedStatement(_change_of_one(definition, names), keyed=True)
 
 
-def foreseen(
+def predict(
     definition: Definition, before: Sequence[Row], values: Sequence[Row]
 ) -> list[Row] | None:
-    """The same records as they will be; None where the database has a say in it."""
+    """The rows that `write` will store; None if the database computes or may refuse a value."""
     fields = [definition.columns[name] for name in values[0]]
-    if definition.computed or any(one.unique or one.collection for one in fields):
+    if definition.computed or any(field.unique or field.collection for field in fields):
         return None
-    ways = [(one.name, one.read_back) for one in fields]
-    start = before[0] if before else dict.fromkeys(definition.columns)
-    return [{**start, **{name: way(one[name]) for name, way in ways}} for one in values]
+    old = before[0] if before else dict.fromkeys(definition.columns)
+    differing = [field for field in fields if field.reads_differently]
+    return [
+        {**old, **new, **{field.name: field.read_back(new[field.name]) for field in differing}}
+        for new in values
+    ]
 
 
 def update(definition: Definition, records: Sequence[Row], values: Sequence[Row]) -> list[Row]:
-    """Change records of one account and return them as stored."""
+    """Update records of one account; returns the stored rows."""
     table = definition.table
     if len(records) == 1:
         if _reads_apart(definition):
-            put(definition, records, values)
+            write(definition, records, values)
             return _again(definition, records)
-        statement = definition.kept.get(_updated, definition, tuple(values[0]))
+        statement = definition.memo.get(_updated, definition, tuple(values[0]))
         given = _given(values[0]) | _place_of(records[0])
         return store.rows(definition, statement.all(given))
     names = [c.name for c in table.c if any(c.name in row for row in values)]
@@ -140,7 +144,7 @@ def _updated(definition: Definition, names: tuple[str, ...]) -> PreparedStatemen
     return PreparedStatement(change.returning(*definition.selected), keyed=True)
 
 
-def _change_of_one(definition: Definition, names: Iterable[str]) -> Any:
+def _change_of_one(definition: Definition, names: Iterable[str]) -> sa.Update:
     table = definition.table
     mine = (table.c.account_id == ACCOUNT, table.c.id == sa.bindparam("_id"))
     return sa.update(table).where(*mine).values(_parameters(table, names))
@@ -150,7 +154,7 @@ def _update_some(
     definition: Definition, records: Sequence[Row], values: Sequence[Row], names: Sequence[str]
 ) -> list[Row]:
     table = definition.table
-    # The records are locked: what one of them was not told keeps the value that was read.
+    # The rows are locked, so columns that are not set keep the values read.
     rows = [
         (old["id"], *(new.get(name, old[name]) for name in names))
         for old, new in zip(records, values, strict=True)
@@ -165,11 +169,11 @@ def _update_some(
         name: sa.cast(column, column.type) if cast else column
         for name, column in ((name, given.c[f"_{name}"]) for name in names)
     }
-    return changed(definition, change.values(new), records)
+    return execute_update(definition, change.values(new), records)
 
 
-def changed(definition: Definition, change: sa.Update, records: Sequence[Row]) -> list[Row]:
-    """Run a change of records of one account, and return them as stored."""
+def execute_update(definition: Definition, change: sa.Update, records: Sequence[Row]) -> list[Row]:
+    """Execute an UPDATE of records of one account; returns the stored rows."""
     if _reads_apart(definition):
         db.connection().execute(change)
         return _again(definition, records)
@@ -189,24 +193,24 @@ def _again(definition: Definition, records: Sequence[Row]) -> list[Row]:
         return [] if found is None else [found]
     table, ids = definition.table, [one["id"] for one in records]
     accounts = {one["account_id"] for one in records}
-    these = (table.c.account_id.in_(accounts), store.among(table.c.id, ids))
+    these = (table.c.account_id.in_(accounts), store.is_any_of(table.c.id, ids))
     chosen = sa.select(*definition.selected).where(*these)
     return _in_order(definition, records, db.connection().execute(chosen))
 
 
 def delete_together(account_id: str, chosen: Sequence[tuple[Definition, Sequence[str]]]) -> None:
-    """Remove records of several collections that may refer to each other, even in a circle."""
+    """Delete records of several collections that may refer to each other, even in cycles."""
     deletions = [
         sa.delete(one.table).where(
-            one.table.c.account_id == account_id, store.among(one.table.c.id, ids)
+            one.table.c.account_id == account_id, store.is_any_of(one.table.c.id, ids)
         )
         for one, ids in chosen
     ]
-    delete_at_once(deletions)
+    execute_deletes(deletions)
 
 
-def delete_at_once(deletions: Sequence[sa.Delete]) -> None:
-    """Run deletions whose references are checked when all of them are done."""
+def execute_deletes(deletions: Sequence[sa.Delete]) -> None:
+    """Execute DELETEs; foreign keys are checked after the last one."""
     connection = db.connection()
     if len(deletions) == 1:
         connection.execute(deletions[0])
@@ -225,15 +229,15 @@ def _in_order(definition: Definition, records: Sequence[Row], found: Iterable[An
     return [by_id[record["id"]] for record in records]
 
 
-def _place_of(record: Row) -> dict[str, Any]:
+def _place_of(record: Row) -> JSONObject:
     return {"_account": record["account_id"], "_id": record["id"]}
 
 
-def _given(values: Row) -> dict[str, Any]:
+def _given(values: Row) -> JSONObject:
     return {_PREFIX + name: value for name, value in values.items()}
 
 
-def _parameters(table: sa.Table, names: Iterable[str]) -> dict[str, Any]:
+def _parameters(table: sa.Table, names: Iterable[str]) -> dict[str, sa.BindParameter[Any]]:
     # Left to itself the toolkit names parameters after columns: those of expressions are named
     # "param_1" and the like, and a field may have such a name.
     return {name: sa.bindparam(_PREFIX + name, type_=table.c[name].type) for name in names}

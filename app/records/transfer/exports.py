@@ -13,12 +13,12 @@ from app.auth.principal import Principal
 from app.collections import access as accesses
 from app.collections import definition as definitions
 from app.collections.definition import Definition
-from app.collections.fields import BooleanField, Field, JsonField, NumberField, Refused
+from app.collections.fields import BooleanField, Field, InvalidValue, JsonField, NumberField
 from app.db import versioned_cache
 from app.errors import Forbidden, InvalidValues, Malformed, PayloadTooLarge, problem
 from app.records import store
 from app.records.read import query, views
-from app.records.read.views import Shown
+from app.records.read.views import RecordView
 from app.records.transfer import formats, imports, stream
 from app.records.transfer.stream import Stream
 from app.rest import json_input
@@ -45,13 +45,13 @@ class Export:
             self.close()
 
 
-def exported(collection: str, format: str, parameters: Parameters, *, by: Principal) -> Export:
+def export(collection: str, format: str, parameters: Parameters, *, by: Principal) -> Export:
     """All records that the caller may list, as a list shows them. Raises InvalidValues, Stale."""
-    definition = definitions.named(collection)
-    access = accesses.of(by, definition, "list")
+    definition = definitions.get(collection)
+    access = accesses.for_operation(by, definition, "list")
     asked = _asked(access, parameters)
     conditions = asked.conditions
-    rows = stream.opened(
+    rows = stream.open_stream(
         definition,
         asked.names,
         [*store.scope(definition, by.account_id, access.where), *conditions.where],
@@ -61,8 +61,8 @@ def exported(collection: str, format: str, parameters: Parameters, *, by: Princi
         ),
         {**access.parameters, **conditions.bound},
     )
-    shown = (views.shown(row, asked.names, access) for row in rows)
-    text = formats.written(format, asked.names, shown)
+    shown = (views.render(row, asked.names, access) for row in rows)
+    text = formats.write(format, asked.names, shown)
     masked = [name for name in asked.names if name in access.masked]
     return Export(definition.name, text, rows, masked)
 
@@ -79,7 +79,7 @@ def _asked(access: accesses.Access, parameters: Parameters) -> query.Query:
     return asked
 
 
-def imported(
+def import_all(
     collection: str, format: str, raw: bytes, *, dry_run: bool, keep_ids: bool, by: Principal
 ) -> int:
     """Create a record of each of the file's; returns how many. A dry run does it and undoes it.
@@ -90,14 +90,14 @@ def imported(
     if keep_ids and not by.is_superadmin:
         raise Forbidden("Only superadmins may keep ids.", error="superadmin_required")
     count = 0
-    for count, _ in imported_in_steps(  # noqa: B007 - the last one counts
+    for count, _ in import_in_steps(  # noqa: B007 - the last one counts
         collection, format, raw, dry_run=dry_run, keep_ids=keep_ids, by=by
     ):
         pass
     return count
 
 
-def imported_in_steps(
+def import_in_steps(
     collection: str,
     format: str,
     raw: bytes,
@@ -105,10 +105,10 @@ def imported_in_steps(
     dry_run: bool,
     keep_ids: bool = False,
     by: Principal,
-) -> Iterator[tuple[int, list[Shown]]]:
+) -> Iterator[tuple[int, list[RecordView]]]:
     """The same bit by bit: after each how many records were seen, and how the first come out."""
-    definition = definitions.named(collection)
-    accesses.of(by, definition, "create").check_open()
+    definition = definitions.get(collection)
+    accesses.for_operation(by, definition, "create").check_open()
     lines = lines_of(format, raw)  # read before anything keeps others from writing
     if format == "csv":
         lines = list(map(partial(_typed, definition), lines))
@@ -142,7 +142,7 @@ def _value(field: Field | None, cell: str | None) -> Any:
             return field.from_text(cell)
         if cell is not None and isinstance(field, JsonField):
             return json_input.loads(cell.encode(), infinite=True)
-    except Refused as error:
+    except InvalidValue as error:
         return math.inf if error.code == "number_out_of_range" else cell
     except Malformed:
         pass

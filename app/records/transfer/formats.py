@@ -32,7 +32,7 @@ Line = tuple[int, Any]
 csv.field_size_limit(min(sys.maxsize, 2**31 - 1))  # how long a body may be is bounded elsewhere
 
 
-def written(format: str, names: Sequence[str], records: Iterable[Shown]) -> Iterator[bytes]:
+def write(format: str, names: Sequence[str], records: Iterable[Shown]) -> Iterator[bytes]:
     """The text of a file with these records, in pieces."""
     writers = {"csv": _csv, "json": _json, "jsonl": _jsonl}
     return writers[format](names, records)
@@ -44,12 +44,12 @@ def read(format: str, raw: bytes) -> Iterator[Line]:
     return readers[format](raw)
 
 
-def disarmed(text: str) -> str:
+def escape_formula(text: str) -> str:
     """A text as it stands in a cell."""
     return f"'{text}" if ARMED.match(text) else text
 
 
-def rearmed(cell: str) -> str | None:
+def unescape_formula(cell: str) -> str | None:
     """The text that a cell stands for; None for an empty one."""
     if not cell:
         return None
@@ -84,7 +84,7 @@ def _csv(names: Sequence[str], records: Iterable[Shown]) -> Iterator[bytes]:
 def _cell(value: Any) -> str:
     if value is None:
         return ""
-    return disarmed(value) if isinstance(value, str) else orjson.dumps(value).decode()
+    return escape_formula(value) if isinstance(value, str) else orjson.dumps(value).decode()
 
 
 def _pieces(records: Iterable[Shown]) -> Iterator[list[Shown]]:
@@ -121,7 +121,7 @@ def _rows(raw: bytes) -> Iterator[Line]:
         if header is None:
             header = _header(row)
         elif len(row) == len(header):
-            yield line, dict(zip(header, map(rearmed, row), strict=True))
+            yield line, dict(zip(header, map(unescape_formula, row), strict=True))
         elif row:  # an empty line is none
             yield line, _misread(line, f"Has {len(row)} cells; the first line names {len(header)}.")
     if header is None:

@@ -34,17 +34,18 @@ from app.errors import (
     Conflict,
     Forbidden,
     InvalidValues,
+    JSONObject,
     Malformed,
     problem,
 )
 from app.records import service, store
-from app.records.read.views import Shown
+from app.records.read.views import RecordView
 from app.records.store import reads, writes
 from app.records.transfer.formats import Line
 from app.records.write import changes
 from app.records.write.changes import Change
-from app.records.write.conflicts import TAKEN, Clash
-from app.records.write.values import Noted, Problems
+from app.records.write.conflicts import TAKEN, WriteRefused
+from app.records.write.values import ProblemList, Problems
 
 PIECE = 500
 MOST_VALUES = 3000
@@ -59,12 +60,12 @@ Placed = tuple[int, Body]
 """A record of the file with its place among them, from 0."""
 
 
-class Faults:
+class ImportProblems:
     """What is wrong with a file: the first of it, and how much in all."""
 
     def __init__(self) -> None:
         self.malformed: list[Any] = []
-        self.found: list[dict[str, Any]] = []
+        self.found: list[JSONObject] = []
         self.kinds: set[str] = set()
         self.count = 0
 
@@ -72,7 +73,7 @@ class Faults:
         """A line that is no record."""
         self.malformed += error.extra["detail"][: MAX_LISTED - len(self.malformed)]
 
-    def note(self, noted: Noted, lines: Sequence[int]) -> None:
+    def note(self, noted: ProblemList, lines: Sequence[int]) -> None:
         """Problems of records, which name their place among all."""
         self.count += noted.count
         self.kinds |= noted.codes
@@ -85,7 +86,7 @@ class Faults:
             raise Malformed(self.malformed)
         if not self.found:
             return
-        told: dict[str, Any] = {"details": self.found, "count": self.count}
+        told: JSONObject = {"details": self.found, "count": self.count}
         if self.kinds <= DENIED:
             message = "The collection's rules do not allow all of this."
             raise Forbidden(message, error=max(self.kinds), **told)
@@ -120,12 +121,12 @@ class Import:
         self, definition: Definition, by: Principal, lines: Sequence[Line], *, keep_ids: bool
     ) -> None:
         self.definition, self.by, self.keep_ids = definition, by, keep_ids
-        self.faults = Faults()
+        self.faults = ImportProblems()
         self.lines: list[int] = []
         self.untied: dict[int, Body] = {}
         self.taken: set[tuple[Any, ...]] = set()
         """Values of unique fields that records have which are checked and not stored."""
-        self.first: list[Shown] = []
+        self.first: list[RecordView] = []
         """The first records, as the caller may view them."""
         self.records = list(self._placed(lines))
         self.faults.check()
@@ -185,7 +186,7 @@ class Import:
 
     @contextmanager
     def _writing(self) -> Iterator[None]:
-        with service.writing(self.definition.name, self.by) as self.definition:
+        with service.transaction(self.definition.name, self.by) as self.definition:
             yield
 
     def _store(self, piece: Sequence[Placed]) -> None:
@@ -227,26 +228,26 @@ class Import:
         loose: dict[str, Body] = {}
         self._check_masks(bodies, problems)
         try:
-            change = changes.prepare_new(self.definition, bodies, problems, self.by)
+            change = changes.prepare_create(self.definition, bodies, problems, self.by)
             if self.keep_ids:
                 change = self._with_ids(change, [one.get("id") for _, one in piece])
-            change = changes.faultless(change)
-            changes.note_clashes(change)
+            change = changes.valid_part(change)
+            changes.add_conflicts(change)
             if is_check:
-                changes.note_repeated(change, self.taken)
-            change = changes.faultless(change)
+                changes.add_duplicates(change, self.taken)
+            change = changes.valid_part(change)
             loose = self._loose(change)
             if change.values:
-                made = changes.store_all(change)
+                made = changes.store_change(change)
                 self.first += made[: MOST_SHOWN - len(self.first)]
         except Forbidden as error:
             if "details" not in error.extra:
                 raise
             told = error.extra["details"]
-            problems.noted.add(told, more=error.extra.get("count", len(told)) - len(told))
-        except Clash:
+            problems.collected.add(told, more=error.extra.get("count", len(told)) - len(told))
+        except WriteRefused:
             raise versioned_cache.Stale from None  # a concurrent change; the retry says which
-        self.faults.note(problems.noted, self.lines)
+        self.faults.note(problems.collected, self.lines)
         return loose
 
     def _check_masks(self, bodies: Sequence[Body], problems: Problems) -> None:
@@ -263,7 +264,7 @@ class Import:
 
     def _with_ids(self, change: Change, given: Sequence[Any]) -> Change:
         scoped = store.scope(self.definition, self.by.require_account_id())
-        taken = reads.existing(self.definition, scoped, filter(_is_id, given))
+        taken = reads.existing_ids(self.definition, scoped, filter(_is_id, given))
         values = []
         for index, (id, row) in enumerate(zip(given, change.values, strict=True)):
             values.append(row if id is None else {**row, "id": id})
@@ -291,20 +292,20 @@ class Import:
         return place, {**body, **dict.fromkeys(loose)}
 
     def _loose(self, change: Change) -> dict[str, Body]:
-        placed = zip(change.problems.places or (), change.values, strict=True)
+        placed = zip(change.problems.indexes or (), change.values, strict=True)
         return {row["id"]: self.untied[place] for place, row in placed if place in self.untied}
 
     def _tie(self, loose: Mapping[str, Body]) -> None:
-        access = accesses.of(self.by, self.definition, "update") if loose else None
+        access = accesses.for_operation(self.by, self.definition, "update") if loose else None
         scoped = store.scope(self.definition, self.by.account_id)
         ids = iter(loose)
         while access and (piece := list(islice(ids, PIECE))):
             rows = writes.lock(self.definition, scoped, piece)
             ordered, bodies = [rows[id] for id in piece], [loose[id] for id in piece]
             problems = Problems()
-            change = changes.prepare_changes(access, ordered, bodies, problems)
+            change = changes.prepare_update(access, ordered, bodies, problems)
             problems.check()
-            changes.store_all(change)
+            changes.store_change(change)
 
 
 def _is_id(value: Any) -> bool:

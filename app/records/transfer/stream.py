@@ -48,7 +48,7 @@ class Stream:
         self._connection.close()
 
 
-def opened(
+def open_stream(
     definition: Definition,
     names: Sequence[str],
     where: Sequence[Any],

@@ -1,8 +1,8 @@
-"""What goes with a record that is deleted: `on_delete` of the references to it (contract 4).
+"""Applies `on_delete` to references when a record is deleted (contract 4).
 
-Works level by level, with one statement per referring collection and level, in the transaction of
-the deletion and without rules. Rows are locked before their referrers are looked for, so that
-nothing can come to refer to them meanwhile; what was visited is not visited again, so cycles end.
+Works level by level, with one statement per referring collection and level, inside the delete's
+transaction and regardless of rules. Rows are locked before their referrers are searched, so no new
+reference can appear meanwhile. Each row is visited once, so cycles end.
 """
 
 from __future__ import annotations
@@ -12,21 +12,21 @@ from dataclasses import dataclass, field
 
 from sqlalchemy.exc import IntegrityError
 
-from app import clock, events
+from app import clock
 from app.auth.principal import Principal
 from app.collections import definition as definitions
 from app.collections.definition import Definition
 from app.db import versioned_cache
 from app.errors import Conflict
-from app.records.read import event_view
 from app.records.store import Row, references, writes
+from app.records.write import changes
 
 Rows = dict[str, Row]  # by id
 
 
 @dataclass
 class Cascade:
-    """The records that a deletion touches, by the name of their collection."""
+    """The records that a delete affects, by collection name."""
 
     account_id: str
     known: Mapping[str, Definition]
@@ -34,7 +34,7 @@ class Cascade:
     loosened: dict[str, Rows] = field(default_factory=dict)
 
     def spread(self) -> None:
-        """Find everything that goes with what is gone, and what has to let go of it."""
+        """Find all records to delete, and those whose references become null."""
         level = {name: list(rows) for name, rows in self.gone.items()}
         while level:
             following: dict[str, list[str]] = {}
@@ -63,21 +63,21 @@ class Cascade:
         return fresh
 
     def is_held(self) -> bool:
-        """Whether a record that stays keeps one of these from going (`restrict`)."""
+        """Whether a remaining record restricts the delete (`restrict`)."""
         gone = {name: list(rows) for name, rows in self.gone.items() if rows}
         for referring in self.known.values():
             targets = _targets(referring, gone, ("restrict", None))
             staying = gone.get(referring.name, [])
-            if targets and references.refers(referring, self.account_id, targets, staying):
+            if targets and references.is_referenced(referring, self.account_id, targets, staying):
                 return True
         return False
 
 
 def remove(definition: Definition, rows: Sequence[Row], *, by: Principal) -> None:
-    """Delete locked records of one account, and what goes with them. Raises Conflict, Stale."""
+    """Delete locked records of one account and their cascade. Raises Conflict, Stale."""
     if not rows:
         return
-    known = {one.name: one for one in definitions.everything()}
+    known = {one.name: one for one in definitions.get_all()}
     cascade = Cascade(rows[0]["account_id"], known, {definition.name: {r["id"]: r for r in rows}})
     cascade.spread()
     # One table's references hold themselves; over several they are let loose for the deletion.
@@ -91,17 +91,7 @@ def remove(definition: Definition, rows: Sequence[Row], *, by: Principal) -> Non
         raise _explained(cascade) from error
     for name, deleted in cascade.gone.items():
         for row in deleted.values():
-            tell(known[name], "delete", None, row, by)
-
-
-def tell(
-    definition: Definition, operation: str, record: Row | None, previous: Row | None, by: Principal
-) -> None:
-    """Announce the change of a record to whoever listens above."""
-    account_id = (record or previous or {})["account_id"]
-    rows = (record, previous)
-    view = event_view.access_to
-    events.publish(events.RecordChanged(definition, account_id, operation, *rows, by, view))
+            changes.announce(known[name], "delete", None, row, by)
 
 
 def _let_go(cascade: Cascade, by: Principal) -> None:
@@ -111,11 +101,11 @@ def _let_go(cascade: Cascade, by: Principal) -> None:
         referring = cascade.known[name]
         staying = {id: row for id, row in rows.items() if id not in cascade.gone.get(name, {})}
         targets = _targets(referring, gone, ("set_null",))
-        after = references.cut_references(
+        after = references.clear_references(
             referring, cascade.account_id, list(staying), targets, values
         )
         for row in after:
-            tell(referring, "update", row, staying[row["id"]], by)
+            changes.announce(referring, "update", row, staying[row["id"]], by)
 
 
 def _explained(cascade: Cascade) -> Exception:

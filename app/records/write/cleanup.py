@@ -32,7 +32,7 @@ def remove_account(payload: Mapping[str, Any]) -> None:
     """Remove all that is an account's but its audit entries; run again, it goes on where it was."""
     account_id = payload["account_id"]
     with versioned_cache.reloading():
-        remaining = [definitions.named(name) for name in collections.names()]
+        remaining = [definitions.get(name) for name in collections.names()]
     for definition in remaining:
         _cut_references(definition, account_id)
     while remaining:
@@ -41,7 +41,7 @@ def remove_account(payload: Mapping[str, Any]) -> None:
         if len(waiting) == len(remaining):
             # Records that need each other go at once.
             with db.transaction():
-                writes.delete_at_once(
+                writes.execute_deletes(
                     [
                         sa.delete(one.table).where(one.table.c.account_id == account_id)
                         for one in waiting

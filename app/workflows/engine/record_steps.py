@@ -67,7 +67,7 @@ def carry_out(kind: str, config: Config, by: Principal) -> Any:
 
 def shows_personal(config: Config, by: Principal) -> bool:
     """Whether an action shows its owner personal data unmasked."""
-    collection = definitions.named(_text(config, "collection"))
+    collection = definitions.get(_text(config, "collection"))
     return bool(collection.personal) and not masking.masks_for(by)
 
 

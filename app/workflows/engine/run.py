@@ -122,7 +122,7 @@ class Run:
         for reruns in range(RERUNS):
             try:
                 anew = versioned_cache.reloading() if reruns else nullcontext()
-                with anew, conflicts.explaining(), db.transaction():
+                with anew, conflicts.explain_refusals(), db.transaction():
                     place = self.place_at(path)
                     self.given, self.step_began = None, self.now
                     self.apply(place, control_steps.done(self, place))

@@ -61,7 +61,7 @@ class _Told:
 
     def __init__(self, event: events.RecordChanged, name: str) -> None:
         self.event, self.name = event, name
-        self._asker = access.asker_of(event.by)
+        self._asker = access.rule_caller(event.by)
         self._seen: dict[tuple[str, str, str], tuple[dict[str, Any], bool]] = {}
         self._able: dict[tuple[str, str, str], Principal | None] = {}
 
@@ -110,4 +110,4 @@ def _acting(account_id: str, home: str, user_id: str) -> Principal | None:
 
 def _seen(definition: Any, row: Any, by: Principal | None) -> Any:
     """A record as it may be viewed, also one that is deleted by now."""
-    return views.whole(row, event_view.access_to(definition, row, by))
+    return views.render_full(row, event_view.access_of_row(definition, row, by))
