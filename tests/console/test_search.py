@@ -88,7 +88,7 @@ def test_collections_that_are_too_many_are_named_not_passed_over(
 ) -> None:
     builders.make_collection(cast.root, "others")
     builders.make_record(cast.alice, "others", title="one more needle")
-    monkeypatch.setattr(search, "MOST_COLLECTIONS", 1)
+    monkeypatch.setattr(search, "MAX_COLLECTIONS", 1)
     assert "a Needle of acme, 100%" in found(admin, "needle")
     assert found(admin, "one more") == ["others"]
     (way,) = HIT.findall(admin.get("search?search=one+more").text.partition("<main")[2])
@@ -99,11 +99,11 @@ def test_collections_that_are_too_many_are_named_not_passed_over(
 def test_only_the_newest_records_are_looked_at(
     cast: Cast, admin: Browser, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(search, "LOOKED_AT", 2)
-    monkeypatch.setattr(search, "LEAST_OF_EACH", 2)
+    monkeypatch.setattr(search, "MAX_SCANNED", 2)
+    monkeypatch.setattr(search, "MIN_SCANNED", 2)
     for title in ("hay", "hay", "hay"):
         builders.make_record(cast.alice, "needles", title=title)
     page = admin.get("search?search=a+Needle").text
-    assert "None of the newest 2 holds it." in page
-    (rest,) = re.findall(r'<a href="([^"]*)">Look through all', page)
+    assert "No match among the newest 2." in page
+    (rest,) = re.findall(r'<a href="([^"]*)">Search all', page)
     assert "a Needle of acme" in admin.client.get(html.unescape(rest)).text
