@@ -79,7 +79,7 @@ def test_the_text_is_taken_as_it_is(cast: Cast, admin: Browser, superadmin: Brow
         names = found(admin, odd)
         assert not any("globex" in name or "closed" in name for name in names), odd
         assert "<script>alert" not in admin.client.get("/console/search?search=" + odd[:20]).text
-    assert "no such active account" in superadmin.get("search?search=x&account=nope").text
+    assert "No active account" in superadmin.get("search?search=x&account=nope").text
 
 
 @pytest.mark.usefixtures("things")

@@ -168,7 +168,7 @@ def test_deliveries_are_filtered_looked_at_and_sent_again(app: Flask, cast: Cast
     waiting = admin.send(f"{home}/{first['id']}/disable")
     assert waiting.status_code == 303
     refused = admin.send(f"{one}/redeliver")
-    assert (refused.status_code, "enable it first" in alert(refused)) == (409, True)
+    assert (refused.status_code, "Enable it first" in alert(refused)) == (409, True)
 
 
 def test_a_test_and_what_failed_are_sent_from_the_page(app: Flask, cast: Cast) -> None:

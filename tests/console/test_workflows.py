@@ -91,8 +91,8 @@ def test_what_is_wrong_stands_beside_the_step(app: Flask, cast: Cast) -> None:
     assert "steps[1].duration" in beside(answer, "steps")
     assert "cron: The step of &#39;*/61&#39;" in beside(answer, "trigger")
     table = answer.text.partition("Errors by step")[2]
-    assert table.index("good") < table.index("nothing") < table.index("nap")
-    assert "A length of time" in table[table.index("nap") :]
+    assert table.index("good") < table.index("none") < table.index("nap")
+    assert "Enter a duration" in table[table.index("nap") :]
     nameless = admin.send(f"{home}/workflow/new", name="Flow", trigger=MANUAL, steps="[{}]").text
     table = nameless.partition("Errors by step")[2].partition("</table>")[0]
     assert ("step 1" in table, "None" in table) == (True, False)
@@ -124,8 +124,8 @@ def test_an_instance_is_resumed_and_cancelled(app: Flask, cast: Cast) -> None:
     failed = ran(app, cast.alice, workflow)
     assert "Resume" in admin.get(f"{home}/{failed['id']}").text
     make_collection(cast.root)
-    assert "goes on" in admin.done(f"{home}/{failed['id']}/resume")
-    assert "Only an instance" in admin.done(f"{home}/{failed['id']}/resume")
+    assert "resumes at the failed step" in admin.done(f"{home}/{failed['id']}/resume")
+    assert "Only failed instances" in admin.done(f"{home}/{failed['id']}/resume")
     work(app)
     assert instance(cast.alice, failed["id"])["status"] == "completed"
     id = start(cast.alice, workflow)
@@ -141,8 +141,8 @@ def test_all_instances_that_failed_are_resumed_at_once(app: Flask, cast: Cast) -
     admin, home = Browser(app, cast.alice), f"workflows/{cast.alice.account_id}/instances"
     one, other = (make_workflow(cast.alice, [create("make")], name=n) for n in ("one", "other"))
     failed = [ran(app, cast.alice, flow)["id"] for flow in (one, one, other)]
-    assert "3 instances go on" in admin.get(home).text
-    assert "1 instance goes on" in admin.get(f"{home}?workflow={other['id']}").text
+    assert "3 instances resume" in admin.get(home).text
+    assert "1 instance resumes" in admin.get(f"{home}?workflow={other['id']}").text
     assert Browser(app, cast.charlie).send(f"{home}/resume").status_code == 404
     make_collection(cast.root)
     progress = admin.send(f"{home}/resume", workflow=one["id"]).headers["Location"]
