@@ -13,7 +13,7 @@ import pytest
 from flask import Flask
 from werkzeug.test import TestResponse
 
-from app.console.shell.guard import LARGEST_UNSIGNED
+from app.console.shell.guard import MAX_ANONYMOUS_BODY
 from app.rest.access import Access, access_of, max_body_of
 from tests.builders import Caller, make_collection
 
@@ -42,7 +42,7 @@ def reachable(app: Flask) -> Iterator[tuple[str, str, int]]:
         methods = (rule.methods or set()) & WRITING
         if not methods or access not in (Access.PUBLIC, Access.ANONYMOUS):
             continue
-        if of_console and not hasattr(view, "open_to_all") and rule.rule != "/console/profile":
+        if of_console and not hasattr(view, "allow_anonymous") and rule.rule != "/console/profile":
             continue  # one guard refuses them all alike
         values = {
             name: SENT_PATHS.get(name) or (UUID if "Uuid" in type(kind).__name__ else "1")
@@ -52,7 +52,7 @@ def reachable(app: Flask) -> Iterator[tuple[str, str, int]]:
         assert built is not None
         bound = ANONYMOUS_BYTES if access is Access.ANONYMOUS else max_body_of(view)
         for method in sorted(methods):
-            yield method, built[1], LARGEST_UNSIGNED if of_console else bound
+            yield method, built[1], MAX_ANONYMOUS_BODY if of_console else bound
 
 
 def filled(start: bytes, part: bytes, end: bytes, size: int) -> bytes:

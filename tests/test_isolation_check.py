@@ -144,9 +144,9 @@ def any_place(patch: pytest.MonkeyPatch, app: Flask) -> None:
         account = principals.find_active_account(account_id)
         if account is None:
             raise NotFound
-        return scopes.Place(account, replace(guard.known_caller(), account=account))
+        return scopes.AccountScope(account, replace(guard.require_caller(), account=account))
 
-    patch.setattr(scopes, "found", found)
+    patch.setattr(scopes, "account_scope", found)
 
 
 def without(module: Any, name: str) -> Any:

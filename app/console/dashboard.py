@@ -1,4 +1,4 @@
-"""The dashboard of an account: what happened in it, what fails, and what was changed last."""
+"""The dashboard of an account: activity, failures and recent changes."""
 
 from __future__ import annotations
 
@@ -13,64 +13,64 @@ from app.collections.definition import Definition
 from app.console import recent
 from app.console.shell import charts, guard, scopes
 from app.console.shell.blueprint import blueprint
-from app.console.shell.scopes import Place
+from app.console.shell.scopes import AccountScope
 from app.rest.access import public
 from app.webhooks import service as webhooks
 from app.workflows import instances
 
-MOST_FAILING = 5
-MOST_NAMED = 5
+MAX_FAILING = 5
+MAX_NAMED = 5
 
 
 @dataclass(frozen=True)
-class Collections:
-    """What the rules open of the collections: all records of some, none or a part of others."""
+class CollectionVisibility:
+    """Which collections the caller may list completely, and which only in part or not at all."""
 
     opened: Sequence[Definition]
     closed: Sequence[str]
 
     @property
-    def named(self) -> str:
-        """Some of those that are closed, for a sentence."""
-        rest = len(self.closed) - MOST_NAMED
-        return ", ".join([*self.closed[:MOST_NAMED], *([f"{rest} others"] if rest > 0 else [])])
+    def hidden_names(self) -> str:
+        """Some names of hidden collections, for a sentence."""
+        rest = len(self.closed) - MAX_NAMED
+        return ", ".join([*self.closed[:MAX_NAMED], *([f"{rest} others"] if rest > 0 else [])])
 
 
 @blueprint.get("/console/accounts/<uuid:account_id>/dashboard")
 @public
-@guard.for_superadmins
+@guard.superadmins_only
 def show_dashboard(account_id: str) -> str:
     """The dashboard of any account."""
-    place = scopes.found(account_id)
-    return render_template("console/dashboard.html", **of(place))
+    scope = scopes.account_scope(account_id)
+    return render_template("console/dashboard.html", **context(scope))
 
 
-def of(place: Place) -> dict[str, Any]:
-    """What the dashboard of an account tells."""
-    whole, known = request.args.get("count") == "all", collections(place)
-    account_id = place.account.id
+def context(scope: AccountScope) -> dict[str, Any]:
+    """The template variables of an account's dashboard."""
+    count_all, visibility = request.args.get("count") == "all", collection_visibility(scope)
+    account_id = scope.account.id
     return {
-        "place": place,
-        "collections": known,
+        "scope": scope,
+        "collections": visibility,
         "charts": [
-            charts.of_records(account_id, known.opened, whole=whole),
-            charts.of_deliveries([account_id], whole=whole),
-            charts.of_sign_ins([account_id], whole=whole),
+            charts.records_chart(account_id, visibility.opened, count_all=count_all),
+            charts.deliveries_chart([account_id], count_all=count_all),
+            charts.sign_ins_chart([account_id], count_all=count_all),
         ],
-        "webhooks": webhooks.failing(MOST_FAILING, by=place.by),
-        "instances": instances.failed(MOST_FAILING, by=place.by),
-        "changes": recent.changes(place, known.opened),
-        "ask": scopes.WHOM_TO_ASK,
+        "webhooks": webhooks.failing(MAX_FAILING, by=scope.by),
+        "instances": instances.failed(MAX_FAILING, by=scope.by),
+        "changes": recent.changes(scope, visibility.opened),
+        "ask": scopes.ASK_SUPERADMINS,
     }
 
 
-def collections(place: Place) -> Collections:
-    """The collections, by whether the rules show the caller all of their records."""
-    opened, closed = [], []
-    for one in definition.get_all():
-        access = place.access(one, "list")
+def collection_visibility(scope: AccountScope) -> CollectionVisibility:
+    """The collections, by whether the rules let the caller list all their records."""
+    visible, hidden = [], []
+    for collection in definition.get_all():
+        access = scope.access(collection, "list")
         if access is not None and access.condition is None:
-            opened.append(one)
+            visible.append(collection)
         else:
-            closed.append(one.name)
-    return Collections(opened, closed)
+            hidden.append(collection.name)
+    return CollectionVisibility(visible, hidden)

@@ -1,4 +1,4 @@
-"""What the home page tells: what there is for this caller, and what to do next."""
+"""The home page: figures, activity and next steps for this caller."""
 
 from __future__ import annotations
 
@@ -14,29 +14,29 @@ from app.collections import service as collections
 from app.collections.models import Collection
 from app.console import dashboard
 from app.console.shell import charts, lists
-from app.console.shell.scopes import Place
+from app.console.shell.scopes import AccountScope
 from app.db.counts import count_up_to
 from app.webhooks import service as webhooks
 from app.workflows import instances
 
-OPEN = (Account.closed_at.is_(None),)
-MOST_ACCOUNTS, SHOWN = 100, 8  # whose figures are counted; which are listed
+NOT_CLOSED = (Account.closed_at.is_(None),)
+MAX_COUNTED_ACCOUNTS, MAX_LISTED_ACCOUNTS = 100, 8  # in the figures; in the list
 
 
-def summary(caller: Principal) -> dict[str, Any]:
-    """Figures and next steps for the home page."""
-    return _of_instance(caller) if caller.is_superadmin else _of_account(caller)
+def context(caller: Principal) -> dict[str, Any]:
+    """The template variables of the home page."""
+    return _instance_context(caller) if caller.is_superadmin else _account_context(caller)
 
 
-def _of_instance(caller: Principal) -> dict[str, Any]:
-    rows, total = collections.page(0, MOST_ACCOUNTS)
-    counts = collections.record_counts(rows, lists.MOST_COUNTED)
+def _instance_context(caller: Principal) -> dict[str, Any]:
+    rows, total = collections.page(0, MAX_COUNTED_ACCOUNTS)
+    counts = collections.record_counts(rows, lists.MAX_COUNTED)
     accounts = _newest_accounts()
     figures = {
-        "Accounts": lists.told(count_up_to(Account, OPEN, lists.MOST_COUNTED + 1) - 1),
-        "Users": _count(User),
+        "Accounts": lists.format_count(count_up_to(Account, NOT_CLOSED, lists.MAX_COUNTED + 1) - 1),
+        "Users": _format_count(User),
         "Collections": f"{total:,}",
-        "Records": _sum(list(counts.values())),
+        "Records": _format_sum(list(counts.values())),
     }
     return {
         "figures": figures,
@@ -44,51 +44,51 @@ def _of_instance(caller: Principal) -> dict[str, Any]:
             {"id": row.id, "name": row.name, "fields": len(row.schema), "records": counts[row.id]}
             for row in rows
         ],
-        "instance": _at_work(accounts, caller),
-        "told": lists.told,
+        "instance": _activity(accounts, caller),
+        "format_count": lists.format_count,
     }
 
 
 def _newest_accounts() -> Sequence[Account]:
-    asked = {"skip": 0, "limit": MOST_ACCOUNTS}
-    return tenants.page(asked)[0]
+    params = {"skip": 0, "limit": MAX_COUNTED_ACCOUNTS}
+    return tenants.page(params)[0]
 
 
-def _at_work(accounts: Sequence[Account], caller: Principal) -> dict[str, Any]:
-    """What happened in the newest accounts, and what fails in any."""
-    whole = request.args.get("count") == "all"
-    names = {one.id: one.name for one in accounts}
-    failing = webhooks.failing(dashboard.MOST_FAILING, by=caller.acting_in(None))
+def _activity(accounts: Sequence[Account], caller: Principal) -> dict[str, Any]:
+    """Activity in the newest accounts, and failures in all."""
+    count_all = request.args.get("count") == "all"
+    names = {account.id: account.name for account in accounts}
+    failing = webhooks.failing(dashboard.MAX_FAILING, by=caller.acting_in(None))
     return {
-        "accounts": accounts[:SHOWN],
+        "accounts": accounts[:MAX_LISTED_ACCOUNTS],
         "names": names,
-        "some": len(accounts) if len(accounts) == MOST_ACCOUNTS else None,
+        "some": len(accounts) if len(accounts) == MAX_COUNTED_ACCOUNTS else None,
         "charts": [
-            charts.of_changes(whole=whole),
-            charts.of_deliveries(list(names), whole=whole),
-            charts.of_sign_ins(list(names), whole=whole),
+            charts.changes_chart(count_all=count_all),
+            charts.deliveries_chart(list(names), count_all=count_all),
+            charts.sign_ins_chart(list(names), count_all=count_all),
         ],
         "webhooks": failing,
-        "instances": instances.failed_of(list(names), dashboard.MOST_FAILING),
+        "instances": instances.failed_of(list(names), dashboard.MAX_FAILING),
     }
 
 
-def _of_account(caller: Principal) -> dict[str, Any]:
+def _account_context(caller: Principal) -> dict[str, Any]:
     figures = {
-        "People": _count(User, User.account_id == caller.account_id),
-        "Collections": _count(Collection),
+        "People": _format_count(User, User.account_id == caller.account_id),
+        "Collections": _format_count(Collection),
     }
-    told = {"figures": figures, "collections": []}
+    context = {"figures": figures, "collections": []}
     if caller.is_admin and caller.account:
-        told["dashboard"] = dashboard.of(Place(caller.account, caller))
-    return told
+        context["dashboard"] = dashboard.context(AccountScope(caller.account, caller))
+    return context
 
 
-def _count(model: Any, *where: Any) -> str:
-    return lists.told(count_up_to(model, where, lists.MOST_COUNTED))
+def _format_count(model: Any, *where: Any) -> str:
+    return lists.format_count(count_up_to(model, where, lists.MAX_COUNTED))
 
 
-def _sum(numbers: Sequence[int]) -> str:
-    more = any(number > lists.MOST_COUNTED for number in numbers)
-    known = sum(min(number, lists.MOST_COUNTED) for number in numbers)
-    return f"{known:,}{'+' if more else ''}"
+def _format_sum(numbers: Sequence[int]) -> str:
+    is_cut = any(number > lists.MAX_COUNTED for number in numbers)
+    counted = sum(min(number, lists.MAX_COUNTED) for number in numbers)
+    return f"{counted:,}{'+' if is_cut else ''}"

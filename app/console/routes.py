@@ -1,4 +1,4 @@
-"""Pages of the console: sign in, sign out, home."""
+"""Sign-in, sign-out and home."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from app.sso import service as providers
 
 __all__ = ["blueprint"]
 
-AREAS = (
+PAGES = (
     *(audit, history, team, groups, api_keys, users, profile, instance, roles, links, sso),
     *(listing, schemas, rules, explain, table, files, pages),
     *(webhooks, deliveries, workflows, workflow_instances, jobs),
@@ -33,29 +33,29 @@ AREAS = (
 )
 
 
-NOT_SIGNED_IN = "You are not signed in yet. Do so in the other tab first."
+NOT_SIGNED_IN = "You are not signed in yet. Sign in in the other tab first."
 
 
 @blueprint.get("/")
 @public
-@guard.open_to_all
+@guard.allow_anonymous
 def start() -> BaseResponse:
-    """Lead a browser to the console."""
+    """Redirect to the console."""
     return redirect(url_for("console.show_home"))
 
 
 @blueprint.get("/console")
 @public
 def show_home() -> str:
-    """What there is, and what to do next."""
-    return render_template("console/home.html", **home.summary(guard.known_caller()))
+    """The home page."""
+    return render_template("console/home.html", **home.context(guard.require_caller()))
 
 
 @blueprint.get("/console/sign-in")
 @public
-@guard.open_to_all
+@guard.allow_anonymous
 def sign_in() -> BaseResponse | Page:
-    """The form to sign in with."""
+    """The sign-in form."""
     if guard.caller():
         return redirect(url_for("console.show_home"))
     account = request.args.get("account", "")[:200] or account_of_host() or ""
@@ -64,24 +64,24 @@ def sign_in() -> BaseResponse | Page:
 
 @blueprint.post("/console/sign-in")
 @public
-@guard.open_to_all
+@guard.allow_anonymous
 def submit_sign_in() -> BaseResponse | Page:
-    """Begin a session."""
-    form = forms.sent("account", "email", "password", "next", resubmit.FIELD)
-    going = resubmit.target(form[resubmit.FIELD])
+    """Sign in."""
+    form = forms.submitted("account", "email", "password", "next", resubmit.FIELD)
+    going = resubmit.target_path(form[resubmit.FIELD])
     if "signed_in" in request.form:  # by a provider, in another tab
         if going and guard.caller():
             return redirect(going, 307)
-        return _sign_in_page(form.refused(Unauthorized(NOT_SIGNED_IN)))
+        return _sign_in_page(form.with_error(Unauthorized(NOT_SIGNED_IN)))
     account = form["account"] or account_of_host()
     try:
         user = auth.check_password(account, form["email"], form["password"], origin())
     except AppError as error:
-        return _sign_in_page(form.refused(error))
+        return _sign_in_page(form.with_error(error))
     if going:
-        return guard.begin_session(user, going, 307)
-    target = guard.local_target(form["next"]) or url_for("console.show_home")
-    return guard.begin_session(user, target)
+        return guard.start_session(user, going, 307)
+    target = guard.safe_target(form["next"]) or url_for("console.show_home")
+    return guard.start_session(user, target)
 
 
 def _sign_in_page(form: Form) -> Page:
@@ -94,21 +94,21 @@ def _sign_in_page(form: Form) -> Page:
 @blueprint.post("/console/reauthenticate")
 @public
 def reauthenticate() -> BaseResponse | Page:
-    """Prove anew who one is, and go back to what needed it."""
-    form = forms.sent("password", "next", resubmit.FIELD)
+    """Confirm the password, and return to the page that needed it."""
+    form = forms.submitted("password", "next", resubmit.FIELD)
     try:
-        auth.reauthenticate_in_console(guard.known_caller(), form["password"])
+        auth.reauthenticate_in_console(guard.require_caller(), form["password"])
     except AppError as error:
-        return guard.password_page(form.refused(error))
-    if going := resubmit.target(form[resubmit.FIELD]):
+        return guard.render_reauthentication(form.with_error(error))
+    if going := resubmit.target_path(form[resubmit.FIELD]):
         return redirect(going, 307)
-    flash("That is your password. Now repeat what you did.")
-    return redirect(guard.local_target(form["next"]) or url_for("console.show_home"), 303)
+    flash("Password confirmed. Now repeat your last action.")
+    return redirect(guard.safe_target(form["next"]) or url_for("console.show_home"), 303)
 
 
 @blueprint.post("/console/sign-out")
 @public
-@guard.open_to_all
+@guard.allow_anonymous
 def sign_out() -> BaseResponse:
-    """End the session."""
+    """Sign out."""
     return guard.end_session(url_for("console.sign_in"))

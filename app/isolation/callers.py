@@ -78,7 +78,7 @@ def is_public(app: Flask, endpoint: str) -> bool:
     """Whether a view does not ask who calls."""
     view = app.view_functions[endpoint]
     if view.__module__.startswith("app.console"):
-        return bool(getattr(view, "open_to_all", False))
+        return bool(getattr(view, "allow_anonymous", False))
     return access_of(view) is Access.PUBLIC
 
 

@@ -1,1 +1,1 @@
-"""Webhooks: every change of a record is told to those who asked, and none is lost."""
+"""Webhooks: record changes delivered at least once."""

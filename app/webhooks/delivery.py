@@ -1,4 +1,4 @@
-"""One attempt of a delivery: what is sent, and what came back. Knows no database."""
+"""One delivery attempt: the request and its result. No database access."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from app.webhooks import signing
 from app.webhooks.queue import Result, Target, Work
 
 USER_AGENT = "Atrium-Webhooks/1"
-FORMER_MAKER = "It holds what a former maker viewed, and the present one may not."
+FORMER_MAKER = "The payload shows what a previous owner could view and the current one may not."
 OURS = frozenset(
     (
         *("accept-encoding", "connection", "content-encoding", "content-length", "content-type"),
@@ -26,13 +26,13 @@ OUR_PREFIXES = ("x-service-", "webhook-")
 
 
 def is_ours(header: str) -> bool:
-    """Whether a header is set by the service alone."""
+    """Whether only the service may set a header."""
     name = header.lower().replace("_", "-")  # many a receiver knows no difference
     return name in OURS or name.startswith(OUR_PREFIXES)
 
 
 def rules(settings: config.Config) -> address_policy.Rules:
-    """Where deliveries may go, and how long they may take."""
+    """The address policy and time limit of deliveries."""
     return address_policy.Rules(
         allow_private=settings.private_targets,
         https_only=settings.production,
@@ -45,18 +45,21 @@ def attempt(work: Work, allowed: address_policy.Rules) -> Result:
     begun, at = time.perf_counter(), clock.now()
     told: dict[str, object]
     if work.target is None:
-        told = {"error": "The webhook is deleted.", "final": True}
+        told = {"error": "The webhook was deleted.", "final": True}
     elif not work.target.enabled:
         told = {"held": True}
     elif work.superadmin_id not in (None, work.target.created_by):
-        told = {"error": "A superadmin's view is not sent for whoever took it over.", "final": True}
+        told = {
+            "error": "It shows a superadmin's view, and the owner has changed.",
+            "final": True,
+        }
     elif work.viewed_by not in (None, NOBODY_ID, work.target.created_by):
         # It may have been claimed before it was handed over: tried again, it is known.
         told = {"error": FORMER_MAKER, "final": work.attempt_number > 0}
     elif work.holds_pii and (work.pii_withheld or not work.target.include_pii):
-        told = {"error": "The webhook is not to be sent personal data any more.", "final": True}
+        told = {"error": "The webhook may no longer receive personal data.", "final": True}
     elif not work.target.keys(at):
-        told = {"error": "The secret cannot be read with the service's present keys."}
+        told = {"error": "The secret cannot be decrypted with the configured keys."}
     else:
         told = _sent(work, work.target, at, allowed)
     milliseconds = round((time.perf_counter() - begun) * 1000)
@@ -74,7 +77,7 @@ def _sent(
         return {"error": str(error)}
     told: dict[str, object] = {"status_code": answer.status, "response_body": answer.body}
     if not 200 <= answer.status < 300:
-        told["error"] = f"The receiver answered {answer.status}."
+        told["error"] = f"The receiver responded with {answer.status}."
     return told
 
 

@@ -58,7 +58,7 @@ ATTEMPT = {
 
 
 class DeliveryView(Schema):
-    """A delivery, and the answer to its last attempt."""
+    """A delivery with the response to its last attempt."""
 
     id = ma.fields.String(required=True)
     webhook_id = ma.fields.String(required=True)
@@ -85,7 +85,7 @@ class DeliveryView(Schema):
 
 
 class AttemptView(Schema):
-    """One attempt to deliver."""
+    """One delivery attempt."""
 
     attempt_number = ma.fields.Integer(required=True)
     status_code = ma.fields.Integer(required=True, allow_none=True)
@@ -96,7 +96,7 @@ class AttemptView(Schema):
 
 
 class DeliveryWithAttempts(DeliveryView):
-    """A delivery with every attempt, the first one first."""
+    """A delivery with all attempts, oldest first."""
 
     attempts = ma.fields.List(ma.fields.Nested(AttemptView), required=True)
 
@@ -123,13 +123,13 @@ class DeliveryArgs(OffsetArgs):
 
 
 class Since(Schema):
-    """From when on."""
+    """The start of a redelivery."""
 
     since = fields.DateTime(required=True)
 
 
 class Redelivered(Message):
-    """How many deliveries are made again."""
+    """The number of deliveries to send again."""
 
     count = ma.fields.Integer(required=True)
 
@@ -141,11 +141,11 @@ class Redelivered(Message):
 def list_deliveries(args: dict[str, Any], webhook_id: str) -> dict[str, Any]:
     """List a webhook's deliveries, newest first.
 
-    A payload is the view of the webhook's maker. It is shown to that user, to superadmins, and to
-    admins who may view all records and fields of the collection; what holds personal data to
-    members of `pii_access` only. For others `record`, `previous` and `response_body` are null.
-    Deliveries are kept for 30 days, and while the payloads of the account's take no more than
-    1 GiB: beyond that, the oldest of those that are over go first.
+    A payload shows what the webhook's owner may view. It is visible to the owner, to superadmins
+    and to admins who may view all records and fields of the collection; payloads with personal
+    data only to members of `pii_access`. For others `record`, `previous` and `response_body` are
+    null. Deliveries are kept for 30 days, as long as the account's payloads take at most 1 GiB;
+    beyond that, the oldest completed ones are deleted first.
     """
     webhook = service.get(webhook_id, by=principal())
     wanted = {**args, "account_id": webhook.account_id, "webhook_id": webhook.id}
@@ -156,7 +156,7 @@ def list_deliveries(args: dict[str, Any], webhook_id: str) -> dict[str, Any]:
 @blueprint.response(200, DeliveryWithAttempts, example={**DELIVERY, "attempts": [ATTEMPT]})
 @account_admin
 def get_delivery(webhook_id: str, delivery_id: str) -> dict[str, Any]:
-    """Get a delivery with all its attempts."""
+    """Get a delivery with all attempts."""
     return log.get(service.get(webhook_id, by=principal()), delivery_id, by=principal())
 
 
@@ -165,11 +165,11 @@ def get_delivery(webhook_id: str, delivery_id: str) -> dict[str, Any]:
 @blueprint.fails(409)
 @account_admin
 def redeliver(webhook_id: str, delivery_id: str) -> dict[str, Any]:
-    """Make a delivery again.
+    """Send a delivery again.
 
-    It gets an id of its own, and names the first one in `X-Service-Replay-Of`. While the webhook
-    has the warning `payloads_cut`, it holds ids only. What a former maker viewed, and the
-    present one may not, is a 409.
+    The new delivery has its own id and names the original in `X-Service-Replay-Of`. While the
+    webhook has the warning `payloads_cut`, its payload has ids only. Returns 409 if the payload
+    shows what a previous owner could view and the current one may not.
     """
     webhook = service.get(webhook_id, by=principal())
     return log.redeliver(webhook, delivery_id, by=principal())
@@ -178,16 +178,16 @@ def redeliver(webhook_id: str, delivery_id: str) -> dict[str, Any]:
 @blueprint.route("/<uuid:webhook_id>/deliveries/redeliver", methods=["POST"])
 @blueprint.arguments(Since, example={"since": TIME})
 @blueprint.response(
-    202, Redelivered, example={"message": "The deliveries are made again.", "count": 12}
+    202, Redelivered, example={"message": "The failed deliveries are queued again.", "count": 12}
 )
 @blueprint.fails(409)
 @account_admin
 def redeliver_failed(body: dict[str, Any], webhook_id: str) -> dict[str, Any]:
-    """Make all deliveries again that were asked for since a time, and failed.
+    """Send all deliveries again that were created since a time and failed.
 
-    Of a delivery and its repetitions the last one is made again, and none where one of them arrived
-    or is still on its way. Tests that failed are deliveries, too.
+    Of a delivery and its replays only the last one is sent again, and none if any of them was
+    delivered or is pending. Failed tests are included.
     """
     principal().require_account_id()
     count = log.redeliver_failed(service.get(webhook_id, by=principal()), body["since"])
-    return {"message": "The deliveries are made again.", "count": count}
+    return {"message": "The failed deliveries are queued again.", "count": count}

@@ -1,9 +1,9 @@
-"""The line of work that delivers: one thread for the database, many for the receivers.
+"""The webhook dispatcher: one thread uses the database, others send requests.
 
-Each webhook has a lane (`lanes.py`). Slow and unknown receivers together never take all the
-threads, so those that hang delay nobody else. A thread goes on with the next delivery of a lane
-that answers well; the database hears of many outcomes at once. Where a delivery goes, and what
-signs it, is read again before it is sent: what an admin changes counts for the next attempt.
+Each webhook has a lane (`receiver_queues.py`). Slow and unknown receivers together never use
+all threads, so a hanging receiver delays no others. A thread continues with the next delivery
+of a lane whose receiver responds well; results are written in batches. The target and secret of
+a delivery are read again before each attempt, so changes by an admin apply to the next one.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ TOGETHER, TOGETHER_SECONDS = 64, 0.1
 
 
 class Dispatcher:
-    """Claims due deliveries, has them tried, and writes down what came of it."""
+    """Claims due deliveries, sends them and records the results."""
 
     def __init__(self, allowed: Rules, woken: threading.Event) -> None:
         self._allowed, self._woken = allowed, woken
@@ -54,7 +54,7 @@ class Dispatcher:
         """Whether threads are to end after one delivery, as others wait for them."""
 
     def turn(self, *, claiming: bool = True) -> None:
-        """Write down what is finished, and begin what is due."""
+        """Record finished attempts, and start due deliveries."""
         self._unwritten += _all_of(self._finished)
         if self._unwritten and (self._is_time_to_write() or not claiming):
             self._write()
@@ -65,13 +65,13 @@ class Dispatcher:
 
     @property
     def busy(self) -> bool:
-        """Whether anything is being tried, or not yet written down."""
+        """Whether any delivery is running or not yet recorded."""
         with self._lock:
             running = any(lane.running for lane in self._lanes.values())
             return running or bool(self._unwritten) or not self._finished.empty()
 
     def close(self, seconds: float) -> None:
-        """Give back what is not begun, and wait for what is."""
+        """Release deliveries that have not started, and wait for the others."""
         with self._lock:
             waiting = [work for lane in self._lanes.values() for work, _ in lane.waiting]
             for lane in self._lanes.values():
@@ -84,7 +84,7 @@ class Dispatcher:
             self.turn(claiming=False)
 
     def patience(self) -> float:
-        """How long it may wait when nobody wakes it."""
+        """Seconds to wait without a notification."""
         if self._unwritten or not self._finished.empty():
             return TOGETHER_SECONDS
         throttled = self._look_after - time.monotonic()
@@ -217,7 +217,7 @@ def _all_of(results: SimpleQueue[Result]) -> Iterator[Result]:
 
 @worker.loop("deliveries")
 def work(stop: threading.Event, woken: threading.Event) -> None:
-    """Deliver what is due until told to stop."""
+    """Deliver due deliveries until `stop` is set."""
     dispatcher = Dispatcher(delivery.rules(config.current()), woken)
     while not stop.is_set():
         woken.clear()

@@ -1,7 +1,7 @@
-"""Filters of webhooks: conditions on the record that changed, in the language of rules.
+"""Webhook filters: conditions on the changed record, in the rule language.
 
-They must parse when they are saved, and are typed only when a record changes: the collection may
-come or change later. What cannot be evaluated then lets the change through.
+Saving checks only the syntax; types are checked when a record changes, because the collection
+may be created or changed later. A filter that cannot be evaluated lets the change through.
 """
 
 from __future__ import annotations
@@ -21,16 +21,18 @@ _nodes: dict[tuple[str, int, str, frozenset[str]], rules.Node | None] = {}
 
 
 def problems(text: str | None) -> list[dict[str, Any]]:
-    """Why a text is no filter; none where every change is to be told."""
+    """The problems of a filter expression; an empty one matches every change."""
     if not text or not text.strip():
         return []
     try:
         node = rules.condition(text, rules.Scope({}, open=True))
         for part in rules.walk(node):
             if isinstance(part, rules.Name) and len(part.path) > 1:
-                raise rules.RuleError("A filter follows no references.", part.start)
+                raise rules.RuleError("Filters cannot follow references.", part.start)
             if isinstance(part, Sent):
-                raise rules.RuleError("A filter knows the record, not what was sent.", part.start)
+                raise rules.RuleError(
+                    "Filters can use the record but not @request.data.", part.start
+                )
     except rules.RuleError as error:
         return [problem("filter", "filter_invalid", str(error), position=error.position)]
     return []
@@ -39,9 +41,9 @@ def problems(text: str | None) -> list[dict[str, Any]]:
 def matches(
     text: str | None, event: RecordChanged, record: Mapping[str, Any], hidden: frozenset[str]
 ) -> bool:
-    """Whether a change is to be told, by the record as its webhook may view it.
+    """Whether a filter matches the record as the webhook may view it.
 
-    What a webhook is not told is no field to its filter, or its deliveries would tell it.
+    Fields that the webhook may not see do not exist in its filter: deliveries would reveal them.
     """
     if not text or not text.strip():
         return True

@@ -1,7 +1,7 @@
-"""A webhook's headers: values are encrypted where they are stored, `***` where they are shown.
+"""Webhook headers: values are stored encrypted and shown as `***`.
 
-`***` keeps a stored value while the address stays on its host: an admin who cannot read a value
-cannot have it sent to a host of their own.
+`***` keeps the stored value only while the URL stays on its host: an admin who cannot read a
+value cannot send it to another host.
 """
 
 from __future__ import annotations
@@ -15,23 +15,23 @@ from app.errors import problem
 from app.outbound import header_values
 from app.outbound.header_values import MASK
 
-ENTER_AGAIN = "Enter the value of {} again: *** keeps a stored value on the same host only."
+ENTER_AGAIN = "Enter the value of {} again: *** keeps a stored value only on the same host."
 Stored = Mapping[str, Any]
 
 
 def masked(stored: Stored | None) -> dict[str, str] | None:
-    """Headers as they are shown."""
+    """Headers with masked values."""
     return None if stored is None else dict.fromkeys(stored, MASK)
 
 
 def decrypted(stored: Stored | None) -> dict[str, str]:
-    """Headers as they are sent, without values that none of the configured keys reads."""
+    """Headers to send; omits values that no configured key decrypts."""
     read = {name: header_values.decrypt_or(value) for name, value in (stored or {}).items()}
     return {name: value for name, value in read.items() if value is not None}
 
 
 def problems(headers: Mapping[str, str], stored: Stored | None, same_host: bool) -> list[Any]:
-    """What is wrong with the `***` in headers."""
+    """Problems of `***` values that cannot keep a stored value."""
     return [
         problem("headers", "required", ENTER_AGAIN.format(name))
         for name, value in headers.items()
@@ -40,7 +40,7 @@ def problems(headers: Mapping[str, str], stored: Stored | None, same_host: bool)
 
 
 def encrypted(headers: Mapping[str, str] | None, stored: Stored | None) -> dict[str, Any] | None:
-    """Headers as they are stored."""
+    """Headers to store."""
     if headers is None:
         return None
     return {
@@ -50,14 +50,16 @@ def encrypted(headers: Mapping[str, str] | None, stored: Stored | None) -> dict[
 
 
 def host_of(url: str) -> tuple[str, str | None, int | None]:
-    """Where requests to an address go: scheme, host and port."""
+    """Scheme, host and port of a URL."""
     parts = urlsplit(url)
     return parts.scheme, parts.hostname, parts.port
 
 
 @reencryption.json_column("webhooks", "headers")
 def renewed(stored: Stored | None) -> tuple[dict[str, Any] | None, int]:
-    """Headers under the newest key, and how many values were not. Raises InvalidToken."""
+    """Headers encrypted with the newest key, and how many were re-encrypted. Raises
+    InvalidToken.
+    """
     if stored is None:
         return None, 0
     values = {name: header_values.reencrypt(value) for name, value in stored.items()}

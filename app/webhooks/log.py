@@ -1,4 +1,4 @@
-"""The delivery log: what was sent, what came back, and sending it again (contract section 8)."""
+"""The delivery log and redelivery (contract section 8)."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ Row = Mapping[Any, Any]
 def page(
     wanted: Mapping[str, Any], skip: int, limit: int, *, by: Principal, most: int | None = None
 ) -> tuple[list[Shown], int]:
-    """Deliveries, newest first, and how many there are (more than `most` are one beyond it).
+    """Deliveries, newest first, and the total (counted up to one more than `most`).
 
-    `wanted` may name account_id, webhook_id, status, event, from_date, to_date, and with `after`
-    the id of a delivery that all others are newer than.
+    `wanted` may have account_id, webhook_id, status, event, from_date, to_date and `after`, the id
+    of a delivery that all results are newer than.
     """
     mine = [*_visible(by), *_wanted(wanted)]
     total = counts.count_up_to(DELIVERIES, mine, most)
@@ -50,7 +50,9 @@ def page(
 
 
 def place(newer: int, *, by: Principal) -> str | None:
-    """The id of the delivery that has so many newer ones, for `after`; None where none has."""
+    """The id of the delivery after the `newer` newest ones, for `after`; None if there are
+    fewer.
+    """
     found: str | None = counts.value_at_offset(DELIVERIES.c.id, _visible(by), newer)
     return found
 
@@ -74,11 +76,11 @@ def _wanted(wanted: Mapping[str, Any]) -> Iterator[Any]:
 
 
 def get(webhook: Webhook, delivery_id: str, *, by: Principal) -> Shown:
-    """One delivery with all its attempts, first to last. Raises NotFound."""
+    """One delivery with all attempts, oldest first. Raises NotFound."""
     one = (*_of(webhook), DELIVERIES.c.id == delivery_id.lower())
     row = db.connection().execute(_with_last_attempt().where(*one)).mappings().first()
     if row is None:
-        raise NotFound("There is no such delivery.")
+        raise NotFound("No delivery with this id.")
     made = sa.select(ATTEMPTS).where(
         ATTEMPTS.c.account_id == webhook.account_id, ATTEMPTS.c.delivery_id == row["id"]
     )
@@ -89,16 +91,20 @@ def get(webhook: Webhook, delivery_id: str, *, by: Principal) -> Shown:
 
 
 def redeliver(webhook: Webhook, delivery_id: str, *, by: Principal) -> Shown:
-    """Send a delivery again, under a new id that says which one it repeats."""
+    """Send a delivery again under a new id. Raises NotFound, Conflict."""
     _check_enabled(webhook)
     with db.transaction():
         row = get(webhook, delivery_id, by=by)
         if row["status"] == PENDING:
-            raise Conflict("This delivery is still on its way.")
+            raise Conflict("This delivery is still pending.")
         if row["holds_pii"] and not visibility.is_sent_pii(webhook):
-            raise Conflict("It holds personal data, which this webhook is not sent any more.")
+            raise Conflict(
+                "The payload has personal data, which this webhook may no longer receive."
+            )
         if row["superadmin_id"] not in (None, webhook.created_by):
-            raise Conflict("It holds what a superadmin viewed, who is not the maker any more.")
+            raise Conflict(
+                "The payload shows a superadmin's view, and somebody else owns the webhook now."
+            )
         viewed = redaction.viewed_by_maker(webhook)
         again = _copies(webhook, DELIVERIES.c.id == row["id"], viewed)
         if not again:
@@ -108,9 +114,9 @@ def redeliver(webhook: Webhook, delivery_id: str, *, by: Principal) -> Shown:
 
 
 def redeliver_failed(webhook: Webhook, since: datetime, until: datetime | None = None) -> int:
-    """Send everything again that failed since then and was not sent again; returns how many.
+    """Send failed deliveries since a time again; returns how many.
 
-    What becomes of it can be asked for by the moment `until`, which is now (`sent_again`).
+    `sent_again` reports the progress by the moment `until`, by default now.
     """
     _check_enabled(webhook)
     until = until or clock.now()
@@ -124,7 +130,7 @@ def redeliver_failed(webhook: Webhook, since: datetime, until: datetime | None =
 
 
 def sent_again(webhook: Webhook, since: datetime, until: datetime) -> dict[str, int]:
-    """How many are still to be sent again, and how many that were are in which state."""
+    """The number of redelivered deliveries by status; those not yet queued count as pending."""
     table = DELIVERIES.c
     # Ids begin with their time, so a key finds what was made then, give or take a while.
     first, begun, last = (
@@ -156,7 +162,7 @@ def _redeliver_pieces(asked: Mapping[str, Any]) -> None:
 
 
 def keep(result: Result) -> None:
-    """Write down a delivery that was made at once, and is not repeated."""
+    """Record a test, which is not retried."""
     work = result.work
     status = DELIVERED if result.delivered else FAILED
     new = outbox.row(work.account_id, work.webhook_id, work.event, work.payload, status=status)
@@ -220,7 +226,7 @@ def _failed_since(webhook: Webhook, since: datetime, until: datetime) -> tuple[A
 
 def _check_enabled(webhook: Webhook) -> None:
     if not webhook.enabled:
-        raise Conflict("This webhook is disabled: enable it first.")
+        raise Conflict("This webhook is disabled. Enable it first.")
 
 
 def _of(webhook: Webhook) -> list[Any]:

@@ -1,7 +1,7 @@
 """Webhook, delivery, attempt (spec section 2, contract section 8).
 
-Deliveries and attempts refer to a webhook without a foreign key: they are many, they are written
-by every change of a record, and what a deleted webhook leaves behind is removed by a job.
+Deliveries and attempts have no foreign key to the webhook: there are many, every record change
+writes them, and a job removes those of deleted webhooks.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ PENDING, DELIVERED, RETRYING, FAILED = STATES = ("pending", "delivered", "retryi
 
 
 class WebhookVersion(Base):
-    """Grows with every change of an account's webhooks; its row lock puts these in order."""
+    """Incremented with every change of an account's webhooks; its row lock serializes them."""
 
     __tablename__ = "webhook_versions"
 
@@ -34,7 +34,7 @@ class WebhookVersion(Base):
 
 
 class Webhook(Base):
-    """Whom to tell of changes in one collection."""
+    """A receiver of changes in one collection."""
 
     __tablename__ = "webhooks"
     __table_args__ = (sa.ForeignKeyConstraint(["account_id"], ["accounts.id"]),)
@@ -59,7 +59,7 @@ class Webhook(Base):
 
 
 class WebhookDelivery(Base):
-    """One event for one webhook. `payload` is the text that is sent, byte by byte."""
+    """One event for one webhook. `payload` is the exact text of the request."""
 
     __tablename__ = "webhook_deliveries"
     __table_args__ = (
@@ -108,7 +108,7 @@ class WebhookDelivery(Base):
 
 
 class WebhookAttempt(Base):
-    """One try to deliver, and what came back."""
+    """One delivery attempt and its response."""
 
     __tablename__ = "webhook_attempts"
     __table_args__ = (sa.Index("ix_webhook_attempts_delivery", "account_id", "delivery_id"),)

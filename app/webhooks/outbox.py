@@ -1,8 +1,8 @@
-"""A change's deliveries are written in the change's own transaction.
+"""Writes a change's deliveries in the change's own transaction (transactional outbox).
 
-So there is no change without them, and none of them for a change that was rolled back. Which
-webhooks an account has is cached under the version of its `webhook_versions` row. A write has that
-version checked together with its other version_checks, and pays for webhooks only where there are some.
+A committed change always has its deliveries, and a rolled back one has none. An account's
+webhooks are cached under the version of its `webhook_versions` row, which a write checks
+together with its other cached versions: accounts without webhooks pay nothing.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ MOST_STORED = 16 * 2**20  # bytes of payloads that one transaction stores whole
 
 @dataclass(frozen=True)
 class Listener:
-    """What the outbox must know of a webhook."""
+    """The columns of a webhook that the outbox needs."""
 
     id: str
     created_by: str | None
@@ -52,13 +52,13 @@ class Listeners:
 
     @cached_property
     def makers(self) -> frozenset[str]:
-        """The users who made them."""
+        """The users who own them."""
         made = (one.created_by for listeners in self.of.values() for one in listeners)
         return frozenset(filter(None, made))
 
 
 def version_checks(account_id: str | None) -> list[VersionCheck]:
-    """What the open transaction is about to check, so that changes of this account can be told."""
+    """The versions that the open transaction must check before it changes records."""
     if account_id is None:
         return []
     listeners = _cached(account_id)
@@ -69,18 +69,18 @@ def version_checks(account_id: str | None) -> list[VersionCheck]:
 
 
 def payloads_cut(account_id: str) -> bool:
-    """Whether new deliveries of an account hold ids only, as the open transaction has checked."""
+    """Whether new deliveries of an account have ids only, in the open transaction."""
     return _checked(account_id).payloads_cut
 
 
 def checked_version(account_id: str) -> int | None:
-    """The version of an account's listeners that the open transaction has checked."""
+    """The version of an account's listeners, as checked by the open transaction."""
     return _checked(account_id).version_check.version
 
 
 @events.subscribe(events.RecordChanged)
 def note(event: events.RecordChanged) -> None:
-    """Write the deliveries of a change, at the end of its transaction."""
+    """Write the deliveries of a change before its transaction commits."""
     key = (event.definition.name.lower(), event.operation)
     listeners = _checked(event.account_id).of.get(key, ())
     # What is shown, once for all webhooks of a maker that mask alike.
@@ -106,7 +106,7 @@ def _sight(event: events.RecordChanged, listener: Listener) -> Sight | None:
 
 
 def _seen(event: events.RecordChanged, sight: Sight) -> tuple[Access, Mapping[str, Any]] | None:
-    """What the webhook may view of the change: of the new record, else of the one before it."""
+    """The access of a webhook to the new record, else to the previous one."""
     for record in filter(None, (event.record, event.previous)):
         access = sight.access_to(event, record)
         if access is not None:
@@ -115,7 +115,7 @@ def _seen(event: events.RecordChanged, sight: Sight) -> tuple[Access, Mapping[st
 
 
 def row(account_id: str, webhook_id: str, event: str, text: str, **values: Any) -> dict[str, Any]:
-    """A new delivery that is due at once."""
+    """A new delivery, due at once."""
     return {
         "account_id": account_id,
         "id": new_id(),
@@ -134,7 +134,7 @@ def _bytes(text: str) -> int:
 
 
 def write(rows: Sequence[Mapping[str, Any]]) -> None:
-    """Store deliveries that are due at once, as part of the open transaction."""
+    """Store deliveries that are due at once, in the open transaction."""
     # A list of one would take the slower way of many.
     db.connection().execute(_INSERT, list(rows) if len(rows) > 1 else rows[0])
     db.on_commit(jobs.wake)
@@ -155,7 +155,7 @@ def _add(account_id: str, webhook_id: str, shown: Mapping[str, Any], sight: Sigh
 
 
 def _fits(size: int) -> bool:
-    """Whether a payload is stored whole: by itself, and beside the transaction's others."""
+    """Whether a payload is stored whole, by its own size and the transaction's total."""
     stored = db.notes().get(STORED, 0) + size
     if size > LARGEST_PAYLOAD or stored > MOST_STORED:
         return False

@@ -1,4 +1,4 @@
-"""What a webhook is told of a change (spec 6.2)."""
+"""The payload of a delivery (spec 6.2)."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ EVENTS = (*(f"records.{operation}" for operation in OPERATIONS), TEST_EVENT)
 
 
 def event_name(operation: str) -> str:
-    """The event of an operation on records."""
+    """The event of a record operation."""
     return f"records.{operation}"
 
 
 def facts(event: RecordChanged, sight: Sight) -> dict[str, Any]:
-    """What happened, as a webhook's maker may view it; what they may not view is null."""
+    """The change as the webhook's owner may view it; hidden records are null."""
     shown: dict[str, Any] = {
         "event": event_name(event.operation),
         "collection": event.definition.name,
@@ -39,37 +39,37 @@ def facts(event: RecordChanged, sight: Sight) -> dict[str, Any]:
 
 
 def cut(shown: Mapping[str, Any]) -> dict[str, Any]:
-    """The same with nothing of the records but their ids, where the whole would be too large."""
+    """The payload reduced to the ids of the records, if the whole would be too large."""
     ids = {name: {"id": shown[name]["id"]} for name in ("record", "previous") if shown.get(name)}
     return {**shown, **ids, "truncated": True}
 
 
 def cut_text(text: str) -> str:
-    """A payload's text with ids only; that of a test has nothing to cut."""
+    """The same for a payload's text; tests have nothing to cut."""
     told = orjson.loads(text)
     return text if told["event"] == TEST_EVENT else orjson.dumps(cut(told)).decode()
 
 
 def collection_of(text: str) -> str:
-    """The collection that a payload tells of; empty where it names none."""
+    """The collection of a payload's text; empty if it has none."""
     found = BEGINNING.match(text)
     told = {"collection": found[1]} if found else orjson.loads(text)
     return str(told.get("collection") or "")
 
 
 def beginnings(collection: str) -> list[str]:
-    """With what payloads of changes in a collection begin."""
+    """The possible beginnings of payload texts for a collection."""
     names = map(event_name, OPERATIONS)
     return [f'{{"event":"{name}","collection":"{collection}",' for name in names]
 
 
 def test_facts(collection: str) -> dict[str, Any]:
-    """What a test says."""
+    """The content of a test."""
     return {"event": TEST_EVENT, "collection": collection, "record": {}}
 
 
 def text(told: Mapping[str, Any], *, at: datetime, webhook_id: str, account_id: str) -> str:
-    """The text that is sent."""
+    """The JSON text to send."""
     about = {"timestamp": clock.iso(at), "webhook_id": webhook_id, "account_id": account_id}
     return orjson.dumps({**told, **about}).decode()
 

@@ -1,4 +1,4 @@
-"""Deliveries as a work queue: what is due, whose turn it is, and what came of it (spec 6.5-6.7)."""
+"""The work queue of deliveries: due rows, claims and results (spec 6.5-6.7)."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ WEBHOOKS: Any = Webhook.__table__
 
 @dataclass(frozen=True)
 class Target:
-    """Where deliveries of a webhook go, and the secrets that sign them."""
+    """The receiver of a webhook's deliveries, and the secrets that sign them."""
 
     url: str
     secret: str | None
@@ -47,7 +47,7 @@ class Target:
     created_by: str | None = None
 
     def keys(self, at: datetime) -> tuple[str, ...]:
-        """The secrets that are valid at a moment, the newest first."""
+        """The secrets that are valid at a moment, newest first."""
         if self.secret is None:
             return ()
         older = self.previous_until is not None and at < self.previous_until
@@ -56,7 +56,7 @@ class Target:
 
 @dataclass(frozen=True)
 class Work:
-    """A delivery that this process has claimed."""
+    """A claimed delivery."""
 
     account_id: str
     id: str
@@ -81,7 +81,7 @@ class Work:
 
 @dataclass(frozen=True)
 class Result:
-    """One attempt, and what came back."""
+    """One attempt and its response."""
 
     work: Work
     id: str
@@ -97,26 +97,26 @@ class Result:
 
     @property
     def delivered(self) -> bool:
-        """Whether the receiver took it: any 2xx."""
+        """Whether the receiver accepted it with any 2xx status."""
         return self.status_code is not None and 200 <= self.status_code < 300
 
 
 class Outcome(NamedTuple):
-    """What becomes of a delivery: its status, and the seconds until the next attempt if any."""
+    """The next status of a delivery, and the seconds until a retry."""
 
     status: str
     delay: int | None
 
 
 def look(limit: int, passing_over: Collection[str]) -> Sequence[sa.Row[Any]]:
-    """Due deliveries of all accounts, but not of the webhooks that have enough to do."""
+    """Due deliveries of all accounts, without those of webhooks with a full lane."""
     others = DELIVERIES.c.webhook_id.not_in(sorted(passing_over)) if passing_over else None
     columns = (DELIVERIES.c.webhook_id, DELIVERIES.c.size)
     return leases.find_due(QUEUE, limit, *columns, where=others)
 
 
 def claim(account_id: str, ids: Sequence[str], seconds: int) -> list[Work]:
-    """Take those of an account's deliveries that are still due."""
+    """Claim those of an account's deliveries that are still due."""
     names = ("webhook_id", "event", "payload", "attempt_number", "replay_of")
     columns = [
         DELIVERIES.c[name] for name in (*names, "holds_pii", "superadmin_id", "viewed_by", "depth")
@@ -128,7 +128,7 @@ def claim(account_id: str, ids: Sequence[str], seconds: int) -> list[Work]:
 
 
 def not_sent_pii(account_id: str, work: Sequence[Work]) -> set[str]:
-    """Of the webhooks that these deliveries of personal data are for, those not to be sent any."""
+    """The webhooks of these deliveries that may no longer receive personal data."""
     named = {one.webhook_id for one in work if one.holds_pii}
     if not named:
         return set()
@@ -142,7 +142,7 @@ def _work(depth: int, **values: Any) -> Work:
 
 
 def release(work: Iterable[Work]) -> None:
-    """Give back what was claimed but not tried."""
+    """Release claimed deliveries that were not attempted."""
     for account_id, mine in by_account(work).items():
         with db.transaction() as session:
             for held in _held(account_id, mine):
@@ -151,7 +151,7 @@ def release(work: Iterable[Work]) -> None:
 
 
 def by_account(work: Iterable[Work]) -> dict[str, list[Work]]:
-    """The same, account by account in the order of their ids."""
+    """Deliveries grouped by account, in the order of account ids."""
     found: dict[str, list[Work]] = {}
     for one in sorted(work, key=lambda one: one.account_id):
         found.setdefault(one.account_id, []).append(one)
@@ -159,20 +159,20 @@ def by_account(work: Iterable[Work]) -> dict[str, list[Work]]:
 
 
 def versions(account_ids: Sequence[str]) -> dict[str, int]:
-    """How often the webhooks of these accounts have changed."""
+    """The current webhook version of each account."""
     table: Any = WebhookVersion.__table__
     chosen = sa.select(table).where(table.c.account_id.in_(account_ids))
     return {row.account_id: row.version for row in db.connection().execute(chosen)}
 
 
 def targets(account_id: str) -> dict[str, Target]:
-    """Where the deliveries of an account's webhooks go now."""
+    """The current targets of an account's webhooks, by webhook id."""
     chosen = sa.select(WEBHOOKS).where(WEBHOOKS.c.account_id == account_id)
     return {row.id: target(row) for row in db.connection().execute(chosen)}
 
 
 def target(webhook: Any) -> Target:
-    """Where a webhook's deliveries go."""
+    """The target of a webhook."""
     return Target(
         url=webhook.url,
         secret=_readable(webhook.secret),
@@ -193,7 +193,7 @@ def _readable(stored: str | None) -> str | None:
 
 
 def outcome(result: Result) -> Outcome:
-    """What becomes of a delivery after an attempt (spec 6.6)."""
+    """The next status of a delivery after an attempt (spec 6.6)."""
     if result.delivered:
         return Outcome(DELIVERED, None)
     delays, retries = config.current().webhook_retry_delays, result.work.attempt_number
@@ -203,7 +203,7 @@ def outcome(result: Result) -> Outcome:
 
 
 def record(account_id: str, results: Sequence[Result]) -> None:
-    """Write down attempts of one account's deliveries; written twice, they count once."""
+    """Record attempts of one account's deliveries; recording them twice has no effect."""
     _hold(account_id, [result.work for result in results if result.held])
     results = [result for result in results if not result.held]
     if not results:
@@ -220,7 +220,9 @@ def record(account_id: str, results: Sequence[Result]) -> None:
 
 
 def _hold(account_id: str, work: Sequence[Work]) -> None:
-    """Let deliveries of disabled webhooks wait, in the state that they have (spec 3)."""
+    """Keep deliveries of disabled webhooks in their status until the webhook is enabled (spec
+    3).
+    """
     if not work:
         return
     named = WEBHOOKS.c.id.in_(sorted({one.webhook_id for one in work}))
@@ -237,7 +239,7 @@ def _hold(account_id: str, work: Sequence[Work]) -> None:
 
 
 def lay_by(account_id: str, webhook_id: str) -> None:
-    """Let what no worker has begun wait, as part of the transaction that disables a webhook."""
+    """Suspend deliveries that no worker has started, in the transaction that disables a webhook."""
     table = DELIVERIES.c
     mine = (table.account_id == account_id, table.webhook_id == webhook_id)
     idle = (table.due_at.is_not(None), table.claim <= sa.func.coalesce(table.last_claim, 0))
@@ -246,7 +248,7 @@ def lay_by(account_id: str, webhook_id: str) -> None:
 
 
 def resume(account_id: str, webhook_id: str) -> None:
-    """Send what waits for a webhook, as part of the transaction that enables it."""
+    """Make suspended deliveries due, in the transaction that enables the webhook."""
     table = DELIVERIES.c
     mine = (table.account_id == account_id, table.webhook_id == webhook_id)
     waiting = (table.due_at.is_(None), table.status.in_((PENDING, RETRYING)))
@@ -288,7 +290,7 @@ def _new_attempts() -> Any:
 
 
 def attempt_row(result: Result) -> dict[str, Any]:
-    """What is kept of an attempt."""
+    """The row of an attempt."""
     return {
         "account_id": result.work.account_id,
         "id": result.id,
@@ -304,7 +306,7 @@ def attempt_row(result: Result) -> dict[str, Any]:
 
 
 def note_health(account_id: str, results: Sequence[Result]) -> None:
-    """Remember since when every attempt of a webhook fails, as part of the open transaction."""
+    """Update since when all attempts of a webhook fail, in the open transaction."""
     tried = [result for result in results if not result.final]
     well = {result.work.webhook_id for result in tried if result.delivered}
     broken = {result.work.webhook_id for result in tried} - well

@@ -1,7 +1,7 @@
-"""What a process has to deliver to one webhook, how its receiver does, and how much it may get.
+"""The deliveries that a process holds for one receiver, and how many it may send at once.
 
-A receiver that answers well may have many requests at once, an unknown one few, a slow one a
-single one.
+A receiver that responds well may have many concurrent requests, an unknown one few, a slow one
+only one.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ FRESH_SECONDS = 0.2
 
 @dataclass
 class Lane:
-    """The deliveries of one webhook that this process has claimed."""
+    """The claimed deliveries of one webhook."""
 
     account_id: str = ""
     webhook_id: str = ""
@@ -32,21 +32,21 @@ class Lane:
     """Until when `target` may be taken for what the database says."""
 
     def is_slow(self, now: float) -> bool:
-        """Whether the receiver took long lately, or is doing so."""
+        """Whether the last request was slow or a running one is."""
         return self.slow or any(now - since > SLOW_SECONDS for since in self.running.values())
 
     def is_good(self, now: float) -> bool:
-        """Whether the receiver answers well."""
+        """Whether the receiver responds well."""
         return self.proven and not self.is_slow(now)
 
     def limit(self, now: float) -> int:
-        """How many requests it may have at once."""
+        """The maximum of concurrent requests."""
         if self.is_slow(now):
             return SLOW_LIMIT
         return PROVEN_LIMIT if self.proven else UNKNOWN_LIMIT
 
     def room(self, now: float) -> int:
-        """How many more deliveries to claim for it: many at once, or none yet."""
+        """How many more deliveries to claim."""
         limit = self.limit(now)
         if limit < PROVEN_LIMIT:
             return limit - len(self.running) - len(self.waiting)
@@ -54,24 +54,24 @@ class Lane:
 
     @property
     def wants_more(self) -> bool:
-        """Whether a receiver that answers well will soon have nothing left to get."""
+        """Whether a receiver that responds well will soon run out of deliveries."""
         return len(self.waiting) <= CLAIMED_AHEAD // 2
 
     @property
     def characters(self) -> int:
-        """How much of payloads waits here."""
+        """The size of the waiting payloads."""
         return sum(len(work.payload) for work, _ in self.waiting)
 
     def may_go_on(self, now: float) -> bool:
-        """Whether who delivered one may take the next, without a look at the database."""
+        """Whether a thread may take the next delivery without reading the target again."""
         return self.is_good(now) and now < self.fresh_until
 
     def learn(self, target: Target | None, now: float) -> None:
-        """Take down where deliveries go at this moment."""
+        """Store the current target."""
         self.target, self.fresh_until = target, now + FRESH_SECONDS
 
     def take(self, now: float, needed: float) -> Work | None:
-        """The next delivery to try, if it may be tried now and its lease lasts long enough."""
+        """The next delivery to attempt, if the limit and its lease allow one."""
         while self.waiting and len(self.running) < self.limit(now):
             work, lease_ends = self.waiting.popleft()
             if lease_ends - now >= needed:  # else it waited too long here; it is due again soon
@@ -80,7 +80,7 @@ class Lane:
         return None
 
     def note(self, result: Result) -> None:
-        """Learn from an attempt."""
+        """Update the state of the receiver after an attempt."""
         self.running.pop(result.work.id, None)
         self.slow = result.duration_ms > SLOW_SECONDS * 1000
         self.proven = result.delivered and not self.slow

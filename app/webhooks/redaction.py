@@ -1,4 +1,4 @@
-"""Which payloads a reader of the delivery log may see: each is the view of its webhook's maker."""
+"""Which payloads a reader of the delivery log may see: each is its webhook owner's view."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ PERSONAL, RULES = "personal data", "rules"
 
 
 class Reader:
-    """A reader of the log; what rules and field lists hide is looked up once for all rows."""
+    """A reader of the log; caches what rules and field lists hide."""
 
     def __init__(self, by: Principal) -> None:
         self._by = by
         self._covered: dict[str, bool] = {}
 
     def hidden_by(self, row: Mapping[Any, Any]) -> str | None:
-        """What hides a delivery's records, and what was answered, from the reader; None if shown.
+        """What hides a delivery's records and response from the reader; None if nothing does.
 
-        That is personal data, or the rules where they let the reader view less than the maker.
+        Either personal data, or rules that let the reader view less than the owner.
         """
         if row["holds_pii"] and PII_GROUP not in self._by.groups:
             return PERSONAL
@@ -56,14 +56,14 @@ class Reader:
 
 
 def is_open(definition: Definition, by: Principal) -> bool:
-    """Whether the caller views every record of a collection, with all of its fields."""
+    """Whether the caller may view all records and fields of a collection."""
     access = accesses.if_open(by, definition, "view")
     everything = definition.columns.keys()
     return access is not None and access.condition is None and access.readable.keys() == everything
 
 
 def viewed_by_maker(webhook: Webhook) -> Any:
-    """Of which deliveries a webhook's maker may be sent the payload, as a condition of SQL."""
+    """An SQL condition: deliveries whose payload the webhook's owner may receive."""
     table = DELIVERIES.c
     theirs = table.viewed_by.in_([NOBODY_ID, webhook.created_by])
     found = [table.viewed_by.is_(None), theirs, *_of_open_collection(webhook)]
@@ -74,9 +74,9 @@ def viewed_by_maker(webhook: Webhook) -> Any:
 
 
 def hand_over(webhook: Webhook) -> None:
-    """Have what waits still sent, as far as a webhook's new maker may view it, too.
+    """Keep pending deliveries that a webhook's new owner may view as well.
 
-    The rest fails when its turn comes (`delivery.attempt`).
+    The others fail at their next attempt (`delivery.attempt`).
     """
     db.db.session.flush()  # the webhook first, as a worker that lays deliveries by
     table = DELIVERIES.c

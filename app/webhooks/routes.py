@@ -79,7 +79,7 @@ WARNINGS = (
 
 
 class WebhookView(Schema):
-    """A webhook, without its secret."""
+    """A webhook without its secret."""
 
     id = ma.fields.String(required=True)
     account_id = ma.fields.String(required=True)
@@ -128,7 +128,7 @@ class WebhookView(Schema):
 
 
 class MadeWebhook(WebhookView):
-    """A new webhook with its secret, which is not shown again."""
+    """A new webhook with its secret, which is shown only once."""
 
     secret = ma.fields.String(required=True)
     signing_secret = ma.fields.String(
@@ -150,7 +150,7 @@ class WebhookArgs(PageArgs):
 
 
 class ChangedWebhook(Schema):
-    """What to change of a webhook."""
+    """The changes of a webhook."""
 
     url = fields.Text(shortest=1, longest=2048)
     collection = fields.Text(shortest=1, longest=100)
@@ -173,14 +173,14 @@ class ChangedWebhook(Schema):
 
     @ma.post_load
     def plain(self, body: dict[str, Any], **options: Any) -> dict[str, Any]:
-        """Name each event once, in one order."""
+        """Sort the events and remove duplicates."""
         if "events" in body:
             body["events"] = [name for name in OPERATIONS if name in body["events"]]
         return body
 
 
 class NewWebhook(ChangedWebhook):
-    """A webhook to make."""
+    """A new webhook."""
 
     url = fields.Text(shortest=1, longest=2048, required=True)
     collection = fields.Text(shortest=1, longest=100, required=True)
@@ -188,7 +188,7 @@ class NewWebhook(ChangedWebhook):
 
 
 class RotatedSecret(Schema):
-    """A new secret, which is not shown again."""
+    """A new secret, which is shown only once."""
 
     id = ma.fields.String(required=True)
     secret = ma.fields.String(required=True)
@@ -197,7 +197,7 @@ class RotatedSecret(Schema):
 
 
 class TestResult(Schema):
-    """What came of a test."""
+    """The result of a test."""
 
     success = ma.fields.Boolean(required=True)
     status_code = ma.fields.Integer(required=True, allow_none=True)
@@ -224,20 +224,19 @@ def list_webhooks(args: dict[str, Any]) -> dict[str, Any]:
 def create_webhook(body: dict[str, Any]) -> Secret:
     """Create a webhook.
 
-    Its secret is in this answer and nowhere else. Each change of the collection's records that it
-    asks for is POSTed to its address as JSON, signed, until it is answered with 2xx: after 1
-    minute, 5 minutes, 30 minutes, 2 hours and 12 hours. The same delivery may come more than once;
-    `X-Service-Delivery` tells. In production the address must be https and public. An account has
-    at most 20 webhooks (409 `limit_reached`).
+    The secret is returned only once. Each matching record change is sent to the URL as a signed
+    JSON POST and retried until the receiver responds with 2xx: after 1 minute, 5 minutes,
+    30 minutes, 2 hours and 12 hours. A delivery may arrive more than once; `X-Service-Delivery`
+    identifies it. In production the URL must be https and public. An account may have 20 webhooks
+    (409 `limit_reached`).
 
-    The payload holds what its maker may view at the moment of the change: the view rule, field list
-    and masks of that user apply, and a change of which they may view neither the record nor what
-    it was before is not sent. Personal data is masked unless the webhook has `include_pii` and its
-    maker is a member of `pii_access`. A payload of more than 256 KiB, or beyond 16 MiB in one
-    request, holds the ids only, with `truncated: true`. So do all new ones while
-    the account's deliveries that wait take more than 1 GiB, which `warnings` tells. Deliveries come
-    in no promised order: `webhook-timestamp` and the record's `updated_at` let a receiver order
-    them.
+    The payload shows what the webhook's owner may view at the time of the change: view rule, field
+    list and masks of that user apply, and a change is not sent if the owner may view neither the
+    record nor its previous version. Personal data is masked unless the webhook has `include_pii`
+    and its owner is a member of `pii_access`. Payloads over 256 KiB, or beyond 16 MiB in one
+    request, have ids only and `truncated: true`. The same applies to new payloads while the
+    account's pending deliveries take more than 1 GiB; `warnings` reports it. The order of
+    deliveries is not guaranteed: order them by `webhook-timestamp` and the record's `updated_at`.
     """
     return service.create(body, by=principal())
 
@@ -246,7 +245,7 @@ def create_webhook(body: dict[str, Any]) -> Secret:
 @blueprint.response(200, WebhookView, example=WEBHOOK)
 @account_admin
 def get_webhook(webhook_id: str) -> Webhook:
-    """Get a webhook, without its secret."""
+    """Get a webhook without its secret."""
     return service.get(webhook_id, by=principal())
 
 
@@ -256,11 +255,11 @@ def get_webhook(webhook_id: str) -> Webhook:
 @blueprint.fails(400)
 @account_admin
 def change_webhook(body: dict[str, Any], webhook_id: str) -> Webhook:
-    """Change what is sent of a webhook, and keep the rest.
+    """Change a webhook; omitted properties keep their values.
 
-    A new secret takes over as in a rotation. A webhook that is disabled is told of no change, and
-    what is still to be delivered waits in its state, without a `next_retry_at`; it is sent once the
-    webhook is enabled again, if that is within the 30 days for which deliveries are kept.
+    A new secret starts a rotation. A disabled webhook receives no changes; its pending deliveries
+    keep their status without a `next_retry_at` and are sent once it is enabled again, within the 30
+    days for which deliveries are kept.
     """
     return service.change(webhook_id, body, by=principal())
 
@@ -279,7 +278,7 @@ def delete_webhook(webhook_id: str) -> Response:
 @blueprint.fails(429)
 @account_admin
 def test_webhook(webhook_id: str) -> dict[str, Any]:
-    """Send a `webhook.test` to the webhook's address now, and tell what came back."""
+    """Send a `webhook.test` to the webhook now, and return the response."""
     return _tested(service.test(webhook_id, by=principal()))
 
 
@@ -287,9 +286,10 @@ def test_webhook(webhook_id: str) -> dict[str, Any]:
 @blueprint.response(200, WebhookView, example=WEBHOOK)
 @account_admin
 def take_over_webhook(webhook_id: str) -> Webhook:
-    """Become a webhook's maker: from now on it is sent what the caller may view.
+    """Become the owner of a webhook: its payloads show what the caller may view from now on.
 
-    What still waits is sent as far as the caller may view all records and fields of the collection.
+    Pending deliveries are sent only if the caller may view all records and fields of the
+    collection.
     """
     return service.take_over(webhook_id, by=principal())
 
@@ -301,10 +301,10 @@ def take_over_webhook(webhook_id: str) -> Webhook:
 @account_admin
 @shows_secret
 def rotate_webhook_secret(webhook_id: str) -> Secret:
-    """Give a webhook a new secret.
+    """Rotate a webhook's secret.
 
-    For 24 hours the one before signs, too: `webhook-signature` has two values, and
-    `X-Service-Signature-Previous` is made with the older one.
+    For 24 hours the previous secret signs as well: `webhook-signature` has two values, and
+    `X-Service-Signature-Previous` uses the previous one.
     """
     return service.rotate_secret(webhook_id, by=principal())
 

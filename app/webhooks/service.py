@@ -1,4 +1,4 @@
-"""Webhooks as their account's admins keep them (spec 4.7, contract section 8)."""
+"""The webhooks of an account (spec 4.7, contract section 8)."""
 
 from __future__ import annotations
 
@@ -47,23 +47,23 @@ _tests = threading.BoundedSemaphore(TESTS_AT_ONCE)
 
 @dataclass(frozen=True)
 class Secret:
-    """A webhook with its secret, in the one answer that shows it."""
+    """A webhook with its secret, for the response that shows it."""
 
     webhook: Webhook
     secret: str
 
     @property
     def signing_secret(self) -> str:
-        """The secret as verifier libraries take it."""
+        """The secret in the format of Standard Webhooks libraries."""
         return signing.signing_secret(self.secret)
 
     def __getattr__(self, name: str) -> Any:
-        """Of everything else, the webhook's."""
+        """Any other attribute of the webhook."""
         return getattr(self.webhook, name)
 
 
 def page(skip: int, limit: int, *, by: Principal) -> tuple[list[Webhook], int]:
-    """The webhooks of the account, oldest first, and how many there are."""
+    """The webhooks of the account, oldest first, and the total."""
     mine = _visible(by)
     total = db.db.session.scalar(sa.select(sa.func.count()).select_from(Webhook).where(*mine))
     chosen = sa.select(Webhook).where(*mine).order_by(Webhook.id).offset(skip).limit(limit)
@@ -71,7 +71,7 @@ def page(skip: int, limit: int, *, by: Principal) -> tuple[list[Webhook], int]:
 
 
 def failing(limit: int, *, by: Principal) -> list[Webhook]:
-    """Webhooks of the account whose receivers do not take what is sent, longest failing first."""
+    """Failing and disabled webhooks, longest failing first."""
     table = Webhook.failing_since, Webhook.disabled_at
     chosen = sa.select(Webhook).where(*_visible(by), sa.or_(*(one.is_not(None) for one in table)))
     ordered = chosen.order_by(Webhook.failing_since, Webhook.id)
@@ -84,10 +84,7 @@ def get(webhook_id: str, *, by: Principal) -> Webhook:
 
 
 def create(body: Body, *, by: Principal, id: str | None = None) -> Secret:
-    """A new webhook. Raises InvalidValues, Forbidden, or Conflict where there are too many.
-
-    Also where there is one of that id.
-    """
+    """Create a webhook. Raises InvalidValues, Forbidden, Conflict."""
     account_id = by.require_account_id()
     _check_personal(body.get("include_pii", False), by)
     _check(body)
@@ -95,7 +92,9 @@ def create(body: Body, *, by: Principal, id: str | None = None) -> Secret:
     if wrong:
         raise InvalidValues(wrong)
     secret = body.get("secret") or signing.new_secret()
-    there = errors.conflict_on_unique("webhooks", "id", "id", "There is such a webhook already.")
+    there = errors.conflict_on_unique(
+        "webhooks", "id", "id", "A webhook with this id already exists."
+    )
     with there, db.transaction() as session:
         versions.outdate(account_id)
         _check_number(account_id)
@@ -113,7 +112,9 @@ def create(body: Body, *, by: Principal, id: str | None = None) -> Secret:
 
 
 def change(webhook_id: str, body: Body, *, by: Principal) -> Webhook:
-    """Change what is sent; a new secret takes over as in a rotation. Raises NotFound, ..."""
+    """Change a webhook; a new secret starts a rotation. Raises NotFound, InvalidValues,
+    Forbidden.
+    """
     _check(body)
     with _changing(webhook_id, by) as webhook:
         still_personal = body.get("include_pii", webhook.include_pii)
@@ -141,11 +142,11 @@ def change(webhook_id: str, body: Body, *, by: Principal) -> Webhook:
 
 
 def take_over(webhook_id: str, *, by: Principal) -> Webhook:
-    """Make the caller the maker, whose rights decide what is sent. Raises NotFound, Forbidden.
+    """Make the caller the owner, whose rights decide the payloads. Raises NotFound, Forbidden.
 
-    Personal data goes on being sent only if the caller may have it sent.
+    Personal data stays included only if the caller may have it sent.
     """
-    by.refuse_key("An API key cannot take a webhook over: what it is sent would outlive the key.")
+    by.refuse_key("API keys cannot take over webhooks: the webhook would outlive the key.")
     with _changing(webhook_id, by) as webhook:
         _make_maker(webhook, by)
         webhook.include_pii = webhook.include_pii and PII_GROUP in by.groups
@@ -154,7 +155,7 @@ def take_over(webhook_id: str, *, by: Principal) -> Webhook:
 
 
 def has_active_maker(webhook: Webhook) -> bool:
-    """Whether its maker may still act; else it is sent what any admin may view, masked."""
+    """Whether the owner may still act; otherwise payloads show what any admin may view, masked."""
     homes = (webhook.account_id, SYSTEM_ACCOUNT_ID) if webhook.created_by else ()
     with tenancy.across_accounts():
         found = [db.db.session.get(User, (home, webhook.created_by)) for home in homes]
@@ -162,23 +163,23 @@ def has_active_maker(webhook: Webhook) -> bool:
 
 
 def warnings(webhook: Webhook) -> list[dict[str, Any]]:
-    """What is not wrong with a webhook, but probably not meant."""
+    """Likely mistakes in a webhook."""
     found = payload_warnings(webhook.account_id)
     try:
         definitions.get(webhook.collection)
     except NotFound:
-        message = f"There is no collection {webhook.collection!r} yet: nothing is sent until then."
+        message = f"The collection {webhook.collection!r} does not exist yet. Nothing is sent."
         found.append(problem("collection", "collection_missing", message))
     return found
 
 
 def payload_warnings(account_id: str) -> list[dict[str, Any]]:
-    """What to know of all payloads of an account."""
+    """Warnings about all payloads of an account."""
     version = db.db.session.get(WebhookVersion, account_id)
     if version is None or not version.payloads_cut:
         return []
     most = config.current().webhook_log_bytes
-    message = f"Payloads hold ids only: deliveries that wait take more than {most:,} bytes."
+    message = f"Payloads have ids only: pending deliveries take more than {most:,} bytes."
     return [problem(None, "payloads_cut", message)]
 
 
@@ -204,7 +205,7 @@ def _check_headers(webhook: Webhook, body: Body) -> None:
 
 
 def rotate_secret(webhook_id: str, *, by: Principal) -> Secret:
-    """A new secret; for 24 hours the one before signs, too."""
+    """Rotate the secret; the previous one also signs for 24 hours."""
     secret = signing.new_secret()
     with _changing(webhook_id, by) as webhook:
         _replace_secret(webhook, secret)
@@ -213,7 +214,7 @@ def rotate_secret(webhook_id: str, *, by: Principal) -> Secret:
 
 
 def delete(webhook_id: str, *, by: Principal) -> None:
-    """Remove a webhook at once, and its deliveries by a job."""
+    """Delete a webhook; a job removes its deliveries."""
     with _changing(webhook_id, by) as webhook:
         db.db.session.delete(webhook)
         payload_of_job = {"webhook_id": webhook.id}
@@ -221,7 +222,7 @@ def delete(webhook_id: str, *, by: Principal) -> None:
 
 
 def test(webhook_id: str, *, by: Principal) -> Result:
-    """Send a test now, and keep it in the log. Raises TooManyRequests while others are sent."""
+    """Send a test now, and log it. Raises TooManyRequests while too many others run."""
     by.require_account_id()
     webhook = get(webhook_id, by=by)
     work = _test_of(webhook, replace(queue.target(webhook), enabled=True))
@@ -281,7 +282,7 @@ def _replace_secret(webhook: Webhook, secret: str) -> None:
 def _check(body: Body) -> None:
     found = filters.problems(body.get("filter"))
     if "collection" in body and not COLLECTION_NAME.fullmatch(body["collection"]):
-        message = "This is no name that a collection can have."
+        message = "This is not a valid collection name."
         found.append(problem("collection", "name_invalid", message))
     if "url" in body:
         wrong = client.url_problem(body["url"], delivery.rules(config.current()))
@@ -297,15 +298,17 @@ def _header_problems(headers: Mapping[str, str]) -> list[dict[str, Any]]:
     if len(headers) > MOST_HEADERS:
         found.append(problem("headers", "too_long", f"At most {MOST_HEADERS} headers."))
     if len({name.lower() for name in headers}) < len(headers):
-        found.append(problem("headers", "name_duplicate", "A header is named twice."))
+        found.append(problem("headers", "name_duplicate", "A header is given twice."))
     for name, value in headers.items():
         shown = name[:80]
         if not client.HEADER_NAME.fullmatch(name):
-            found.append(problem("headers", "name_invalid", f"{shown!r} is no header's name."))
+            found.append(
+                problem("headers", "name_invalid", f"{shown!r} is not a valid header name.")
+            )
         elif delivery.is_ours(name):
             found.append(problem("headers", "name_reserved", f"{shown} is set by the service."))
         elif not client.HEADER_VALUE.fullmatch(value):
-            message = f"The value of {shown} has characters that no header can have."
+            message = f"The value of {shown} has invalid characters."
             found.append(problem("headers", "pattern_mismatch", message))
     return found
 
@@ -313,7 +316,7 @@ def _header_problems(headers: Mapping[str, str]) -> list[dict[str, Any]]:
 def _check_personal(include: bool, by: Principal) -> None:
     # Also whoever moves such a webhook elsewhere would learn what it is told.
     if include and PII_GROUP not in by.groups:
-        raise Forbidden(f"Only members of {PII_GROUP} may have personal data sent.")
+        raise Forbidden(f"Only members of {PII_GROUP} may send personal data.")
 
 
 def _check_number(account_id: str) -> None:
@@ -334,7 +337,7 @@ def _named(webhook_id: str, by: Principal) -> sa.Select[Webhook]:
 
 def _found(webhook: Webhook | None) -> Webhook:
     if webhook is None:
-        raise NotFound("There is no such webhook.")
+        raise NotFound("No webhook with this id.")
     return webhook
 
 

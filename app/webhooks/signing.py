@@ -1,7 +1,7 @@
-"""What proves to a receiver that a delivery is ours (spec 6.4, Standard Webhooks).
+"""Signatures that prove where a delivery comes from (spec 6.4, Standard Webhooks).
 
-The key of both signatures is the UTF-8 text of the secret. `signing_secret` is the same key in the
-form that the verifier libraries of Standard Webhooks take.
+The key of both signatures is the UTF-8 text of the secret. `signing_secret` is the same key in
+the format of Standard Webhooks libraries.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ SECRET_BYTES = 32
 
 
 def new_secret() -> str:
-    """A secret of 64 hex characters."""
+    """A random secret of 64 hex characters."""
     return secrets.token_hex(SECRET_BYTES)
 
 
 def signing_secret(secret: str) -> str:
-    """The secret as the verifier libraries take it."""
+    """The secret in the format of Standard Webhooks libraries."""
     return f"whsec_{base64.b64encode(secret.encode()).decode()}"
 
 
 def headers(
     keys: Sequence[str], *, delivery_id: str, timestamp: int, body: bytes
 ) -> Mapping[str, str]:
-    """The headers that sign a body with every key that is valid, the newest first."""
+    """The signature headers of a body for each valid key, newest first."""
     signed = f"{delivery_id}.{timestamp}.".encode() + body
     found = {
         "X-Service-Signature": f"sha256={_digest(keys[0], body).hex()}",

@@ -1,4 +1,4 @@
-"""What keeps webhooks in order: the failing are disabled; the old, left over, too many removed."""
+"""Maintenance: disables failing webhooks, and removes old, orphaned and excess deliveries."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ IS_OVER = DELIVERIES.c.status.in_((DELIVERED, FAILED))
 
 
 def disable_failing(account_id: str, results: Sequence[Result]) -> None:
-    """Disable webhooks that have only failed for five days, and tell the account's admins."""
+    """Disable webhooks that have only failed for five days, and notify the account's admins."""
     tried = [one for one in results if not one.final and not one.held]
     failed = {one.work.webhook_id for one in tried if not one.delivered}
     late = Webhook.failing_since <= database_now(-DISABLE_AFTER_SECONDS)
@@ -83,7 +83,7 @@ def _remove(payload: Mapping[str, Any]) -> None:
 
 @jobs.periodic(3600, "webhooks.purge")
 def purge(payload: Mapping[str, Any]) -> None:
-    """Forget deliveries that were over long ago."""
+    """Delete deliveries that completed long ago."""
     old = DELIVERIES.c.id < first_id(clock.now() - timedelta(days=KEPT_DAYS))
     accounts = sa.select(Account.id).order_by(Account.id)
     for account_id in db.db.session.scalars(accounts).all():
@@ -93,7 +93,7 @@ def purge(payload: Mapping[str, Any]) -> None:
 
 
 def _remove_stray_attempts(account_id: str) -> None:
-    """Forget old attempts that were written down when their delivery was gone already."""
+    """Delete old attempts whose delivery no longer exists."""
     table, first = ATTEMPTS.c, first_id(clock.now() - timedelta(days=KEPT_DAYS))
     of_one = (DELIVERIES.c.account_id == account_id, DELIVERIES.c.id == table.delivery_id)
     stray = (table.account_id == account_id, table.id < first, ~sa.exists().where(*of_one))
@@ -103,10 +103,10 @@ def _remove_stray_attempts(account_id: str) -> None:
 
 @jobs.periodic(300, "webhooks.bound")
 def bound(payload: Mapping[str, Any]) -> None:
-    """Keep what deliveries of each account take within `SERVICE_WEBHOOK_LOG_BYTES`.
+    """Limit the size of each account's deliveries to `SERVICE_WEBHOOK_LOG_BYTES`.
 
-    Those that are over go, the oldest first. What waits is never removed: where it takes too much
-    by itself, new deliveries of the account hold ids only until it takes less.
+    The oldest completed deliveries are deleted first, pending ones never. If those exceed the limit
+    by themselves, new deliveries of the account have ids only until they take less.
     """
     most = config.current().webhook_log_bytes
     columns = (WebhookVersion.account_id, WebhookVersion.payloads_cut)

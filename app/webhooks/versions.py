@@ -1,4 +1,4 @@
-"""The version of an account's webhooks, which caches and creators depend on."""
+"""The version of an account's webhooks, which caches depend on."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from app.webhooks.models import WebhookVersion
 
 
 def cut_payloads(account_id: str, cut: bool) -> None:
-    """Have new deliveries of an account hold ids only, or whole payloads again."""
+    """Set whether new deliveries of an account have ids only."""
     outdate(account_id)
     mine = WebhookVersion.account_id == account_id
     db.connection().execute(sa.update(WebhookVersion).where(mine).values(payloads_cut=cut))
 
 
 def outdate(account_id: str) -> None:
-    """Outdate what is cached of an account's webhooks, and put their changes in order.
+    """Invalidate the cached webhooks of an account, and serialize their changes.
 
-    Until the open transaction ends, no other one changes webhooks of the account.
+    Until the open transaction ends, no other transaction changes webhooks of the account.
     """
     # In the order in which whoever closes the account locks them: what is made refers to it.
     known = sa.select(Account.id).where(Account.id == account_id)

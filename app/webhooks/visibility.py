@@ -1,4 +1,4 @@
-"""As whom a webhook sees a change: its maker as of now, else any admin of the account."""
+"""Whose view a webhook's payloads show: its owner's, else that of any admin of the account."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MAKERS = "webhooks.makers"
 
 @dataclass(frozen=True)
 class Sight:
-    """What a webhook is told of records of a collection."""
+    """The view that a webhook has of a collection."""
 
     definition: Definition
     by: Principal
@@ -29,27 +29,27 @@ class Sight:
 
     @cached_property
     def masked(self) -> frozenset[str]:
-        """The fields whose values are masked."""
+        """The fields with masked values."""
         may = self.include_pii and PII_GROUP in self.by.groups
         return frozenset() if may else frozenset(self.definition.personal)
 
     @property
     def holds_pii(self) -> bool:
-        """Whether it is told personal data unmasked."""
+        """Whether the payload has unmasked personal data."""
         return bool(self.definition.personal) and not self.masked
 
     def access_to(self, event: RecordChanged, row: Any) -> Access | None:
-        """What it may view of a row; None where it may not."""
+        """The access to a row; None if it is hidden."""
         found: Access | None = event.access_to(self.definition, row, self.by)
         return found
 
     def hidden(self, access: Access) -> frozenset[str]:
-        """The fields that its filter cannot know, as deliveries would tell of them."""
+        """The fields that the filter must not know, because deliveries would reveal them."""
         return self.masked | (self.definition.columns.keys() - access.readable.keys())
 
 
 def maker_version_checks(account_id: str, makers: Iterable[str]) -> list[VersionCheck]:
-    """What the open transaction is to check, so that users of the account need no look-up."""
+    """The versions of the owners that the open transaction must check."""
     known: dict[tuple[str, str | None], Any] = db.notes().setdefault(MAKERS, {})
     found: list[VersionCheck] = []
     for user_id in makers:
@@ -61,7 +61,7 @@ def maker_version_checks(account_id: str, makers: Iterable[str]) -> list[Version
 
 
 def is_sent_pii(webhook: Any) -> bool:
-    """Whether a webhook is to be sent personal data: its maker is an active member, as of now."""
+    """Whether a webhook may receive personal data: its owner is an active member of pii_access."""
     if not webhook.include_pii:
         return False
     maker = principals.for_user_in_account(webhook.account_id, webhook.created_by)
@@ -69,7 +69,7 @@ def is_sent_pii(webhook: Any) -> bool:
 
 
 def maker_now(account_id: str, user_id: str | None) -> tuple[Principal | None, bool]:
-    """As whom a webhook acts, and whether that is its maker; looked up once in a transaction."""
+    """Whose view a webhook has, and whether that is its owner; cached per transaction."""
     known: dict[tuple[str, str | None], Any] = db.notes().setdefault(MAKERS, {})
     if (account_id, user_id) not in known:
         maker = principals.for_user_in_account(account_id, user_id)

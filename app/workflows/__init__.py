@@ -1,1 +1,1 @@
-"""Workflows that finish what they start, and hooks, their one-step form (contract section 9)."""
+"""Durable workflows, and hooks, their short form (contract section 9)."""

@@ -1,7 +1,7 @@
-"""The line of work that carries instances out: one thread looks and claims, others do the steps.
+"""The workflow dispatcher: one thread claims due instances, others run their steps.
 
-A thread holds an instance only while it has something to do; one that waits is a row. Few threads
-use the database at the same time, many may wait for receivers.
+A thread holds an instance only while it has steps to run; a waiting instance is a row. Few
+threads use the database at once, many may wait for receivers.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ PATIENCE_SECONDS = 1  # waits and schedules end at a time, which nobody wakes fo
 
 
 class Dispatcher:
-    """Claims due instances, and has each carried out by a thread."""
+    """Claims due instances and runs each in a thread."""
 
     def __init__(self, woken: threading.Event) -> None:
         self._woken, self._lock = woken, threading.Lock()
@@ -42,12 +42,12 @@ class Dispatcher:
 
     @property
     def busy(self) -> bool:
-        """Whether any instance is being carried out."""
+        """Whether any instance is running."""
         with self._lock:
             return self._running > 0
 
     def turn(self) -> None:
-        """Fire the schedules, and begin what is due."""
+        """Fire the schedules, and start due instances."""
         schedules.fire()
         passed_over: set[str] = set()
         while (free := min(THREADS - self._running, self._slots.room)) > 0:
@@ -68,7 +68,7 @@ class Dispatcher:
                     passed_over.add(account_id)
 
     def close(self, seconds: float) -> None:
-        """Let what is running come to the end of its step, for so long."""
+        """Wait until running instances finish their step, up to a time limit."""
         self._stop.set()
         ended = threading.Event()
         while self.busy and seconds > 0:
@@ -103,7 +103,7 @@ class Dispatcher:
 
 @worker.loop("workflows")
 def work(stop: threading.Event, woken: threading.Event) -> None:
-    """Carry out due instances until told to stop."""
+    """Run due instances until `stop` is set."""
     dispatcher = Dispatcher(woken)
     while not stop.is_set():
         woken.clear()

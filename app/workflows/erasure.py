@@ -1,8 +1,8 @@
-"""What instances keep of a record or a user is erased with them (contract section 7).
+"""Erases records and users from instances (contract section 7).
 
-Outputs and settings of steps may say in other words what a record said, so an instance that names
-one is emptied as a whole, and ended if it was not over: what it would do next, it would do with the
-record's values. One that has not begun is told of the record's id alone, as webhooks are.
+Outputs and settings may repeat a record's values in other words, so an instance that names the
+record is emptied as a whole, and cancelled if it is active. An instance that has not started
+keeps the record's id only, like webhooks.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from app.workflows.models import (
 from app.workflows.triggers.start import NOT_BEGUN
 
 PIECE = 100
-ERASED = "What it held told of something that was erased."
+ERASED = "The data was erased."
 INSTEAD = "***"
 KEPT = {
     INSTANCES: (INSTANCES.c.context, INSTANCES.c.position, INSTANCES.c.error_message),
@@ -50,7 +50,7 @@ def _forget_record(event: events.RecordErased) -> None:
 
 
 def _makers(event: events.RecordErased) -> set[str]:
-    """Whose instances made the record: a superadmin's may make one of another account."""
+    """The accounts whose instances created the record: a superadmin's may be of another account."""
     of_record = (CHANGES.c[name] == getattr(event, name) for name in ("account_id", "record_id"))
     made = join_entries(*of_record, CHANGES.c.operation == CREATE)
     by = set(db.connection().scalars(sa.select(LOG.c.request_id).select_from(made).distinct()))
@@ -77,7 +77,7 @@ def _forget_in(account_id: str, record_id: str) -> None:
 
 @events.subscribe(events.UserErased)
 def _forget_user(event: events.UserErased) -> None:
-    """Take the id and the addresses out of all texts, and go on: what is done, others asked for."""
+    """Remove the id and addresses from all texts; instances continue."""
     written = [orjson.dumps(text).decode()[1:-1] for text in (event.user_id, *event.emails)]
     # What the log cuts is JSON within JSON.
     written += [orjson.dumps(text).decode()[1:-1] for text in written]

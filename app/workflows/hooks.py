@@ -1,4 +1,4 @@
-"""Hooks: the one-step form of workflows. What is stored and carried out is a workflow's steps."""
+"""Hooks: short workflows. They are stored and run as a workflow's steps."""
 
 from __future__ import annotations
 
@@ -31,15 +31,15 @@ Body = Mapping[str, Any]
 
 
 def create(body: Body, *, by: Principal, id: str | None = None) -> Workflow:
-    """A new hook. Raises InvalidValues, or Conflict where there are too many, or that id is."""
+    """Create a hook. Raises InvalidValues, Conflict."""
     by.refuse_key(service.NO_KEYS)
     return service.create(_translated(body, None), by=by, kind=HOOK, id=id)
 
 
 def change(hook_id: str, body: Body, *, by: Principal) -> Workflow:
-    """Change what is sent, and keep the rest. Raises NotFound, InvalidValues, Forbidden.
+    """Change a hook; omitted properties keep their values.
 
-    Who sends no actions takes none over: a condition is no action, though it may be a step.
+    Only sending actions changes the owner. Raises NotFound, InvalidValues, Forbidden.
     """
     by.refuse_key(service.NO_KEYS)
     sent = "actions" in body
@@ -51,20 +51,20 @@ def change(hook_id: str, body: Body, *, by: Principal) -> Workflow:
 
 
 def executions(hook_id: str, skip: int, limit: int, *, by: Principal) -> tuple[list[Any], int]:
-    """What a hook has done, newest first, and how often."""
+    """The executions of a hook, newest first, and the total."""
     hook = service.get(hook_id, by=by, kind=HOOK)
     found, total = instances.page({"workflow_id": hook.id}, skip, limit, by=by)
     return [_execution(one) for one in found], total
 
 
 def actions_of(hook: Workflow) -> list[dict[str, Any]]:
-    """The actions of a hook as they were sent, with `***` for the values of headers."""
+    """The actions of a hook, with masked headers."""
     steps = [step for step in step_headers.masked(hook.steps) if step["type"] == ACTION]
     return [{"type": step["action_type"], "config": step["config"]} for step in steps]
 
 
 def times(hooks: Sequence[Workflow]) -> dict[str, tuple[datetime | None, datetime | None]]:
-    """When hooks ran last by their schedule, and are due next, by id."""
+    """The last and the next scheduled time of each hook, by id."""
     found: dict[str, tuple[datetime | None, datetime | None]] = {}
     for account_id in {one.account_id for one in hooks}:
         ids = [one.id for one in hooks if one.account_id == account_id]
@@ -74,7 +74,7 @@ def times(hooks: Sequence[Workflow]) -> dict[str, tuple[datetime | None, datetim
 
 
 def _translated(body: Body, before: Workflow | None) -> dict[str, Any]:
-    """A hook as the workflow that it is: a condition, then its actions in a row."""
+    """A hook as a workflow: a condition, then its actions."""
     values, found = _parts(body, before)
     _refuse(found)
     return values

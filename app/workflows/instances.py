@@ -1,4 +1,4 @@
-"""Instances as admins see them, and what they may do with them: cancel and resume."""
+"""Instances for admins: list, inspect, cancel and resume."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ LISTED = [one for one in INSTANCES.c if one.name not in ("position", "resumed_at
 def page(
     wanted: Mapping[str, Any], skip: int, limit: int, *, by: Principal, most: int | None = None
 ) -> tuple[list[Shown], int]:
-    """Instances, newest first, and how many there are (more than `most` are one beyond it).
+    """Instances, newest first, and the total (counted up to one more than `most`).
 
-    `wanted` may name kind, workflow_id, status, from_date and to_date.
+    `wanted` may have kind, workflow_id, status, from_date and to_date.
     """
     mine = [*_visible(by), *_wanted(wanted)]
     total = counts.count_up_to(INSTANCES, mine, most)
@@ -49,7 +49,7 @@ def page(
 
 
 def failed(limit: int, *, by: Principal) -> Sequence[Any]:
-    """The newest instances that failed, with the name of their workflow; without what they hold."""
+    """The newest failed instances with the name of their workflow, without their data."""
     its = (Workflow.account_id == INSTANCES.c.account_id, Workflow.id == INSTANCES.c.workflow_id)
     told = [INSTANCES.c[name] for name in ("account_id", "id", "kind", "completed_at")]
     chosen = sa.select(*told, Workflow.name).outerjoin(Workflow, sa.and_(*its))
@@ -58,7 +58,7 @@ def failed(limit: int, *, by: Principal) -> Sequence[Any]:
 
 
 def failed_of(accounts: Sequence[str], limit: int) -> Sequence[Any]:
-    """The newest instances that failed in some accounts, those of each found by its index."""
+    """The newest failed instances of some accounts."""
     table = INSTANCES.c
     each = [
         sa.select(table.account_id, table.id, table.workflow_id, table.completed_at)
@@ -76,14 +76,14 @@ def failed_of(accounts: Sequence[str], limit: int) -> Sequence[Any]:
 
 
 def get(instance_id: str, *, by: Principal, skip: int = 0, limit: int | None = None) -> Shown:
-    """One instance with a part of the log of its steps, first to last. Raises NotFound."""
+    """One instance with a page of its step log, oldest first. Raises NotFound."""
     row = _found(instance_id, by)
     logs, total = _logs(row, skip, MOST_LOGS if limit is None else limit, by)
     return {**_shown(row, by), "step_logs": logs, "step_logs_total": total}
 
 
 def step_logs(instance_id: str, skip: int, limit: int, *, by: Principal) -> tuple[list[Shown], int]:
-    """A part of an instance's log, first to last, and how long it is. Raises NotFound."""
+    """A page of an instance's step log, oldest first, and the total. Raises NotFound."""
     return _logs(_found(instance_id, by), skip, limit, by)
 
 
@@ -91,7 +91,7 @@ def _found(instance_id: str, by: Principal) -> Mapping[Any, Any]:
     mine = (*_visible(by), INSTANCES.c.id == instance_id.lower())
     row = db.connection().execute(sa.select(*LISTED).where(*mine)).mappings().first()
     if row is None:
-        raise NotFound("There is no such instance.")
+        raise NotFound("No instance with this id.")
     return row
 
 
@@ -109,7 +109,7 @@ def _logs(row: Mapping[Any, Any], skip: int, limit: int, by: Principal) -> tuple
 
 
 def cancel(instance_id: str, *, by: Principal) -> Shown:
-    """End an instance that is not over. Raises NotFound, Conflict."""
+    """Cancel an active instance. Raises NotFound, Conflict."""
     by.require_account_id()
     over = {"status": CANCELLED, "due_at": None, "completed_at": database_now()}
     with db.transaction():
@@ -118,7 +118,7 @@ def cancel(instance_id: str, *, by: Principal) -> Shown:
         row = db.connection().execute(change.returning(INSTANCES.c.account_id)).first()
         if row is None:
             get(instance_id, by=by)
-            raise Conflict("This instance is over already.", error="already_over")
+            raise Conflict("This instance has already finished.", error="already_over")
         _close(row.account_id, instance_id.lower())
     return get(instance_id, by=by)
 
@@ -131,20 +131,20 @@ def _close(account_id: str, instance_id: str) -> None:
 
 
 def resume(instance_id: str, *, by: Principal) -> Shown:
-    """Have a failed instance go on at the step that failed. Raises NotFound, Conflict."""
+    """Resume a failed instance at the failed step. Raises NotFound, Conflict."""
     by.require_account_id()
     with db.transaction():
         mine = (*_visible(by), INSTANCES.c.id == instance_id.lower())
         if not _resumed(*mine):
             get(instance_id, by=by)
-            raise Conflict("Only an instance that has failed can be resumed.", error="not_failed")
+            raise Conflict("Only failed instances can be resumed.", error="not_failed")
     return get(instance_id, by=by)
 
 
 def resume_all(wanted: Mapping[str, Any], *, by: Principal, at: datetime | None = None) -> int:
-    """Have every failed instance that matches go on; returns how many there were.
+    """Resume all matching failed instances; returns how many.
 
-    What becomes of them can be asked for by the moment `at` (`after_resuming`).
+    `after_resuming` reports their progress by the moment `at`.
     """
     by.require_account_id()
     mine = (*_visible(by), *_wanted({**wanted, "status": FAILED}))
@@ -153,12 +153,12 @@ def resume_all(wanted: Mapping[str, Any], *, by: Principal, at: datetime | None 
 
 
 def after_resuming(at: datetime, *, by: Principal) -> dict[str, int]:
-    """How many of those that were resumed together are in which state. Raises NotFound."""
+    """The number of instances resumed together, by status. Raises NotFound."""
     mine = (*_visible(by), INSTANCES.c.resumed_at == at)
     counted = sa.select(INSTANCES.c.status, sa.func.count()).where(*mine)
     found = {row[0]: row[1] for row in db.connection().execute(counted.group_by("status"))}
     if not found:
-        raise NotFound("No instances were resumed then, or none is kept any more.")
+        raise NotFound("No instances were resumed at this time, or they no longer exist.")
     return {state: found.get(state, 0) for state in STATES}
 
 
@@ -188,7 +188,7 @@ def _wanted(wanted: Mapping[str, Any]) -> Iterator[Any]:
 
 
 def is_hidden(row: Mapping[Any, Any], by: Principal) -> bool:
-    """Whether an instance has personal data that the caller sees masked at most."""
+    """Whether an instance has personal data that the caller may not see."""
     return bool(row["holds_pii"]) and masking.masks_for(by)
 
 
@@ -214,4 +214,4 @@ def _shown_log(log: Mapping[Any, Any], row: Mapping[Any, Any], by: Principal) ->
 def _withheld(row: Mapping[Any, Any], hidden: bool) -> str | None:
     # What a step failed of may quote what it was given.
     message: str | None = row["error_message"]
-    return "Withheld: it may hold personal data." if hidden and message else message
+    return "Withheld: may have personal data." if hidden and message else message

@@ -1,7 +1,7 @@
 """Workflow, version, schedule, instance, step log, subscription (contract section 9).
 
-Only a workflow refers to its account by a foreign key: instances and logs are many, and what a
-deleted workflow or a closed account leaves behind is removed by a job.
+Only workflows have a foreign key to their account: there are many instances and logs, and a job
+removes those of deleted workflows and closed accounts.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ LARGEST_CONTEXT = 256 * 2**10  # bytes of JSON
 
 
 class Workflow(Base):
-    """A workflow, or a hook, as it is defined now."""
+    """The current definition of a workflow or hook."""
 
     __tablename__ = "workflows"
     __table_args__ = (
@@ -57,7 +57,7 @@ class Workflow(Base):
 
 
 class WorkflowVersion(Base):
-    """What a workflow's steps were at a version: instances keep the one that they began with."""
+    """The steps of a workflow's version; instances keep the version that they started with."""
 
     __tablename__ = "workflow_versions"
 
@@ -71,7 +71,7 @@ class WorkflowVersion(Base):
 
 
 class WorkflowSchedule(Base):
-    """When a workflow is due next, or never, and was last; who moves it on has fired it."""
+    """The next and the last due time of a workflow; whoever advances it has fired it."""
 
     __tablename__ = "workflow_schedules"
     __table_args__ = (sa.Index("ix_workflow_schedules_next_at", "next_at"),)
@@ -84,7 +84,7 @@ class WorkflowSchedule(Base):
 
 
 class WorkflowInstance(Base):
-    """One run. `position` says where it is, `context` what its steps may refer to, both as JSON."""
+    """One run. `position` and `context` are JSON: the current steps and their data."""
 
     __tablename__ = "workflow_instances"
     __table_args__ = (
@@ -134,7 +134,7 @@ class WorkflowInstance(Base):
 
 
 class WorkflowStepLog(Base):
-    """One try of a step. `place` tells it from others of the same name: by iteration."""
+    """One attempt of a step. `place` includes loop iterations and the visit."""
 
     __tablename__ = "workflow_step_logs"
     __table_args__ = (sa.Index("ix_workflow_step_logs_instance", "account_id", "instance_id"),)
@@ -155,7 +155,7 @@ class WorkflowStepLog(Base):
 
 
 class WorkflowSubscription(Base):
-    """What an instance waits for; `happened` is the event, once it came."""
+    """The event that an instance waits for; `happened` is the event once it arrived."""
 
     __tablename__ = "workflow_subscriptions"
     __table_args__ = (

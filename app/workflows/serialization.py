@@ -1,4 +1,4 @@
-"""What instances keep, as JSON: plain values only, with moments in the one format."""
+"""JSON of stored instance data: plain values, timestamps in the API's format."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from app import clock
 
 
 def dumps(value: Any) -> str:
-    """A value as JSON text."""
+    """JSON text."""
     return orjson.dumps(value, default=_plain, option=orjson.OPT_PASSTHROUGH_DATETIME).decode()
 
 
@@ -21,7 +21,7 @@ def loads(text: str) -> Any:
 
 
 def plain(value: Any) -> Any:
-    """A value as it will be read again."""
+    """A value after a JSON round trip."""
     return loads(dumps(value))
 
 

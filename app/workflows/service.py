@@ -1,7 +1,7 @@
-"""Workflows as their account's admins keep them, hooks too (contract section 9).
+"""The workflows and hooks of an account (contract section 9).
 
-Steps act with the rights of whoever sent them last: who takes over a workflow gets no rights of
-the one before, and who changes only what starts it lends it none.
+Steps run with the rights of the user who saved them last: taking over a workflow gives no rights
+of the previous owner, and changing only the trigger lends it none.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ from app.workflows.triggers import matching, schedules, start
 
 Body = Mapping[str, Any]
 # The steps have their sender's rights for good: they would outlive the key.
-NO_KEYS = "An API key cannot make or change workflows and hooks: sign in as a user."
+NO_KEYS = "API keys cannot create or change workflows and hooks. Sign in as a user."
 STARTING = ("trigger", "condition")  # what says when the steps are done
 
 
 def page(
     wanted: Body, skip: int, limit: int, *, by: Principal, kind: str = WORKFLOW
 ) -> tuple[list[Workflow], int]:
-    """The workflows of the account, oldest first, and how many there are."""
+    """The workflows of the account, oldest first, and the total."""
     mine = [*_visible(by), Workflow.kind == kind]
     for name in ("trigger_type", "enabled"):
         if wanted.get(name) is not None:
@@ -55,11 +55,13 @@ def get(workflow_id: str, *, by: Principal, kind: str = WORKFLOW) -> Workflow:
 
 
 def create(body: Body, *, by: Principal, kind: str = WORKFLOW, id: str | None = None) -> Workflow:
-    """A new workflow. Raises InvalidValues, or Conflict where there are too many, or that id is."""
+    """Create a workflow. Raises InvalidValues, Conflict."""
     by.refuse_key(NO_KEYS)
     account_id, (home, user_id) = by.require_account_id(), by.home_and_user()
     values = _checked(body, None)
-    there = errors.conflict_on_unique("workflows", "id", "id", f"There is such a {kind} already.")
+    there = errors.conflict_on_unique(
+        "workflows", "id", "id", f"A {kind} with this id already exists."
+    )
     with there, db.transaction() as session:
         listeners.outdate(account_id)
         _check_number(account_id, kind)
@@ -89,9 +91,10 @@ def change(
     kind: str = WORKFLOW,
     takes_over: bool | None = None,
 ) -> Workflow:
-    """Change what is sent, and keep the rest. Raises NotFound, InvalidValues, Forbidden.
+    """Change a workflow; omitted properties keep their values.
 
-    Whoever sends the steps takes them over, unless `takes_over` says otherwise.
+    Sending steps makes the caller the owner, unless `takes_over` says otherwise. Raises NotFound,
+    InvalidValues, Forbidden.
     """
     by.refuse_key(NO_KEYS)
     home, user_id = by.home_and_user()
@@ -119,7 +122,7 @@ def change(
 def toggle(
     workflow_id: str, enabled: bool | None, *, by: Principal, kind: str = WORKFLOW
 ) -> Workflow:
-    """Enable what is disabled, and the reverse; or what `enabled` says."""
+    """Enable or disable a workflow; without `enabled`, switch it."""
     with changing(workflow_id, by, kind) as workflow:
         workflow.enabled = (not workflow.enabled) if enabled is None else enabled
         _settle(workflow)
@@ -127,7 +130,7 @@ def toggle(
 
 
 def delete(workflow_id: str, *, by: Principal, kind: str = WORKFLOW) -> None:
-    """Remove a workflow at once, and its instances by a job."""
+    """Delete a workflow; a job removes its instances."""
     with changing(workflow_id, by, kind) as workflow:
         schedules.forget(workflow.account_id, workflow.id)
         db.db.session.delete(workflow)
@@ -136,7 +139,7 @@ def delete(workflow_id: str, *, by: Principal, kind: str = WORKFLOW) -> None:
 
 
 def trigger(workflow_id: str, body: Body, *, by: Principal, kind: str = WORKFLOW) -> str:
-    """Begin an instance by hand; returns its id. Raises NotFound, Conflict, LimitReached."""
+    """Start an instance by hand; returns its id. Raises NotFound, Conflict, LimitReached."""
     by.require_account_id()
     with db.transaction() as session:
         workflow = _found(session.scalar(_staying(_named(workflow_id, by, kind))), kind)
@@ -146,7 +149,7 @@ def trigger(workflow_id: str, body: Body, *, by: Principal, kind: str = WORKFLOW
 
 
 def trigger_by_token(token: str, body: Body) -> str:
-    """Begin an instance for whoever knows the token; returns its id.
+    """Start an instance by the workflow's token; returns its id.
 
     Raises NotFound, LimitReached.
     """
@@ -156,12 +159,12 @@ def trigger_by_token(token: str, body: Body) -> str:
         named = (Workflow.account_id == mine, Workflow.token_key == _digest(token))
         workflow = session.scalar(_staying(sa.select(Workflow).where(*named, Workflow.enabled)))
         if workflow is None or not _is_open(workflow.account_id):
-            raise NotFound("There is no such workflow.")
+            raise NotFound("No workflow with this token.")
         return _begun(workflow, body, WEBHOOK)
 
 
 def shown_trigger(workflow: Workflow) -> dict[str, Any]:
-    """The trigger, with the token of one that has one."""
+    """The trigger, with its token if it has one."""
     try:
         token = crypto.decrypt(workflow.token) if workflow.token else None
     except InvalidToken:  # encrypted with a key that the settings do not name any more
@@ -200,7 +203,7 @@ def _token_problems(trigger: Body, before: Workflow | None) -> list[dict[str, An
     known = shown_trigger(before).get("token") if before else None
     if sent is None or sent == known:
         return []
-    message = "The token is made by the service."
+    message = "The service generates the token."
     return [problem("trigger.token", "field_read_only", message)]
 
 
@@ -241,7 +244,7 @@ def _keep_version(workflow: Workflow) -> None:
 
 @contextmanager
 def changing(workflow_id: str, by: Principal, kind: str) -> Iterator[Workflow]:
-    """A workflow as it is, in a transaction that changes it: others wait. Raises NotFound."""
+    """A workflow in a transaction that serializes its changes. Raises NotFound."""
     account_id = by.require_account_id()
     with db.transaction() as session:
         chosen = _named(workflow_id, by, kind)
@@ -276,13 +279,13 @@ def _named(workflow_id: str, by: Principal, kind: str) -> sa.Select[Workflow]:
 
 
 def _staying(chosen: sa.Select[Workflow]) -> sa.Select[Workflow]:
-    """The same, and until the end of the transaction nobody deletes it: what it begins is found."""
+    """The same query, with a lock that prevents deletion until the transaction ends."""
     return chosen.with_for_update(read=True, key_share=True)
 
 
 def _found(workflow: Workflow | None, kind: str) -> Workflow:
     if workflow is None:
-        raise NotFound(f"There is no such {kind}.")
+        raise NotFound(f"No {kind} with this id.")
     return workflow
 
 

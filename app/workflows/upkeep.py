@@ -1,4 +1,4 @@
-"""What is over for long, or left of what is deleted, is removed."""
+"""Removes old instances, and the remains of deleted workflows."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def _remove(payload: Mapping[str, Any]) -> None:
 
 @jobs.periodic(3600, "workflows.purge")
 def purge(payload: Mapping[str, Any]) -> None:
-    """Forget instances that were over long ago, and versions that nobody carries out any more."""
+    """Delete instances that finished long ago, and versions that none uses."""
     days = config.current().workflow_retention_days
     then = clock.now() - timedelta(days=days)
     # What began later is not over for so long either: a key passes over it.

@@ -1,4 +1,4 @@
-"""The steps of a version, which never change and so are cached, and whose rights they have."""
+"""The steps of a workflow version (immutable, so cached) and their owner."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ from app.workflows.language import definition, step_headers
 from app.workflows.language.definition import Series, Written
 from app.workflows.models import EVENT, Workflow, WorkflowVersion
 
-OWNER_GONE = "The owner of this workflow may not act any more: an admin has to send its steps anew."
+OWNER_GONE = "The workflow's owner lost access. An admin must save the workflow again."
 SEES_LESS = (
-    "The owner sees more than you of the records that start this: send what it does, too, and it"
-    " has your rights."
+    "The owner may see more than you of the records that start this. Save the steps as well to"
+    " become the owner."
 )
-NOT_ADMIN = "The owner of this workflow is no admin any more, who alone may send anything out."
+NOT_ADMIN = "The workflow's owner is no longer an admin. Only admins may send requests and mails."
 
 
 @dataclass(frozen=True)
 class Version:
-    """What an instance carries out."""
+    """The steps that an instance runs."""
 
     account_id: str
     workflow_id: str
@@ -41,10 +41,11 @@ class Version:
     owner_home: str
 
     def owner(self) -> Principal:
-        """Whose rights the steps have, as they are now. Raises Forbidden where there are none.
+        """The principal of the steps, as of now. Raises Forbidden.
 
-        Where that user may not act any more, those of whoever has sent these very steps since:
-        nobody lends their rights to steps that they have not seen.
+        If the owner may no longer act, the user who last saved exactly these steps: nobody lends
+        rights
+        to steps that they have not seen.
         """
         try:
             return owner(self.account_id, self.owner_home, self.owner_id)
@@ -52,7 +53,7 @@ class Version:
             return owner(self.account_id, *self.latest_owner())
 
     def latest_owner(self) -> tuple[str, str]:
-        """Account and id of whoever has sent these very steps last."""
+        """Account and id of the user who last saved exactly these steps."""
         chosen = sa.select(Workflow.owner_home, Workflow.owner_id, Workflow.steps).where(
             Workflow.account_id == self.account_id, Workflow.id == self.workflow_id
         )
@@ -67,7 +68,7 @@ def _are_same(steps: Sequence[Written], others: Sequence[Written]) -> bool:
 
 
 def owner(account_id: str, home: str, user_id: str) -> Principal:
-    """A user acting in an account. Raises Forbidden where that is not possible any more."""
+    """A user acting in an account. Raises Forbidden if that is no longer possible."""
     found = principals.for_user(home, user_id)
     if found is None or (home != account_id and not found.is_superadmin):
         raise Forbidden(OWNER_GONE)
@@ -75,7 +76,7 @@ def owner(account_id: str, home: str, user_id: str) -> Principal:
 
 
 def current_owner(account_id: str, home: str, user_id: str) -> Principal:
-    """The same as known for certain at this moment. Raises Forbidden."""
+    """The same, verified against the database. Raises Forbidden."""
     try:
         found = owner(account_id, home, user_id)
         with tenancy.scoped_to(found.tenancy):
@@ -87,9 +88,9 @@ def current_owner(account_id: str, home: str, user_id: str) -> Principal:
 
 
 def check_sight(workflow: Workflow, trigger: Mapping[str, Any], by: Principal) -> None:
-    """May somebody say what starts a workflow with its owner's rights? Raises Forbidden.
+    """Check that the caller may change the trigger of another owner's steps. Raises Forbidden.
 
-    What an event shows is what its owner sees: conditions would tell of it those who see less.
+    Conditions reveal what the owner sees of an event, so they need at least the owner's view.
     """
     if trigger.get("type") != EVENT or by.is_superadmin:
         return
@@ -110,7 +111,7 @@ def _may_be_personal(collection: str | None) -> bool:
 
 
 def get(account_id: str, workflow_id: str, version: int) -> Version | None:
-    """A version of a workflow; None once it is removed."""
+    """A version of a workflow; None if it is removed."""
     key = (account_id, workflow_id, version)
     return versioned_cache.cache("workflow_versions").get(key, lambda: _load(key))
 

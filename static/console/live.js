@@ -1,4 +1,4 @@
-// Tells anew how far work is, until it is over; without this the page has a link to load it again.
+// Refreshes the progress until the work is finished; without it the page has a reload link.
 "use strict";
 const PAUSE = 1500; // milliseconds
 
@@ -6,12 +6,12 @@ async function renew(part) {
   let shown = part;
   try {
     const answer = await fetch(location.href);
-    if (answer.redirected) return; // signed out meanwhile
+    if (answer.redirected) return; // signed out
     const page = new DOMParser().parseFromString(await answer.text(), "text/html");
     shown = page.getElementById(part.id) ?? part;
     if (shown !== part) part.replaceWith(shown);
   } catch {
-    // Not just now: the next time.
+    // Try again next time.
   }
   watch(shown);
 }

@@ -1,6 +1,6 @@
-// Sends what changes something once, however often its button is pressed before the next page.
+// Prevents double submits.
 "use strict";
-const AGAIN = 5000; // milliseconds, after which somebody who stopped the first may send it again
+const AGAIN = 5000; // milliseconds until a stopped submit may be repeated
 
 document.addEventListener("submit", event => {
   const form = event.target;

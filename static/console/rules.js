@@ -1,10 +1,10 @@
-// Says of each rule whether it is one while it is typed, as saving it would.
+// Validates each rule while it is typed.
 "use strict";
 
-const PAUSE = 300; // milliseconds without a key
-const UNKNOWN = "This could not be checked just now. Saving checks it again.";
+const PAUSE = 300; // milliseconds after the last key
+const UNKNOWN = "Validation is unavailable. The rule is checked when you save.";
 
-async function ask(field, signal) {
+async function validate(field, signal) {
   const body = new URLSearchParams({
     csrf_token: field.form.elements.csrf_token.value,
     rule: field.value,
@@ -17,12 +17,12 @@ async function ask(field, signal) {
 function watch(field) {
   const verdict = document.getElementById(`${field.id}-verdict`);
   let timer;
-  let asked = new AbortController();
+  let controller = new AbortController();
 
   async function check() {
-    const { signal } = asked;
+    const { signal } = controller;
     try {
-      verdict.innerHTML = await ask(field, signal);
+      verdict.innerHTML = await validate(field, signal);
     } catch {
       if (signal.aborted) return;
       verdict.textContent = UNKNOWN;
@@ -32,8 +32,8 @@ function watch(field) {
 
   field.addEventListener("input", () => {
     clearTimeout(timer);
-    asked.abort();
-    asked = new AbortController();
+    controller.abort();
+    controller = new AbortController();
     timer = setTimeout(check, PAUSE);
   });
 }

@@ -1,4 +1,4 @@
-// Tells moments in the zone of whoever looks; without this they stay in UTC, as the server sends them.
+// Shows times in the browser's time zone; without it they stay in UTC, as the server sends them.
 "use strict";
 const parts = {
   year: "numeric", month: "2-digit", day: "2-digit", hour: "2-digit", minute: "2-digit",
@@ -8,9 +8,9 @@ const form = new Intl.DateTimeFormat("en-CA", parts);
 for (const time of document.querySelectorAll("time[datetime*='T']")) {
   const moment = new Date(time.dateTime);
   if (isNaN(moment)) continue;
-  const of = Object.fromEntries(form.formatToParts(moment).map(one => [one.type, one.value]));
-  const seconds = /:\d\d:\d\d/.test(time.textContent) ? `:${of.second}` : "";
+  const values = Object.fromEntries(form.formatToParts(moment).map(part => [part.type, part.value]));
+  const seconds = /:\d\d:\d\d/.test(time.textContent) ? `:${values.second}` : "";
   time.title = time.textContent;
   time.textContent =
-    `${of.year}-${of.month}-${of.day} ${of.hour}:${of.minute}${seconds} ${of.timeZoneName}`;
+    `${values.year}-${values.month}-${values.day} ${values.hour}:${values.minute}${seconds} ${values.timeZoneName}`;
 }

@@ -40,6 +40,6 @@ def test_the_pages_fit_and_are_accessible(
         look(name)
     page.goto("/console/audit/chains")
     page.get_by_role("button", name="Verify all").click()
-    page.get_by_text("as they were written").wait_for()
+    page.get_by_text("are intact").wait_for()
     look("verified")
     visit.check_quiet_and_at_home()

@@ -66,11 +66,11 @@ def test_a_superadmin_sees_the_instance(visit: Visit, live_cast: Cast) -> None:
 def test_a_viewer_makes_a_key_and_is_told_whom_to_ask(visit: Visit, live_cast: Cast) -> None:
     page = visit.page
     sign_in(visit, live_cast.bob)
-    expect(page.get_by_text("ask one of them for what you need")).to_be_visible()
+    expect(page.get_by_text("Ask one of them for help")).to_be_visible()
     page.get_by_role("link", name="API keys").click()
     page.get_by_role("button", name="New key").click()
     page.get_by_label("Name").fill("of bob")
-    page.get_by_role("button", name="Make the key").click()
+    page.get_by_role("button", name="Create key").click()
     expect(page.get_by_label("of bob")).to_have_value(re.compile("svc_sk_"))
     page.get_by_role("link", name="Search").click()
     page.get_by_role("searchbox").fill("of bob")

@@ -53,7 +53,7 @@ def house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
 def rank(house: House, name: str) -> int:
     """The place in RANKS from which on a page is for somebody."""
     view = house.app.view_functions[f"console.{name}"]
-    marks = ("for_admins", "for_superadmins")
+    marks = ("admins_only", "superadmins_only")
     return max(n for n, mark in enumerate(("", *marks)) if not mark or getattr(view, mark, False))
 
 

@@ -62,7 +62,7 @@ def test_an_admin_sets_up_google_and_somebody_signs_in_by_it(
     expect(page.get_by_text("1 of its keys can be used.")).to_be_visible()
     look("sso-tried")
     press(visit, "Test a sign-in")
-    expect(page.get_by_role("status")).to_contain_text("A new user would be made")
+    expect(page.get_by_role("status")).to_contain_text("A new user would be created")
     look("sso-tested")
     provider.lies = lambda claims, header: claims.update(aud="x")  # type: ignore[func-returns-value]
     page.locator(".up a").click()

@@ -35,7 +35,7 @@ def make_one(visit: Visit, url: str) -> None:
     press(visit, "New webhook")
     fill(visit, url=url, collection="articles", headers="X-Mine: yes")
     visit.page.get_by_label("delete").uncheck()
-    press(visit, "Make the webhook")
+    press(visit, "Create webhook")
 
 
 def check_in_a_common_window(visit: Visit) -> None:
@@ -56,7 +56,9 @@ def test_an_admin_makes_a_webhook_and_follows_its_deliveries(
     expect(page.locator("#secret")).to_have_value(re.compile("[0-9a-f]{64}"))
     press(visit, "I have copied it")
     press(visit, "Send a test")
-    expect(page.get_by_role("status")).to_contain_text("It failed: The receiver answered 500.")
+    expect(page.get_by_role("status")).to_contain_text(
+        "It failed: The receiver responded with 500."
+    )
     make_record(live_cast.alice, "articles", title="told")
     deliver(live_app)
     receiver.answer = lambda request: (200, "thank you")
@@ -90,7 +92,7 @@ def test_every_page_of_webhooks_suits_everybody(
     press(visit, "New webhook")
     fill(visit, url="ftp://nowhere", collection="articles", filter="title =")
     page.locator("[name=url]").evaluate("one => one.type = 'text'")
-    press(visit, "Make the webhook")
+    press(visit, "Create webhook")
     look("new-refused")
     make_one(visit, f"{receiver.url}/with/a/{'long-' * 20}path")
     look("secret")

@@ -97,7 +97,7 @@ def test_a_rule_opens_its_operation_to_whom_it_says_and_no_other(
         record = make_record(who["root"], title="kept")
         rules(cast.root, **(CLOSED | {f"{operation}_rule": rule}))
         answers = {tried: attempt(who[name], tried, record["id"]) for tried in (other, operation)}
-        # The other operations are closed, but to superadmins.
+        # The other operations are nobody but superadmins.
         refused = OK[other] if name == "root" else 401 if name == "anonymous" else 403
         wanted = {other: refused, operation: expected[operation]}
         assert {o: a.status_code for o, a in answers.items()} == wanted, (rule, name)

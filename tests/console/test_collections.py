@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from flask import Flask
 
-from app.console.collections.rules_form import PLAIN, WORDS
+from app.console.collections.rules_form import LABELS, RULE_BY_CHOICE
 from app.rules.functions import CALLERS, SPECIAL
 from app.rules.functions import PLAIN as FUNCTIONS
 from tests.builders import Caller, Cast, make_collection, make_record
@@ -110,7 +110,7 @@ def test_nothing_is_taken_without_a_session_or_the_forms_token(
         answer = nobody.send(path, **form(list_choice="everyone"))
         assert asks_to_sign_in(answer)
         answer = superadmin.client.post(f"/console/{path}", data=form(list_choice="everyone"))
-        assert (answer.status_code, "out of date" in answer.text) == (400, True)
+        assert (answer.status_code, "has expired" in answer.text) == (400, True)
     assert rules_of(cast.root) == before
 
 
@@ -132,7 +132,7 @@ def test_collections_are_listed_and_searched(cast: Cast, superadmin: Browser, po
 
 
 def test_without_collections_the_list_says_what_to_do(superadmin: Browser) -> None:
-    assert "There is no collection yet." in superadmin.get("collections").text
+    assert "No collections yet." in superadmin.get("collections").text
 
 
 def test_a_collections_page_shows_fields_and_rules(superadmin: Browser, posts: str) -> None:
@@ -146,11 +146,11 @@ def test_a_collections_page_shows_fields_and_rules(superadmin: Browser, posts: s
         ["loud", "text", "no", "no", "no", "upper(title)"],
     ]
     assert rows(page, "Rules") == [
-        ["list", WORDS["closed"], "title"],
-        ["view", WORDS["everyone"], "all fields"],
-        ["create", WORDS["signed_in"], "all fields"],
+        ["list", LABELS["closed"], "title"],
+        ["view", LABELS["everyone"], "all fields"],
+        ["create", LABELS["signed_in"], "all fields"],
         ["update", OWN, "all fields"],
-        ["delete", WORDS["signed_in"], ""],
+        ["delete", LABELS["signed_in"], ""],
     ]
 
 
@@ -180,7 +180,7 @@ def test_saving_what_is_shown_changes_nothing(cast: Cast, superadmin: Browser, p
     assert rules_of(cast.root) == before
 
 
-@pytest.mark.parametrize("choice", [*PLAIN, "expression"])
+@pytest.mark.parametrize("choice", [*RULE_BY_CHOICE, "expression"])
 def test_every_choice_is_saved_and_shown_again(
     cast: Cast, superadmin: Browser, posts: str, choice: str
 ) -> None:
@@ -189,7 +189,7 @@ def test_every_choice_is_saved_and_shown_again(
     # Texts beside another choice count for nothing.
     changes |= {f"{one}_rule": rule for one in OPERATIONS}
     superadmin.done(f"collections/{posts}/rules", **form(**changes))
-    expected = PLAIN.get(choice, "n > 1\n|| title = 'a'")
+    expected = RULE_BY_CHOICE.get(choice, "n > 1\n|| title = 'a'")
     saved = rules_of(cast.root)
     assert [saved[f"{one}_rule"] for one in OPERATIONS] == [expected] * 5
     page = superadmin.get(f"collections/{posts}/rules").text
@@ -215,7 +215,7 @@ def test_mistakes_are_told_all_at_once_and_nothing_is_lost(
     for action in ("rules", "rules/preview"):
         answer = superadmin.send(f"collections/{posts}/{action}", **form(**changes))
         assert answer.status_code == 400
-        assert "Write an expression" in beside(answer, "list_rule")
+        assert "Enter an expression" in beside(answer, "list_rule")
         assert beside(answer, "view_rule") == "Expected a text, found a number."
         assert beside(answer, "update_rule") == "There is no field name."
         assert beside(answer, "delete_rule").startswith("Expected ")
@@ -248,7 +248,7 @@ def test_a_change_made_meanwhile_is_not_overwritten_unseen(
     assert ("list_choice", "everyone") in chosen(answer.text)
     assert rules_of(cast.root)["delete_rule"] == "n = 1"
     preview = superadmin.send(f"collections/{posts}/rules/preview", **late).text
-    assert ["delete: who", "n = 1", WORDS["signed_in"]] in rows(preview, "Changes of the rules")
+    assert ["delete: who", "n = 1", LABELS["signed_in"]] in rows(preview, "Changes of the rules")
     version = re.findall(r'name="version" value="(\d+)"', preview)
     superadmin.done(f"collections/{posts}/rules", **late | {"version": version[0]})
     assert rules_of(cast.root)["delete_rule"] == "true"
@@ -263,8 +263,8 @@ def test_the_preview_tells_who_gains_and_loses_what(
     proposed |= {"list_choice": "signed_in", "update_fields": ["n"]}
     page = superadmin.send(f"collections/{posts}/rules/preview", **proposed).text
     assert rows(page, "Changes of the rules") == [
-        ["list: who", WORDS["closed"], WORDS["signed_in"]],
-        ["view: who", WORDS["everyone"], "@owns_record()"],
+        ["list: who", LABELS["closed"], LABELS["signed_in"]],
+        ["view: who", LABELS["everyone"], "@owns_record()"],
         ["update: fields", "all fields", "n"],
     ]
     effect = {tuple(row[:2]): row[2:] for row in rows(page, "Records gained and lost")}
@@ -291,18 +291,18 @@ def test_the_preview_tells_who_gains_and_loses_what(
 
 def test_the_preview_of_no_change_says_so(superadmin: Browser, posts: str) -> None:
     page = superadmin.send(f"collections/{posts}/rules/preview", **form()).text
-    assert "these are the rules as they are" in page
+    assert "the rules are unchanged" in page
     looser = form(update_rule=f"{OWN} || title = 'none'", create_which="some")
     page = superadmin.send(f"collections/{posts}/rules/preview", **looser).text
     assert len(rows(page, "Changes of the rules")) == 2
-    assert "nobody gains or loses one" in page
+    assert "Nobody gains or loses access" in page
 
 
 TYPED = [
     ("n > 1", "", None),
     ("true", "", None),
     (OWN, "", None),
-    ("", "Write an expression, or choose somebody else.", None),
+    ("", "Enter an expression, or choose another option.", None),
     ("title = 1", "Expected a text, found a number.", "1"),
     ("up.nope = 1", "There is no field nope.", "up"),
     ("title = '<b>", "This text has no closing quote.", "'"),
@@ -316,7 +316,7 @@ def test_a_rule_is_checked_while_it_is_typed(
 ) -> None:
     answer = superadmin.send(f"collections/{posts}/rules/view/check", rule=text)
     assert (answer.status_code, beside(answer, "view_rule")) == (200, message)
-    assert ("This is a rule." in answer.text) == (message == "")
+    assert ("Valid rule." in answer.text) == (message == "")
     assert marks(answer.text) == ([marked] if marked else [])
     assert ("<html" in answer.text, "<b>" in answer.text) == (False, False)
 
@@ -337,4 +337,4 @@ def test_the_token_of_the_page_serves_the_check(superadmin: Browser, posts: str)
     path = f"/console/collections/{posts}/rules/view/check"
     assert f'data-check="{path}"' in page
     answer = superadmin.client.post(path, data={"csrf_token": found, "rule": "n > 1"})
-    assert (answer.status_code, "This is a rule." in answer.text) == (200, True)
+    assert (answer.status_code, "Valid rule." in answer.text) == (200, True)

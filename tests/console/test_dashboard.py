@@ -80,7 +80,7 @@ def test_what_is_dear_to_count_is_counted_on_demand(
     builders.make_collection(cast.root)
     for title in ("one", "two", "three"):
         builders.make_record(cast.alice, title=title)
-    monkeypatch.setattr(charts, "MOST_RECORDS", 2)  # type: ignore[attr-defined]
+    monkeypatch.setattr(charts, "MAX_RECORDS", 2)  # type: ignore[attr-defined]
     page = admin.get("").text
     assert (chart_of(page, "records")[10:], "at least 2<" in page) == (" 2", True)
     assert 'href="?count=all"' in page
@@ -92,7 +92,7 @@ def test_what_fails_is_named_and_leads_to_its_page(
     app: Flask, cast: Cast, admin: Browser, superadmin: Browser
 ) -> None:
     acme = cast.alice.account_id
-    assert "No webhook and no workflow fails." in admin.get("").text
+    assert "No webhook or workflow is failing." in admin.get("").text
     with app.app_context(), db.transaction() as session:
         for slug, account_id in (("acme", acme), ("globex", cast.charlie.account_id)):
             hook = {"collection": "posts", "events": ["create"], "secret": "x"}
@@ -106,8 +106,8 @@ def test_what_fails_is_named_and_leads_to_its_page(
         assert "https://acme.example/in" in page
         assert "globex" not in page
         assert page.count(f"/console/workflows/{acme}/instances/") == 1
-    assert "These are figures of <strong>Acme</strong>" in of_acme
-    assert "These are figures" not in own
+    assert "You see the figures of <strong>Acme</strong>" in of_acme
+    assert "You see the figures" not in own
 
 
 def test_changes_are_told_as_far_as_the_rules_show_records(
@@ -122,14 +122,16 @@ def test_changes_are_told_as_far_as_the_rules_show_records(
     builders.make_record(cast.charlie, title="theirs")
     admin.done("groups/new", name="finance")
     page = admin.get("").text
-    told = re.findall(r"<li>(?:<a[^>]*>)?([A-Z][^<]*)(?:</a>)? (made|changed) by ([^,]*),", page)
-    assert ("Record of posts", "made", cast.alice.email) in told
-    assert ("Group", "made", cast.alice.email) in told
+    told = re.findall(
+        r"<li>(?:<a[^>]*>)?([A-Z][^<]*)(?:</a>)? (created|updated|changed) by ([^,]*),", page
+    )
+    assert ("Record of posts", "created", cast.alice.email) in told
+    assert ("Group", "created", cast.alice.email) in told
     assert not any("secrets" in what or "drafts" in what for what, _, _ in told)
     assert f"/posts/{record['id']}" in page
     assert cast.charlie.email not in page
-    assert "only some of their records: drafts, secrets." in page
-    assert "ask them to open it" in page
+    assert "some or all of their records from you: drafts, secrets." in page
+    assert "Ask them for access" in page
 
 
 def test_the_dashboard_of_an_account_is_for_superadmins(
@@ -140,19 +142,19 @@ def test_the_dashboard_of_an_account_is_for_superadmins(
     assert superadmin.get(f"accounts/{new_id()}/dashboard").status_code == 404
     viewer = Browser(app, cast.bob).get("").text
     assert "<svg" not in viewer
-    assert "ask one of them" in viewer
+    assert "are managed by the admins of" in viewer
 
 
 def test_superadmins_see_what_happens_and_fails_in_all_accounts(
     app: Flask, cast: Cast, superadmin: Browser
 ) -> None:
-    assert "No webhook and no workflow fails." in superadmin.get("").text
+    assert "No webhook or workflow is failing." in superadmin.get("").text
     furnished.furnish(app, cast)
     page = superadmin.get("").text
-    told = page.partition("What fails")[2].partition("Collections")[0]
+    told = page.partition("Failing")[2].partition("Collections")[0]
     assert re.search(r">failing<.*127\.0\.0\.1:9/.*of Acme since", told)
     assert re.search(r">failed<.*Welcome whoever is new</a> of Acme", told)
     assert f"/console/accounts/{cast.charlie.account_id}/dashboard" in told
-    made = int(re.findall(r'class="key made">(\d+) made', page)[0])
+    made = int(re.findall(r'class="key created">(\d+) created', page)[0])
     assert made >= 10
     assert "at least" not in page

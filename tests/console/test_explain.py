@@ -13,7 +13,7 @@ from tests.console.browser import HOSTILE, Browser, beside
 from tests.console.test_collections import NONE, marks, rows
 
 RULE = "@has_role(admin) && title != 'secret' || title = 'open'"
-SQL = "What the database is asked"
+SQL = "SQL query"
 
 
 CREATE_RULE = "@has_role(admin) && @request.data.title = 'new'"
@@ -70,7 +70,7 @@ def test_it_tells_which_part_decides(
     page = ask(superadmin, posts, email=caller.email.upper(), record_id=posts[title]).text
     assert verdict(page)[0] == state
     assert marks(page) == [marked]
-    assert ["title", value] in rows(page, "What it looked at")
+    assert ["title", value] in rows(page, "Values used")
     assert SQL in page
     status = caller.get(f"records/posts/{posts[title]}").status_code
     assert status == (200 if state == "allowed" else 404)
@@ -94,7 +94,7 @@ def test_what_is_sent_can_be_named(superadmin: Browser, posts: dict[str, str]) -
         part = "@request.data.title = 'new'" if state != "allowed" else CREATE_RULE
         assert marks(page) == [part]
         assert ("on what is sent" in reason) is (data == "")
-        values = dict(rows(page, "With these values"))
+        values = dict(rows(page, "Parameters"))
         assert values["_sent_title"] == ("new" if state == "allowed" else "null")
 
 
@@ -107,7 +107,7 @@ def test_of_a_change_it_tells_whether_before_or_after_decides(
         data = {"data": '{"title": "other"}', "record_id": posts[title], "operation": "update"}
         said, reason = verdict(ask(superadmin, posts, **data).text)
         assert said == "not allowed"
-        assert f"does not hold for the record {when}, and" in reason
+        assert f"does not hold for the record {when} and" in reason
 
 
 def test_rules_that_are_no_expressions_are_told_in_words(
@@ -131,7 +131,7 @@ def test_nobody_signed_in_needs_no_account(superadmin: Browser, posts: dict[str,
         page = ask(superadmin, posts, **nobody, record_id=posts[title].upper()).text
         assert verdict(page)[0] == state
     answer = ask(superadmin, posts, who="nobody", account="globex", record_id=posts["open"])
-    assert "no such record" in beside(answer, "record_id")
+    assert "No record with this id" in beside(answer, "record_id")
 
 
 def test_the_account_is_asked_for_where_the_rule_asks_for_it(
@@ -146,20 +146,24 @@ def test_the_account_is_asked_for_where_the_rule_asks_for_it(
 
 
 REFUSED = [
-    ({"email": ""}, "email", "Fill this in."),
-    ({"account": ""}, "account", "Fill this in."),
-    ({"account": "nope"}, "account", "There is no such active account."),
-    ({"account": "globex"}, "email", "The account has no active user with this address."),
-    ({"email": HOSTILE}, "email", "The account has no active user with this address."),
-    ({"operation": "drop"}, "operation", "Choose one of these."),
-    ({"who": "root"}, "who", "Choose one of these."),
-    ({"record_id": "x"}, "record_id", "This is no id of a record."),
+    ({"email": ""}, "email", "Required."),
+    ({"account": ""}, "account", "Required."),
+    ({"account": "nope"}, "account", "No active account with this id."),
+    ({"account": "globex"}, "email", "This account has no active user with this address."),
+    ({"email": HOSTILE}, "email", "This account has no active user with this address."),
+    ({"operation": "drop"}, "operation", "Choose one of the options."),
+    ({"who": "root"}, "who", "Choose one of the options."),
+    ({"record_id": "x"}, "record_id", "This is not a record id."),
     ({"record_id": "0" * 37}, "record_id", "At most 36 characters."),
-    ({"record_id": NONE}, "record_id", "There is no such record in this account; those of"),
-    ({"data": "{}"}, "data", "Only creating and updating send something."),
-    ({"data": "[1]", "operation": "create"}, "data", "This is no JSON object"),
-    ({"data": "{", "operation": "create"}, "data", "This is no JSON object"),
-    ({"data": "{}", "operation": "create", "record_id": NONE}, "data", "A new record is not there"),
+    ({"record_id": NONE}, "record_id", "No record with this id in this account. Records of"),
+    ({"data": "{}"}, "data", "Only creating and updating take data."),
+    ({"data": "[1]", "operation": "create"}, "data", "Enter a JSON object"),
+    ({"data": "{", "operation": "create"}, "data", "Enter a JSON object"),
+    (
+        {"data": "{}", "operation": "create", "record_id": NONE},
+        "data",
+        "A new record does not exist",
+    ),
     ({"data": '{"title": 5}', "operation": "create"}, "data", "title: "),
 ]
 
@@ -181,7 +185,7 @@ def test_a_record_of_another_account_is_not_seen(
 ) -> None:
     charlie = {"account": "globex", "email": cast.charlie.email, "record_id": posts["open"]}
     answer = ask(superadmin, posts, **charlie)
-    assert (answer.status_code, "never seen" in beside(answer, "record_id")) == (400, True)
+    assert (answer.status_code, "never visible" in beside(answer, "record_id")) == (400, True)
 
 
 def test_a_deactivated_user_is_told_beside_the_address(
@@ -210,5 +214,5 @@ def test_values_of_every_type_are_shown(cast: Cast, superadmin: Browser) -> None
     shown = make_record(cast.alice, "tasks", **values)["id"]
     page = ask(superadmin, {"posts": made["id"]}, record_id=shown).text
     assert (verdict(page)[0], marks(page)) == ("allowed", [rule])
-    table = dict(rows(page, "What it looked at"))
+    table = dict(rows(page, "Values used"))
     assert table == {"n": "2.5", "flag": "true", "due": "2029-12-31", "text": "null"}

@@ -43,7 +43,7 @@ def test_a_page_loaded_again_makes_no_other_key_and_shows_none(app: Flask, cast:
     made = viewer.send("keys/new", name="import")
     (key,) = SHOWN.findall(open_next(viewer, made).text)
     again = open_next(viewer, open_next(viewer, made))
-    assert "The key import was shown once already." in again.text
+    assert "The key import has already been shown." in again.text
     assert key not in again.text
     assert cast.bob.get("api-keys").json["total"] == 1
 
@@ -128,5 +128,5 @@ def test_a_key_needs_a_last_day_that_comes(app: Flask, cast: Cast, day: str) -> 
 
 def test_a_viewer_sees_the_own_keys_only(app: Flask, cast: Cast, ids: dict[str, str]) -> None:
     page = Browser(app, cast.bob).get("keys").text
-    assert "There is no key yet." in page
+    assert "No keys yet." in page
     assert ids["key"] not in page

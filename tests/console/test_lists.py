@@ -92,7 +92,7 @@ def test_a_page_that_is_not_there_leads_back(admin: Browser, crowd: dict[str, st
         assert len(ROW.findall(admin.get(f"keys?page={odd}").text)) == 25
     for path in ("keys", f"groups/{crowd['group']}", "team/invitations"):
         late = admin.get(f"{path}?page=9999999").text
-        assert f'href="/console/{path}">Show the whole list' in late
+        assert f'href="/console/{path}">Show all' in late
         assert f'href="/console/{path}?page=2">Previous' in late
 
 
@@ -115,7 +115,7 @@ def test_invitations_are_filtered_by_their_state(
 ) -> None:
     assert len(ROW.findall(admin.get("team/invitations?status=pending").text)) == 1
     nothing = admin.get("team/invitations?status=accepted").text
-    assert "Nothing here matches." in nothing
+    assert "No matches." in nothing
     assert len(ROW.findall(admin.get("team/invitations?status=nonsense").text)) == 1
     admin.done(f"team/invitations/{ids['invitation']}/cancel")
     cancelled = admin.get("team/invitations?status=cancelled").text
@@ -141,7 +141,7 @@ def test_what_is_dear_to_count_is_counted_when_asked(
     builders.make_collection(cast.root)
     batch = [{"title": f"t{n}"} for n in range(60)]
     assert cast.alice.post("records/posts/batch", {"records": batch}).status_code == 201
-    monkeypatch.setattr(lists, "MOST_COUNTED", 30)
+    monkeypatch.setattr(lists, "MAX_COUNTED", 30)
     path = f"records/{cast.alice.account_id}/posts"
     first = admin.get(path).text
     assert "More than 30 records" in first
@@ -149,7 +149,7 @@ def test_what_is_dear_to_count_is_counted_when_asked(
     last = admin.get(f"{path}?page=3").text
     assert (len(ROW.findall(last)), 'rel="next"' in last) == (10, False)
     assert f'{path}?page=2">Previous' in last
-    (target,) = re.findall(r'<a href="([^"]*)">Count them', first)
+    (target,) = re.findall(r'<a href="([^"]*)">Count all', first)
     counted = admin.client.get(html.unescape(target)).text
     assert ("60 records, sorted" in counted, "Page 1 of 3" in counted) == (True, True)
     assert "count=all" in re.findall(r'rel="next" href="([^"]*)"', counted)[0]
@@ -164,17 +164,17 @@ def test_what_no_index_answers_is_looked_for_among_the_newest(
     batch = [{"title": f"t{n:02}", "quick": f"q{n:02}"} for n in range(40)]
     for some in (batch[:10], batch[10:]):
         assert cast.alice.post("records/posts/batch", {"records": some}).status_code == 201
-    monkeypatch.setattr(lists, "LOOKED_AT", 29)
+    monkeypatch.setattr(lists, "MAX_SCANNED", 29)
     path = f"records/{cast.alice.account_id}/posts"
     for quick in ("", "?sort=quick", "?field_0=quick&op_0=%3D&value_0=q00", "?sort=id"):
-        assert "were looked at" not in admin.get(path + quick).text, quick
+        assert "were searched" not in admin.get(path + quick).text, quick
     for dear in ("sort=title", "field_0=title&op_0=starts&value_0=t0"):
         first = admin.get(f"{path}?{dear}").text
-        assert "only the newest 29 were looked at" in first
+        assert "only the newest 29 were searched" in first
         assert ">t00<" not in first
-        (target,) = re.findall(r'<a href="([^"]*)">Look at all', first)
+        (target,) = re.findall(r'<a href="([^"]*)">Search all \(may', first)
         whole = admin.client.get(html.unescape(target)).text
-        assert (">t00<" in whole, "were looked at" in whole) == (True, False)
+        assert (">t00<" in whole, "were searched" in whole) == (True, False)
 
 
 def test_users_are_searched_among_the_newest(
@@ -182,8 +182,8 @@ def test_users_are_searched_among_the_newest(
 ) -> None:
     for n in range(5):
         builders.make_user(app, cast.alice.account_id, f"new{n}@acme.example")
-    monkeypatch.setattr(lists, "LOOKED_AT", 5)
+    monkeypatch.setattr(lists, "MAX_SCANNED", 5)
     found = admin.get("team?search=alice").text
-    assert ("Nothing here matches" in found, "were looked at" in found) == (True, True)
+    assert ("No matches" in found, "were searched" in found) == (True, True)
     assert len(ROW.findall(admin.get("team?search=alice&look=all").text)) == 1
     assert len(ROW.findall(admin.get("team?search=new").text)) == 5

@@ -65,7 +65,7 @@ def test_the_unexpected_is_told_by_a_page_that_tells_nothing_more(
     app: Flask, cast: Cast, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     client = Browser(app, cast.bob).client
-    monkeypatch.setattr(home, "summary", fail)
+    monkeypatch.setattr(home, "context", fail)
     answer = client.get("/console", headers=GIVEN)
     check_page(answer, 500)
     assert "broke it" not in answer.text
@@ -142,7 +142,7 @@ def test_a_form_survives_the_end_of_the_session(app: Flask, cast: Cast, admin: B
     builders.change_user(app, cast.alice.id, is_active=False)
     answer = admin.client.post("/console/groups/new", data=form)
     builders.change_user(app, cast.alice.id, is_active=True)
-    assert (answer.status_code, "What you typed is kept" in answer.text) == (401, True)
+    assert (answer.status_code, "Your entries are kept" in answer.text) == (401, True)
     hidden = dict(re.findall(r'type="hidden" name="(next|unsent)" value="([^"]*)"', answer.text))
     refused = sign_in(admin.client, cast.alice, **hidden, password="Wrong-horse-1")
     assert hidden["unsent"] in refused.text
@@ -150,7 +150,7 @@ def test_a_form_survives_the_end_of_the_session(app: Flask, cast: Cast, admin: B
     assert (again.status_code, again.location) == (307, "/console/groups/new")
     sent = {"csrf_token": token(admin.client), **hidden}
     page = admin.client.post(again.location, data=sent)
-    assert (page.status_code, "Nothing is done yet" in page.text) == (400, True)
+    assert (page.status_code, "Nothing is saved yet" in page.text) == (400, True)
     assert 'value="fin &#34;ance&#34;"' in page.text
     assert "x" * 900 in page.text
     assert cast.alice.get("groups?search=fin").json["total"] == 0
@@ -178,7 +178,7 @@ def ended(app: Flask, caller: Caller, client: FlaskClient, path: str, form: Any)
     builders.change_user(app, caller.id, is_active=False)
     answer = client.post(f"/console/{path}", data=form)
     builders.change_user(app, caller.id, is_active=True)
-    assert (answer.status_code, "What you typed is kept" in answer.text) == (401, True)
+    assert (answer.status_code, "Your entries are kept" in answer.text) == (401, True)
     return answer.text
 
 
@@ -195,7 +195,7 @@ def test_forms_within_other_pages_and_with_files_survive_too(
         page = ended(
             app, cast.alice, admin.client, path, {"csrf_token": token(admin.client), **form}
         )
-        assert ("you will have to choose it again" in page) == ("file" in form)
+        assert ("choose it again afterwards" in page) == ("file" in form)
         (text,) = set(re.findall(r'name="unsent" value="([^"]*)"', page))
         again = sign_in(admin.client, cast.alice, unsent=text)
         assert (again.status_code, again.location) == (307, f"/console/{path}")

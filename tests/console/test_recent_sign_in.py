@@ -33,7 +33,7 @@ def test_a_form_is_kept_through_giving_the_password(cast: Cast, admin: Browser) 
         answer = admin.client.post("/console/reauthenticate", data=form)
         assert (answer.status_code, answer.headers["Location"]) == (307, "/console/keys/new")
         shown = admin.client.post("/console/keys/new", data=form)
-        assert "Nothing is done yet" in alert(shown)
+        assert "Nothing is saved yet" in alert(shown)
         assert "nightly import" in shown.text
         assert "svc_sk_" in admin.done("keys/new", name="nightly import")
 
@@ -47,7 +47,7 @@ def test_a_button_is_pressed_again(cast: Cast, superadmin: Browser) -> None:
         assert (asks.status_code, UNSENT.findall(asks.text)) == (403, [])
         assert f'name="next" value="/console/{path}"' in asks.text
         page = superadmin.done("reauthenticate", password=PASSWORD, next=f"/console/{path}")
-        assert "Now repeat what you did." in page
+        assert "Now repeat your last action." in page
         superadmin.done(f"{path}/password", new_password="Better-horse-2")
         elsewhere = superadmin.send("reauthenticate", password=PASSWORD, next="//evil.example")
         assert elsewhere.headers["Location"] == "/console"

@@ -80,7 +80,7 @@ def test_the_text_is_taken_as_it_is(cast: Cast, admin: Browser, superadmin: Brow
         names = found(admin, odd)
         assert not any("globex" in name or "closed" in name for name in names), odd
         assert "<script>alert" not in admin.client.get("/console/search?search=" + odd[:20]).text
-    assert "no such active account" in superadmin.get("search?search=x&account=nope").text
+    assert "No active account" in superadmin.get("search?search=x&account=nope").text
 
 
 @pytest.mark.usefixtures("things")
@@ -89,7 +89,7 @@ def test_collections_that_are_too_many_are_named_not_passed_over(
 ) -> None:
     builders.make_collection(cast.root, "others")
     builders.make_record(cast.alice, "others", title="one more needle")
-    monkeypatch.setattr(search, "MOST_COLLECTIONS", 1)
+    monkeypatch.setattr(search, "MAX_COLLECTIONS", 1)
     assert "a Needle of acme, 100%" in found(admin, "needle")
     assert found(admin, "one more") == ["others"]
     (way,) = HIT.findall(admin.get("search?search=one+more").text.partition("<main")[2])
@@ -100,11 +100,11 @@ def test_collections_that_are_too_many_are_named_not_passed_over(
 def test_only_the_newest_records_are_looked_at(
     cast: Cast, admin: Browser, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(search, "LOOKED_AT", 2)
-    monkeypatch.setattr(search, "LEAST_OF_EACH", 2)
+    monkeypatch.setattr(search, "MAX_SCANNED", 2)
+    monkeypatch.setattr(search, "MIN_SCANNED", 2)
     for title in ("hay", "hay", "hay"):
         builders.make_record(cast.alice, "needles", title=title)
     page = admin.get("search?search=a+Needle").text
-    assert "None of the newest 2 holds it." in page
-    (rest,) = re.findall(r'<a href="([^"]*)">Look through all', page)
+    assert "No match among the newest 2." in page
+    (rest,) = re.findall(r'<a href="([^"]*)">Search all', page)
     assert "a Needle of acme" in admin.client.get(html.unescape(rest)).text

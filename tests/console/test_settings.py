@@ -66,7 +66,7 @@ def test_all_that_is_wrong_is_told_beside_its_field(cast: Cast, admin: Browser) 
     path = f"settings/{cast.alice.account_id}"
     wrong = {"name": "", "cors_origins": "x\n" * 51, "allowed_redirect_uris": "y" * 2001}
     answer = admin.send(path, **wrong, default_redirect_uri="")
-    assert (answer.status_code, beside(answer, "name")) == (400, "Fill this in.")
+    assert (answer.status_code, beside(answer, "name")) == (400, "Required.")
     answer = admin.send(path, **{**GIVEN, **wrong, "name": "x"})
     assert "At most 50 lines" in beside(answer, "cors_origins")
     assert "2000 characters" in beside(answer, "allowed_redirect_uris")
@@ -82,7 +82,7 @@ def test_settings_are_for_admins_of_the_account_and_superadmins(
     assert admin.get(theirs).status_code == 404
     assert admin.send(theirs, **GIVEN).status_code == 404
     assert Browser(app, cast.bob).get("settings").status_code == 403
-    assert "These are settings of <strong>Globex" in superadmin.get(theirs).text
+    assert "You see the settings of <strong>Globex" in superadmin.get(theirs).text
 
 
 def test_the_state_of_the_service_is_for_superadmins(
@@ -105,7 +105,7 @@ def test_the_state_of_the_service_is_for_superadmins(
 def test_the_outbox_shows_the_mails_of_development(
     app: Flask, cast: Cast, superadmin: Browser, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert "No mail was written yet." in superadmin.get("outbox").text
+    assert "No mails yet." in superadmin.get("outbox").text
     with app.app_context():
         link = "http://atrium.test/console/reset-password?token=x"
         context = {"link": link, "account": "<b>Acme</b>", "hours": 1}

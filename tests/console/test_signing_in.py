@@ -68,7 +68,7 @@ def test_the_form_needs_its_token(browser: FlaskClient, alice: Caller, bob: Call
         answer = browser.post("/console/sign-in", data={**form, **wrong})
         assert answer.status_code == 400
         assert answer.mimetype == "text/html"
-        assert "out of date" in answer.text
+        assert "has expired" in answer.text
         assert COOKIE not in str(answer.headers.getlist("Set-Cookie"))
     assert is_out(browser)
 
@@ -86,7 +86,7 @@ def test_a_form_that_somebody_else_left_open_is_not_sent_in_the_name_of_who_sign
             sign_out(browser)
         sign_in(browser, cast.charlie)
         late = browser.post("/console/team/invite", data=invitation)
-        assert (late.status_code, "out of date" in late.text) == (400, True)
+        assert (late.status_code, "has expired" in late.text) == (400, True)
     assert cast.charlie.get("invitations").json["total"] == 0
     invitation = opened_by_alice()
     sign_out(browser)
@@ -289,7 +289,7 @@ ELSEWHERE = [
 
 
 def test_only_console_pages_are_led_to() -> None:
-    assert [target for target in ELSEWHERE if guard.local_target(target)] == []
+    assert [target for target in ELSEWHERE if guard.safe_target(target)] == []
 
 
 def test_signing_in_leads_to_console_pages_only(app: Flask, alice: Caller) -> None:

@@ -79,7 +79,7 @@ def test_first_bytes_come_soon(
         for table, columns in MULTIPLIED.items():
             multiply(table, columns, cast.alice.account_id)
     slow = {}
-    for browser, rank in ((admin, "for_superadmins"), (superadmin, "")):
+    for browser, rank in ((admin, "superadmins_only"), (superadmin, "")):
         for endpoint, path in pages.items():
             name = endpoint.removeprefix("console.")
             if name.startswith(NO_PAGES) or getattr(app.view_functions[endpoint], rank or "-", 0):

@@ -39,7 +39,7 @@ def test_an_admin_sets_a_provider_up_tests_it_and_signs_in_by_it(
     stage: Stage, admin: Browser
 ) -> None:
     home = f"sso/{stage.cast.alice.account_id}"
-    assert "No provider is set up" in admin.client.get("/console/sso", follow_redirects=True).text
+    assert "No providers are set up" in admin.client.get("/console/sso", follow_redirects=True).text
     new = f"{home}/new/auth_providers/google"
     assert "http://atrium.test/oauth/google/callback" in admin.get(new).text
     refused = admin.send(new, display_name="Google", enabled="true")
@@ -56,7 +56,7 @@ def test_an_admin_sets_a_provider_up_tests_it_and_signs_in_by_it(
     # A test signs nobody in, not even by a provider that is still off.
     before = stage.users()
     tested = through(stage, admin, admin.get(f"{one}/test"))
-    assert "A new user would be made" in tested.text
+    assert "A new user would be created" in tested.text
     stage.provider.lies = lambda claims, header: claims.update(aud="another")  # type: ignore[func-returns-value]
     tested = through(stage, admin, admin.get(f"{one}/test"))
     assert "<strong>audience</strong>" in tested.text
@@ -159,7 +159,7 @@ def test_a_form_takes_no_more_than_the_api(stage: Stage, admin: Browser) -> None
     long_group = admin.send(home, sso_provisioning="yes", sso_group_roles=f"{'g' * 301} = editor")
     assert beside(long_group, "sso_group_roles") == "Length must be between 1 and 300."
     assert beside(admin.send(home, sso_provisioning="zzz"), "sso_provisioning") == (
-        "Choose one of these."
+        "Choose one of the options."
     )
 
 
@@ -190,7 +190,7 @@ def test_whose_pages_these_are(stage: Stage, admin: Browser, superadmin: Browser
     assert admin.send(f"{own}/remove").status_code == 404
     assert superadmin.get(f"{theirs}/{made['id']}").status_code == 200
     system = superadmin.client.get("/console/sso", follow_redirects=True).text
-    assert "to every account" in system
+    assert "every account without its own" in system
     viewer = Browser(stage.app, stage.cast.bob)
     assert viewer.get(f"sso/{stage.cast.alice.account_id}").status_code == 403
     assert Browser(stage.app).get("sso").status_code == 302

@@ -37,7 +37,7 @@ def test_a_webhook_is_made_changed_and_deleted(app: Flask, cast: Cast) -> None:
     make_collection(cast.root)
     admin, home = Browser(app, cast.alice), home_of(cast.alice)
     assert admin.client.get("/console/webhooks").headers["Location"].endswith(f"/console/{home}")
-    assert "There is no webhook yet." in admin.get(home).text
+    assert "No webhooks yet." in admin.get(home).text
     body = {"url": NOWHERE, "collection": "posts", "filter": "title != 'x'"}
     made = admin.done(f"{home}/new", **body, events=["delete", "create"], headers="X-A: 1: 2\nX-B:")
     (shown,) = cast.alice.get("webhooks").json["items"]
@@ -49,7 +49,7 @@ def test_a_webhook_is_made_changed_and_deleted(app: Flask, cast: Cast) -> None:
     assert (len(secret), "not shown again" in made) == (64, True)
     one = f"{home}/{shown['id']}"
     again = admin.client.get(f"/console/{one}/secret", follow_redirects=True).text
-    assert "shown once already" in again
+    assert "already been shown" in again
     for page in (again, admin.get(home).text, admin.get(one).text):
         assert secret not in page
         assert signing not in page
@@ -93,7 +93,7 @@ def test_what_is_wrong_stands_beside_its_field_and_nothing_is_lost(app: Flask, c
     assert all(beside(answer, name) for name in wrong)
     assert all(f"{text}" in answer.text for text in wrong.values())
     nothing = admin.send(f"{home}/new", headers="X-A 1")
-    assert (beside(nothing, "url"), nothing.status_code) == ("Fill this in.", 400)
+    assert (beside(nothing, "url"), nothing.status_code) == ("Required.", 400)
     made = make_webhook(cast.alice, NOWHERE)
     for changes in ({"headers": "X-A 1"}, {"headers": "X-A: 1\nX-A: 2"}, {"headers": HOSTILE}):
         one = {"url": NOWHERE, "collection": "posts", **changes}
@@ -132,7 +132,7 @@ def test_a_webhook_that_was_changed_meanwhile_is_not_overwritten_unseen(
 def test_deliveries_are_filtered_looked_at_and_sent_again(app: Flask, cast: Cast) -> None:
     make_collection(cast.root)
     admin, home = Browser(app, cast.alice), home_of(cast.alice)
-    assert "Nothing was sent yet" in admin.get(f"{home}/deliveries").text
+    assert "No deliveries yet" in admin.get(f"{home}/deliveries").text
     with receiving(lambda request: (500, HOSTILE)) as receiver:
         first = make_webhook(cast.alice, receiver.url)
         second = make_webhook(cast.alice, receiver.url, events=["delete"])
@@ -141,11 +141,11 @@ def test_deliveries_are_filtered_looked_at_and_sent_again(app: Flask, cast: Cast
         (row,) = deliveries(app)
         one = f"{home}/{first['id']}/deliveries/{row.id}"
         page = admin.get(one).text
-        for told in ("500", "The receiver answered 500.", "records.create", "retrying"):
+        for told in ("500", "The receiver responded with 500.", "records.create", "retrying"):
             assert told in page
         assert "<script>alert" not in page
         again = admin.done(f"{one}/redeliver")
-        assert "as this new delivery" in again
+        assert "queued again as this new one" in again
         assert row.id[-8:] in again
         deliver(app)
     assert receiver.requests[1].headers["x-service-replay-of"] == row.id
@@ -164,11 +164,11 @@ def test_deliveries_are_filtered_looked_at_and_sent_again(app: Flask, cast: Cast
     }.items():
         found = admin.get(f"{home}/deliveries?{query}").text
         assert len(re.findall(r'<th scope="row">', found)) == number, query
-    assert "is no date" in admin.get(f"{home}/deliveries?from_date=soon").text
+    assert "is not a date" in admin.get(f"{home}/deliveries?from_date=soon").text
     waiting = admin.send(f"{home}/{first['id']}/disable")
     assert waiting.status_code == 303
     refused = admin.send(f"{one}/redeliver")
-    assert (refused.status_code, "enable it first" in alert(refused)) == (409, True)
+    assert (refused.status_code, "Enable it first" in alert(refused)) == (409, True)
 
 
 def test_a_test_and_what_failed_are_sent_from_the_page(app: Flask, cast: Cast) -> None:
@@ -176,25 +176,27 @@ def test_a_test_and_what_failed_are_sent_from_the_page(app: Flask, cast: Cast) -
     with receiving(lambda request: (202, "fine")) as receiver:
         made = make_webhook(cast.alice, receiver.url)
         page = admin.done(f"{home}/{made['id']}/test")
-        assert "The receiver took the test." in page
+        assert "The receiver accepted the test." in page
         assert "webhook.test" in page
         with app.app_context(), db.transaction() as session:
             session.execute(sa.text("UPDATE webhook_deliveries SET status = 'failed'"))
         told = admin.done(f"{home}/{made['id']}/redeliver", since="2020-01-01")
-        assert ("0 of 1 is over" in told, "data-live" in told) == (True, True)
+        assert ("0 of 1 finished" in told, "data-live" in told) == (True, True)
         path = re.findall(r'<a href="(/console/[^"]*sent-again[^"]*)"', told)[0]
         run_jobs(app)
-        assert "0 of 1 is over" in admin.client.get(html.unescape(path)).text
+        assert "0 of 1 finished" in admin.client.get(html.unescape(path)).text
         deliver(app)
         told = admin.client.get(html.unescape(path)).text
-        assert ("1 of 1 is over" in told, "data-live" in told) == (True, False)
+        assert ("1 of 1 finished" in told, "data-live" in told) == (True, False)
         page = f"{home}/{made['id']}/sent-again"
         assert admin.get(f"{page}?until=x").status_code == 404
         longest = "since=0001-01-01T00:00:00Z&until=9999-12-31T23:59:59Z"
         assert admin.get(f"{page}?{longest}").status_code == 200
-        assert "None had failed" in admin.done(f"{home}/{made['id']}/redeliver", since="2020-01-01")
+        assert "No delivery has failed" in admin.done(
+            f"{home}/{made['id']}/redeliver", since="2020-01-01"
+        )
     assert len(receiver.requests) == 2
-    assert "It failed" in admin.done(f"{home}/{made['id']}/test")
+    assert "The test failed" in admin.done(f"{home}/{made['id']}/test")
 
 
 def test_personal_data_is_for_members_of_pii_access(app: Flask, cast: Cast) -> None:
@@ -209,7 +211,7 @@ def test_personal_data_is_for_members_of_pii_access(app: Flask, cast: Cast) -> N
     assert "Ada Lovelace" in Browser(app, cast.alice).get(delivery).text
     page = dan.get(delivery).text
     assert "Ada Lovelace" not in page
-    assert "only members of the group pii_access" in page
+    assert "Only members of the group pii_access" in page
     assert "include_pii" not in dan.get(f"{home_of(cast.alice)}/new").text
     kept = {"url": NOWHERE, "collection": "posts", "events": "create"}
     assert dan.send(one, **kept, include_pii="true").status_code == 403
@@ -244,7 +246,7 @@ def test_others_reach_nothing_and_superadmins_everything(app: Flask, cast: Cast)
         if method == "GET" and not path.endswith("/secret"):
             answer = root.get(path)
             assert answer.status_code == 200, path
-            assert "These are webhooks of" in answer.text
+            assert "You see the webhooks of" in answer.text
     assert cast.alice.account_id in root.get("webhooks").text
     foreign = make_webhook(cast.charlie, NOWHERE)["id"]
     alice = Browser(app, cast.alice)
@@ -276,7 +278,7 @@ def test_superadmins_see_the_jobs_and_retry_what_was_given_up(app: Flask, cast: 
         assert len(re.findall(r'<th scope="row">', page)) == number, status
     assert "SMTPException" in root.get("jobs?kind=jobs.purge").text
     retry = f"jobs/{jobs.INSTANCE}/{failed}/retry"
-    assert "asked for again" in root.done(retry)
+    assert "queued again" in root.done(retry)
     assert root.send(retry).status_code == 404
     with app.app_context():
         states = db.db.session.scalars(sa.select(Job.status)).all()

@@ -21,11 +21,11 @@ def test_a_workflow_is_made_changed_started_and_deleted(app: Flask, cast: Cast) 
     make_collection(cast.root)
     admin, home = Browser(app, cast.alice), f"workflows/{cast.alice.account_id}"
     assert admin.client.get("/console/workflows").headers["Location"].endswith(f"/console/{home}")
-    assert "There is no workflow yet." in admin.get(home).text
+    assert "No workflows yet." in admin.get(home).text
     assert "wait_delay" in admin.get(f"{home}/workflow/new").text
     steps = json.dumps([create("make", "by hand")])
     body = {"name": "Flow", "trigger": MANUAL, "steps": steps}
-    assert "The workflow is made." in admin.done(f"{home}/workflow/new", **body)
+    assert "The workflow is created." in admin.done(f"{home}/workflow/new", **body)
     (shown,) = cast.alice.get("workflows").json["items"]
     one = f"{home}/workflow/{shown['id']}"
     (seen,) = re.findall(r'name="seen" value="([^"]+)"', admin.get(one).text)
@@ -33,7 +33,7 @@ def test_a_workflow_is_made_changed_started_and_deleted(app: Flask, cast: Cast) 
     late = admin.send(one, **body, seen=seen)
     assert (late.status_code, "Somebody else has changed this" in alert(late)) == (409, True)
     assert cast.alice.get(f"workflows/{shown['id']}").json["name"] == "Other"
-    assert "It is started." in admin.done(f"{one}/trigger")
+    assert "The workflow is started." in admin.done(f"{one}/trigger")
     work(app)
     (begun,) = cast.alice.get("workflow-instances").json["items"]
     page = admin.get(f"{home}/instances/{begun['id']}").text
@@ -41,7 +41,7 @@ def test_a_workflow_is_made_changed_started_and_deleted(app: Flask, cast: Cast) 
     assert ">Other</a>, version 1" in page
     assert 'class="span"' in page
     assert begun["id"][-8:] in admin.get(f"{home}/instances?status=completed").text
-    assert "Nothing here matches" in admin.get(f"{home}/instances?status=failed").text
+    assert "No matches" in admin.get(f"{home}/instances?status=failed").text
     assert "disabled" in admin.done(f"{one}/disable")
     assert admin.send(f"{one}/trigger").status_code == 409
     assert "enabled" in admin.done(f"{one}/enable")
@@ -61,7 +61,7 @@ def test_a_workflow_is_started_with_what_is_given(app: Flask, cast: Cast) -> Non
         assert beside(answer, "given"), text
         assert f"\n{escape(text)}</textarea>" in answer.text
     assert cast.alice.get("workflow-instances").json["total"] == 0
-    assert "It is started." in admin.done(f"{one}/trigger", given='{"title": "given"}')
+    assert "The workflow is started." in admin.done(f"{one}/trigger", given='{"title": "given"}')
     work(app)
     assert [one["title"] for one in cast.alice.get("records/posts").json["items"]] == ["given"]
 
@@ -90,17 +90,17 @@ def test_what_is_wrong_stands_beside_the_step(app: Flask, cast: Cast) -> None:
     assert answer.status_code == 400
     assert "steps[1].duration" in beside(answer, "steps")
     assert "cron: The step of &#39;*/61&#39;" in beside(answer, "trigger")
-    table = answer.text.partition("What is wrong, step by step")[2]
-    assert table.index("good") < table.index("nothing") < table.index("nap")
-    assert "A length of time" in table[table.index("nap") :]
+    table = answer.text.partition("Errors by step")[2]
+    assert table.index("good") < table.index("none") < table.index("nap")
+    assert "Enter a duration" in table[table.index("nap") :]
     nameless = admin.send(f"{home}/workflow/new", name="Flow", trigger=MANUAL, steps="[{}]").text
-    table = nameless.partition("What is wrong, step by step")[2].partition("</table>")[0]
+    table = nameless.partition("Errors by step")[2].partition("</table>")[0]
     assert ("step 1" in table, "None" in table) == (True, False)
     for text in ("[", HOSTILE, "{}", '["x"]', '[{"name": "' + "<script>alert(1)" + '"}]'):
         answer = admin.send(f"{home}/workflow/new", name=HOSTILE, trigger=MANUAL, steps=text)
         assert (answer.status_code, bool(beside(answer, "steps"))) == (400, True)
         assert "<script>alert" not in answer.text
-    assert beside(admin.send(f"{home}/hook/new", steps="[]"), "name") == "Fill this in."
+    assert beside(admin.send(f"{home}/hook/new", steps="[]"), "name") == "Required."
 
 
 def test_a_hook_is_made_and_changed(app: Flask, cast: Cast) -> None:
@@ -108,7 +108,7 @@ def test_a_hook_is_made_and_changed(app: Flask, cast: Cast) -> None:
     data = {"collection": "posts", "record_id": "x"}
     actions = json.dumps([{"type": "delete_record", "config": data}])
     body = {"name": "Hook", "trigger": MANUAL, "steps": actions, "condition": "trigger.n = 1"}
-    assert "The hook is made." in admin.done(f"{home}/hook/new", **body)
+    assert "The hook is created." in admin.done(f"{home}/hook/new", **body)
     (shown,) = cast.alice.get("hooks").json["items"]
     assert (shown["condition"], shown["actions"]) == ("trigger.n = 1", json.loads(actions))
     assert "saved" in admin.done(f"{home}/hook/{shown['id']}", **{**body, "condition": ""})
@@ -124,8 +124,8 @@ def test_an_instance_is_resumed_and_cancelled(app: Flask, cast: Cast) -> None:
     failed = ran(app, cast.alice, workflow)
     assert "Resume" in admin.get(f"{home}/{failed['id']}").text
     make_collection(cast.root)
-    assert "goes on" in admin.done(f"{home}/{failed['id']}/resume")
-    assert "Only an instance" in admin.done(f"{home}/{failed['id']}/resume")
+    assert "resumes at the failed step" in admin.done(f"{home}/{failed['id']}/resume")
+    assert "Only failed instances" in admin.done(f"{home}/{failed['id']}/resume")
     work(app)
     assert instance(cast.alice, failed["id"])["status"] == "completed"
     id = start(cast.alice, workflow)
@@ -141,23 +141,23 @@ def test_all_instances_that_failed_are_resumed_at_once(app: Flask, cast: Cast) -
     admin, home = Browser(app, cast.alice), f"workflows/{cast.alice.account_id}/instances"
     one, other = (make_workflow(cast.alice, [create("make")], name=n) for n in ("one", "other"))
     failed = [ran(app, cast.alice, flow)["id"] for flow in (one, one, other)]
-    assert "3 instances go on" in admin.get(home).text
-    assert "1 instance goes on" in admin.get(f"{home}?workflow={other['id']}").text
+    assert "3 instances resume" in admin.get(home).text
+    assert "1 instance resumes" in admin.get(f"{home}?workflow={other['id']}").text
     assert Browser(app, cast.charlie).send(f"{home}/resume").status_code == 404
     make_collection(cast.root)
     progress = admin.send(f"{home}/resume", workflow=one["id"]).headers["Location"]
     page = admin.client.get(progress).text
-    assert ("0 of 2 are over" in page, "data-live" in page) == (True, True)
+    assert ("0 of 2 finished" in page, "data-live" in page) == (True, True)
     work(app)
     states = [instance(cast.alice, id)["status"] for id in failed]
     assert states == ["completed", "completed", "failed"]
     page = admin.client.get(progress).text
-    assert ("2 of 2 are over" in page, "data-live" in page) == (True, False)
+    assert ("2 of 2 finished" in page, "data-live" in page) == (True, False)
     for rest in ("x", "2020-01-01T00:00:00.000000Z", "9" * 400):
         assert admin.get(f"{home}/resumed/{rest}").status_code == 404
     assert Browser(app, cast.charlie).client.get(progress).status_code == 404
-    assert "1 of 1 is over" not in admin.done(f"{home}/resume", workflow="")
-    assert "None had failed" in admin.done(f"{home}/resume", workflow="")
+    assert "1 of 1 finished" not in admin.done(f"{home}/resume", workflow="")
+    assert "No instance has failed" in admin.done(f"{home}/resume", workflow="")
 
 
 def test_personal_data_is_withheld_from_pages_too(app: Flask, cast: Cast) -> None:

@@ -262,7 +262,7 @@ def test_retries_come_by_the_table_and_then_it_has_failed(app: Flask, alice: Cal
     assert [attempt["attempt_number"] for attempt in one["attempts"]] == [1, 2, 3, 4, 5, 6]
     assert {attempt["status_code"] for attempt in one["attempts"]} == {500}
     assert one["attempts"][0]["response_body"] == shown["response_body"] == "no\ufffdt now"
-    assert one["attempts"][0]["error"] == "The receiver answered 500."
+    assert one["attempts"][0]["error"] == "The receiver responded with 500."
     assert len({request.delivery for request in receiver.requests}) == 1
     assert len({request.body for request in receiver.requests}) == 1
 
@@ -724,7 +724,7 @@ def test_a_secret_that_cannot_be_read_harms_no_other_webhook(app: Flask, alice: 
         make_record(alice, title="x")
         deliver(app)
     assert len(receiver.requests) == 1
-    assert "secret cannot be read" in log_of(alice, broken)["items"][0]["error"]
+    assert "secret cannot be decrypted" in log_of(alice, broken)["items"][0]["error"]
 
 
 def test_settings_say_how_often_it_is_tried(

@@ -107,7 +107,7 @@ def test_what_waits_is_kept_and_new_deliveries_hold_ids_until_it_is_less(
         alice = Browser(app, bounded.alice)
         for page in (made["id"], "deliveries"):
             shown = alice.get(f"webhooks/{bounded.alice.account_id}/{page}").text
-            assert "deliveries that wait take more than 20,000 bytes" in shown
+            assert "pending deliveries take more than 20,000 bytes" in shown
         assert "payloads cut" in capfd.readouterr().out
 
         keep_bound(app)

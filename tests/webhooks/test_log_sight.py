@@ -20,7 +20,7 @@ OWNERS = {"view_rule": "@owns_record()"}
 LISTED = {"view_fields": ["title"]}
 EVERYBODY: dict[str, Any] = {}
 ADMINS = {"view_rule": "@has_role(admin)"}
-HIDDEN = "the record and what came back are hidden"
+HIDDEN = "The record and the response are hidden"
 
 
 @dataclass
@@ -185,7 +185,7 @@ def test_what_waits_is_sent_to_a_new_maker_who_may_view_it(
     if not sent:
         assert {one.status for one in deliveries(story.app)} == {"retrying"}
         assert {one.error for one in attempts(story.app)} == {
-            "It holds what a former maker viewed, and the present one may not."
+            "The payload shows what a previous owner could view and the current one may not."
         }
 
 

@@ -184,5 +184,5 @@ def test_a_new_key_reads_what_older_versions_and_keys_stored(
     use(app, monkeypatch, encryption_key=(Fernet.generate_key().decode(),))
     failed = ran(app, alice, made, {"n": 2})
     assert (failed["status"], len(receiver.requests)) == ("failed", 1)
-    assert "enter them again" in failed["error_message"]
+    assert "Enter them again" in failed["error_message"]
     assert runner.invoke(args=["reencrypt"]).exit_code == 1

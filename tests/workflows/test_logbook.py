@@ -84,7 +84,7 @@ def test_an_instance_logs_so_many_bytes(
     assert stored(app) < 20_000 + 40 * 400
     last = found["step_logs"][-1]
     assert last["output"]["truncated"] is True
-    assert "later inputs and outputs are not kept" in last["output"]["reason"]
+    assert "Later inputs and outputs are not stored" in last["output"]["reason"]
 
 
 def test_the_log_is_answered_by_pages(app: Flask, cast: Cast) -> None:
@@ -105,7 +105,7 @@ def test_the_log_is_answered_by_pages(app: Flask, cast: Cast) -> None:
     browser = Browser(app, cast.alice)
     assert "Page 1 of 5" in browser.get(one).text
     assert "Page 5 of 5" in browser.get(f"{one}?page=5").text
-    assert "no such page" in browser.get(f"{one}?page=9").text
+    assert "This page does not exist" in browser.get(f"{one}?page=9").text
 
 
 def test_logs_of_older_versions_stay_readable(app: Flask, alice: Caller, root: Caller) -> None:

@@ -104,7 +104,7 @@ def test_a_request_that_fails_is_sent_again_under_its_key(
     loop = {"name": "l", "type": "loop", "items": [1, 2], "steps": [send(receiver)]}
     found = ran(app, alice, make_workflow(alice, [loop]))
     assert (found["status"], found["current_step"]) == ("failed", "send")
-    assert found["error_message"] == "The receiver answered 503."
+    assert found["error_message"] == "The receiver responded with 503."
     receiver.answer = lambda request: (204, "")
     alice.post(f"workflow-instances/{found['id']}/resume")
     work(app)
@@ -189,7 +189,7 @@ def test_whoever_is_no_admin_any_more_sends_nothing(
     change_user(app, cast.alice.id, role_id=viewer)
     found = ran(app, admin, workflow)
     assert (found["status"], receiver.requests) == ("failed", [])
-    assert "no admin" in found["error_message"]
+    assert "no longer an admin" in found["error_message"]
 
 
 def test_mails_are_sent(app: Flask, cast: Cast) -> None:

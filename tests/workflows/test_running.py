@@ -256,7 +256,7 @@ def test_what_the_database_refuses_fails_the_step_and_sticks_nowhere(
     monkeypatch.setattr(record_steps, "carry_out", refuse)
     found = ran(app, alice, make_workflow(alice, [create("a")]))
     assert (found["status"], found["current_step"]) == ("failed", "a")
-    assert "refused" in found["error_message"]
+    assert "rejected" in found["error_message"]
     monkeypatch.setattr(record_steps, "carry_out", lambda *given: 1 / 0)
     broken = ran(app, alice, make_workflow(alice, [create("a")]))
     assert (broken["status"], broken["error_message"]) == ("failed", "The service failed.")

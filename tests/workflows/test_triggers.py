@@ -210,7 +210,7 @@ def test_an_event_is_awaited_with_the_rights_that_steps_have(
     found, gone = instance(own, id), instance(own, lost)
     assert (found["status"], gone["status"]) == ("completed", "failed"), found["error_message"]
     assert outputs(found)["w"]["record"]["title"] == "yes"
-    assert "may not act any more" in gone["error_message"]
+    assert "lost access" in gone["error_message"]
     assert rows(app, SUBSCRIPTIONS) == []
 
 
@@ -225,7 +225,7 @@ def test_an_event_tells_that_nobody_may_act(app: Flask, cast: Cast, posts: Any) 
     work(app)
     (found,) = own.get(f"workflows/{workflow['id']}/instances").json["items"]
     assert found["status"] == "failed"
-    assert "may not act any more" in found["error_message"]
+    assert "lost access" in found["error_message"]
 
 
 def test_a_condition_takes_no_record_for_one_that_is_none(

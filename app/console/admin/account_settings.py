@@ -1,4 +1,4 @@
-"""The settings of an account: its name, and where browsers may come from and return to."""
+"""The settings of an account: its name, and the origins and redirect addresses it allows."""
 
 from __future__ import annotations
 
@@ -12,69 +12,72 @@ from app.accounts import tenants
 from app.auth import account_settings
 from app.console.shell import forms, guard, scopes
 from app.console.shell.blueprint import blueprint
-from app.console.shell.forms import Form, Page, told
-from app.console.shell.scopes import Place
+from app.console.shell.forms import Form, Page, redirect_with_notice
+from app.console.shell.scopes import AccountScope
 from app.errors import AppError, InvalidValues, problem
 from app.rest.access import public
 
 SETTINGS = "/console/settings"
-ONE = f"{SETTINGS}/<uuid:account_id>"
-LISTS = {"allowed_redirect_uris": 2000, "cors_origins": 300}  # how long each may be
-MOST_LINES = 50
+ACCOUNT_SETTINGS = f"{SETTINGS}/<uuid:account_id>"
+LIST_FIELDS = {"allowed_redirect_uris": 2000, "cors_origins": 300}  # maximum length of a line
+MAX_LINES = 50
 
 
 @blueprint.get(SETTINGS)
 @public
-@guard.for_admins
+@guard.admins_only
 def show_settings_home() -> BaseResponse:
-    """The settings of the own account."""
-    return redirect(url_for("console.show_settings", account_id=guard.own_account()))
+    """Redirect to the settings of the own account."""
+    return redirect(url_for("console.show_settings", account_id=guard.own_account_id()))
 
 
-@blueprint.get(ONE)
+@blueprint.get(ACCOUNT_SETTINGS)
 @public
-@guard.for_admins
+@guard.admins_only
 def show_settings(account_id: str) -> Page:
     """The settings of an account."""
-    place = scopes.found(account_id)
-    account = tenants.get(place.account.id)
-    kept = {name: "\n".join(account.settings.get(name, ())) for name in LISTS}
+    scope = scopes.account_scope(account_id)
+    account = tenants.get(scope.account.id)
+    lists = {name: "\n".join(account.settings.get(name, ())) for name in LIST_FIELDS}
     default = account.settings.get("default_redirect_uri") or ""
-    shown = {"name": account.name, "default_redirect_uri": default, **kept}
-    return _page(place, Form(shown | {"seen": clock.iso(account.updated_at)}))
+    values = {"name": account.name, "default_redirect_uri": default, **lists}
+    return _page(scope, Form(values | {"seen": clock.iso(account.updated_at)}))
 
 
-@blueprint.post(ONE)
+@blueprint.post(ACCOUNT_SETTINGS)
 @public
-@guard.for_admins
+@guard.admins_only
 def change_settings(account_id: str) -> Page | BaseResponse:
     """Save the settings of an account."""
-    place = scopes.found(account_id)
-    form = forms.sent("name", "default_redirect_uri", *LISTS, "seen")
+    scope = scopes.account_scope(account_id)
+    form = forms.submitted("name", "default_redirect_uri", *LIST_FIELDS, "seen")
     try:
-        forms.check_seen(form, tenants.get(place.account.id).updated_at)
-        account_settings.change(place.account.id, _body(form), by=place.by)
+        forms.check_unchanged(form, tenants.get(scope.account.id).updated_at)
+        account_settings.change(scope.account.id, _body(form), by=scope.by)
     except AppError as error:
-        return _page(place, form.refused(error))
-    return told("The settings are saved.", "console.show_settings", **place.at)
+        return _page(scope, form.with_error(error))
+    return redirect_with_notice(
+        "The settings are saved.", "console.show_settings", **scope.url_args
+    )
 
 
 def _body(form: Form) -> dict[str, Any]:
-    checked = form.checked(("name",), name=200, default_redirect_uri=2000)
+    checked = form.validated(("name",), name=200, default_redirect_uri=2000)
     lines = {
-        name: [line.strip() for line in form[name].splitlines() if line.strip()] for name in LISTS
+        name: [line.strip() for line in form[name].splitlines() if line.strip()]
+        for name in LIST_FIELDS
     }
-    found = [
-        problem(name, "too_long", f"At most {MOST_LINES} lines of {LISTS[name]} characters.")
-        for name, given in lines.items()
-        if len(given) > MOST_LINES or any(len(line) > LISTS[name] for line in given)
+    problems = [
+        problem(name, "too_long", f"At most {MAX_LINES} lines of {LIST_FIELDS[name]} characters.")
+        for name, values in lines.items()
+        if len(values) > MAX_LINES or any(len(line) > LIST_FIELDS[name] for line in values)
     ]
-    if found:
-        raise InvalidValues(found)
+    if problems:
+        raise InvalidValues(problems)
     default = checked["default_redirect_uri"] or None
     return {"name": checked["name"], "default_redirect_uri": default, **lines}
 
 
-def _page(place: Place, form: Form) -> Page:
-    account = tenants.get(place.account.id)
-    return form.page("console/settings/show.html", place=place, account=account)
+def _page(scope: AccountScope, form: Form) -> Page:
+    account = tenants.get(scope.account.id)
+    return form.render("console/settings/show.html", scope=scope, account=account)

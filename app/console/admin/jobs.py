@@ -1,4 +1,4 @@
-"""For superadmins: what workers have to do, what they are doing, and what they gave up."""
+"""Background jobs: waiting, running and failed, for superadmins."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from app import config, db, jobs
 from app.accounts.models import Account
 from app.console.shell import guard, lists
 from app.console.shell.blueprint import blueprint
-from app.console.shell.forms import told
+from app.console.shell.forms import redirect_with_notice
 from app.console.shell.lists import Listing
 from app.db import counts
 from app.db.functions import database_now
@@ -22,17 +22,17 @@ from app.rest.access import public
 from app.webhooks.models import DELIVERIES
 
 JOBS = "/console/jobs"
-PENDING, FAILED, DONE = STORED = ("pending", "failed", "done")
+PENDING, FAILED, DONE = STATUSES = ("pending", "failed", "done")
 STATES = ("waiting", "running", "failed", "done")
 
 
 @blueprint.get(JOBS)
 @public
-@guard.for_superadmins
+@guard.superadmins_only
 def show_jobs() -> str:
-    """The jobs, the queues, and whether Redis answers."""
-    listing = lists.asked_for("console.show_jobs", {"status": STATES, "kind": jobs.kinds()})
-    listing.holding(_jobs(listing))
+    """The jobs, the queues and the state of Redis."""
+    listing = lists.from_request("console.show_jobs", {"status": STATES, "kind": jobs.kinds()})
+    listing.with_page(_jobs(listing))
     uses_redis = bool(config.current().redis_url)
     return render_template(
         "console/jobs/list.html",
@@ -45,11 +45,11 @@ def show_jobs() -> str:
 
 @blueprint.post(f"{JOBS}/<uuid:account_id>/<uuid:job_id>/retry")
 @public
-@guard.for_superadmins
+@guard.superadmins_only
 def retry_job(account_id: str, job_id: str) -> BaseResponse:
-    """Ask again for a job that was given up."""
+    """Enqueue a failed job again."""
     jobs.retry(account_id.lower(), job_id.lower())
-    return told("The job is asked for again.", "console.show_jobs")
+    return redirect_with_notice("The job is queued again.", "console.show_jobs")
 
 
 def _state() -> Any:
@@ -62,62 +62,70 @@ def _state() -> Any:
 
 def _jobs(listing: Listing) -> tuple[list[Any], int]:
     status, kind = listing.filters.get("status"), listing.filters.get("kind")
-    stored = [status] if status in (FAILED, DONE) else [PENDING] if status else STORED
+    stored = [status] if status in (FAILED, DONE) else [PENDING] if status else STATUSES
     where = [_state() == status] if status and stored == [PENDING] else []
     where += [TABLE.c.kind == kind] if kind else []
     if not where:
-        return _page(_newest(stored, listing.skip + lists.SIZE), listing), _number(stored, listing)
-    listing.from_newest(lambda newer: _place(stored, newer))
-    found = _newest(stored, listing.looked_at).where(*where)
-    return _page(found, listing), counts.count_up_to(found.subquery(), (), listing.most)
+        return _page(_newest(stored, listing.skip + lists.PAGE_SIZE), listing), _count(
+            stored, listing
+        )
+    listing.scan_newest(lambda newer: _cutoff(stored, newer))
+    query = _newest(stored, listing.scanned).where(*where)
+    return _page(query, listing), counts.count_up_to(query.subquery(), (), listing.count_limit)
 
 
 def _newest(stored: Sequence[str], most: int | None) -> sa.Select[Any]:
-    """Of each status the jobs that its index finds first."""
+    """The newest jobs of each status, as its index finds them."""
     keys = (TABLE.c.account_id, TABLE.c.id)
-    each = (
-        sa.select(*keys).where(TABLE.c.status == one).order_by(TABLE.c.due_at.desc()).limit(most)
-        for one in stored
+    selects = (
+        sa.select(*keys).where(TABLE.c.status == status).order_by(TABLE.c.due_at.desc()).limit(most)
+        for status in stored
     )
-    some = sa.union_all(*(sa.select(one.subquery()) for one in each)).subquery()
-    its = sa.and_(TABLE.c.account_id == some.c.account_id, TABLE.c.id == some.c.id)
-    chosen = sa.select(TABLE, _state().label("state"), Account.name).join_from(some, TABLE, its)
-    return chosen.outerjoin(Account, Account.id == TABLE.c.account_id)
-
-
-def _page(found: sa.Select[Any], listing: Listing) -> list[Any]:
-    page = found.order_by(TABLE.c.due_at.desc(), TABLE.c.id)
-    return list(db.connection().execute(page.offset(listing.skip).limit(lists.SIZE)))
-
-
-def _number(stored: Sequence[str], listing: Listing) -> int:
-    return sum(counts.count_up_to(TABLE, [TABLE.c.status == one], listing.most) for one in stored)
-
-
-def _place(stored: Sequence[str], newer: int) -> Any:
-    places = (
-        counts.value_at_offset(TABLE.c.due_at, [TABLE.c.status == one], newer) for one in stored
+    newest = sa.union_all(*(sa.select(status.subquery()) for status in selects)).subquery()
+    same_job = sa.and_(TABLE.c.account_id == newest.c.account_id, TABLE.c.id == newest.c.id)
+    query = sa.select(TABLE, _state().label("state"), Account.name).join_from(
+        newest, TABLE, same_job
     )
-    return next((place for place in places if place is not None), None)
+    return query.outerjoin(Account, Account.id == TABLE.c.account_id)
+
+
+def _page(query: sa.Select[Any], listing: Listing) -> list[Any]:
+    page = query.order_by(TABLE.c.due_at.desc(), TABLE.c.id)
+    return list(db.connection().execute(page.offset(listing.skip).limit(lists.PAGE_SIZE)))
+
+
+def _count(stored: Sequence[str], listing: Listing) -> int:
+    return sum(
+        counts.count_up_to(TABLE, [TABLE.c.status == status], listing.count_limit)
+        for status in stored
+    )
+
+
+def _cutoff(stored: Sequence[str], newer: int) -> Any:
+    cutoffs = (
+        counts.value_at_offset(TABLE.c.due_at, [TABLE.c.status == status], newer)
+        for status in stored
+    )
+    return next((scope for scope in cutoffs if scope is not None), None)
 
 
 def _figures() -> dict[str, str]:
     pending = sa.select(_state().label("state")).where(TABLE.c.status == PENDING)
-    some = pending.limit(lists.MOST_COUNTED + 1).subquery()
-    counted = sa.select(some.c.state, sa.func.count()).group_by(some.c.state)
-    of_jobs = {row[0]: row[1] for row in db.connection().execute(counted)}
+    counted_rows = pending.limit(lists.MAX_COUNTED + 1).subquery()
+    counted = sa.select(counted_rows.c.state, sa.func.count()).group_by(counted_rows.c.state)
+    job_counts = {row[0]: row[1] for row in db.connection().execute(counted)}
     now, table = database_now(), DELIVERIES.c
-    due, begun = table.due_at <= now, table.claim > sa.func.coalesce(table.last_claim, 0)
-    found = {
-        "Jobs waiting": of_jobs.get("waiting", 0),
-        "Jobs running": of_jobs.get("running", 0),
-        "Jobs failed": _bounded(TABLE, TABLE.c.status == FAILED),
-        "Deliveries due": _bounded(DELIVERIES, due),
-        "Deliveries with a worker": _bounded(DELIVERIES, table.due_at > now, begun),
-        "Deliveries to be retried": _bounded(DELIVERIES, table.due_at > now, ~begun),
+    due, claimed = table.due_at <= now, table.claim > sa.func.coalesce(table.last_claim, 0)
+    figures = {
+        "Jobs waiting": job_counts.get("waiting", 0),
+        "Jobs running": job_counts.get("running", 0),
+        "Jobs failed": _bounded_count(TABLE, TABLE.c.status == FAILED),
+        "Deliveries due": _bounded_count(DELIVERIES, due),
+        "Deliveries with a worker": _bounded_count(DELIVERIES, table.due_at > now, claimed),
+        "Deliveries to be retried": _bounded_count(DELIVERIES, table.due_at > now, ~claimed),
     }
-    return {name: lists.told(number) for name, number in found.items()}
+    return {name: lists.format_count(number) for name, number in figures.items()}
 
 
-def _bounded(table: Any, *where: Any) -> int:
-    return counts.count_up_to(table, where, lists.MOST_COUNTED)
+def _bounded_count(table: Any, *where: Any) -> int:
+    return counts.count_up_to(table, where, lists.MAX_COUNTED)

@@ -1,4 +1,4 @@
-"""For superadmins: revisions of the schema, the health of this process, mails in development."""
+"""Schema revisions, health and the development outbox, for superadmins."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from app.audit import append
 from app.collections import revisions
 from app.console.shell import guard, lists
 from app.console.shell.blueprint import blueprint
-from app.console.shell.lists import SIZE
+from app.console.shell.lists import PAGE_SIZE
 from app.db import disk
 from app.errors import NotFound
 from app.ops import readiness
@@ -24,29 +24,33 @@ DATABASES = {"sqlite": "SQLite", "postgresql": "PostgreSQL"}
 
 @blueprint.get("/console/migrations")
 @public
-@guard.for_superadmins
+@guard.superadmins_only
 def show_migrations() -> str:
-    """The revisions of the schema: the service's own, and those that collections brought."""
-    listing, found = lists.asked_for("console.show_migrations"), revisions.listing()
-    part = found["revisions"][listing.skip : listing.skip + SIZE]
-    listing.holding((part, found["total"]))
+    """The schema revisions of the service and of collections."""
+    listing, revision_list = lists.from_request("console.show_migrations"), revisions.listing()
+    part = revision_list["revisions"][listing.skip : listing.skip + PAGE_SIZE]
+    listing.with_page((part, revision_list["total"]))
     return render_template(
-        "console/operation/migrations.html", listing=listing, current=found["current_revision"]
+        "console/operation/migrations.html",
+        listing=listing,
+        current=revision_list["current_revision"],
     )
 
 
 @blueprint.get("/console/health")
 @public
-@guard.for_superadmins
+@guard.superadmins_only
 def show_health() -> str:
-    """Whether what this process needs is there, and what it works with."""
+    """The health of this process and its main settings."""
     settings, checks = config.current(), readiness.checks()
     facts = {
         "Version": rest.VERSION,
         "Environment": settings.env,
         "Address": settings.base_url,
         "Database": DATABASES[db.connection().dialect.name],
-        "Queue": "Redis wakes the workers" if settings.redis_url else "workers look every second",
+        "Queue": "Redis notifies the workers"
+        if settings.redis_url
+        else "workers poll every second",
         "Mails": "written to files" if mail.is_saved_to_files() else "sent by SMTP",
         "Audit log": "on" if append.enabled() else "off",
     }
@@ -59,29 +63,29 @@ def show_health() -> str:
 
 @blueprint.get("/console/outbox")
 @public
-@guard.for_superadmins
+@guard.superadmins_only
 def show_outbox() -> str:
-    """The mails that development writes to files instead of sending them."""
-    listing, names = lists.asked_for("console.show_outbox"), _names()
-    part = [mail.load_saved(name) for name in names[listing.skip : listing.skip + SIZE]]
-    listing.holding((part, len(names)))
+    """The mails that development writes to files."""
+    listing, names = lists.from_request("console.show_outbox"), _names()
+    part = [mail.load_saved(name) for name in names[listing.skip : listing.skip + PAGE_SIZE]]
+    listing.with_page((part, len(names)))
     return render_template("console/operation/outbox.html", listing=listing)
 
 
 @blueprint.get("/console/outbox/<name>")
 @public
-@guard.for_superadmins
+@guard.superadmins_only
 def show_mail(name: str) -> str | Response:
-    """One such mail, and the links of this service in it."""
+    """One such mail and its links to this service."""
     if name not in _names():
-        raise NotFound("There is no such mail.")
-    shown, home = mail.load_saved(name), config.current().base_url
-    links = [one for one in LINK.findall(shown.text) if one.startswith(f"{home}/")]
-    return render_template("console/operation/mail.html", mail=shown, links=links)
+        raise NotFound("No mail with this name.")
+    message, home = mail.load_saved(name), config.current().base_url
+    links = [link for link in LINK.findall(message.text) if link.startswith(f"{home}/")]
+    return render_template("console/operation/mail.html", mail=message, links=links)
 
 
 def _names() -> list[str]:
-    # Links in mails open accounts: nobody else reads them where there is something to protect.
+    # Mailed links give access to accounts, so production never shows them.
     if config.current().production or not mail.is_saved_to_files():
-        raise NotFound("Mails are kept for reading in development only.")
+        raise NotFound("The outbox exists in development only.")
     return mail.saved_names()

@@ -1,4 +1,4 @@
-"""Sign-in by providers: an account's settings, or the system's; tests; the last refusals."""
+"""Single sign-on: the providers of an account or of the system, tests, recent refusals."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from app.auth.responses import origin
 from app.console.admin import sso_form
 from app.console.shell import forms, guard, idempotent_forms, lists, scopes
 from app.console.shell.blueprint import blueprint
-from app.console.shell.forms import Form, Page, told
-from app.console.shell.scopes import Place
+from app.console.shell.forms import Form, Page, redirect_with_notice
+from app.console.shell.scopes import AccountScope
 from app.errors import AppError
 from app.rest.access import public
 from app.sso import dry_run, one_time_codes, providers, refusals, roles, service, sign_in
@@ -24,149 +24,154 @@ from app.sso.models import OAUTH, TEST, ProviderSetting
 from app.sso.providers import Provider
 from app.sso.responses import begin_in_console, flow_cookie, redirect_to_base, redirect_to_provider
 
-OF_ACCOUNT = "/console/sso/<uuid:account_id>"
-NEW = f"{OF_ACCOUNT}/new/<category>/<provider>"
-ONE = f"{OF_ACCOUNT}/<uuid:setting_id>"
+ACCOUNT = "/console/sso/<uuid:account_id>"
+NEW = f"{ACCOUNT}/new/<category>/<provider>"
+SETTING = f"{ACCOUNT}/<uuid:setting_id>"
 
 
 @blueprint.get("/console/sso")
 @public
-@guard.for_admins
+@guard.admins_only
 def show_sso() -> BaseResponse:
-    """Lead to the settings of the own account; for superadmins, the system's."""
-    return redirect(url_for("console.show_providers", account_id=guard.own_account()))
+    """Redirect to the providers of the own account."""
+    return redirect(url_for("console.show_providers", account_id=guard.own_account_id()))
 
 
-@blueprint.get(OF_ACCOUNT)
+@blueprint.get(ACCOUNT)
 @public
-@guard.for_admins
+@guard.admins_only
 def show_providers(account_id: str) -> Page:
-    """The providers of an account, who becomes a user, and the last refusals."""
-    place = scopes.found(account_id)
-    return _overview(place, sso_form.of_account(tenants.get(place.account.id)))
+    """The providers of an account, its provisioning settings and recent refusals."""
+    scope = scopes.account_scope(account_id)
+    return _overview(scope, sso_form.from_account(tenants.get(scope.account.id)))
 
 
-@blueprint.post(OF_ACCOUNT)
+@blueprint.post(ACCOUNT)
 @public
-@guard.for_admins
+@guard.admins_only
 def change_sign_in(account_id: str) -> Page | BaseResponse:
-    """Say who becomes a user and with which role, or try that."""
-    place, form = scopes.found(account_id), forms.sent(*sso_form.OF_ACCOUNT, "seen")
+    """Save the provisioning settings, or preview their effect."""
+    scope, form = (
+        scopes.account_scope(account_id),
+        forms.submitted(*sso_form.ACCOUNT_FIELDS, "seen"),
+    )
     try:
-        body = forms.fitting(OwnAccountBody(), sso_form.account_body(form))
+        body = forms.validated(OwnAccountBody(), sso_form.account_body(form))
         if request.form.get("try"):
             tried = {name: body[name] for name in ("sso_group_roles", "sso_allow_admin")}
-            return _overview(place, form, roles.preview(tried, by=place.by))
-        forms.check_seen(form, tenants.get(place.account.id).updated_at)
-        account_settings.change(place.account.id, body, by=place.by)
+            return _overview(scope, form, roles.preview(tried, by=scope.by))
+        forms.check_unchanged(form, tenants.get(scope.account.id).updated_at)
+        account_settings.change(scope.account.id, body, by=scope.by)
     except AppError as error:
-        return _overview(place, form.refused(error))
-    return told("Saved.", "console.show_providers", account_id=place.account.id)
+        return _overview(scope, form.with_error(error))
+    return redirect_with_notice("Saved.", "console.show_providers", account_id=scope.account.id)
 
 
 @blueprint.get(NEW)
 @public
-@guard.for_admins
+@guard.admins_only
 def show_new_provider(account_id: str, category: str, provider: str) -> Page:
-    """The form to set a provider up with."""
-    place, kind = scopes.found(account_id), providers.get(category, provider)
-    return _form_page(place, kind, sso_form.empty(kind), None)
+    """The form for a new provider."""
+    scope, kind = scopes.account_scope(account_id), providers.get(category, provider)
+    return _form_page(scope, kind, sso_form.blank(kind), None)
 
 
 @blueprint.post(NEW)
 @public
-@guard.for_admins
+@guard.admins_only
 def create_provider(account_id: str, category: str, provider: str) -> Page | BaseResponse:
-    """Set a provider up."""
-    place, kind = scopes.found(account_id), providers.get(category, provider)
-    form = forms.sent(*sso_form.names(kind))
+    """Create a provider."""
+    scope, kind = scopes.account_scope(account_id), providers.get(category, provider)
+    form = forms.submitted(*sso_form.field_names(kind))
     try:
-        named = {"category": kind.category, "provider_name": kind.name}
-        row = service.create({**named, **sso_form.body(kind, form)}, by=place.by)
+        key = {"category": kind.category, "provider_name": kind.name}
+        row = service.create({**key, **sso_form.body(kind, form)}, by=scope.by)
     except AppError as error:
-        return _form_page(place, kind, sso_form.refused(form, error), None)
-    at = {"account_id": place.account.id, "setting_id": row.id}
-    return told(f"{row.display_name} is set up. Test it now.", "console.show_provider", **at)
+        return _form_page(scope, kind, sso_form.with_error(form, error), None)
+    url_args = {"account_id": scope.account.id, "setting_id": row.id}
+    return redirect_with_notice(
+        f"{row.display_name} is set up. Test it now.", "console.show_provider", **url_args
+    )
 
 
-@blueprint.get(ONE)
+@blueprint.get(SETTING)
 @public
-@guard.for_admins
+@guard.admins_only
 def show_provider(account_id: str, setting_id: str) -> Page:
-    """A provider's settings."""
-    place = scopes.found(account_id)
-    row = service.get(setting_id, by=place.by)
-    return _form_page(place, service.provider_of(row), sso_form.of_row(row), row)
+    """The settings of a provider."""
+    scope = scopes.account_scope(account_id)
+    row = service.get(setting_id, by=scope.by)
+    return _form_page(scope, service.provider_of(row), sso_form.from_setting(row), row)
 
 
-@blueprint.post(ONE)
+@blueprint.post(SETTING)
 @public
-@guard.for_admins
+@guard.admins_only
 def change_provider(account_id: str, setting_id: str) -> Page | BaseResponse:
-    """Change a provider's settings."""
-    place = scopes.found(account_id)
-    row = service.get(setting_id, by=place.by)
+    """Save the settings of a provider."""
+    scope = scopes.account_scope(account_id)
+    row = service.get(setting_id, by=scope.by)
     kind = service.provider_of(row)
-    form = forms.sent(*sso_form.names(kind), "seen")
+    form = forms.submitted(*sso_form.field_names(kind), "seen")
     try:
-        forms.check_seen(form, row.updated_at)
-        service.change(row.id, sso_form.body(kind, form), by=place.by)
+        forms.check_unchanged(form, row.updated_at)
+        service.change(row.id, sso_form.body(kind, form), by=scope.by)
     except AppError as error:
-        return _form_page(place, kind, sso_form.refused(form, error), row)
-    at = {"account_id": place.account.id, "setting_id": row.id}
-    return told("Saved.", "console.show_provider", **at)
+        return _form_page(scope, kind, sso_form.with_error(form, error), row)
+    url_args = {"account_id": scope.account.id, "setting_id": row.id}
+    return redirect_with_notice("Saved.", "console.show_provider", **url_args)
 
 
-@blueprint.post(f"{ONE}/try")
+@blueprint.post(f"{SETTING}/try")
 @public
-@guard.for_admins
+@guard.admins_only
 def try_provider(account_id: str, setting_id: str) -> Page:
-    """See whether the provider answers, and knows the client."""
-    place = scopes.found(account_id)
-    row = service.get(setting_id, by=place.by)
-    kind, form = service.provider_of(row), sso_form.of_row(row)
+    """Check that the provider answers and accepts the client."""
+    scope = scopes.account_scope(account_id)
+    row = service.get(setting_id, by=scope.by)
+    kind, form = service.provider_of(row), sso_form.from_setting(row)
     try:
-        steps = dry_run.run_stored(setting_id, by=place.by)
+        steps = dry_run.run_stored(setting_id, by=scope.by)
     except AppError as error:
-        return _form_page(place, kind, sso_form.refused(form, error), row)
-    row = service.get(setting_id, by=place.by)
-    return _form_page(place, kind, form, row, steps)
+        return _form_page(scope, kind, sso_form.with_error(form, error), row)
+    row = service.get(setting_id, by=scope.by)
+    return _form_page(scope, kind, form, row, steps)
 
 
-@blueprint.post(f"{ONE}/remove")
+@blueprint.post(f"{SETTING}/remove")
 @public
-@guard.for_admins
+@guard.admins_only
 def remove_provider(account_id: str, setting_id: str) -> BaseResponse:
-    """Remove a provider's settings."""
-    place = scopes.found(account_id)
-    with idempotent_forms.deleting(place.account.id, "provider_settings", setting_id):
-        service.delete(setting_id, by=place.by)
-    notice = "The provider is removed. Its users stay."
-    return told(notice, "console.show_providers", account_id=place.account.id)
+    """Remove a provider."""
+    scope = scopes.account_scope(account_id)
+    with idempotent_forms.ignore_already_deleted(scope.account.id, "provider_settings", setting_id):
+        service.delete(setting_id, by=scope.by)
+    notice = "The provider is removed. Its users are kept."
+    return redirect_with_notice(notice, "console.show_providers", account_id=scope.account.id)
 
 
-@blueprint.get(f"{ONE}/test")
+@blueprint.get(f"{SETTING}/test")
 @public
-@guard.for_admins
+@guard.admins_only
 def test_provider(account_id: str, setting_id: str) -> BaseResponse:
-    """Go through a sign-in that signs nobody in, to see what it would come to."""
-    place = scopes.found(account_id)
-    row = service.get(setting_id, by=place.by)
-    if away := redirect_to_base():
-        return away
-    account = service.find_active_account(place.account.id)
+    """Start a test sign-in, which shows its result and signs nobody in."""
+    scope = scopes.account_scope(account_id)
+    row = service.get(setting_id, by=scope.by)
+    if redirection := redirect_to_base():
+        return redirection
+    account = service.find_active_account(scope.account.id)
     connection = service.connection(account, row.category, row.provider_name, tried=True)
-    url, begun = sign_in.start(connection, TEST, redirect_uri=None, client_state=None)
-    return redirect_to_provider(url, begun, connection)
+    url, flow = sign_in.start(connection, TEST, redirect_uri=None, client_state=None)
+    return redirect_to_provider(url, flow, connection)
 
 
 @blueprint.get("/console/sso/start/<category>/<provider>")
 @public
-@guard.open_to_all
+@guard.allow_anonymous
 def start_sso(category: str, provider: str) -> str | BaseResponse:
-    """Sign in to the console by a provider; who is signed in already decides whether to leave."""
+    """Sign in through a provider; who is signed in already confirms first."""
     if guard.caller():
-        # Named as they name themselves: what a link says could be anything.
+        # Use the stored names: the link could claim anything.
         account = service.find_active_account(request.args.get("account", "")[:200])
         kind = providers.get(category, provider)
         return render_template("console/sso/leave.html", account=account, kind=kind)
@@ -175,65 +180,69 @@ def start_sso(category: str, provider: str) -> str | BaseResponse:
 
 @blueprint.post("/console/sso/start/<category>/<provider>")
 @public
-@guard.open_to_all
+@guard.allow_anonymous
 def leave_for_sso(category: str, provider: str) -> BaseResponse:
-    """Sign in to the console by a provider instead of the present session."""
+    """Sign in through a provider, and end the current session."""
     return _begin_sso(category, provider)
 
 
 def _begin_sso(category: str, provider: str) -> BaseResponse:
-    target = guard.local_target(request.args.get("next"))
+    target = guard.safe_target(request.args.get("next"))
     return begin_in_console(category, provider, request.args.get("account", "")[:200], target)
 
 
 @blueprint.get("/console/sso/finish")
 @public
-@guard.open_to_all
+@guard.allow_anonymous
 def finish_sso() -> str | BaseResponse:
-    """What a sign-in came to: a session of the console, or the result of a test."""
+    """Finish a sign-in: start a session, or show the result of a test."""
     flow, user = one_time_codes.redeem_in_console(
         request.args.get("code", ""), flow_cookie, origin()
     )
     if user is None:
-        place = scopes.found(flow.account_id)
+        scope = scopes.account_scope(flow.account_id)
         outcome = one_time_codes.test_result(flow)
-        return render_template("console/sso/tested.html", place=place, outcome=outcome, flow=flow)
+        return render_template("console/sso/tested.html", scope=scope, outcome=outcome, flow=flow)
     if flow.is_new_user:
         flash(f"Welcome to {user.account.name}.")
-    target = guard.local_target(flow.redirect_uri) or url_for("console.show_home")
-    return guard.begin_session(user, target)
+    target = guard.safe_target(flow.redirect_uri) or url_for("console.show_home")
+    return guard.start_session(user, target)
 
 
-def _overview(place: Place, form: Form, planned: Any = None) -> Page:
-    rows, _ = service.page(0, 100, by=place.by)
-    there = {(row.category, row.provider_name) for row in rows}
-    listing = lists.asked_for("console.show_providers", **place.at)
-    listing.holding(refusals.page(place.account.id, listing.skip, lists.SIZE))
-    return form.page(
+def _overview(scope: AccountScope, form: Form, preview: Any = None) -> Page:
+    rows, _ = service.page(0, 100, by=scope.by)
+    configured = {(row.category, row.provider_name) for row in rows}
+    listing = lists.from_request("console.show_providers", **scope.url_args)
+    listing.with_page(refusals.page(scope.account.id, listing.skip, lists.PAGE_SIZE))
+    return form.render(
         "console/sso/overview.html",
-        place=place,
+        scope=scope,
         rows=rows,
-        kinds=[one for one in providers.PROVIDERS if (one.category, one.name) not in there],
+        kinds=[
+            provider
+            for provider in providers.PROVIDERS
+            if (provider.category, provider.name) not in configured
+        ],
         listing=listing,
-        planned=planned,
-        ignored=sso_settings.ignored_groups(tenants.get(place.account.id).settings),
-        is_system=place.account.id == SYSTEM_ACCOUNT_ID,
+        planned=preview,
+        ignored=sso_settings.ignored_groups(tenants.get(scope.account.id).settings),
+        is_system=scope.account.id == SYSTEM_ACCOUNT_ID,
     )
 
 
 def _form_page(
-    place: Place, kind: Provider, form: Form, row: ProviderSetting | None, steps: Any = None
+    scope: AccountScope, kind: Provider, form: Form, row: ProviderSetting | None, steps: Any = None
 ) -> Page:
-    account = service.find_active_account(place.account.id)
-    return form.page(
+    account = service.find_active_account(scope.account.id)
+    return form.render(
         "console/sso/provider.html",
-        place=place,
+        scope=scope,
         kind=kind,
         row=row,
         steps=steps,
-        parts=sso_form.parts(kind),
-        ours=sso_form.ours(account, kind, row),
+        groups=sso_form.field_groups(kind),
+        addresses=sso_form.service_addresses(account, kind, row),
         closed_to_members=row is not None and row.admits_pii_members is False,
-        may_confirm=pii.is_trusted(place.account.id, place.by.user_id),
+        may_confirm=pii.is_trusted(scope.account.id, scope.by.user_id),
         is_oauth=kind.category == OAUTH,
     )

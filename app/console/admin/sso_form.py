@@ -1,4 +1,4 @@
-"""The forms of provider settings, made from what each provider's settings hold."""
+"""The forms of provider settings, built from each provider's settings."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from app.sso.oauth import addresses as oauth_addresses
 from app.sso.providers import Provider, Setting
 from app.sso.saml import addresses as saml_addresses
 
-OF_ACCOUNT = (
+ACCOUNT_FIELDS = (
     "sso_provisioning",
     "sso_email_domains",
     "sso_group_roles",
@@ -26,16 +26,16 @@ OF_ACCOUNT = (
     "default_redirect_uri",
 )
 PROVISIONING: Mapping[str, bool | None] = {"usual": None, "yes": True, "no": False}
-SEVERAL = (providers.URLS, providers.TEXTS)
-LONG = (providers.KEY, providers.CERTIFICATES, providers.METADATA)
-# What most never touch stands apart.
-FIRST = (
+MULTIPLE = (providers.URLS, providers.TEXTS)
+MULTILINE = (providers.KEY, providers.CERTIFICATES, providers.METADATA)
+# Settings that most providers need; the others are collapsed.
+MAIN_FIELDS = (
     *("client_id", "client_secret", "tenant_id", "team_id", "key_id", "private_key"),
     *("idp_metadata", "idp_entity_id", "idp_sso_url", "idp_x509_cert"),
 )
 
 
-def names(kind: Provider) -> list[str]:
+def field_names(kind: Provider) -> list[str]:
     """The fields of a provider's form."""
     return [
         "display_name",
@@ -43,21 +43,28 @@ def names(kind: Provider) -> list[str]:
         "enabled",
         "shared_callback",
         "admits_pii_members",
-        *(one.name for one in kind.settings),
+        *(setting.name for setting in kind.settings),
     ]
 
 
-def parts(kind: Provider) -> Mapping[str, list[dict[str, Any]]]:
-    """What to show first, and what apart, each with how it is entered."""
-    shown: dict[str, list[dict[str, Any]]] = {"first": [], "more": []}
-    for one in kind.settings:
-        entry = {"name": one.name, "title": one.title, "help": one.help, "as": _entered(one)}
-        shown["first" if one.name in FIRST else "more"].append(entry)
-    return shown
+def field_groups(kind: Provider) -> Mapping[str, list[dict[str, Any]]]:
+    """The settings of a provider in two groups, main and more, with their inputs."""
+    groups: dict[str, list[dict[str, Any]]] = {"main": [], "more": []}
+    for setting in kind.settings:
+        entry = {
+            "name": setting.name,
+            "title": setting.title,
+            "help": setting.help,
+            "as": _input_kind(setting),
+        }
+        groups["main" if setting.name in MAIN_FIELDS else "more"].append(entry)
+    return groups
 
 
-def ours(account: Account | None, kind: Provider, row: ProviderSetting | None) -> Mapping[str, str]:
-    """What of ours the provider has to be told."""
+def service_addresses(
+    account: Account | None, kind: Provider, row: ProviderSetting | None
+) -> Mapping[str, str]:
+    """The addresses of this service that the provider needs."""
     if account is None:
         return {}
     config, shared = (row.config, row.shared_callback) if row else ({}, False)
@@ -70,17 +77,17 @@ def ours(account: Account | None, kind: Provider, row: ProviderSetting | None) -
     }
 
 
-def empty(kind: Provider) -> Form:
-    """The form of a provider that is not set up yet."""
+def blank(kind: Provider) -> Form:
+    """The form for a new provider."""
     return Form({"display_name": kind.title, "priority": "0", "enabled": "true"} | _flags(kind, {}))
 
 
-def of_row(row: ProviderSetting) -> Form:
-    """The form of settings as they are; of secrets only whether they are set."""
+def from_setting(row: ProviderSetting) -> Form:
+    """The form with stored settings; secrets show only whether they are set."""
     kind, config = service.provider_of(row), row.config
-    values = dict.fromkeys(names(kind), "")
-    for one in kind.settings:
-        values[one.name] = _text(config.get(one.name))
+    values = dict.fromkeys(field_names(kind), "")
+    for setting in kind.settings:
+        values[setting.name] = _text(config.get(setting.name))
     enabled = "true" if row.enabled else ""
     values["seen"] = clock.iso(row.updated_at)
     values |= {"display_name": row.display_name, "priority": str(row.priority)}
@@ -89,10 +96,12 @@ def of_row(row: ProviderSetting) -> Form:
 
 
 def body(kind: Provider, form: Form) -> dict[str, Any]:
-    """What the form asks for. Raises InvalidValues."""
-    checked = form.checked(("display_name",), display_name=100, priority=5)
-    config = {one.name: _given(one, form) for one in kind.settings}
-    kept = {one.name for one in kind.settings if one.secret and not form[one.name]}
+    """The settings that the form submits. Raises InvalidValues."""
+    checked = form.validated(("display_name",), display_name=100, priority=5)
+    config = {setting.name: _value(setting, form) for setting in kind.settings}
+    unchanged = {
+        setting.name for setting in kind.settings if setting.secret and not form[setting.name]
+    }
     confirmed = {"admits_pii_members": True} if form["admits_pii_members"] else {}
     return {
         **confirmed,
@@ -100,46 +109,51 @@ def body(kind: Provider, form: Form) -> dict[str, Any]:
         "priority": _priority(checked["priority"]),
         "enabled": bool(checked["enabled"]),
         "shared_callback": bool(form["shared_callback"]),
-        "config": {name: value for name, value in config.items() if name not in kept},
+        "config": {name: value for name, value in config.items() if name not in unchanged},
     }
 
 
-def refused(form: Form, error: AppError) -> Form:
-    """Take in what is wrong, beside the field that it is about."""
+def with_error(form: Form, error: AppError) -> Form:
+    """The form with an error beside the field that it is about."""
     if isinstance(error, InvalidValues):
         details = [
-            {**one, "field": str(one["field"]).removeprefix("config.")} for one in error.details
+            {**detail, "field": str(detail["field"]).removeprefix("config.")}
+            for detail in error.details
         ]
         error = InvalidValues(details)
-    return form.refused(error)
+    return form.with_error(error)
 
 
-def of_account(account: Account) -> Form:
-    """The form of what an account says of sign-in by providers."""
-    found = account.settings
+def from_account(account: Account) -> Form:
+    """The form with an account's provisioning settings."""
+    settings = account.settings
     words = {value: word for word, value in PROVISIONING.items()}
-    mapping = [f"{one['group']} = {one['role']}" for one in found.get("sso_group_roles", ())]
+    lines = [
+        f"{mapping['group']} = {mapping['role']}" for mapping in settings.get("sso_group_roles", ())
+    ]
     return Form(
         {
-            "sso_provisioning": words[found.get("sso_provisioning")],
-            "sso_email_domains": _text(found.get("sso_email_domains")),
-            "sso_group_roles": "\n".join(mapping),
-            "sso_allow_admin": "true" if found.get("sso_allow_admin") else "",
-            "sso_tokens_in_fragment": "true" if found.get("sso_tokens_in_fragment") else "",
-            "allowed_redirect_uris": _text(found.get("allowed_redirect_uris")),
-            "default_redirect_uri": found.get("default_redirect_uri") or "",
+            "sso_provisioning": words[settings.get("sso_provisioning")],
+            "sso_email_domains": _text(settings.get("sso_email_domains")),
+            "sso_group_roles": "\n".join(lines),
+            "sso_allow_admin": "true" if settings.get("sso_allow_admin") else "",
+            "sso_tokens_in_fragment": "true" if settings.get("sso_tokens_in_fragment") else "",
+            "allowed_redirect_uris": _text(settings.get("allowed_redirect_uris")),
+            "default_redirect_uri": settings.get("default_redirect_uri") or "",
             "seen": clock.iso(account.updated_at),
         }
     )
 
 
 def account_body(form: Form) -> dict[str, Any]:
-    """What that form asks for. Raises InvalidValues."""
+    """The provisioning settings that the form submits. Raises InvalidValues."""
     if form["sso_provisioning"] not in PROVISIONING:
-        raise InvalidValues([problem("sso_provisioning", "invalid_option", "Choose one of these.")])
+        raise InvalidValues(
+            [problem("sso_provisioning", "invalid_option", "Choose one of the options.")]
+        )
     lines = [line.rpartition("=") for line in form["sso_group_roles"].splitlines() if line.strip()]
     if any(not group.strip() or not role.strip() for group, _, role in lines):
-        message = "Write one line for each group: its name, an equals sign, the role."
+        message = "One line per group: its name, an equals sign, the role."
         raise InvalidValues([problem("sso_group_roles", "pattern_mismatch", message)])
     return {
         "sso_provisioning": PROVISIONING[form["sso_provisioning"]],
@@ -152,25 +166,25 @@ def account_body(form: Form) -> dict[str, Any]:
     }
 
 
-def _entered(setting: Setting) -> str:
+def _input_kind(setting: Setting) -> str:
     if setting.secret and setting.kind != providers.KEY:
         return "password"
-    if setting.kind in (*SEVERAL, *LONG):
+    if setting.kind in (*MULTIPLE, *MULTILINE):
         return "area"
     return "box" if setting.kind == providers.FLAG else "text"
 
 
 def _flags(kind: Provider, config: Mapping[str, Any]) -> dict[str, str]:
-    usual = {"email_verified": True}
-    flags = [one.name for one in kind.settings if one.kind == providers.FLAG]
-    return {name: "true" if config.get(name, usual.get(name)) else "" for name in flags}
+    defaults = {"email_verified": True}
+    flags = [setting.name for setting in kind.settings if setting.kind == providers.FLAG]
+    return {name: "true" if config.get(name, defaults.get(name)) else "" for name in flags}
 
 
 def _text(value: Any) -> str:
     return "\n".join(value) if isinstance(value, list) else str(value or "")
 
 
-def _given(setting: Setting, form: Form) -> Any:
+def _value(setting: Setting, form: Form) -> Any:
     text = form[setting.name]
     if setting.kind == providers.FLAG:
         return bool(text)

@@ -1,4 +1,4 @@
-"""The delivery log of an account's webhooks: what was sent, what came back, sending it again."""
+"""The delivery log: payloads, attempts and redelivery."""
 
 from __future__ import annotations
 
@@ -11,129 +11,138 @@ from werkzeug.wrappers import Response as BaseResponse
 from app import clock
 from app.auth.principal import Principal
 from app.console.automation import webhooks
-from app.console.automation.webhooks import ACCOUNT, ONE
+from app.console.automation.webhooks import ACCOUNT, WEBHOOK
 from app.console.shell import forms, guard, lists, resubmit, scopes
 from app.console.shell.blueprint import blueprint
-from app.console.shell.forms import Page, told
+from app.console.shell.forms import Page, redirect_with_notice
 from app.errors import AppError, InvalidValues, NotFound, problem
 from app.rest.access import public
 from app.webhooks import log, payload, service
 from app.webhooks.models import PENDING, RETRYING, STATES
 
 LOG = f"{ACCOUNT}/deliveries"
-DELIVERY = f"{ONE}/deliveries/<uuid:delivery_id>"
-MOST_WEBHOOKS = 1000
+DELIVERY = f"{WEBHOOK}/deliveries/<uuid:delivery_id>"
+MAX_WEBHOOKS = 1000
 DELIVERIES = "console.show_deliveries"
-LONGEST_TIME, LONGEST_PAYLOAD = 40, 100_000
+MAX_TIME_LENGTH, MAX_PAYLOAD_LENGTH = 40, 100_000
 
 
 @blueprint.get(LOG)
 @public
-@guard.for_admins
+@guard.admins_only
 def show_deliveries(account_id: str) -> str:
-    """The deliveries that match, the newest first."""
-    place = scopes.found(account_id)
-    hooks, _ = service.page(0, MOST_WEBHOOKS, by=place.by)
-    named = {one.id: f"{one.collection}: {one.url}" for one in hooks}
-    choices: lists.Choices = {"webhook": named, "status": STATES, "event": payload.EVENTS}
-    listing = lists.asked_for("console.show_deliveries", choices, None, lists.TIMES, **place.at)
+    """The matching deliveries, newest first."""
+    scope = scopes.account_scope(account_id)
+    hooks, _ = service.page(0, MAX_WEBHOOKS, by=scope.by)
+    labels = {webhook.id: f"{webhook.collection}: {webhook.url}" for webhook in hooks}
+    choices: lists.Choices = {"webhook": labels, "status": STATES, "event": payload.EVENTS}
+    listing = lists.from_request(
+        "console.show_deliveries", choices, None, lists.TIME_FILTERS, **scope.url_args
+    )
     if not listing.errors:
-        listing.holding(_found(listing, place.by))
+        listing.with_page(_page(listing, scope.by))
     return render_template(
         "console/webhooks/deliveries.html",
-        place=place,
+        scope=scope,
         listing=listing,
-        hooks={one.id: one for one in hooks},
-        warnings=service.payload_warnings(place.account.id),
+        hooks={webhook.id: webhook for webhook in hooks},
+        warnings=service.payload_warnings(scope.account.id),
     )
 
 
-def _found(listing: lists.Listing, by: Principal) -> tuple[list[Any], int]:
-    wanted = {**listing.wanted, "webhook_id": listing.filters.get("webhook")}
-    if wanted.keys() & {"status", "event"}:  # which no index finds
-        wanted["after"] = listing.from_newest(lambda newer: log.place(newer, by=by))
-    return log.page(wanted, listing.skip, lists.SIZE, by=by, most=listing.most)
+def _page(listing: lists.Listing, by: Principal) -> tuple[list[Any], int]:
+    filters = {**listing.filter_values, "webhook_id": listing.filters.get("webhook")}
+    if filters.keys() & {"status", "event"}:  # not indexed
+        filters["after"] = listing.scan_newest(lambda newer: log.place(newer, by=by))
+    return log.page(filters, listing.skip, lists.PAGE_SIZE, by=by, most=listing.count_limit)
 
 
 @blueprint.get(DELIVERY)
 @public
-@guard.for_admins
+@guard.admins_only
 def show_delivery(account_id: str, webhook_id: str, delivery_id: str) -> str:
-    """One delivery with its payload and every attempt."""
-    place = scopes.found(account_id)
-    webhook = service.get(webhook_id, by=place.by)
-    shown = log.get(webhook, delivery_id, by=place.by)
+    """One delivery with its payload and all attempts."""
+    scope = scopes.account_scope(account_id)
+    webhook = service.get(webhook_id, by=scope.by)
+    delivery = log.get(webhook, delivery_id, by=scope.by)
     return render_template(
         "console/webhooks/delivery.html",
-        place=place,
+        scope=scope,
         webhook=webhook,
-        delivery=shown,
-        payload=_pretty(shown["payload"]),
+        delivery=delivery,
+        payload=_pretty(delivery["payload"]),
     )
 
 
 @blueprint.post(f"{DELIVERY}/redeliver")
 @public
-@guard.for_admins
+@guard.admins_only
 def redeliver(account_id: str, webhook_id: str, delivery_id: str) -> Page | BaseResponse:
-    """Make a delivery again, and go on to the new one."""
-    place = scopes.found(account_id)
+    """Send a delivery again, and redirect to the new one."""
+    scope = scopes.account_scope(account_id)
     try:
-        webhook = service.get(webhook_id, by=place.by)
-        again = log.redeliver(webhook, delivery_id, by=place.by)
+        webhook = service.get(webhook_id, by=scope.by)
+        delivery = log.redeliver(webhook, delivery_id, by=scope.by)
     except AppError as error:
-        return webhooks.refused(place, webhook_id, error)
-    at = {**place.at, "webhook_id": webhook_id, "delivery_id": again["id"]}
-    return told("It is on its way again, as this new delivery.", "console.show_delivery", **at)
+        return webhooks.page_with_error(scope, webhook_id, error)
+    url_args = {**scope.url_args, "webhook_id": webhook_id, "delivery_id": delivery["id"]}
+    return redirect_with_notice(
+        "The delivery is queued again as this new one.", "console.show_delivery", **url_args
+    )
 
 
-@blueprint.post(f"{ONE}/redeliver")
+@blueprint.post(f"{WEBHOOK}/redeliver")
 @public
-@guard.for_admins
-@resubmit.shows_form
+@guard.admins_only
+@resubmit.renders_form
 def redeliver_failed(account_id: str, webhook_id: str) -> Page | BaseResponse:
-    """Make all deliveries again that failed since a time."""
-    place, form = scopes.found(account_id), forms.sent("since")
+    """Send all deliveries again that failed since a time."""
+    scope, form = scopes.account_scope(account_id), forms.submitted("since")
     try:
-        since = form.checked(("since",), since=LONGEST_TIME)["since"]
-        begin, now = _moment("since", since), clock.now()
-        count = log.redeliver_failed(service.get(webhook_id, by=place.by), begin, now)
+        since = form.validated(("since",), since=MAX_TIME_LENGTH)["since"]
+        begin, now = _parse_time("since", since), clock.now()
+        count = log.redeliver_failed(service.get(webhook_id, by=scope.by), begin, now)
     except AppError as error:
-        return webhooks.refused(place, webhook_id, error, form)
+        return webhooks.page_with_error(scope, webhook_id, error, form)
     if not count:
-        return told("None had failed since.", DELIVERIES, **place.at, webhook=webhook_id)
-    asked = {"since": clock.iso(begin), "until": clock.iso(now)}
-    at = {**place.at, "webhook_id": webhook_id, **asked}
-    return redirect(url_for("console.show_sent_again", **at), 303)
+        return redirect_with_notice(
+            "No delivery has failed since then.", DELIVERIES, **scope.url_args, webhook=webhook_id
+        )
+    period = {"since": clock.iso(begin), "until": clock.iso(now)}
+    url_args = {**scope.url_args, "webhook_id": webhook_id, **period}
+    return redirect(url_for("console.show_sent_again", **url_args), 303)
 
 
-@blueprint.get(f"{ONE}/sent-again")
+@blueprint.get(f"{WEBHOOK}/sent-again")
 @public
-@guard.for_admins
+@guard.admins_only
 def show_sent_again(account_id: str, webhook_id: str) -> str:
-    """How far the deliveries are that are made again."""
-    place, times = scopes.found(account_id), (request.args.get(n, "") for n in ("since", "until"))
-    webhook = service.get(webhook_id, by=place.by)
+    """The progress of a redelivery."""
+    scope, times = (
+        scopes.account_scope(account_id),
+        (request.args.get(n, "") for n in ("since", "until")),
+    )
+    webhook = service.get(webhook_id, by=scope.by)
     try:
-        since, until = (clock.parse(one) if one else clock.now() for one in times)
+        since, until = (clock.parse(text) if text else clock.now() for text in times)
     except ValueError:
         raise NotFound from None
     states = log.sent_again(webhook, since, until)
-    shown = {"place": place, "webhook": webhook, "until": until, "states": states}
-    going = states[PENDING] + states[RETRYING]
-    return render_template("console/webhooks/sent_again.html", **shown, going=going)
+    context = {"scope": scope, "webhook": webhook, "until": until, "states": states}
+    in_progress = states[PENDING] + states[RETRYING]
+    return render_template("console/webhooks/sent_again.html", **context, going=in_progress)
 
 
-def _moment(name: str, text: str) -> Any:
+def _parse_time(name: str, text: str) -> Any:
     try:
         return clock.parse(text)
     except ValueError:
-        message = "Give a date and time, such as 2026-01-31T10:00 (UTC)."
+        message = "Enter a date and time, such as 2026-01-31T10:00 (UTC)."
         raise InvalidValues([problem(name, "invalid_datetime", message)]) from None
 
 
 def _pretty(value: Any) -> str:
-    # What is stored is passed through unread.
+    # What is stored is passed through unparsed.
     plain = orjson.loads(orjson.dumps(value))
     text = orjson.dumps(plain, option=orjson.OPT_INDENT_2).decode()
-    return text if len(text) <= LONGEST_PAYLOAD else f"{text[:LONGEST_PAYLOAD]}…"
+    return text if len(text) <= MAX_PAYLOAD_LENGTH else f"{text[:MAX_PAYLOAD_LENGTH]}…"

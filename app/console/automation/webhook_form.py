@@ -1,4 +1,4 @@
-"""The form of a webhook: what it offers, and what it sends as the service takes it."""
+"""The form of a webhook."""
 
 from __future__ import annotations
 
@@ -9,33 +9,33 @@ from app.accounts.models import PII_GROUP
 from app.collections import definition
 from app.console.shell import forms
 from app.console.shell.forms import Form
-from app.console.shell.scopes import Place
+from app.console.shell.scopes import AccountScope
 from app.errors import InvalidValues, problem
 from app.webhooks import headers
 from app.webhooks.models import OPERATIONS, Webhook
 
-TEXTS = ("url", "collection", "filter", "headers")
-LONGEST = {"url": 2048, "collection": 100, "filter": 2000, "headers": 100_000}
+TEXT_FIELDS = ("url", "collection", "filter", "headers")
+MAX_LENGTHS = {"url": 2048, "collection": 100, "filter": 2000, "headers": 100_000}
 EVENTS = [
-    {"id": "create", "name": "create", "description": "a record is made"},
-    {"id": "update", "name": "update", "description": "a record is changed"},
+    {"id": "create", "name": "create", "description": "a record is created"},
+    {"id": "update", "name": "update", "description": "a record is updated"},
     {"id": "delete", "name": "delete", "description": "a record is deleted"},
 ]
 
 
-def empty() -> Form:
+def blank() -> Form:
     """The form for a new webhook."""
     return Form({"events": ""}, list(OPERATIONS))
 
 
-def of_webhook(webhook: Webhook) -> Form:
-    """The form with what a webhook is now."""
-    shown = headers.masked(webhook.headers) or {}
+def from_webhook(webhook: Webhook) -> Form:
+    """The form with a webhook's values."""
+    masked = headers.masked(webhook.headers) or {}
     values = {
         "url": webhook.url,
         "collection": webhook.collection,
         "filter": webhook.filter or "",
-        "headers": "\n".join(f"{name}: {text}" for name, text in shown.items()),
+        "headers": "\n".join(f"{name}: {text}" for name, text in masked.items()),
         "include_pii": "true" if webhook.include_pii else "",
         "events": "",
         "seen": clock.iso(webhook.updated_at),
@@ -43,50 +43,54 @@ def of_webhook(webhook: Webhook) -> Form:
     return Form(values, list(webhook.events))
 
 
-def sent() -> Form:
-    """The form as it was sent."""
-    return forms.sent(*TEXTS, "include_pii", "seen", chosen="events")
+def submitted() -> Form:
+    """The submitted form."""
+    return forms.submitted(*TEXT_FIELDS, "include_pii", "seen", selected="events")
 
 
 def body(form: Form) -> dict[str, Any]:
-    """What the service is asked for. Raises InvalidValues."""
-    sent = form.checked(("url", "collection"), **LONGEST)
-    events = [name for name in OPERATIONS if name in form.chosen]
-    headers, found = _headers(sent["headers"])
+    """The request body that the form submits. Raises InvalidValues."""
+    values = form.validated(("url", "collection"), **MAX_LENGTHS)
+    events = [name for name in OPERATIONS if name in form.selected]
+    headers, problems = _parse_headers(values["headers"])
     if not events:
-        found.append(problem("events", "required", "Choose at least one."))
-    if found:
-        raise InvalidValues(found)
+        problems.append(problem("events", "required", "Choose at least one."))
+    if problems:
+        raise InvalidValues(problems)
     return {
-        "url": sent["url"],
-        "collection": sent["collection"],
+        "url": values["url"],
+        "collection": values["collection"],
         "events": events,
-        "filter": sent["filter"] or None,
+        "filter": values["filter"] or None,
         "headers": headers or None,
-        "include_pii": sent["include_pii"] == "true",
+        "include_pii": values["include_pii"] == "true",
     }
 
 
-def choices(place: Place, webhook: Webhook | None = None) -> dict[str, Any]:
-    """What the form offers."""
-    may = PII_GROUP in place.by.groups
+def choices(scope: AccountScope, webhook: Webhook | None = None) -> dict[str, Any]:
+    """The template variables with the form's choices."""
+    is_pii_member = PII_GROUP in scope.by.groups
     return {
-        "collections": [one.name for one in definition.get_all() if place.opened(one)],
+        "collections": [
+            collection.name
+            for collection in definition.get_all()
+            if scope.allowed_operations(collection)
+        ],
         "events": EVENTS,
-        # Whoever may not have personal data sent may still end it.
-        "offers_pii": may or (webhook is not None and webhook.include_pii),
+        # Admins outside the group may still switch it off.
+        "offers_pii": is_pii_member or (webhook is not None and webhook.include_pii),
     }
 
 
-def _headers(text: str) -> tuple[dict[str, str], list[dict[str, Any]]]:
+def _parse_headers(text: str) -> tuple[dict[str, str], list[dict[str, Any]]]:
     headers: dict[str, str] = {}
-    found = []
+    problems = []
     for line in filter(None, (line.strip() for line in text.splitlines())):
         name, colon, value = (part.strip() for part in line.partition(":"))
         if not colon:
-            message = f"{line[:80]!r} is no header: write one a line, as Name: value."
-            found.append(problem("headers", "name_invalid", message))
+            message = f"{line[:80]!r} is not a header. Write one per line, as Name: value."
+            problems.append(problem("headers", "name_invalid", message))
         elif name in headers:
-            found.append(problem("headers", "name_duplicate", f"{name[:80]} is named twice."))
+            problems.append(problem("headers", "name_duplicate", f"{name[:80]} is given twice."))
         headers[name] = value
-    return headers, found
+    return headers, problems

@@ -1,4 +1,4 @@
-"""The webhooks of an account: listed, made, changed, tried out, deleted."""
+"""The webhooks of an account."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from app.accounts import tenants
 from app.console.automation import webhook_form
 from app.console.shell import forms, guard, idempotent_forms, lists, one_time_secrets, scopes
 from app.console.shell.blueprint import blueprint
-from app.console.shell.forms import Form, Page, told
-from app.console.shell.scopes import Place
+from app.console.shell.forms import Form, Page, redirect_with_notice
+from app.console.shell.scopes import AccountScope
 from app.errors import AppError
 from app.rest.access import public
 from app.webhooks import service, signing
@@ -19,190 +19,202 @@ from app.webhooks.models import Webhook
 
 HOME = "/console/webhooks"
 ACCOUNT = f"{HOME}/<uuid:account_id>"
-ONE = f"{ACCOUNT}/<uuid:webhook_id>"
-NEW_PAGE, ONE_PAGE = "console/webhooks/new.html", "console/webhooks/one.html"
-LOST = "If you did not copy the secret, make a new one."
+WEBHOOK = f"{ACCOUNT}/<uuid:webhook_id>"
+NEW_PAGE, WEBHOOK_PAGE = "console/webhooks/new.html", "console/webhooks/one.html"
+COPY_HINT = "If you did not copy the secret, create a new one."
 
 
 @blueprint.get(HOME)
 @public
-@guard.for_admins
+@guard.admins_only
 def show_webhooks_home() -> str | BaseResponse:
-    """For superadmins a choice of the account; admins have one only."""
-    if not guard.known_caller().is_superadmin:
-        return redirect(url_for("console.show_webhooks", account_id=guard.own_account()))
-    listing = lists.asked_for("console.show_webhooks_home")
-    listing.holding(tenants.page({**listing.asked, "is_active": True}))
+    """A choice of the account for superadmins; admins have one only."""
+    if not guard.require_caller().is_superadmin:
+        return redirect(url_for("console.show_webhooks", account_id=guard.own_account_id()))
+    listing = lists.from_request("console.show_webhooks_home")
+    listing.with_page(tenants.page({**listing.page_args, "is_active": True}))
     return render_template("console/webhooks/accounts.html", listing=listing)
 
 
 @blueprint.get(ACCOUNT)
 @public
-@guard.for_admins
+@guard.admins_only
 def show_webhooks(account_id: str) -> str:
     """The webhooks of an account."""
-    place = scopes.found(account_id)
-    listing = lists.asked_for("console.show_webhooks", **place.at)
-    listing.holding(service.page(listing.skip, lists.SIZE, by=place.by))
+    scope = scopes.account_scope(account_id)
+    listing = lists.from_request("console.show_webhooks", **scope.url_args)
+    listing.with_page(service.page(listing.skip, lists.PAGE_SIZE, by=scope.by))
     most = config.current().webhooks_per_account
-    return render_template("console/webhooks/list.html", place=place, listing=listing, most=most)
+    return render_template("console/webhooks/list.html", scope=scope, listing=listing, most=most)
 
 
 @blueprint.get(f"{ACCOUNT}/new")
 @public
-@guard.for_admins
+@guard.admins_only
 def show_new_webhook(account_id: str) -> Page:
     """The form for a new webhook."""
-    return _new_page(scopes.found(account_id), webhook_form.empty())
+    return _new_page(scopes.account_scope(account_id), webhook_form.blank())
 
 
 @blueprint.post(f"{ACCOUNT}/new")
 @public
-@guard.for_admins
+@guard.admins_only
 def create_webhook(account_id: str) -> Page | BaseResponse:
-    """Make a webhook, and go on to the page that shows its secret."""
-    place, form = scopes.found(account_id), webhook_form.sent()
-    id = idempotent_forms.id_of([form.values, form.chosen])
+    """Create a webhook, and redirect to the page with its secret."""
+    scope, form = scopes.account_scope(account_id), webhook_form.submitted()
+    id = idempotent_forms.derive_id([form.values, form.selected])
     try:
-        made = service.create(webhook_form.body(form), by=place.by, id=id)
-        one_time_secrets.leave(id, made.secret)
+        created = service.create(webhook_form.body(form), by=scope.by, id=id)
+        one_time_secrets.store(id, created.secret)
     except AppError as error:
-        if not idempotent_forms.is_made(error, lambda: service.get(id, by=place.by)):
-            return _new_page(place, form.refused(error))
-    return _to_secret(place, id)
+        if not idempotent_forms.already_created(error, lambda: service.get(id, by=scope.by)):
+            return _new_page(scope, form.with_error(error))
+    return _redirect_to_secret(scope, id)
 
 
-@blueprint.get(ONE)
+@blueprint.get(WEBHOOK)
 @public
-@guard.for_admins
+@guard.admins_only
 def show_webhook(account_id: str, webhook_id: str) -> Page:
     """One webhook."""
-    place = scopes.found(account_id)
-    webhook = service.get(webhook_id, by=place.by)
-    return _page(place, webhook, webhook_form.of_webhook(webhook))
+    scope = scopes.account_scope(account_id)
+    webhook = service.get(webhook_id, by=scope.by)
+    return _page(scope, webhook, webhook_form.from_webhook(webhook))
 
 
-@blueprint.post(ONE)
+@blueprint.post(WEBHOOK)
 @public
-@guard.for_admins
+@guard.admins_only
 def change_webhook(account_id: str, webhook_id: str) -> Page | BaseResponse:
-    """Change what is sent, and where to."""
-    place, form = scopes.found(account_id), webhook_form.sent()
-    webhook = service.get(webhook_id, by=place.by)
+    """Save a webhook."""
+    scope, form = scopes.account_scope(account_id), webhook_form.submitted()
+    webhook = service.get(webhook_id, by=scope.by)
     try:
-        forms.check_seen(form, webhook.updated_at)
-        service.change(webhook_id, webhook_form.body(form), by=place.by)
+        forms.check_unchanged(form, webhook.updated_at)
+        service.change(webhook_id, webhook_form.body(form), by=scope.by)
     except AppError as error:
-        return _page(place, webhook, form.refused(error))
-    return _told("The webhook is saved.", place, webhook_id)
+        return _page(scope, webhook, form.with_error(error))
+    return _redirect("The webhook is saved.", scope, webhook_id)
 
 
-@blueprint.post(f"{ONE}/take-over")
+@blueprint.post(f"{WEBHOOK}/take-over")
 @public
-@guard.for_admins
+@guard.admins_only
 def take_webhook_over(account_id: str, webhook_id: str) -> BaseResponse:
-    """Become the webhook's maker, whose rights decide what is sent."""
-    place = scopes.found(account_id)
-    service.take_over(webhook_id, by=place.by)
-    return _told("The webhook is yours: it is sent what you may view.", place, webhook_id)
+    """Make the caller the webhook's owner, whose rights decide its payloads."""
+    scope = scopes.account_scope(account_id)
+    service.take_over(webhook_id, by=scope.by)
+    return _redirect(
+        "You own the webhook now: its payloads show what you may view.", scope, webhook_id
+    )
 
 
-@blueprint.post(f"{ONE}/<any(enable, disable):action>")
+@blueprint.post(f"{WEBHOOK}/<any(enable, disable):action>")
 @public
-@guard.for_admins
+@guard.admins_only
 def switch_webhook(account_id: str, webhook_id: str, action: str) -> Page | BaseResponse:
     """Enable or disable a webhook."""
-    place, enabled = scopes.found(account_id), action == "enable"
+    scope, enabled = scopes.account_scope(account_id), action == "enable"
     try:
-        service.change(webhook_id, {"enabled": enabled}, by=place.by)
+        service.change(webhook_id, {"enabled": enabled}, by=scope.by)
     except AppError as error:
-        return refused(place, webhook_id, error)
-    return _told(f"The webhook is {action}d.", place, webhook_id)
+        return page_with_error(scope, webhook_id, error)
+    return _redirect(f"The webhook is {action}d.", scope, webhook_id)
 
 
-@blueprint.post(f"{ONE}/rotate-secret")
+@blueprint.post(f"{WEBHOOK}/rotate-secret")
 @public
-@guard.for_admins
+@guard.admins_only
 def rotate_webhook_secret(account_id: str, webhook_id: str) -> BaseResponse:
-    """Make a new secret, and go on to the page that shows it."""
-    place = scopes.found(account_id)
-    made = service.rotate_secret(webhook_id, by=place.by)
-    one_time_secrets.leave(made.webhook.id, made.secret)
-    return _to_secret(place, made.webhook.id)
+    """Create a new secret, and redirect to the page that shows it."""
+    scope = scopes.account_scope(account_id)
+    rotated = service.rotate_secret(webhook_id, by=scope.by)
+    one_time_secrets.store(rotated.webhook.id, rotated.secret)
+    return _redirect_to_secret(scope, rotated.webhook.id)
 
 
-@blueprint.get(f"{ONE}/secret")
+@blueprint.get(f"{WEBHOOK}/secret")
 @public
-@guard.for_admins
+@guard.admins_only
 def show_webhook_secret(account_id: str, webhook_id: str) -> str | BaseResponse:
-    """A new secret, this once."""
-    place = scopes.found(account_id)
-    webhook = service.get(webhook_id, by=place.by)
-    secret = one_time_secrets.take(webhook.id)
+    """A new secret, shown once."""
+    scope = scopes.account_scope(account_id)
+    webhook = service.get(webhook_id, by=scope.by)
+    secret = one_time_secrets.pop(webhook.id)
     if secret is None:
-        return _told(f"The secret was shown once already. {LOST}", place, webhook_id)
+        return _redirect(f"The secret has already been shown. {COPY_HINT}", scope, webhook_id)
     return render_template(
         "console/webhooks/secret.html",
-        place=place,
+        scope=scope,
         webhook=webhook,
         secret=secret,
         signing_secret=signing.signing_secret(secret),
     )
 
 
-@blueprint.post(f"{ONE}/test")
+@blueprint.post(f"{WEBHOOK}/test")
 @public
-@guard.for_admins
+@guard.admins_only
 def try_webhook(account_id: str, webhook_id: str) -> Page | BaseResponse:
-    """Send a test, and go on to what came of it."""
-    place = scopes.found(account_id)
+    """Send a test, and redirect to its delivery."""
+    scope = scopes.account_scope(account_id)
     try:
-        result = service.test(webhook_id, by=place.by)
+        result = service.test(webhook_id, by=scope.by)
     except AppError as error:
-        return refused(place, webhook_id, error)
-    notice = "The receiver took the test." if result.delivered else f"It failed: {result.error}"
-    at = {**place.at, "webhook_id": webhook_id, "delivery_id": result.work.id}
-    return told(notice, "console.show_delivery", **at)
+        return page_with_error(scope, webhook_id, error)
+    notice = (
+        "The receiver accepted the test."
+        if result.delivered
+        else f"The test failed: {result.error}"
+    )
+    url_args = {**scope.url_args, "webhook_id": webhook_id, "delivery_id": result.work.id}
+    return redirect_with_notice(notice, "console.show_delivery", **url_args)
 
 
-@blueprint.post(f"{ONE}/delete")
+@blueprint.post(f"{WEBHOOK}/delete")
 @public
-@guard.for_admins
+@guard.admins_only
 def delete_webhook(account_id: str, webhook_id: str) -> BaseResponse:
     """Delete a webhook with its deliveries."""
-    place = scopes.found(account_id)
-    with idempotent_forms.deleting(place.account.id, "webhooks", webhook_id):
-        service.delete(webhook_id, by=place.by)
-    return told("The webhook is deleted.", "console.show_webhooks", **place.at)
-
-
-def refused(place: Place, webhook_id: str, error: AppError, form: Form | None = None) -> Page:
-    """The webhook's page, telling why something was not done."""
-    webhook = service.get(webhook_id, by=place.by)
-    shown, problem = webhook_form.of_webhook(webhook), (form or Form()).refused(error)
-    shown.problem, shown.status = problem.problem, problem.status
-    shown.errors |= problem.errors
-    shown.values |= problem.values
-    return _page(place, webhook, shown)
-
-
-def _told(notice: str, place: Place, webhook_id: str) -> BaseResponse:
-    return told(notice, "console.show_webhook", **place.at, webhook_id=webhook_id)
-
-
-def _to_secret(place: Place, webhook_id: str) -> BaseResponse:
-    at = {**place.at, "webhook_id": webhook_id}
-    return redirect(url_for("console.show_webhook_secret", **at), 303)
-
-
-def _new_page(place: Place, form: Form) -> Page:
-    return form.page(
-        NEW_PAGE, place=place, drawn=idempotent_forms.drawn(), **webhook_form.choices(place)
+    scope = scopes.account_scope(account_id)
+    with idempotent_forms.ignore_already_deleted(scope.account.id, "webhooks", webhook_id):
+        service.delete(webhook_id, by=scope.by)
+    return redirect_with_notice(
+        "The webhook is deleted.", "console.show_webhooks", **scope.url_args
     )
 
 
-def _page(place: Place, webhook: Webhook, form: Form) -> Page:
-    offered = webhook_form.choices(place, webhook)
-    offered["warnings"] = service.warnings(webhook)
-    offered["has_active_maker"] = service.has_active_maker(webhook)
-    return form.page(ONE_PAGE, place=place, webhook=webhook, **offered)
+def page_with_error(
+    scope: AccountScope, webhook_id: str, error: AppError, form: Form | None = None
+) -> Page:
+    """The webhook's page with an error."""
+    webhook = service.get(webhook_id, by=scope.by)
+    page_form, failed = webhook_form.from_webhook(webhook), (form or Form()).with_error(error)
+    page_form.problem, page_form.status = failed.problem, failed.status
+    page_form.errors |= failed.errors
+    page_form.values |= failed.values
+    return _page(scope, webhook, page_form)
+
+
+def _redirect(notice: str, scope: AccountScope, webhook_id: str) -> BaseResponse:
+    return redirect_with_notice(
+        notice, "console.show_webhook", **scope.url_args, webhook_id=webhook_id
+    )
+
+
+def _redirect_to_secret(scope: AccountScope, webhook_id: str) -> BaseResponse:
+    url_args = {**scope.url_args, "webhook_id": webhook_id}
+    return redirect(url_for("console.show_webhook_secret", **url_args), 303)
+
+
+def _new_page(scope: AccountScope, form: Form) -> Page:
+    return form.render(
+        NEW_PAGE, scope=scope, form_id=idempotent_forms.form_id(), **webhook_form.choices(scope)
+    )
+
+
+def _page(scope: AccountScope, webhook: Webhook, form: Form) -> Page:
+    context = webhook_form.choices(scope, webhook)
+    context["warnings"] = service.warnings(webhook)
+    context["has_active_maker"] = service.has_active_maker(webhook)
+    return form.render(WEBHOOK_PAGE, scope=scope, webhook=webhook, **context)

@@ -1,4 +1,4 @@
-"""The form of a workflow or a hook: its parts as JSON, and what is wrong beside each step."""
+"""The form of a workflow or a hook: JSON for its parts, and errors by step."""
 
 from __future__ import annotations
 
@@ -17,9 +17,15 @@ from app.workflows import hooks, service
 from app.workflows.language import step_headers
 from app.workflows.models import HOOK, Workflow
 
-LONGEST = {"name": 200, "description": 2000, "trigger": 10_000, "steps": 300_000, "condition": 2000}
-LONGEST_SHOWN = 100_000
-STEP = re.compile(r"(step|action)s\[([0-9]+)\]\.?(.*)")
+MAX_LENGTHS = {
+    "name": 200,
+    "description": 2000,
+    "trigger": 10_000,
+    "steps": 300_000,
+    "condition": 2000,
+}
+MAX_SHOWN_LENGTH = 100_000
+STEP_FIELD = re.compile(r"(step|action)s\[([0-9]+)\]\.?(.*)")
 EXAMPLES: Mapping[str, Mapping[str, Any]] = {
     "workflow": {
         "trigger": {"type": "event", "event": "records.create", "collection": "posts"},
@@ -32,7 +38,7 @@ EXAMPLES: Mapping[str, Mapping[str, Any]] = {
                 "config": {
                     "to": "team@example.com",
                     "subject": "New: {{ trigger.record.title }}",
-                    "body": "It was made five minutes ago.",
+                    "body": "The post was created five minutes ago.",
                 },
             },
         ],
@@ -44,14 +50,14 @@ EXAMPLES: Mapping[str, Mapping[str, Any]] = {
 }
 
 
-def empty(kind: str) -> Form:
-    """The form for a new one, with an example to begin with."""
+def blank(kind: str) -> Form:
+    """The form for a new one, with an example."""
     example = EXAMPLES[kind]
     return Form({name: pretty(value) for name, value in example.items()} | {"name": ""})
 
 
-def of_workflow(workflow: Workflow) -> Form:
-    """The form with what one is now."""
+def from_workflow(workflow: Workflow) -> Form:
+    """The form with a workflow's values."""
     is_hook = workflow.kind == HOOK
     steps = hooks.actions_of(workflow) if is_hook else step_headers.masked(workflow.steps)
     return Form(
@@ -66,18 +72,18 @@ def of_workflow(workflow: Workflow) -> Form:
     )
 
 
-def sent() -> Form:
-    """The form as it was sent."""
-    return forms.sent(*LONGEST, "seen")
+def submitted() -> Form:
+    """The submitted form."""
+    return forms.submitted(*MAX_LENGTHS, "seen")
 
 
 def body(form: Form, kind: str) -> dict[str, Any]:
-    """What the service is asked for. Raises InvalidValues."""
-    texts = form.checked(("name", "trigger"), **LONGEST)
-    trigger, wrong = _read(texts["trigger"], "trigger", dict)
-    steps, more = _read(texts["steps"] or "[]", "steps", list)
-    if wrong + more:
-        raise InvalidValues(wrong + more)
+    """The request body that the form submits. Raises InvalidValues."""
+    texts = form.validated(("name", "trigger"), **MAX_LENGTHS)
+    trigger, problems = _parse_json(texts["trigger"], "trigger", dict)
+    steps, step_problems = _parse_json(texts["steps"] or "[]", "steps", list)
+    if problems + step_problems:
+        raise InvalidValues(problems + step_problems)
     values = {"name": texts["name"], "description": texts["description"] or None}
     if kind == HOOK:
         condition = {"condition": texts["condition"] or None}
@@ -85,74 +91,74 @@ def body(form: Form, kind: str) -> dict[str, Any]:
     return {**values, "trigger": trigger, "steps": steps}
 
 
-def given(form: Form) -> dict[str, Any]:
-    """What an instance is begun with by hand. Raises InvalidValues."""
-    form.checked(given=LONGEST["steps"])
-    value, wrong = _read(form["given"] or "{}", "given", dict)
-    if wrong:
-        raise InvalidValues(wrong)
+def trigger_data(form: Form) -> dict[str, Any]:
+    """The trigger data for a manual start. Raises InvalidValues."""
+    form.validated(given=MAX_LENGTHS["steps"])
+    value, problems = _parse_json(form["given"] or "{}", "given", dict)
+    if problems:
+        raise InvalidValues(problems)
     return dict(value)
 
 
-def refused(form: Form, error: AppError) -> Form:
-    """Take in what an error says; places within the parts are told in words."""
-    for one in error.extra.get("details") or ():
-        place = str(one["field"])
-        part = "trigger" if place.startswith("trigger") else "steps"
-        inner = place.removeprefix("trigger.") if part == "trigger" else place
-        message = one["message"]
-        if place in form.values:
-            form.errors.setdefault(place, []).append(message)
+def with_error(form: Form, error: AppError) -> Form:
+    """The form with the messages of an error; errors within JSON name their path."""
+    for detail in error.extra.get("details") or ():
+        field = str(detail["field"])
+        part = "trigger" if field.startswith("trigger") else "steps"
+        path = field.removeprefix("trigger.") if part == "trigger" else field
+        message = detail["message"]
+        if field in form.values:
+            form.errors.setdefault(field, []).append(message)
         else:
-            form.errors.setdefault(part, []).append(f"{inner}: {message}")
+            form.errors.setdefault(part, []).append(f"{path}: {message}")
     if not error.extra.get("details"):
-        return form.refused(error)
+        return form.with_error(error)
     form.status = error.status
     return form
 
 
-def faults(error: AppError, form: Form) -> list[dict[str, Any]]:
-    """The steps as they were sent, each with what is wrong with it."""
-    steps, _ = _read(form["steps"] or "[]", "steps", list)
-    told: dict[int, list[str]] = {}
+def step_errors(error: AppError, form: Form) -> list[dict[str, Any]]:
+    """The submitted steps, each with its error messages."""
+    steps, _ = _parse_json(form["steps"] or "[]", "steps", list)
+    messages: dict[int, list[str]] = {}
     noun = "step"
-    for one in error.extra.get("details") or ():
-        if found := STEP.fullmatch(str(one["field"])):
-            noun, where = found[1], f"{found[3]}: " if found[3] else ""
-            told.setdefault(int(found[2]), []).append(f"{where}{one['message']}")
-    if not told:
+    for detail in error.extra.get("details") or ():
+        if match := STEP_FIELD.fullmatch(str(detail["field"])):
+            noun, prefix = match[1], f"{match[3]}: " if match[3] else ""
+            messages.setdefault(int(match[2]), []).append(f"{prefix}{detail['message']}")
+    if not messages:
         return []
     rows = []
     for index, step in enumerate(steps):
-        about = step if isinstance(step, dict) else {}
-        kind = about.get("action_type") or about.get("type") or ""
-        name = about.get("name") or f"{noun} {index + 1}"
-        rows.append({"name": str(name), "type": str(kind), "faults": told.get(index, [])})
+        spec = step if isinstance(step, dict) else {}
+        kind = spec.get("action_type") or spec.get("type") or ""
+        name = spec.get("name") or f"{noun} {index + 1}"
+        rows.append({"name": str(name), "type": str(kind), "messages": messages.get(index, [])})
     return rows
 
 
 def pretty(value: Any) -> str:
-    """A value as JSON to read and write."""
+    """A value as indented JSON."""
     return orjson.dumps(value, option=orjson.OPT_INDENT_2).decode()
 
 
-def _read(text: str, name: str, kind: type) -> tuple[Any, list[dict[str, Any]]]:
+def _parse_json(text: str, name: str, kind: type) -> tuple[Any, list[dict[str, Any]]]:
     try:
         value = json_input.loads(text.encode(errors="replace"))
     except Malformed as error:
         message = str(error.extra["detail"][0]["msg"])
         return kind(), [problem(name, "invalid_json", message)]
     if not isinstance(value, kind) or (kind is list and not _are_objects(value)):
-        message = "This is a list of objects." if kind is list else "This is an object."
+        message = "Enter a list of objects." if kind is list else "Enter an object."
         return kind(), [problem(name, "invalid_json", message)]
     return value, []
 
 
 def _are_objects(value: Any) -> bool:
-    return all(isinstance(one, dict) for one in value)
+    return all(isinstance(item, dict) for item in value)
 
 
-def pretty_kept(value: Any) -> str:
-    """A kept value as JSON to read, cut where it is very long."""
+def pretty_shortened(value: Any) -> str:
+    """A stored value as indented JSON, cut if very long."""
     text = pretty(value)
-    return text if len(text) <= LONGEST_SHOWN else f"{text[:LONGEST_SHOWN]}…"
+    return text if len(text) <= MAX_SHOWN_LENGTH else f"{text[:MAX_SHOWN_LENGTH]}…"

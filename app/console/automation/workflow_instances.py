@@ -1,4 +1,4 @@
-"""What an account's workflows and hooks did: instances with each step's input and output."""
+"""The instances of workflows and hooks, with the input and output of each step."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from app.console.automation import workflow_form
 from app.console.automation.workflows import ACCOUNT
 from app.console.shell import forms, guard, lists, scopes
 from app.console.shell.blueprint import blueprint
-from app.console.shell.forms import told
+from app.console.shell.forms import redirect_with_notice
 from app.console.shell.lists import Listing
-from app.console.shell.scopes import Place
+from app.console.shell.scopes import AccountScope
 from app.errors import Conflict, NotFound
 from app.rest.access import public
 from app.workflows import instances, service
@@ -24,118 +24,134 @@ from app.workflows.models import ACTIVE, FAILED, HOOK, STATES
 
 INSTANCES = f"{ACCOUNT}/instances"
 INSTANCE = f"{INSTANCES}/<uuid:instance_id>"
-MOST = 1000
+MAX_WORKFLOWS = 1000
 
 
 @blueprint.get(INSTANCES)
 @public
-@guard.for_admins
+@guard.admins_only
 def show_instances(account_id: str) -> str:
-    """The instances that match, the newest first."""
-    place = scopes.found(account_id)
-    known = service.page({}, 0, MOST, by=place.by)[0]
-    known += service.page({}, 0, MOST, by=place.by, kind=HOOK)[0]
-    choices: lists.Choices = {"workflow": {one.id: one.name for one in known}, "status": STATES}
-    listing = lists.asked_for("console.show_instances", choices, **place.at)
-    chosen = listing.filters
-    wanted = {"workflow_id": chosen.get("workflow"), "status": chosen.get("status")}
-    listing.holding(
-        instances.page(wanted, listing.skip, lists.SIZE, by=place.by, most=listing.most)
+    """The matching instances, newest first."""
+    scope = scopes.account_scope(account_id)
+    workflows = service.page({}, 0, MAX_WORKFLOWS, by=scope.by)[0]
+    workflows += service.page({}, 0, MAX_WORKFLOWS, by=scope.by, kind=HOOK)[0]
+    choices: lists.Choices = {
+        "workflow": {workflow.id: workflow.name for workflow in workflows},
+        "status": STATES,
+    }
+    listing = lists.from_request("console.show_instances", choices, **scope.url_args)
+    filters = listing.filters
+    params = {"workflow_id": filters.get("workflow"), "status": filters.get("status")}
+    listing.with_page(
+        instances.page(params, listing.skip, lists.PAGE_SIZE, by=scope.by, most=listing.count_limit)
     )
     return render_template(
         "console/workflows/instances.html",
-        place=place,
+        scope=scope,
         listing=listing,
-        failed=_failed(listing, place),
-        known={one.id: one for one in known},
+        failed=_failed_count(listing, scope),
+        known={workflow.id: workflow for workflow in workflows},
     )
 
 
-def _failed(listing: Listing, place: Place) -> Listing:
-    """How many have failed, of the workflow that is chosen or of all."""
-    wanted = {"workflow_id": listing.filters.get("workflow"), "status": FAILED}
-    found = instances.page(wanted, 0, 1, by=place.by, most=lists.MOST_COUNTED)
-    return Listing(listing.endpoint, listing.at).holding(found)
+def _failed_count(listing: Listing, scope: AccountScope) -> Listing:
+    """The failed instances of the selected workflow or of all."""
+    params = {"workflow_id": listing.filters.get("workflow"), "status": FAILED}
+    result = instances.page(params, 0, 1, by=scope.by, most=lists.MAX_COUNTED)
+    return Listing(listing.endpoint, listing.url_args).with_page(result)
 
 
 @blueprint.post(f"{INSTANCES}/resume")
 @public
-@guard.for_admins
+@guard.admins_only
 def resume_instances(account_id: str) -> BaseResponse:
-    """Let all that failed go on, of one workflow or of all, and show how far they are."""
-    place, workflow = scopes.found(account_id), forms.text("workflow")[: lists.LONGEST]
-    wanted, moment = {"workflow_id": workflow.lower() or None}, clock.now()
-    if instances.resume_all(wanted, by=place.by, at=moment):
-        at = {**place.at, "moment": clock.iso(moment)}
-        return redirect(url_for("console.show_resumed", **at), 303)
-    at = {**place.at, "workflow": workflow or None}
-    return told("None had failed.", "console.show_instances", **at)
+    """Resume all failed instances of one workflow or of all."""
+    scope, workflow = (
+        scopes.account_scope(account_id),
+        forms.text("workflow")[: lists.MAX_INPUT_LENGTH],
+    )
+    params, now = {"workflow_id": workflow.lower() or None}, clock.now()
+    if instances.resume_all(params, by=scope.by, at=now):
+        url_args = {**scope.url_args, "moment": clock.iso(now)}
+        return redirect(url_for("console.show_resumed", **url_args), 303)
+    url_args = {**scope.url_args, "workflow": workflow or None}
+    return redirect_with_notice("No instance has failed.", "console.show_instances", **url_args)
 
 
 @blueprint.get(f"{INSTANCES}/resumed/<moment>")
 @public
-@guard.for_admins
+@guard.admins_only
 def show_resumed(account_id: str, moment: str) -> str:
-    """How far the instances are that were resumed together."""
-    place = scopes.found(account_id)
+    """The progress of instances that were resumed together."""
+    scope = scopes.account_scope(account_id)
     try:
-        at = clock.parse(moment)
+        resumed_at = clock.parse(moment)
     except ValueError:
         raise NotFound from None
-    states = instances.after_resuming(at, by=place.by)
-    going = sum(states[one] for one in ACTIVE)
+    states = instances.after_resuming(resumed_at, by=scope.by)
+    in_progress = sum(states[status] for status in ACTIVE)
     return render_template(
-        "console/workflows/resumed.html", place=place, at=at, states=states, going=going
+        "console/workflows/resumed.html",
+        scope=scope,
+        resumed_at=resumed_at,
+        states=states,
+        going=in_progress,
     )
 
 
 @blueprint.get(INSTANCE)
 @public
-@guard.for_admins
+@guard.admins_only
 def show_instance(account_id: str, instance_id: str) -> str:
     """One instance, step by step."""
-    place = scopes.found(account_id)
-    listing = lists.asked_for("console.show_instance", **place.at, instance_id=instance_id)
-    instance = instances.get(instance_id, by=place.by, skip=listing.skip, limit=lists.SIZE)
+    scope = scopes.account_scope(account_id)
+    listing = lists.from_request("console.show_instance", **scope.url_args, instance_id=instance_id)
+    instance = instances.get(instance_id, by=scope.by, skip=listing.skip, limit=lists.PAGE_SIZE)
     listing.items, listing.total = instance["step_logs"], instance["step_logs_total"]
     return render_template(
         "console/workflows/instance.html",
-        place=place,
+        scope=scope,
         instance=instance,
         listing=listing,
-        name=_name(instance, place),
-        spans=_spans(instance["step_logs"]),
-        pretty=workflow_form.pretty_kept,
+        name=_name(instance, scope),
+        spans=_timeline(instance["step_logs"]),
+        pretty=workflow_form.pretty_shortened,
     )
 
 
-def _name(instance: dict[str, Any], place: Place) -> str | None:
+def _name(instance: dict[str, Any], scope: AccountScope) -> str | None:
     try:
-        return service.get(instance["workflow_id"], by=place.by, kind=instance["kind"]).name
-    except NotFound:  # deleted, as its instances will soon be
+        return service.get(instance["workflow_id"], by=scope.by, kind=instance["kind"]).name
+    except NotFound:  # deleted; a job removes its instances
         return None
 
 
-def _spans(logs: Sequence[dict[str, Any]]) -> list[tuple[float, float]]:
-    """Where each step begins on a line of 100, and how long it is there."""
+def _timeline(logs: Sequence[dict[str, Any]]) -> list[tuple[float, float]]:
+    """The start and length of each step, in percent of the instance's time."""
     ends = [log["completed_at"] or clock.now() for log in logs]
-    begun = min((log["started_at"] for log in logs), default=None)
-    whole = max(ends, default=begun) - begun + timedelta(microseconds=1) if begun else None
+    start = min((log["started_at"] for log in logs), default=None)
+    duration = max(ends, default=start) - start + timedelta(microseconds=1) if start else None
     return [
-        ((log["started_at"] - begun) / whole * 100, (end - log["started_at"]) / whole * 100)
+        ((log["started_at"] - start) / duration * 100, (end - log["started_at"]) / duration * 100)
         for log, end in zip(logs, ends, strict=True)
     ]
 
 
 @blueprint.post(f"{INSTANCE}/<any(resume, cancel):action>")
 @public
-@guard.for_admins
+@guard.admins_only
 def act_on_instance(account_id: str, instance_id: str, action: str) -> BaseResponse:
-    """Have an instance go on, or end it."""
-    place = scopes.found(account_id)
+    """Resume or cancel an instance."""
+    scope = scopes.account_scope(account_id)
     try:
-        (instances.resume if action == "resume" else instances.cancel)(instance_id, by=place.by)
-        notice = "It goes on at the step that failed." if action == "resume" else "It is cancelled."
-    except Conflict as error:  # it has moved on since the page was shown
+        (instances.resume if action == "resume" else instances.cancel)(instance_id, by=scope.by)
+        notice = (
+            "The instance resumes at the failed step."
+            if action == "resume"
+            else "The instance is cancelled."
+        )
+    except Conflict as error:  # the status has changed since the page was rendered
         notice = error.message
-    return told(notice, "console.show_instance", **place.at, instance_id=instance_id)
+    return redirect_with_notice(
+        notice, "console.show_instance", **scope.url_args, instance_id=instance_id
+    )

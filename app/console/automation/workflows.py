@@ -1,4 +1,4 @@
-"""The workflows and hooks of an account: listed, made, changed, started, deleted."""
+"""The workflows and hooks of an account."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from app.accounts import tenants, users
 from app.console.automation import workflow_form
 from app.console.shell import forms, guard, idempotent_forms, lists, scopes
 from app.console.shell.blueprint import blueprint
-from app.console.shell.forms import Form, Page, told
-from app.console.shell.scopes import Place
+from app.console.shell.forms import Form, Page, redirect_with_notice
+from app.console.shell.scopes import AccountScope
 from app.errors import AppError, NotFound
 from app.rest.access import public
 from app.workflows import hooks, service
@@ -24,36 +24,36 @@ from app.workflows.models import HOOK, Workflow
 HOME = "/console/workflows"
 ACCOUNT = f"{HOME}/<uuid:account_id>"
 KIND = f"{ACCOUNT}/<any(workflow, hook):kind>"
-ONE = f"{KIND}/<uuid:workflow_id>"
-NEW_PAGE, ONE_PAGE = "console/workflows/new.html", "console/workflows/one.html"
+WORKFLOW = f"{KIND}/<uuid:workflow_id>"
+NEW_PAGE, WORKFLOW_PAGE = "console/workflows/new.html", "console/workflows/one.html"
 
 
 @blueprint.get(HOME)
 @public
-@guard.for_admins
+@guard.admins_only
 def show_workflows_home() -> str | BaseResponse:
-    """For superadmins a choice of the account; admins have one only."""
-    if not guard.known_caller().is_superadmin:
-        return redirect(url_for("console.show_workflows", account_id=guard.own_account()))
-    listing = lists.asked_for("console.show_workflows_home")
-    listing.holding(tenants.page({**listing.asked, "is_active": True}))
+    """A choice of the account for superadmins; admins have one only."""
+    if not guard.require_caller().is_superadmin:
+        return redirect(url_for("console.show_workflows", account_id=guard.own_account_id()))
+    listing = lists.from_request("console.show_workflows_home")
+    listing.with_page(tenants.page({**listing.page_args, "is_active": True}))
     return render_template("console/workflows/accounts.html", listing=listing)
 
 
 @blueprint.get(ACCOUNT)
 @public
-@guard.for_admins
+@guard.admins_only
 def show_workflows(account_id: str) -> str:
-    """The workflows of an account, and its hooks."""
-    place = scopes.found(account_id)
-    listing = lists.asked_for("console.show_workflows", **place.at)
-    listing.holding(service.page({}, listing.skip, lists.SIZE, by=place.by))
+    """The workflows and hooks of an account."""
+    scope = scopes.account_scope(account_id)
+    listing = lists.from_request("console.show_workflows", **scope.url_args)
+    listing.with_page(service.page({}, listing.skip, lists.PAGE_SIZE, by=scope.by))
     of_hooks, _ = service.page(
-        {}, 0, config.current().workflows_per_account, by=place.by, kind=HOOK
+        {}, 0, config.current().workflows_per_account, by=scope.by, kind=HOOK
     )
     return render_template(
         "console/workflows/list.html",
-        place=place,
+        scope=scope,
         listing=listing,
         hooks=of_hooks,
         most=config.current().workflows_per_account,
@@ -62,108 +62,114 @@ def show_workflows(account_id: str) -> str:
 
 @blueprint.get(f"{KIND}/new")
 @public
-@guard.for_admins
+@guard.admins_only
 def show_new_workflow(account_id: str, kind: str) -> Page:
     """The form for a new workflow or hook."""
-    return _new_page(scopes.found(account_id), kind, workflow_form.empty(kind))
+    return _new_page(scopes.account_scope(account_id), kind, workflow_form.blank(kind))
 
 
 @blueprint.post(f"{KIND}/new")
 @public
-@guard.for_admins
+@guard.admins_only
 def create_workflow(account_id: str, kind: str) -> Page | BaseResponse:
-    """Make one, and go on to its page."""
-    place, form = scopes.found(account_id), workflow_form.sent()
+    """Create a workflow or hook."""
+    scope, form = scopes.account_scope(account_id), workflow_form.submitted()
     create = hooks.create if kind == HOOK else service.create
-    id = idempotent_forms.id_of([kind, form.values])
+    id = idempotent_forms.derive_id([kind, form.values])
     try:
-        create(workflow_form.body(form, kind), by=place.by, id=id)
+        create(workflow_form.body(form, kind), by=scope.by, id=id)
     except AppError as error:
-        if not idempotent_forms.is_made(error, lambda: service.get(id, by=place.by, kind=kind)):
-            faults = workflow_form.faults(error, form)
-            return _new_page(place, kind, workflow_form.refused(form, error), faults)
-    return _told(f"The {kind} is made.", place, kind, id)
+        if not idempotent_forms.already_created(
+            error, lambda: service.get(id, by=scope.by, kind=kind)
+        ):
+            faults = workflow_form.step_errors(error, form)
+            return _new_page(scope, kind, workflow_form.with_error(form, error), faults)
+    return _redirect(f"The {kind} is created.", scope, kind, id)
 
 
-@blueprint.get(ONE)
+@blueprint.get(WORKFLOW)
 @public
-@guard.for_admins
+@guard.admins_only
 def show_workflow(account_id: str, kind: str, workflow_id: str) -> Page:
     """One workflow or hook."""
-    place = scopes.found(account_id)
-    workflow = service.get(workflow_id, by=place.by, kind=kind)
-    return _page(place, workflow, workflow_form.of_workflow(workflow))
+    scope = scopes.account_scope(account_id)
+    workflow = service.get(workflow_id, by=scope.by, kind=kind)
+    return _page(scope, workflow, workflow_form.from_workflow(workflow))
 
 
-@blueprint.post(ONE)
+@blueprint.post(WORKFLOW)
 @public
-@guard.for_admins
+@guard.admins_only
 def change_workflow(account_id: str, kind: str, workflow_id: str) -> Page | BaseResponse:
-    """Change what starts it, and what it does."""
-    place, form = scopes.found(account_id), workflow_form.sent()
-    workflow = service.get(workflow_id, by=place.by, kind=kind)
+    """Save a workflow or hook."""
+    scope, form = scopes.account_scope(account_id), workflow_form.submitted()
+    workflow = service.get(workflow_id, by=scope.by, kind=kind)
     change = hooks.change if kind == HOOK else service.change
     try:
-        forms.check_seen(form, workflow.updated_at)
-        change(workflow_id, workflow_form.body(form, kind), by=place.by)
+        forms.check_unchanged(form, workflow.updated_at)
+        change(workflow_id, workflow_form.body(form, kind), by=scope.by)
     except AppError as error:
-        faults = workflow_form.faults(error, form)
-        return _page(place, workflow, workflow_form.refused(form, error), faults)
-    return _told(f"The {kind} is saved.", place, kind, workflow_id)
+        faults = workflow_form.step_errors(error, form)
+        return _page(scope, workflow, workflow_form.with_error(form, error), faults)
+    return _redirect(f"The {kind} is saved.", scope, kind, workflow_id)
 
 
-@blueprint.post(f"{ONE}/<any(enable, disable):action>")
+@blueprint.post(f"{WORKFLOW}/<any(enable, disable):action>")
 @public
-@guard.for_admins
+@guard.admins_only
 def switch_workflow(account_id: str, kind: str, workflow_id: str, action: str) -> BaseResponse:
-    """Enable or disable one."""
-    place = scopes.found(account_id)
-    service.toggle(workflow_id, action == "enable", by=place.by, kind=kind)
-    return _told(f"The {kind} is {action}d.", place, kind, workflow_id)
+    """Enable or disable a workflow or hook."""
+    scope = scopes.account_scope(account_id)
+    service.toggle(workflow_id, action == "enable", by=scope.by, kind=kind)
+    return _redirect(f"The {kind} is {action}d.", scope, kind, workflow_id)
 
 
-@blueprint.post(f"{ONE}/trigger")
+@blueprint.post(f"{WORKFLOW}/trigger")
 @public
-@guard.for_admins
+@guard.admins_only
 def trigger_workflow(account_id: str, kind: str, workflow_id: str) -> Page | BaseResponse:
-    """Start one by hand, and go on to what it does."""
-    place = scopes.found(account_id)
-    workflow = service.get(workflow_id, by=place.by, kind=kind)
-    form = workflow_form.of_workflow(workflow)
+    """Start a workflow by hand, and redirect to its instance."""
+    scope = scopes.account_scope(account_id)
+    workflow = service.get(workflow_id, by=scope.by, kind=kind)
+    form = workflow_form.from_workflow(workflow)
     form.values["given"] = forms.text("given")
     try:
-        id = service.trigger(workflow_id, workflow_form.given(form), by=place.by, kind=kind)
+        id = service.trigger(workflow_id, workflow_form.trigger_data(form), by=scope.by, kind=kind)
     except AppError as error:
-        return _page(place, workflow, form.refused(error))
-    return told("It is started.", "console.show_instance", **place.at, instance_id=id)
-
-
-@blueprint.post(f"{ONE}/delete")
-@public
-@guard.for_admins
-def delete_workflow(account_id: str, kind: str, workflow_id: str) -> BaseResponse:
-    """Delete one with its instances."""
-    place = scopes.found(account_id)
-    with idempotent_forms.deleting(place.account.id, "workflows", workflow_id):
-        service.delete(workflow_id, by=place.by, kind=kind)
-    return told(f"The {kind} is deleted.", "console.show_workflows", **place.at)
-
-
-def _told(notice: str, place: Place, kind: str, workflow_id: str) -> BaseResponse:
-    at = {**place.at, "kind": kind, "workflow_id": workflow_id}
-    return told(notice, "console.show_workflow", **at)
-
-
-def _new_page(place: Place, kind: str, form: Form, faults: Sequence[Any] = ()) -> Page:
-    return form.page(
-        NEW_PAGE, place=place, kind=kind, faults=faults, drawn=idempotent_forms.drawn()
+        return _page(scope, workflow, form.with_error(error))
+    return redirect_with_notice(
+        "The workflow is started.", "console.show_instance", **scope.url_args, instance_id=id
     )
 
 
-def _page(place: Place, workflow: Workflow, form: Form, faults: Sequence[Any] = ()) -> Page:
-    about = {"place": place, "workflow": workflow, "kind": workflow.kind, "faults": faults}
-    about["warnings"] = missing_collections.warnings([workflow])[workflow.id]
-    return form.page(ONE_PAGE, owner=_owner(workflow), **about)
+@blueprint.post(f"{WORKFLOW}/delete")
+@public
+@guard.admins_only
+def delete_workflow(account_id: str, kind: str, workflow_id: str) -> BaseResponse:
+    """Delete a workflow or hook with its instances."""
+    scope = scopes.account_scope(account_id)
+    with idempotent_forms.ignore_already_deleted(scope.account.id, "workflows", workflow_id):
+        service.delete(workflow_id, by=scope.by, kind=kind)
+    return redirect_with_notice(
+        f"The {kind} is deleted.", "console.show_workflows", **scope.url_args
+    )
+
+
+def _redirect(notice: str, scope: AccountScope, kind: str, workflow_id: str) -> BaseResponse:
+    url_args = {**scope.url_args, "kind": kind, "workflow_id": workflow_id}
+    return redirect_with_notice(notice, "console.show_workflow", **url_args)
+
+
+def _new_page(scope: AccountScope, kind: str, form: Form, faults: Sequence[Any] = ()) -> Page:
+    return form.render(
+        NEW_PAGE, scope=scope, kind=kind, step_errors=faults, form_id=idempotent_forms.form_id()
+    )
+
+
+def _page(scope: AccountScope, workflow: Workflow, form: Form, faults: Sequence[Any] = ()) -> Page:
+    context = {"scope": scope, "workflow": workflow, "kind": workflow.kind, "step_errors": faults}
+    context["warnings"] = missing_collections.warnings([workflow])[workflow.id]
+    return form.render(WORKFLOW_PAGE, owner=_owner(workflow), **context)
 
 
 def _owner(workflow: Workflow) -> str | None:

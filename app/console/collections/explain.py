@@ -1,4 +1,4 @@
-"""For superadmins: would this caller get at this record, and which part of the rule decides."""
+"""Explains the rules to superadmins: may this caller access this record, and why."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from app.auth import principal as principals
 from app.auth import service as auth
 from app.collections import access, trials
 from app.collections.definition import Definition
-from app.console.collections.listing import ONE_COLLECTION, found
+from app.console.collections.listing import COLLECTION, load
 from app.console.shell import forms, guard
 from app.console.shell.blueprint import blueprint
-from app.console.shell.excerpts import Excerpt, within
+from app.console.shell.excerpts import Excerpt, highlight
 from app.console.shell.forms import Form, Page
 from app.db import versioned_cache
 from app.errors import AppError, InvalidValues, Malformed, NotFound, problem
@@ -26,99 +26,101 @@ from app.rest.access import public
 from app.rest.converters import UuidPath
 from app.rules import OPERATIONS
 
-EXPLAIN = f"{ONE_COLLECTION}/explain"
+EXPLAIN = f"{COLLECTION}/explain"
 USER, NOBODY = "user", "nobody"
-CALLERS = {USER: "a user", NOBODY: "somebody who has not signed in"}
-LONGEST_DATA = 20_000
-UNSENT = "Only creating and updating send something."
-NEW = "A new record is not there yet: leave the record or this empty."
-NO_OBJECT = 'This is no JSON object, such as {"title": "A"}.'
-FOREIGN = "There is no such record in this account; those of other accounts are never seen."
+CALLERS = {USER: "a user", NOBODY: "an anonymous caller"}
+MAX_DATA_LENGTH = 20_000
+DATA_NOT_ALLOWED = "Only creating and updating take data."
+RECORD_NOT_ALLOWED = "A new record does not exist yet. Leave either this or the record empty."
+INVALID_JSON = 'Enter a JSON object, such as {"title": "A"}.'
+RECORD_NOT_FOUND = (
+    "No record with this id in this account. Records of other accounts are never visible."
+)
 
 
 @blueprint.get(EXPLAIN)
 @public
-@guard.for_superadmins
+@guard.superadmins_only
 def show_explain(collection_id: str) -> Page:
-    """The form to ask with."""
+    """The form."""
     operation = request.args.get("operation") or "view"
     record_id = request.args.get("record_id", "")[:36]
-    asked = {"operation": operation, "who": USER, "record_id": record_id}
-    return _page(collection_id, Form(asked))
+    values = {"operation": operation, "who": USER, "record_id": record_id}
+    return _page(collection_id, Form(values))
 
 
 @blueprint.post(EXPLAIN)
 @public
-@guard.for_superadmins
+@guard.superadmins_only
 def explain(collection_id: str) -> Page:
-    """What decides, for a caller and perhaps a record."""
-    form = forms.sent("operation", "who", "account", "email", "record_id", "data")
+    """The decision for a caller, and optionally a record."""
+    form = forms.submitted("operation", "who", "account", "email", "record_id", "data")
     try:
         with versioned_cache.reloading():
-            return _page(collection_id, form, _told(found(collection_id)[1], form))
+            return _page(collection_id, form, _explain(load(collection_id)[1], form))
     except NotFound:
         if not form["record_id"]:
             raise
-        wrong = [problem("record_id", "invalid_reference", FOREIGN)]
-        return _page(collection_id, form.refused(InvalidValues(wrong)))
+        wrong = [problem("record_id", "invalid_reference", RECORD_NOT_FOUND)]
+        return _page(collection_id, form.with_error(InvalidValues(wrong)))
     except AppError as error:
-        return _page(collection_id, form.refused(error))
+        return _page(collection_id, form.with_error(error))
 
 
-def _told(collection: Definition, form: Form) -> dict[str, Any]:
+def _explain(collection: Definition, form: Form) -> dict[str, Any]:
     needed = ("account", "email") if form["who"] != NOBODY else ()
-    form.checked(needed, account=200, email=320, record_id=36, data=LONGEST_DATA)
+    form.validated(needed, account=200, email=320, record_id=36, data=MAX_DATA_LENGTH)
     _check(form)
     account_id = _account(form["account"]) if form["account"] else None
     asker = rules.Asker() if form["who"] == NOBODY else _asker(form)
     record_id = form["record_id"].lower() or None
-    asked = Question(form["operation"], asker, account_id, record_id, _data(form))
+    question = Question(form["operation"], asker, account_id, record_id, _data(form))
     try:
-        return decisions.explain(collection, asked)
+        return decisions.explain(collection, question)
     except InvalidValues as error:
-        raise InvalidValues([_beside(one) for one in error.details]) from error
+        raise InvalidValues([_form_problem(detail) for detail in error.details]) from error
 
 
-def _beside(wrong: Mapping[str, Any]) -> dict[str, Any]:
+def _form_problem(detail: Mapping[str, Any]) -> dict[str, Any]:
     """A problem of the question, at the form's field."""
-    if wrong["field"] == decisions.ACCOUNT:
-        return problem("account", wrong["code"], wrong["message"])
-    told = f"{wrong['field'].removeprefix('data.')}: {wrong['message']}"
-    return problem("data", "invalid_json", told)
+    if detail["field"] == decisions.ACCOUNT:
+        return problem("account", detail["code"], detail["message"])
+    message = f"{detail['field'].removeprefix('data.')}: {detail['message']}"
+    return problem("data", "invalid_json", message)
 
 
 def _check(form: Form) -> None:
-    wrong = []
+    problems = []
     if form["operation"] not in OPERATIONS:
-        wrong.append(problem("operation", "invalid_option", "Choose one of these."))
+        problems.append(problem("operation", "invalid_option", "Choose one of the options."))
     if form["who"] not in CALLERS:
-        wrong.append(problem("who", "invalid_option", "Choose one of these."))
+        problems.append(problem("who", "invalid_option", "Choose one of the options."))
     if form["record_id"] and not UuidPath.accepts(form["record_id"]):
-        wrong.append(problem("record_id", "invalid_reference", "This is no id of a record."))
-    if wrong:
-        raise InvalidValues(wrong)
+        problems.append(problem("record_id", "invalid_reference", "This is not a record id."))
+    if problems:
+        raise InvalidValues(problems)
 
 
 def _data(form: Form) -> dict[str, Any] | None:
     if not form["data"]:
         return None
     if form["operation"] not in WRITING:
-        raise InvalidValues([problem("data", "invalid_option", UNSENT)])
+        raise InvalidValues([problem("data", "invalid_option", DATA_NOT_ALLOWED)])
     if form["operation"] == "create" and form["record_id"]:
-        raise InvalidValues([problem("data", "invalid_option", NEW)])
+        raise InvalidValues([problem("data", "invalid_option", RECORD_NOT_ALLOWED)])
     try:
         data = json_input.loads(form["data"].encode())
     except Malformed as error:
-        raise InvalidValues([problem("data", "invalid_json", NO_OBJECT)]) from error
+        raise InvalidValues([problem("data", "invalid_json", INVALID_JSON)]) from error
     if not isinstance(data, dict):
-        raise InvalidValues([problem("data", "invalid_json", NO_OBJECT)])
+        raise InvalidValues([problem("data", "invalid_json", INVALID_JSON)])
     return data
 
 
 def _account(reference: str) -> str:
     account = principals.reload_active_account(reference)
     if account is None:
-        message = "There is no such active account."
+        message = "No active account with this id."
         raise InvalidValues([problem("account", "invalid_reference", message)])
     return account.id
 
@@ -126,33 +128,33 @@ def _account(reference: str) -> str:
 def _asker(form: Form) -> rules.Asker:
     user = auth.find_user(form["account"], form["email"])
     if user is None or not user.is_active:
-        message = "The account has no active user with this address."
+        message = "This account has no active user with this address."
         raise InvalidValues([problem("email", "invalid_reference", message)])
     return access.rule_caller(trials.caller_of(user.id))
 
 
-def _page(collection_id: str, form: Form, said: dict[str, Any] | None = None) -> Page:
-    return form.page(
+def _page(collection_id: str, form: Form, explanation: dict[str, Any] | None = None) -> Page:
+    return form.render(
         "console/collections/explain.html",
-        collection=found(collection_id)[1],
+        collection=load(collection_id)[1],
         operations=OPERATIONS,
         callers=CALLERS,
-        said=said,
-        rule=_marked(said) if said else None,
-        outcome=_outcome(said) if said and said["clause"] else None,
+        explanation=explanation,
+        rule=_excerpt(explanation) if explanation else None,
+        outcome=_outcome(explanation) if explanation and explanation["clause"] else None,
     )
 
 
-def _outcome(said: dict[str, Any]) -> str:
-    """What is said of the part that decides, which the page marks instead of quoting it."""
-    reason: str = said["reason"]
-    return reason.removeprefix(f"`{said['clause']['text']}` ").removesuffix(".")
+def _outcome(explanation: dict[str, Any]) -> str:
+    """The reason without the clause, which the page marks instead of quoting it."""
+    reason: str = explanation["reason"]
+    return reason.removeprefix(f"`{explanation['clause']['text']}` ").removesuffix(".")
 
 
-def _marked(said: dict[str, Any]) -> Excerpt:
-    """The rule with what decides, or what it depends on, marked."""
-    rule, clause = said["rule"] or "", said["clause"]
+def _excerpt(explanation: dict[str, Any]) -> Excerpt:
+    """The rule with the deciding clause marked, or the one that it depends on."""
+    rule, clause = explanation["rule"] or "", explanation["clause"]
     if clause:
-        return within(rule, clause["text"], clause["position"])
-    part = said.get("depends_on") or ""
-    return within(rule, part, max(rule.find(part), 0))
+        return highlight(rule, clause["text"], clause["position"])
+    part = explanation.get("depends_on") or ""
+    return highlight(rule, part, max(rule.find(part), 0))

@@ -1,4 +1,4 @@
-"""For superadmins: the collections of this instance, their fields and their rules."""
+"""The collections of this instance, their fields and rules, for superadmins."""
 
 from __future__ import annotations
 
@@ -15,45 +15,45 @@ from app.db import versioned_cache
 from app.rest.access import public
 from app.rules import OPERATIONS
 
-ONE_COLLECTION = "/console/collections/<uuid:collection_id>"
+COLLECTION = "/console/collections/<uuid:collection_id>"
 
 
 @blueprint.get("/console/collections")
 @public
-@guard.for_superadmins
+@guard.superadmins_only
 def show_collections() -> str:
     """The collections of this instance."""
-    listing = lists.asked_for("console.show_collections")
-    listing.holding(service.page(listing.skip, lists.SIZE, listing.search))
-    found = service.record_counts(listing.items, lists.MOST_COUNTED)
-    counts = {id: lists.told(number) for id, number in found.items()}
+    listing = lists.from_request("console.show_collections")
+    listing.with_page(service.page(listing.skip, lists.PAGE_SIZE, listing.search))
+    counted = service.record_counts(listing.items, lists.MAX_COUNTED)
+    counts = {id: lists.format_count(number) for id, number in counted.items()}
     return render_template("console/collections/list.html", listing=listing, counts=counts)
 
 
-@blueprint.get(ONE_COLLECTION)
+@blueprint.get(COLLECTION)
 @public
-@guard.for_superadmins
+@guard.superadmins_only
 def show_collection(collection_id: str) -> str:
     """One collection with its fields and rules."""
     with versioned_cache.reloading():
-        row, collection = found(collection_id)
+        row, collection = load(collection_id)
         return render_template(
             "console/collections/one.html",
             collection=collection,
-            records=lists.told(service.record_counts([row], lists.MOST_COUNTED)[row.id]),
-            fields=[(one, targets(collection, one)) for one in collection.declared.values()],
+            records=lists.format_count(service.record_counts([row], lists.MAX_COUNTED)[row.id]),
+            fields=[(field, targets(collection, field)) for field in collection.declared.values()],
             operations=OPERATIONS,
-            tell_rule=rules_form.tell_rule,
-            tell_list=rules_form.tell_list,
+            describe_rule=rules_form.describe_rule,
+            describe_fields=rules_form.describe_fields,
         )
 
 
-def found(collection_id: str) -> tuple[Collection, Definition]:
-    """The collection as stored now, and as the application works with it. Raises NotFound."""
+def load(collection_id: str) -> tuple[Collection, Definition]:
+    """The collection's row and its definition. Raises NotFound."""
     row = service.find(collection_id)
     return row, definition.from_row(row)
 
 
 def targets(collection: Definition, field: Field) -> Definition | None:
-    """The collection that a field refers to."""
+    """The collection that a reference field points to."""
     return collection.target(field.name) if field.collection else None

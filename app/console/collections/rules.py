@@ -1,4 +1,4 @@
-"""For superadmins: the editor of a collection's rules, and what they would change before saving."""
+"""The rule editor, with a preview of its effect, for superadmins."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ from app.collections import population, service, trials
 from app.collections.definition import FIELD_LISTS, Definition
 from app.collections.models import Collection
 from app.console.collections import rule_help, rules_form
-from app.console.collections.listing import ONE_COLLECTION, found
-from app.console.collections.rules_form import RulesForm, tell_list, tell_rule
+from app.console.collections.listing import COLLECTION, load
+from app.console.collections.rules_form import RulesForm, describe_fields, describe_rule
 from app.console.shell import guard, resubmit
 from app.console.shell.blueprint import blueprint
 from app.console.shell.excerpts import excerpt
-from app.console.shell.forms import Page, told
+from app.console.shell.forms import Page, redirect_with_notice
 from app.db import versioned_cache
 from app.errors import AppError, Conflict, InvalidValues
 from app.rest.access import public
 from app.rules import OPERATIONS
 
-RULES = f"{ONE_COLLECTION}/rules"
+RULES = f"{COLLECTION}/rules"
 
 
 @dataclass(frozen=True)
 class Effect:
-    """What proposed rules change: in themselves, and for the records that there are."""
+    """What proposed rules change: the rules themselves, and who may access existing records."""
 
     changes: list[tuple[str, str, str]]
     records: list[dict[str, Any]]
@@ -37,112 +37,122 @@ class Effect:
 
 @blueprint.get(RULES)
 @public
-@guard.for_superadmins
+@guard.superadmins_only
 def show_rules(collection_id: str) -> Page:
-    """The editor with the rules as they are."""
+    """The editor with the current rules."""
     row = service.find(collection_id)
-    return _editor(row, rules_form.of_rules(row.rules, row.version))
+    return _editor(row, rules_form.from_rules(row.rules, row.version))
 
 
 @blueprint.post(f"{RULES}/preview")
 @public
-@guard.for_superadmins
-@resubmit.shows_form
+@guard.superadmins_only
+@resubmit.renders_form
 def preview_rules(collection_id: str) -> Page:
-    """The editor with what its rules would change."""
-    row, form = service.find(collection_id), rules_form.sent()
+    """The editor with a preview of its rules."""
+    row, form = service.find(collection_id), rules_form.submitted()
     try:
         with versioned_cache.reloading():
-            present, proposed = _compared(row, form)
-            records = population.differences(present, proposed, None)
+            current, proposed = _compare(row, form)
+            records = population.differences(current, proposed, None)
     except AppError as error:
-        return _editor(row, form.refused(error))
-    form.values["version"] = str(present.version)  # what it is compared with here is seen
-    changed = [one for one in records if one["gained"]["count"] or one["lost"]["count"]]
-    return _editor(row, form, Effect(list(_changes(present, proposed)), changed))
+        return _editor(row, form.with_error(error))
+    form.values["version"] = str(current.version)  # the user sees the comparison with this version
+    changed = [change for change in records if change["gained"]["count"] or change["lost"]["count"]]
+    return _editor(row, form, Effect(list(_changes(current, proposed)), changed))
 
 
 @blueprint.post(RULES)
 @public
-@guard.for_superadmins
+@guard.superadmins_only
 def save_rules(collection_id: str) -> Page | BaseResponse:
-    """Save the rules, unless they were changed since the editor was opened."""
-    row, form = service.find(collection_id), rules_form.sent()
+    """Save the rules unless they changed since the editor was opened."""
+    row, form = service.find(collection_id), rules_form.submitted()
     try:
         with versioned_cache.reloading():
-            _compared(row, form)
+            _compare(row, form)
             service.change_rules(row.id, form.rules(), seen=form["version"])
     except Conflict as error:
         row = service.find(collection_id)
         form.values["version"] = str(row.version)
-        return _editor(row, form.refused(error))
+        return _editor(row, form.with_error(error))
     except AppError as error:
-        return _editor(row, form.refused(error))
-    return told(
+        return _editor(row, form.with_error(error))
+    return redirect_with_notice(
         f"The rules of {row.name} are saved.", "console.show_collection", collection_id=row.id
     )
 
 
 @blueprint.post(f"{RULES}/<any({', '.join(OPERATIONS)}):operation>/check")
 @public
-@guard.for_superadmins
+@guard.superadmins_only
 def check_rule(collection_id: str, operation: str) -> str:
-    """Whether a text is a rule: the part of the editor that says so, while it is typed."""
+    """Validate a rule while it is typed: the HTML fragment for the editor."""
     text, name = rules_form.expression("rule"), f"{operation}_rule"
     with versioned_cache.reloading():
-        _, collection = found(collection_id)
+        _, collection = load(collection_id)
         problems = trials.rule_problems(text, collection.scope)
-    messages = [one["message"] for one in problems] if text else [rules_form.LACKING]
-    shown = excerpt(text, problems[0]["position"]) if problems else None
+    messages = (
+        [problem["message"] for problem in problems] if text else [rules_form.EXPRESSION_REQUIRED]
+    )
+    marked = excerpt(text, problems[0]["position"]) if problems else None
     return render_template(
-        "console/collections/verdict.html", name=name, messages=messages, shown=shown
+        "console/collections/verdict.html", name=name, messages=messages, shown=marked
     )
 
 
-def _compared(row: Collection, form: RulesForm) -> tuple[Definition, Definition]:
-    lacking = form.lacking()
+def _compare(row: Collection, form: RulesForm) -> tuple[Definition, Definition]:
+    missing = form.missing()
     try:
-        compared = service.proposed_rules(row.id, form.rules())
+        definitions = service.proposed_rules(row.id, form.rules())
     except InvalidValues as error:
-        raise InvalidValues([*lacking, *error.details]) from error
-    if lacking:
-        raise InvalidValues(lacking)
-    return compared
+        raise InvalidValues([*missing, *error.details]) from error
+    if missing:
+        raise InvalidValues(missing)
+    return definitions
 
 
-def _changes(present: Definition, proposed: Definition) -> Iterator[tuple[str, str, str]]:
-    """What is edited, how it was and how it would be, in words."""
+def _changes(current: Definition, proposed: Definition) -> Iterator[tuple[str, str, str]]:
+    """Each changed rule or field list, with its description before and after."""
     for operation in OPERATIONS:
-        now, then = (tell_rule(one.rule(operation)) for one in (present, proposed))
-        if now != then:
-            yield f"{operation}: who", now, then
-        shown, open_then = (one.field_list(operation) for one in (present, proposed))
-        if operation in FIELD_LISTS and _as_set(shown) != _as_set(open_then):
-            yield f"{operation}: fields", tell_list(shown), tell_list(open_then)
+        before, after = (
+            describe_rule(definition.rule(operation)) for definition in (current, proposed)
+        )
+        if before != after:
+            yield f"{operation}: who", before, after
+        fields_before, fields_after = (
+            definition.field_list(operation) for definition in (current, proposed)
+        )
+        if operation in FIELD_LISTS and _as_set(fields_before) != _as_set(fields_after):
+            yield (
+                f"{operation}: fields",
+                describe_fields(fields_before),
+                describe_fields(fields_after),
+            )
 
 
-def _as_set(listed: Any) -> Any:
-    return listed if isinstance(listed, str) else set(listed)
+def _as_set(fields: Any) -> Any:
+    return fields if isinstance(fields, str) else set(fields)
 
 
 def _editor(row: Collection, form: RulesForm, effect: Effect | None = None) -> Page:
     with versioned_cache.reloading():
-        _, collection = found(row.id)
-        return form.page(
+        _, collection = load(row.id)
+        return form.render(
             "console/collections/rules.html",
             collection=collection,
             effect=effect,
             operations=OPERATIONS,
             with_lists=FIELD_LISTS,
-            words=rules_form.WORDS,
-            offered={one: _offered(collection, one) for one in FIELD_LISTS},
+            words=rules_form.LABELS,
+            offered={operation: _field_choices(collection, operation) for operation in FIELD_LISTS},
             names=rule_help.names(collection),
             functions=rule_help.functions(),
         )
 
 
-def _offered(collection: Definition, operation: str) -> list[str]:
-    """The names that a field list can hold; those that it holds already, too."""
+def _field_choices(collection: Definition, operation: str) -> list[str]:
+    """The names that a field list may have, and those that it has."""
     fields = collection.fields if operation in ("create", "update") else collection.declared
-    listed = collection.field_list(operation)
-    return list(dict.fromkeys([*fields, *(listed if isinstance(listed, list) else ())]))
+    selected = collection.field_list(operation)
+    return list(dict.fromkeys([*fields, *(selected if isinstance(selected, list) else ())]))

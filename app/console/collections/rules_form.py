@@ -1,4 +1,4 @@
-"""The rules of a collection as a form: for each operation a choice, a text and boxes of fields."""
+"""The rules of a collection as a form: a choice, an expression and field lists per operation."""
 
 from __future__ import annotations
 
@@ -16,74 +16,76 @@ from app.errors import AppError, problem
 from app.rules import OPERATIONS
 
 EXPRESSION = "expression"
-# What each choice but an expression stands for, in the rule and in words.
-PLAIN = {"closed": None, "everyone": "", "signed_in": "true"}
-WORDS = {
-    "closed": "closed, but to superadmins",
+# The rule of each choice, except for expressions.
+RULE_BY_CHOICE = {"closed": None, "everyone": "", "signed_in": "true"}
+LABELS = {
+    "closed": "nobody but superadmins",
     "everyone": "everyone, signed in or not",
-    "signed_in": "whoever has signed in to the account",
-    EXPRESSION: "where an expression holds",
+    "signed_in": "users of the account",
+    EXPRESSION: "whoever an expression allows",
 }
-LACKING = "Write an expression, or choose somebody else."
+EXPRESSION_REQUIRED = "Enter an expression, or choose another option."
 
 
 @dataclass
 class RulesForm(Form):
-    """A form with the names chosen for each field list, and where in a text something is wrong."""
+    """A form with the selected field lists, and excerpts of invalid expressions."""
 
     lists: dict[str, Sequence[str]] = field(default_factory=dict)
     excerpts: dict[str, Excerpt] = field(default_factory=dict)
 
-    def lacking(self) -> list[dict[str, Any]]:
-        """What has to be chosen or written still."""
-        found = []
+    def missing(self) -> list[dict[str, Any]]:
+        """Problems for choices and expressions that are missing."""
+        problems = []
         for operation in OPERATIONS:
-            if self[f"{operation}_choice"] not in WORDS:
+            if self[f"{operation}_choice"] not in LABELS:
                 message = f"Choose who may {operation}."
-                found.append(problem(None, "invalid_option", message))
+                problems.append(problem(None, "invalid_option", message))
             elif self[f"{operation}_choice"] == EXPRESSION and not self[f"{operation}_rule"]:
-                found.append(problem(f"{operation}_rule", "required", LACKING))
-        return found
+                problems.append(problem(f"{operation}_rule", "required", EXPRESSION_REQUIRED))
+        return problems
 
     def rules(self) -> dict[str, Any]:
-        """The rules and field lists that the form stands for."""
-        told: dict[str, Any] = {f"{one}_rule": self._rule(one) for one in OPERATIONS}
-        return told | {f"{one}_fields": self._list(one) for one in FIELD_LISTS}
+        """The rules and field lists that the form submits."""
+        rules: dict[str, Any] = {
+            f"{operation}_rule": self._rule(operation) for operation in OPERATIONS
+        }
+        return rules | {f"{operation}_fields": self._list(operation) for operation in FIELD_LISTS}
 
     def _rule(self, operation: str) -> str | None:
         choice = self[f"{operation}_choice"]
-        return self[f"{operation}_rule"] if choice == EXPRESSION else PLAIN.get(choice)
+        return self[f"{operation}_rule"] if choice == EXPRESSION else RULE_BY_CHOICE.get(choice)
 
     def _list(self, operation: str) -> Any:
-        chosen = list(self.lists[operation])
-        return chosen if self[f"{operation}_which"] == "some" else ALL_FIELDS
+        selected = list(self.lists[operation])
+        return selected if self[f"{operation}_which"] == "some" else ALL_FIELDS
 
-    def refused(self, error: AppError) -> RulesForm:
-        """Take in what an error says, and where in the texts."""
-        super().refused(error)
-        for one in error.extra.get("details", ()):
-            if "position" in one:
-                self.excerpts[one["field"]] = excerpt(self[one["field"]], one["position"])
+    def with_error(self, error: AppError) -> RulesForm:
+        """The form with the messages of an error, and excerpts of the expressions."""
+        super().with_error(error)
+        for detail in error.extra.get("details", ()):
+            if "position" in detail:
+                self.excerpts[detail["field"]] = excerpt(self[detail["field"]], detail["position"])
         return self
 
 
-def of_rules(rules: Mapping[str, Any], version: int) -> RulesForm:
-    """The form that stands for a collection's rules."""
+def from_rules(rules: Mapping[str, Any], version: int) -> RulesForm:
+    """The form with a collection's rules."""
     form = RulesForm({"version": str(version)})
     for operation in OPERATIONS:
         rule = rules[f"{operation}_rule"]
         form.values[f"{operation}_choice"] = choice_of(rule)
         form.values[f"{operation}_rule"] = rule if rule and is_expression(rule) else ""
     for operation in FIELD_LISTS:
-        listed = rules.get(f"{operation}_fields", ALL_FIELDS)
-        form.values[f"{operation}_which"] = "all" if listed == ALL_FIELDS else "some"
+        fields = rules.get(f"{operation}_fields", ALL_FIELDS)
+        form.values[f"{operation}_which"] = "all" if fields == ALL_FIELDS else "some"
         form.values[f"{operation}_fields"] = ""
-        form.lists[operation] = () if listed == ALL_FIELDS else listed
+        form.lists[operation] = () if fields == ALL_FIELDS else fields
     return form
 
 
-def sent() -> RulesForm:
-    """The form as it was sent."""
+def submitted() -> RulesForm:
+    """The submitted form."""
     values = {"version": forms.text("version")}
     for operation in OPERATIONS:
         values[f"{operation}_choice"] = forms.text(f"{operation}_choice")
@@ -91,31 +93,33 @@ def sent() -> RulesForm:
     for operation in FIELD_LISTS:
         values[f"{operation}_which"] = forms.text(f"{operation}_which")
         values[f"{operation}_fields"] = ""
-    return RulesForm(values, lists={one: _chosen(f"{one}_fields") for one in FIELD_LISTS})
+    return RulesForm(
+        values, lists={action: _selected(f"{action}_fields") for action in FIELD_LISTS}
+    )
 
 
 def expression(name: str) -> str:
-    """A text of the form, with each end of a line one character as in the browser."""
+    """A submitted text with the line ends that the browser counts."""
     return forms.text(name).replace("\r\n", "\n")
 
 
-def _chosen(name: str) -> list[str]:
-    return [one.replace("\0", "") for one in request.form.getlist(name)]
+def _selected(name: str) -> list[str]:
+    return [value.replace("\0", "") for value in request.form.getlist(name)]
 
 
 def choice_of(rule: str | None) -> str:
-    """Which choice a rule is."""
+    """The choice that a rule stands for."""
     if rule is not None and is_expression(rule):
         return EXPRESSION
     return "closed" if rule is None else "signed_in" if rule else "everyone"
 
 
-def tell_rule(rule: str | None) -> str:
-    """A rule in words, or the expression itself."""
+def describe_rule(rule: str | None) -> str:
+    """A rule in words, or its expression."""
     choice = choice_of(rule)
-    return rule or "" if choice == EXPRESSION else WORDS[choice]
+    return rule or "" if choice == EXPRESSION else LABELS[choice]
 
 
-def tell_list(listed: Any) -> str:
+def describe_fields(fields: Any) -> str:
     """A field list in words."""
-    return "all fields" if listed == ALL_FIELDS else ", ".join(listed) or "no fields"
+    return "all fields" if fields == ALL_FIELDS else ", ".join(fields) or "no fields"

@@ -1,4 +1,4 @@
-"""The fields of a collection as a form: a row of inputs per field, and some blank ones."""
+"""The fields of a collection as a form: a row of inputs per field, and blank rows."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from app.rest import json_input
 BLANK_ROWS = 3
 TEXTS = ("name", "type", "default", "collection", "on_delete", "mask_type", "expression")
 FLAGS = ("required", "unique", "pii")
-# The options of a field by the kind of input: counts, numbers, texts, a list, boxes.
+# The options of a field, by kind of input.
 COUNTS, NUMBERS, WORDS, SWITCHES = (
     ("min_length", "max_length"),
     ("min", "max"),
@@ -28,11 +28,11 @@ COUNTS, NUMBERS, WORDS, SWITCHES = (
 )
 OPTIONS = (*COUNTS, *NUMBERS, *WORDS, *SWITCHES, "choices")
 INPUTS = (*TEXTS, "return_type", *FLAGS, *OPTIONS)
-# What cannot change once the field is there.
-FIXED = ("name", "type", "collection", "return_type")
-UNTOUCHED = ("type", "on_delete", "mask_type", "return_type")  # selects, which always have a value
-# Beside which input a problem is told; all others are told beside the name.
-PLACES = {
+# Properties that cannot change later.
+IMMUTABLE = ("name", "type", "collection", "return_type")
+SELECTS = ("type", "on_delete", "mask_type", "return_type")  # inputs that always have a value
+# The input that shows a problem; the default is the name.
+INPUT_BY_CODE = {
     "type_invalid": "type",
     "type_change_not_allowed": "type",
     "reference_collection_required": "collection",
@@ -46,104 +46,110 @@ PLACES = {
 
 @dataclass
 class SchemaForm(Form):
-    """A form of fields; `present` are those that the collection has already, in order."""
+    """A form of fields; `existing` are those that the collection already has, in order."""
 
-    present: Sequence[Mapping[str, Any]] = ()
+    existing: Sequence[Mapping[str, Any]] = ()
     rows: int = 0
-    unread: list[dict[str, Any]] = field(default_factory=list)
-    """What is wrong with texts that are no values, which the specs are without."""
+    unparsed: list[dict[str, Any]] = field(default_factory=list)
+    """Problems of texts that do not parse; the specs omit them."""
 
     def specs(self) -> list[dict[str, Any]]:
-        """The fields that the form declares, as far as it can be read."""
-        self.unread = []
-        return [self._spec(n, self.unread) for n in self.filled()]
+        """The field specs that the form declares, as far as it can be parsed."""
+        self.unparsed = []
+        return [self._spec(n, self.unparsed) for n in self.filled()]
 
     @contextmanager
-    def telling_unread(self) -> Iterator[None]:
-        """Around what refuses the specs: what is unread is told with it. Raises InvalidValues."""
+    def including_unparsed(self) -> Iterator[None]:
+        """Around what refuses the specs: what is unparsed is told with it. Raises InvalidValues."""
         try:
             yield
         except InvalidValues as error:
-            raise InvalidValues([*self.unread, *error.details]) from error
-        if self.unread:
-            raise InvalidValues(self.unread)
+            raise InvalidValues([*self.unparsed, *error.details]) from error
+        if self.unparsed:
+            raise InvalidValues(self.unparsed)
 
     def options(self) -> dict[str, bool]:
-        """The options of the collection that the form sets."""
+        """The collection's options that the form sets."""
         return {"require_signature": bool(self["require_signature"])}
 
     def filled(self) -> list[int]:
-        """The rows in which something stands; those of present fields always count."""
-        return [n for n in range(self.rows) if n < len(self.present) or self._is_filled(n)]
+        """The rows with any value; rows of existing fields always count."""
+        return [n for n in range(self.rows) if n < len(self.existing) or self._is_filled(n)]
 
-    def is_present(self, n: int) -> bool:
-        """Whether a row is of a field that the collection has already."""
-        return n < len(self.present)
+    def exists(self, n: int) -> bool:
+        """Whether a row belongs to an existing field."""
+        return n < len(self.existing)
 
-    def at(self, n: int, key: str) -> str:
+    def value(self, n: int, key: str) -> str:
         """The value of one input of a row."""
         return self[f"{key}_{n}"]
 
     def add_row(self) -> None:
-        """One more blank row, while the schema has room."""
+        """Add a blank row, up to the limit of a schema."""
         self.rows = min(self.rows + 1, LONGEST_SCHEMA)
 
-    def place_of(self, one: Mapping[str, Any]) -> str | None:
-        """The input that a problem of a field belongs to."""
-        name, code = one["field"], one["code"]
+    def input_for(self, problem: Mapping[str, Any]) -> str | None:
+        """The input that a field's problem belongs to."""
+        name, code = problem["field"], problem["code"]
         if name in self.values:
             return str(name)
-        rows = [n for n in self.filled() if self.at(n, "name") == (name or "")]
+        rows = [n for n in self.filled() if self.value(n, "name") == (name or "")]
         if not rows:
             return None
         n = rows[-1] if code == "name_duplicate" else rows[0]
-        key = PLACES.get(code, "name")
-        return f"{'default' if one['message'].startswith('The default') else key}_{n}"
+        key = INPUT_BY_CODE.get(code, "name")
+        return f"{'default' if problem['message'].startswith('The default') else key}_{n}"
 
-    def refused(self, error: AppError) -> SchemaForm:
-        """Take in what an error says, each problem beside the input that it is about."""
+    def with_error(self, error: AppError) -> SchemaForm:
+        """The form with each problem beside the input that it is about."""
         details = error.extra.get("details")
         if details:
-            moved = [{**one, "field": self.place_of(one) or one["field"]} for one in details]
-            error.extra["details"] = [
-                one if one["field"] in self.values else _told_with_name(one) for one in moved
+            placed = [
+                {**detail, "field": self.input_for(detail) or detail["field"]} for detail in details
             ]
-        super().refused(error)
+            error.extra["details"] = [
+                detail if detail["field"] in self.values else _prefix_field(detail)
+                for detail in placed
+            ]
+        super().with_error(error)
         return self
 
     def _is_filled(self, n: int) -> bool:
-        return any(self.at(n, key) for key in INPUTS if key not in UNTOUCHED)
+        return any(self.value(n, key) for key in INPUTS if key not in SELECTS)
 
-    def _spec(self, n: int, found: list[dict[str, Any]]) -> dict[str, Any]:
-        spec: dict[str, Any] = {"name": self.at(n, "name"), "type": self.at(n, "type")}
-        if self.is_present(n):
-            spec = {key: self.present[n][key] for key in FIXED}
+    def _spec(self, n: int, problems: list[dict[str, Any]]) -> dict[str, Any]:
+        spec: dict[str, Any] = {"name": self.value(n, "name"), "type": self.value(n, "type")}
+        if self.exists(n):
+            spec = {key: self.existing[n][key] for key in IMMUTABLE}
         kind = spec["type"]
-        spec |= {key: bool(self.at(n, key)) for key in FLAGS}
-        spec["options"] = dict(self._options(n, spec, found))
-        spec["default"] = self._default(n, kind, found)
+        spec |= {key: bool(self.value(n, key)) for key in FLAGS}
+        spec["options"] = dict(self._options(n, spec, problems))
+        spec["default"] = self._default(n, kind, problems)
         if kind == "reference":
-            spec.setdefault("collection", self.at(n, "collection") or None)
-            spec["on_delete"] = self.at(n, "on_delete") or None
+            spec.setdefault("collection", self.value(n, "collection") or None)
+            spec["on_delete"] = self.value(n, "on_delete") or None
         if kind == "computed":
-            spec.setdefault("return_type", self.at(n, "return_type") or None)
-            spec["expression"] = self.at(n, "expression") or None
+            spec.setdefault("return_type", self.value(n, "return_type") or None)
+            spec["expression"] = self.value(n, "expression") or None
         if spec["pii"]:
-            spec["mask_type"] = self.at(n, "mask_type") or None
+            spec["mask_type"] = self.value(n, "mask_type") or None
         return spec
 
     def _options(
-        self, n: int, spec: Mapping[str, Any], found: list[dict[str, Any]]
+        self, n: int, spec: Mapping[str, Any], problems: list[dict[str, Any]]
     ) -> Iterator[tuple[str, Any]]:
-        for key in _offered(spec["type"], custom=spec["pii"] and self.at(n, "mask_type")):
-            text, stored = self.at(n, key), self._stored(n).get("options", {}).get(key)
-            if stored is not None and text.strip() == _shown(key, stored).strip():
+        for key in _option_keys(spec["type"], custom=spec["pii"] and self.value(n, "mask_type")):
+            text, stored = self.value(n, key), self._stored(n).get("options", {}).get(key)
+            if stored is not None and text.strip() == _input_text(key, stored).strip():
                 yield key, stored
             elif key in SWITCHES and text:
                 yield key, True
             elif key == "choices" and text:
-                kept = set(stored or ())  # blanks that a choice has stay
-                lines = (one if one in kept else one.strip() for one in text.split("\n"))
+                stored_choices = set(stored or ())  # keep the blanks of stored choices
+                lines = (
+                    choice if choice in stored_choices else choice.strip()
+                    for choice in text.split("\n")
+                )
                 yield key, [line for line in lines if line]
             elif key in WORDS and text:
                 yield key, text
@@ -151,24 +157,24 @@ class SchemaForm(Form):
                 try:
                     yield key, NumberField(key).from_text(text)
                 except InvalidValue as error:
-                    found.append(problem(f"{key}_{n}", error.code, str(error)))
+                    problems.append(problem(f"{key}_{n}", error.code, str(error)))
 
     def _stored(self, n: int) -> Mapping[str, Any]:
-        return self.present[n] if self.is_present(n) else {}
+        return self.existing[n] if self.exists(n) else {}
 
-    def _default(self, n: int, kind: str, found: list[dict[str, Any]]) -> Any:
-        text, stored = self.at(n, "default"), self._stored(n).get("default")
-        if text == _shown("default", stored).strip():
-            return stored  # an empty text, too, which the form cannot tell from none
+    def _default(self, n: int, kind: str, problems: list[dict[str, Any]]) -> Any:
+        text, stored = self.value(n, "default"), self._stored(n).get("default")
+        if text == _input_text("default", stored).strip():
+            return stored  # also an empty text, which looks like no default
         try:
-            return default_of(kind, text) if text else None
+            return parse_default(kind, text) if text else None
         except (InvalidValue, Malformed):
-            message = f"Not a value for a field of type {kind[:40]}."
-            found.append(problem(f"default_{n}", "invalid_type", message))
+            message = f"Not a valid value for a field of type {kind[:40]}."
+            problems.append(problem(f"default_{n}", "invalid_type", message))
         return None
 
 
-def _offered(kind: str, *, custom: Any) -> Iterator[str]:
+def _option_keys(kind: str, *, custom: Any) -> Iterator[str]:
     yield from {
         "text": ("min_length", "max_length", "pattern", "choices"),
         "number": ("min", "max", "integer"),
@@ -179,12 +185,16 @@ def _offered(kind: str, *, custom: Any) -> Iterator[str]:
         yield "mask"
 
 
-def _told_with_name(one: Mapping[str, Any]) -> Mapping[str, Any]:
-    return {**one, "message": f"{one['field']}: {one['message']}"} if one["field"] else one
+def _prefix_field(detail: Mapping[str, Any]) -> Mapping[str, Any]:
+    return (
+        {**detail, "message": f"{detail['field']}: {detail['message']}"}
+        if detail["field"]
+        else detail
+    )
 
 
-def default_of(kind: str, text: str) -> Any:
-    """The JSON value that a default's text stands for. Raises InvalidValue or Malformed."""
+def parse_default(kind: str, text: str) -> Any:
+    """The JSON value of a default. Raises Refused or Malformed."""
     if kind == "number":
         return NumberField("default").from_text(text)
     if kind == "boolean":
@@ -195,24 +205,24 @@ def default_of(kind: str, text: str) -> Any:
 
 
 def blank() -> SchemaForm:
-    """The form for a collection that is to be made."""
+    """The form for a new collection."""
     return SchemaForm({"collection_name": ""}, rows=BLANK_ROWS)
 
 
-def of_schema(
+def from_schema(
     schema: Sequence[Mapping[str, Any]], version: int, options: Mapping[str, Any]
 ) -> SchemaForm:
-    """The form that stands for the fields of a collection."""
-    form = SchemaForm({"version": str(version)}, present=schema, rows=len(schema) + 1)
+    """The form with a collection's fields."""
+    form = SchemaForm({"version": str(version)}, existing=schema, rows=len(schema) + 1)
     form.values["require_signature"] = "true" if options.get("require_signature") else ""
     for n, spec in enumerate(schema):
         for key in INPUTS:
             value = (spec.get("options") or {}).get(key) if key in OPTIONS else spec.get(key)
-            form.values[f"{key}_{n}"] = _shown(key, value)
+            form.values[f"{key}_{n}"] = _input_text(key, value)
     return form
 
 
-def _shown(key: str, value: Any) -> str:
+def _input_text(key: str, value: Any) -> str:
     if value is None or (value is False and key != "default"):
         return ""
     if key == "choices":
@@ -222,17 +232,17 @@ def _shown(key: str, value: Any) -> str:
     return json.dumps(value, ensure_ascii=False) if isinstance(value, dict | list) else str(value)
 
 
-def sent(present: Sequence[Mapping[str, Any]] = ()) -> SchemaForm:
-    """The form as it was sent."""
+def submitted(existing: Sequence[Mapping[str, Any]] = ()) -> SchemaForm:
+    """The submitted form."""
     text = request.form.get("rows", "")
     sent_rows = int(text) if text.isascii() and text.isdigit() and len(text) < 4 else 0
-    rows = min(max(sent_rows, len(present)), LONGEST_SCHEMA)
-    once = ("collection_name", "version", "planned", "require_signature")
-    values = {key: _text(key) for key in once}
+    rows = min(max(sent_rows, len(existing)), LONGEST_SCHEMA)
+    single = ("collection_name", "version", "planned", "require_signature")
+    values = {key: _text(key) for key in single}
     values |= {f"{key}_{n}": _text(f"{key}_{n}") for n in range(rows) for key in INPUTS}
-    for n, spec in enumerate(present[:rows]):
-        values |= {f"{key}_{n}": _shown(key, spec[key]) for key in FIXED}
-    return SchemaForm(values, present=present, rows=rows)
+    for n, spec in enumerate(existing[:rows]):
+        values |= {f"{key}_{n}": _input_text(key, spec[key]) for key in IMMUTABLE}
+    return SchemaForm(values, existing=existing, rows=rows)
 
 
 def _text(name: str) -> str:

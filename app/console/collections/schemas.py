@@ -1,4 +1,4 @@
-"""For superadmins: the editor of a collection's fields; a plan comes before every change."""
+"""The schema editor, which shows a plan before each change, for superadmins."""
 
 from __future__ import annotations
 
@@ -14,64 +14,64 @@ from app.collections import definition, masking, removal, schema, service, table
 from app.collections.fields import RETURN_TYPES, TYPES
 from app.collections.models import Collection
 from app.console.collections import schema_form
-from app.console.collections.listing import ONE_COLLECTION
+from app.console.collections.listing import COLLECTION
 from app.console.collections.schema_form import SchemaForm
 from app.console.shell import forms, guard
 from app.console.shell.blueprint import blueprint
-from app.console.shell.forms import Form, Page, told
+from app.console.shell.forms import Form, Page, redirect_with_notice
 from app.errors import AppError, Conflict, InvalidValues, problem
 from app.rest.access import public
 
-NEW, SCHEMA = "/console/collections/new", f"{ONE_COLLECTION}/schema"
+NEW, SCHEMA = "/console/collections/new", f"{COLLECTION}/schema"
 Plan = Mapping[str, Any]
 
 
 @blueprint.get(NEW)
 @public
-@guard.for_superadmins
+@guard.superadmins_only
 def show_new_collection() -> Page:
-    """The editor of a collection that is to be made."""
+    """The editor for a new collection."""
     return _editor(None, schema_form.blank())
 
 
 @blueprint.post(NEW)
 @public
-@guard.for_superadmins
+@guard.superadmins_only
 def make_collection() -> Page | BaseResponse:
-    """Add a row to the editor, show what would be made, or make it."""
-    form = schema_form.sent()
+    """Add a row to the editor, show the plan, or create the collection."""
+    form = schema_form.submitted()
     if request.form.get("do") == "add":
         form.add_row()
         return _editor(None, form)
     try:
         specs = form.specs()
-        with form.telling_unread():
-            plan = _plan_of_new(form["collection_name"], specs)
+        with form.including_unparsed():
+            plan = _creation_plan(form["collection_name"], specs)
         if not _is_planned(form, specs):
             return _editor(None, form, plan)
         row = service.create(form["collection_name"], specs, {"options": form.options()})
     except AppError as error:
-        return _editor(None, form.refused(_about_name(error)))
-    notice = f"{row.name} is made. It is closed to all but superadmins until you edit its rules."
-    return told(notice, "console.show_collection", collection_id=row.id)
+        return _editor(None, form.with_error(_name_conflict(error)))
+    notice = f"{row.name} is created. Only superadmins can access it until you edit its rules."
+    return redirect_with_notice(notice, "console.show_collection", collection_id=row.id)
 
 
 @blueprint.get(SCHEMA)
 @public
-@guard.for_superadmins
+@guard.superadmins_only
 def show_schema(collection_id: str) -> Page:
-    """The editor with the fields as they are."""
+    """The editor with the current fields."""
     row = service.find(collection_id)
-    return _editor(row, schema_form.of_schema(row.schema, row.version, row.options))
+    return _editor(row, schema_form.from_schema(row.schema, row.version, row.options))
 
 
 @blueprint.post(SCHEMA)
 @public
-@guard.for_superadmins
+@guard.superadmins_only
 def change_schema(collection_id: str) -> Page | BaseResponse:
-    """Add a row to the editor, show what would change, or change it."""
+    """Add a row to the editor, show the plan, or apply it."""
     row = service.find(collection_id)
-    form = schema_form.sent(row.schema)
+    form = schema_form.submitted(row.schema)
     if request.form.get("do") == "add":
         form.add_row()
         return _editor(row, form)
@@ -79,60 +79,60 @@ def change_schema(collection_id: str) -> Page | BaseResponse:
         version, form.values["version"] = form["version"], str(row.version)
         service.check_seen(row, version)
         specs = form.specs()
-        with form.telling_unread():
+        with form.including_unparsed():
             plan = _with_options(updates.plan(row.id, specs), row, form)
         if not _is_planned(form, specs):
             return _editor(row, form, plan)
         changes = {"options": form.options()}
         row = updates.update(row.id, specs, changes, seen=form["version"])
     except AppError as error:
-        return _editor(row, form.refused(error))
-    return told(
+        return _editor(row, form.with_error(error))
+    return redirect_with_notice(
         f"The fields of {row.name} are saved.", "console.show_collection", collection_id=row.id
     )
 
 
-@blueprint.get(f"{ONE_COLLECTION}/delete")
+@blueprint.get(f"{COLLECTION}/delete")
 @public
-@guard.for_superadmins
+@guard.superadmins_only
 def show_deletion(collection_id: str) -> Page:
-    """What goes with a collection, and the form to type its name into."""
+    """The page that confirms a deletion, with what else it removes."""
     return _deletion(service.find(collection_id), Form())
 
 
-@blueprint.post(f"{ONE_COLLECTION}/delete")
+@blueprint.post(f"{COLLECTION}/delete")
 @public
-@guard.for_superadmins
+@guard.superadmins_only
 def delete_collection(collection_id: str) -> Page | BaseResponse:
-    """Delete a collection whose name was typed."""
-    row, form = service.find(collection_id), forms.sent("name", chosen="along")
+    """Delete a collection after its name was typed."""
+    row, form = service.find(collection_id), forms.submitted("name", selected="along")
     name = row.name
     try:
         if form["name"] != name:
             message = f"Type {name} to delete this collection."
             raise InvalidValues([problem("name", "invalid_option", message)])
-        gone = removal.delete(row.id, form.chosen)
+        result = removal.delete(row.id, form.selected)
     except AppError as error:
-        return _deletion(row, form.refused(error))
-    others = [one["collection_name"] for one in gone.get("also_deleted", ())]
-    count = sum(one["records_deleted"] for one in (gone, *gone.get("also_deleted", ())))
-    notice = f"{', '.join([name, *others])} {'are' if others else 'is'} deleted,"
+        return _deletion(row, form.with_error(error))
+    other_names = [deleted["collection_name"] for deleted in result.get("also_deleted", ())]
+    count = sum(deleted["records_deleted"] for deleted in (result, *result.get("also_deleted", ())))
+    notice = f"{', '.join([name, *other_names])} {'are' if other_names else 'is'} deleted,"
     notice += f" with {count} record{'' if count == 1 else 's'}."
-    return told(notice, "console.show_collections")
+    return redirect_with_notice(notice, "console.show_collections")
 
 
-def _plan_of_new(name: str, specs: Sequence[schema.Spec]) -> Plan:
-    known = service.targets() | {name.lower(): name}
-    found = _of_name(schema.name_problems(name)) + schema.problems(specs, known)
+def _creation_plan(name: str, specs: Sequence[schema.Spec]) -> Plan:
+    target_names = service.targets() | {name.lower(): name}
+    problems = _name_problems(schema.name_problems(name)) + schema.problems(specs, target_names)
     if not specs:
-        found.append(problem("name_0", "required", "Name a field."))
-    if found:
-        raise InvalidValues(found)
-    made = definition.from_row(service.new(name, specs, known))
+        problems.append(problem("name_0", "required", "Add at least one field."))
+    if problems:
+        raise InvalidValues(problems)
+    proposed = definition.from_row(service.new(name, specs, target_names))
     operations = [
         {"operation": "add_field", "field": spec["name"], "property": None} for spec in specs
     ]
-    return {"operations": operations, "sql": table.creation(made.table), "problems": []}
+    return {"operations": operations, "sql": table.creation(proposed.table), "problems": []}
 
 
 def _with_options(plan: Plan, row: Collection, form: SchemaForm) -> Plan:
@@ -144,33 +144,33 @@ def _with_options(plan: Plan, row: Collection, form: SchemaForm) -> Plan:
     return {**plan, "operations": [*plan["operations"], *changed]}
 
 
-def _of_name(found: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    # A field may be called `name`, too.
-    return [{**one, "field": "collection_name"} for one in found]
+def _name_problems(problems: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    # A field may also be called `name`.
+    return [{**detail, "field": "collection_name"} for detail in problems]
 
 
-def _about_name(error: AppError) -> AppError:
+def _name_conflict(error: AppError) -> AppError:
     if isinstance(error, Conflict) and error.extra.get("field") == "name":
         return Conflict(error.message, field="collection_name")
     return error
 
 
 def _is_planned(form: SchemaForm, specs: Sequence[schema.Spec]) -> bool:
-    """Whether this is to be applied, and is what the plan that was looked at showed."""
+    """Whether the user confirms exactly the plan that was shown."""
     text = orjson.dumps([form["collection_name"], form["version"], specs, form.options()])
     digest = hashlib.sha256(text).hexdigest()
-    seen, form.values["planned"] = form["planned"], digest
-    return request.form.get("do") == "apply" and seen == digest
+    planned, form.values["planned"] = form["planned"], digest
+    return request.form.get("do") == "apply" and planned == digest
 
 
 def _editor(row: Collection | None, form: SchemaForm, plan: Plan | None = None) -> Page:
-    return form.page(
+    return form.render(
         "console/collections/schema.html",
         collection=row,
         plan=plan,
         types=TYPES,
         return_types=RETURN_TYPES,
-        masks=sorted(masking.MASKS, key=lambda one: one != "full"),  # which is the usual one
+        masks=sorted(masking.MASKS, key=lambda mask: mask != "full"),  # the default
         on_delete=schema.ON_DELETE,
         targets=service.names(),
     )
@@ -178,7 +178,7 @@ def _editor(row: Collection | None, form: SchemaForm, plan: Plan | None = None) 
 
 def _deletion(row: Collection, form: Form) -> Page:
     bound = removal.bound_to(row)
-    return form.page(
+    return form.render(
         "console/collections/delete.html",
         collection=row,
         bound=bound,

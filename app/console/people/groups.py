@@ -1,4 +1,4 @@
-"""The groups of an account, and who is in them."""
+"""The groups of an account and their members."""
 
 from __future__ import annotations
 
@@ -10,114 +10,116 @@ from app.accounts import users as people
 from app.auth import enrolment
 from app.auth import service as auth
 from app.console.shell import forms, guard, idempotent_forms, lists, resubmit, scopes
-from app.console.shell.blueprint import of_account
-from app.console.shell.forms import Form, Page, told
-from app.console.shell.scopes import Place
+from app.console.shell.blueprint import account_route
+from app.console.shell.forms import Form, Page, redirect_with_notice
+from app.console.shell.scopes import AccountScope
 from app.errors import AppError, InvalidValues, problem
 from app.rest.access import public
 
-MOST_OFFERED = 100
+MAX_SUGGESTED = 100
 ONE_GROUP = "/groups/<uuid:group_id>"
 
 
-@of_account("GET", "/groups")
+@account_route("GET", "/groups")
 @public
-@guard.for_admins
+@guard.admins_only
 def show_groups(account_id: str | None = None) -> str:
     """The groups of the account."""
-    place = scopes.of(account_id)
-    listing = lists.asked_for("console.show_groups", **place.at)
-    found = groups.page(place.account.id, listing.skip, lists.SIZE, listing.search)
-    return render_template("console/groups/list.html", place=place, listing=listing.holding(found))
+    scope = scopes.account_or_own_scope(account_id)
+    listing = lists.from_request("console.show_groups", **scope.url_args)
+    result = groups.page(scope.account.id, listing.skip, lists.PAGE_SIZE, listing.search)
+    return render_template(
+        "console/groups/list.html", scope=scope, listing=listing.with_page(result)
+    )
 
 
-@of_account("GET", "/groups/new")
+@account_route("GET", "/groups/new")
 @public
-@guard.for_admins
+@guard.admins_only
 def show_new_group(account_id: str | None = None) -> Page:
     """The form for a new group."""
-    return Form().page("console/groups/new.html", place=scopes.of(account_id))
+    return Form().render("console/groups/new.html", scope=scopes.account_or_own_scope(account_id))
 
 
-@of_account("POST", "/groups/new")
+@account_route("POST", "/groups/new")
 @public
-@guard.for_admins
+@guard.admins_only
 def create_group(account_id: str | None = None) -> Page | BaseResponse:
-    """Make a group."""
-    place, form = scopes.of(account_id), forms.sent("name", "description")
+    """Create a group."""
+    scope, form = scopes.account_or_own_scope(account_id), forms.submitted("name", "description")
     try:
-        body = form.checked(("name",), name=100, description=1000)
-        group = groups.create(place.account.id, body["name"], body["description"] or None)
+        body = form.validated(("name",), name=100, description=1000)
+        group = groups.create(scope.account.id, body["name"], body["description"] or None)
     except AppError as error:
-        return form.refused(error).page("console/groups/new.html", place=place)
-    return _told(f"The group {group.name} is made.", place, group.id)
+        return form.with_error(error).render("console/groups/new.html", scope=scope)
+    return _redirect(f"The group {group.name} is created.", scope, group.id)
 
 
-@of_account("GET", ONE_GROUP)
+@account_route("GET", ONE_GROUP)
 @public
-@guard.for_admins
+@guard.admins_only
 def show_group(group_id: str, account_id: str | None = None) -> Page:
     """One group with its members."""
-    return _group_page(scopes.of(account_id), group_id, Form())
+    return _group_page(scopes.account_or_own_scope(account_id), group_id, Form())
 
 
-@of_account("POST", f"{ONE_GROUP}/members")
+@account_route("POST", f"{ONE_GROUP}/members")
 @public
-@guard.for_admins
-@resubmit.shows_form
+@guard.admins_only
+@resubmit.renders_form
 def add_member(group_id: str, account_id: str | None = None) -> Page | BaseResponse:
-    """Put a user into the group."""
-    place, form = scopes.of(account_id), forms.sent("email")
+    """Add a user to the group."""
+    scope, form = scopes.account_or_own_scope(account_id), forms.submitted("email")
     try:
-        user_id = _user_with(place, form.checked(("email",), email=320)["email"])
-        enrolment.check_group_assignment(place.account.id, [group_id], by=place.by)
-        groups.add_member(place.account.id, group_id, user_id, by=place.by.user_id)
+        user_id = _find_user_id(scope, form.validated(("email",), email=320)["email"])
+        enrolment.check_group_assignment(scope.account.id, [group_id], by=scope.by)
+        groups.add_member(scope.account.id, group_id, user_id, by=scope.by.user_id)
     except AppError as error:
-        return _group_page(place, group_id, form.refused(error))
-    return _told(f"{form['email']} is in the group.", place, group_id)
+        return _group_page(scope, group_id, form.with_error(error))
+    return _redirect(f"{form['email']} is now in the group.", scope, group_id)
 
 
-@of_account("POST", f"{ONE_GROUP}/members/<uuid:user_id>/remove")
+@account_route("POST", f"{ONE_GROUP}/members/<uuid:user_id>/remove")
 @public
-@guard.for_admins
+@guard.admins_only
 def remove_member(group_id: str, user_id: str, account_id: str | None = None) -> BaseResponse:
-    """Take a user out of the group."""
-    place = scopes.of(account_id)
-    groups.remove_member(place.account.id, group_id, user_id)
-    return _told("The user is out of the group.", place, group_id)
+    """Remove a user from the group."""
+    scope = scopes.account_or_own_scope(account_id)
+    groups.remove_member(scope.account.id, group_id, user_id)
+    return _redirect("The user is removed from the group.", scope, group_id)
 
 
-@of_account("POST", f"{ONE_GROUP}/delete")
+@account_route("POST", f"{ONE_GROUP}/delete")
 @public
-@guard.for_admins
+@guard.admins_only
 def delete_group(group_id: str, account_id: str | None = None) -> Page | BaseResponse:
     """Delete a group."""
-    place = scopes.of(account_id)
+    scope = scopes.account_or_own_scope(account_id)
     try:
-        with idempotent_forms.deleting(place.account.id, "groups", group_id):
-            groups.delete(place.account.id, group_id)
+        with idempotent_forms.ignore_already_deleted(scope.account.id, "groups", group_id):
+            groups.delete(scope.account.id, group_id)
     except AppError as error:
-        return _group_page(place, group_id, Form().refused(error))
-    return told("The group is deleted.", "console.show_groups", **place.at)
+        return _group_page(scope, group_id, Form().with_error(error))
+    return redirect_with_notice("The group is deleted.", "console.show_groups", **scope.url_args)
 
 
-def _told(notice: str, place: Place, group_id: str) -> BaseResponse:
-    return told(notice, "console.show_group", **place.at, group_id=group_id)
+def _redirect(notice: str, scope: AccountScope, group_id: str) -> BaseResponse:
+    return redirect_with_notice(notice, "console.show_group", **scope.url_args, group_id=group_id)
 
 
-def _user_with(place: Place, email: str) -> str:
-    user = auth.find_user(place.account.id, email)
+def _find_user_id(scope: AccountScope, email: str) -> str:
+    user = auth.find_user(scope.account.id, email)
     if user is None:
-        message = "No user of the account has this address. Invite them first."
+        message = "No user of this account has this address. Invite them first."
         raise InvalidValues([problem("email", "invalid_reference", message)])
     return user.id
 
 
-def _group_page(place: Place, group_id: str, form: Form) -> Page:
-    group = groups.get(place.account.id, group_id)
-    listing = lists.asked_for("console.show_group", **place.at, group_id=group.id)
-    listing.holding(groups.member_page(group, listing.skip, lists.SIZE))
-    asked = {"skip": 0, "limit": MOST_OFFERED, "sort_by": "email", "sort_order": "asc"}
-    users, _ = people.page(group.account_id, asked, most=0)
-    shown = {"place": place, "group": group, "listing": listing, "users": users}
-    return form.page("console/groups/one.html", **shown)
+def _group_page(scope: AccountScope, group_id: str, form: Form) -> Page:
+    group = groups.get(scope.account.id, group_id)
+    listing = lists.from_request("console.show_group", **scope.url_args, group_id=group.id)
+    listing.with_page(groups.member_page(group, listing.skip, lists.PAGE_SIZE))
+    params = {"skip": 0, "limit": MAX_SUGGESTED, "sort_by": "email", "sort_order": "asc"}
+    users, _ = people.page(group.account_id, params, most=0)
+    context = {"scope": scope, "group": group, "listing": listing, "users": users}
+    return form.render("console/groups/one.html", **context)

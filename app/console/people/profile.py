@@ -1,4 +1,4 @@
-"""What everyone keeps of their own: name, address, password, sessions."""
+"""The caller's own profile: name, address, password and sessions."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from app.auth import api_keys, password_resets, sessions, verification
 from app.auth import service as auth
 from app.console.shell import forms, guard, lists
 from app.console.shell.blueprint import blueprint
-from app.console.shell.forms import LONGEST_PASSWORD, Form, Page, told
+from app.console.shell.forms import MAX_PASSWORD_LENGTH, Form, Page, redirect_with_notice
 from app.errors import AppError
 from app.rest.access import public
 
@@ -20,57 +20,59 @@ PASSWORDS = ("current_password", "new_password")
 @blueprint.get("/console/profile")
 @public
 def show_profile() -> Page:
-    """The caller's own data."""
+    """The caller's profile."""
     return _profile_page(Form())
 
 
 @blueprint.post("/console/profile")
 @public
 def change_profile() -> Page | BaseResponse:
-    """Change the own name, or ask for another address."""
-    caller, form = guard.known_caller(), forms.sent("name", "email")
+    """Save the name, or request a change of the address."""
+    caller, form = guard.require_caller(), forms.submitted("name", "email")
     try:
-        body = form.checked(("email",), name=200, email=320)
-        sent = {**body, "name": body["name"] or None}
-        verification.change_profile(caller, sent, request.remote_addr)
+        body = form.validated(("email",), name=200, email=320)
+        changes = {**body, "name": body["name"] or None}
+        verification.change_profile(caller, changes, request.remote_addr)
     except AppError as error:
-        return _profile_page(form.refused(error))
+        return _profile_page(form.with_error(error))
     if accounts.email_key(body["email"]) == accounts.email_key(caller.email or ""):
-        return told("Your profile is saved.", "console.show_profile")
-    notice = f"Follow the link in the mail to {body['email']} to change your address."
-    return told(notice, "console.show_profile")
+        return redirect_with_notice("Your profile is saved.", "console.show_profile")
+    notice = f"Follow the link in the mail to {body['email']} to confirm your new address."
+    return redirect_with_notice(notice, "console.show_profile")
 
 
 @blueprint.post("/console/profile/password")
 @public
 def change_password() -> Page | BaseResponse:
-    """Change the own password, which ends all of the caller's sessions."""
-    form = forms.sent(*PASSWORDS, "revoke_api_keys")
+    """Change the own password, which ends all sessions."""
+    form = forms.submitted(*PASSWORDS, "revoke_api_keys")
     revoke = bool(form["revoke_api_keys"])
     try:
-        body = form.checked(PASSWORDS, **dict.fromkeys(PASSWORDS, LONGEST_PASSWORD))
-        given = [body[name] for name in PASSWORDS]
-        password_resets.change_own(guard.known_caller(), *given, revoke_api_keys=revoke)
+        body = form.validated(PASSWORDS, **dict.fromkeys(PASSWORDS, MAX_PASSWORD_LENGTH))
+        passwords = [body[name] for name in PASSWORDS]
+        password_resets.change_own(guard.require_caller(), *passwords, revoke_api_keys=revoke)
     except AppError as error:
-        return _profile_page(form.refused(error))
-    return told("Your password is changed. Sign in with the new one.", "console.sign_in")
+        return _profile_page(form.with_error(error))
+    return redirect_with_notice(
+        "Your password is changed. Sign in with the new one.", "console.sign_in"
+    )
 
 
 @blueprint.post("/console/profile/sessions/<uuid:session_id>/end")
 @public
 def end_session(session_id: str) -> BaseResponse:
     """End one of the own sessions."""
-    sessions.end_own(guard.known_caller(), session_id)
+    sessions.end_own(guard.require_caller(), session_id)
     if session_id == g.console_session_id:
         return guard.end_session(url_for("console.sign_in"))
-    return told("The session is ended.", "console.show_profile")
+    return redirect_with_notice("The session has ended.", "console.show_profile")
 
 
 def _profile_page(form: Form) -> Page:
-    caller, listing = guard.known_caller(), lists.asked_for("console.show_profile")
+    caller, listing = guard.require_caller(), lists.from_request("console.show_profile")
     user = auth.get_user(caller)
     form.values = {"name": user.name or "", "email": user.email, **form.values}
-    listing.holding(sessions.list_for_caller(caller, listing.skip, lists.SIZE))
-    shown = {"user": user, "listing": listing, "present": g.console_session_id}
+    listing.with_page(sessions.list_for_caller(caller, listing.skip, lists.PAGE_SIZE))
+    context = {"user": user, "listing": listing, "present": g.console_session_id}
     keys = api_keys.list_active(user.account_id, user.id)
-    return form.page("console/profile/show.html", keys=keys, **shown)
+    return form.render("console/profile/show.html", keys=keys, **context)

@@ -1,4 +1,4 @@
-"""For superadmins: the roles that users of all accounts can have."""
+"""The roles of all accounts, for superadmins."""
 
 from __future__ import annotations
 
@@ -9,83 +9,83 @@ from app.accounts import roles
 from app.accounts.models import SYSTEM_ACCOUNT_ID
 from app.console.shell import forms, guard, idempotent_forms, lists
 from app.console.shell.blueprint import blueprint
-from app.console.shell.forms import Form, Page, told
+from app.console.shell.forms import Form, Page, redirect_with_notice
 from app.errors import AppError
 from app.rest.access import public
 
-ONE_ROLE = "/console/roles/<integer:role_id>"
+ROLE = "/console/roles/<integer:role_id>"
 
 
 @blueprint.get("/console/roles")
 @public
-@guard.for_superadmins
+@guard.superadmins_only
 def show_roles() -> str:
     """The roles."""
-    listing = lists.asked_for("console.show_roles")
-    listing.holding(roles.page(listing.skip, lists.SIZE))
+    listing = lists.from_request("console.show_roles")
+    listing.with_page(roles.page(listing.skip, lists.PAGE_SIZE))
     return render_template("console/roles/list.html", listing=listing)
 
 
 @blueprint.get("/console/roles/new")
 @public
-@guard.for_superadmins
+@guard.superadmins_only
 def show_new_role() -> Page:
     """The form for a new role."""
-    return Form().page("console/roles/form.html", role=None)
+    return Form().render("console/roles/form.html", role=None)
 
 
 @blueprint.post("/console/roles/new")
 @public
-@guard.for_superadmins
+@guard.superadmins_only
 def create_role() -> Page | BaseResponse:
-    """Make a role."""
-    form = forms.sent("name", "description")
+    """Create a role."""
+    form = forms.submitted("name", "description")
     try:
-        body = form.checked(("name",), name=100, description=1000)
+        body = form.validated(("name",), name=100, description=1000)
         role = roles.create(body["name"], body["description"] or None)
     except AppError as error:
-        return form.refused(error).page("console/roles/form.html", role=None)
-    return told(f"The role {role.name} is made.", "console.show_roles")
+        return form.with_error(error).render("console/roles/form.html", role=None)
+    return redirect_with_notice(f"The role {role.name} is created.", "console.show_roles")
 
 
-@blueprint.get(ONE_ROLE)
+@blueprint.get(ROLE)
 @public
-@guard.for_superadmins
+@guard.superadmins_only
 def show_role(role_id: str) -> Page:
     """One role."""
     role = roles.get(int(role_id))
     return _role_page(role_id, Form({"name": role.name, "description": role.description or ""}))
 
 
-@blueprint.post(ONE_ROLE)
+@blueprint.post(ROLE)
 @public
-@guard.for_superadmins
-def change_role_itself(role_id: str) -> Page | BaseResponse:
-    """Rename or describe a role."""
-    form = forms.sent("name", "description")
+@guard.superadmins_only
+def change_role(role_id: str) -> Page | BaseResponse:
+    """Save a role."""
+    form = forms.submitted("name", "description")
     try:
-        body = form.checked(("name",), name=100, description=1000)
-        wanted = {"name": body["name"], "description": body["description"] or None}
-        role = roles.change(int(role_id), wanted)
+        body = form.validated(("name",), name=100, description=1000)
+        changes = {"name": body["name"], "description": body["description"] or None}
+        role = roles.change(int(role_id), changes)
     except AppError as error:
-        return _role_page(role_id, form.refused(error))
-    return told(f"The role {role.name} is saved.", "console.show_roles")
+        return _role_page(role_id, form.with_error(error))
+    return redirect_with_notice(f"The role {role.name} is saved.", "console.show_roles")
 
 
-@blueprint.post(f"{ONE_ROLE}/delete")
+@blueprint.post(f"{ROLE}/delete")
 @public
-@guard.for_superadmins
+@guard.superadmins_only
 def delete_role(role_id: str) -> Page | BaseResponse:
-    """Delete a role that nobody has."""
+    """Delete a role without users."""
     try:
-        with idempotent_forms.deleting(SYSTEM_ACCOUNT_ID, "roles", str(int(role_id))):
+        with idempotent_forms.ignore_already_deleted(SYSTEM_ACCOUNT_ID, "roles", str(int(role_id))):
             roles.delete(int(role_id))
     except AppError as error:
-        return _role_page(role_id, Form().refused(error))
-    return told("The role is deleted.", "console.show_roles")
+        return _role_page(role_id, Form().with_error(error))
+    return redirect_with_notice("The role is deleted.", "console.show_roles")
 
 
 def _role_page(role_id: str, form: Form) -> Page:
     role = roles.get(int(role_id))
     form.values = {"name": role.name, "description": role.description or "", **form.values}
-    return form.page("console/roles/form.html", role=role, seeded=role.name in roles.BUILT_IN)
+    return form.render("console/roles/form.html", role=role, seeded=role.name in roles.BUILT_IN)

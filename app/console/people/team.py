@@ -1,4 +1,4 @@
-"""The team of an account: its users, and whom it has invited."""
+"""The team of an account: its users and invitations."""
 
 from __future__ import annotations
 
@@ -11,93 +11,98 @@ from app.accounts import groups, users
 from app.auth import enrolment, invitations
 from app.console.people.users import choices
 from app.console.shell import forms, guard, lists, scopes
-from app.console.shell.blueprint import of_account
-from app.console.shell.forms import Form, Page, told
-from app.console.shell.scopes import Place
+from app.console.shell.blueprint import account_route
+from app.console.shell.forms import Form, Page, redirect_with_notice
+from app.console.shell.scopes import AccountScope
 from app.errors import AppError
 from app.rest.access import public
 
-MOST_SHOWN = 100
-ONE_INVITATION = "/team/invitations/<uuid:invitation_id>"
+MAX_GROUPS = 100
+INVITATION = "/team/invitations/<uuid:invitation_id>"
 
 
-@of_account("GET", "/team")
+@account_route("GET", "/team")
 @public
-@guard.for_admins
+@guard.admins_only
 def show_team(account_id: str | None = None) -> str:
     """The users of the account."""
-    place = scopes.of(account_id)
-    listing, whose = lists.asked_for("console.show_team", **place.at), place.account.id
-    listing.searched(partial(users.page, whose), partial(users.cursor_at_offset, whose))
-    return render_template("console/team/list.html", place=place, listing=listing)
+    scope = scopes.account_or_own_scope(account_id)
+    listing, owner_id = lists.from_request("console.show_team", **scope.url_args), scope.account.id
+    listing.load_search(partial(users.page, owner_id), partial(users.cursor_at_offset, owner_id))
+    return render_template("console/team/list.html", scope=scope, listing=listing)
 
 
-@of_account("GET", "/team/invitations")
+@account_route("GET", "/team/invitations")
 @public
-@guard.for_admins
+@guard.admins_only
 def show_invitations(account_id: str | None = None) -> str:
-    """Whom the account has invited."""
-    place, choices = scopes.of(account_id), {"status": invitations.STATES}
-    listing = lists.asked_for("console.show_invitations", choices, **place.at)
-    part = (place.account.id, listing.skip, lists.SIZE)
-    listing.holding(invitations.page(*part, listing.filters.get("status"), listing.most))
-    return render_template("console/team/invitations.html", place=place, listing=listing)
+    """The invitations of the account."""
+    scope, choices = scopes.account_or_own_scope(account_id), {"status": invitations.STATES}
+    listing = lists.from_request("console.show_invitations", choices, **scope.url_args)
+    part = (scope.account.id, listing.skip, lists.PAGE_SIZE)
+    listing.with_page(invitations.page(*part, listing.filters.get("status"), listing.count_limit))
+    return render_template("console/team/invitations.html", scope=scope, listing=listing)
 
 
-@of_account("GET", "/team/invite")
+@account_route("GET", "/team/invite")
 @public
-@guard.for_admins
+@guard.admins_only
 def show_invite(account_id: str | None = None) -> Page:
-    """The form to invite somebody with."""
-    place, form = scopes.of(account_id), Form({"role": "viewer"})
+    """The invitation form."""
+    scope, form = scopes.account_or_own_scope(account_id), Form({"role": "viewer"})
     try:
         invitations.require_enabled()
     except AppError as error:
-        form.refused(error)
-    return _invite_page(place, form)
+        form.with_error(error)
+    return _invite_page(scope, form)
 
 
-@of_account("POST", "/team/invite")
+@account_route("POST", "/team/invite")
 @public
-@guard.for_admins
+@guard.admins_only
 def invite(account_id: str | None = None) -> Page | BaseResponse:
     """Invite somebody to the account."""
-    place, form = scopes.of(account_id), forms.sent("email", "role", chosen="groups")
+    scope, form = (
+        scopes.account_or_own_scope(account_id),
+        forms.submitted("email", "role", selected="groups"),
+    )
     try:
-        body = form.checked(("email",), email=320)
-        wanted = {**body, "groups": form.chosen}
-        enrolment.check_group_assignment(place.account.id, form.chosen, by=place.by)
-        invitations.create(place.account.id, wanted, by=place.by.user_id)
+        body = form.validated(("email",), email=320)
+        values = {**body, "groups": form.selected}
+        enrolment.check_group_assignment(scope.account.id, form.selected, by=scope.by)
+        invitations.create(scope.account.id, values, by=scope.by.user_id)
     except AppError as error:
-        return _invite_page(place, form.refused(error))
-    return _told(f"An invitation is on its way to {form['email']}.", place)
+        return _invite_page(scope, form.with_error(error))
+    return _redirect(f"We have sent an invitation to {form['email']}.", scope)
 
 
-def _invite_page(place: Place, form: Form) -> Page:
-    known, total = groups.page(place.account.id, 0, MOST_SHOWN, None)
-    shown = {"groups": known, "other_groups": total - len(known), **choices()}
-    return form.page("console/team/invite.html", place=place, **shown)
+def _invite_page(scope: AccountScope, form: Form) -> Page:
+    shown_groups, total = groups.page(scope.account.id, 0, MAX_GROUPS, None)
+    context = {"groups": shown_groups, "other_groups": total - len(shown_groups), **choices()}
+    return form.render("console/team/invite.html", scope=scope, **context)
 
 
-def _told(notice: str, place: Place) -> BaseResponse:
-    return told(notice, "console.show_invitations", **place.at)
+def _redirect(notice: str, scope: AccountScope) -> BaseResponse:
+    return redirect_with_notice(notice, "console.show_invitations", **scope.url_args)
 
 
-@of_account("POST", f"{ONE_INVITATION}/resend")
+@account_route("POST", f"{INVITATION}/resend")
 @public
-@guard.for_admins
+@guard.admins_only
 def resend_invitation(invitation_id: str, account_id: str | None = None) -> BaseResponse:
     """Mail a new link."""
-    place = scopes.of(account_id)
-    invitation, _ = invitations.resend(place.account.id, invitation_id, by=place.by)
-    return _told(f"A new link is on its way to {invitation.email}; the old one is void.", place)
+    scope = scopes.account_or_own_scope(account_id)
+    invitation, _ = invitations.resend(scope.account.id, invitation_id, by=scope.by)
+    return _redirect(
+        f"We have sent a new link to {invitation.email}. The old one no longer works.", scope
+    )
 
 
-@of_account("POST", f"{ONE_INVITATION}/cancel")
+@account_route("POST", f"{INVITATION}/cancel")
 @public
-@guard.for_admins
+@guard.admins_only
 def cancel_invitation(invitation_id: str, account_id: str | None = None) -> BaseResponse:
-    """Take an invitation back."""
-    place = scopes.of(account_id)
-    invitations.cancel(place.account.id, invitation_id)
-    return _told("The invitation is cancelled; its link is void.", place)
+    """Cancel an invitation."""
+    scope = scopes.account_or_own_scope(account_id)
+    invitations.cancel(scope.account.id, invitation_id)
+    return _redirect("The invitation is cancelled. Its link no longer works.", scope)

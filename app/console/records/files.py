@@ -1,4 +1,4 @@
-"""Records as files: a list exported, a file tried out and imported."""
+"""Exports records to files, and imports them."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from werkzeug.wrappers import Response as BaseResponse
 
 from app.collections.fields import SYSTEM_FIELDS
 from app.console.records import filters
-from app.console.records.listing import COLLECTION, tell
+from app.console.records.listing import COLLECTION, display
 from app.console.shell import guard, scopes, signing
 from app.console.shell.blueprint import blueprint
-from app.console.shell.forms import Form, Page, told
-from app.console.shell.scopes import Shelf
+from app.console.shell.forms import Form, Page, redirect_with_notice
+from app.console.shell.scopes import CollectionScope
 from app.db.errors import UNAVAILABLE, unavailable
 from app.errors import AppError, BadRequest, Malformed, PayloadTooLarge
 from app.records.read.views import RecordView
@@ -24,31 +24,31 @@ from app.records.transfer import exports, formats, imports
 from app.rest.access import public
 
 IMPORT = f"{COLLECTION}/import"
-ENDINGS = {".csv": "csv", ".json": "json", ".jsonl": "jsonl", ".ndjson": "jsonl"}
-NO_FILE = "Choose a file whose name ends in .csv, .json, .jsonl or .ndjson."
+FORMAT_BY_SUFFIX = {".csv": "csv", ".json": "json", ".jsonl": "jsonl", ".ndjson": "jsonl"}
+FILE_REQUIRED = "Choose a file whose name ends in .csv, .json, .jsonl or .ndjson."
 
 
 @blueprint.get(f"{COLLECTION}/export/<any(csv, json, jsonl):format>")
 @public
-@guard.for_admins
-@guard.steady
+@guard.admins_only
+@guard.retry_stale
 def export_records(account_id: str, name: str, format: str) -> Response:
-    """All records of the list that the page's address names, as a file."""
-    shelf = scopes.shelf(account_id, name)
-    form, access = filters.asked(), shelf.access(shelf.collection, "list")
+    """The filtered records as a file."""
+    scope = scopes.collection_scope(account_id, name)
+    form, access = filters.from_request(), scope.access(scope.collection, "list")
     sort = request.args.get("sort", "").replace("\0", "")
-    asked = {"filter": [form.build(access)] if access else [], "sort": [sort]}
-    export = exports.export(shelf.collection.name, format, asked, by=shelf.by)
+    params = {"filter": [form.build(access)] if access else [], "sort": [sort]}
+    export = exports.export(scope.collection.name, format, params, by=scope.by)
     response = Response(export.text, mimetype=formats.FORMATS[format], direct_passthrough=True)
     response.call_on_close(export.close)
-    called = f"attachment; filename={export.name}.{format}"
-    response.headers["Content-Disposition"] = called
+    disposition = f"attachment; filename={export.name}.{format}"
+    response.headers["Content-Disposition"] = disposition
     return response
 
 
 @dataclass
-class Run:
-    """A file that is tried out or imported, and what comes of it."""
+class ImportRun:
+    """An import or its dry run, and the result."""
 
     account_id: str
     name: str
@@ -57,7 +57,7 @@ class Run:
     dry_run: bool
     form: Form
     total: int | None
-    """How many records there are; None where the file cannot be read to its end."""
+    """The number of records; None if the file does not parse."""
     count: int = 0
     sample: list[RecordView] = field(default_factory=list)
     wrong: list[tuple[Any, str | None, str]] = field(default_factory=list)
@@ -65,36 +65,36 @@ class Run:
 
     @property
     def columns(self) -> list[str]:
-        """The fields of the sample that any record of it has a value in."""
-        filled = {n: True for one in self.sample for n in one if one[n] is not None}
+        """The fields that have a value in any record of the sample."""
+        filled = {n: True for record in self.sample for n in record if record[n] is not None}
         return [name for name in filled if name not in SYSTEM_FIELDS]
 
     @property
     def is_long(self) -> bool:
-        """Whether somebody who waits for it should see how far it is."""
+        """Whether the page should show progress."""
         return (self.total or 0) > imports.PIECE
 
     def steps(self) -> Iterator[int]:
-        """Do it; yields how many records have been looked at. What is wrong is kept, not raised."""
+        """Run the import; yields how many records are checked. Errors are stored, not raised."""
         try:
-            for count, sample in guard.steady_steps(self._begun):
+            for count, sample in guard.retry_stale_steps(self._begun):
                 self.count, self.sample = count, sample
                 yield count
         except AppError as error:
             self._refused(error)
         except UNAVAILABLE as error:
-            if not self.is_long:  # else the page has begun, and can only tell
+            if not self.is_long:  # else the response has started and can only report it
                 raise
             self._refused(unavailable(error))
 
     def _begun(self) -> Iterator[tuple[int, list[RecordView]]]:
-        shelf = scopes.shelf(self.account_id, self.name)
+        scope = scopes.collection_scope(self.account_id, self.name)
         return exports.import_in_steps(
-            shelf.collection.name, self.format, self.raw, dry_run=self.dry_run, by=shelf.by
+            scope.collection.name, self.format, self.raw, dry_run=self.dry_run, by=scope.by
         )
 
     def _refused(self, error: AppError) -> None:
-        self.wrong = list(_lines(error))
+        self.wrong = list(_problem_rows(error))
         self.form.status = error.status
         self.form.problem = None if self.wrong else error.message
         self.more = max(int(error.extra.get("count", 0)) - len(self.wrong), 0)
@@ -102,46 +102,46 @@ class Run:
 
 @blueprint.get(IMPORT)
 @public
-@guard.for_admins
-@guard.steady
+@guard.admins_only
+@guard.retry_stale
 def show_import(account_id: str, name: str) -> Page:
-    """The form to choose a file with."""
-    return _page(scopes.shelf(account_id, name), Form())
+    """The import form."""
+    return _page(scopes.collection_scope(account_id, name), Form())
 
 
 @blueprint.post(IMPORT)
 @public
-@guard.for_admins
-@guard.steady
+@guard.admins_only
+@guard.retry_stale
 def import_records(account_id: str, name: str) -> Page | BaseResponse:
-    """Try a file out, which tells all that is wrong with it; or import it, all or nothing.
+    """Check a file and report all problems, or import it, all or nothing.
 
-    Of a long file the page is sent bit by bit, as the work goes on.
+    The page of a long import streams its progress.
     """
-    shelf, form = scopes.shelf(account_id, name), Form({"file": ""})
+    scope, form = scopes.collection_scope(account_id, name), Form({"file": ""})
     dry_run = request.form.get("do") != "import"
     try:
-        format, raw = _file()
-        signing.sign(shelf, form)
+        format, raw = _uploaded_file()
+        signing.sign(scope, form)
     except AppError as error:
-        return _page(shelf, form.refused(error))
-    run = Run(account_id, name, format, raw, dry_run, form, _count(format, raw))
+        return _page(scope, form.with_error(error))
+    run = ImportRun(account_id, name, format, raw, dry_run, form, _count(format, raw))
     if run.is_long:
-        return _page_in_steps(shelf, run)
+        return _streamed_page(scope, run)
     for _ in run.steps():
         pass
     if dry_run or form.status != 200:
-        return _page(shelf, form, run=run)
+        return _page(scope, form, run=run)
     notice = f"{run.count} record{' is' if run.count == 1 else 's are'} imported."
-    return told(notice, "console.show_records", **shelf.at)
+    return redirect_with_notice(notice, "console.show_records", **scope.url_args)
 
 
-def _file() -> tuple[str, bytes]:
+def _uploaded_file() -> tuple[str, bytes]:
     file = request.files.get("file")
-    format = ENDINGS.get(PurePath(file.filename or "").suffix.lower()) if file else None
+    format = FORMAT_BY_SUFFIX.get(PurePath(file.filename or "").suffix.lower()) if file else None
     if file is None or format is None:
-        raise BadRequest(NO_FILE)
-    file.stream.seek(0)  # the page may be made again
+        raise BadRequest(FILE_REQUIRED)
+    file.stream.seek(0)  # the view may run again
     return format, file.stream.read()
 
 
@@ -152,32 +152,32 @@ def _count(format: str, raw: bytes) -> int | None:
         return None
 
 
-def _lines(error: AppError) -> Iterator[tuple[Any, str | None, str]]:
+def _problem_rows(error: AppError) -> Iterator[tuple[Any, str | None, str]]:
     """Line, field and message of each problem."""
     if isinstance(error, Malformed):
-        for one in error.extra["detail"]:
+        for item in error.extra["detail"]:
             yield (
-                next((part for part in one["loc"] if isinstance(part, int)), None),
+                next((part for part in item["loc"] if isinstance(part, int)), None),
                 None,
-                one["msg"],
+                item["msg"],
             )
     for detail in error.extra.get("details") or ():
         problem: Mapping[str, Any] = detail
         yield problem.get("line"), problem.get("field"), problem["message"]
 
 
-def _page(shelf: Shelf, form: Form, **context: Any) -> Page:
-    return form.page("console/records/import.html", **_context(shelf), **context)
+def _page(scope: CollectionScope, form: Form, **context: Any) -> Page:
+    return form.render("console/records/import.html", **_context(scope), **context)
 
 
-def _page_in_steps(shelf: Shelf, run: Run) -> Response:
-    get_flashed_messages()  # as long as the session's cookie can still be sent
+def _streamed_page(scope: CollectionScope, run: ImportRun) -> Response:
+    get_flashed_messages()  # before the response starts and the cookie can no longer be sent
     template = "console/records/import.html"
-    text = stream_template(template, form=run.form, run=run, steps=run.steps(), **_context(shelf))
-    # A proxy that kept the page until it is whole would show nothing of it.
+    text = stream_template(template, form=run.form, run=run, steps=run.steps(), **_context(scope))
+    # Without buffering by the proxy, so that progress shows.
     return Response(text, headers={"X-Accel-Buffering": "no"})
 
 
-def _context(shelf: Shelf) -> dict[str, Any]:
-    may = "create" in shelf.opened(shelf.collection)
-    return {"shelf": shelf, "may": may, "ask": scopes.WHOM_TO_ASK, "tell": tell}
+def _context(scope: CollectionScope) -> dict[str, Any]:
+    may = "create" in scope.allowed_operations(scope.collection)
+    return {"scope": scope, "may_create": may, "ask": scopes.ASK_SUPERADMINS, "display": display}

@@ -1,4 +1,4 @@
-"""The filter of a list of records: rows of field, operator and value, and an expression."""
+"""The filter of a record list: conditions of field, operator and value, and an expression."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from app.console.shell.excerpts import Excerpt, excerpt
 from app.console.shell.forms import Form
 from app.errors import InvalidValues, problem
 
-FEWEST_ROWS, MOST_ROWS = 2, 8
+MIN_ROWS, MAX_ROWS = 2, 8
 OPERATORS = {
     "=": "is",
     "!=": "is not",
@@ -29,69 +29,69 @@ OPERATORS = {
     "empty": "is empty",
     "filled": "is not empty",
 }
-WITHOUT_VALUE = {"empty": "IS NULL", "filled": "IS NOT NULL"}
+NULL_OPERATORS = {"empty": "IS NULL", "filled": "IS NOT NULL"}
 PATTERNS = {"contains": "%{}%", "starts": "{}%"}
 
 
 @dataclass
 class FilterForm(Form):
-    """The rows as they were sent, the expression typed, and the one that both come to."""
+    """The submitted conditions and expression, and the filter that they form."""
 
-    rows: int = FEWEST_ROWS
+    rows: int = MIN_ROWS
     built: str = ""
     shown: Excerpt | None = None
 
     @property
-    def kept(self) -> dict[str, str]:
-        """What addresses of the same list under the same filter carry."""
+    def query_args(self) -> dict[str, str]:
+        """The query arguments of this filter."""
         return {name: value for name, value in self.values.items() if value}
 
     def build(self, access: Access) -> str:
-        """The expression that the form comes to. Raises InvalidValues."""
-        found: list[dict[str, Any]] = []
+        """The filter expression. Raises InvalidValues."""
+        problems: list[dict[str, Any]] = []
         scope = accesses.filter_scope(access)
-        parts = [self._checked(n, access, scope, found) for n in range(self.rows)]
+        parts = [self._checked(n, access, scope, problems) for n in range(self.rows)]
         raw = self["filter"]
         if raw:
             try:
                 rules.condition(raw, scope)
             except rules.RuleError as error:
-                found.append(problem("filter", "filter_invalid", str(error)))
+                problems.append(problem("filter", "filter_invalid", str(error)))
                 self.shown = excerpt(raw, error.position)
             parts.append(f"({raw})" if any(parts) else raw)
-        if found:
-            raise InvalidValues(found)
+        if problems:
+            raise InvalidValues(problems)
         self.built = " && ".join(part for part in parts if part)
         return self.built
 
     def _checked(
-        self, n: int, access: Access, scope: rules.Scope, found: list[dict[str, Any]]
+        self, n: int, access: Access, scope: rules.Scope, problems: list[dict[str, Any]]
     ) -> str:
         name, operator, text = (self[f"{key}_{n}"] for key in ("field", "op", "value"))
         if not name:
             if text:
-                found.append(problem(f"field_{n}", "required", "Choose a field."))
+                problems.append(problem(f"field_{n}", "required", "Choose a field."))
             return ""
-        field = offered(access).get(name)
+        field = filterable_fields(access).get(name)
         if field is None or operator not in OPERATORS:
-            found.append(problem(f"field_{n}", "unknown_field", "Choose one of these."))
+            problems.append(problem(f"field_{n}", "unknown_field", "Choose one of the options."))
             return ""
         try:
             part = _condition(name, field, operator, text)
             rules.condition(part, scope)
         except (InvalidValue, rules.RuleError) as error:
-            found.append(problem(f"value_{n}", "filter_invalid", str(error)))
+            problems.append(problem(f"value_{n}", "filter_invalid", str(error)))
             return ""
         return part
 
 
-def offered(access: Access) -> Mapping[str, Field]:
-    """The fields that can be filtered and sorted by."""
-    return {name: one for name, one in access.comparable.items() if one.filterable}
+def filterable_fields(access: Access) -> Mapping[str, Field]:
+    """The fields that the caller may filter and sort by."""
+    return {name: field for name, field in access.comparable.items() if field.filterable}
 
 
-def is_quick(form: FilterForm, access: Access) -> bool:
-    """Whether an index finds what the form asks for, or nothing is asked."""
+def is_indexed(form: FilterForm, access: Access) -> bool:
+    """Whether an index answers the filter, or there is none."""
     rows = [(form[f"field_{n}"], form[f"op_{n}"]) for n in range(form.rows)]
     by_index = any(
         name == "id" or ((field := access.definition.declared.get(name)) and field.indexed)
@@ -101,16 +101,16 @@ def is_quick(form: FilterForm, access: Access) -> bool:
     return by_index or not form.built
 
 
-def asked() -> FilterForm:
-    """The filter that the page's address names."""
+def from_request() -> FilterForm:
+    """The filter in the query string."""
     values = {"filter": _text("filter")}
     used = 0
-    for n in range(MOST_ROWS):
+    for n in range(MAX_ROWS):
         values |= {f"{key}_{n}": _text(f"{key}_{n}") for key in ("field", "op", "value")}
         if values[f"field_{n}"] or values[f"value_{n}"]:
             used = n + 1
-    rows = min(max(used + 1, FEWEST_ROWS), MOST_ROWS)
-    for n in range(MOST_ROWS):
+    rows = min(max(used + 1, MIN_ROWS), MAX_ROWS)
+    for n in range(MAX_ROWS):
         if not values[f"field_{n}"] and not values[f"value_{n}"]:
             values[f"op_{n}"] = ""
         elif not values[f"op_{n}"]:
@@ -123,32 +123,32 @@ def _text(name: str) -> str:
 
 
 def _condition(name: str, field: Field, operator: str, text: str) -> str:
-    if operator in WITHOUT_VALUE:
-        return f"{name} {WITHOUT_VALUE[operator]}"
+    if operator in NULL_OPERATORS:
+        return f"{name} {NULL_OPERATORS[operator]}"
     if operator in PATTERNS:
-        return f"{name} ~ {quoted(PATTERNS[operator].format(literally(text)))}"
+        return f"{name} ~ {quote(PATTERNS[operator].format(escape_like(text)))}"
     return f"{name} {operator} {literal(field, text)}"
 
 
 def literal(field: Field, text: str) -> str:
-    """A value of a field as an expression names it. Raises InvalidValue."""
+    """A value of a field as a literal of the rule language. Raises Refused."""
     field = field.like if isinstance(field, ComputedField) else field
     if field.rule_type is rules.Type.TEXT:
-        return quoted(text)
+        return quote(text)
     value = field.from_text(text)
     if isinstance(value, bool):
         return str(value).lower()
     if field.rule_type is rules.Type.DATETIME:
-        return quoted(clock.iso(value))
-    return quoted(value.isoformat()) if field.rule_type is rules.Type.DATE else repr(value)
+        return quote(clock.iso(value))
+    return quote(value.isoformat()) if field.rule_type is rules.Type.DATE else repr(value)
 
 
-def quoted(text: str) -> str:
-    """A text in quotes, as the rule language reads it."""
+def quote(text: str) -> str:
+    """A string literal of the rule language."""
     escaped = text.replace("\\", "\\\\").replace("'", "\\'")
     return f"'{escaped}'"
 
 
-def literally(text: str) -> str:
-    """A text within a pattern that stands for itself."""
+def escape_like(text: str) -> str:
+    """A text with the wildcards of a pattern escaped."""
     return text.rstrip("\\").replace("%", "\\%")

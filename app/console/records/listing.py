@@ -1,4 +1,4 @@
-"""The records of an account, for its admins and for superadmins: found, sorted, leafed through."""
+"""The records of an account: filtered, sorted, paginated."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from app.console.records.filters import FilterForm
 from app.console.shell import guard, lists, scopes
 from app.console.shell.blueprint import blueprint
 from app.console.shell.lists import Listing
-from app.console.shell.scopes import Shelf
+from app.console.shell.scopes import CollectionScope
 from app.db import counts
 from app.errors import AppError
 from app.records import service
@@ -33,13 +33,13 @@ from app.rest.converters import UuidPath
 HOME = "/console/records"
 ACCOUNT = f"{HOME}/<uuid:account_id>"
 COLLECTION = f"{ACCOUNT}/<name>"
-USUAL_COLUMNS = 5
+DEFAULT_COLUMNS = 5
 DEFAULT_SORT = "-created_at"
 
 
 @dataclass(frozen=True)
-class Head:
-    """A column of the list: its field, and where its head leads to."""
+class ColumnHead:
+    """The head of a column: its field, sort link and sort order."""
 
     name: str
     target: str | None
@@ -48,91 +48,95 @@ class Head:
 
 @blueprint.get(HOME)
 @public
-@guard.for_admins
+@guard.admins_only
 def show_records_home() -> str | BaseResponse:
-    """For superadmins a choice of the account; admins have one only."""
-    if not guard.known_caller().is_superadmin:
-        return redirect(url_for("console.show_shelves", account_id=guard.own_account()))
-    listing = lists.asked_for("console.show_records_home")
-    listing.holding(tenants.page({**listing.asked, "is_active": True}))
+    """A choice of the account for superadmins; admins have one only."""
+    if not guard.require_caller().is_superadmin:
+        return redirect(
+            url_for("console.show_record_collections", account_id=guard.own_account_id())
+        )
+    listing = lists.from_request("console.show_records_home")
+    listing.with_page(tenants.page({**listing.page_args, "is_active": True}))
     return render_template("console/records/accounts.html", listing=listing)
 
 
 @blueprint.get(ACCOUNT)
 @public
-@guard.for_admins
-@guard.steady
-def show_shelves(account_id: str) -> str:
-    """The collections of which something is open to the caller."""
-    place = scopes.found(account_id)
-    opened = [(one, place.opened(one)) for one in definition.get_all()]
+@guard.admins_only
+@guard.retry_stale
+def show_record_collections(account_id: str) -> str:
+    """The collections with any operation allowed to the caller."""
+    scope = scopes.account_scope(account_id)
+    allowed = [
+        (collection, scope.allowed_operations(collection)) for collection in definition.get_all()
+    ]
     return render_template(
         "console/records/collections.html",
-        place=place,
-        shelves=[(one, operations) for one, operations in opened if operations],
+        scope=scope,
+        collections=[(collection, operations) for collection, operations in allowed if operations],
     )
 
 
 @blueprint.get(COLLECTION)
 @public
-@guard.for_admins
-@guard.steady
+@guard.admins_only
+@guard.retry_stale
 def show_records(account_id: str, name: str) -> tuple[str, int]:
     """The records of a collection that the caller may list."""
-    shelf = scopes.shelf(account_id, name)
-    access = shelf.access(shelf.collection, "list")
-    form, context = filters.asked(), {"ask": scopes.WHOM_TO_ASK, "access": access}
+    scope = scopes.collection_scope(account_id, name)
+    access = scope.access(scope.collection, "list")
+    form, context = filters.from_request(), {"ask": scopes.ASK_SUPERADMINS, "access": access}
     if access is not None:
-        context |= _listed(shelf, access, form)
-    opened = shelf.opened(shelf.collection)
+        context |= _list_context(scope, access, form)
+    opened = scope.allowed_operations(scope.collection)
     deleted = request.args.get("deleted", "") if "create" in opened else ""
     context["deleted"] = deleted if UuidPath.accepts(deleted) else None
-    return form.page("console/records/list.html", shelf=shelf, opened=opened, **context)
+    return form.render("console/records/list.html", scope=scope, opened=opened, **context)
 
 
-def _listed(shelf: Shelf, access: Access, form: FilterForm) -> dict[str, Any]:
-    listing = lists.asked_for("console.show_records", **shelf.at)
+def _list_context(scope: CollectionScope, access: Access, form: FilterForm) -> dict[str, Any]:
+    listing = lists.from_request("console.show_records", **scope.url_args)
     columns, sort = _columns(access), request.args.get("sort", "").replace("\0", "")[:200]
-    chosen = columns if "column" in request.args else []
-    listing.filters = {**form.kept, **_said(sort=sort, column=chosen)}
+    selected = columns if "column" in request.args else []
+    listing.filters = {**form.query_args, **_non_empty(sort=sort, column=selected)}
     try:
-        listing.holding(_found(shelf, access, form, listing, sort))
+        listing.with_page(_load(scope, access, form, listing, sort))
     except AppError as error:
-        form.refused(error)
+        form.with_error(error)
     sort = sort or DEFAULT_SORT
     return {
         "listing": listing,
-        "heads": [_head(access, listing, column, sort) for column in columns],
+        "heads": [_column_head(access, listing, column, sort) for column in columns],
         "sort": sort,
         "columns": columns,
-        "choosable": dict.fromkeys((*_declared(access), *access.readable)),
-        "offered": filters.offered(access),
+        "choosable": dict.fromkeys((*_readable_fields(access), *access.readable)),
+        "offered": filters.filterable_fields(access),
         "operators": filters.OPERATORS,
-        "labels": _labels(shelf, access, listing.items, columns),
-        "tell": tell,
+        "labels": _labels(scope, access, listing.items, columns),
+        "display": display,
     }
 
 
-def _said(**values: Any) -> dict[str, Any]:
+def _non_empty(**values: Any) -> dict[str, Any]:
     return {key: value for key, value in values.items() if value}
 
 
-def _found(
-    shelf: Shelf, access: Access, form: FilterForm, listing: Listing, sort: str
+def _load(
+    scope: CollectionScope, access: Access, form: FilterForm, listing: Listing, sort: str
 ) -> tuple[list[Any], int]:
-    asked, since = {"filter": [form.build(access)], "sort": [sort]}, None
-    if not (filters.is_quick(form, access) and _is_sorted_by_index(access, sort)):
-        since = listing.from_newest(partial(moment_of, shelf.collection, shelf.account.id))
+    params, since = {"filter": [form.build(access)], "sort": [sort]}, None
+    if not (filters.is_indexed(form, access) and _is_sorted_by_index(access, sort)):
+        since = listing.scan_newest(partial(nth_newest_time, scope.collection, scope.account.id))
     rows, total = service.page(
-        shelf.collection.name,
-        asked,
+        scope.collection.name,
+        params,
         skip=listing.skip,
-        limit=lists.SIZE,
+        limit=lists.PAGE_SIZE,
         count=True,
-        by=shelf.by,
-        most=listing.most,
+        by=scope.by,
+        most=listing.count_limit,
         since=since,
-        cut=lists.LONGEST_VALUE,
+        cut=lists.MAX_VALUE_LENGTH,
     )
     return rows, total or 0
 
@@ -143,59 +147,65 @@ def _is_sorted_by_index(access: Access, sort: str) -> bool:
     return name in ("id", "created_at") or bool(field and field.indexed)
 
 
-def moment_of(collection: Definition, account_id: str, newer: int) -> datetime | None:
-    """When the record was made that has so many newer ones; None where there are fewer."""
+def nth_newest_time(collection: Definition, account_id: str, newer: int) -> datetime | None:
+    """The creation time of the record after the n newest ones; None if there are fewer."""
     table = collection.table.c
-    found: datetime | None = counts.value_at_offset(
+    cutoff: datetime | None = counts.value_at_offset(
         table.created_at, [table.account_id == account_id], newer
     )
-    return found
+    return cutoff
 
 
 def _columns(access: Access) -> list[str]:
-    chosen = [one for one in request.args.getlist("column") if one in access.readable]
-    return list(dict.fromkeys(chosen)) or [*_declared(access)[:USUAL_COLUMNS], "created_at"]
+    selected = [name for name in request.args.getlist("column") if name in access.readable]
+    return list(dict.fromkeys(selected)) or [
+        *_readable_fields(access)[:DEFAULT_COLUMNS],
+        "created_at",
+    ]
 
 
-def _declared(access: Access) -> list[str]:
-    return [one for one in access.definition.declared if one in access.readable]
+def _readable_fields(access: Access) -> list[str]:
+    return [name for name in access.definition.declared if name in access.readable]
 
 
-def _head(access: Access, listing: Listing, name: str, sort: str) -> Head:
-    if name not in filters.offered(access):
-        return Head(name, None, None)
-    now = {name: "ascending", f"-{name}": "descending"}.get(sort)
-    then = f"-{name}" if now == "ascending" else name
-    kept = {**listing.at, **listing.filters, "sort": then}
-    return Head(name, url_for(listing.endpoint, **kept), now)
+def _column_head(access: Access, listing: Listing, name: str, sort: str) -> ColumnHead:
+    if name not in filters.filterable_fields(access):
+        return ColumnHead(name, None, None)
+    order = {name: "ascending", f"-{name}": "descending"}.get(sort)
+    next_sort = f"-{name}" if order == "ascending" else name
+    url_args = {**listing.url_args, **listing.filters, "sort": next_sort}
+    return ColumnHead(name, url_for(listing.endpoint, **url_args), order)
 
 
 def _labels(
-    shelf: Shelf, access: Access, rows: Sequence[Mapping[str, Any]], columns: Sequence[str]
+    scope: CollectionScope,
+    access: Access,
+    rows: Sequence[Mapping[str, Any]],
+    columns: Sequence[str],
 ) -> dict[str, tuple[str, dict[str, str]]]:
-    """By column of references: the collection they lead to, and what its records are called."""
-    found = {}
+    """By reference column: the target collection, and the labels of its records by id."""
+    labels = {}
     for name in columns:
-        target = shelf.collection.target(name) if name not in access.masked else None
+        target = scope.collection.target(name) if name not in access.masked else None
         if target is not None:
             ids = [row[name] for row in rows if row[name] is not None]
-            found[name] = (target.name, references.labels(target, ids, shelf.by))
-    return found
+            labels[name] = (target.name, references.labels(target, ids, scope.by))
+    return labels
 
 
-def tell(value: Any, longest: int = 60) -> str:
-    """A value of a record in a list."""
+def display(value: Any, longest: int = 60) -> str:
+    """A value of a record for a list."""
     if value is None or isinstance(value, bool):
         return "" if value is None else "yes" if value else "no"
-    text = text_of(value)
+    text = json_text(value)
     if re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z", text, re.ASCII):
         moment = f"{text[:10]} {text[11:16]} UTC"
         return Markup('<time datetime="{}">{}</time>').format(text, moment)
     return text if len(text) <= longest else f"{text[:longest]}…"
 
 
-def text_of(value: Any) -> str:
-    """A value in its JSON form as a text."""
-    # JSON of a record is passed through unread; that of its history has been read.
+def json_text(value: Any) -> str:
+    """A value in its JSON form."""
+    # JSON of a record is passed through unparsed; that of its history has been read.
     is_json = isinstance(value, orjson.Fragment | dict | list)
     return orjson.dumps(value).decode() if is_json else str(value)

@@ -1,4 +1,4 @@
-"""Records that a reference can lead to: searched for, and called by a name."""
+"""Searches and labels the records that references point to."""
 
 from __future__ import annotations
 
@@ -9,57 +9,61 @@ from app.auth.principal import Principal
 from app.collections import access
 from app.collections.access import Access
 from app.collections.definition import Definition
-from app.console.records.filters import literally, quoted
+from app.console.records.filters import escape_like, quote
 from app.console.shell import lists
 from app.errors import Forbidden, InvalidValues
 from app.records import service as records
 from app.rest.converters import UuidPath
 
-MOST_FOUND = 10
-MOST_SEARCHED = 5
-LONGEST_LABEL = 80
-SPEAKING = ("text", "email", "url")
-Found = list[tuple[str, str]]
+MAX_HITS = 10
+MAX_SEARCHED_FIELDS = 5
+MAX_LABEL_LENGTH = 80
+LABEL_TYPES = ("text", "email", "url")
+Hits = list[tuple[str, str]]
 
 
-def speaking(opened: Access) -> list[str]:
-    """The fields that tell people which record it is: texts that the caller sees, unmasked."""
-    declared = opened.definition.declared
-    texts = (name for name, one in declared.items() if one.type in SPEAKING)
-    return [name for name in texts if name in opened.comparable]
+def label_fields(access: Access) -> list[str]:
+    """The text fields that label a record: those that the caller sees unmasked."""
+    declared = access.definition.declared
+    texts = (name for name, spec in declared.items() if spec.type in LABEL_TYPES)
+    return [name for name in texts if name in access.comparable]
 
 
 def label(record: Mapping[str, Any], names: Iterable[str]) -> str:
-    """What a record is called: its first text that is not empty, else its id."""
+    """The label of a record: its first text that is not empty, else its id."""
     texts = (str(record[name]) for name in names if record.get(name))
     text = next(texts, record["id"])
-    return text if len(text) <= LONGEST_LABEL else f"{text[:LONGEST_LABEL]}…"
+    return text if len(text) <= MAX_LABEL_LENGTH else f"{text[:MAX_LABEL_LENGTH]}…"
 
 
-def search(target: Definition, text: str, by: Principal) -> Found | None:
-    """Ids and labels of some records that hold a text; None where the caller may not list them."""
+def search(target: Definition, text: str, by: Principal) -> Hits | None:
+    """Ids and labels of matching records; None if the caller may not list them."""
     if not access.is_open(by, target, "list"):
         return None
-    names = speaking(access.for_operation(by, target, "list"))
+    names = label_fields(access.for_operation(by, target, "list"))
     if UuidPath.accepts(text):
         return _page(target, {"id": [text.lower()]}, by, names)
-    asked = {"filter": [holding(text, names[:MOST_SEARCHED])]} if text and names else {}
-    return _page(target, asked, by, names)
+    params = (
+        {"filter": [contains_expression(text, names[:MAX_SEARCHED_FIELDS])]}
+        if text and names
+        else {}
+    )
+    return _page(target, params, by, names)
 
 
-def holding(text: str, names: Iterable[str]) -> str:
-    """The expression of the rule language for a text within one of some fields."""
-    pattern = quoted(f"%{literally(text)}%")
+def contains_expression(text: str, names: Iterable[str]) -> str:
+    """A filter expression for a text within any of the fields."""
+    pattern = quote(f"%{escape_like(text)}%")
     return " || ".join(f"{name} ~ {pattern}" for name in names)
 
 
 def labels(target: Definition, ids: Iterable[str], by: Principal) -> dict[str, str]:
-    """What records are called, by their ids; without those that the caller may not list."""
-    wanted = list(dict.fromkeys(ids))
-    if not wanted or not access.is_open(by, target, "list"):
+    """Labels by id, without records that the caller may not list."""
+    unique_ids = list(dict.fromkeys(ids))
+    if not unique_ids or not access.is_open(by, target, "list"):
         return {}
-    names = speaking(access.for_operation(by, target, "list"))
-    return dict(_page(target, {"id": wanted}, by, names, len(wanted)) or ())
+    names = label_fields(access.for_operation(by, target, "list"))
+    return dict(_page(target, {"id": unique_ids}, by, names, len(unique_ids)) or ())
 
 
 def _page(
@@ -67,14 +71,14 @@ def _page(
     parameters: Mapping[str, list[str]],
     by: Principal,
     names: list[str],
-    limit: int = MOST_FOUND,
-) -> Found | None:
+    limit: int = MAX_HITS,
+) -> Hits | None:
     try:
-        cut = lists.LONGEST_VALUE
+        cut = lists.MAX_VALUE_LENGTH
         rows, _ = records.page(
             target.name, parameters, skip=0, limit=limit, count=False, by=by, cut=cut
         )
-    except InvalidValues:  # too long a text for an expression
+    except InvalidValues:  # the text is too long for an expression
         return []
     except Forbidden:
         return None

@@ -1,4 +1,4 @@
-"""Records whose texts contain a search: through their list rules, the newest ones only."""
+"""Searches the texts of the newest records, within the caller's list rules."""
 
 from __future__ import annotations
 
@@ -11,56 +11,71 @@ from flask import url_for
 from app.collections import access, definition
 from app.collections.definition import Definition
 from app.console.records import listing, references
-from app.console.shell.scopes import Place
+from app.console.shell.scopes import AccountScope
 from app.errors import AppError
 from app.records import service
 from app.rest.converters import UuidPath
 
-MOST_FOUND = 6
-MOST_COLLECTIONS = 40
-LOOKED_AT, LEAST_OF_EACH = 5_000, 200  # records of all collections, and of one
+MAX_HITS = 6
+MAX_COLLECTIONS = 40
+MAX_SCANNED, MIN_SCANNED = 5_000, 200  # records of all collections; of each
 
 
 @dataclass(frozen=True)
-class Some:
-    """Names and pages of some records of a collection, and the page that lists all."""
+class CollectionHits:
+    """Labels and pages of matching records of a collection; `rest` is the full list."""
 
     collection: str
     hits: Sequence[tuple[str, str]]
     rest: str
-    looked_at: int | None
-    """How many of the newest were looked at, where there are more; 0 of a collection too many."""
+    scanned: int | None
+    """How many of the newest were scanned, if there are more; 0 if the collection was skipped."""
 
 
-def search(text: str, place: Place) -> Iterator[Some]:
-    """What is found in each collection of which the caller may list records and see texts."""
-    opened = [one for one in definition.get_all() if access.is_open(place.by, one, "list")]
-    texts = [
-        (one, references.speaking(access.for_operation(place.by, one, "list"))) for one in opened
+def search(text: str, scope: AccountScope) -> Iterator[CollectionHits]:
+    """The hits in each collection whose records and texts the caller may list."""
+    listed = [
+        collection
+        for collection in definition.get_all()
+        if access.is_open(scope.by, collection, "list")
     ]
-    searched = [(one, names) for one, names in texts if names or UuidPath.accepts(text)]
-    most = max(LEAST_OF_EACH, LOOKED_AT // max(1, len(searched)))
-    for n, (one, names) in enumerate(searched):
-        few = names[: references.MOST_SEARCHED]
-        yield _of(one, few, text, place, most if n < MOST_COLLECTIONS else 0)
+    texts = [
+        (collection, references.label_fields(access.for_operation(scope.by, collection, "list")))
+        for collection in listed
+    ]
+    searched = [
+        (collection, names) for collection, names in texts if names or UuidPath.accepts(text)
+    ]
+    most = max(MIN_SCANNED, MAX_SCANNED // max(1, len(searched)))
+    for n, (collection, names) in enumerate(searched):
+        few = names[: references.MAX_SEARCHED_FIELDS]
+        yield _search_collection(collection, few, text, scope, most if n < MAX_COLLECTIONS else 0)
 
 
-def _of(one: Definition, names: Sequence[str], text: str, place: Place, most: int) -> Some:
-    at = {**place.at, "name": one.name}
-    oldest, expression = None, references.holding(text, names)
-    rest = url_for("console.show_records", filter=expression, look="all", **at)
-    if not most:
-        return Some(one.name, [], rest, 0)
-    asked: dict[str, list[str]] = {"id": [text.lower()]}
+def _search_collection(
+    collection: Definition, names: Sequence[str], text: str, scope: AccountScope, scan_limit: int
+) -> CollectionHits:
+    url_args = {**scope.url_args, "name": collection.name}
+    oldest, expression = None, references.contains_expression(text, names)
+    rest = url_for("console.show_records", filter=expression, look="all", **url_args)
+    if not scan_limit:
+        return CollectionHits(collection.name, [], rest, 0)
+    params: dict[str, list[str]] = {"id": [text.lower()]}
     if not UuidPath.accepts(text):
-        oldest, asked = listing.moment_of(one, place.account.id, most), {"filter": [expression]}
-    search = partial(service.page, skip=0, limit=MOST_FOUND, count=False, by=place.by)
+        oldest, params = (
+            listing.nth_newest_time(collection, scope.account.id, scan_limit),
+            {"filter": [expression]},
+        )
+    search = partial(service.page, skip=0, limit=MAX_HITS, count=False, by=scope.by)
     try:
-        rows, _ = search(one.name, asked, since=oldest)
-    except AppError:  # too long a text for an expression; a rule that was closed meanwhile
+        rows, _ = search(collection.name, params, since=oldest)
+    except AppError:  # the text is too long for an expression, or the rule was just closed
         rows = []
     hits = [
-        (references.label(row, names), url_for("console.show_record", record_id=row["id"], **at))
+        (
+            references.label(row, names),
+            url_for("console.show_record", record_id=row["id"], **url_args),
+        )
         for row in rows
     ]
-    return Some(one.name, hits, rest, most if oldest else None)
+    return CollectionHits(collection.name, hits, rest, scan_limit if oldest else None)

@@ -1,1 +1,1 @@
-"""What all pages of the console share: guard, forms, lists, links."""
+"""What all console pages share: guard, forms, lists, links."""

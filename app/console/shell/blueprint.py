@@ -1,4 +1,4 @@
-"""The blueprint of every console page, and the pages that tell of an error."""
+"""The console's blueprint and its error pages."""
 
 from __future__ import annotations
 
@@ -17,28 +17,28 @@ from app.http import error_handlers, html
 from app.outbound import mail
 
 blueprint = Blueprint("console", __name__)
-blueprint.before_request(guard.check)
+blueprint.before_request(guard.authorize)
 blueprint.after_request(html.add_security_headers)
 
 View = TypeVar("View", bound=Callable[..., Any])
 ACCOUNT = "/console/accounts/<uuid:account_id>"
 
 TITLES = {
-    403: "Not for you",
+    403: "Forbidden",
     404: "Not found",
     405: "Not found",
     500: "Something went wrong",
-    503: "Not just now",
+    503: "Unavailable",
 }
 MESSAGES = {
-    404: "There is no such thing here.",
-    405: "This address only takes what its form sends. Open the page with the form again.",
-    500: "Something went wrong on our side. Should it go on, tell the operator of this service.",
+    404: "This page does not exist.",
+    405: "This address only accepts its form. Open the page with the form again.",
+    500: "Something went wrong on our side. If it persists, tell the operator of this service.",
 }
 
 
-def of_account(method: str, path: str) -> Callable[[View], View]:
-    """A page of the caller's own account; and the same of the one that the address names."""
+def account_route(method: str, path: str) -> Callable[[View], View]:
+    """Register a view for the caller's own account and for the account that the address names."""
 
     def add(view: View) -> View:
         for home in ("/console", ACCOUNT):
@@ -49,27 +49,27 @@ def of_account(method: str, path: str) -> Callable[[View], View]:
 
 
 @blueprint.errorhandler(CSRFError)
-def refuse_form(error: CSRFError) -> Response:
-    """Answer a form without its token: an old page, or another site's."""
-    problem = "This form is out of date. Please open the page again and repeat what you did."
-    return tell(BadRequest(problem))
+def handle_csrf_error(error: CSRFError) -> Response:
+    """Answer a form whose CSRF token is missing, expired or from another site."""
+    problem = "This form has expired. Reload the page and try again."
+    return render_error(BadRequest(problem))
 
 
-def tell(error: AppError) -> Response:
-    """Answer an error by a page. An id of the wrong form is of nothing that exists."""
+def render_error(error: AppError) -> Response:
+    """The error page. A malformed id in the address counts as NotFound."""
     if isinstance(error, Malformed) and request.view_args:
         error = NotFound()
     if error.status < 500:
-        with suppress(*UNAVAILABLE):  # the page can do without
-            guard.recognise()
+        with suppress(*UNAVAILABLE):  # the page works without a caller
+            guard.load_caller()
     if isinstance(error, RecentSignInRequired) and guard.caller():
-        return html.add_security_headers(make_response(*guard.ask_for_password()))
-    said = error.message if isinstance(error, NotFound) else None
+        return html.add_security_headers(make_response(*guard.reauthentication_page()))
+    custom_message = error.message if isinstance(error, NotFound) else None
     page = render_template(
         "console/problem.html",
-        title=TITLES.get(error.status, "Not done"),
-        problem=said or MESSAGES.get(error.status, error.message),
-        back=guard.page_before(),
+        title=TITLES.get(error.status, "Request failed"),
+        problem=custom_message or MESSAGES.get(error.status, error.message),
+        back=guard.referring_page(),
         reference=g.get("correlation_id"),
     )
     response = make_response(page, error.status)
@@ -77,12 +77,14 @@ def tell(error: AppError) -> Response:
     return html.add_security_headers(response)
 
 
-# Of paths that no blueprint knows, too.
-blueprint.record_once(lambda state: error_handlers.register_error_page(state.app, "/console", tell))
+# Also for paths without a view.
+blueprint.record_once(
+    lambda state: error_handlers.register_error_page(state.app, "/console", render_error)
+)
 
 
 @blueprint.app_context_processor
-def for_every_page() -> dict[str, object]:
-    """What every template may use."""
+def template_context() -> dict[str, object]:
+    """The variables that all templates may use."""
     has_outbox = mail.is_saved_to_files() and not config.current().production
     return {"caller": guard.caller(), "has_outbox": has_outbox}

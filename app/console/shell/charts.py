@@ -1,4 +1,4 @@
-"""What happened day by day, counted from rows that an index finds, and drawn as bars."""
+"""Bar charts of daily counts; each query counts rows that an index finds."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ from app.ids import first_id
 from app.webhooks.models import DELIVERED, DELIVERIES, FAILED
 
 DAYS = 30
-# No page counts more rows than these, the newest ones, unless it is asked for all.
-MOST_RECORDS, MOST_OTHERS = 10_000, 2_000
-TOGETHER = 100  # collections or accounts in one statement
-MADE = "made"
-KINDS = {append.CREATE: MADE, append.UPDATE: "changed", append.DELETE: "deleted"}
-WIDTH, HEIGHT = 12, 80  # of a day's bar and the space beside it; of the highest bar
+# Charts count at most this many of the newest rows unless `?count=all` asks for all.
+MAX_RECORDS, MAX_OTHERS = 10_000, 2_000
+SELECTS_PER_UNION = 100  # collections or accounts per statement
+CREATED = "created"
+KIND_BY_OPERATION = {append.CREATE: CREATED, append.UPDATE: "updated", append.DELETE: "deleted"}
+WIDTH, HEIGHT = 12, 80  # of a day's column; of the highest bar
 SESSIONS: Any = SignInSession.__table__
 Counts = Counter[tuple[str, str]]  # by day and kind
-Row = tuple[str, str, str, int]  # day, kind, where from, how many
+Row = tuple[str, str, str, int]  # day, kind, source, count
 
 
 @dataclass(frozen=True)
 class Bar:
-    """A part of a day, as it is drawn."""
+    """A segment of a day's bar."""
 
     day: date
     kind: str
@@ -45,7 +45,7 @@ class Bar:
 
 @dataclass(frozen=True)
 class Chart:
-    """Counts of the last days, by kind."""
+    """Daily counts by kind."""
 
     name: str
     title: str
@@ -53,32 +53,32 @@ class Chart:
     days: Sequence[date]
     counts: Counts
     partial: bool
-    """Whether older ones are left out, as counting them would take too long."""
+    """Whether older rows are left out to limit the work."""
 
     def count(self, day: date, kind: str) -> int:
-        """How many there were of a kind on a day."""
+        """The count of one kind on a day."""
         return self.counts[day.isoformat(), kind]
 
     def total(self, kind: str) -> int:
-        """How many there were of a kind on all days."""
+        """The count of one kind on all days."""
         return sum(self.count(day, kind) for day in self.days)
 
-    def of_day(self, day: date) -> int:
-        """How many there were on a day."""
+    def day_total(self, day: date) -> int:
+        """The count of all kinds on a day."""
         return sum(self.count(day, kind) for kind in self.kinds)
 
     @cached_property
     def highest(self) -> int:
-        """How many there were on the day that has most."""
-        return max(map(self.of_day, self.days))
+        """The count of the busiest day."""
+        return max(map(self.day_total, self.days))
 
     @property
     def width(self) -> int:
-        """How wide the drawing is."""
+        """The width of the drawing."""
         return WIDTH * len(self.days)
 
     def bars(self) -> Iterator[Bar]:
-        """The bars, of a day one upon the other."""
+        """The bars; those of one day are stacked."""
         for n, day in enumerate(self.days):
             top = float(HEIGHT)
             for kind in self.kinds:
@@ -89,76 +89,84 @@ class Chart:
                     yield Bar(day, kind, count, n * WIDTH + 1, top, height)
 
 
-def of_records(account_id: str, opened: Sequence[Definition], *, whole: bool) -> Chart:
-    """The records of some collections that were made in an account and are still there."""
-    share = _share(MOST_RECORDS, opened, whole)
-    found = _counted([_records(account_id, one, share) for one in opened])
-    return _chart("records", "Records made", [MADE], found, share)
-
-
-def _records(account_id: str, collection: Definition, most: int | None) -> Any:
-    table = collection.table.c
-    kind, source = sa.literal(MADE).label("kind"), sa.literal(collection.id).label("source")
-    chosen = sa.select(_day(table.created_at), kind, source).where(
-        table.account_id == account_id, table.created_at >= _begun()
+def records_chart(account_id: str, collections: Sequence[Definition], *, count_all: bool) -> Chart:
+    """Records of some collections in an account, by the day of creation."""
+    limit = _limit_per_source(MAX_RECORDS, collections, count_all)
+    rows = _count_days(
+        [_select_records(account_id, collection, limit) for collection in collections]
     )
-    return chosen.order_by(table.created_at.desc(), table.id.asc()).limit(most)
+    return _chart("records", "Records created", [CREATED], rows, limit)
 
 
-def of_changes(*, whole: bool) -> Chart:
-    """What the audit log tells was changed, in all accounts."""
-    made, kind = CHANGES.c.occurred_at, CHANGES.c.operation.label("kind")
-    chosen = sa.select(_day(made), kind, sa.literal("").label("source")).where(made >= _begun())
-    share = _share(MOST_OTHERS, (CHANGES,), whole)
-    ordered = chosen.order_by(made.desc(), CHANGES.c.first_id.desc())
-    found = [
-        (day, KINDS[kind], source, number)
-        for day, kind, source, number in _counted([ordered.limit(share)])
+def _select_records(account_id: str, collection: Definition, limit: int | None) -> Any:
+    table = collection.table.c
+    kind, source = sa.literal(CREATED).label("kind"), sa.literal(collection.id).label("source")
+    query = sa.select(_day(table.created_at), kind, source).where(
+        table.account_id == account_id, table.created_at >= _period_start()
+    )
+    return query.order_by(table.created_at.desc(), table.id.asc()).limit(limit)
+
+
+def changes_chart(*, count_all: bool) -> Chart:
+    """Entries of the audit log in all accounts, by day."""
+    occurred_at, kind = CHANGES.c.occurred_at, CHANGES.c.operation.label("kind")
+    query = sa.select(_day(occurred_at), kind, sa.literal("").label("source")).where(
+        occurred_at >= _period_start()
+    )
+    limit = _limit_per_source(MAX_OTHERS, (CHANGES,), count_all)
+    ordered = query.order_by(occurred_at.desc(), CHANGES.c.first_id.desc())
+    rows = [
+        (day, KIND_BY_OPERATION[kind], source, number)
+        for day, kind, source, number in _count_days([ordered.limit(limit)])
     ]
-    return _chart("changes", "Changes", list(KINDS.values()), found, share)
+    return _chart("changes", "Changes", list(KIND_BY_OPERATION.values()), rows, limit)
 
 
-def of_deliveries(accounts: Sequence[str], *, whole: bool) -> Chart:
-    """The deliveries of some accounts' webhooks, by the day of the change."""
-    share = _share(MOST_OTHERS, accounts, whole)
-    found = _newest(DELIVERIES.c, DELIVERIES.c.status, accounts, share)
-    return _chart("deliveries", "Deliveries", [DELIVERED, FAILED], found, share)
+def deliveries_chart(accounts: Sequence[str], *, count_all: bool) -> Chart:
+    """Webhook deliveries of some accounts, by the day of the change."""
+    limit = _limit_per_source(MAX_OTHERS, accounts, count_all)
+    rows = _newest_rows(DELIVERIES.c, DELIVERIES.c.status, accounts, limit)
+    return _chart("deliveries", "Deliveries", [DELIVERED, FAILED], rows, limit)
 
 
-def of_sign_ins(accounts: Sequence[str], *, whole: bool) -> Chart:
-    """The sign-ins of some accounts' users, by programs and at the console."""
-    share = _share(MOST_OTHERS, accounts, whole)
-    found = _newest(SESSIONS.c, SESSIONS.c.kind, accounts, share)
-    return _chart("sign-ins", "Sign-ins", ["api", "console"], found, share)
+def sign_ins_chart(accounts: Sequence[str], *, count_all: bool) -> Chart:
+    """Sign-ins of the users of some accounts, by day."""
+    limit = _limit_per_source(MAX_OTHERS, accounts, count_all)
+    rows = _newest_rows(SESSIONS.c, SESSIONS.c.kind, accounts, limit)
+    return _chart("sign-ins", "Sign-ins", ["api", "console"], rows, limit)
 
 
-def _share(most: int, sources: Sequence[Any], whole: bool) -> int | None:
-    return None if whole else max(1, most // max(1, len(sources)))
+def _limit_per_source(limit: int, sources: Sequence[Any], count_all: bool) -> int | None:
+    return None if count_all else max(1, limit // max(1, len(sources)))
 
 
 def _chart(
-    name: str, title: str, kinds: Sequence[str], found: Sequence[Row], share: int | None
+    name: str, title: str, kinds: Sequence[str], rows: Sequence[Row], limit: int | None
 ) -> Chart:
-    counts, of_each = Counts(), Counter[str]()
-    for day, kind, source, number in found:
+    counts, by_source = Counts(), Counter[str]()
+    for day, kind, source, number in rows:
         counts[day, kind] += number
-        of_each[source] += number
-    partial = share is not None and any(number >= share for number in of_each.values())
+        by_source[source] += number
+    partial = limit is not None and any(number >= limit for number in by_source.values())
     today = clock.now().date()
-    days = [today - timedelta(days=before) for before in reversed(range(DAYS))]
+    days = [today - timedelta(days=offset) for offset in reversed(range(DAYS))]
     return Chart(name, title, kinds, days, counts, partial)
 
 
-def _begun() -> datetime:
-    first = clock.now().date() - timedelta(days=DAYS - 1)
-    return datetime.combine(first, time(), UTC)
+def _period_start() -> datetime:
+    first_day = clock.now().date() - timedelta(days=DAYS - 1)
+    return datetime.combine(first_day, time(), UTC)
 
 
-def _newest(table: Any, kind: Any, accounts: Sequence[str], most: int | None) -> Sequence[Row]:
-    # Ids are made in the order of time, and an index begins with account and id.
-    chosen = sa.select(_day(table.created_at), kind.label("kind"), table.account_id.label("source"))
-    recent = chosen.where(table.id >= first_id(_begun())).order_by(table.id.desc()).limit(most)
-    return _counted([recent.where(table.account_id == one) for one in accounts])
+def _newest_rows(
+    table: Any, kind: Any, accounts: Sequence[str], limit: int | None
+) -> Sequence[Row]:
+    # Ids are ordered by time, and an index begins with account and id.
+    query = sa.select(_day(table.created_at), kind.label("kind"), table.account_id.label("source"))
+    recent = (
+        query.where(table.id >= first_id(_period_start())).order_by(table.id.desc()).limit(limit)
+    )
+    return _count_days([recent.where(table.account_id == account_id) for account_id in accounts])
 
 
 def _day(moment: Any) -> Any:
@@ -167,12 +175,14 @@ def _day(moment: Any) -> Any:
     return sa.func.to_char(sa.func.timezone("UTC", moment), "YYYY-MM-DD").label("day")
 
 
-def _counted(chosen: Sequence[Any]) -> Sequence[Row]:
-    found: list[Row] = []
-    for first in range(0, len(chosen), TOGETHER):
-        some = (sa.select(one.subquery()) for one in chosen[first : first + TOGETHER])
-        rows = sa.union_all(*some).subquery().c
-        by = (rows.day, rows.kind, rows.source)
-        counted = sa.select(*by, sa.func.count()).group_by(*by)
-        found += [(*row,) for row in db.connection().execute(counted)]
-    return found
+def _count_days(queries: Sequence[Any]) -> Sequence[Row]:
+    result: list[Row] = []
+    for first in range(0, len(queries), SELECTS_PER_UNION):
+        batch = (
+            sa.select(query.subquery()) for query in queries[first : first + SELECTS_PER_UNION]
+        )
+        rows = sa.union_all(*batch).subquery().c
+        keys = (rows.day, rows.kind, rows.source)
+        counts = sa.select(*keys, sa.func.count()).group_by(*keys)
+        result += [(*row,) for row in db.connection().execute(counts)]
+    return result

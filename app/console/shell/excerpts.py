@@ -1,35 +1,36 @@
-"""A part of a text marked within what stands around it."""
+"""Marks a part of a text within its surroundings."""
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass
 
-AROUND = 60
+CONTEXT_LENGTH = 60
 WORD = re.compile(r"@?\w+|\S")
 
 
 @dataclass(frozen=True)
 class Excerpt:
-    """What is marked and what stands around it; it begins `at` that character, from 1."""
+    """A marked part with the text around it; `column` counts characters from 1."""
 
     before: str
     marked: str
     after: str
-    at: int
+    column: int
 
 
 def excerpt(text: str, position: int) -> Excerpt:
-    """The word at a position, with what is near it; at the text's end nothing is marked."""
+    """The word at a position with nearby text; marks nothing at the end of the text."""
     word = WORD.match(text, position)
     end = word.end() if word else position
-    before, after = text[max(position - AROUND, 0) : position], text[end : end + AROUND]
-    before = f"…{before}" if position > AROUND else before
-    after = f"{after}…" if len(text) > end + AROUND else after
+    before = text[max(position - CONTEXT_LENGTH, 0) : position]
+    after = text[end : end + CONTEXT_LENGTH]
+    before = f"…{before}" if position > CONTEXT_LENGTH else before
+    after = f"{after}…" if len(text) > end + CONTEXT_LENGTH else after
     return Excerpt(before, text[position:end], after, position + 1)
 
 
-def within(text: str, part: str, position: int) -> Excerpt:
-    """A part of a text with all of the text around it."""
+def highlight(text: str, part: str, position: int) -> Excerpt:
+    """The whole text with one part marked."""
     end = position + len(part)
     return Excerpt(text[:position], part, text[end:], position + 1)

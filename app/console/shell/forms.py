@@ -1,4 +1,4 @@
-"""What a form sent, and what is wrong with it, said beside each field."""
+"""Submitted form values, and their errors by field."""
 
 from __future__ import annotations
 
@@ -14,41 +14,45 @@ from app import clock
 from app.errors import AppError, Conflict, InvalidValues, RecentSignInRequired, problem
 from app.rest.schemas import Schema
 
-Page = tuple[str, int]
-# Refusals that a form can tell of; whatever else goes wrong has a page of its own.
-TOLD_IN_FORM = (400, 401, 403, 409, 428, 429)
-UNSIGNED = "This reaches records that are changed with an electronic signature only: sign it."
+Page = tuple[str, int]  # HTML and status
+Problem = dict[str, Any]  # as `errors.problem` returns it
+# Errors with these statuses show in the form; others get a page of their own.
+FORM_STATUSES = (400, 401, 403, 409, 428, 429)
+SIGNATURE_REQUIRED = "This changes records that require an electronic signature. Sign it."
 CHANGED = (
-    "Somebody else has changed this meanwhile. Below is what you typed: open the page anew to see"
-    " what it is now, or save again to write it over."
+    "Somebody else has changed this in the meantime. Your entries are below: reload the page to see"
+    " the current values, or save again to overwrite them."
 )
-LONGEST_PASSWORD = 20_000
-MOST_CHOSEN = 100
+MAX_PASSWORD_LENGTH = 20_000
+MAX_SELECTED = 100
 
 
 @dataclass
 class Form:
-    """The values of a form by field, and the messages to show with them."""
+    """The values of a form by field, and the errors to show with them."""
 
     values: dict[str, str] = field(default_factory=dict)
-    chosen: list[str] = field(default_factory=list)
+    selected: list[str] = field(default_factory=list)
     errors: dict[str, list[str]] = field(default_factory=dict)
     problem: str | None = None
     status: int = 200
 
-    def checked(self, needed: Sequence[str] = (), **longest: int) -> dict[str, str]:
-        """The values, once those needed are there and none is too long. Raises InvalidValues."""
-        found = [problem(name, "required", "Fill this in.") for name in needed if not self[name]]
-        for name, most in longest.items():
-            if len(self[name]) > most:
-                found.append(problem(name, "too_long", f"At most {most} characters."))
-        if found:
-            raise InvalidValues(found)
+    def validated(self, required: Sequence[str] = (), **max_lengths: int) -> dict[str, str]:
+        """The values if the required ones are present and none is too long.
+
+        Raises InvalidValues.
+        """
+        problems = [problem(name, "required", "Required.") for name in required if not self[name]]
+        for name, limit in max_lengths.items():
+            if len(self[name]) > limit:
+                problems.append(problem(name, "too_long", f"At most {limit} characters."))
+        if problems:
+            raise InvalidValues(problems)
         return dict(self.values)
 
-    def refused(self, error: AppError) -> Form:
-        """Take in what an error says; one that no form can tell of is raised on."""
-        if error.status not in TOLD_IN_FORM or isinstance(error, RecentSignInRequired):
+    def with_error(self, error: AppError) -> Form:
+        """This form with the messages of an error; raises an error that forms cannot show."""
+        if error.status not in FORM_STATUSES or isinstance(error, RecentSignInRequired):
             raise error
         self.status = error.status
         for name, message in _messages(error):
@@ -58,61 +62,61 @@ class Form:
                 self.problem = f"{self.problem} {message}" if self.problem else message
         return self
 
-    def page(self, template: str, **context: Any) -> Page:
-        """The page with this form."""
+    def render(self, template: str, **context: object) -> Page:
+        """The page with this form, and its status."""
         return render_template(template, form=self, **context), self.status
 
     def __getitem__(self, name: str) -> str:
         return self.values.get(name, "")
 
 
-def sent(*names: str, chosen: str | None = None) -> Form:
-    """The form as it was sent; `chosen` names the field of several values."""
+def submitted(*names: str, selected: str | None = None) -> Form:
+    """The submitted form; `selected` names the field with several values."""
     values = {name: text(name) for name in names}
-    if chosen is None:
+    if selected is None:
         return Form(values)
-    several = [one.replace("\0", "") for one in request.form.getlist(chosen)[:MOST_CHOSEN]]
-    return Form({**values, chosen: ""}, several)
+    choices = [value.replace("\0", "") for value in request.form.getlist(selected)[:MAX_SELECTED]]
+    return Form({**values, selected: ""}, choices)
 
 
-def check_seen(form: Form, changed: datetime) -> None:
-    """Refuse once to write over what was changed after the form was opened. Raises Conflict."""
-    seen, form.values["seen"] = form["seen"], clock.iso(changed)
+def check_unchanged(form: Form, updated_at: datetime) -> None:
+    """Refuse once to overwrite what changed since the form was rendered. Raises Conflict."""
+    seen, form.values["seen"] = form["seen"], clock.iso(updated_at)
     if seen and seen != form["seen"]:
         raise Conflict(CHANGED)
 
 
-def fitting(schema: Schema, body: dict[str, Any]) -> dict[str, Any]:
-    """A body that the API would take. Raises InvalidValues for what does not fit its schema."""
-    found = [
-        problem(name, "too_long", _first(told)) for name, told in schema.validate(body).items()
-    ]
-    if found:
-        raise InvalidValues(found)
+def validated(schema: Schema, body: dict[str, Any]) -> dict[str, Any]:
+    """The body if it fits the API's schema. Raises InvalidValues."""
+    errors = schema.validate(body)
+    problems = [problem(name, "too_long", _first_message(error)) for name, error in errors.items()]
+    if problems:
+        raise InvalidValues(problems)
     return body
 
 
-def _first(told: Any) -> str:
-    while not isinstance(told, str):
-        told = next(iter(told.values() if isinstance(told, Mapping) else told))
-    return told
+def _first_message(error: Any) -> str:
+    while not isinstance(error, str):
+        error = next(iter(error.values() if isinstance(error, Mapping) else error))
+    return error
 
 
 def text(name: str) -> str:
-    """One value of the form, without the blanks around it; passwords as they are."""
-    # No text of a form contains a NUL, and PostgreSQL refuses it.
+    """A submitted value, stripped unless it is a password."""
+    # Browsers submit no NUL characters, and PostgreSQL refuses them.
     value = request.form.get(name, "").replace("\0", "")
     return value if "password" in name else value.strip()
 
 
-def told(notice: str, endpoint: str, **values: Any) -> BaseResponse:
-    """Go on to a page, which shows the notice once."""
+def redirect_with_notice(notice: str, endpoint: str, **url_args: Any) -> BaseResponse:
+    """Redirect to a page that shows the notice once."""
     flash(notice)
-    return redirect(url_for(endpoint, **values), 303)
+    return redirect(url_for(endpoint, **url_args), 303)
 
 
 def _messages(error: AppError) -> list[tuple[str | None, str]]:
-    details: Sequence[Mapping[str, Any]] = error.extra.get("details") or ()
+    details: Sequence[Problem] = error.extra.get("details") or ()
     if details:
-        return [(one["field"], one["message"]) for one in details]
-    return [(error.extra.get("field"), UNSIGNED if error.status == 428 else error.message)]
+        return [(detail["field"], detail["message"]) for detail in details]
+    message = SIGNATURE_REQUIRED if error.status == 428 else error.message
+    return [(error.extra.get("field"), message)]

@@ -1,4 +1,4 @@
-"""Who looks at a console page: a server-side session in a cookie, checked on every request."""
+"""Authenticates console requests by a server-side session, and checks the caller's role."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ from app.errors import Forbidden, Unauthorized, Unavailable
 from app.rest.access import across_accounts
 from app.sso import service as providers
 
-RERUNS = 10
-LARGEST_UNSIGNED = 2**19  # bytes; a form that was sent too late comes back encrypted (`unsent`)
+MAX_ATTEMPTS = 10
+MAX_ANONYMOUS_BODY = 2**19  # bytes; saved forms come back encrypted (`unsent`)
 SIGN_IN = "console/sign_in.html"
 REAUTHENTICATE = "console/reauthenticate.html"
-FORMS_OF = "forms_of"
+FORM_OWNER = "forms_of"
 View = TypeVar("View", bound=Callable[..., Any])
 Step = TypeVar("Step")
 csrf = CSRFProtect()
@@ -40,158 +40,158 @@ csrf = CSRFProtect()
 CONSOLE_PATH = re.compile(r"/console(/[\w./~-]*)?(\?[\w.~&=%+/-]*)?", re.ASCII)
 
 
-def open_to_all(view: View) -> View:
-    """Mark a page that needs nobody to be signed in."""
-    view.open_to_all = True  # type: ignore[attr-defined]
+def allow_anonymous(view: View) -> View:
+    """Mark a page that needs no sign-in."""
+    view.allow_anonymous = True  # type: ignore[attr-defined]
     return across_accounts(view)
 
 
-def for_admins(view: View) -> View:
+def admins_only(view: View) -> View:
     """Mark a page for admins of the account."""
-    view.for_admins = True  # type: ignore[attr-defined]
+    view.admins_only = True  # type: ignore[attr-defined]
     return view
 
 
-def for_superadmins(view: View) -> View:
+def superadmins_only(view: View) -> View:
     """Mark a page for superadmins."""
-    view.for_superadmins = True  # type: ignore[attr-defined]
+    view.superadmins_only = True  # type: ignore[attr-defined]
     return view
 
 
-def steady(view: View) -> View:
-    """Show a page of records again when what it went by has changed meanwhile.
+def retry_stale(view: View) -> View:
+    """Run a view again with fresh data if a cached version was stale.
 
-    Like the API's `optimistic`: the page must do all its writing in one transaction.
+    Like the API's `optimistic`: the view must write in a single transaction.
     """
 
     @wraps(view)
     def run(*args: Any, **options: Any) -> Any:
-        for _ in range(RERUNS):
+        for _ in range(MAX_ATTEMPTS):
             try:
                 with versioned_cache.reloading():
                     return view(*args, **options)
             except (versioned_cache.Stale, DBAPIError) as error:
-                _look_again(error, view)
+                _reload_caller(error, view)
         raise Unavailable
 
     return run  # type: ignore[return-value]
 
 
-def steady_steps(steps: Callable[[], Iterator[Step]]) -> Iterator[Step]:
-    """The same for what a page does bit by bit, in one transaction: it may begin anew."""
+def retry_stale_steps(steps: Callable[[], Iterator[Step]]) -> Iterator[Step]:
+    """The same for a generator that works in one transaction: it may start again."""
     view = current_app.view_functions[request.endpoint or ""]
-    for _ in range(RERUNS):
+    for _ in range(MAX_ATTEMPTS):
         try:
             with versioned_cache.reloading():
                 yield from steps()
             return
         except (versioned_cache.Stale, DBAPIError) as error:
-            _look_again(error, view)
+            _reload_caller(error, view)
     raise Unavailable
 
 
-def _look_again(error: versioned_cache.Stale | DBAPIError, view: Callable[..., Any]) -> None:
+def _reload_caller(error: versioned_cache.Stale | DBAPIError, view: Callable[..., Any]) -> None:
     if isinstance(error, DBAPIError) and not errors.is_stale_schema(error):
         raise error
     g.pop("console_caller")
-    recognise()
-    _check_rank(known_caller(), view)
+    load_caller()
+    _check_role(require_caller(), view)
 
 
 def cookie_name() -> str:
-    """The name of the session cookie; in production one that browsers bind to this host."""
+    """The name of the session cookie; in production browsers bind it to this host."""
     return "__Host-atrium_console" if config.current().production else "atrium_console"
 
 
-def check() -> Any:
-    """Before every page: a valid form token, and somebody signed in."""
-    recognise()
+def authorize() -> Any:
+    """Before each request: check the CSRF token, the session and the caller's role."""
+    load_caller()
     if caller() is None:
-        limit_body(LARGEST_UNSIGNED)
+        limit_body(MAX_ANONYMOUS_BODY)
     csrf.protect()
-    known, view = caller(), current_app.view_functions[request.endpoint or ""]
-    if getattr(view, "open_to_all", False):
+    current, view = caller(), current_app.view_functions[request.endpoint or ""]
+    if getattr(view, "allow_anonymous", False):
         return None
-    if known is not None:
-        _check_rank(known, view)
-        return resubmit.shown_again()
-    kept = resubmit.kept()
-    if kept is None:
-        return redirect(url_for("console.sign_in", next=_page_to_return_to()))
-    # As an answer to the form, not at an address of its own: none is long enough.
-    form = Form({"next": _page_to_return_to() or "", resubmit.FIELD: kept}, status=401)
+    if current is not None:
+        _check_role(current, view)
+        return resubmit.restore_form()
+    saved = resubmit.encode_form()
+    if saved is None:
+        return redirect(url_for("console.sign_in", next=_return_path()))
+    # No redirect: an address is too short for the saved form.
+    form = Form({"next": _return_path() or "", resubmit.FIELD: saved}, status=401)
     return sign_in_page(form, offered=())
 
 
 def sign_in_page(form: Form, offered: Sequence[Any]) -> tuple[str, int]:
-    """The page to sign in, with the providers of the account that is named."""
+    """The sign-in page with the identity providers of the account."""
     lacks_file, sso = resubmit.lacks_file(form[resubmit.FIELD]), providers.any_enabled()
-    return form.page(SIGN_IN, offered=offered, sso=sso, lacks_file=lacks_file)
+    return form.render(SIGN_IN, offered=offered, sso=sso, lacks_file=lacks_file)
 
 
-def ask_for_password() -> tuple[str, int]:
-    """The page that asks for the password again, for what needs a recent sign-in."""
-    kept = {"next": _page_to_return_to() or "", resubmit.FIELD: resubmit.kept() or ""}
-    return password_page(Form(kept, status=403))
+def reauthentication_page() -> tuple[str, int]:
+    """The page that asks for the password again, for actions that need a recent sign-in."""
+    values = {"next": _return_path() or "", resubmit.FIELD: resubmit.encode_form() or ""}
+    return render_reauthentication(Form(values, status=403))
 
 
-def password_page(form: Form) -> tuple[str, int]:
-    """The same page with a form that was sent; who has no password signs in anew."""
-    user, lacks_file = auth.get_user(known_caller()), resubmit.lacks_file(form[resubmit.FIELD])
+def render_reauthentication(form: Form) -> tuple[str, int]:
+    """The reauthentication page with a form; users without a password must sign in again."""
+    user, lacks_file = auth.get_user(require_caller()), resubmit.lacks_file(form[resubmit.FIELD])
     has_password = user.password_hash is not None
-    form.values["next"] = local_target(form["next"]) or ""
-    return form.page(REAUTHENTICATE, has_password=has_password, lacks_file=lacks_file)
+    form.values["next"] = safe_target(form["next"]) or ""
+    return form.render(REAUTHENTICATE, has_password=has_password, lacks_file=lacks_file)
 
 
-def recognise() -> None:
-    """Learn from the cookie who looks at the page, unless that is known already."""
+def load_caller() -> None:
+    """Load the caller of this request from the session cookie, once."""
     if "console_caller" in g:
         return
-    found = credentials.console_principal(request.cookies.get(cookie_name(), "").replace("\0", ""))
-    g.console_caller, g.console_session_id = found or (None, None)
+    session_caller = credentials.console_principal(
+        request.cookies.get(cookie_name(), "").replace("\0", "")
+    )
+    g.console_caller, g.console_session_id = session_caller or (None, None)
 
 
-def _check_rank(caller: Principal, view: Callable[..., Any]) -> None:
-    if getattr(view, "for_superadmins", False) and not caller.is_superadmin:
+def _check_role(caller: Principal, view: Callable[..., Any]) -> None:
+    if getattr(view, "superadmins_only", False) and not caller.is_superadmin:
         raise Forbidden("This page is for superadmins only.")
-    if getattr(view, "for_admins", False) and not caller.is_admin:
-        raise Forbidden(
-            "This page is for admins of the account. Ask one of them for what you need."
-        )
+    if getattr(view, "admins_only", False) and not caller.is_admin:
+        raise Forbidden("This page is for admins of the account. Ask one of them for help.")
 
 
-def _page_to_return_to() -> str | None:
-    # What a form was sent to cannot be opened: the page that showed the form can.
-    return page_before() if request.method == "POST" else request.full_path.rstrip("?")
+def _return_path() -> str | None:
+    # The target of a form cannot be opened with GET; the page with the form can.
+    return referring_page() if request.method == "POST" else request.full_path.rstrip("?")
 
 
 def caller() -> Principal | None:
-    """Who is signed in to the console."""
-    found: Principal | None = g.get("console_caller")
-    return found
+    """The signed-in caller, if any."""
+    current: Principal | None = g.get("console_caller")
+    return current
 
 
-def known_caller() -> Principal:
-    """Who is signed in, on a page that lets nobody else in."""
-    found = caller()
-    if found is None:
+def require_caller() -> Principal:
+    """The signed-in caller. Raises Unauthorized."""
+    current = caller()
+    if current is None:
         raise Unauthorized
-    return found
+    return current
 
 
-def own_account() -> str:
-    """The id of the account whose pages these are."""
-    return known_caller().require_account_id()
+def own_account_id() -> str:
+    """The id of the caller's account."""
+    return require_caller().require_account_id()
 
 
-def begin_session(user: User | LoginUser, target: str, status: int = 303) -> BaseResponse:
-    """Sign a user in to the console in this browser, and go on to a page.
+def start_session(user: User | LoginUser, target: str, status: int = 303) -> BaseResponse:
+    """Sign a user in to the console in this browser, and redirect.
 
-    A session that the browser had before ends.
+    The browser's previous session ends.
     """
-    end_known_session()
+    end_current_session()
     secret = sessions.start_in_console(user, origin())
-    _void_forms_of_others(user.id)
+    _invalidate_foreign_forms(user.id)
     response = redirect(target, status)
     response.set_cookie(
         cookie_name(),
@@ -204,17 +204,17 @@ def begin_session(user: User | LoginUser, target: str, status: int = 303) -> Bas
     return response
 
 
-def _void_forms_of_others(user_id: str) -> None:
-    # What somebody else left open in this browser must not be sent in this user's name. Who signs
-    # in again after the session has ended keeps theirs.
-    if session.get(FORMS_OF, user_id) != user_id:
+def _invalidate_foreign_forms(user_id: str) -> None:
+    # Forms that another user left open in this browser must not be submitted in this user's name.
+    # A user who signs in again keeps theirs.
+    if session.get(FORM_OWNER, user_id) != user_id:
         session.pop("csrf_token", None)
-    session[FORMS_OF] = user_id
+    session[FORM_OWNER] = user_id
 
 
 def end_session(target: str) -> BaseResponse:
-    """End the session of this browser, and go on to a page."""
-    end_known_session()
+    """End the session of this browser, and redirect."""
+    end_current_session()
     response = redirect(target, 303)
     response.delete_cookie(
         cookie_name(), httponly=True, samesite="Lax", secure=config.current().production
@@ -222,24 +222,24 @@ def end_session(target: str) -> BaseResponse:
     return response
 
 
-def end_known_session() -> None:
-    """End the session that this browser shows, if it is alive."""
-    recognise()
-    known = caller()
-    if known and known.home:
-        sessions.end(*sessions.user_key(known), g.console_session_id)
+def end_current_session() -> None:
+    """End the session of this browser, if there is one."""
+    load_caller()
+    current = caller()
+    if current and current.home:
+        sessions.end(*sessions.user_key(current), g.console_session_id)
 
 
-def local_target(target: str | None) -> str | None:
-    """A path of this site's console to go on to after signing in, or None for anything else."""
-    # Browsers drop control characters, take "\\" for "/", and resolve "..": none is let through.
+def safe_target(target: str | None) -> str | None:
+    """The path if it belongs to this console, else None; prevents open redirects."""
+    # Browsers drop control characters, read "\\" as "/" and resolve "..": refuse all three.
     fits = target and CONSOLE_PATH.fullmatch(target) and ".." not in target
     return target if fits else None
 
 
-def page_before() -> str | None:
-    """The page of the console that this request was made from, if the browser tells."""
+def referring_page() -> str | None:
+    """The console page that sent this request, by its Referer header."""
     before = urlsplit(request.referrer or "")
     if before.netloc != request.host:
         return None
-    return local_target(f"{before.path}?{before.query}" if before.query else before.path)
+    return safe_target(f"{before.path}?{before.query}" if before.query else before.path)

@@ -1,8 +1,8 @@
-"""What is asked for twice is done once, and the second time answered as the first.
+"""Idempotent forms: submitting twice creates or deletes once and gives the same answer.
 
-A form that makes something carries an id, signed. A script sends no form twice, but not every
-browser runs one. What is made has an id that comes of the form's and of what was sent with it:
-whoever goes back and sends something else makes another.
+Creating forms carry a signed id. The script prevents double submits, but not every browser runs
+it. The new row's id is derived from the form's id and the submitted values: going back and
+submitting other values creates another row.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
 
 import orjson
 from flask import request
@@ -22,38 +21,39 @@ from app.errors import AppError, Conflict, NotFound
 from app.ids import new_id
 
 FIELD = "as"
-NEW_ID = "the id of a new record"
-NODE = 24  # where the last part of an id begins
+SALT = "the id of a new record"
+NODE_START = 24  # where the last part of an id begins
 
 
-def drawn() -> str:
-    """What a form carries: what it came with, else an id that is drawn for it."""
-    return request.form.get(FIELD) or crypto.sign(new_id(), NEW_ID)
+def form_id() -> str:
+    """The signed id that the form carries: the submitted one, else a new one."""
+    return request.form.get(FIELD) or crypto.sign(new_id(), SALT)
 
 
-def id_of(body: Any) -> str:
-    """The id of what the form makes that was sent with this."""
+def derive_id(body: object) -> str:
+    """The id of the row that the submitted form creates from `body`."""
     try:
-        given = str(crypto.unsign(request.form.get(FIELD, ""), NEW_ID))
+        signed_id = str(crypto.unsign(request.form.get(FIELD, ""), SALT))
     except BadSignature:
-        given = new_id()
-    told = given.encode() + orjson.dumps(body, option=orjson.OPT_SORT_KEYS)
-    return given[:NODE] + hashlib.sha256(told).hexdigest()[: len(given) - NODE]
+        signed_id = new_id()
+    content = signed_id.encode() + orjson.dumps(body, option=orjson.OPT_SORT_KEYS)
+    digest = hashlib.sha256(content).hexdigest()
+    return signed_id[:NODE_START] + digest[: len(signed_id) - NODE_START]
 
 
-def is_made(error: AppError, look: Callable[[], Any]) -> bool:
-    """Whether something was not made because it is there: `look` finds it, or raises NotFound."""
+def already_created(error: AppError, load: Callable[[], object]) -> bool:
+    """Whether creation failed because the row exists: `load` returns it or raises NotFound."""
     if not isinstance(error, Conflict):
         return False
     try:
-        return look() is not None
+        return load() is not None
     except NotFound:
         return False
 
 
 @contextmanager
-def deleting(account_id: str | None, table_name: str, id: str) -> Iterator[None]:
-    """Around a deletion: what is gone already, as where a button was pressed twice, is deleted."""
+def ignore_already_deleted(account_id: str | None, table_name: str, id: str) -> Iterator[None]:
+    """Suppress NotFound for a row that was deleted before, such as by a double click."""
     try:
         yield
     except NotFound:

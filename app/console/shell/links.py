@@ -1,4 +1,4 @@
-"""The pages that mailed links lead to, and the one that asks for such a link."""
+"""The pages behind mailed links, and the page that requests such a link."""
 
 from __future__ import annotations
 
@@ -10,75 +10,77 @@ from app.auth import service as auth
 from app.auth.guard import account_of_host
 from app.console.shell import forms, guard
 from app.console.shell.blueprint import blueprint
-from app.console.shell.forms import LONGEST_PASSWORD, Form, Page, told
+from app.console.shell.forms import MAX_PASSWORD_LENGTH, Form, Page, redirect_with_notice
 from app.errors import AppError, BadRequest
 from app.rest.access import public
 
-SENT = "If the user exists, a link to set a new password is on its way. Check your inbox."
+SENT = "If this user exists, we have sent a link to set a new password. Check your inbox."
 
 
 @blueprint.get("/console/forgot-password")
 @public
-@guard.open_to_all
+@guard.allow_anonymous
 def show_forgot_password() -> Page:
-    """The form to ask for a link with."""
-    return Form({"account": account_of_host() or ""}).page("console/links/forgot.html")
+    """The form that requests a reset link."""
+    return Form({"account": account_of_host() or ""}).render("console/links/forgot.html")
 
 
 @blueprint.post("/console/forgot-password")
 @public
-@guard.open_to_all
+@guard.allow_anonymous
 def forgot_password() -> Page | BaseResponse:
-    """Mail a link, and say the same whether or not there is such a user."""
-    form = forms.sent("account", "email")
+    """Mail a reset link; the answer does not reveal whether the user exists."""
+    form = forms.submitted("account", "email")
     try:
-        body = form.checked(("email",), account=200, email=320)
+        body = form.validated(("email",), account=200, email=320)
         account = auth.require_account(body["account"] or account_of_host())
         lockout.count_mail_request(account, body["email"], request.remote_addr, reset=True)
         password_resets.request_reset(account, body["email"])
     except AppError as error:
-        return form.refused(error).page("console/links/forgot.html")
-    return told(SENT, "console.sign_in")
+        return form.with_error(error).render("console/links/forgot.html")
+    return redirect_with_notice(SENT, "console.sign_in")
 
 
 @blueprint.get("/console/reset-password")
 @public
-@guard.open_to_all
+@guard.allow_anonymous
 def show_reset_password() -> Page:
-    """The form to set a new password with."""
+    """The form that sets a new password."""
     token = request.args.get("token", "")
     return _reset_page(Form({"token": token}, status=200 if password_resets.expiry(token) else 400))
 
 
 @blueprint.post("/console/reset-password")
 @public
-@guard.open_to_all
+@guard.allow_anonymous
 def reset_password() -> Page | BaseResponse:
-    """Set a new password by the token of a mailed link."""
-    form = forms.sent("token", "new_password", "revoke_api_keys")
+    """Set a new password with the token of a mailed link."""
+    form = forms.submitted("token", "new_password", "revoke_api_keys")
     revoke = bool(form["revoke_api_keys"])
     try:
-        body = form.checked(("new_password",), token=500, new_password=LONGEST_PASSWORD)
+        body = form.validated(("new_password",), token=500, new_password=MAX_PASSWORD_LENGTH)
         password_resets.reset(body["token"], body["new_password"], revoke_api_keys=revoke)
     except AppError as error:
-        return _reset_page(form.refused(error))
-    return told("Your new password is set. Sign in with it.", "console.sign_in")
+        return _reset_page(form.with_error(error))
+    return redirect_with_notice(
+        "Your password is changed. Sign in with the new one.", "console.sign_in"
+    )
 
 
 def _reset_page(form: Form) -> Page:
     token = form["token"]
-    shown = {
+    context = {
         "valid": password_resets.expiry(token) is not None,
         "keys": password_resets.api_keys_for_token(token),
     }
-    return form.page("console/links/reset.html", **shown)
+    return form.render("console/links/reset.html", **context)
 
 
 @blueprint.get("/console/undo-email-change")
 @public
-@guard.open_to_all
+@guard.allow_anonymous
 def show_undo_email_change() -> Page:
-    """The button that takes a changed address back: a scanner of mails presses none."""
+    """The button that restores the old address: mail scanners press none."""
     token = request.args.get("token", "")
     status = 200 if email_changes.expiry(token) else 400
     return _undo_page(Form({"token": token}, status=status))
@@ -86,45 +88,45 @@ def show_undo_email_change() -> Page:
 
 @blueprint.post("/console/undo-email-change")
 @public
-@guard.open_to_all
+@guard.allow_anonymous
 def undo_email_change() -> Page | BaseResponse:
-    """Take a changed address back by the token of a mailed link."""
-    form = forms.sent("token")
+    """Restore the old email address with the token of a mailed link."""
+    form = forms.submitted("token")
     try:
-        user = email_changes.undo(form.checked(token=500)["token"])
+        user = email_changes.undo(form.validated(token=500)["token"])
     except AppError as error:
-        return _undo_page(form.refused(error))
-    notice = f"Your address is {user.email} again. Check its inbox to set a new password."
-    return told(notice, "console.sign_in")
+        return _undo_page(form.with_error(error))
+    notice = f"Your address is {user.email} again. Check your inbox to set a new password."
+    return redirect_with_notice(notice, "console.sign_in")
 
 
 def _undo_page(form: Form) -> Page:
     valid = email_changes.expiry(form["token"]) is not None
-    return form.page("console/links/undo_email_change.html", valid=valid)
+    return form.render("console/links/undo_email_change.html", valid=valid)
 
 
 @blueprint.get("/console/invitations/<token>")
 @public
-@guard.open_to_all
+@guard.allow_anonymous
 def show_invitation(token: str) -> Page:
-    """The form to accept an invitation with."""
+    """The form that accepts an invitation."""
     return _invitation_page(token, Form())
 
 
 @blueprint.post("/console/invitations/<token>")
 @public
-@guard.open_to_all
+@guard.allow_anonymous
 def accept_invitation(token: str) -> Page | BaseResponse:
-    """Join the account, and be signed in to the console."""
-    form = forms.sent("name", "password")
+    """Join the account and sign in to the console."""
+    form = forms.submitted("name", "password")
     try:
-        body = form.checked(("password",), name=200, password=LONGEST_PASSWORD)
+        body = form.validated(("password",), name=200, password=MAX_PASSWORD_LENGTH)
         user = invitations.accept(token, body["password"], body["name"] or None)
     except AppError as error:
-        return _invitation_page(token, form.refused(error))
+        return _invitation_page(token, form.with_error(error))
     flash(f"Welcome to {user.account.name}.")
-    guard.end_session("")  # this browser's cookie is about to be another's
-    return guard.begin_session(user, url_for("console.show_home"))
+    guard.end_session("")  # the cookie is about to belong to another user
+    return guard.start_session(user, url_for("console.show_home"))
 
 
 def _invitation_page(token: str, form: Form) -> Page:
@@ -133,4 +135,4 @@ def _invitation_page(token: str, form: Form) -> Page:
     if not invitation["is_valid"]:
         status = invitation["status"]
         raise BadRequest(f"This invitation is {status}. Ask whoever invited you for a new one.")
-    return form.page("console/links/invitation.html", invitation=invitation, token=token)
+    return form.render("console/links/invitation.html", invitation=invitation, token=token)

@@ -1,4 +1,4 @@
-"""Where in a list a page is, and what of it is shown, by what the page's address says."""
+"""Pagination, search and filters of a list page, read from the query string."""
 
 from __future__ import annotations
 
@@ -12,149 +12,157 @@ from flask import request, url_for
 
 from app import clock
 
-SIZE = 25
-LONGEST_VALUE = 500  # characters of a value that are read for a list, which shows fewer
-# No page counts further, and a question that no index answers is put to the newest ones only,
-# unless `?count=all` or `?look=all` asks for it.
-MOST_COUNTED, LOOKED_AT = 1_000, 5_000
-WHOLE = ("count", "look")
-LONGEST = 100  # of what is searched or filtered by
-NO_MOMENT = "{} is no date and time, such as 2026-01-31T10:00."
-TIMES = {"from_date": "From, in UTC", "to_date": "Until, in UTC"}
+PAGE_SIZE = 25
+MAX_VALUE_LENGTH = 500  # characters of a value that a list loads; it shows fewer
+# Pages count and scan no further than this unless `?count=all` or `?look=all` asks for it. A
+# condition without an index is tested on the newest rows only.
+MAX_COUNTED, MAX_SCANNED = 1_000, 5_000
+UNLIMITED = ("count", "look")
+MAX_INPUT_LENGTH = 100  # of a search or a filter
+INVALID_TIME = "{} is not a date and time, such as 2026-01-31T10:00."
+TIME_FILTERS = {"from_date": "From, in UTC", "to_date": "Until, in UTC"}
 Choices = Mapping[str, Sequence[str] | Mapping[str, str]]
+UrlArgs = dict[str, Any]  # of `url_for`
 
 
 @dataclass
 class Listing:
-    """A part of a list, and how to get to the others."""
+    """One page of a list, and the links to the other pages."""
 
     endpoint: str
-    at: Mapping[str, Any]
+    url_args: UrlArgs
     choices: Choices = field(default_factory=dict)
     texts: Mapping[str, str] = field(default_factory=dict)
-    moments: Mapping[str, str] = field(default_factory=dict)
+    times: Mapping[str, str] = field(default_factory=dict)
     page: int = 1
     search: str = ""
-    filters: dict[str, str] = field(default_factory=dict)
+    filters: dict[str, Any] = field(default_factory=dict)
     items: list[Any] = field(default_factory=list)
     total: int = 0
-    whole: set[str] = field(default_factory=set)
-    """What is done to the end, however long it takes: of WHOLE."""
-    looked_at: int | None = None
-    """How many of the newest ones were looked at, where there are more."""
-    more: bool = False
-    """Whether there are more than `total`, which nobody has counted."""
+    unlimited: set[str] = field(default_factory=set)
+    """Which of UNLIMITED the query string asks for."""
+    scanned: int | None = None
+    """How many of the newest rows were scanned, if there are more."""
+    has_more: bool = False
+    """Whether counting stopped at `total`."""
     parsed: dict[str, datetime] = field(default_factory=dict)
     errors: dict[str, list[str]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        for name in self.moments.keys() & self.filters.keys():
+        for name in self.times.keys() & self.filters.keys():
             try:
                 self.parsed[name] = clock.parse(self.filters[name])
             except ValueError:
-                self.errors[name] = [NO_MOMENT.format(self.filters[name])]
+                self.errors[name] = [INVALID_TIME.format(self.filters[name])]
 
     @property
-    def wanted(self) -> Mapping[str, Any]:
-        """The filters as the services take them, where none is wrong."""
+    def filter_values(self) -> Mapping[str, Any]:
+        """The filters as services take them, if all are valid."""
         return {**self.filters, **self.parsed}
 
     @property
-    def asked(self) -> Mapping[str, Any]:
-        """The part as the services are asked for it."""
-        return {"skip": self.skip, "limit": SIZE, "search": self.search}
+    def page_args(self) -> Mapping[str, int | str]:
+        """The pagination and search as services take them."""
+        return {"skip": self.skip, "limit": PAGE_SIZE, "search": self.search}
 
     @property
     def skip(self) -> int:
-        """How many items come before this part."""
-        return (self.page - 1) * SIZE
+        """The offset of this page."""
+        return (self.page - 1) * PAGE_SIZE
 
     @property
-    def most(self) -> int | None:
-        """How far the services are to count; None for to the end."""
-        return None if "count" in self.whole else MOST_COUNTED
+    def count_limit(self) -> int | None:
+        """Where services stop counting; None for no limit."""
+        return None if "count" in self.unlimited else MAX_COUNTED
 
     @property
     def pages(self) -> int:
-        """How many parts there are."""
-        return -(-self.total // SIZE)
+        """The number of pages."""
+        return -(-self.total // PAGE_SIZE)
 
     @property
     def has_next(self) -> bool:
-        """Whether a part follows."""
-        return self.page < self.pages or (self.more and len(self.items) == SIZE)
+        """Whether there is a next page."""
+        return self.page < self.pages or (self.has_more and len(self.items) == PAGE_SIZE)
 
     @property
-    def previous(self) -> int:
-        """The number of the part before, or of the last one that there is."""
-        return self.page - 1 if self.more else min(self.page - 1, max(self.pages, 1))
+    def previous_page(self) -> int:
+        """The number of the previous page, or of the last one for pages past the end."""
+        return self.page - 1 if self.has_more else min(self.page - 1, max(self.pages, 1))
 
     @property
-    def home(self) -> str:
-        """The address of the whole list, from its beginning."""
-        return url_for(self.endpoint, **self.at)
+    def base_url(self) -> str:
+        """The URL of the first page without search and filters."""
+        return url_for(self.endpoint, **self.url_args)
 
     @property
-    def narrowed(self) -> bool:
-        """Whether a search or a filter leaves something out."""
+    def is_filtered(self) -> bool:
+        """Whether a search or a filter is active."""
         return bool(self.search or self.filters)
 
-    def link(self, page: int | None, **others: Any) -> str:
-        """The address of another part, under the same search and filters."""
-        whole = dict.fromkeys(self.whole, "all")
-        kept: dict[str, Any] = {**self.at, **self.filters, **whole, "search": self.search or None}
-        return url_for(self.endpoint, **{**kept, "page": page, **others})
+    def page_url(self, page: int | None, **params: str) -> str:
+        """The URL of another page with the same search and filters."""
+        unlimited = dict.fromkeys(self.unlimited, "all")
+        kept: UrlArgs = {**self.url_args, **self.filters, **unlimited}
+        kept["search"] = self.search or None
+        return url_for(self.endpoint, **{**kept, "page": page, **params})
 
-    def holding(self, found: tuple[list[Any], int]) -> Listing:
-        """This part with what was found for it; of more than `most`, nobody says how many."""
-        self.items, self.total = found
-        if self.most is not None:
-            self.more, self.total = self.total > self.most, min(self.total, self.most)
+    def with_page(self, result: tuple[list[Any], int]) -> Listing:
+        """This page with its items and the total, which is cut at `count_limit`."""
+        self.items, self.total = result
+        if self.count_limit is not None:
+            self.has_more = self.total > self.count_limit
+            self.total = min(self.total, self.count_limit)
         return self
 
-    def searched(self, page: Callable[..., Any], place: Callable[[int], Any]) -> Listing:
-        """This part of what `page` finds; a search looks at the newest ones only."""
-        after = self.from_newest(place) if self.search else None
-        return self.holding(page({**self.asked, "after": after}, most=self.most))
+    def load_search(
+        self,
+        load: Callable[..., tuple[list[Any], int]],
+        find_cutoff: Callable[[int], str | datetime | None],
+    ) -> Listing:
+        """This page as `load` returns it; a search scans the newest rows only."""
+        after = self.scan_newest(find_cutoff) if self.search else None
+        return self.with_page(load({**self.page_args, "after": after}, most=self.count_limit))
 
-    def from_newest(self, place: Callable[[int], Any]) -> Any:
-        """Where the newest ones begin that are looked at; None where all are.
+    def scan_newest(self, find_cutoff: Callable[[int], Any]) -> Any:
+        """The cutoff that limits the query to the newest rows; None to scan all.
 
-        `place` finds what tells the place of the one that has so many newer ones.
+        `find_cutoff(n)` returns the sort key of the row after the n newest ones, if there is one.
         """
-        found = None if "look" in self.whole else place(LOOKED_AT)
-        self.looked_at = LOOKED_AT if found is not None else None
-        return found
+        cutoff = None if "look" in self.unlimited else find_cutoff(MAX_SCANNED)
+        self.scanned = MAX_SCANNED if cutoff is not None else None
+        return cutoff
 
 
-def told(number: int) -> str:
-    """A number that was counted to one beyond MOST_COUNTED at most."""
-    return f"{number:,}" if number <= MOST_COUNTED else f"{MOST_COUNTED:,}+"
+def format_count(number: int) -> str:
+    """A count for display, such as `1,000+` for more than MAX_COUNTED."""
+    return f"{number:,}" if number <= MAX_COUNTED else f"{MAX_COUNTED:,}+"
 
 
-def asked_for(
+def from_request(
     endpoint: str,
     choices: Choices | None = None,
     texts: Mapping[str, str] | None = None,
-    moments: Mapping[str, str] | None = None,
-    **at: Any,
+    times: Mapping[str, str] | None = None,
+    **url_args: Any,
 ) -> Listing:
-    """The part that `?page=`, `?search=` and the filters name; the first where they name none.
+    """The page of the list at `endpoint` that the query string asks for.
 
-    The list stands on the page of `endpoint`; `choices` has the values of each filter (or what
-    to call them), `texts` and `moments` what the filters are called where anything may be typed.
+    `choices` has the values (or labels by value) of each select filter, `texts` and `times` the
+    labels of free text and time filters.
     """
-    choices, texts, moments = choices or {}, texts or {}, moments or {}
+    choices, texts, times = choices or {}, texts or {}, times or {}
     page = request.args.get("page", "")
     number = int(page) if re.fullmatch(r"[1-9][0-9]{0,6}", page, re.ASCII) else 1
-    chosen = {name: _typed(name) for name in choices}
-    filters = {name: value for name, value in chosen.items() if value in choices[name]}
-    filters |= {name: text for name in (*texts, *moments) if (text := _typed(name))}
-    whole = {name for name in WHOLE if request.args.get(name) == "all"}
-    found = Listing(endpoint, at, choices, texts, moments, number, _typed("search"), filters)
-    found.whole = whole
-    return found
+    selected = {name: _parameter(name) for name in choices}
+    filters = {name: value for name, value in selected.items() if value in choices[name]}
+    filters |= {name: text for name in (*texts, *times) if (text := _parameter(name))}
+    unlimited = {name for name in UNLIMITED if request.args.get(name) == "all"}
+    search = _parameter("search")
+    listing = Listing(endpoint, url_args, choices, texts, times, number, search, filters)
+    listing.unlimited = unlimited
+    return listing
 
 
-def _typed(name: str) -> str:
-    return request.args.get(name, "").replace("\0", "").strip()[:LONGEST]
+def _parameter(name: str) -> str:
+    return request.args.get(name, "").replace("\0", "").strip()[:MAX_INPUT_LENGTH]

@@ -1,8 +1,8 @@
-"""A secret on its way from the form that made it to the page that shows it, once.
+"""Carries a new secret from the form that creates it to the page that shows it once.
 
-A page that answered the form itself would make another secret whenever it is loaded again. In
-between, the secret is in the browser's form cookie: encrypted with a key that only the service
-has, good for a few minutes and for the session that made it, gone when shown.
+Answering the form with the secret would create another one on every reload. Instead the secret
+travels in the form cookie: encrypted with the service's key, valid for a few minutes and for the
+session that created it, and removed when it is shown.
 """
 
 from __future__ import annotations
@@ -16,22 +16,22 @@ from flask import g, session
 from app import clock, crypto
 
 LIFETIME = timedelta(minutes=5)
-PLACE = "handover"
+SESSION_KEY = "handover"
 
 
-def leave(of: str, secret: str) -> None:
-    """Leave the secret of what has the id `of` for the next page."""
-    until = clock.iso(clock.now() + LIFETIME)
-    told = [g.console_session_id, of, until, secret]
-    session[PLACE] = crypto.encrypt(orjson.dumps(told).decode())
+def store(owner_id: str, secret: str) -> None:
+    """Store the secret of the key or webhook with this id for the next page."""
+    expires_at = clock.iso(clock.now() + LIFETIME)
+    payload = [g.console_session_id, owner_id, expires_at, secret]
+    session[SESSION_KEY] = crypto.encrypt(orjson.dumps(payload).decode())
 
 
-def take(of: str) -> str | None:
-    """The secret of what has the id `of`; None once it was taken, or it is too late."""
+def pop(owner_id: str) -> str | None:
+    """Remove and return the stored secret; None if it is gone, expired or another's."""
     try:
-        told = orjson.loads(crypto.decrypt(session.pop(PLACE, "")))
+        payload = orjson.loads(crypto.decrypt(session.pop(SESSION_KEY, "")))
     except InvalidToken:
         return None
-    session_id, whose, until, secret = told
-    fits = (session_id, whose) == (g.console_session_id, of) and clock.parse(until) > clock.now()
-    return str(secret) if fits else None
+    session_id, stored_id, expires_at, secret = payload
+    matches = (session_id, stored_id) == (g.console_session_id, owner_id)
+    return str(secret) if matches and clock.parse(expires_at) > clock.now() else None

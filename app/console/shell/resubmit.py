@@ -1,20 +1,20 @@
-"""A form that was sent after its session had ended, or long after the sign-in where that must be
-recent: kept through signing in, and shown again.
+"""Keeps a form that needs a new sign-in: its session expired, or the sign-in is not recent enough.
 
-What was typed goes with the page to sign in, encrypted. The browser then sends it on to where it
-was going (307), where its page is shown filled in, with all writing refused: nothing happens
-before its sender has seen it again. Who signs in by a provider does so in another tab, and comes
-back to send it on.
+The submitted values travel through the sign-in page, encrypted. The browser then posts them to
+the original address (307), which renders its form filled in and refuses all writes: nothing
+happens until the user checks and submits it again. Users of an identity provider sign in in
+another tab and come back.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import NamedTuple, TypeVar
 
 import orjson
 from cryptography.fernet import InvalidToken
 from flask import current_app, request
+from flask.typing import ResponseReturnValue
 from werkzeug.datastructures import ImmutableMultiDict
 from werkzeug.exceptions import HTTPException
 
@@ -22,61 +22,71 @@ from app import crypto, db
 from app.errors import BadRequest
 
 FIELD = "unsent"
-LONGEST = 200_000
-NOT_YET = "You have signed in again. Nothing is done yet: check the form and send it."
-UNKEPT = ("csrf_token", FIELD)
-View = TypeVar("View", bound=Callable[..., Any])
+MAX_LENGTH = 200_000
+RESTORED = "You have signed in again. Nothing is saved yet: check the form and submit it."
+OMITTED = ("csrf_token", FIELD)
+View = TypeVar("View", bound=Callable[..., ResponseReturnValue])
 
 
-def shows_form(view: View) -> View:
-    """Mark what takes a form of another page, and shows it again when it is refused."""
-    view.shows_form = True  # type: ignore[attr-defined]
+class SavedForm(NamedTuple):
+    """A submitted form as it travels through the sign-in page."""
+
+    path: str
+    values: list[tuple[str, str]]
+    has_file: bool
+
+
+def renders_form(view: View) -> View:
+    """Mark a view that takes another page's form and renders that form again on errors."""
+    view.renders_form = True  # type: ignore[attr-defined]
     return view
 
 
-def kept() -> str | None:
-    """What was just sent, for the page to sign in; None where no page can show it again."""
-    if request.method != "POST" or not (_shows_form() or _has_page()):
+def encode_form() -> str | None:
+    """The submitted form, encrypted for the sign-in page; None if no page can render it again."""
+    if request.method != "POST" or not (_renders_form() or _has_page()):
         return None
     values = [
         (name, value)
         for name, value in request.form.items(multi=True)
-        if name not in UNKEPT and "password" not in name
+        if name not in OMITTED and "password" not in name
     ]
-    told = orjson.dumps([FIELD, request.full_path.rstrip("?"), values, bool(request.files)])
-    return crypto.encrypt(told.decode()) if len(told) <= LONGEST else None
+    path = request.full_path.rstrip("?")
+    payload = orjson.dumps([FIELD, path, values, bool(request.files)])
+    return crypto.encrypt(payload.decode()) if len(payload) <= MAX_LENGTH else None
 
 
-def target(text: str) -> str | None:
-    """The address that what was kept was going to."""
-    found = _read(text)
-    return found[0] if found else None
+def target_path(text: str) -> str | None:
+    """The address to which a saved form was submitted."""
+    form = _decode(text)
+    return form.path if form else None
 
 
 def lacks_file(text: str) -> bool:
-    """Whether a file was sent along, which no page can keep."""
-    found = _read(text)
-    return found is not None and found[2]
+    """Whether a saved form had a file, which cannot be kept."""
+    form = _decode(text)
+    return form is not None and form.has_file
 
 
-def shown_again() -> Any:
-    """The page of the form that was kept, if this request brings one."""
-    found = _read(request.form.get(FIELD, "")) if request.method == "POST" else None
-    if found is None or found[0] != request.full_path.rstrip("?"):
+def restore_form() -> ResponseReturnValue | None:
+    """The page with the saved form of this request; None if it carries none."""
+    form = _decode(request.form.get(FIELD, "")) if request.method == "POST" else None
+    if form is None or form.path != request.full_path.rstrip("?"):
         return None
-    request.form = ImmutableMultiDict([(name, value) for name, value in found[1]])
+    request.form = ImmutableMultiDict([(name, value) for name, value in form.values])
     view = current_app.view_functions[request.endpoint or ""]
-    with db.refuse_transactions(BadRequest(NOT_YET)):
-        return current_app.ensure_sync(view)(**(request.view_args or {}))
+    with db.refuse_transactions(BadRequest(RESTORED)):
+        page: ResponseReturnValue = current_app.ensure_sync(view)(**(request.view_args or {}))
+        return page
 
 
-def _shows_form() -> bool:
+def _renders_form() -> bool:
     view = current_app.view_functions[request.endpoint or ""]
-    return getattr(view, "shows_form", False)
+    return getattr(view, "renders_form", False)
 
 
 def _has_page() -> bool:
-    # A button's address has none, and what it does might be more than writing.
+    # The address of a button has no page, and its action may do more than write.
     try:
         current_app.create_url_adapter(request).match(method="GET")  # type: ignore[union-attr]
     except HTTPException:
@@ -84,9 +94,9 @@ def _has_page() -> bool:
     return True
 
 
-def _read(text: str) -> tuple[str, list[tuple[str, str]], bool] | None:
+def _decode(text: str) -> SavedForm | None:
     try:
-        kind, path, values, with_file = orjson.loads(crypto.decrypt(text))
+        kind, path, values, has_file = orjson.loads(crypto.decrypt(text))
     except (InvalidToken, ValueError):
         return None
-    return (path, values, with_file) if kind == FIELD else None
+    return SavedForm(path, values, has_file) if kind == FIELD else None

@@ -1,9 +1,8 @@
-"""In which account a page of records is, for whom, and what the collection opens there."""
+"""Resolves the account and the collection that a page's address names."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 from app.auth import principal as principals
 from app.auth.principal import AccountRef, Principal
@@ -11,30 +10,31 @@ from app.collections import access, definition
 from app.collections.access import Access
 from app.collections.definition import Definition
 from app.console.shell import guard
+from app.console.shell.lists import UrlArgs
 from app.errors import Forbidden, NotFound
 from app.rules import OPERATIONS
 
-WHOM_TO_ASK = "The rules are written by the superadmins of this service: ask them to open it."
+ASK_SUPERADMINS = "The superadmins of this service write the rules. Ask them for access."
 
 
 @dataclass(frozen=True)
-class Place:
+class AccountScope:
     """An account, and the caller acting in it."""
 
     account: AccountRef
     by: Principal
 
     @property
-    def at(self) -> dict[str, Any]:
-        """The place in addresses."""
+    def url_args(self) -> UrlArgs:
+        """The arguments of `url_for` for pages of this account."""
         return {"account_id": self.account.id}
 
-    def opened(self, collection: Definition) -> list[str]:
-        """The operations that are open to the caller, at least for some records."""
-        return [one for one in OPERATIONS if access.is_open(self.by, collection, one)]
+    def allowed_operations(self, collection: Definition) -> list[str]:
+        """The operations that the rules allow the caller on at least some records."""
+        return [name for name in OPERATIONS if access.is_open(self.by, collection, name)]
 
     def access(self, collection: Definition, operation: str) -> Access | None:
-        """What an operation opens; None where it is closed."""
+        """The caller's access for an operation; None if the rules forbid it."""
         try:
             return access.for_operation(self.by, collection, operation)
         except Forbidden:
@@ -42,59 +42,59 @@ class Place:
 
 
 @dataclass(frozen=True)
-class Home(Place):
-    """The caller's own account, which addresses need not name."""
+class OwnAccountScope(AccountScope):
+    """The caller's own account, which addresses do not name."""
 
     @property
-    def at(self) -> dict[str, Any]:
-        """Nothing."""
+    def url_args(self) -> UrlArgs:
+        """No arguments."""
         return {}
 
 
 @dataclass(frozen=True)
-class Shelf(Place):
+class CollectionScope(AccountScope):
     """A collection within an account."""
 
     collection: Definition
 
     @property
-    def demands_signature(self) -> bool:
-        """Whether its records are changed with an electronic signature only."""
+    def requires_signature(self) -> bool:
+        """Whether changes of its records require an electronic signature."""
         return bool(self.collection.options.get("require_signature"))
 
     @property
     def signer(self) -> str:
-        """The address of the caller, where it is one of this account, and so may sign here."""
-        at_home = self.by.home is not None and self.by.home.id == self.account.id
-        return self.by.email or "" if at_home else ""
+        """The caller's email address if the caller belongs to this account, else empty."""
+        is_member = self.by.home is not None and self.by.home.id == self.account.id
+        return self.by.email or "" if is_member else ""
 
     @property
-    def at(self) -> dict[str, Any]:
-        """The collection in addresses."""
+    def url_args(self) -> UrlArgs:
+        """The arguments of `url_for` for pages of this collection."""
         return {"account_id": self.account.id, "name": self.collection.name}
 
 
-def found(account_id: str) -> Place:
-    """The place in an account: an admin's own, for superadmins any active one. Raises NotFound."""
-    caller, account_id = guard.known_caller(), account_id.lower()
-    if not caller.is_superadmin and account_id != guard.own_account():
+def account_scope(account_id: str) -> AccountScope:
+    """An admin's own account, or for superadmins any active one. Raises NotFound."""
+    caller, account_id = guard.require_caller(), account_id.lower()
+    if not caller.is_superadmin and account_id != guard.own_account_id():
         raise NotFound
     account = principals.reload_active_account(account_id)
     if account is None:
-        raise NotFound("There is no such active account.")
-    return Place(account, caller.acting_in(account))
+        raise NotFound("No active account with this id.")
+    return AccountScope(account, caller.acting_in(account))
 
 
-def of(account_id: str | None) -> Place:
-    """The account that an address names, the caller's own where it names none. Raises NotFound."""
+def account_or_own_scope(account_id: str | None) -> AccountScope:
+    """The account with this id, or the caller's own if none is given. Raises NotFound."""
     if account_id is not None:
-        return found(account_id)
-    caller = guard.known_caller()
+        return account_scope(account_id)
+    caller = guard.require_caller()
     home, _ = caller.home_and_user()
-    return Home(home, caller)
+    return OwnAccountScope(home, caller)
 
 
-def shelf(account_id: str, name: str) -> Shelf:
+def collection_scope(account_id: str, name: str) -> CollectionScope:
     """A collection within an account. Raises NotFound."""
-    place = found(account_id)
-    return Shelf(place.account, place.by, definition.get(name.replace("\0", "")))
+    scope = account_scope(account_id)
+    return CollectionScope(scope.account, scope.by, definition.get(name.replace("\0", "")))

@@ -224,14 +224,14 @@ def toggle_hook(body: dict[str, Any], hook_id: str) -> dict[str, Any]:
 @blueprint.route("/<uuid:hook_id>/trigger", methods=["POST"])
 @blueprint.arguments(TriggerBody, example={"order": 7}, required=False)
 @blueprint.response(
-    202, StartedInstance, example={"message": "The hook is set off.", "instance_id": INSTANCE_ID}
+    202, StartedInstance, example={"message": "The hook is started.", "instance_id": INSTANCE_ID}
 )
 @blueprint.fails(400, 409)
 @account_admin
 def trigger_hook(body: dict[str, Any], hook_id: str) -> dict[str, Any]:
     """Set a hook off by hand, whatever else sets it off; its actions know the body as `trigger`."""
     id = service.trigger(hook_id, body, by=principal(), kind=HOOK)
-    return {"message": "The hook is set off.", "instance_id": id}
+    return {"message": "The hook is started.", "instance_id": id}
 
 
 @blueprint.route("/<uuid:hook_id>/executions", methods=["GET"])

@@ -36,7 +36,7 @@ INSTANCE = {
     "current_step": "announce",
     "context": {"trigger": {"event": "records.create", "collection": "posts"}},
     "withheld": False,
-    "error_message": "The receiver answered 503.",
+    "error_message": "The receiver responded with 503.",
     "started_at": TIME,
     "completed_at": TIME,
     "created_at": TIME,
@@ -53,7 +53,7 @@ LOG = {
     "attempt": 1,
     "input": {"url": "https://hooks.example.com/new"},
     "output": None,
-    "error_message": "The receiver answered 503.",
+    "error_message": "The receiver responded with 503.",
     "started_at": TIME,
     "completed_at": TIME,
 }
@@ -268,7 +268,7 @@ def cancel_instance(body: dict[str, Any], instance_id: str) -> dict[str, Any]:
         **RESUMED,
         "step_logs": [LOG],
         "step_logs_total": 1,
-        "message": "The instance goes on.",
+        "message": "The instance is resumed.",
         "instance_id": INSTANCE_ID,
     },
 )
@@ -281,19 +281,19 @@ def resume_instance(body: dict[str, Any], instance_id: str) -> dict[str, Any]:
     ask at the same time one succeeds.
     """
     found = _only(instances.resume(instance_id, by=principal()))
-    return {**found, "message": "The instance goes on.", "instance_id": found["id"]}
+    return {**found, "message": "The instance is resumed.", "instance_id": found["id"]}
 
 
 @all_instances.route("/resume", methods=["POST"])
 @all_instances.arguments(ResumeFilter, example={"from": TIME}, required=False)
 @all_instances.response(
-    200, ResumedCount, example={"message": "The failed instances go on.", "count": 3}
+    200, ResumedCount, example={"message": "The failed instances are resumed.", "count": 3}
 )
 @account_admin
 def resume_instances(body: dict[str, Any]) -> dict[str, Any]:
     """Have all failed instances go on that match: those that the list would show as failed."""
     count = instances.resume_all(_filter(body), by=principal())
-    return {"message": "The failed instances go on.", "count": count}
+    return {"message": "The failed instances are resumed.", "count": count}
 
 
 def _filter(args: dict[str, Any]) -> dict[str, Any]:

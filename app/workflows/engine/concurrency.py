@@ -1,4 +1,4 @@
-"""How many threads of a worker use the database at once, and how many wait to."""
+"""Limits how many threads of a worker use the database at once."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from app import db
 
 
 class Slots:
-    """A few slots for work with the database, and room for as many instances that wait for one.
+    """Slots for database work, and as many places for instances that wait for one.
 
-    No more are claimed, or their leases would run out meanwhile. Those that wait for a receiver
-    do not count.
+    No more are claimed, or their leases would expire while they wait. Instances that wait for a
+    receiver do not count.
     """
 
     def __init__(self, number: int) -> None:
@@ -22,7 +22,7 @@ class Slots:
 
     @contextmanager
     def one(self) -> Iterator[None]:
-        """A slot, and afterwards the connection given back."""
+        """Hold a slot, and return the database connection afterwards."""
         with self._free:
             try:
                 yield
@@ -31,7 +31,7 @@ class Slots:
 
     @contextmanager
     def away(self) -> Iterator[None]:
-        """Outside, while a receiver is waited for."""
+        """Leave the slot count while waiting for a receiver."""
         self.count(-1)
         try:
             yield
@@ -40,11 +40,11 @@ class Slots:
 
     @property
     def room(self) -> int:
-        """How many more instances may come; none before it is worth a claim."""
+        """How many more instances to claim; 0 until a claim is worth it."""
         room = 2 * self._number - self._inside
         return room if room >= self._number else 0
 
     def count(self, change: int) -> None:
-        """Note that an instance has come or gone."""
+        """Change the number of instances."""
         with self._lock:
             self._inside += change

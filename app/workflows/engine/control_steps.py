@@ -1,4 +1,4 @@
-"""What each type of step does within the worker's transaction."""
+"""Runs steps within the worker's transaction, by step type."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ POLL, PATIENCE = "30s", "7d"
 
 
 class Failed(Exception):
-    """A step that cannot be done; the text says why."""
+    """A step that cannot run; the message says why."""
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of a step: its output and where to go on, or that it waits, or was entered."""
+    """The result of a step: its output and the next step, or that it waits or was entered."""
 
     output: Any = None
     target: str | None = None
@@ -47,12 +47,12 @@ class Outcome:
 
 
 def done(run: Any, place: Place) -> Outcome:
-    """Do a step that reaches nothing outside. Raises Failed, AppError, Stale."""
+    """Run a step without external effects. Raises Failed, AppError, Stale."""
     return STEPS[place.step.type](run, place)
 
 
 def output_of(ended: Place) -> Any:
-    """The output of a loop or a parallel step."""
+    """The output of a finished loop or parallel step."""
     inner = ended.spot["inner"]
     return {"count": len(inner["items"])} if "items" in inner else {"branches": len(inner["spots"])}
 
@@ -65,7 +65,7 @@ def _action(run: Any, place: Place) -> Outcome:
     if isinstance(asked, str):
         given["filter"] = rendering.filter(asked)
     if json_input.depth(given) > DEEPEST:
-        raise Failed(f"What the templates stand for is nested deeper than {json_input.MAX_DEPTH}.")
+        raise Failed(f"The rendered templates are nested deeper than {json_input.MAX_DEPTH}.")
     output = record_steps.carry_out(place.step.action or "", given, by)
     run.holds_pii = run.holds_pii or record_steps.shows_personal(given, by)
     return Outcome(output, place.step.following, given)
@@ -81,9 +81,9 @@ def _condition(run: Any, place: Place) -> Outcome:
 def _loop(run: Any, place: Place) -> Outcome:
     items = run.rendering(place).value(place.step.settings["items"])
     if not isinstance(items, list):
-        raise Failed("The items of the loop are no list.")
+        raise Failed("The items of the loop are not a list.")
     if len(items) > MOST_ITEMS:
-        raise Failed(f"A loop goes over at most {MOST_ITEMS} items.")
+        raise Failed(f"A loop may have at most {MOST_ITEMS} items.")
     if run.position.enter(place, items):
         return Outcome(entered=True)
     return Outcome({"count": 0}, place.step.following)
@@ -121,7 +121,7 @@ def _wait_condition(run: Any, place: Place) -> Outcome:
 
 
 def _record_now(run: Any, expression: str) -> Mapping[str, Any]:
-    """The record of the trigger as it is now, where the condition names it."""
+    """The current record of the trigger, if the condition names it."""
     if not expressions.names_root(expression, "record"):
         return {}
     trigger = run.context.get("trigger")

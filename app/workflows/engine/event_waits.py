@@ -1,8 +1,8 @@
-"""Instances that wait for an event: a row each, which the event's own transaction fills in.
+"""Instances that wait for an event: one row each, which the event's transaction fills in.
 
-A wait begins in a transaction that first takes the account's lock alone; whoever announces an
-event that may be awaited takes it together with others, and then looks. So an event is either
-committed before the wait begins, or it is seen to be awaited: nothing falls in between.
+A wait starts in a transaction that holds the account's lock exclusively; a transaction that
+publishes such an event takes it shared and then reads the waits. So an event either commits
+before the wait starts or finds it.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ MOST_AWAITING = 10_000  # as each event of the account looks at all of them
 
 
 def is_full(account_id: str) -> bool:
-    """Whether as many instances of an account wait for events as may."""
+    """Whether an account has the maximum of waiting instances."""
     mine = [SUBSCRIPTIONS.c.account_id == account_id]
     return counts.count_up_to(SUBSCRIPTIONS, mine, MOST_AWAITING) >= MOST_AWAITING
 
 
 def subscribe(run: Any, place: Place) -> None:
-    """Have an instance wait for an event, from the end of the open transaction on."""
+    """Make an instance wait for an event, from the end of the open transaction on."""
     queue.lock(EVENTS, run.account_id)
     step, collection = place.step.settings, place.step.settings.get("collection")
     place.spot["subscription"] = new_id()
@@ -56,7 +56,7 @@ def subscribe(run: Any, place: Place) -> None:
 
 
 def happened(run: Any) -> dict[str, Any]:
-    """The events that came for an instance, by subscription."""
+    """The events that arrived for an instance, by subscription."""
     mine = (SUBSCRIPTIONS.c.account_id == run.account_id, SUBSCRIPTIONS.c.instance_id == run.id)
     chosen = sa.select(SUBSCRIPTIONS.c.id, SUBSCRIPTIONS.c.happened)
     rows = db.connection().execute(chosen.where(*mine, SUBSCRIPTIONS.c.happened.is_not(None)))
@@ -64,9 +64,9 @@ def happened(run: Any) -> dict[str, Any]:
 
 
 def taken(run: Any, place: Place) -> tuple[Any, bool]:
-    """The event that was waited for, if it came, and whether it has personal data unmasked.
+    """The awaited event if it arrived, and whether it has unmasked personal data.
 
-    It is waited for no more. Raises Forbidden where it came and nobody could be told of it.
+    Removes the subscription. Raises Forbidden if the event arrived and no owner may see it.
     """
     mine = _one(run, place)
     gone = sa.delete(SUBSCRIPTIONS).where(*mine).returning(SUBSCRIPTIONS.c.happened)
@@ -80,7 +80,7 @@ def taken(run: Any, place: Place) -> tuple[Any, bool]:
 
 
 def forget(run: Any, place: Place) -> None:
-    """Wait no more at a place, as part of the open transaction."""
+    """Remove the subscription of a place, in the open transaction."""
     if "subscription" in place.spot:
         db.connection().execute(sa.delete(SUBSCRIPTIONS).where(*_one(run, place)))
 
@@ -91,7 +91,7 @@ def _one(run: Any, place: Place) -> tuple[Any, ...]:
 
 
 def awaiting(account_id: str, event: str, collection: str) -> Sequence[Any]:
-    """Who waits for such an event, and whoever begins to must wait for this transaction's end."""
+    """The subscriptions to such an event; new ones wait for the end of this transaction."""
     queue.lock(EVENTS, account_id, shared=True)
     table = SUBSCRIPTIONS.c
     of_collection = sa.or_(table.collection.is_(None), table.collection == collection)
@@ -101,7 +101,7 @@ def awaiting(account_id: str, event: str, collection: str) -> Sequence[Any]:
 
 
 def version_of(subscription: Any) -> versions.Version | None:
-    """The steps that the waiting instance carries out."""
+    """The version of the steps that the waiting instance runs."""
     mine = (
         INSTANCES.c.account_id == subscription.account_id,
         INSTANCES.c.id == subscription.instance_id,
@@ -114,9 +114,9 @@ def version_of(subscription: Any) -> versions.Version | None:
 
 
 def arrive(subscription: Any, event: Mapping[str, Any] | None, personal: bool = False) -> None:
-    """Tell a waiting instance that its event came, as part of the open transaction.
+    """Store the event of a waiting instance and make it due, in the open transaction.
 
-    Without an event: that one came, and whoever might be told what it was may not act any more.
+    Without an event: it arrived, but its owner may no longer act.
     """
     connection, table = db.connection(), SUBSCRIPTIONS.c
     one = (table.account_id == subscription.account_id, table.id == subscription.id)

@@ -1,8 +1,7 @@
-"""Steps that reach outside: begun in one transaction, sent, and written down in another.
+"""Runs steps with external effects: start, send and record, with no transaction while sending.
 
-While they are sent no connection of the database is held. Branches that are ready at the same time
-send at the same time. A worker that dies in between leaves word that the step had begun; who takes
-over sends again, under the same key.
+Branches that are ready at the same time send concurrently. If a worker dies in between, the log
+shows that the step started; the next worker sends again under the same idempotency key.
 """
 
 from __future__ import annotations
@@ -30,13 +29,13 @@ from app.workflows.language import step_headers
 from app.workflows.language.templates import TooLarge
 from app.workflows.models import FAILED, RUNNING
 
-LOST = "The worker was lost: whether it was sent is not known."
-UNREAD = "No key of SERVICE_ENCRYPTION_KEY reads the headers of this step: enter them again."
+LOST = "The worker was lost. Whether the request was sent is unknown."
+UNREAD = "No key in SERVICE_ENCRYPTION_KEY decrypts the headers of this step. Enter them again."
 Result = dict[str, Any] | str  # the output, or why it failed
 
 
 def reach_out(run: Any, places: Sequence[Place]) -> None:
-    """Send what the steps at these places say, and move on."""
+    """Run the external steps at these places, and move on."""
     with run.slot():
         given: dict[str, Any] = {}
         for place in places:
@@ -116,7 +115,7 @@ def _note_results(run: Any, results: Mapping[str, Result]) -> None:
 
 
 def _together(calls: Sequence[Callable[[], Any]]) -> list[Any]:
-    """What each call gives, or the text of why it failed."""
+    """The result of each call, or its error message."""
     results: list[Any] = ["The service failed."] * len(calls)
     app = current_app._get_current_object()  # type: ignore[attr-defined]
 

@@ -1,6 +1,6 @@
-"""Steps that reach outside: requests and mails. At least once, under a key that stays the same.
+"""Steps with external effects: requests and mails, at least once, under a stable key.
 
-They know no database: the worker writes down that one has begun, and afterwards what came of it.
+They use no database: the worker records the start and the result.
 """
 
 from __future__ import annotations
@@ -28,32 +28,35 @@ ACTIONS = ("send_webhook", "send_email")
 
 
 class Failed(Exception):
-    """An attempt that did not come to a good end; the text says why, for the log."""
+    """A failed attempt; the message is for the log."""
 
 
 def key_of(instance_id: str, path: str) -> str:
-    """What tells a receiver that a request repeats another."""
+    """The idempotency key of a step."""
     return str(uuid5(NAMESPACE_URL, f"atrium:{instance_id}/{path}"))
 
 
 def carry_out(
     kind: str, given: Mapping[str, Any], key: str, about: Mapping[str, str], sender: mail.Sender
 ) -> dict[str, Any]:
-    """Send, once; gives the output of the step. `about` are headers of requests. Raises Failed."""
+    """Send once, and return the step's output. Raises Failed.
+
+    `about` are additional request headers.
+    """
     if kind == "send_email":
         return _mailed(given, key, sender)
     return _requested(given, {"Idempotency-Key": key, **about})
 
 
 def seconds(kind: str, given: Mapping[str, Any]) -> int:
-    """How long an attempt may take: until then nobody sends the same again."""
+    """The time limit of an attempt; nobody repeats it before."""
     if kind == "send_email":
         return SECONDS_PER_MAIL * min(len(_recipients(given)), MOST_ADDRESSES)
     return config.current().webhook_timeout_seconds
 
 
 def logged(given: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings as a log may show them: what headers say may be secret."""
+    """The settings for the log, with masked headers."""
     headers = given.get("headers")
     if not isinstance(headers, Mapping):
         return dict(given)
@@ -63,7 +66,7 @@ def logged(given: Mapping[str, Any]) -> dict[str, Any]:
 def _requested(given: Mapping[str, Any], about: Mapping[str, str]) -> dict[str, Any]:
     url, method = given.get("url"), str(given.get("method") or "POST").upper()
     if not isinstance(url, str):
-        raise Failed("The template of the url gave no text.")
+        raise Failed("The template of the url did not return text.")
     kind, body = _body(given.get("body"))
     ours = {"User-Agent": USER_AGENT, "Connection": "close", **about}
     custom = _headers(given.get("headers"))
@@ -75,7 +78,7 @@ def _requested(given: Mapping[str, Any], about: Mapping[str, str]) -> dict[str, 
     except (address_policy.RequestRefused, address_policy.RequestFailed) as error:
         raise Failed(str(error)) from error
     if not 200 <= answer.status < 300:
-        raise Failed(f"The receiver answered {answer.status}.")
+        raise Failed(f"The receiver responded with {answer.status}.")
     return {"status_code": answer.status, "body": _read(answer.body)}
 
 
@@ -92,7 +95,7 @@ def _headers(given: Any) -> dict[str, str]:
     for name, value in (given or {}).items():
         text = templates.written(value)
         if not client.HEADER_VALUE.fullmatch(text):
-            raise Failed(f"The value of {name} has characters that no header can have.")
+            raise Failed(f"The value of {name} has invalid characters.")
         found[name] = text
     return found
 
@@ -105,13 +108,13 @@ def _read(text: str) -> Any:
 
 
 def addresses(given: Mapping[str, Any]) -> list[str]:
-    """The addresses that a mail goes to, in their usual form. Raises Failed."""
+    """The normalized recipients of a mail. Raises Failed."""
     recipients = _recipients(given)
     if not 1 <= len(recipients) <= MOST_ADDRESSES:
-        raise Failed(f"A mail goes to 1 to {MOST_ADDRESSES} addresses.")
+        raise Failed(f"A mail needs 1 to {MOST_ADDRESSES} addresses.")
     normalized = [one for one in (address(str(each)) for each in recipients) if one]
     if len(normalized) < len(recipients):
-        raise Failed("The template gave no e-mail address.")
+        raise Failed("The template did not return an email address.")
     return normalized
 
 
@@ -126,7 +129,7 @@ def _mailed(given: Mapping[str, Any], key: str, sender: mail.Sender) -> dict[str
             about = {"key": f"{key}.{one}", "subject": subject, "body": text}
             mail.send_for(sender, one, "workflow", **about)
     except (OSError, smtplib.SMTPException) as error:
-        raise Failed(f"The mail was not taken: {type(error).__name__}.") from error
+        raise Failed(f"The mail server rejected the mail: {type(error).__name__}.") from error
     return {"sent": True, "to": to}
 
 

@@ -1,6 +1,6 @@
-"""Who steps may mail, and how often: these mails carry the service's own address.
+"""Limits recipients and number of workflow mails, which carry the service's own address.
 
-An account's admin writes them, and is a stranger to everybody outside of the account.
+Their author, an account's admin, is a stranger to everybody outside the account.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ MEMBERS, ANYONE = "members", "anyone"
 RECIPIENTS = (MEMBERS, ANYONE)
 HOUR, DAY = 3600, 86_400
 STRANGER = (
-    "{} is no verified address of an active member of this account: mails go to members only"
+    "{} is not a verified address of an active member of this account. Mails go to members only"
     " (SERVICE_WORKFLOW_MAIL_RECIPIENTS)."
 )
 MANY_A_DAY = (
@@ -37,7 +37,7 @@ MANY_FOR_ONE = (
 
 
 def admit(account_id: str, given: Mapping[str, Any]) -> None:
-    """Count a mail for each recipient of a `send_email`. Raises Failed where one may get none."""
+    """Check and count the recipients of a `send_email`. Raises Failed."""
     try:
         addresses = external_steps.addresses(given)
     except external_steps.Failed as error:

@@ -1,8 +1,8 @@
-"""Where an instance is: a pure machine, which knows neither a database nor what steps do.
+"""The position of an instance: a pure state machine without database or step logic.
 
-The position is JSON. A spot is a step that is next in its list; the spot of a loop or a parallel
-step has inner ones, one for each list that is under way. A loop keeps its items and its index. Each
-visit of a step has a number, which stays over retries and resumes.
+The position is JSON. A spot is the next step of a list; the spot of a loop or a parallel step
+has inner spots, one per active list. A loop stores its items and index. Each visit of a step has
+a number, which retries and resumes keep.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ Spot = dict[str, Any]
 
 @dataclass(frozen=True)
 class Frame:
-    """A spot within its list, which is the `branch` of the step around it."""
+    """A spot within its list, which is the `branch` of the enclosing step."""
 
     series: Series
     spot: Spot
@@ -26,19 +26,19 @@ class Frame:
 
     @property
     def step(self) -> Step:
-        """The step that is next here."""
+        """The next step here."""
         return self.series.steps[self.spot["step"]]
 
     @property
     def label(self) -> str:
-        """Its name, with the iteration of a loop that is under way."""
+        """Its name, with the current iteration of a loop."""
         inner = self.spot.get("inner") or {}
         return f"{self.spot['step']}[{inner['index']}]" if "index" in inner else self.spot["step"]
 
 
 @dataclass(frozen=True)
 class Place:
-    """A step that is next, and the steps that it is in."""
+    """The next step, and the steps around it."""
 
     frames: Sequence[Frame]
     names: Mapping[str, Any] = field(default_factory=dict)
@@ -47,7 +47,7 @@ class Place:
     """The same for every try of this visit, and for no other visit of the instance."""
 
     def __post_init__(self) -> None:
-        """Note the path as it is now: loops around it go on."""
+        """Store the current path: enclosing loops move on."""
         around = [frame.label for frame in self.frames[:-1]]
         path = f"{'/'.join([*around, self.step.name])}#{self.spot['visit']}"
         object.__setattr__(self, "path", path)
@@ -59,7 +59,7 @@ class Place:
 
     @property
     def spot(self) -> Spot:
-        """What is kept of this visit."""
+        """The state of this visit."""
         return self.frames[-1].spot
 
 
@@ -73,12 +73,12 @@ class Position:
             kept["spot"] = self._spot(series.first) if series.first else None
 
     def places(self) -> list[Place]:
-        """The steps that are next: one, or one for each branch."""
+        """The next steps: one, or one per branch."""
         spot = self.kept["spot"]
         return list(_within((Frame(self.series, spot),), {})) if spot else []
 
     def enter(self, place: Place, items: list[Any] | None = None) -> bool:
-        """Go into a loop or a parallel step; False where a loop has nothing to go over."""
+        """Enter a loop or a parallel step; False if a loop has no items."""
         step = place.step
         if step.type == LOOP and not items:
             return False
@@ -88,7 +88,7 @@ class Position:
         return True
 
     def finish(self, place: Place, target: str | None) -> list[Place]:
-        """Go on to a step of the same list, or to its end; returns what ended with it."""
+        """Move to a step of the same list or to its end; returns the steps that end with it."""
         return [Place(frames) for frames in self._go_on(tuple(place.frames), target)]
 
     def _go_on(self, frames: tuple[Frame, ...], target: str | None) -> Iterator[tuple[Frame, ...]]:

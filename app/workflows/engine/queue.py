@@ -1,8 +1,7 @@
-"""Instances as a work queue: what is due, how many an account may have running, and whose it is.
+"""The work queue of instances: due rows, claims, and the limit of running ones per account.
 
-An instance that runs has a lease, which each of its steps renews. The claim is the fence: what a
-worker does whose lease another has taken over is rolled back, as it is when an instance is
-cancelled meanwhile.
+A running instance has a lease, which each step renews. The claim is the fence: if another worker
+has taken the instance over, or it was cancelled, the step is rolled back.
 """
 
 from __future__ import annotations
@@ -33,11 +32,11 @@ COLUMNS = [
 
 
 class Lost(Exception):
-    """An instance that another worker has by now, or that was cancelled."""
+    """An instance that another worker claimed or that was cancelled."""
 
 
 def look(passing_over: Collection[str]) -> dict[str, list[tuple[str, bool]]]:
-    """Due instances by account: (id, whether it was running already, with a worker now lost)."""
+    """Due instances by account: (id, whether it was running with a worker that is lost)."""
     others = INSTANCES.c.account_id.not_in(sorted(passing_over)) if passing_over else None
     found: dict[str, list[tuple[str, bool]]] = {}
     for row in leases.find_due(QUEUE, LARGEST_LOOK, INSTANCES.c.status, where=others):
@@ -46,7 +45,7 @@ def look(passing_over: Collection[str]) -> dict[str, list[tuple[str, bool]]]:
 
 
 def claim(account_id: str, due: Sequence[tuple[str, bool]], most: int) -> Sequence[Any]:
-    """Take up to `most` of an account's due instances, no more than it may have running."""
+    """Claim up to `most` of an account's due instances, within its limit of running ones."""
     now = sa.type_coerce(database_now(), UtcDateTime()).label("now")
     with db.transaction():
         lost_first = sorted(due, key=lambda one: not one[1])
@@ -68,12 +67,12 @@ def _room(account_id: str) -> int:
 
 
 def lock_account(account_id: str) -> None:
-    """Have workers claim an account's instances one after the other."""
+    """Serialize claims of an account's instances."""
     lock("claims", account_id)
 
 
 def lock(*parts: str, shared: bool = False) -> None:
-    """Take a lock of that name until the open transaction ends; SQLite has one writer anyway."""
+    """Take an advisory lock until the transaction ends; SQLite has one writer anyway."""
     connection = db.connection()
     if connection.dialect.name == "postgresql":
         digest = hashlib.sha256("\0".join(("workflows", *parts)).encode()).digest()
@@ -83,14 +82,14 @@ def lock(*parts: str, shared: bool = False) -> None:
 
 
 def release(account_id: str, id: str, claim: int) -> None:
-    """Give back an instance, to be taken at once."""
+    """Make an instance due again."""
     with db.transaction() as session:
         mine = _mine(account_id, id, claim)
         session.execute(sa.update(INSTANCES).where(*mine).values(due_at=database_now()))
 
 
 def give_up(work: Any, message: str) -> None:
-    """Fail an instance that cannot be carried out."""
+    """Fail an instance that cannot run."""
     over = {"status": FAILED, "error_message": message, "due_at": None}
     with db.transaction():
         write(work, {**over, "completed_at": clock.now()}, (), {})
@@ -98,7 +97,7 @@ def give_up(work: Any, message: str) -> None:
 
 
 def close_logs(account_id: str, id: str, status: str, message: str | None = None) -> None:
-    """End what the log of an instance tells as not over, as part of the open transaction."""
+    """Close the open log rows of an instance, in the open transaction."""
     mine = (LOGS.c.account_id == account_id, LOGS.c.instance_id == id)
     begun = sa.update(LOGS).where(*mine, LOGS.c.status.in_((RUNNING, WAITING)))
     over = {"status": status, "error_message": message, "completed_at": database_now()}
@@ -108,9 +107,9 @@ def close_logs(account_id: str, id: str, status: str, message: str | None = None
 def write(
     work: Any, values: Mapping[str, Any], new: Sequence[Mapping[str, Any]], old: Mapping[str, Any]
 ) -> None:
-    """Store what an instance has become, as part of the open transaction, with its logs.
+    """Store the new state of an instance and its log rows, in the open transaction.
 
-    `new` are rows of the log, `old` what has become of earlier ones by id. Raises Lost.
+    `new` are new log rows, `old` changes of existing ones by id. Raises Lost.
     """
     dialect = engine.current_engine().dialect.name
     given = {"_account": work.account_id, "_id": work.id, "_claim": work.claim}
@@ -134,7 +133,7 @@ _NEW_LOG = sa.insert(LOGS)
 
 @lru_cache
 def _writing(names: tuple[str, ...], logs: bool, dialect: str) -> PreparedStatement:
-    """Made once, as it is run with every step; it gives a row if there was a change."""
+    """Cached, as every step runs it; returns a row if the instance changed."""
     change = _change(names).returning(INSTANCES.c.id)
     return PreparedStatement(_with_log(change) if logs else change)
 
@@ -161,7 +160,7 @@ _WAIT = ("look_again", "seen")
 
 
 def _with_log(change: Any) -> Any:
-    """The same together with a new row of the log, which is only written if there is a change."""
+    """The same, with a new log row that is inserted only if the instance changed."""
     row = [sa.bindparam(f"log_{column.name}", type_=column.type) for column in LOGS.c]
     told = sa.select(*row).select_from(change.cte("changed"))
     return sa.insert(LOGS).from_select(list(LOGS.c), told).returning(LOGS.c.id)

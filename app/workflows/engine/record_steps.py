@@ -1,7 +1,6 @@
-"""Steps on records: through the records' service, as the workflow's owner, in one transaction.
+"""Steps on records, through the records service with the rights of the workflow's owner.
 
-The change of the record and the log of the step are committed together, so it is made exactly
-once, whatever is killed.
+The change and the step's log commit together, so record steps are executed exactly once.
 """
 
 from __future__ import annotations
@@ -21,30 +20,30 @@ Config = Mapping[str, Any]
 
 
 def create(config: Config, by: Principal) -> Any:
-    """Make a record; gives it as the owner sees it."""
+    """Create a record; returns it as the owner sees it."""
     return records.create(_text(config, "collection"), _fields(config), by=by)
 
 
 def update(config: Config, by: Principal) -> Any:
-    """Change fields of a record; gives it as the owner sees it."""
+    """Update fields of a record; returns it as the owner sees it."""
     name, id = _text(config, "collection"), _text(config, "record_id")
     return records.patch(name, id, _fields(config), by=by)
 
 
 def delete(config: Config, by: Principal) -> Any:
-    """Delete a record, and what goes with it."""
+    """Delete a record."""
     name, id = _text(config, "collection"), _text(config, "record_id")
     records.delete(name, id, by=by)
     return {"id": id, "deleted": True}
 
 
 def query(config: Config, by: Principal) -> Any:
-    """The records that the owner may list, up to a limit."""
+    """Records that the owner may list, up to a limit."""
     asked = {name: [_text(config, name)] for name in ("filter", "sort") if config.get(name)}
     limit = config.get("limit")
     limit = DEFAULT_LIMIT if limit is None else limit
     if not isinstance(limit, int) or isinstance(limit, bool) or not 1 <= limit <= DEFAULT_LIMIT:
-        message = f"A number from 1 to {DEFAULT_LIMIT} is needed."
+        message = f"Enter a number from 1 to {DEFAULT_LIMIT}."
         raise InvalidValues([problem("limit", "number_out_of_range", message)])
     name = _text(config, "collection")
     items, total = records.page(name, asked, skip=0, limit=limit, count=True, by=by)
@@ -61,12 +60,12 @@ RECORDS: Mapping[str, Callable[[Config, Principal], Any]] = {
 
 
 def carry_out(kind: str, config: Config, by: Principal) -> Any:
-    """Do what an action on records says; gives its output. Raises AppError."""
+    """Run an action on records, and return its output. Raises AppError."""
     return serialization.plain(RECORDS[kind](config, by))
 
 
 def shows_personal(config: Config, by: Principal) -> bool:
-    """Whether an action shows its owner personal data unmasked."""
+    """Whether the owner sees personal data unmasked."""
     collection = definitions.get(_text(config, "collection"))
     return bool(collection.personal) and not masking.masks_for(by)
 
@@ -74,7 +73,7 @@ def shows_personal(config: Config, by: Principal) -> bool:
 def _text(config: Config, name: str) -> str:
     value = config.get(name)
     if not isinstance(value, str) or not value:
-        message = "The template gave no text."
+        message = "The template did not return text."
         raise InvalidValues([problem(name, "invalid_type", message)])
     return value
 
@@ -82,6 +81,6 @@ def _text(config: Config, name: str) -> str:
 def _fields(config: Config) -> dict[str, Any]:
     value = config.get("data")
     if not isinstance(value, dict):
-        message = "The template gave no object."
+        message = "The template did not return an object."
         raise InvalidValues([problem("data", "invalid_type", message)])
     return value

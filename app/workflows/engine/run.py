@@ -1,7 +1,7 @@
-"""An instance in the hands of a worker: its steps, each in a transaction of its own.
+"""Runs a claimed instance: each step in its own transaction.
 
-A step's work, its output, its log and the new position are committed together: so a finished step
-is never done again, and one that was interrupted has done nothing.
+A step's work, output, log and the new position commit together: a finished step never runs
+again, and an interrupted one has no effect.
 """
 
 from __future__ import annotations
@@ -43,12 +43,12 @@ RERUNS = 5
 STEPS_PER_SLOT = 20  # then others have their turn
 MOST_VISITS = 10_000
 MOST_WRITTEN = 2**30  # bytes of context and position, over all steps
-REFUSED = "The database refused what the step does."
-GONE = "This version of the workflow is not there any more."
+REFUSED = "The database rejected the step."
+GONE = "This version of the workflow no longer exists."
 
 
 class Run:
-    """A claimed instance, carried out until it waits or is over."""
+    """A claimed instance that runs until it waits or finishes."""
 
     def __init__(self, row: Any, slots: Slots) -> None:
         self.account_id, self.id, self.claim = row.account_id, row.id, row.claim
@@ -64,12 +64,12 @@ class Run:
 
     @property
     def now(self) -> datetime:
-        """The time by the database's clock."""
+        """The current time by the database's clock."""
         passed: datetime = self._now + timedelta(seconds=time.monotonic() - self._begun)
         return passed
 
     def carry_out(self, stop: threading.Event) -> None:
-        """Do steps until there is none that is not waiting, or the worker is told to stop."""
+        """Run steps until all are waiting or done, or `stop` is set."""
         # What its steps change continues the chain that led here.
         trigger_depth.set_current(self.row.depth, self.root_id)
         with self.slot():
@@ -107,7 +107,7 @@ class Run:
                     return
 
     def _ready(self) -> tuple[list[Place], list[Place]]:
-        """The steps that can be done now: those within the service, and those that reach out."""
+        """The steps that can run now: those without and those with external effects."""
         ready = [place for place in self.position.places() if self._is_ready(place)]
         out = [place for place in ready if place.step.action in external_steps.ACTIONS]
         return [place for place in ready if place not in out], out
@@ -118,7 +118,7 @@ class Run:
         return until is None or arrived or until <= serialization.plain(self.now)
 
     def _attempt(self, path: str) -> None:
-        """Do one step in a transaction; again with all loaded anew where something was stale."""
+        """Run one step in a transaction; retry with fresh data if something was stale."""
         for reruns in range(RERUNS):
             try:
                 anew = versioned_cache.reloading() if reruns else nullcontext()
@@ -139,11 +139,11 @@ class Run:
                     return
             else:
                 return
-        busy = Failed("Others were changing the same things all the time.")
+        busy = Failed("Too many concurrent changes; retries exhausted.")
         self.fail([(self.place_at(path), busy)])
 
     def owner(self) -> Principal:
-        """Whose rights the steps have, who from now on acts here. Raises Forbidden."""
+        """The principal of the steps, who becomes the current actor. Raises Forbidden."""
         found = self.version.owner()
         id, email = found.user_id or "", found.email
         who = actor.Actor(id, email, found.name or email, request_id=self.id)
@@ -152,19 +152,19 @@ class Run:
         return found
 
     def rendering(self, place: Place) -> Rendering:
-        """What replaces the templates of a step."""
+        """The renderer of a step's templates."""
         return Rendering(self.names(place), self.now)
 
     def names(self, place: Place) -> dict[str, Any]:
-        """What expressions may name at a place."""
+        """The names that expressions may use at a place."""
         return {"trigger": None, "steps": {}, **self.context, **place.names}
 
     def place_at(self, path: str) -> Place:
-        """The place of that path."""
+        """The place with this path."""
         return next(one for one in self.position.places() if one.path == path)
 
     def apply(self, place: Place, outcome: Outcome) -> None:
-        """Move on, with the step's output, and store it all. Raises Failed, Lost."""
+        """Store the step's output, and move on. Raises Failed, Lost."""
         if outcome.waits:
             self._save([Entry(place, WAITING, outcome.given)] if outcome.given else [])
             return
@@ -179,7 +179,7 @@ class Run:
             self._put(ended.step.name, output)
             entries.append(Entry(ended, COMPLETED, None, output))
         if self.position.kept["visits"] > MOST_VISITS:
-            raise Failed(f"It has made {MOST_VISITS} steps: it does not seem to end.")
+            raise Failed(f"Stopped after {MOST_VISITS:,} steps: possible infinite loop.")
         self._save(entries)
 
     def _put(self, name: str, output: Any) -> None:
@@ -203,11 +203,11 @@ class Run:
             raise Failed(f"The steps have stored more than {MOST_WRITTEN} bytes in all.")
 
     def keep(self) -> None:
-        """Remember what was committed as that to be restored."""
+        """Remember the committed state for `restore`."""
         self._texts = (self.position_text(), serialization.dumps(self.context))
 
     def restore(self) -> None:
-        """Be what was stored last."""
+        """Return to the last committed state."""
         at, context = self._texts
         self.context: dict[str, Any] = serialization.loads(context)
         self.position = Position(self.version.series, serialization.loads(at))
@@ -227,15 +227,15 @@ class Run:
         return {"status": WAITING, "current_step": self.current_step(), **later}
 
     def position_text(self) -> str:
-        """Where it is, as it is stored."""
+        """The position as stored JSON."""
         return serialization.dumps(self.position.kept)
 
     def current_step(self) -> str:
-        """The steps that are next."""
+        """The names of the next steps."""
         return ", ".join(place.step.name for place in self.position.places())
 
     def fail(self, failures: Sequence[tuple[Place, Exception]]) -> None:
-        """Write down that steps failed; a resume tries them again."""
+        """Record failed steps; a resume runs them again."""
         entries = [Entry(place, FAILED, self.given, error=said(error)) for place, error in failures]
         told = rows(entries, self)
         with db.transaction():
@@ -264,14 +264,14 @@ class Run:
         self.stopped = True
 
     def slot(self) -> AbstractContextManager[None]:
-        """One of the few threads that use the database; others wait for receivers meanwhile."""
+        """A slot for database work."""
         return self.slots.one()
 
 
 def said(error: Exception) -> str:
-    """What a step failed of, with each place."""
+    """The error message of a step, with its details."""
     if isinstance(error, TooLarge):
-        return "What the templates stand for is too large."
+        return "The rendered templates are too large."
     if not isinstance(error, AppError):
         return str(error)
     details = error.extra.get("details") or ()

@@ -1,7 +1,7 @@
-"""The rows of the log that tells of an instance's steps.
+"""The rows of the step log.
 
-Nothing is read back from it: what later steps refer to stands in the context. So the log keeps the
-beginning of what is long, and of an instance no more than some bytes.
+Nothing reads them back: later steps use the context. So the log keeps only the beginning of long
+values, and limits the size per instance.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ MOST_IDS = 100  # of records, in what is cut off
 LONGEST_STORED = 2 * LONGEST_VALUE + 40 * MOST_IDS + 200
 ID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE)
 LONGEST_WORD = 400
-FULL = f"The log of this instance holds {LARGEST} bytes: later inputs and outputs are not kept."
+FULL = f"The log of this instance has {LARGEST} bytes. Later inputs and outputs are not stored."
 
 
 @dataclass(frozen=True)
 class Entry:
-    """What is to be told of a step: that it has begun, or what came of it."""
+    """A log entry of a step: its start or its result."""
 
     place: Place
     status: str
@@ -42,14 +42,14 @@ class Entry:
 
 @dataclass(frozen=True)
 class Rows:
-    """Entries as they are stored: new rows, and what becomes of earlier ones by id."""
+    """Entries to store: new rows, and changes of existing ones by id."""
 
     new: Sequence[dict[str, Any]]
     old: dict[str, dict[str, Any]]
 
 
 def rows(entries: Sequence[Entry], run: Any) -> Rows:
-    """The rows of entries of a run, whose position counts their bytes."""
+    """The rows of a run's entries; the position counts their bytes."""
     new, old, now = [], {}, run.now
     for entry in (_within_quota(one, run.position.kept) for one in entries):
         over = entry.status not in (WAITING, RUNNING)
@@ -85,7 +85,7 @@ def _about(entry: Entry, began: datetime) -> dict[str, Any]:
 
 
 def _within_quota(entry: Entry, position: dict[str, Any]) -> Entry:
-    """The entry with input and output as they are stored."""
+    """The entry with input and output as stored."""
     texts = {name: getattr(entry, name) for name in ("input", "output")}
     for name in (name for name, value in texts.items() if value is not None):
         text, logged = serialization.dumps(texts[name]), position.get("logged", 0)
@@ -96,9 +96,9 @@ def _within_quota(entry: Entry, position: dict[str, Any]) -> Entry:
 
 
 def cut(text: str) -> str:
-    """JSON as the log keeps it: what is long as `{truncated, bytes, beginning, ids}`.
+    """JSON for the log: long values as `{truncated, bytes, beginning, ids}`.
 
-    The ids of records in what is cut off stay, as an erasure finds by them what names a record.
+    Keeps the record ids of the cut part: an erasure finds the row by them.
     """
     if len(text) <= LONGEST_VALUE:
         return text
@@ -110,13 +110,13 @@ def cut(text: str) -> str:
 
 
 def _end_of_word(text: str) -> int:
-    """Where to cut: an erasure would not find half of an address."""
+    """Where to cut: an erasure would not find half an address."""
     earliest = LONGEST_VALUE - LONGEST_WORD
     return max(earliest, *(text.rfind(end, earliest, LONGEST_VALUE) for end in ' ",'))
 
 
 def shown(text: str | None, characters: int) -> Any:
-    """A stored value as it is answered; of one that older versions kept, its first characters."""
+    """A stored value for the API; of long values from older versions, the beginning."""
     if text is None or characters <= LONGEST_STORED:
         return None if text is None else serialization.loads(text)
     return serialization.loads(_marked(characters, beginning=text[:LONGEST_VALUE]))

@@ -1,1 +1,1 @@
-"""The definition of a workflow: its steps, templates and schedules, and what is checked of them."""
+"""The workflow language: steps, templates, schedules and their validation."""

@@ -1,4 +1,4 @@
-"""Validates the config of actions; what templates give is checked when the step runs."""
+"""Validates the config of actions; the output of templates is checked at run time."""
 
 from __future__ import annotations
 
@@ -19,24 +19,24 @@ TEXTS = ("url", "to", "subject", "collection", "record_id", "filter", "sort")
 
 
 def problems(kind: str, given: Written) -> Iterator[tuple[str, str]]:
-    """What is wrong with the config of an action: property and message."""
+    """The problems of an action's config: property and message."""
     for name in (name for name in TEXTS if given.get(name) is not None):
         several = name == "to" and isinstance(given[name], list)
         if not isinstance(given[name], str) and not several:
-            yield name, "This is a text."
+            yield name, "Must be text."
     if kind == "send_email" and not isinstance(given.get("body", ""), str):
-        yield "body", "This is a text."
+        yield "body", "Must be text."
     if kind == "send_email":
         yield from _address_problems(given.get("to"))
     data = given.get("data")
     if data is not None and not isinstance(data, dict) and not _is_template(data):
-        yield "data", "This is an object of the record's fields, or a template."
+        yield "data", "Must be an object of the record's fields, or a template."
     limit = given.get("limit")
     if limit is not None and not _is_template(limit) and not _is_between(limit, 1, 100):
-        yield "limit", "This is a number from 1 to 100."
+        yield "limit", "Must be a number from 1 to 100."
     method = given.get("method")
     if method is not None and not (isinstance(method, str) and method.upper() in METHODS):
-        yield "method", f"This is one of: {', '.join(METHODS)}."
+        yield "method", f"Must be one of: {', '.join(METHODS)}."
     yield from _header_problems(given.get("headers"))
 
 
@@ -46,25 +46,25 @@ def _address_problems(given: Any) -> Iterator[tuple[str, str]]:
         yield "to", f"From 1 to {MOST_ADDRESSES} addresses."
     for one in addresses:
         if not isinstance(one, str):
-            yield "to", "An address is a text."
+            yield "to", "Addresses must be text."
         elif not templates.has_template(one) and address(one) is None:
-            yield "to", f"{one[:80]!r} is no address."
+            yield "to", f"{one[:80]!r} is not an email address."
 
 
 def _header_problems(headers: Any) -> Iterator[tuple[str, str]]:
     if headers is None:
         return
     if not isinstance(headers, dict) or len(headers) > 50:
-        yield "headers", "These are at most 50 headers by name."
+        yield "headers", "Must be an object of at most 50 headers."
         return
     for name, value in headers.items():
         shown = name[:80]
         if not client.HEADER_NAME.fullmatch(name):
-            yield "headers", f"{shown!r} is no header's name."
+            yield "headers", f"{shown!r} is not a valid header name."
         elif _is_ours(name.lower()):
             yield "headers", f"{shown} is set by the service."
         elif not isinstance(value, str):
-            yield "headers", f"The value of {shown} is a text."
+            yield "headers", f"The value of {shown} must be text."
 
 
 def _is_ours(header: str) -> bool:
@@ -81,7 +81,7 @@ def _is_between(value: Any, low: int, high: int) -> bool:
 
 
 def address(text: str) -> str | None:
-    """An e-mail address, normalized; None if the text is not one."""
+    """The normalized email address; None if the text is not one."""
     if not accounts.is_email(text):
         return None
     return str(validate_email(text, check_deliverability=False).normalized)

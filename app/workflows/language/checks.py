@@ -1,4 +1,4 @@
-"""Is a definition one that can be carried out? All problems at once, each with its place."""
+"""Validates workflow definitions."""
 
 from __future__ import annotations
 
@@ -41,11 +41,11 @@ Problem = dict[str, Any]
 
 
 def problems(steps: Any) -> list[Problem]:
-    """What is wrong with the steps of a definition; a draft may have none."""
+    """The problems of a definition's steps; a draft may have none."""
     if steps == []:
         return []
     if not isinstance(steps, list):
-        return [problem("steps", "invalid_type", "The steps are a list.")]
+        return [problem("steps", "invalid_type", "Steps must be a list.")]
     text = orjson.dumps(steps)
     if len(text) > LARGEST:
         return [problem("steps", "too_long", f"At most {LARGEST} characters as JSON.")]
@@ -61,9 +61,9 @@ def problems(steps: Any) -> list[Problem]:
 
 
 def condition_problems(text: Any, place: str, known: Known) -> list[Problem]:
-    """What is wrong with a condition."""
+    """The problems of a condition."""
     if not isinstance(text, str) or not text.strip():
-        return [problem(place, "required", "A condition is a text.")]
+        return [problem(place, "required", "A condition must be text.")]
     try:
         expressions.check(expressions.condition(text, known.of_event), known)
     except rules.RuleError as error:
@@ -72,17 +72,17 @@ def condition_problems(text: Any, place: str, known: Known) -> list[Problem]:
 
 
 def collection_problems(value: Any, place: str) -> list[Problem]:
-    """What is wrong with the name of a collection; it may come later."""
+    """The problems of a collection's name; the collection may be created later."""
     if isinstance(value, str) and COLLECTION_NAME.fullmatch(value):
         return []
-    return [problem(place, "name_invalid", "This is no name that a collection can have.")]
+    return [problem(place, "name_invalid", "This is not a valid collection name.")]
 
 
 def event_problems(value: Any, place: str) -> list[Problem]:
-    """What is wrong with the name of an event."""
+    """The problems of an event's name."""
     if event_name(value):
         return []
-    message = "An event is one of records.create, records.update, records.delete."
+    message = "Must be one of records.create, records.update, records.delete."
     return [problem(place, "invalid_option", message)]
 
 
@@ -98,18 +98,18 @@ class _Check:
         self.found.append(problem(place, code, message, **extra))
 
     def names(self, steps: Any, place: str, depth: int) -> None:
-        """Learn the names of all steps, and see that they are steps at all."""
+        """Collect the names of all steps, and check that they are objects."""
         if not isinstance(steps, list) or not steps:
-            self.add(place, "required", "A list of at least one step.")
+            self.add(place, "required", "Add at least one step.")
             return
         if depth > DEEPEST:
-            self.add(place, "too_long", f"Steps are nested at most {DEEPEST} deep.")
+            self.add(place, "too_long", f"Steps may be nested at most {DEEPEST} deep.")
             return
         for index, step in enumerate(steps):
             here = f"{place}[{index}]"
             self.count += 1
             if not isinstance(step, dict):
-                self.add(here, "invalid_type", "A step is an object.")
+                self.add(here, "invalid_type", "A step must be an object.")
                 continue
             self._name(step.get("name"), here)
             for where, inner in _inner(step, here):
@@ -117,15 +117,15 @@ class _Check:
 
     def _name(self, name: Any, here: str) -> None:
         if not isinstance(name, str) or not NAME.fullmatch(name):
-            message = "A name has up to 63 letters, digits and _, and does not begin with a digit."
+            message = "Use up to 63 letters, digits and _, not starting with a digit."
             self.add(f"{here}.name", "name_invalid", message)
         elif name in self.known:
-            self.add(f"{here}.name", "name_duplicate", f"Another step is called {name}.")
+            self.add(f"{here}.name", "name_duplicate", f"Another step has the name {name}.")
         else:
             self.known.add(name)
 
     def series(self, steps: Any, place: str, extra: frozenset[str]) -> None:
-        """Check a list of steps, in which expressions may name some roots more."""
+        """Check a list of steps, whose expressions may use some more root names."""
         if not isinstance(steps, list):
             return
         named = _by_name(steps)
@@ -144,7 +144,7 @@ class _Check:
     def _target(self, step: Written, name: str, here: str, named: Mapping[Any, Any]) -> None:
         target = step.get(name)
         if target is not None and not (isinstance(target, str) and target in named):
-            message = f"There is no step {str(target)[:63]} in this list."
+            message = f"No step {str(target)[:63]} in this list."
             self.add(f"{here}.{name}", "invalid_reference", message)
 
     def _reach(self, steps: list[Any], place: str) -> None:
@@ -158,19 +158,19 @@ class _Check:
             left += _next_places(steps, index, places)
         for index, step in enumerate(steps):
             if index not in reached and isinstance(step, dict):
-                message = f"No step leads to {str(step.get('name'))[:63]}."
+                message = f"The step {str(step.get('name'))[:63]} is unreachable."
                 self.add(f"{place}[{index}]", "step_unreachable", message)
 
     def step(self, step: Written, here: str, known: Known) -> None:
-        """Check one step, without those that it holds."""
+        """Check one step without its inner steps."""
         kind = step.get("type")
         if not isinstance(kind, str) or kind not in PROPERTIES:
-            message = f"A step is one of: {', '.join(PROPERTIES)}."
+            message = f"Must be one of: {', '.join(PROPERTIES)}."
             self.add(f"{here}.type", "type_invalid", message)
             return
         self._properties(step, here, PROPERTIES[kind], (*SHARED, *UNREAD))
         if kind == CONDITION and step.get("next") is not None:
-            message = "A condition goes on by on_true and on_false."
+            message = "A condition uses on_true and on_false instead."
             self.add(f"{here}.next", "unknown_field", message)
         checks = {ACTION: self._action, LOOP: self._loop, PARALLEL: self._parallel}
         checks.get(kind, self._plain)(step, here, known)
@@ -181,10 +181,10 @@ class _Check:
         names = [name.lstrip("*") for name in known]
         for name in (name[1:] for name in known if name[0] == "*"):
             if given.get(name) is None:
-                self.add(f"{here}.{name}", "required", f"{name} is needed.")
+                self.add(f"{here}.{name}", "required", f"{name} is required.")
         for name, value in given.items():
             if name not in names and name not in others and value is not None:
-                self.add(f"{here}.{name[:63]}", "unknown_field", f"There is no {name[:63]} here.")
+                self.add(f"{here}.{name[:63]}", "unknown_field", f"Unknown property {name[:63]}.")
 
     def _plain(self, step: Written, here: str, known: Known) -> None:
         extra = known.extra
@@ -192,7 +192,7 @@ class _Check:
             extra = extra | {"record"}
         for name in ("duration", "poll_interval", "timeout"):
             if step.get(name) is not None and durations.seconds(step[name]) is None:
-                message = "A length of time is such as 30s, 5m, 2h or 1d, up to 366d."
+                message = "Enter a duration such as 30s, 5m, 2h or 1d, up to 366d."
                 self.add(f"{here}.{name}", "invalid_duration", message)
         if step.get("expression") is not None:
             inner = Known(known.steps, extra)
@@ -212,16 +212,16 @@ class _Check:
     def _loop(self, step: Written, here: str, known: Known) -> None:
         items = step.get("items")
         if isinstance(items, str) and not templates.TEMPLATE.fullmatch(items.strip()):
-            message = "The items are a list, or a template that stands for one."
+            message = "Items must be a list, or a template that returns one."
             self.add(f"{here}.items", "invalid_type", message)
         elif items is not None and not isinstance(items, str | list):
-            self.add(f"{here}.items", "invalid_type", "The items are a list, or a template.")
+            self.add(f"{here}.items", "invalid_type", "Items must be a list or a template.")
         self._templates(items, f"{here}.items", known)
 
     def _parallel(self, step: Written, here: str, known: Known) -> None:
         branches = step.get("branches")
         if branches is not None and not (isinstance(branches, list) and branches):
-            self.add(f"{here}.branches", "invalid_type", "The branches are lists of steps.")
+            self.add(f"{here}.branches", "invalid_type", "Branches must be lists of steps.")
         elif branches is not None and len(branches) > MOST_BRANCHES:
             self.add(f"{here}.branches", "too_long", f"At most {MOST_BRANCHES} branches.")
 
@@ -229,10 +229,10 @@ class _Check:
         kind, given = step.get("action_type"), step.get("config")
         is_known = isinstance(kind, str) and kind in ACTIONS
         if kind is not None and not is_known:
-            message = f"An action is one of: {', '.join(ACTIONS)}."
+            message = f"Must be one of: {', '.join(ACTIONS)}."
             self.add(f"{here}.action_type", "type_invalid", message)
         if given is not None and not isinstance(given, dict):
-            self.add(f"{here}.config", "invalid_type", "The config is an object.")
+            self.add(f"{here}.config", "invalid_type", "Config must be an object.")
         if is_known and isinstance(given, dict):
             self._config(str(kind), given, here, known)
 

@@ -1,7 +1,7 @@
-"""Steps as they are written, and the tree that is made of them.
+"""Parsed steps.
 
-A list of steps is a `Series`; loops and branches of parallel steps hold further ones. What is made
-here has passed `checks`.
+A list of steps is a `Series`; loops and parallel steps contain further ones. Requires steps that
+passed `checks`.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ Written = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Step:
-    """One step, and where its list goes on after it."""
+    """One step, and the step that follows it in its list."""
 
     name: str
     type: str
@@ -46,25 +46,25 @@ class Step:
 
     @property
     def action(self) -> str | None:
-        """Which action it is, if it is one."""
+        """The action type of an action."""
         return self.settings.get("action_type")
 
     @property
     def config(self) -> Written:
-        """The settings of an action."""
+        """The config of an action."""
         found: Written = self.settings["config"]
         return found
 
 
 @dataclass(frozen=True)
 class Series:
-    """Steps that come one after the other."""
+    """A list of steps."""
 
     steps: Mapping[str, Step]
     first: str | None
 
     def walk(self) -> Iterator[Step]:
-        """Every step, those within others too."""
+        """All steps, including inner ones."""
         for step in self.steps.values():
             yield step
             for series in step.inner:
@@ -72,7 +72,7 @@ class Series:
 
 
 def series_of(steps: Sequence[Written]) -> Series:
-    """The tree of steps that were checked."""
+    """Parse valid steps."""
     made = {}
     for index, step in enumerate(steps):
         ahead = steps[index + 1]["name"] if index + 1 < len(steps) else None
@@ -87,7 +87,7 @@ def _step(step: Written, ahead: str | None) -> Step:
 
 
 def lists_in(step: Written) -> list[Any]:
-    """The lists of steps that a step holds."""
+    """The lists of steps within a step."""
     if step.get("type") == LOOP:
         return [step.get("steps")]
     branches = step.get("branches") if step.get("type") == PARALLEL else None
@@ -95,7 +95,7 @@ def lists_in(step: Written) -> list[Any]:
 
 
 def normal(steps: Any) -> Any:
-    """Steps with the settings that stand in a `config` beside the name, but those of actions."""
+    """Steps with the properties of `config` moved to the step, except for actions."""
     if not isinstance(steps, list):
         return steps
     return [_normal_step(step) if isinstance(step, dict) else step for step in steps]
@@ -113,7 +113,7 @@ def _normal_step(step: dict[str, Any]) -> dict[str, Any]:
 
 
 def event_name(text: Any) -> str | None:
-    """The event that a text names, with or without `records.` before it; None for none."""
+    """The full name of an event, with `records.`; None if there is no such event."""
     if not isinstance(text, str):
         return None
     named = text if text.startswith("records.") else f"records.{text}"
@@ -121,7 +121,7 @@ def event_name(text: Any) -> str | None:
 
 
 def awaited(series: Series) -> list[str]:
-    """The events that the steps may wait for: `event collection`, without one for all."""
+    """The events that the steps may wait for, as `event collection` or `event`."""
     found = set()
     for step in series.walk():
         if step.type == WAIT_EVENT:

@@ -1,4 +1,4 @@
-"""Lengths of time as definitions write them: `30s`, `5m`, `2h`, `1d`."""
+"""Durations such as `30s`, `5m`, `2h`, `1d`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ LONGEST = 366 * 86400
 
 
 def seconds(text: object) -> int | None:
-    """How many seconds a text means; None where it is no length of time up to a year."""
+    """The seconds of a duration; None if it is invalid or longer than a year."""
     found = FORM.fullmatch(text) if isinstance(text, str) else None
     if found is None:
         return None

@@ -1,7 +1,7 @@
-"""Conditions of workflows: the language of rules over what an instance knows.
+"""Workflow expressions: the rule language over an instance's data.
 
-Names begin with `trigger`, `steps`, `now`, and within a loop `item` and `index`. Conditions on
-events also know `event`, `record` and `previous`, and any other name is a field of the record.
+Root names are `trigger`, `steps`, `now`, and within a loop `item` and `index`. Conditions on
+events also have `event`, `record` and `previous`; any other name is a field of the record.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _EVENTS = rules.Scope({}, open=True, furthest=FURTHEST)
 
 @dataclass(frozen=True)
 class Known:
-    """What expressions at a place of a definition may name."""
+    """The names that expressions may use at a place of a definition."""
 
     steps: frozenset[str] = frozenset()
     extra: frozenset[str] = frozenset()
@@ -33,42 +33,42 @@ class Known:
     """Whether it is about an event, so that any name may be a field of its record."""
 
     def wrong(self, path: tuple[str, ...]) -> str | None:
-        """Why a name means nothing here, if so."""
+        """The error message for an unknown name, if any."""
         if path[0] == "steps" and len(path) > 1:
-            return None if path[1] in self.steps else f"There is no step {path[1][:63]}."
+            return None if path[1] in self.steps else f"No step {path[1][:63]}."
         if self.of_event or path[0] in ALWAYS | self.extra:
             return None
         known = ", ".join(sorted(ALWAYS | self.extra))
-        return f"{path[0][:63]} is no name here. There are: {known}."
+        return f"Unknown name {path[0][:63]}. Available names: {known}."
 
 
 @lru_cache(maxsize=2000)
 def condition(text: str, of_event: bool = False) -> rules.Node:
-    """The tree of a condition. Raises RuleError."""
+    """Parse a condition. Raises RuleError."""
     return _without_body(rules.condition(text, _EVENTS if of_event else _VALUES))
 
 
 @lru_cache(maxsize=2000)
 def value(text: str) -> rules.Node:
-    """The tree of an expression that gives a value. Raises RuleError."""
+    """Parse an expression. Raises RuleError."""
     return _without_body(rules.value(text, _VALUES))
 
 
 def check(node: rules.Node, known: Known) -> None:
-    """Refuse names that mean nothing. Raises RuleError."""
+    """Refuse unknown names. Raises RuleError."""
     for part in rules.walk(node):
         if isinstance(part, rules.Name) and (wrong := known.wrong(part.path)):
             raise rules.RuleError(wrong, part.start)
 
 
 def holds(text: str, names: Mapping[str, Any], now: datetime) -> bool:
-    """Whether a condition holds over names."""
+    """Evaluate a condition."""
     context = rules.Context({**names, "now": now}, now=now)
     return rules.holds(condition(text), context)
 
 
 def evaluated(text: str, names: Mapping[str, Any], now: datetime) -> Any:
-    """The value of an expression over names."""
+    """Evaluate an expression."""
     return rules.evaluate(value(text), rules.Context({**names, "now": now}, now=now))
 
 
@@ -79,7 +79,7 @@ def holds_for(
     now: datetime,
     known: Mapping[str, Any],
 ) -> bool:
-    """Whether a condition holds for an event; `known` has other names, whole or as roots."""
+    """Evaluate a condition on an event; `known` has the instance's values by name or path."""
     if not text:
         return True
     record, previous = event.get("record"), event.get("previous")
@@ -89,7 +89,7 @@ def holds_for(
 
 
 def of_instance(text: str | None, names: Mapping[str, Any]) -> dict[str, Any]:
-    """What the names of an event's condition stand for that are about the waiting instance."""
+    """The instance's values that an event's condition uses."""
     if not text:
         return {}
     found, own = {}, names.keys() & {"trigger", "steps", *IN_LOOPS}
@@ -100,7 +100,7 @@ def of_instance(text: str | None, names: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def looked_up(names: Mapping[str, Any], path: tuple[str, ...]) -> Any:
-    """What a dotted name leads to; null where there is nothing. Lists are counted from 0."""
+    """The value at a path; None if there is none. List indexes start at 0."""
     found: Any = names
     for step in path:
         if isinstance(found, Mapping):
@@ -115,11 +115,11 @@ def looked_up(names: Mapping[str, Any], path: tuple[str, ...]) -> Any:
 def _without_body(node: rules.Node) -> rules.Node:
     for part in rules.walk(node):
         if isinstance(part, Sent):
-            raise rules.RuleError("Nothing was sent here: name the trigger.", part.start)
+            raise rules.RuleError("There is no request here. Use the trigger instead.", part.start)
     return node
 
 
 def names_root(text: str, root: str) -> bool:
-    """Whether a condition names anything that begins so."""
+    """Whether a condition uses this root name."""
     names = (part.path for part in rules.walk(condition(text)) if isinstance(part, rules.Name))
     return any(path[0] == root for path in names)

@@ -1,4 +1,4 @@
-"""Collections that workflows and hooks name before there are any: saved, and never silently."""
+"""Warns about collections that workflows and hooks name but that do not exist yet."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ CODE = "collection_missing"
 
 
 def warnings(workflows: Sequence[Workflow]) -> dict[str, list[dict[str, Any]]]:
-    """The places of each workflow, by its id, that name a collection which does not exist."""
+    """The warnings of each workflow, by its id."""
     named = {one.id: list(_named(one)) for one in workflows}
     keys = {name.lower() for places in named.values() for _, name in places}
     chosen = sa.select(Collection.name_key).where(Collection.name_key.in_(sorted(keys)))
@@ -30,7 +30,9 @@ def warnings(workflows: Sequence[Workflow]) -> dict[str, list[dict[str, Any]]]:
 
 
 def _warning(place: str, name: str) -> dict[str, Any]:
-    return problem(place, CODE, f"There is no collection {name}. Create it, or correct the name.")
+    return problem(
+        place, CODE, f"The collection {name} does not exist. Create it or correct the name."
+    )
 
 
 def _named(workflow: Workflow) -> Iterator[tuple[str, str]]:

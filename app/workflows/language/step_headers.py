@@ -1,7 +1,7 @@
-"""Headers of steps: values are encrypted where they are stored, `***` where they are shown.
+"""Headers of steps: values are stored encrypted and shown as `***`.
 
-`***` keeps a stored value while the step sends to the same place: an admin who cannot read a value
-cannot have it sent to a host of their own.
+`***` keeps the stored value only while the step's URL stays: an admin who cannot read a value
+cannot send it to another host.
 """
 
 from __future__ import annotations
@@ -18,28 +18,28 @@ from app.outbound.header_values import MASK
 from app.workflows.language.definition import ACTION, CONDITION, LOOP, Written, lists_in
 
 HOST = re.compile(r"https?://[^/?#\\]+[/?#]", re.IGNORECASE)
-ENTER_AGAIN = "Enter the value of {} again: *** keeps it only where name and url of its step stay."
-TEMPLATE_OF_HOST = (
-    "Enter the value of {} again: a template says where it is sent to, and the steps have changed."
+ENTER_AGAIN = (
+    "Enter the value of {} again: *** keeps it only if the step's name and url stay the same."
 )
+TEMPLATE_OF_HOST = "Enter the value of {} again: the url is a template, and the steps have changed."
 Steps = Sequence[Written]
 Change = Callable[[str, Written, str, Any], Any]  # of place, step, name and value of a header
 
 
 def masked(steps: Steps) -> list[dict[str, Any]]:
-    """Steps as they are shown."""
+    """Steps with masked header values."""
     return _changed(steps, lambda *about: MASK)
 
 
 def comparable(steps: Steps) -> list[dict[str, Any]]:
-    """Steps to compare others with: values in plain text where a configured key reads them."""
+    """Steps with decrypted header values where a configured key reads them, for comparison."""
     return _changed(
         steps, lambda place, step, name, value: header_values.decrypt_or(value, default=value)
     )
 
 
 def decrypted(config: Written) -> dict[str, Any]:
-    """The config of an action with the values themselves. Raises InvalidToken."""
+    """The config of an action with decrypted headers. Raises InvalidToken."""
     headers = config.get("headers")
     if not isinstance(headers, Mapping):
         return dict(config)
@@ -50,7 +50,7 @@ def decrypted(config: Written) -> dict[str, Any]:
 
 
 def problems(steps: Steps, before: Steps) -> list[dict[str, Any]]:
-    """What is wrong with the `***` in steps that were checked."""
+    """Problems of `***` values that cannot keep a stored value."""
     known, found = _Known(steps, before), list[dict[str, Any]]()
 
     def check(place: str, step: Written, name: str, value: Any) -> Any:
@@ -63,7 +63,7 @@ def problems(steps: Steps, before: Steps) -> list[dict[str, Any]]:
 
 
 def encrypted(steps: Steps, before: Steps) -> list[dict[str, Any]]:
-    """Steps as they are stored. What stays the same, stays encrypted as it is."""
+    """Steps to store; unchanged values stay encrypted as they are."""
     known = _Known(steps, before)
 
     def seal(place: str, step: Written, name: str, value: Any) -> Any:
@@ -78,7 +78,7 @@ def encrypted(steps: Steps, before: Steps) -> list[dict[str, Any]]:
 @reencryption.json_column("workflows", "steps")
 @reencryption.json_column("workflow_versions", "steps")
 def renewed(steps: Steps) -> tuple[list[dict[str, Any]], int]:
-    """Steps under the newest key, and how many values were not: those of older versions are plain.
+    """Steps encrypted with the newest key, and how many values were re-encrypted.
 
     Raises InvalidToken.
     """
@@ -95,7 +95,7 @@ def renewed(steps: Steps) -> tuple[list[dict[str, Any]], int]:
 
 @dataclass
 class _Known:
-    """The stored values that `***` in new steps may stand for."""
+    """The stored values that `***` may refer to."""
 
     steps: Steps
     before: Steps
@@ -105,7 +105,7 @@ class _Known:
         self._by_name = {step["name"]: step for step in _walk(self.before)}
 
     def stored(self, step: Written, name: str) -> Any:
-        """The value of that header in the step of that name; None where there is none."""
+        """The stored header of the step with the same name; None if there is none."""
         headers = (self._by_name.get(step["name"], {}).get("config") or {}).get("headers") or {}
         same = (value for one, value in headers.items() if one.lower() == name.lower())
         return next(same, None)

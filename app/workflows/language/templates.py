@@ -1,7 +1,7 @@
-"""Values with `{{ ... }}` in them: names, or expressions, over what an instance knows.
+"""Renders `{{ ... }}` templates: names and expressions over an instance's data.
 
-A template that is the whole value keeps the type of what it stands for; within a text it becomes
-text. In filters it becomes a literal, so that no value can change what a filter asks.
+A template that is the whole value keeps its type; within a text it becomes text. In filters it
+becomes a literal, so that no value can change the filter's meaning.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ MOST_CHARACTERS = 2**20  # that templates of one step are replaced by
 
 
 class TooLarge(Exception):
-    """Templates that stand for more than a step may be given."""
+    """The rendered templates exceed the limit of a step."""
 
 
 @dataclass
 class Rendering:
-    """Templates replaced by what they stand for, up to a number of characters."""
+    """Renders templates, up to a number of characters."""
 
     names: Mapping[str, Any]
     now: datetime
     left: int = field(default=MOST_CHARACTERS)
 
     def value(self, given: Any) -> Any:
-        """A value with the templates in it replaced. Raises TooLarge."""
+        """A value with its templates rendered. Raises TooLarge."""
         if isinstance(given, str):
             return self._text(given)
         if isinstance(given, Mapping):
@@ -46,7 +46,7 @@ class Rendering:
         return [self.value(one) for one in given] if isinstance(given, list) else given
 
     def filter(self, text: str) -> str:
-        """A filter with its templates replaced by literals. Raises TooLarge."""
+        """A filter with its templates rendered as literals. Raises TooLarge."""
         return self._joined(text, lambda at, found: _literal(found, _quote_at(text, at)))
 
     def _text(self, text: str) -> Any:
@@ -82,12 +82,12 @@ class Rendering:
 
 
 def has_template(given: Any) -> bool:
-    """Whether anything in a value is a template."""
+    """Whether a value contains a template."""
     return any(True for _ in _templates(given, ""))
 
 
 def blank(text: str) -> str:
-    """A filter as it reads whatever its templates stand for."""
+    """A filter with placeholder values, for validation."""
 
     def instead(match: re.Match[str]) -> str:
         if _quote_at(text, match.start()):
@@ -98,7 +98,7 @@ def blank(text: str) -> str:
 
 
 def wrong(given: Any, known: Known, place: str) -> Iterator[tuple[str, str, int]]:
-    """What is wrong with the templates in a value: place, message, position."""
+    """The problems of the templates in a value: place, message, position."""
     for where, text in _texts(given, place):
         if text.count("{{") != len(TEMPLATE.findall(text)):
             yield where, "A template begins with {{ and ends with }}.", text.find("{{")
@@ -136,7 +136,7 @@ def _texts(given: Any, place: str) -> Iterator[tuple[str, str]]:
 
 
 def plain(value: Any) -> Any:
-    """A value of an expression as JSON has it."""
+    """The value of an expression as JSON."""
     if isinstance(value, datetime):
         return clock.iso(value)
     return value.isoformat() if isinstance(value, date) else value
@@ -150,7 +150,7 @@ def written(value: Any) -> str:
 
 
 def _quote_at(text: str, end: int) -> str | None:
-    """The quote that is open before a place of an expression, if one is."""
+    """The quote that is open at a position of an expression, if any."""
     quote, at = None, 0
     while at < end:
         character = text[at]

@@ -1,1 +1,1 @@
-"""What starts workflows: events, schedules, requests."""
+"""Workflow triggers: events, schedules, requests."""

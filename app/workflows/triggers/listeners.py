@@ -1,8 +1,7 @@
-"""Which events an account's workflows are started by, or may wait for: cached.
+"""Caches which events start an account's workflows or may be awaited.
 
-The version that the cache stands under is that of the account's webhooks, which every write of
-records has checked already (`app/webhooks/outbox.py`): so a write that nobody listens to pays
-nothing.
+The cache uses the version of the account's webhooks, which every record write already checks
+(`app/webhooks/outbox.py`): a write without listeners costs nothing.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ class Listener:
 
 @dataclass(frozen=True)
 class Listeners:
-    """What an account listens to, by event and collection in lower case ("" for any)."""
+    """The listeners of an account, by event and collection in lower case ("" for any)."""
 
     started: Mapping[tuple[str, str], Sequence[Listener]]
     awaited: frozenset[str]
@@ -50,7 +49,7 @@ class Listeners:
 
 
 def of_account(account_id: str) -> Listeners:
-    """What an account listens to, as it is in the open transaction."""
+    """The listeners of an account in the open transaction."""
     version = outbox.checked_version(account_id)
     cache = versioned_cache.cache("workflow_listeners")
     found = cache.get(account_id, lambda: None)

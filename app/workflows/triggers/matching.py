@@ -1,4 +1,4 @@
-"""What starts a workflow, as it is written."""
+"""Validates triggers."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Problem = dict[str, Any]
 
 
 def normal(trigger: Mapping[str, Any]) -> dict[str, Any]:
-    """A trigger with what stands in its `config` beside its type, and events by their names."""
+    """A trigger with the properties of its `config` and the full event name."""
     config = trigger.get("config")
     rest = {name: value for name, value in trigger.items() if name != "config"}
     found = {**config, **rest} if isinstance(config, dict) else rest
@@ -34,15 +34,15 @@ def normal(trigger: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def problems(trigger: Mapping[str, Any], allowed: tuple[str, ...] = TRIGGERS) -> list[Problem]:
-    """What is wrong with a trigger."""
+    """The problems of a trigger."""
     kind = trigger.get("type")
     if not isinstance(kind, str) or kind not in allowed:
-        message = f"A trigger is one of: {', '.join(allowed)}."
+        message = f"Must be one of: {', '.join(allowed)}."
         return [problem("trigger.type", "type_invalid", message)]
     known = ("type", *PROPERTIES[kind])
     unknown = [name for name in trigger if name not in known]
     found = [
-        problem(f"trigger.{name[:63]}", "unknown_field", f"There is no {name[:63]} here.")
+        problem(f"trigger.{name[:63]}", "unknown_field", f"Unknown property {name[:63]}.")
         for name in unknown
     ]
     return found + {EVENT: _event, SCHEDULE: _schedule}.get(kind, _nothing)(trigger)

@@ -1,4 +1,4 @@
-"""Events as they happen: what they start and what they end the waiting of, in their transaction."""
+"""Starts and wakes instances on record changes, in the change's transaction."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from app.workflows.triggers import listeners, start
 
 @events.subscribe(events.RecordChanged)
 def note(event: events.RecordChanged) -> None:
-    """Begin what a change starts, and find out at its end who waits for it."""
+    """Start the workflows of a change, and wake waiting instances before the commit."""
     found = listeners.of_account(event.account_id)
     name, collection = f"records.{event.operation}", event.definition.name.lower()
     starting, awaited = found.of(name, collection), found.may_await(name, collection)

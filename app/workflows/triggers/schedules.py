@@ -1,7 +1,7 @@
-"""Due times: each fires once, whatever the number of processes, and once after a time of nothing.
+"""Schedules: each due time fires once across all processes, and once after an outage.
 
-A workflow's row says when it is due next. Whoever moves it from one due time to the following one
-has fired it, in the same transaction; what was missed in between is passed over.
+A workflow's row has its next due time. Whoever advances it has fired it, in the same
+transaction; due times missed in between are skipped.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ RESPITE = timedelta(hours=1)  # for a row that cannot be fired, which must not b
 
 
 def database_time() -> datetime:
-    """The time by the database's clock."""
+    """The current time by the database's clock."""
     now: datetime = db.connection().execute(sa.select(database_now())).scalar_one()
     return now
 
 
 def plan(workflow: Workflow) -> None:
-    """Say when a workflow is due next, or that it never is, as part of the open transaction.
+    """Set the next due time of a workflow, in the open transaction.
 
-    What is planned already stays, or a due time that is just to be fired would be lost.
+    An unchanged schedule keeps it, or a due time about to fire would be lost.
     """
     is_due = workflow.enabled and workflow.trigger_type == SCHEDULE
     text = workflow.trigger["cron"] if is_due else ""
@@ -58,7 +58,7 @@ def _following(text: str) -> datetime:
 
 
 def forget(account_id: str, workflow_id: str | None = None) -> None:
-    """Have a workflow, or all of an account, be due no more."""
+    """Remove the schedule of a workflow, or all of an account."""
     mine = [SCHEDULES.c.account_id == account_id]
     if workflow_id:
         mine.append(SCHEDULES.c.workflow_id == workflow_id)
@@ -66,7 +66,7 @@ def forget(account_id: str, workflow_id: str | None = None) -> None:
 
 
 def times(account_id: str, workflow_ids: list[str]) -> dict[str, Any]:
-    """When workflows are due next, and were last, by id."""
+    """The schedules of workflows, by id."""
     mine = (SCHEDULES.c.account_id == account_id, SCHEDULES.c.workflow_id.in_(workflow_ids))
     due = sa.func.nullif(SCHEDULES.c.next_at, sa.literal(NEVER, UtcDateTime()), type_=UtcDateTime())
     columns = (*(one for one in SCHEDULES.c if one.name != "next_at"), due.label("next_at"))
@@ -75,7 +75,7 @@ def times(account_id: str, workflow_ids: list[str]) -> dict[str, Any]:
 
 
 def fire(now: datetime | None = None) -> int:
-    """Begin what is due by the database's clock; returns how much this process began."""
+    """Start what is due by the database's clock; returns how many this process started."""
     moment = now or database_now()
     columns = (*SCHEDULES.c, sa.type_coerce(database_now(), UtcDateTime()).label("now"))
     late = sa.select(*columns).where(SCHEDULES.c.next_at <= moment)

@@ -1,4 +1,4 @@
-"""New instances: rows that are due at once, written in the transaction of what started them."""
+"""New instances: due at once, written in the transaction of their trigger."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from app.workflows.triggers import start_limits
 
 DEEPEST = 8
 NOT_BEGUN = "{}"
-TOO_DEEP = f"The chain of triggers that led here is longer than {DEEPEST}: nothing was done."
-TOO_LARGE = f"What started this is larger than {LARGEST_CONTEXT} bytes: nothing was done."
+TOO_DEEP = f"The chain of triggers is longer than {DEEPEST}. The instance did not run."
+TOO_LARGE = f"The trigger data is larger than {LARGEST_CONTEXT} bytes. The instance did not run."
 
 Row = Mapping[str, Any]
 
@@ -36,10 +36,10 @@ def row(
     holds_pii: bool = False,
     root_id: str | None = None,
 ) -> dict[str, Any] | None:
-    """A new instance of a workflow (what has its account_id, id, kind and version).
+    """A new instance of a workflow (an object with account_id, id, kind and version).
 
-    None for one past a bound that too many others say already. `root_id` is the same for all that
-    one event starts.
+    None if a limit is exceeded and enough refused instances are recorded. `root_id` is the same for
+    all instances that one event starts.
     """
     room = start_limits.room(workflow.account_id)
     full = room.refusal()
@@ -80,14 +80,14 @@ def _row(workflow: Any, trigger_type: str, holds_pii: bool, root_id: str | None)
 
 
 def write(rows: Sequence[Row]) -> None:
-    """Store new instances, as part of the open transaction, as far as the bounds let them."""
+    """Store new instances in the open transaction, within the limits."""
     _store(list(start_limits.admitted(rows)))
 
 
 def start(row: Row | None) -> str:
-    """Store an instance for whoever asks for it; returns its id.
+    """Store an instance for a request; returns its id.
 
-    Raises LimitReached where a bound refuses it, InvalidValues where what it is given is too large.
+    Raises LimitReached, or InvalidValues if the trigger data is too large.
     """
     if row is None or row["over_bound"]:
         raise start_limits.LimitReached(row["error_message"] if row else start_limits.TOO_MUCH)

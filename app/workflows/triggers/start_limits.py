@@ -1,6 +1,6 @@
-"""How much may be started: bounds of an account, of a transaction, and of one event's whole chain.
+"""Limits on new instances: per account, per transaction, and per chain of triggers.
 
-The depth of a chain says nothing of its width: what each of eight workflows starts doubles itself.
+Limiting the depth of a chain is not enough: eight levels that double each time are wide.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ MOST_OF_EVENT = 1000  # instances that the instances of one event start, over th
 LARGEST_AT_ONCE = 64 * 2**20  # bytes of contexts that one transaction starts instances with
 MOST_NOTES = 1000  # refused instances of an account that are kept as cancelled, in an hour
 HOUR, DAY = 3600, 86_400
-TOO_MANY = "The account has {} {} instances ({}): nothing was done."
-TOO_MUCH = f"One request starts instances with at most {LARGEST_AT_ONCE} bytes: nothing was done."
-TOO_WIDE = f"The event has led to {MOST_OF_EVENT} further instances: nothing was done."
+TOO_MANY = "The account has {} {} instances ({}). The instance did not run."
+TOO_MUCH = f"One request may start instances of {LARGEST_AT_ONCE} bytes. The instance did not run."
+TOO_WIDE = f"The event has started {MOST_OF_EVENT} further instances. The instance did not run."
 Row = Mapping[str, Any]
 
 
 class LimitReached(AppError):
-    """A start past a bound, which its message names."""
+    """A limit on new instances, named in the message."""
 
     status = 429
     error = "limit_reached"
@@ -49,7 +49,7 @@ class Room:
     notes: int
 
     def refusal(self) -> str | None:
-        """Why nothing more may be started, if so."""
+        """Why no more instances may start, if so."""
         settings = config.current()
         if self.pending <= 0:
             most = settings.workflow_pending_max
@@ -60,18 +60,18 @@ class Room:
         return TOO_MUCH if self.bytes <= 0 else None
 
     def take(self, size: int) -> None:
-        """Note that an instance is started with a context of so many bytes."""
+        """Count a new instance with a context of this size."""
         self.pending -= 1
         self.bytes -= size
 
     def take_note(self) -> bool:
-        """Whether one more that is refused is worth a row."""
+        """Whether to record one more refused instance."""
         self.notes -= 1
         return self.notes >= 0
 
 
 def room(account_id: str) -> Room:
-    """What the open transaction may still start in an account; counted once in each."""
+    """What the open transaction may still start in an account; counted once."""
     known: dict[str, Room] = db.notes().setdefault("workflow_room", {})
     if account_id not in known:
         settings = config.current()
@@ -85,7 +85,7 @@ def room(account_id: str) -> Room:
 
 @lru_cache
 def _under_way() -> PreparedStatement:
-    """How many instances are pending and waiting, counted no further than the bounds."""
+    """The number of pending and waiting instances, counted up to the limits."""
 
     def counted(status: str) -> Any:
         mine = (INSTANCES.c.account_id == sa.bindparam("account"), INSTANCES.c.status == status)
@@ -100,7 +100,7 @@ def _under_way() -> PreparedStatement:
 
 
 def admitted(rows: Sequence[Row]) -> Iterator[Row]:
-    """The new instances that are stored: of those past a bound no more than say so."""
+    """The instances to store, with a limited number of refused ones."""
     refused: dict[str, list[Row]] = {}
     chains: dict[str, list[Row]] = {}
     for row in rows:
@@ -119,7 +119,7 @@ def admitted(rows: Sequence[Row]) -> Iterator[Row]:
 
 
 def _of_chain(root_id: str, rows: list[Row]) -> Iterator[Row]:
-    """Of what a chain of triggers starts, what it may; then once that there was more."""
+    """The allowed instances of a chain of triggers, then one note that there were more."""
     counted = rate_limits.increment(
         Limit("workflow-chain", MOST_OF_EVENT, DAY).of(root_id), len(rows)
     )
@@ -130,6 +130,6 @@ def _of_chain(root_id: str, rows: list[Row]) -> Iterator[Row]:
 
 
 def refused(row: Row, reason: str) -> Row:
-    """An instance as it is kept where it may not begin: with the reason, and nothing else."""
+    """A refused instance as stored: cancelled, with the reason only."""
     over = {"status": CANCELLED, "error_message": reason, "due": False, "holds_pii": False}
     return {**row, **over, "context": "{}", "completed_at": row["created_at"]}
