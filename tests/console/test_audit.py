@@ -88,7 +88,7 @@ def test_records_are_signed_in_forms(app: Flask, cast: Cast) -> None:
     browser, place = Browser(app, cast.alice), f"records/{cast.alice.account_id}/posts"
     assert 'name="es_password"' in browser.get(f"{place}/new").text
     new = {"f_title": "first", "do": "save", "es_username": cast.bob.email, "es_reason": "why"}
-    for password, status, message in (("", 400, "Sign with"), ("wrong", 401, "not valid")):
+    for password, status, message in (("", 400, "Sign with"), ("wrong", 401, "is invalid")):
         refused = browser.send(f"{place}/new", **new, es_password=password)
         assert (refused.status_code, message in alert(refused)) == (status, True)
         assert 'value="why"' in refused.text

@@ -70,7 +70,7 @@ def test_the_unexpected_is_told_by_a_page_that_tells_nothing_more(
     check_page(answer, 500)
     assert "broke it" not in answer.text
     assert cast.bob.email in answer.text
-    monkeypatch.setattr(credentials, "console_caller", fail)
+    monkeypatch.setattr(credentials, "console_principal", fail)
     check_page(client.get("/console", headers=GIVEN), 500)
     check_page(client.get("/console/nope", headers=GIVEN), 500)
 
@@ -82,7 +82,7 @@ def test_a_database_that_is_away_is_told_by_a_page(
         raise OperationalError("SELECT", {}, Exception("gone"))
 
     client = Browser(app, cast.bob).client
-    monkeypatch.setattr(credentials, "console_caller", away)
+    monkeypatch.setattr(credentials, "console_principal", away)
     answer = client.get("/console", headers=GIVEN)
     check_page(answer, 503)
     assert answer.headers["Retry-After"] == "1"

@@ -70,7 +70,7 @@ def export_audit_log(format: str) -> Response:
         checkpoints.for_account(filters.get("account_id")),
     )
     headers = exports.headers(format, service.count_hidden(filters, by=by))
-    text = stream_with_context(exports.written(format, entries, signed))
+    text = stream_with_context(exports.serialize(format, entries, signed))
     return Response(text, headers=headers, mimetype=exports.FORMATS[format])
 
 
