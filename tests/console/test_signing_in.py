@@ -22,7 +22,7 @@ from tests import builders
 from tests.builders import PASSWORD, Caller, Cast, make_collection, make_record
 from tests.console.browser import COOKIE, HOSTILE, is_out, sign_in, sign_out, token
 
-WRONG = ""
+WRONG = "Wrong account, user name or password."
 
 
 def figures(page: str) -> dict[str, str]:
