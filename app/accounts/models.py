@@ -17,6 +17,7 @@ from app import clock
 from app.db import Base
 from app.db.types import Id, Text, UtcDateTime, created_at_default
 from app.ids import new_id
+from app.types import JSONObject
 
 SYSTEM_ACCOUNT_ID = "00000000-0000-0000-0000-000000000000"
 SYSTEM_CODE = "SY0000"
@@ -41,7 +42,7 @@ class Account(Base):
     name: Mapped[str] = mapped_column(Text)
     is_active: Mapped[bool] = mapped_column(default=True)
     closed_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
-    settings: Mapped[dict[str, Any]] = mapped_column(sa.JSON, default=dict)
+    settings: Mapped[JSONObject] = mapped_column(sa.JSON, default=dict)
     version: Mapped[int] = mapped_column(default=1)
     created_at: Mapped[datetime] = mapped_column(UtcDateTime, default=clock.now)
     updated_at: Mapped[datetime] = mapped_column(

@@ -11,6 +11,7 @@ from app.accounts.models import PII_GROUP
 from app.auth.principal import Principal
 from app.collections.fields import ComputedField, Field
 from app.rules import Asker
+from app.types import JSONMapping
 
 FULL = "*" * 8
 LONGEST_MASK = 200
@@ -51,7 +52,7 @@ def _custom_shape(mask: str) -> str:
     return "".join(part for pair in zip_longest(texts, kept, fillvalue="") for part in pair)
 
 
-def problems(spec: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+def problems(spec: JSONMapping) -> Iterator[tuple[str, str]]:
     """Why a field's mask cannot be: code and message."""
     kind, mask = spec.get("mask_type"), (spec.get("options") or {}).get("mask")
     if kind is not None and kind not in MASKS:

@@ -7,10 +7,10 @@ from typing import Any
 import marshmallow as ma
 
 from app import rules
-from app.errors import JSONObject
 from app.rest import fields
 from app.rest.schemas import Schema
 from app.rules import OPERATIONS
+from app.types import JSONObject
 
 RULES = {
     "list_rule": "true",

@@ -11,10 +11,10 @@ from app.collections import service as collections
 from app.collections.fields import RETURN_TYPES, TYPES
 from app.collections.rule_schemas import RulesOfNew, expression_field
 from app.collections.schema import LONGEST_SCHEMA
-from app.errors import JSONObject
 from app.rest import fields
 from app.rest.paging import Page, PageArgs, items_field
 from app.rest.schemas import Problem, Schema
+from app.types import JSONObject
 
 SCHEMA = [
     {"name": "title", "type": "text", "required": True, "options": {"max_length": 200}},

@@ -30,7 +30,7 @@ from app.collections.fields import Field, ReferenceField
 from app.context import tenancy
 from app.db import row_security
 from app.db.types import Id, UtcDateTime, json_equal
-from app.errors import JSONObject
+from app.types import JSONObject
 
 Column = sa.Column[Any]
 

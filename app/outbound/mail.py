@@ -23,6 +23,7 @@ from email_validator import EmailNotValidError, validate_email
 from flask import render_template
 
 from app import clock, config
+from app.types import JSONObject
 
 log = structlog.get_logger()
 TIMEOUT_SECONDS = 20
@@ -110,9 +111,7 @@ def check() -> None:
         smtp.noop()
 
 
-def _compose(
-    settings: config.Config, to: str, template: str, context: dict[str, Any]
-) -> EmailMessage:
+def _compose(settings: config.Config, to: str, template: str, context: JSONObject) -> EmailMessage:
     text = render_template(f"email/{template}.txt", **context)
     # The first line of the text template is the subject.
     subject, _, body = text.partition("\n")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from app.auth.principal import Principal
@@ -17,6 +17,7 @@ from app.records.read.views import RecordView
 from app.records.store import writes
 from app.records.write import cascade, changes, values
 from app.records.write.values import Body, Problems
+from app.types import JSONMapping
 
 TWICE = "Another record of this request has the same."
 
@@ -30,9 +31,7 @@ def create(collection: str, bodies: Sequence[Body], *, by: Principal) -> list[Re
         return changes.store_deferred(change, unchecked)
 
 
-def update(
-    collection: str, items: Sequence[Mapping[str, Any]], *, by: Principal
-) -> list[RecordView]:
+def update(collection: str, items: Sequence[JSONMapping], *, by: Principal) -> list[RecordView]:
     """Set the fields that were sent for each `{id, data}`. Raises what `service.patch` raises."""
     ids, bodies = [one["id"] for one in items], [one["data"] for one in items]
     problems = Problems(range(len(items)))

@@ -14,6 +14,7 @@ from app.rest import PREFIX, openapi_text
 from app.rest.access import Access, View, access_of
 from app.rest.parsing import Parser
 from app.rest.schemas import Error
+from app.types import JSONObject
 
 # Monitors are not rate-limited.
 UNLIMITED = {"Health"}
@@ -124,7 +125,7 @@ def _described(view: Any, rule: str, codes: set[int]) -> Any:
     # flask-smorest adds an undescribed 422 of its own to everything with arguments.
     view._apidoc.get("arguments", {}).pop("responses", None)
     schemes = openapi_text.SECURITY_SCHEMES if signed_in else ()
-    security: list[dict[str, Any]] = [{name: []} for name in schemes]
+    security: list[JSONObject] = [{name: []} for name in schemes]
     view._apidoc.setdefault("manual_doc", {})["security"] = (
         [{}, *security] if access is Access.ANONYMOUS else security
     )
@@ -134,8 +135,8 @@ def _described(view: Any, rule: str, codes: set[int]) -> Any:
 
 
 def _with_headers(
-    doc: dict[str, Any], doc_info: dict[str, Any], *, method: str, **options: object
-) -> dict[str, Any]:
+    doc: JSONObject, doc_info: JSONObject, *, method: str, **options: object
+) -> JSONObject:
     """Add manually documented parameters, and common headers, to those of the arguments."""
     is_signed = doc_info["signed_in"] and method in openapi_text.WRITING
     more = [

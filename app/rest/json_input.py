@@ -18,6 +18,7 @@ from flask import Request
 from werkzeug.exceptions import RequestEntityTooLarge
 
 from app.errors import Malformed, UnsupportedMediaType
+from app.types import JSONObject
 
 MAX_DEPTH = 32
 MAX_PROPERTIES = 10_000  # of one object
@@ -235,12 +236,12 @@ def _check(value: object, *, escapes: bool) -> None:
                 _check_texts(item)
 
 
-def _check_properties(level: list[dict[str, Any] | list[Any]]) -> None:
+def _check_properties(level: list[JSONObject | list[Any]]) -> None:
     if any(isinstance(item, dict) and len(item) > MAX_PROPERTIES for item in level):
         raise _Refused(f"An object has more than {MAX_PROPERTIES:,} properties.")
 
 
-def _check_texts(item: dict[str, Any] | list[Any]) -> None:
+def _check_texts(item: JSONObject | list[Any]) -> None:
     for part in (*item, *item.values()) if isinstance(item, dict) else item:
         if isinstance(part, str):
             _check_text(part)
@@ -260,7 +261,7 @@ def depth(value: object) -> int:
     return max((depth + any(level) for depth, level in enumerate(_levels(value), 1)), default=1)
 
 
-def _levels(value: object) -> Iterator[list[dict[str, Any] | list[Any]]]:
+def _levels(value: object) -> Iterator[list[JSONObject | list[Any]]]:
     """The objects and lists of a value, level by level."""
     level = [value] if isinstance(value, CONTAINERS) else []
     while level:

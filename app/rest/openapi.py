@@ -15,6 +15,7 @@ from app.rest.converters import IntegerPath, LargeIntegerPath, UuidPath
 from app.rest.fields import DateTime, Timestamp
 from app.rest.responses import json_response
 from app.rest.schemas import Error
+from app.types import JSONObject
 
 
 class Api(flask_smorest.Api):  # type: ignore[misc]
@@ -57,7 +58,7 @@ class Api(flask_smorest.Api):  # type: ignore[misc]
         """Set an empty description."""
         self._spec = empty
 
-    with_collections: Callable[[dict[str, Any]], dict[str, Any]]
+    with_collections: Callable[[JSONObject], JSONObject]
     """Adds the collections that the caller may see; set by `create_app`."""
 
     @public

@@ -15,6 +15,7 @@ from app.errors import MAX_LISTED, Malformed
 from app.rest import json_input
 from app.rest.access import View
 from app.rest.current_request import get_request
+from app.types import JSONObject
 
 MAX_CACHED_QUERY = 200
 LOCATIONS = {"json": "body", "query": "query", "path": "path", "headers": "header"}
@@ -85,9 +86,9 @@ class Parser(FlaskParser):
             return super().parse(argmap, req, **options)
         return dict(_parsed_query(self, argmap, tuple(options.items()), text))
 
-    def parse_query(self, schema: ma.Schema, options: Iterable[tuple[str, Any]]) -> dict[str, Any]:
+    def parse_query(self, schema: ma.Schema, options: Iterable[tuple[str, Any]]) -> JSONObject:
         """Parse the query of the current request."""
-        arguments: dict[str, Any] = super().parse(schema, **dict(options))
+        arguments: JSONObject = super().parse(schema, **dict(options))
         return arguments
 
     def handle_error(self, error: Any, req: Any, schema: Any, **options: Any) -> Any:
@@ -104,7 +105,7 @@ class Parser(FlaskParser):
 @lru_cache
 def _parsed_query(
     parser: Parser, schema: ma.Schema, options: tuple[tuple[str, Any], ...], text: bytes
-) -> dict[str, Any]:
+) -> JSONObject:
     return parser.parse_query(schema, options)
 
 

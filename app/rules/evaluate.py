@@ -29,6 +29,7 @@ from app.rules.nodes import (
     Sent,
     Type,
 )
+from app.types import JSONMapping
 
 # Stands for a value of the caller that is there, but differs between those who may ask.
 UNKNOWN: Any = object()
@@ -54,9 +55,9 @@ class Asker:
 class Context:
     """What an expression is evaluated on."""
 
-    record: Mapping[str, Any] = field(default_factory=dict)
+    record: JSONMapping = field(default_factory=dict)
     asker: Asker = Asker()
-    sent: Mapping[str, Any] = field(default_factory=dict)
+    sent: JSONMapping = field(default_factory=dict)
     now: datetime = LONG_AGO
     unknown: tuple[type[Node], ...] = ()
     """The kinds of names of whose values nothing is known yet; only `explain` asks."""

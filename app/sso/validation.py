@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any
 
 import sqlalchemy as sa
@@ -16,10 +17,11 @@ from app.outbound.address_policy import Rules
 from app.sso import providers
 from app.sso.providers import Provider, Setting
 from app.sso.saml import certificates
+from app.types import JSONMapping, JSONObject
 
 TIMEOUT_SECONDS = 10
 FETCHED = ("token_url", "userinfo_url", "jwks_url")  # the service itself asks these
-Problem = dict[str, Any]
+Problem = JSONObject
 
 
 class InvalidSetting(ValueError):
@@ -38,18 +40,18 @@ def request_rules() -> Rules:
 
 def validate(
     provider: Provider,
-    given: Mapping[str, Any],
-    present: Mapping[str, Any] = {},
+    given: JSONMapping,
+    present: JSONMapping = MappingProxyType({}),
     *,
     complete: bool = True,
-) -> tuple[dict[str, Any], list[Problem]]:
+) -> tuple[JSONObject, list[Problem]]:
     """The settings as they are kept, and everything that is wrong with them.
 
     A role that stands in the present ones may stay: it may have been deleted since. What nobody
     can sign in by yet need not be complete.
     """
     known = {one.name: one for one in provider.settings}
-    kept: dict[str, Any] = {}
+    kept: JSONObject = {}
     found: list[Problem] = []
     for name, value in given.items():
         if name not in known:
@@ -70,7 +72,7 @@ def validate(
     return kept, found
 
 
-def missing(provider: Provider, present: Mapping[str, Any]) -> list[Problem]:
+def missing(provider: Provider, present: JSONMapping) -> list[Problem]:
     """What keeps people from signing in by these settings, as they are not complete."""
     return [
         problem(f"config.{name}", "required", "This setting is needed.")
@@ -79,7 +81,7 @@ def missing(provider: Provider, present: Mapping[str, Any]) -> list[Problem]:
     ]
 
 
-def _problems_of_issuer(provider: Provider, kept: Mapping[str, Any]) -> list[Problem]:
+def _problems_of_issuer(provider: Provider, kept: JSONMapping) -> list[Problem]:
     """An issuer's name goes with its own endpoints: others would speak in its name."""
     named = providers.find_by_issuer(kept.get("issuer", ""))
     if named is None:
@@ -91,7 +93,7 @@ def _problems_of_issuer(provider: Provider, kept: Mapping[str, Any]) -> list[Pro
     return [problem("config.issuer", "invalid_option", message)]
 
 
-def _take_metadata(kept: dict[str, Any]) -> list[Problem]:
+def _take_metadata(kept: JSONObject) -> list[Problem]:
     from app.sso.saml import metadata  # its library is large: where it is used only
 
     try:

@@ -19,6 +19,7 @@ from app.audit.append import CREATE
 from app.audit.entries import CHANGES, LOG, join_entries
 from app.db import like
 from app.db.functions import database_now
+from app.types import JSONObject
 from app.workflows import serialization
 from app.workflows.models import (
     ACTIVE,
@@ -110,7 +111,7 @@ def _rewrite(table: Any, account_id: str, parts: Sequence[str], told: re.Pattern
         last = rows[-1]["id"]
 
 
-def _without_words(row: Mapping[Any, Any], told: re.Pattern[str]) -> dict[str, Any]:
+def _without_words(row: Mapping[Any, Any], told: re.Pattern[str]) -> JSONObject:
     texts = {f"_{name}": text and told.sub(INSTEAD, text) for name, text in row.items()}
     return {**texts, "_id": row["id"]}
 
@@ -168,7 +169,7 @@ def _empty(account_id: str, rows: list[Any]) -> None:
     connection.execute(sa.delete(SUBSCRIPTIONS).where(*waits))
 
 
-def _emptied(row: Any) -> dict[str, Any]:
+def _emptied(row: Any) -> JSONObject:
     # The names of the steps are nobody's data, and tell how far it came.
     names = serialization.loads(row.context).get("steps", ())
     context = {"trigger": None, "steps": {name: {"output": None} for name in names}}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from functools import cached_property
 from typing import Any, ClassVar
 
@@ -10,6 +9,7 @@ import sqlalchemy as sa
 
 from app import rules
 from app.collections.fields.field import Field, InvalidValue, JsonType
+from app.types import JSONMapping
 
 
 class BooleanField(Field):
@@ -18,7 +18,7 @@ class BooleanField(Field):
     type = "boolean"
     column_type = sa.Boolean()
     rule_type = rules.Type.BOOLEAN
-    json_schema: ClassVar[Mapping[str, Any]] = {"type": "boolean"}
+    json_schema: ClassVar[JSONMapping] = {"type": "boolean"}
 
     def clean(self, value: Any) -> bool:
         """Exactly true or false."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import cached_property
 from typing import Any, ClassVar
 
@@ -11,6 +11,7 @@ from app.collections.fields.datetime import DatetimeField
 from app.collections.fields.field import Field, JsonType
 from app.collections.fields.number import NumberField
 from app.collections.fields.text import TextField
+from app.types import JSONMapping
 
 RETURN_TYPES: dict[str, type[Field]] = {
     kind.type: kind for kind in (TextField, NumberField, BooleanField, DatetimeField)
@@ -23,7 +24,7 @@ class ComputedField(Field):
     type = "computed"
     known_options = frozenset()
     may_be_unique = False
-    json_schema: ClassVar[Mapping[str, Any]] = {"type": ["string", "number", "boolean", "null"]}
+    json_schema: ClassVar[JSONMapping] = {"type": ["string", "number", "boolean", "null"]}
 
     @cached_property
     def like(self) -> Field:

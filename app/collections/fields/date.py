@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from datetime import date
 from typing import Any, ClassVar
 
@@ -11,6 +10,7 @@ import sqlalchemy as sa
 
 from app import rules
 from app.collections.fields.field import Field, InvalidValue
+from app.types import JSONMapping
 
 
 class DateField(Field):
@@ -19,7 +19,7 @@ class DateField(Field):
     type = "date"
     column_type = sa.Date()
     rule_type = rules.Type.DATE
-    json_schema: ClassVar[Mapping[str, Any]] = {"type": "string", "format": "date"}
+    json_schema: ClassVar[JSONMapping] = {"type": "string", "format": "date"}
 
     def clean(self, value: Any) -> date:
         """YYYY-MM-DD."""

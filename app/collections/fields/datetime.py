@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from datetime import datetime
 from functools import cached_property
 from typing import Any, ClassVar
@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 from app import clock, rules
 from app.collections.fields.field import Field, InvalidValue, JsonType
 from app.db.types import UtcDateTime
+from app.types import JSONMapping
 
 
 class DatetimeField(Field):
@@ -18,7 +19,7 @@ class DatetimeField(Field):
     type = "datetime"
     column_type = UtcDateTime()
     rule_type = rules.Type.DATETIME
-    json_schema: ClassVar[Mapping[str, Any]] = {"type": "string", "format": "date-time"}
+    json_schema: ClassVar[JSONMapping] = {"type": "string", "format": "date-time"}
 
     def clean(self, value: Any) -> datetime:
         """ISO 8601; without an offset it is UTC."""

@@ -9,6 +9,7 @@ from typing import Any, ClassVar, NamedTuple
 
 from app import rules
 from app.db.types import Text
+from app.types import JSONMapping
 
 LONGEST_INDEXED = 2000  # bytes; an entry of PostgreSQL's indexes holds 2704, the account's id too
 
@@ -31,7 +32,7 @@ class Field:
     required: bool = False
     default: Any = None
     unique: bool = False
-    options: Mapping[str, Any] = field(default_factory=dict)
+    options: JSONMapping = field(default_factory=dict)
     collection: str | None = None  # the target of a reference
     pii: bool = False
     mask_type: str | None = None
@@ -46,7 +47,7 @@ class Field:
     filterable: ClassVar[bool] = True
     reads_differently: ClassVar[bool] = False
     rule_type: ClassVar[rules.Type] = rules.Type.TEXT
-    json_schema: ClassVar[Mapping[str, Any]] = {"type": "string"}
+    json_schema: ClassVar[JSONMapping] = {"type": "string"}
 
     def clean(self, value: Any) -> Any:
         """The stored form of a JSON value that is not null. Raises InvalidValue."""
@@ -95,7 +96,7 @@ class Field:
 
 
 def bounds_problems(
-    options: Mapping[str, Any], low: str, high: str, fits: Callable[[Any], bool], kind: str
+    options: JSONMapping, low: str, high: str, fits: Callable[[Any], bool], kind: str
 ) -> Iterator[str]:
     """Problems of a lower and an upper bound among the options."""
     bounds = [name for name in (low, high) if name in options]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import orjson
@@ -12,6 +11,7 @@ from sqlalchemy.engine import Dialect
 from app import rules
 from app.collections.fields.field import Field, InvalidValue
 from app.rest import json_input
+from app.types import JSONMapping
 
 
 def text_of(value: Any) -> str:
@@ -40,7 +40,7 @@ class JsonField(Field):
     may_be_unique = False
     filterable = False
     reads_differently = True
-    json_schema: ClassVar[Mapping[str, Any]] = {"type": ["object", "array"]}
+    json_schema: ClassVar[JSONMapping] = {"type": ["object", "array"]}
 
     def clean(self, value: Any) -> Any:
         """An object or array whose numbers JSON can write."""

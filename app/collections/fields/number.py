@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from decimal import Decimal
 from typing import Any, ClassVar
 
@@ -14,6 +14,7 @@ from sqlalchemy.engine import Dialect
 from app import rules
 from app.collections.fields.field import Field, InvalidValue, bounds_problems
 from app.rest import json_input
+from app.types import JSONMapping
 
 SMALLEST, LARGEST = -(2**63), 2**63 - 1
 NUMBER = re.compile(r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?")
@@ -57,7 +58,7 @@ class NumberField(Field):
     column_type = Number()
     rule_type = rules.Type.NUMBER
     known_options = frozenset({"min", "max", "integer", "index"})
-    json_schema: ClassVar[Mapping[str, Any]] = {"type": "number"}
+    json_schema: ClassVar[JSONMapping] = {"type": "number"}
 
     def clean(self, value: Any) -> int | float:
         """A finite number within the options."""

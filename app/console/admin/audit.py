@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 import sqlalchemy as sa
@@ -15,9 +15,11 @@ from app.audit.models import AuditHead
 from app.audit.verify import Report
 from app.console.shell import guard, lists
 from app.console.shell.blueprint import blueprint
+from app.console.shell.forms import TemplateContext
 from app.console.shell.lists import Listing
 from app.errors import NotFound
 from app.rest.access import public
+from app.types import JSONMapping
 
 AUDIT = "/console/audit"
 OPERATIONS = (append.CREATE, append.UPDATE, append.DELETE)
@@ -93,7 +95,7 @@ def verify_chains() -> Response:
         request.form.get("account_id", "").replace("\0", "").lower()[:MAX_ID_LENGTH] or None
     )
     template = current_app.jinja_env.get_template("console/audit/verified.html")
-    context: dict[str, Any] = {"steps": _steps(account_id), "account_id": account_id}
+    context: TemplateContext = {"steps": _steps(account_id), "account_id": account_id}
     current_app.update_template_context(context)
     return Response(stream_with_context(template.generate(context)), mimetype="text/html")
 
@@ -105,7 +107,7 @@ def _steps(account_id: str | None) -> Iterator[int | Report]:
             yield step
 
 
-def _listing() -> tuple[Listing, Mapping[str, Any]]:
+def _listing() -> tuple[Listing, JSONMapping]:
     choices = {"operation": OPERATIONS}
     listing = lists.from_request(
         "console.show_audit_log", choices, TEXT_FILTERS, lists.TIME_FILTERS

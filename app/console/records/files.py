@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import PurePath
 from typing import Any
@@ -15,13 +15,14 @@ from app.console.records import filters
 from app.console.records.listing import COLLECTION, display
 from app.console.shell import guard, scopes, signing
 from app.console.shell.blueprint import blueprint
-from app.console.shell.forms import Form, Page, redirect_with_notice
+from app.console.shell.forms import Form, Page, TemplateContext, redirect_with_notice
 from app.console.shell.scopes import CollectionScope
 from app.db.errors import UNAVAILABLE, unavailable
 from app.errors import AppError, BadRequest, Malformed, PayloadTooLarge
 from app.records.read.views import RecordView
 from app.records.transfer import exports, formats, imports
 from app.rest.access import public
+from app.types import JSONMapping
 
 IMPORT = f"{COLLECTION}/import"
 FORMAT_BY_SUFFIX = {".csv": "csv", ".json": "json", ".jsonl": "jsonl", ".ndjson": "jsonl"}
@@ -162,7 +163,7 @@ def _problem_rows(error: AppError) -> Iterator[tuple[Any, str | None, str]]:
                 item["msg"],
             )
     for detail in error.extra.get("details") or ():
-        problem: Mapping[str, Any] = detail
+        problem: JSONMapping = detail
         yield problem.get("line"), problem.get("field"), problem["message"]
 
 
@@ -178,6 +179,6 @@ def _streamed_page(scope: CollectionScope, run: ImportRun) -> Response:
     return Response(text, headers={"X-Accel-Buffering": "no"})
 
 
-def _context(scope: CollectionScope) -> dict[str, Any]:
+def _context(scope: CollectionScope) -> TemplateContext:
     may = "create" in scope.allowed_operations(scope.collection)
     return {"scope": scope, "may_create": may, "ask": scopes.ASK_SUPERADMINS, "display": display}

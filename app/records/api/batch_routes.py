@@ -10,7 +10,7 @@ from flask import Response
 
 from app import config, rest
 from app.auth.guard import optimistic, principal
-from app.errors import BadRequest, JSONObject
+from app.errors import BadRequest
 from app.records import batch
 from app.records.api.routes import EXAMPLE, Record
 from app.rest import fields
@@ -19,6 +19,7 @@ from app.rest.blueprint import Blueprint
 from app.rest.current_request import get_header
 from app.rest.responses import json_response
 from app.rest.schemas import Schema
+from app.types import JSONObject
 
 blueprint = Blueprint(
     "Record batches",

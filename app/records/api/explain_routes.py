@@ -12,11 +12,11 @@ from app.collections import service as collections
 from app.collections.routes import blueprint
 from app.collections.rule_schemas import OWNER, Asker, operation_field
 from app.db import versioned_cache
-from app.errors import JSONObject
 from app.records import explain
 from app.rest import fields
 from app.rest.access import superadmin
 from app.rest.schemas import Schema
+from app.types import JSONObject
 
 OF_THE_SIGNED_IN = ("email", "role", "groups", "is_superadmin")
 NOT_SIGNED_IN = "Only who has signed in has this: give an id, too."

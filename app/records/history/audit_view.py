@@ -21,10 +21,11 @@ from app.db import versioned_cache
 from app.errors import NotFound
 from app.records import store
 from app.records.store import reads
+from app.types import JSONObject
 
 AS_JSON = (rules.Type.NUMBER, rules.Type.BOOLEAN, rules.Type.JSON)
 CHANGE = ("occurred_at", "request_id", "operation")  # what the entries of one change share
-State = dict[str, Any]
+State = JSONObject
 Reader = Callable[[Definition, str, str], Sequence[Any]]
 
 

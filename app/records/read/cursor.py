@@ -19,8 +19,9 @@ from itsdangerous import BadSignature
 
 from app import clock, crypto, rules
 from app.collections.definition import Definition
-from app.errors import InvalidValues, JSONObject, problem
+from app.errors import InvalidValues, problem
 from app.records.store.reads import Part
+from app.types import JSONObject
 
 PURPOSE = "cursor"
 BEFORE = "<"  # stands before what a prev_cursor belongs to

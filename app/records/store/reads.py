@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -15,6 +15,7 @@ from app.db.versioned_cache import VersionChecks, version_columns
 from app.records import store
 from app.records.store import ACCOUNT, NO_PARAMETERS, Condition, Row, sizes
 from app.records.store.sizes import SizeLimit
+from app.types import JSONMapping
 
 
 class Part(NamedTuple):
@@ -30,7 +31,7 @@ def read_one(
     record_id: str,
     checked: VersionChecks,
     where: Condition | None = None,
-    parameters: Mapping[str, Any] = NO_PARAMETERS,
+    parameters: JSONMapping = NO_PARAMETERS,
     *,
     to_show: bool = False,
 ) -> Row | None:
@@ -46,7 +47,7 @@ def read_one(
 def one_row(
     definition: Definition,
     statement: PreparedStatement,
-    parameters: Mapping[str, Any],
+    parameters: JSONMapping,
     checked: VersionChecks,
 ) -> Row | None:
     """The one row of a statement that has the stamps' columns behind its own. Raises Stale."""
@@ -94,7 +95,7 @@ def read_page(
     limit: int,
     count: bool,
     checked: VersionChecks,
-    parameters: Mapping[str, Any] = NO_PARAMETERS,
+    parameters: JSONMapping = NO_PARAMETERS,
     most: int | None = None,
     *,
     wanted: frozenset[str],
@@ -157,7 +158,7 @@ def read_parts(
     parts: Sequence[Part],
     limit: int,
     checked: VersionChecks,
-    parameters: Mapping[str, Any] = NO_PARAMETERS,
+    parameters: JSONMapping = NO_PARAMETERS,
     *,
     wanted: frozenset[str],
     room: SizeLimit,
@@ -195,7 +196,7 @@ def read_by_ids(
     scoped: Sequence[Any],
     record_ids: Sequence[str],
     checked: VersionChecks,
-    parameters: Mapping[str, Any] = NO_PARAMETERS,
+    parameters: JSONMapping = NO_PARAMETERS,
     *,
     wanted: frozenset[str],
     room: SizeLimit,
@@ -224,7 +225,7 @@ class _Reading:
     columns: Sequence[Any]
     within: Sequence[Any]
     """The conditions of the rows."""
-    parameters: Mapping[str, Any]
+    parameters: JSONMapping
     wanted: frozenset[str]
     room: SizeLimit
 
@@ -287,7 +288,7 @@ def existing_ids(
     definition: Definition,
     scoped: Sequence[Any],
     record_ids: Iterable[str],
-    parameters: Mapping[str, Any] = NO_PARAMETERS,
+    parameters: JSONMapping = NO_PARAMETERS,
 ) -> set[str]:
     """Which of these ids are records within reach."""
     table = definition.table

@@ -12,9 +12,9 @@ from app.collections.definition import Definition
 from app.db import engine, sqlite_driver, versioned_cache
 from app.db.prepared import PreparedStatement
 from app.db.versioned_cache import VersionChecks
-from app.errors import JSONObject
 from app.records import store
 from app.records.store import ACCOUNT, Condition, Row, reads
+from app.types import JSONObject
 
 _PREFIX = "_value_"
 _MOST_PARAMETERS = 30_000  # SQLite takes 32,766

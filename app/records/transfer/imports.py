@@ -34,7 +34,6 @@ from app.errors import (
     Conflict,
     Forbidden,
     InvalidValues,
-    JSONObject,
     Malformed,
     problem,
 )
@@ -46,6 +45,7 @@ from app.records.write import changes
 from app.records.write.changes import Change
 from app.records.write.conflicts import TAKEN, WriteRefused
 from app.records.write.values import ProblemList, Problems
+from app.types import JSONObject
 
 PIECE = 500
 MOST_VALUES = 3000
@@ -55,7 +55,7 @@ MOST_SHOWN = 5
 MASK = "This is what you see masked, not the value itself. Have it exported by who sees it."
 DENIED = {"rule_denied", "field_denied"}
 
-Body = dict[str, Any]
+Body = JSONObject
 Placed = tuple[int, Body]
 """A record of the file with its place among them, from 0."""
 

@@ -18,6 +18,7 @@ from app import clock
 from app.sso.connections import Connection
 from app.sso.oauth import exchange
 from app.sso.refusals import SignInRefused
+from app.types import JSONObject
 
 ALGORITHMS = ["RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384"]
 LEEWAY_SECONDS = 60
@@ -33,7 +34,7 @@ _key_sets: dict[str, tuple[float, Any]] = {}
 _lock = threading.Lock()
 
 
-def verify(connection: Connection, token: Any, nonce: str) -> dict[str, Any]:
+def verify(connection: Connection, token: Any, nonce: str) -> JSONObject:
     """The claims of the ID token in a token answer. Raises SignInRefused with the check."""
     text = token.get("id_token")
     if not isinstance(text, str) or len(text) > LONGEST_TOKEN:

@@ -11,6 +11,7 @@ from app.errors import NotFound
 from app.ids import new_id
 from app.records import service as records
 from app.rest import json_input
+from app.types import JSONMapping
 from app.workflows import serialization
 from app.workflows.engine import event_waits, record_steps
 from app.workflows.engine.position import Place
@@ -120,7 +121,7 @@ def _wait_condition(run: Any, place: Place) -> Outcome:
     return Outcome(given=given, waits=True)
 
 
-def _record_now(run: Any, expression: str) -> Mapping[str, Any]:
+def _record_now(run: Any, expression: str) -> JSONMapping:
     """The current record of the trigger, if the condition names it."""
     if not expressions.names_root(expression, "record"):
         return {}

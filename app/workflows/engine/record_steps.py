@@ -13,10 +13,11 @@ from app.collections import definition as definitions
 from app.collections import masking
 from app.errors import InvalidValues, problem
 from app.records import service as records
+from app.types import JSONMapping, JSONObject
 from app.workflows import serialization
 
 DEFAULT_LIMIT = 100
-Config = Mapping[str, Any]
+Config = JSONMapping
 
 
 def create(config: Config, by: Principal) -> Any:
@@ -78,7 +79,7 @@ def _text(config: Config, name: str) -> str:
     return value
 
 
-def _fields(config: Config) -> dict[str, Any]:
+def _fields(config: Config) -> JSONObject:
     value = config.get("data")
     if not isinstance(value, dict):
         message = "The template did not return an object."

@@ -13,6 +13,7 @@ from app import config, db, rules
 from app.collections.schema import COLLECTION_NAME
 from app.errors import problem
 from app.outbound import client
+from app.types import JSONObject
 from app.webhooks import delivery
 from app.workflows.language import action_checks, durations, expressions, templates
 from app.workflows.language.definition import (
@@ -37,7 +38,7 @@ NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,62}")
 # What clients keep for themselves.
 UNREAD = ("id", "description", "label", "position_x", "position_y")
 SHARED = ("name", "type", "next")
-Problem = dict[str, Any]
+Problem = JSONObject
 
 
 def problems(steps: Any) -> list[Problem]:

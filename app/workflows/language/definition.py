@@ -10,6 +10,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from app.types import JSONMapping, JSONObject
+
 ACTION, CONDITION, LOOP, PARALLEL = "action", "condition", "loop", "parallel"
 WAIT_DELAY, WAIT_CONDITION, WAIT_EVENT = "wait_delay", "wait_condition", "wait_event"
 # What each type takes beside name, type and next; those with an asterisk it needs.
@@ -31,7 +33,7 @@ ACTIONS: Mapping[str, tuple[str, ...]] = {
     "query_records": ("*collection", "filter", "sort", "limit"),
 }
 EVENTS = ("records.create", "records.update", "records.delete")
-Written = Mapping[str, Any]
+Written = JSONMapping
 
 
 @dataclass(frozen=True)
@@ -101,7 +103,7 @@ def normal(steps: Any) -> Any:
     return [_normal_step(step) if isinstance(step, dict) else step for step in steps]
 
 
-def _normal_step(step: dict[str, Any]) -> dict[str, Any]:
+def _normal_step(step: JSONObject) -> JSONObject:
     found = dict(step)
     if found.get("type") != ACTION and isinstance(found.get("config"), dict):
         found = {**found.pop("config"), **found}

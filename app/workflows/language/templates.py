@@ -16,6 +16,7 @@ import orjson
 
 from app import clock, rules
 from app.rules import values
+from app.types import JSONMapping
 from app.workflows.language import expressions
 from app.workflows.language.expressions import Known
 
@@ -33,7 +34,7 @@ class TooLarge(Exception):
 class Rendering:
     """Renders templates, up to a number of characters."""
 
-    names: Mapping[str, Any]
+    names: JSONMapping
     now: datetime
     left: int = field(default=MOST_CHARACTERS)
 
