@@ -194,7 +194,7 @@ class Unavailable(AppError):
         super().__init__(message, headers={"Retry-After": "1"}, **options)
 
 
-def problem(field: str | None, code: str, message: str, **extra: Any) -> JSONObject:
+def problem(field: str | None, code: str, message: str, **extra: object) -> JSONObject:
     """Return an entry of `details`."""
     return {"field": field, "message": message, "code": code, **extra}
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import unicodedata
 from datetime import datetime
-from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.orm import Mapped, mapped_column, relationship, validates
@@ -187,7 +186,7 @@ class GroupMember(Base):
     """That a user is in a group."""
 
     __tablename__ = "group_members"
-    __table_args__: Any = (
+    __table_args__: object = (
         sa.ForeignKeyConstraint(
             ["account_id", "group_id"], ["groups.account_id", "groups.id"], ondelete="CASCADE"
         ),

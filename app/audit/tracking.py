@@ -141,7 +141,7 @@ def _record_written(session: Session, context: object) -> None:
 
 
 @sa.event.listens_for(Session, "do_orm_execute")
-def _record_bulk_changes(state: ORMExecuteState) -> Any:
+def _record_bulk_changes(state: ORMExecuteState) -> object:
     statement: Any = state.statement
     if not (state.is_update or state.is_delete or state.is_insert) or _is_ignored(statement):
         return None
@@ -198,7 +198,7 @@ def _record_deleted(session: Session, table: sa.Table, row: Row) -> None:
             _record_deleted(session, child, dict(row_deleted))
 
 
-def _cascades(table: sa.Table) -> Iterable[tuple[sa.Table, Sequence[tuple[Any, str]]]]:
+def _cascades(table: sa.Table) -> Iterable[tuple[sa.Table, Sequence[tuple[object, str]]]]:
     for name in TRACKED:
         child = Base.metadata.tables[name]
         for constraint in child.foreign_key_constraints:

@@ -258,7 +258,7 @@ def filter_condition(access: Access, asked: Filter) -> sql.Compiled:
     if _is_cacheable(left):
         return access.definition.memo.get(_cached_condition, access.definition, left)
 
-    def reach(target: Definition, source: Any) -> Iterable[Any]:
+    def reach(target: Definition, source: object) -> Iterable[object]:
         condition = for_operation(access.caller, target, "view").condition
         if condition is None:
             return ()

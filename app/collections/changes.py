@@ -105,7 +105,7 @@ class Change:
             long = sa.select(count).select_from(rows).where(_bytes(value) > LONGEST_INDEXED)
             yield problem(field.name, "too_long", message), long
 
-    def _value(self, name: str) -> Any:
+    def _value(self, name: str) -> object:
         # What the field will hold in a present row.
         column, before = self.new.table.c[name], self.old.table.c.get(name)
         default = sa.literal(column.info["default"], column.type)
@@ -152,7 +152,7 @@ def _is_text(value: Any) -> bool:
     return isinstance(value.type, sa.Text)
 
 
-def _bytes(value: Any) -> Any:
+def _bytes(value: object) -> Any:
     if db.connection().dialect.name == "postgresql":
         return sa.func.octet_length(value)
     return sa.func.length(sa.cast(value, sa.LargeBinary))

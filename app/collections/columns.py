@@ -47,7 +47,7 @@ class TableColumns:
     `reach` narrows the records that references lead to, by conditions on their table.
     """
 
-    types: Mapping[Type, Any] = {
+    types: Mapping[Type, object] = {
         Type.TEXT: Text,
         Type.NUMBER: RETURN_TYPES["number"].column_type,
         Type.BOOLEAN: sa.Boolean(),

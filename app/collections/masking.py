@@ -29,7 +29,7 @@ def masks_for(caller: Principal | Asker) -> bool:
     return not caller.is_superadmin and PII_GROUP not in caller.groups
 
 
-def masked(field: Field, value: Any) -> Any:
+def masked(field: Field, value: object) -> Any:
     """The JSON form of a field's value as it is shown masked; null stays null."""
     if value is None:
         return None
@@ -66,7 +66,7 @@ def problems(spec: JSONMapping) -> Iterator[tuple[str, str]]:
         yield "invalid_option", "options.mask belongs to the mask_type custom."
 
 
-def _is_mask(mask: Any) -> bool:
+def _is_mask(mask: object) -> bool:
     return isinstance(mask, str) and "*" in mask and len(mask) <= LONGEST_MASK
 
 

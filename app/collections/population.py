@@ -62,7 +62,7 @@ class _Side:
     truth: bool | None
     expression: Any
 
-    def beyond(self, other: _Side) -> Any:
+    def beyond(self, other: _Side) -> object:
         """What is met where this holds and the other does not; None where that is nowhere."""
         if self.truth is False or other.truth is True:
             return None

@@ -47,7 +47,7 @@ def schema_change(change: View) -> View:
     """Try a change of the schema again when it had to give way to reads and writes."""
 
     @wraps(change)
-    def run(*args: Any, **options: Any) -> Any:
+    def run(*args: object, **options: object) -> object:
         for _ in range(TRIES):
             try:
                 with db.transaction(changes_schema=True):
@@ -245,7 +245,7 @@ def settle_rules(given: JSONMapping, collection: Definition, found: list[JSONObj
     return flat
 
 
-def _field_list(key: str, value: Any, names: Sequence[str], found: list[JSONObject]) -> Any:
+def _field_list(key: str, value: object, names: Sequence[str], found: list[JSONObject]) -> object:
     if isinstance(value, str) and value.lstrip().startswith("["):
         try:
             value = json_input.loads(value.encode())

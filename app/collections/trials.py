@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from typing import Any
 
 import sqlalchemy as sa
 
@@ -53,7 +52,7 @@ def _read(record: JSONMapping) -> JSONObject:
     return {name: _value(name, value) for name, value in record.items()}
 
 
-def _value(name: str, value: Any) -> Any:
+def _value(name: str, value: object) -> object:
     if isinstance(value, Mapping):  # what a reference leads to
         return _read(value)
     # System fields are what they are in every collection: moments do not compare as texts.

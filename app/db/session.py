@@ -28,8 +28,8 @@ class UnitOfWork:
         self.is_open = True
         """Whether it takes more statements; if not, it waits for its commit."""
         self.on_commit: list[Callable[[], None]] = []
-        self.before_commit: dict[tuple[bool, BatchCallback], list[Any]] = {}
-        self.notes: dict[str, Any] = {}
+        self.before_commit: dict[tuple[bool, BatchCallback], list[object]] = {}
+        self.notes: dict[str, object] = {}
         self._deferred: list[Callable[[], None]] = []
 
     def begun(self) -> PoolProxiedConnection:

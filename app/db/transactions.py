@@ -198,7 +198,7 @@ def before_commit(callback: BatchCallback, *items: object, last: bool = False) -
     _open_work().before_commit.setdefault((last, callback), []).extend(items)
 
 
-def _is_last(entry: tuple[tuple[bool, BatchCallback], list[Any]]) -> bool:
+def _is_last(entry: tuple[tuple[bool, BatchCallback], list[object]]) -> bool:
     return entry[0][0]
 
 

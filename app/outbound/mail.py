@@ -15,7 +15,6 @@ from email.message import EmailMessage
 from email.policy import SMTP
 from email.utils import make_msgid, parseaddr
 from pathlib import Path
-from typing import Any
 from urllib.parse import SplitResult, parse_qs, unquote, urlsplit
 
 import structlog
@@ -37,7 +36,7 @@ class Sender:
     code: str
 
 
-def send(to: str, template: str, *, key: str | None = None, **context: Any) -> None:
+def send(to: str, template: str, *, key: str | None = None, **context: object) -> None:
     """Send `templates/email/<template>`. Raises OSError or SMTPException when it cannot.
 
     What is sent again under one key has one Message-ID.
@@ -45,7 +44,7 @@ def send(to: str, template: str, *, key: str | None = None, **context: Any) -> N
     _deliver(_compose(config.current(), to, template, context), key)
 
 
-def send_for(sender: Sender, to: str, template: str, *, key: str, **context: Any) -> None:
+def send_for(sender: Sender, to: str, template: str, *, key: str, **context: object) -> None:
     """The same for an account: the mail names it beside the service, and no person as its author.
 
     The template knows the account as `sender`.

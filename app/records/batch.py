@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from app.auth.principal import Principal
 from app.collections import access as accesses
@@ -144,13 +143,13 @@ def _key_field(definition: Definition, on: str, by: Principal) -> Field:
     return field
 
 
-def _keys(field: Field, bodies: Sequence[Body], problems: Problems) -> list[Any]:
+def _keys(field: Field, bodies: Sequence[Body], problems: Problems) -> list[object]:
     keys = [_key(field, body, index, problems) for index, body in enumerate(bodies)]
     _check_once(field.name, keys, problems)
     return keys
 
 
-def _key(field: Field, body: Body, index: int, problems: Problems) -> Any:
+def _key(field: Field, body: Body, index: int, problems: Problems) -> object:
     if body.get(field.name) is None:
         missing = problem(field.name, "required_missing", "It says which record is meant.")
         problems.add(index, [missing])
@@ -162,8 +161,8 @@ def _key(field: Field, body: Body, index: int, problems: Problems) -> Any:
         return None
 
 
-def _check_once(name: str, keys: Sequence[Any], problems: Problems) -> None:
-    seen: set[Any] = set()
+def _check_once(name: str, keys: Sequence[object], problems: Problems) -> None:
+    seen: set[object] = set()
     for index, key in enumerate(keys):
         if key is not None and key in seen:
             problems.add(index, [problem(name, "not_unique", TWICE)])

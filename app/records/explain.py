@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import date, datetime
-from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.dialects import sqlite
@@ -261,7 +260,7 @@ def _shown(clause: rules.Clause) -> JSONObject:
     return plain | {"values": looked_at}
 
 
-def _json(value: Any) -> Any:
+def _json(value: object) -> object:
     if isinstance(value, datetime):
         return clock.iso(value)
     return value.isoformat() if isinstance(value, date) else value

@@ -60,11 +60,11 @@ def shows_secret(view: View, where: Callable[[JSONMapping], bool] = lambda answe
     return view
 
 
-def access_of(view: Callable[..., Any]) -> Access:
+def access_of(view: Callable[..., object]) -> Access:
     """Return who may call a view."""
     return getattr(view, "access", Access.SIGNED_IN)
 
 
-def max_body_of(view: Callable[..., Any]) -> int:
+def max_body_of(view: Callable[..., object]) -> int:
     """Return the largest body, in bytes, of a public view."""
     return getattr(view, "max_body", LARGEST_PUBLIC_BODY)

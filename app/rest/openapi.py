@@ -26,7 +26,7 @@ class Api(flask_smorest.Api):  # type: ignore[misc]
     _undescribed: list[flask_smorest.Blueprint] = []  # noqa: RUF012 - set by init_app
     _describing = threading.RLock()
 
-    def init_app(self, app: Flask, **options: Any) -> None:
+    def init_app(self, app: Flask, **options: object) -> None:
         """Serve the description."""
         self._undescribed = []
         super().init_app(app, **options)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import marshmallow as ma
 
@@ -29,7 +28,7 @@ class PageArgs(Schema):
     page_size = Integer(1, 100, metadata={"description": "An alias of limit."})
 
     @ma.post_load
-    def settle(self, args: JSONObject, **options: Any) -> JSONObject:
+    def settle(self, args: JSONObject, **options: object) -> JSONObject:
         """Turn page and page_size into skip and limit."""
         size = args.pop("page_size", None)
         limit = args.get("limit") or size or self.default_limit
@@ -46,7 +45,7 @@ class OffsetArgs(PageArgs):
     offset = Integer(0, LARGEST_SKIP, metadata={"description": "An alias of skip."})
 
     @ma.post_load
-    def settle_offset(self, args: JSONObject, **options: Any) -> JSONObject:
+    def settle_offset(self, args: JSONObject, **options: object) -> JSONObject:
         """Turn offset into skip."""
         offset = args.pop("offset", None)
         return args if offset is None else args | {"skip": offset}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.orm import Mapped, mapped_column
@@ -18,7 +17,7 @@ OAUTH, SAML = "auth_providers", "saml_providers"
 BROWSER, API, CONSOLE, TEST = "browser", "api", "console", "test"
 
 
-def _of_account() -> Any:
+def _of_account() -> object:
     return sa.ForeignKeyConstraint(["account_id"], ["accounts.id"])
 
 
@@ -54,7 +53,7 @@ class Identity(Base):
     """Who a user is to a provider. It never leaves its account."""
 
     __tablename__ = "identities"
-    __table_args__: Any = (
+    __table_args__: object = (
         sa.ForeignKeyConstraint(
             ["account_id", "user_id"], ["users.account_id", "users.id"], ondelete="CASCADE"
         ),

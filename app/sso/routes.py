@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import marshmallow as ma
 import orjson
 from flask import Response, request
@@ -69,7 +67,7 @@ def _form(properties: JSONObject, example: dict[str, str]) -> JSONObject:
 @blueprint.fails(400)
 @public
 @across_accounts
-def authorize_for_client(body: JSONObject, provider_name: str) -> Any:
+def authorize_for_client(body: JSONObject, provider_name: str) -> object:
     """Begin an OAuth sign-in for a client application.
 
     The browser goes to `authorization_url` and comes back to `redirect_uri` with a one-time `code`
@@ -133,7 +131,7 @@ def exchange(body: JSONObject) -> Response:
 @blueprint.fails(400, 404)
 @public
 @across_accounts
-def begin_saml(args: JSONObject) -> Any:
+def begin_saml(args: JSONObject) -> object:
     """Begin a SAML sign-in: a redirect, or its address to who accepts JSON only.
 
     A script's `fetch` (`Sec-Fetch-Mode: cors`) gets the address, too: it could not go there.

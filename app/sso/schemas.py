@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import marshmallow as ma
 
 from app.accounts.schemas import ACCOUNT, USER
@@ -82,7 +80,7 @@ class StartArgs(Schema):
     relay_state_too = fields.Text(longest=LONGEST_STATE, data_key="relayState", metadata=STATE_TEXT)
 
     @ma.post_load
-    def settle(self, args: JSONObject, **options: Any) -> JSONObject:
+    def settle(self, args: JSONObject, **options: object) -> JSONObject:
         """One name for what goes by three."""
         names = ("client_state", "relay_state", "relay_state_too")
         given = [args.pop(name, None) for name in names]

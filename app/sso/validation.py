@@ -103,7 +103,7 @@ def _take_metadata(kept: JSONObject) -> list[Problem]:
     return []
 
 
-def _clean(setting: Setting, value: Any) -> Any:
+def _clean(setting: Setting, value: object) -> object:
     if setting.secret and isinstance(value, str) and value.strip() == providers.HIDDEN:
         raise InvalidSetting(
             "invalid_option", "Send the secret itself: no secret is kept that *** is for."
@@ -113,7 +113,7 @@ def _clean(setting: Setting, value: Any) -> Any:
     return _CLEANERS[setting.kind](setting, value)
 
 
-def _list(setting: Setting, value: Any) -> list[str]:
+def _list(setting: Setting, value: object) -> list[str]:
     items = value.split() if isinstance(value, str) else value
     if not isinstance(items, list) or not all(isinstance(one, str) for one in items):
         raise InvalidSetting("invalid_type", "Must be a list of texts.")
@@ -123,7 +123,7 @@ def _list(setting: Setting, value: Any) -> list[str]:
     return [clean(setting, one) for one in items]
 
 
-def _text(setting: Setting, value: Any) -> str:
+def _text(setting: Setting, value: object) -> str:
     if not isinstance(value, str):
         raise InvalidSetting("invalid_type", "Must be a text.")
     if len(value) > providers.LONGEST.get(setting.kind, 2000):
@@ -134,7 +134,7 @@ def _text(setting: Setting, value: Any) -> str:
     return str(value)
 
 
-def _word(setting: Setting, value: Any) -> str:
+def _word(setting: Setting, value: object) -> str:
     text = _text(setting, value)
     if not all(one.isalnum() or one in "._-" for one in text) or not text.isascii():
         raise InvalidSetting(
@@ -143,7 +143,7 @@ def _word(setting: Setting, value: Any) -> str:
     return text
 
 
-def _url(setting: Setting, value: Any) -> str:
+def _url(setting: Setting, value: object) -> str:
     text = _text(setting, value)
     wrong = None
     if not tenants.is_safe_url(text) or "#" in text:
@@ -157,14 +157,14 @@ def _url(setting: Setting, value: Any) -> str:
     return text
 
 
-def _returned_to(setting: Setting, value: Any) -> str:
+def _returned_to(setting: Setting, value: object) -> str:
     text = _text(setting, value)
     if not tenants.is_safe_url(text):
         raise InvalidSetting("invalid_url", "This is no address to return to.")
     return text
 
 
-def _role(setting: Setting, value: Any) -> str:
+def _role(setting: Setting, value: object) -> str:
     text = _text(setting, value)
     known = db.db.session.scalar(sa.select(Role.name).where(Role.name == text))
     if known is None:
@@ -176,13 +176,13 @@ def _role(setting: Setting, value: Any) -> str:
     return known
 
 
-def _flag(setting: Setting, value: Any) -> bool:
+def _flag(setting: Setting, value: object) -> bool:
     if not isinstance(value, bool):
         raise InvalidSetting("invalid_type", "Must be true or false.")
     return value
 
 
-def _key(setting: Setting, value: Any) -> str:
+def _key(setting: Setting, value: object) -> str:
     text = _text(setting, value)
     if not certificates.is_signing_key(text):
         raise InvalidSetting("pattern_mismatch", "Must be a P-256 private key in PEM.")
@@ -207,7 +207,7 @@ def _apart(text: str) -> str:
     return text if "-----" in text else certificates.to_pem(text)
 
 
-_CLEANERS: Mapping[str, Callable[[Setting, Any], Any]] = {
+_CLEANERS: Mapping[str, Callable[[Setting, object], object]] = {
     providers.TEXT: _text,
     providers.WORD: _word,
     providers.METADATA: _text,

@@ -62,7 +62,7 @@ def _visible(by: Principal) -> list[Any]:
     return [] if by.account_id is None else [DELIVERIES.c.account_id == by.account_id]
 
 
-def _wanted(wanted: JSONMapping) -> Iterator[Any]:
+def _wanted(wanted: JSONMapping) -> Iterator[object]:
     table = DELIVERIES.c
     for name in ("account_id", "webhook_id", "status", "event"):
         if wanted.get(name):
@@ -176,7 +176,7 @@ def keep(result: Result) -> None:
             queue.note_health(work.account_id, [result])
 
 
-def _copies(webhook: Webhook, *which: Any) -> list[JSONObject]:
+def _copies(webhook: Webhook, *which: object) -> list[JSONObject]:
     mine, is_cut = _of(webhook), outbox.payloads_cut(webhook.account_id)
     chosen = sa.select(DELIVERIES).where(*mine, DELIVERIES.c.id.in_(_piece(*mine, *which)))
     return [

@@ -115,7 +115,7 @@ def _seen(event: events.RecordChanged, sight: Sight) -> tuple[Access, JSONMappin
     return None
 
 
-def row(account_id: str, webhook_id: str, event: str, text: str, **values: Any) -> JSONObject:
+def row(account_id: str, webhook_id: str, event: str, text: str, **values: object) -> JSONObject:
     """A new delivery, due at once."""
     return {
         "account_id": account_id,

@@ -85,7 +85,7 @@ def _shown(event: RecordChanged, row: JSONMapping | None, sight: Sight) -> JSONO
     }
 
 
-def _value(field: Any, value: Any, masked: bool) -> Any:
+def _value(field: Any, value: object, masked: bool) -> object:
     if value is None:
         return None
     shown = field.shown(value)

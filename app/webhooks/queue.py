@@ -269,7 +269,7 @@ def _held(account_id: str, work: Iterable[Work]) -> Iterator[tuple[Any, ...]]:
         yield (*mine, table.id.in_(ids), table.claim == claim)
 
 
-def _values(found: Outcome) -> dict[Any, Any]:
+def _values(found: Outcome) -> dict[object, object]:
     due_at = None if found.delay is None else database_now(found.delay)
     return {
         "status": found.status,

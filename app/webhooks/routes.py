@@ -54,7 +54,7 @@ ANSWER = {"response_body": "ok", "error": None}
 TEST = {"success": True, "status_code": 200, **ANSWER, "duration_ms": 87}
 
 
-def _events(**options: Any) -> Any:
+def _events(**options: Any) -> object:
     return ma.fields.List(
         ma.fields.String(validate=ma.validate.OneOf(OPERATIONS)),
         validate=ma.validate.Length(1, 10),
@@ -63,7 +63,7 @@ def _events(**options: Any) -> Any:
     )
 
 
-def _headers() -> Any:
+def _headers() -> object:
     return ma.fields.Dict(
         keys=fields.Text(longest=200),
         values=fields.Text(longest=5000),
@@ -173,7 +173,7 @@ class ChangedWebhook(Schema):
     )
 
     @ma.post_load
-    def plain(self, body: JSONObject, **options: Any) -> JSONObject:
+    def plain(self, body: JSONObject, **options: object) -> JSONObject:
         """Sort the events and remove duplicates."""
         if "events" in body:
             body["events"] = [name for name in OPERATIONS if name in body["events"]]

@@ -58,7 +58,7 @@ class Secret:
         """The secret in the format of Standard Webhooks libraries."""
         return signing.signing_secret(self.secret)
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name: str) -> object:
         """Any other attribute of the webhook."""
         return getattr(self.webhook, name)
 

@@ -116,7 +116,7 @@ def _without_words(row: Mapping[Any, Any], told: re.Pattern[str]) -> JSONObject:
     return {**texts, "_id": row["id"]}
 
 
-def _naming(account_id: str, *texts: str) -> Any:
+def _naming(account_id: str, *texts: str) -> object:
     ids = {INSTANCES: INSTANCES.c.id, LOGS: LOGS.c.instance_id}
     ids[SUBSCRIPTIONS] = SUBSCRIPTIONS.c.instance_id
     return sa.union(
@@ -138,7 +138,7 @@ def _has_not_begun(row: Any) -> bool:
     return bool(is_new and row.trigger_type == EVENT)
 
 
-def _without(value: Any, record_id: str) -> Any:
+def _without(value: object, record_id: str) -> object:
     if isinstance(value, list):
         return [_without(one, record_id) for one in value]
     if not isinstance(value, dict):

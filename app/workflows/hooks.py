@@ -51,7 +51,7 @@ def change(hook_id: str, body: Body, *, by: Principal) -> Workflow:
         return service.change(hook_id, values, by=by, kind=HOOK, takes_over=sent)
 
 
-def executions(hook_id: str, skip: int, limit: int, *, by: Principal) -> tuple[list[Any], int]:
+def executions(hook_id: str, skip: int, limit: int, *, by: Principal) -> tuple[list[object], int]:
     """The executions of a hook, newest first, and the total."""
     hook = service.get(hook_id, by=by, kind=HOOK)
     found, total = instances.page({"workflow_id": hook.id}, skip, limit, by=by)
@@ -86,7 +86,7 @@ def _refuse(found: list[Any]) -> None:
         raise InvalidValues(found)
 
 
-def _parts(body: Body, before: Workflow | None) -> tuple[JSONObject, list[Any]]:
+def _parts(body: Body, before: Workflow | None) -> tuple[JSONObject, list[object]]:
     values, found = {k: v for k, v in body.items() if k != "actions"}, []
     if "trigger" in values:
         values["trigger"] = matching.normal(values["trigger"])
@@ -105,7 +105,7 @@ def _parts(body: Body, before: Workflow | None) -> tuple[JSONObject, list[Any]]:
 
 
 def _steps(
-    actions: Sequence[Any], condition: str | None, stored: Sequence[Any]
+    actions: Sequence[object], condition: str | None, stored: Sequence[Any]
 ) -> tuple[list[Any], list[Any]]:
     steps = [_step(action, index) for index, action in enumerate(actions)]
     found = [
@@ -126,7 +126,7 @@ def _steps(
     return steps, found
 
 
-def _step(action: Any, index: int) -> JSONObject:
+def _step(action: object, index: int) -> JSONObject:
     given = dict(action) if isinstance(action, Mapping) else {}
     kind = given.pop("type", None)
     kind = given.pop("action_type", None) or kind

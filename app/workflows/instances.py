@@ -49,7 +49,7 @@ def page(
     return [_shown(row, by) for row in rows], total
 
 
-def failed(limit: int, *, by: Principal) -> Sequence[Any]:
+def failed(limit: int, *, by: Principal) -> Sequence[object]:
     """The newest failed instances with the name of their workflow, without their data."""
     its = (Workflow.account_id == INSTANCES.c.account_id, Workflow.id == INSTANCES.c.workflow_id)
     told = [INSTANCES.c[name] for name in ("account_id", "id", "kind", "completed_at")]
@@ -58,7 +58,7 @@ def failed(limit: int, *, by: Principal) -> Sequence[Any]:
     return db.connection().execute(mine.order_by(INSTANCES.c.id.desc()).limit(limit)).all()
 
 
-def failed_of(accounts: Sequence[str], limit: int) -> Sequence[Any]:
+def failed_of(accounts: Sequence[str], limit: int) -> Sequence[object]:
     """The newest failed instances of some accounts."""
     table = INSTANCES.c
     each = [
@@ -88,7 +88,7 @@ def step_logs(instance_id: str, skip: int, limit: int, *, by: Principal) -> tupl
     return _logs(_found(instance_id, by), skip, limit, by)
 
 
-def _found(instance_id: str, by: Principal) -> Mapping[Any, Any]:
+def _found(instance_id: str, by: Principal) -> Mapping[Any, object]:
     mine = (*_visible(by), INSTANCES.c.id == instance_id.lower())
     row = db.connection().execute(sa.select(*LISTED).where(*mine)).mappings().first()
     if row is None:
@@ -96,7 +96,9 @@ def _found(instance_id: str, by: Principal) -> Mapping[Any, Any]:
     return row
 
 
-def _logs(row: Mapping[Any, Any], skip: int, limit: int, by: Principal) -> tuple[list[Shown], int]:
+def _logs(
+    row: Mapping[object, object], skip: int, limit: int, by: Principal
+) -> tuple[list[Shown], int]:
     mine = (LOGS.c.account_id == row["account_id"], LOGS.c.instance_id == row["id"])
     # Older versions kept whole what may be a million characters long.
     long = [LOGS.c.input, LOGS.c.output]
@@ -163,7 +165,7 @@ def after_resuming(at: datetime, *, by: Principal) -> dict[str, int]:
     return {state: found.get(state, 0) for state in STATES}
 
 
-def _resumed(*which: Any, **noted: Any) -> int:
+def _resumed(*which: Any, **noted: object) -> int:
     # Whoever changes the status first has resumed it; the others find nothing that failed.
     again = {"status": PENDING, "due_at": database_now(), "error_message": None, **noted}
     change = sa.update(INSTANCES).where(*which, INSTANCES.c.status == FAILED)
@@ -176,7 +178,7 @@ def _visible(by: Principal) -> list[Any]:
     return [] if by.account_id is None else [INSTANCES.c.account_id == by.account_id]
 
 
-def _wanted(wanted: JSONMapping) -> Iterator[Any]:
+def _wanted(wanted: JSONMapping) -> Iterator[object]:
     table = INSTANCES.c
     for name in ("kind", "status", "workflow_id"):
         if wanted.get(name):
@@ -188,7 +190,7 @@ def _wanted(wanted: JSONMapping) -> Iterator[Any]:
         yield table.id < first_id(wanted["to_date"])
 
 
-def is_hidden(row: Mapping[Any, Any], by: Principal) -> bool:
+def is_hidden(row: Mapping[object, object], by: Principal) -> bool:
     """Whether an instance has personal data that the caller may not see."""
     return bool(row["holds_pii"]) and masking.masks_for(by)
 
@@ -202,7 +204,7 @@ def _shown(row: Mapping[Any, Any], by: Principal) -> Shown:
     return shown
 
 
-def _shown_log(log: Mapping[Any, Any], row: Mapping[Any, Any], by: Principal) -> Shown:
+def _shown_log(log: Mapping[Any, Any], row: Mapping[object, object], by: Principal) -> Shown:
     shown: Shown = {**log, "workflow_id": row["workflow_id"]}
     hidden = is_hidden(row, by)
     for name in ("input", "output"):
@@ -212,7 +214,7 @@ def _shown_log(log: Mapping[Any, Any], row: Mapping[Any, Any], by: Principal) ->
     return shown
 
 
-def _withheld(row: Mapping[Any, Any], hidden: bool) -> str | None:
+def _withheld(row: Mapping[object, Any], hidden: bool) -> str | None:
     # What a step failed of may quote what it was given.
     message: str | None = row["error_message"]
     return "Withheld: may have personal data." if hidden and message else message

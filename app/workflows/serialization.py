@@ -10,7 +10,7 @@ import orjson
 from app import clock
 
 
-def dumps(value: Any) -> str:
+def dumps(value: object) -> str:
     """JSON text."""
     return orjson.dumps(value, default=_plain, option=orjson.OPT_PASSTHROUGH_DATETIME).decode()
 
@@ -20,12 +20,12 @@ def loads(text: str) -> Any:
     return orjson.loads(text)
 
 
-def plain(value: Any) -> Any:
+def plain(value: object) -> Any:
     """A value after a JSON round trip."""
     return loads(dumps(value))
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: object) -> object:
     if isinstance(value, datetime):
         return clock.iso(value)
     raise TypeError(f"{type(value).__name__} has no JSON form")

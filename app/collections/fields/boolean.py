@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import sqlalchemy as sa
 
@@ -20,7 +20,7 @@ class BooleanField(Field):
     rule_type = rules.Type.BOOLEAN
     json_schema: ClassVar[JSONMapping] = {"type": "boolean"}
 
-    def clean(self, value: Any) -> bool:
+    def clean(self, value: object) -> bool:
         """Exactly true or false."""
         if not isinstance(value, bool):
             raise InvalidValue("invalid_type", "Must be true or false.")
@@ -32,7 +32,7 @@ class BooleanField(Field):
             raise InvalidValue("invalid_type", "Must be true or false.")
         return text.lower() == "true"
 
-    def shown(self, value: Any) -> bool:
+    def shown(self, value: object) -> bool:
         """SQLite stores 0 and 1."""
         return bool(value)
 

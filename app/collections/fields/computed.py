@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from app.collections.fields.boolean import BooleanField
 from app.collections.fields.datetime import DatetimeField
@@ -31,11 +31,11 @@ class ComputedField(Field):
         """The field that holds what the expression gives."""
         return RETURN_TYPES[self.return_type or ""](self.name)
 
-    def from_text(self, text: str) -> Any:
+    def from_text(self, text: str) -> object:
         """What the type of the value takes."""
         return self.like.from_text(text)
 
-    def shown(self, value: Any) -> Any:
+    def shown(self, value: object) -> object:
         """As the type of the value shows it."""
         return self.like.shown(value)
 
@@ -45,6 +45,6 @@ class ComputedField(Field):
         return self.like.json_type
 
     @cached_property
-    def encode(self) -> Callable[[Any], Any]:
+    def encode(self) -> Callable[[object], object]:
         """That of the field that it is like."""
         return self.like.encode

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from datetime import date
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import sqlalchemy as sa
 
@@ -21,7 +21,7 @@ class DateField(Field):
     rule_type = rules.Type.DATE
     json_schema: ClassVar[JSONMapping] = {"type": "string", "format": "date"}
 
-    def clean(self, value: Any) -> date:
+    def clean(self, value: object) -> date:
         """YYYY-MM-DD."""
         try:
             if not isinstance(value, str) or not re.fullmatch(r"[0-9]{4}-[0-9]{2}-[0-9]{2}", value):

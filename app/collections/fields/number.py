@@ -46,7 +46,7 @@ class Number(sa.types.TypeDecorator[Any]):
         """Numbers are sent as they are."""
         return None
 
-    def result_processor(self, dialect: Dialect, coltype: Any) -> Any:
+    def result_processor(self, dialect: Dialect, coltype: object) -> Any:
         """Decimals become whole numbers or doubles."""
         return plain_number
 
@@ -60,7 +60,7 @@ class NumberField(Field):
     known_options = frozenset({"min", "max", "integer", "index"})
     json_schema: ClassVar[JSONMapping] = {"type": "number"}
 
-    def clean(self, value: Any) -> int | float:
+    def clean(self, value: object) -> int | float:
         """A finite number within the options."""
         if type(value) not in (int, float):
             raise InvalidValue("invalid_type", "Must be a number.")
@@ -94,7 +94,7 @@ class NumberField(Field):
             yield "integer must be true or false."
 
 
-def _is_number(value: Any) -> bool:
+def _is_number(value: object) -> bool:
     if type(value) is int:  # one of many digits is none that isfinite takes
         return SMALLEST <= value <= LARGEST
     return type(value) is float and math.isfinite(value)

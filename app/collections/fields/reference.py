@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from app.collections.fields.field import Field, InvalidValue
 from app.db.types import Id
@@ -17,7 +17,7 @@ class ReferenceField(Field):
     json_schema: ClassVar[JSONMapping] = {"type": "string", "format": "uuid"}
     indexed = True  # it is looked up whenever its target is deleted
 
-    def clean(self, value: Any) -> str:
+    def clean(self, value: object) -> str:
         """A text; whether such a record exists is asked of the database for all fields at once."""
         if not isinstance(value, str):
             raise InvalidValue("invalid_type", "Must be the id of a record.")

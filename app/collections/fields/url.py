@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import Any, ClassVar
+from typing import ClassVar
 from urllib.parse import urlsplit
 
 from app.collections.fields.field import Field, InvalidValue
@@ -19,7 +19,7 @@ class UrlField(Field):
     type = "url"
     json_schema: ClassVar[JSONMapping] = {"type": "string", "format": "uri"}
 
-    def clean(self, value: Any) -> str:
+    def clean(self, value: object) -> str:
         """An http or https URL with a host, kept as sent."""
         if not isinstance(value, str) or not _is_web_address(value):
             raise InvalidValue("invalid_url", "Must be a URL starting with http:// or https://.")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 import sqlalchemy as sa
 from flask import Response, current_app, render_template, request, stream_with_context
@@ -118,7 +117,7 @@ def _listing() -> tuple[Listing, JSONMapping]:
     return listing, filters
 
 
-def _chain_page(listing: Listing) -> tuple[list[Any], int]:
+def _chain_page(listing: Listing) -> tuple[list[object], int]:
     total = db.db.session.scalar(sa.select(sa.func.count()).select_from(AuditHead))
     query = sa.select(AuditHead, Account.name).outerjoin(
         Account, Account.id == AuditHead.account_id

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 from app import clock
 from app.accounts.models import Account
@@ -181,11 +180,11 @@ def _flags(kind: Provider, config: JSONMapping) -> dict[str, str]:
     return {name: "true" if config.get(name, defaults.get(name)) else "" for name in flags}
 
 
-def _text(value: Any) -> str:
+def _text(value: object) -> str:
     return "\n".join(value) if isinstance(value, list) else str(value or "")
 
 
-def _value(setting: Setting, form: Form) -> Any:
+def _value(setting: Setting, form: Form) -> object:
     text = form[setting.name]
     if setting.kind == providers.FLAG:
         return bool(text)

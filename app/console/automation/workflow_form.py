@@ -138,7 +138,7 @@ def step_errors(error: AppError, form: Form) -> list[JSONObject]:
     return rows
 
 
-def pretty(value: Any) -> str:
+def pretty(value: object) -> str:
     """A value as indented JSON."""
     return orjson.dumps(value, option=orjson.OPT_INDENT_2).decode()
 

@@ -55,7 +55,7 @@ class RulesForm(Form):
         choice = self[f"{operation}_choice"]
         return self[f"{operation}_rule"] if choice == EXPRESSION else RULE_BY_CHOICE.get(choice)
 
-    def _list(self, operation: str) -> Any:
+    def _list(self, operation: str) -> object:
         selected = list(self.lists[operation])
         return selected if self[f"{operation}_which"] == "some" else ALL_FIELDS
 

@@ -138,7 +138,7 @@ class SchemaForm(Form):
 
     def _options(
         self, n: int, spec: JSONMapping, problems: list[JSONObject]
-    ) -> Iterator[tuple[str, Any]]:
+    ) -> Iterator[tuple[str, object]]:
         for key in _option_keys(spec["type"], custom=spec["pii"] and self.value(n, "mask_type")):
             text, stored = self.value(n, key), self._stored(n).get("options", {}).get(key)
             if stored is not None and text.strip() == _input_text(key, stored).strip():
@@ -163,7 +163,7 @@ class SchemaForm(Form):
     def _stored(self, n: int) -> JSONMapping:
         return self.existing[n] if self.exists(n) else {}
 
-    def _default(self, n: int, kind: str, problems: list[JSONObject]) -> Any:
+    def _default(self, n: int, kind: str, problems: list[JSONObject]) -> object:
         text, stored = self.value(n, "default"), self._stored(n).get("default")
         if text == _input_text("default", stored).strip():
             return stored  # also an empty text, which looks like no default
@@ -175,7 +175,7 @@ class SchemaForm(Form):
         return None
 
 
-def _option_keys(kind: str, *, custom: Any) -> Iterator[str]:
+def _option_keys(kind: str, *, custom: object) -> Iterator[str]:
     yield from {
         "text": ("min_length", "max_length", "pattern", "choices"),
         "number": ("min", "max", "integer"),
@@ -194,7 +194,7 @@ def _prefix_field(detail: JSONMapping) -> JSONMapping:
     )
 
 
-def parse_default(kind: str, text: str) -> Any:
+def parse_default(kind: str, text: str) -> object:
     """The JSON value of a default. Raises Refused or Malformed."""
     if kind == "number":
         return NumberField("default").from_text(text)

@@ -139,7 +139,7 @@ def _page(pages: UserPages, user_id: str, form: Form) -> Page:
     )
 
 
-def _add_route(pages: UserPages, method: str, path: str, view: Callable[..., Any]) -> None:
+def _add_route(pages: UserPages, method: str, path: str, view: Callable[..., object]) -> None:
     marked = pages.decorator(public(wraps(view)(partial(view, pages))))
     rule, endpoint = f"{pages.path}/<uuid:user_id>{path}", f"{view.__name__}_{pages.noun}"
     blueprint.add_url_rule(rule, endpoint, marked, methods=[method])

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import PurePath
-from typing import Any
 
 from flask import Response, get_flashed_messages, request, stream_template
 from werkzeug.wrappers import Response as BaseResponse
@@ -61,7 +60,7 @@ class ImportRun:
     """The number of records; None if the file does not parse."""
     count: int = 0
     sample: list[RecordView] = field(default_factory=list)
-    wrong: list[tuple[Any, str | None, str]] = field(default_factory=list)
+    wrong: list[tuple[object, str | None, str]] = field(default_factory=list)
     more: int = 0
 
     @property
@@ -153,7 +152,7 @@ def _count(format: str, raw: bytes) -> int | None:
         return None
 
 
-def _problem_rows(error: AppError) -> Iterator[tuple[Any, str | None, str]]:
+def _problem_rows(error: AppError) -> Iterator[tuple[object, str | None, str]]:
     """Line, field and message of each problem."""
     if isinstance(error, Malformed):
         for item in error.extra["detail"]:
@@ -167,7 +166,7 @@ def _problem_rows(error: AppError) -> Iterator[tuple[Any, str | None, str]]:
         yield problem.get("line"), problem.get("field"), problem["message"]
 
 
-def _page(scope: CollectionScope, form: Form, **context: Any) -> Page:
+def _page(scope: CollectionScope, form: Form, **context: object) -> Page:
     return form.render("console/records/import.html", **_context(scope), **context)
 
 

@@ -119,7 +119,7 @@ def _list_context(scope: CollectionScope, access: Access, form: FilterForm) -> T
     }
 
 
-def _non_empty(**values: Any) -> JSONObject:
+def _non_empty(**values: object) -> JSONObject:
     return {key: value for key, value in values.items() if value}
 
 
@@ -195,7 +195,7 @@ def _labels(
     return labels
 
 
-def display(value: Any, longest: int = 60) -> str:
+def display(value: object, longest: int = 60) -> str:
     """A value of a record for a list."""
     if value is None or isinstance(value, bool):
         return "" if value is None else "yes" if value else "no"
@@ -206,7 +206,7 @@ def display(value: Any, longest: int = 60) -> str:
     return text if len(text) <= longest else f"{text[:longest]}…"
 
 
-def json_text(value: Any) -> str:
+def json_text(value: object) -> str:
     """A value in its JSON form."""
     # JSON of a record is passed through unparsed; that of its history has been read.
     is_json = isinstance(value, orjson.Fragment | dict | list)

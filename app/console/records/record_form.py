@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import orjson
 from flask import request
@@ -177,7 +176,7 @@ def _search_input(widget: Widget) -> str:
     return widget.name.replace("f_", "find_", 1)
 
 
-def input_text(spec: Field, value: Any) -> str:
+def input_text(spec: Field, value: object) -> str:
     """A value as its input shows it."""
     if value is None:
         return ""
@@ -202,7 +201,7 @@ def _is_same(kind: str, text: str, before: str) -> bool:
         return False
 
 
-def _parse(spec: Field, kind: str, text: str) -> Any:
+def _parse(spec: Field, kind: str, text: str) -> object:
     if spec.type in ("number", "boolean"):
         return spec.from_text(text)
     if spec.type != "json":

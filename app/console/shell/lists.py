@@ -125,7 +125,7 @@ class Listing:
         after = self.scan_newest(find_cutoff) if self.search else None
         return self.with_page(load({**self.page_args, "after": after}, most=self.count_limit))
 
-    def scan_newest(self, find_cutoff: Callable[[int], Any]) -> Any:
+    def scan_newest(self, find_cutoff: Callable[[int], object]) -> Any:
         """The cutoff that limits the query to the newest rows; None to scan all.
 
         `find_cutoff(n)` returns the sort key of the row after the n newest ones, if there is one.
@@ -145,7 +145,7 @@ def from_request(
     choices: Choices | None = None,
     texts: Mapping[str, str] | None = None,
     times: Mapping[str, str] | None = None,
-    **url_args: Any,
+    **url_args: object,
 ) -> Listing:
     """The page of the list at `endpoint` that the query string asks for.
 

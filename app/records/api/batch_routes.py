@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import marshmallow as ma
 from flask import Response
@@ -29,7 +28,7 @@ blueprint = Blueprint(
 )
 
 
-def _check_length(items: Sequence[Any]) -> None:
+def _check_length(items: Sequence[object]) -> None:
     most = config.current().batch_max
     if not 1 <= len(items) <= most:
         raise ma.ValidationError(f"Must have 1 to {most} entries.")
@@ -82,7 +81,7 @@ class BatchArgs(Schema):
     on = fields.Text(metadata={"description": "With `upsert`: the unique field that tells which."})
 
     @ma.validates_schema
-    def check(self, args: JSONObject, **options: Any) -> None:
+    def check(self, args: JSONObject, **options: object) -> None:
         """The field goes with upsert, and upsert with the field."""
         if ("on" in args) != (args["mode"] == "upsert"):
             raise ma.ValidationError("Goes with mode=upsert, and it with this.", "on")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
 
 import orjson
 
@@ -11,7 +10,7 @@ from app.records.store.sizes import SizeLimit
 from app.rest.responses import dumps
 
 
-def limit_size(items: Iterable[Any]) -> list[orjson.Fragment]:
+def limit_size(items: Iterable[object]) -> list[orjson.Fragment]:
     """The items as JSON. Raises AnswerTooLarge as soon as they exceed the limit."""
     room, found = SizeLimit(), []
     for item in items:

@@ -158,7 +158,7 @@ def load_history(
     return RecordHistory(definition, record_id, account_id, present, entries)
 
 
-def all_entries(definition: Definition, account_id: str, record_id: str) -> Sequence[Any]:
+def all_entries(definition: Definition, account_id: str, record_id: str) -> Sequence[object]:
     """Everything that concerns a record, also defaults given to many."""
     told = CHANGES.c
     filled = sa.and_(told.record_id == definition.id, told.operation == UPDATE)
@@ -171,7 +171,7 @@ def all_entries(definition: Definition, account_id: str, record_id: str) -> Sequ
     return db.connection().execute(sa.select(LOG).select_from(chosen).order_by(LOG.c.id)).all()
 
 
-def last_entries(definition: Definition, account_id: str, record_id: str) -> Sequence[Any]:
+def last_entries(definition: Definition, account_id: str, record_id: str) -> Sequence[object]:
     """What tells the last state of a deleted record: all but the changes between, save the last."""
     mine = changes_of(definition, account_id, record_id)
     between = CHANGES.c.operation == UPDATE
@@ -192,7 +192,7 @@ def _of_present(definition: Definition) -> Any:
     return CHANGES.c.occurred_at >= definition.created_at
 
 
-def _aside(column: Any) -> Any:
+def _aside(column: Any) -> object:
     # SQLite knows no statistics, and would begin with all changes of the table.
     return column.concat("") if db.connection().dialect.name == "sqlite" else column
 
@@ -204,7 +204,7 @@ def changes(mine: Sequence[Any]) -> sa.Select[Any]:
     return newest.select_from(join_entries(*mine)).group_by(*same)
 
 
-def stored(field: Field, text: str | None) -> Any:
+def stored(field: Field, text: str | None) -> object:
     """What an entry's text says of a field, in its stored form."""
     if text is None or field.rule_type is rules.Type.JSON:
         return text  # which rows hold as text, too
@@ -214,7 +214,7 @@ def stored(field: Field, text: str | None) -> Any:
     return value  # the field has become stricter since
 
 
-def read_json(field: Field, text: str | None) -> Any:
+def read_json(field: Field, text: str | None) -> object:
     """What an entry's text says of a field, as it was sent."""
     if text is None or field.rule_type not in AS_JSON:
         return text
@@ -228,7 +228,7 @@ def _computed(definition: Definition, state: State) -> State:
     }
 
 
-def _is_same_change(one: Any, other: Any) -> bool:
+def _is_same_change(one: object, other: object) -> bool:
     return all(getattr(one, name) == getattr(other, name) for name in CHANGE)
 
 

@@ -215,7 +215,7 @@ def _acted_in(user_id: str) -> set[str]:
     return set(db.connection().scalars(chosen.distinct()))
 
 
-def _told(account_id: str, table: str, column: str, which: list[Any]) -> set[str]:
+def _told(account_id: str, table: str, column: str, which: list[object]) -> set[str]:
     told = _of_column(account_id, table, column, *which)
     rows = db.connection().execute(sa.select(LOG.c.old_value, LOG.c.new_value).select_from(told))
     return {value for row in rows for value in row if value is not None}

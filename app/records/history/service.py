@@ -204,7 +204,7 @@ def _shown(access: Access, names: Sequence[str], state: JSONMapping) -> Shown:
     }
 
 
-def _masked(access: Access, name: str, value: Any) -> Any:
+def _masked(access: Access, name: str, value: object) -> object:
     # By the name of the column: a system field does not know its own.
     return masking.masked(access.readable[name], value) if name in access.masked else value
 

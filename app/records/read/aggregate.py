@@ -93,7 +93,7 @@ def of(
 
 def _rows(
     definition: Definition,
-    where: Sequence[Any],
+    where: Sequence[object],
     asked: Aggregate,
     skip: int,
     limit: int,
@@ -206,13 +206,13 @@ def _aggregated(definition: Definition, function: str, field: Field) -> Result:
     return Result(type(field)(name), extreme)
 
 
-def _sum(column: Any) -> Any:
+def _sum(column: object) -> object:
     if db.connection().dialect.name == "sqlite":
         return sa.func.atrium_sum(column, type_=Number())
     return sa.func.atrium_number(sa.func.sum(column), type_=Number())
 
 
-def _average(column: Any) -> Any:
+def _average(column: Any) -> object:
     if db.connection().dialect.name == "sqlite":
         return sa.func.atrium_average(column, type_=Number())
     count = sa.cast(sa.func.count(column), sa.Numeric)
@@ -291,7 +291,7 @@ def _statement(
     return joined.order_by(*(page.c[i].asc().nulls_last() for i in range(len(asked.groups))))
 
 
-def _shown(values: Sequence[Any], results: Sequence[Result]) -> JSONObject:
+def _shown(values: Sequence[object], results: Sequence[Result]) -> JSONObject:
     return {
         one.name: None if value is None else one.field.shown(value)
         for one, value in zip(results, values, strict=True)

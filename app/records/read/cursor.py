@@ -45,7 +45,7 @@ class Key:
     indexed: bool
     """Whether an index begins with it, behind the account."""
 
-    def ordered(self, *, backward: bool = False, present: bool = False) -> Any:
+    def ordered(self, *, backward: bool = False, present: bool = False) -> object:
         """What to order by; `present` where nulls are excluded anyway."""
         descending = self.descending is not backward
         ordered = self.expression.desc() if descending else self.expression.asc()
@@ -61,7 +61,7 @@ class CursorPosition:
 
     binding: str
     backward: bool
-    position: Sequence[Any] | None
+    position: Sequence[object] | None
     """The values of the keys that the page comes after, or before; None at the very end."""
 
 
@@ -90,7 +90,9 @@ def read(
     return CursorPosition(binding, asked[0] == "cursor_before", position)
 
 
-def binding(definition: Definition, account_id: str | None, keys: Sequence[Key], asked: Any) -> str:
+def binding(
+    definition: Definition, account_id: str | None, keys: Sequence[Key], asked: object
+) -> str:
     """What a cursor belongs to: the list of an account, its conditions and its order."""
     order = [[key.name, key.type.value, key.descending] for key in keys]
     text = orjson.dumps([definition.id, account_id, order, asked])
@@ -167,7 +169,7 @@ def _from_end(keys: Sequence[Key], backward: bool) -> Iterator[Part]:
     yield from reversed(both) if backward else both
 
 
-def _beyond(keys: Sequence[Key], value: Any, backward: bool) -> Iterator[Part]:
+def _beyond(keys: Sequence[Key], value: object, backward: bool) -> Iterator[Part]:
     """What comes after a value of the first key; nulls last."""
     first, rest = keys[0], [key.ordered(backward=backward) for key in keys[1:]]
     present = [first.ordered(backward=backward, present=True), *rest]
@@ -180,17 +182,17 @@ def _beyond(keys: Sequence[Key], value: Any, backward: bool) -> Iterator[Part]:
         yield Part([first.expression.is_not(sa.null())], present)
 
 
-def _equals(key: Key, value: Any) -> Any:
+def _equals(key: Key, value: object) -> Any:
     if value is None:
         return key.expression.is_(sa.null())
     return key.expression == _bound(key, value)
 
 
-def _bound(key: Key, value: Any) -> Any:
+def _bound(key: Key, value: object) -> object:
     return sa.bindparam(None, value, type_=key.expression.type, unique=True)
 
 
-def _written(definition: Definition, key: Key, row: Row) -> Any:
+def _written(definition: Definition, key: Key, row: Row) -> object:
     value = row[key.name]
     return None if value is None else definition.columns[key.name].shown(value)
 
@@ -201,7 +203,7 @@ class WrongDirection(Exception):
 
 def _position(
     text: str, keys: Sequence[Key], binding: str, *, forward: bool
-) -> Sequence[Any] | None:
+) -> Sequence[object] | None:
     bound, values = crypto.unsign(text, PURPOSE)
     if forward and bound == BEFORE + binding:
         raise WrongDirection
@@ -212,7 +214,7 @@ def _position(
     return [_read(key, value) for key, value in zip(keys, values, strict=True)]
 
 
-def _read(key: Key, value: Any) -> Any:
+def _read(key: Key, value: Any) -> object:
     if value is None or key.type not in READ:
         return value
     return READ[key.type](value)

@@ -66,7 +66,7 @@ class Query:
         return self.conditions.kept and all(isinstance(k.expression, sa.Column) for k in self.keys)
 
     @property
-    def order_by(self) -> Sequence[Any]:
+    def order_by(self) -> Sequence[object]:
         """The order as a statement says it."""
         return [key.ordered() for key in self.keys]
 
@@ -173,7 +173,7 @@ def _field_values(
     parameters: Mapping[str, Sequence[str]],
     own: Collection[str],
     found: list[JSONObject],
-) -> list[Any]:
+) -> list[object]:
     conditions = []
     for name, texts in parameters.items():
         if name in own:

@@ -89,7 +89,7 @@ def read_page(
     definition: Definition,
     account_id: str | None,
     where: Condition | None,
-    conditions: Sequence[Any],
+    conditions: Sequence[object],
     parts: Callable[[], Sequence[Part]],
     skip: int,
     limit: int,
@@ -211,7 +211,7 @@ def read_by_ids(
     return reading.rows(sa.select(*columns).where(*reached), checked, len(record_ids))
 
 
-def _beside(chosen: sa.Select[Any], facts: Sequence[Any]) -> sa.Select[Any]:
+def _beside(chosen: sa.Select[Any], facts: Sequence[object]) -> sa.Select[Any]:
     """What was chosen, and facts that stand beside it: also where nothing is found."""
     once, page = sa.select(sa.literal(1).label("one")).subquery(), chosen.subquery()
     return sa.select(*page.c, *facts).select_from(once.outerjoin(page, sa.true()))
@@ -301,7 +301,7 @@ def find_conflicts(definition: Definition, rows: Sequence[Row]) -> dict[int, lis
     table = definition.table
     found: dict[int, list[str]] = {}
     for name in (name for name, field in definition.fields.items() if field.unique):
-        places: dict[Any, int] = {}
+        places: dict[object, int] = {}
         keys = [(row["account_id"], row[name], row["id"]) for row in rows]
         same = (
             table.c.account_id.in_({key[0] for key in keys}),

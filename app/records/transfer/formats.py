@@ -82,7 +82,7 @@ def _csv(names: Sequence[str], records: Iterable[Shown]) -> Iterator[bytes]:
     yield buffer.getvalue().encode()
 
 
-def _cell(value: Any) -> str:
+def _cell(value: object) -> str:
     if value is None:
         return ""
     return escape_formula(value) if isinstance(value, str) else orjson.dumps(value).decode()

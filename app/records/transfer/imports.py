@@ -124,7 +124,7 @@ class Import:
         self.faults = ImportProblems()
         self.lines: list[int] = []
         self.untied: dict[int, Body] = {}
-        self.taken: set[tuple[Any, ...]] = set()
+        self.taken: set[tuple[object, ...]] = set()
         """Values of unique fields that records have which are checked and not stored."""
         self.first: list[RecordView] = []
         """The first records, as the caller may view them."""
@@ -308,7 +308,7 @@ class Import:
             changes.store_change(change)
 
 
-def _is_id(value: Any) -> bool:
+def _is_id(value: object) -> bool:
     try:
         return isinstance(value, str) and str(uuid.UUID(value)) == value
     except ValueError:

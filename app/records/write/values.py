@@ -206,7 +206,7 @@ def _seen_masked(
     return views.masked_fields(access.definition, rows, access.caller)
 
 
-def _is_masked_view(definition: Definition, row: Body, name: str, value: Any) -> bool:
+def _is_masked_view(definition: Definition, row: Body, name: str, value: object) -> bool:
     field = definition.fields.get(name)
     if field is None or row[name] is None or not field.pii:
         return False

@@ -30,7 +30,7 @@ class ProviderResponse:
     def __init__(self, status_code: int, text: str) -> None:
         self.status_code, self.text = status_code, text
 
-    def json(self) -> Any:
+    def json(self) -> object:
         """The body as JSON. Raises Unreachable for anything else."""
         try:
             return json_input.loads(self.text.encode())

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import Any
 
 import jwt
 from authlib.common.errors import AuthlibBaseError
@@ -157,7 +156,7 @@ def _of_github(connection: Connection, token: JSONMapping) -> Claims:
     )
 
 
-def _proved_address(listed: Any) -> str | None:
+def _proved_address(listed: object) -> str | None:
     """The first address that GitHub proved, the primary one before others."""
     if not isinstance(listed, list):
         return None
@@ -167,7 +166,7 @@ def _proved_address(listed: Any) -> str | None:
     return texts[0].strip() if texts else None
 
 
-def _asked(address: str, token: JSONMapping) -> Any:
+def _asked(address: str, token: JSONMapping) -> object:
     answer = exchange.Session().get(address, {"Authorization": f"Bearer {token['access_token']}"})
     answer.raise_for_status()
     return answer.json()

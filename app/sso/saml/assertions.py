@@ -144,7 +144,7 @@ def _document(response: str) -> bytes:
         raise SignInRefused("document", "This is no base64.") from None
 
 
-def _encoded(raw: bytes) -> Any:
+def _encoded(raw: bytes) -> object:
     return OneLogin_Saml2_Utils.b64encode(raw)
 
 
@@ -261,7 +261,7 @@ def _name(attributes: JSONMapping, chosen: str | None) -> str | None:
     return " ".join(part for part in parts if part) or name
 
 
-def _last_moment(parsed: Any) -> datetime:
+def _last_moment(parsed: object) -> datetime:
     """When the assertion is surely too old to be shown again."""
     names = ("SubjectConfirmationData", "Conditions")
     assertion = checks.assertion_of(parsed)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import marshmallow as ma
 from flask import Response
@@ -262,7 +261,7 @@ def _all_shown(found: Sequence[Workflow]) -> list[JSONObject]:
     ]
 
 
-def _with_times(hook: Workflow, last: Any, following: Any) -> JSONObject:
+def _with_times(hook: Workflow, last: object, following: object) -> JSONObject:
     ours = {"actions", "warnings", "cron", "last_run_at", "next_run_at"}
     about = {name: getattr(hook, name) for name in HookView().fields.keys() - ours}
     times = {"cron": hook.trigger.get("cron"), "last_run_at": last, "next_run_at": following}

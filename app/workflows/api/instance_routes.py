@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import marshmallow as ma
 
 from app import rest
@@ -171,7 +169,7 @@ class InstanceArgs(OffsetArgs):
     )
 
 
-def _moment(name: str, about: str) -> Any:
+def _moment(name: str, about: str) -> object:
     return fields.DateTime(data_key=name, attribute=f"{name}_date", metadata={"description": about})
 
 

@@ -40,19 +40,19 @@ class Failed(Exception):
 class Outcome:
     """The result of a step: its output and the next step, or that it waits or was entered."""
 
-    output: Any = None
+    output: object = None
     target: str | None = None
-    given: Any = None
+    given: object = None
     waits: bool = False
     entered: bool = False
 
 
-def done(run: Any, place: Place) -> Outcome:
+def done(run: object, place: Place) -> Outcome:
     """Run a step without external effects. Raises Failed, AppError, Stale."""
     return STEPS[place.step.type](run, place)
 
 
-def output_of(ended: Place) -> Any:
+def output_of(ended: Place) -> object:
     """The output of a finished loop or parallel step."""
     inner = ended.spot["inner"]
     return {"count": len(inner["items"])} if "items" in inner else {"branches": len(inner["spots"])}
@@ -95,7 +95,7 @@ def _parallel(run: Any, place: Place) -> Outcome:
     return Outcome(entered=True)
 
 
-def _wait_delay(run: Any, place: Place) -> Outcome:
+def _wait_delay(run: object, place: Place) -> Outcome:
     given = {"duration": place.step.settings["duration"]}
     if "until" in place.spot:
         return Outcome(given, place.step.following)
@@ -167,7 +167,7 @@ def _later(run: Any, duration: str) -> str:
     return text
 
 
-STEPS: Mapping[str, Callable[[Any, Place], Outcome]] = {
+STEPS: Mapping[str, Callable[[object, Place], Outcome]] = {
     ACTION: _action,
     CONDITION: _condition,
     LOOP: _loop,

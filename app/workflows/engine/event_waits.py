@@ -64,7 +64,7 @@ def happened(run: Any) -> JSONObject:
     return {row.id: row.happened for row in rows}
 
 
-def taken(run: Any, place: Place) -> tuple[Any, bool]:
+def taken(run: object, place: Place) -> tuple[object, bool]:
     """The awaited event if it arrived, and whether it has unmasked personal data.
 
     Removes the subscription. Raises Forbidden if the event arrived and no owner may see it.
@@ -80,7 +80,7 @@ def taken(run: Any, place: Place) -> tuple[Any, bool]:
     return told["event"], told["personal"]
 
 
-def forget(run: Any, place: Place) -> None:
+def forget(run: object, place: Place) -> None:
     """Remove the subscription of a place, in the open transaction."""
     if "subscription" in place.spot:
         db.connection().execute(sa.delete(SUBSCRIPTIONS).where(*_one(run, place)))

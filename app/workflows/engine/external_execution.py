@@ -52,7 +52,7 @@ def reach_out(run: Any, places: Sequence[Place]) -> None:
         _note_results(run, dict(zip((place.path for place in places), results, strict=True)))
 
 
-def _given(run: Any, place: Place) -> Any:
+def _given(run: Any, place: Place) -> object:
     with versioned_cache.reloading():
         by = run.owner()
     if not by.is_admin:
@@ -89,7 +89,7 @@ def _note_begun(run: Any, places: Sequence[Place], given: JSONMapping) -> None:
     run.keep()
 
 
-def _sending(run: Any, place: Place, given: Any) -> Callable[[], Any]:
+def _sending(run: Any, place: Place, given: Any) -> Callable[[], object]:
     key, kind = external_steps.key_of(run.id, place.path), place.step.action or ""
     about = {
         "X-Service-Workflow-Instance": run.id,
@@ -115,9 +115,9 @@ def _note_results(run: Any, results: Mapping[str, Result]) -> None:
         run.fail([(run.place_at(place.path), error) for place, error in failures])
 
 
-def _together(calls: Sequence[Callable[[], Any]]) -> list[Any]:
+def _together(calls: Sequence[Callable[[], object]]) -> list[Any]:
     """The result of each call, or its error message."""
-    results: list[Any] = ["The service failed."] * len(calls)
+    results: list[object] = ["The service failed."] * len(calls)
     app = current_app._get_current_object()  # type: ignore[attr-defined]
 
     whose = tenancy.current()

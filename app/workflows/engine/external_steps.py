@@ -83,7 +83,7 @@ def _requested(given: JSONMapping, about: Mapping[str, str]) -> JSONObject:
     return {"status_code": answer.status, "body": _read(answer.body)}
 
 
-def _body(given: Any) -> tuple[str | None, bytes | None]:
+def _body(given: object) -> tuple[str | None, bytes | None]:
     if given is None:
         return None, None
     if isinstance(given, str):
@@ -101,7 +101,7 @@ def _headers(given: Any) -> dict[str, str]:
     return found
 
 
-def _read(text: str) -> Any:
+def _read(text: str) -> object:
     try:
         return json_input.loads(text.encode()) if text else None
     except AppError:
@@ -134,6 +134,6 @@ def _mailed(given: JSONMapping, key: str, sender: mail.Sender) -> JSONObject:
     return {"sent": True, "to": to}
 
 
-def _recipients(given: JSONMapping) -> list[Any]:
+def _recipients(given: JSONMapping) -> list[object]:
     to = given.get("to")
     return to if isinstance(to, list) else [to]

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from app.types import JSONMapping, JSONObject
 from app.workflows.language.definition import LOOP, Series, Step
@@ -78,7 +77,7 @@ class Position:
         spot = self.kept["spot"]
         return list(_within((Frame(self.series, spot),), {})) if spot else []
 
-    def enter(self, place: Place, items: list[Any] | None = None) -> bool:
+    def enter(self, place: Place, items: list[object] | None = None) -> bool:
         """Enter a loop or a parallel step; False if a loop has no items."""
         step = place.step
         if step.type == LOOP and not items:

@@ -45,7 +45,7 @@ def look(passing_over: Collection[str]) -> dict[str, list[tuple[str, bool]]]:
     return found
 
 
-def claim(account_id: str, due: Sequence[tuple[str, bool]], most: int) -> Sequence[Any]:
+def claim(account_id: str, due: Sequence[tuple[str, bool]], most: int) -> Sequence[object]:
     """Claim up to `most` of an account's due instances, within its limit of running ones."""
     now = sa.type_coerce(database_now(), UtcDateTime()).label("now")
     with db.transaction():
@@ -165,7 +165,7 @@ def _with_log(change: Any) -> Any:
     return sa.insert(LOGS).from_select(list(LOGS.c), told).returning(LOGS.c.id)
 
 
-def _mine(account_id: Any, id: Any, claim: Any) -> tuple[Any, ...]:
+def _mine(account_id: object, id: object, claim: object) -> tuple[Any, ...]:
     return (
         INSTANCES.c.account_id == account_id,
         INSTANCES.c.id == id,

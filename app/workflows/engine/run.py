@@ -183,7 +183,7 @@ class Run:
             raise Failed(f"Stopped after {MOST_VISITS:,} steps: possible infinite loop.")
         self._save(entries)
 
-    def _put(self, name: str, output: Any) -> None:
+    def _put(self, name: str, output: object) -> None:
         self.context.setdefault("steps", {})[name] = {"output": output}
 
     def _save(self, entries: Sequence[Entry]) -> None:

@@ -36,8 +36,8 @@ class Entry:
 
     place: Place
     status: str
-    input: Any = None
-    output: Any = None
+    input: object = None
+    output: object = None
     error: str | None = None
 
 
@@ -116,12 +116,12 @@ def _end_of_word(text: str) -> int:
     return max(earliest, *(text.rfind(end, earliest, LONGEST_VALUE) for end in ' ",'))
 
 
-def shown(text: str | None, characters: int) -> Any:
+def shown(text: str | None, characters: int) -> object:
     """A stored value for the API; of long values from older versions, the beginning."""
     if text is None or characters <= LONGEST_STORED:
         return None if text is None else serialization.loads(text)
     return serialization.loads(_marked(characters, beginning=text[:LONGEST_VALUE]))
 
 
-def _marked(size: int, **more: Any) -> str:
+def _marked(size: int, **more: object) -> str:
     return serialization.dumps({"truncated": True, "bytes": size, **more})

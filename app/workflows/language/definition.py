@@ -96,7 +96,7 @@ def lists_in(step: Written) -> list[Any]:
     return list(branches) if isinstance(branches, list) else []
 
 
-def normal(steps: Any) -> Any:
+def normal(steps: object) -> Any:
     """Steps with the properties of `config` moved to the step, except for actions."""
     if not isinstance(steps, list):
         return steps
@@ -114,7 +114,7 @@ def _normal_step(step: JSONObject) -> JSONObject:
     return found
 
 
-def event_name(text: Any) -> str | None:
+def event_name(text: object) -> str | None:
     """The full name of an event, with `records.`; None if there is no such event."""
     if not isinstance(text, str):
         return None

@@ -10,7 +10,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from functools import lru_cache
-from typing import Any
 
 from app import rules
 from app.rules.nodes import Sent
@@ -68,7 +67,7 @@ def holds(text: str, names: JSONMapping, now: datetime) -> bool:
     return rules.holds(condition(text), context)
 
 
-def evaluated(text: str, names: JSONMapping, now: datetime) -> Any:
+def evaluated(text: str, names: JSONMapping, now: datetime) -> object:
     """Evaluate an expression."""
     return rules.evaluate(value(text), rules.Context({**names, "now": now}, now=now))
 
@@ -100,9 +99,9 @@ def of_instance(text: str | None, names: JSONMapping) -> JSONObject:
     return found
 
 
-def looked_up(names: JSONMapping, path: tuple[str, ...]) -> Any:
+def looked_up(names: JSONMapping, path: tuple[str, ...]) -> object:
     """The value at a path; None if there is none. List indexes start at 0."""
-    found: Any = names
+    found: object = names
     for step in path:
         if isinstance(found, Mapping):
             found = found.get(step)

@@ -54,7 +54,7 @@ def problems(steps: Steps, before: Steps) -> list[JSONObject]:
     """Problems of `***` values that cannot keep a stored value."""
     known, found = _Known(steps, before), list[JSONObject]()
 
-    def check(place: str, step: Written, name: str, value: Any) -> Any:
+    def check(place: str, step: Written, name: str, value: object) -> object:
         if value == MASK and (wrong := known.problem(step, name)):
             found.append(problem(f"{place}.config.headers.{name}", "required", wrong))
         return value
@@ -67,7 +67,7 @@ def encrypted(steps: Steps, before: Steps) -> list[JSONObject]:
     """Steps to store; unchanged values stay encrypted as they are."""
     known = _Known(steps, before)
 
-    def seal(place: str, step: Written, name: str, value: Any) -> Any:
+    def seal(place: str, step: Written, name: str, value: Any) -> object:
         stored = known.stored(step, name)
         if stored is None or value not in (MASK, header_values.decrypt_or(stored)):
             return header_values.encrypt(value)
@@ -85,7 +85,7 @@ def renewed(steps: Steps) -> tuple[list[JSONObject], int]:
     """
     count = 0
 
-    def renew(place: str, step: Written, name: str, value: Any) -> Any:
+    def renew(place: str, step: Written, name: str, value: object) -> object:
         nonlocal count
         new = header_values.reencrypt(value)
         count += new is not value

@@ -109,6 +109,6 @@ def _acting(account_id: str, home: str, user_id: str) -> Principal | None:
         return None
 
 
-def _seen(definition: Any, row: Any, by: Principal | None) -> Any:
+def _seen(definition: Any, row: Any, by: Principal | None) -> object:
     """A record as it may be viewed, also one that is deleted by now."""
     return views.render_full(row, event_view.access_of_row(definition, row, by))

@@ -31,7 +31,7 @@ _INSERT = sa.insert(INSTANCES).values(
 
 def row(
     workflow: Any,
-    trigger: Any,
+    trigger: object,
     trigger_type: str,
     *,
     holds_pii: bool = False,
