@@ -66,7 +66,7 @@ def test_a_superadmin_sees_the_instance(visit: Visit, live_cast: Cast) -> None:
 def test_a_viewer_makes_a_key_and_is_told_whom_to_ask(visit: Visit, live_cast: Cast) -> None:
     page = visit.page
     sign_in(visit, live_cast.bob)
-    expect(page.get_by_text("Ask one of them for help")).to_be_visible()
+    expect(page.get_by_text("are managed by the admins of Acme")).to_be_visible()
     page.get_by_role("link", name="API keys").click()
     page.get_by_role("button", name="New key").click()
     page.get_by_label("Name").fill("of bob")
@@ -85,7 +85,7 @@ def test_a_viewer_makes_a_key_and_is_told_whom_to_ask(visit: Visit, live_cast: C
 def test_a_wrong_password_is_told_and_the_rest_kept(visit: Visit, live_cast: Cast) -> None:
     visit.page.goto("/console")
     fill_in(visit, live_cast.alice, "Wrong-horse-1")
-    expect(visit.page.get_by_role("alert")).to_contain_text("not right")
+    expect(visit.page.get_by_role("alert")).to_contain_text("Wrong account")
     expect(visit.page.get_by_label("Account")).to_have_value("acme")
     expect(visit.page.get_by_label("Password")).to_have_value("")
     fill_in(visit, live_cast.alice)

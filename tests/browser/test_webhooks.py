@@ -57,7 +57,7 @@ def test_an_admin_makes_a_webhook_and_follows_its_deliveries(
     press(visit, "I have copied it")
     press(visit, "Send a test")
     expect(page.get_by_role("status")).to_contain_text(
-        "It failed: The receiver responded with 500."
+        "The test failed: The receiver responded with 500."
     )
     make_record(live_cast.alice, "articles", title="told")
     deliver(live_app)

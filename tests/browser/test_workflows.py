@@ -28,7 +28,7 @@ def test_every_page_of_workflows_suits_everybody(
     press(visit, "New workflow")
     faulty = [create("write"), {"name": "rest", "type": "wait_delay", "duration": "soon"}]
     fill(visit, name="Welcome whoever is new", steps=json.dumps(faulty))
-    press(visit, "Make the workflow")
+    press(visit, "Create workflow")
     look("refused")
     steps = [
         {
@@ -41,7 +41,7 @@ def test_every_page_of_workflows_suits_everybody(
     ]
     trigger = json.dumps({"type": "webhook"})
     fill(visit, name="Welcome whoever is new", steps=json.dumps(steps), trigger=trigger)
-    press(visit, "Make the workflow")
+    press(visit, "Create workflow")
     page.get_by_text("Start with data…").click()
     page.get_by_text("Delete…").click()
     look("one")
@@ -62,11 +62,11 @@ def test_every_page_of_workflows_suits_everybody(
     page.get_by_role("link", name="Workflows", exact=True).click()
     press(visit, "New hook")
     fill(visit, name="Nightly", steps='[{"type": "fly"}]')
-    press(visit, "Make the hook")
+    press(visit, "Create hook")
     look("hook")
     data = {"type": "create_record", "config": {"collection": "posts", "data": {"title": "x"}}}
     fill(visit, steps=json.dumps([data]))
-    press(visit, "Make the hook")
+    press(visit, "Create hook")
     page.get_by_role("link", name="Workflows", exact=True).first.click()
     look("list")
     for kind in ("workflows", "hooks"):
