@@ -120,7 +120,7 @@ def _section(title: str, hits: list[Hit], rest: str | None = None) -> Section:
     return Section(title, hits[:MAX_SHOWN], len(hits) > MAX_SHOWN, rest)
 
 
-def _account_filter(model: Any, account_id: str | None) -> list[object]:
+def _account_filter(model: Any, account_id: str | None) -> list[sa.ColumnElement[bool]]:
     return [] if account_id is None else [model.account_id == account_id]
 
 

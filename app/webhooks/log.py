@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -31,7 +31,7 @@ PIECE, LARGEST_PIECE = 500, 16 * 2**20  # deliveries, and bytes of their payload
 A_WHILE = timedelta(minutes=10)
 EARLIEST = datetime(2000, 1, 1, tzinfo=UTC)
 Shown = JSONObject
-Row = Mapping[Any, Any]
+Row = sa.RowMapping
 
 
 def page(
@@ -62,7 +62,7 @@ def _visible(by: Principal) -> list[Any]:
     return [] if by.account_id is None else [DELIVERIES.c.account_id == by.account_id]
 
 
-def _wanted(wanted: JSONMapping) -> Iterator[object]:
+def _wanted(wanted: JSONMapping) -> Iterator[sa.ColumnElement[bool]]:
     table = DELIVERIES.c
     for name in ("account_id", "webhook_id", "status", "event"):
         if wanted.get(name):

@@ -28,7 +28,7 @@ class Reader:
         self._by = by
         self._covered: dict[str, bool] = {}
 
-    def hidden_by(self, row: Mapping[object, Any]) -> str | None:
+    def hidden_by(self, row: sa.RowMapping) -> str | None:
         """What hides a delivery's records and response from the reader; None if nothing does.
 
         Either personal data, or rules that let the reader view less than the owner.
@@ -86,7 +86,7 @@ def hand_over(webhook: Webhook) -> None:
     db.connection().execute(change.values(viewed_by=webhook.created_by))
 
 
-def _of_open_collection(webhook: Webhook) -> list[object]:
+def _of_open_collection(webhook: Webhook) -> list[sa.ColumnElement[bool]]:
     maker = principals.for_user_in_account(webhook.account_id, webhook.created_by)
     if maker and maker.is_superadmin:
         return [sa.true()]

@@ -8,7 +8,7 @@ keeps the record's id only, like webhooks.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import orjson
@@ -111,7 +111,7 @@ def _rewrite(table: Any, account_id: str, parts: Sequence[str], told: re.Pattern
         last = rows[-1]["id"]
 
 
-def _without_words(row: Mapping[Any, Any], told: re.Pattern[str]) -> JSONObject:
+def _without_words(row: sa.RowMapping, told: re.Pattern[str]) -> JSONObject:
     texts = {f"_{name}": text and told.sub(INSTEAD, text) for name, text in row.items()}
     return {**texts, "_id": row["id"]}
 

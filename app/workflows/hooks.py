@@ -51,7 +51,9 @@ def change(hook_id: str, body: Body, *, by: Principal) -> Workflow:
         return service.change(hook_id, values, by=by, kind=HOOK, takes_over=sent)
 
 
-def executions(hook_id: str, skip: int, limit: int, *, by: Principal) -> tuple[list[object], int]:
+def executions(
+    hook_id: str, skip: int, limit: int, *, by: Principal
+) -> tuple[list[JSONObject], int]:
     """The executions of a hook, newest first, and the total."""
     hook = service.get(hook_id, by=by, kind=HOOK)
     found, total = instances.page({"workflow_id": hook.id}, skip, limit, by=by)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -49,7 +49,7 @@ def page(
     return [_shown(row, by) for row in rows], total
 
 
-def failed(limit: int, *, by: Principal) -> Sequence[object]:
+def failed(limit: int, *, by: Principal) -> Sequence[sa.Row[*tuple[Any, ...]]]:
     """The newest failed instances with the name of their workflow, without their data."""
     its = (Workflow.account_id == INSTANCES.c.account_id, Workflow.id == INSTANCES.c.workflow_id)
     told = [INSTANCES.c[name] for name in ("account_id", "id", "kind", "completed_at")]
@@ -58,7 +58,7 @@ def failed(limit: int, *, by: Principal) -> Sequence[object]:
     return db.connection().execute(mine.order_by(INSTANCES.c.id.desc()).limit(limit)).all()
 
 
-def failed_of(accounts: Sequence[str], limit: int) -> Sequence[object]:
+def failed_of(accounts: Sequence[str], limit: int) -> Sequence[sa.Row[Any]]:
     """The newest failed instances of some accounts."""
     table = INSTANCES.c
     each = [
@@ -88,7 +88,7 @@ def step_logs(instance_id: str, skip: int, limit: int, *, by: Principal) -> tupl
     return _logs(_found(instance_id, by), skip, limit, by)
 
 
-def _found(instance_id: str, by: Principal) -> Mapping[Any, object]:
+def _found(instance_id: str, by: Principal) -> sa.RowMapping:
     mine = (*_visible(by), INSTANCES.c.id == instance_id.lower())
     row = db.connection().execute(sa.select(*LISTED).where(*mine)).mappings().first()
     if row is None:
@@ -96,9 +96,7 @@ def _found(instance_id: str, by: Principal) -> Mapping[Any, object]:
     return row
 
 
-def _logs(
-    row: Mapping[object, object], skip: int, limit: int, by: Principal
-) -> tuple[list[Shown], int]:
+def _logs(row: sa.RowMapping, skip: int, limit: int, by: Principal) -> tuple[list[Shown], int]:
     mine = (LOGS.c.account_id == row["account_id"], LOGS.c.instance_id == row["id"])
     # Older versions kept whole what may be a million characters long.
     long = [LOGS.c.input, LOGS.c.output]
@@ -178,7 +176,7 @@ def _visible(by: Principal) -> list[Any]:
     return [] if by.account_id is None else [INSTANCES.c.account_id == by.account_id]
 
 
-def _wanted(wanted: JSONMapping) -> Iterator[object]:
+def _wanted(wanted: JSONMapping) -> Iterator[sa.ColumnElement[bool]]:
     table = INSTANCES.c
     for name in ("kind", "status", "workflow_id"):
         if wanted.get(name):
@@ -190,12 +188,12 @@ def _wanted(wanted: JSONMapping) -> Iterator[object]:
         yield table.id < first_id(wanted["to_date"])
 
 
-def is_hidden(row: Mapping[object, object], by: Principal) -> bool:
+def is_hidden(row: sa.RowMapping, by: Principal) -> bool:
     """Whether an instance has personal data that the caller may not see."""
     return bool(row["holds_pii"]) and masking.masks_for(by)
 
 
-def _shown(row: Mapping[Any, Any], by: Principal) -> Shown:
+def _shown(row: sa.RowMapping, by: Principal) -> Shown:
     shown: Shown = dict(row)
     shown["withheld"], context = is_hidden(row, by), serialization.loads(row["context"])
     shown["done"] = list(context.get("steps", ()))  # names, which are nobody's data
@@ -204,7 +202,7 @@ def _shown(row: Mapping[Any, Any], by: Principal) -> Shown:
     return shown
 
 
-def _shown_log(log: Mapping[Any, Any], row: Mapping[object, object], by: Principal) -> Shown:
+def _shown_log(log: sa.RowMapping, row: sa.RowMapping, by: Principal) -> Shown:
     shown: Shown = {**log, "workflow_id": row["workflow_id"]}
     hidden = is_hidden(row, by)
     for name in ("input", "output"):
@@ -214,7 +212,7 @@ def _shown_log(log: Mapping[Any, Any], row: Mapping[object, object], by: Princip
     return shown
 
 
-def _withheld(row: Mapping[object, Any], hidden: bool) -> str | None:
+def _withheld(row: sa.RowMapping, hidden: bool) -> str | None:
     # What a step failed of may quote what it was given.
     message: str | None = row["error_message"]
     return "Withheld: may have personal data." if hidden and message else message

@@ -60,7 +60,7 @@ def _state() -> Any:
     )
 
 
-def _jobs(listing: Listing) -> tuple[list[object], int]:
+def _jobs(listing: Listing) -> tuple[list[sa.Row[Any]], int]:
     status, kind = listing.filters.get("status"), listing.filters.get("kind")
     stored = [status] if status in (FAILED, DONE) else [PENDING] if status else STATUSES
     where = [_state() == status] if status and stored == [PENDING] else []
@@ -89,7 +89,7 @@ def _newest(stored: Sequence[str], most: int | None) -> sa.Select[Any]:
     return query.outerjoin(Account, Account.id == TABLE.c.account_id)
 
 
-def _page(query: sa.Select[Any], listing: Listing) -> list[object]:
+def _page(query: sa.Select[Any], listing: Listing) -> list[sa.Row[Any]]:
     page = query.order_by(TABLE.c.due_at.desc(), TABLE.c.id)
     return list(db.connection().execute(page.offset(listing.skip).limit(lists.PAGE_SIZE)))
 

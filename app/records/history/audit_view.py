@@ -158,7 +158,9 @@ def load_history(
     return RecordHistory(definition, record_id, account_id, present, entries)
 
 
-def all_entries(definition: Definition, account_id: str, record_id: str) -> Sequence[object]:
+def all_entries(
+    definition: Definition, account_id: str, record_id: str
+) -> Sequence[sa.Row[*tuple[Any, ...]]]:
     """Everything that concerns a record, also defaults given to many."""
     told = CHANGES.c
     filled = sa.and_(told.record_id == definition.id, told.operation == UPDATE)
@@ -171,7 +173,9 @@ def all_entries(definition: Definition, account_id: str, record_id: str) -> Sequ
     return db.connection().execute(sa.select(LOG).select_from(chosen).order_by(LOG.c.id)).all()
 
 
-def last_entries(definition: Definition, account_id: str, record_id: str) -> Sequence[object]:
+def last_entries(
+    definition: Definition, account_id: str, record_id: str
+) -> Sequence[sa.Row[*tuple[Any, ...]]]:
     """What tells the last state of a deleted record: all but the changes between, save the last."""
     mine = changes_of(definition, account_id, record_id)
     between = CHANGES.c.operation == UPDATE

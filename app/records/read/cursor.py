@@ -45,7 +45,7 @@ class Key:
     indexed: bool
     """Whether an index begins with it, behind the account."""
 
-    def ordered(self, *, backward: bool = False, present: bool = False) -> object:
+    def ordered(self, *, backward: bool = False, present: bool = False) -> sa.ColumnElement[Any]:
         """What to order by; `present` where nulls are excluded anyway."""
         descending = self.descending is not backward
         ordered = self.expression.desc() if descending else self.expression.asc()

@@ -66,7 +66,7 @@ class Query:
         return self.conditions.kept and all(isinstance(k.expression, sa.Column) for k in self.keys)
 
     @property
-    def order_by(self) -> Sequence[object]:
+    def order_by(self) -> Sequence[sa.ColumnElement[Any]]:
         """The order as a statement says it."""
         return [key.ordered() for key in self.keys]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any
+from typing import TYPE_CHECKING
 
 from app.errors import NotFound
 from app.ids import new_id
@@ -25,6 +25,9 @@ from app.workflows.language.definition import (
     WAIT_DELAY,
     WAIT_EVENT,
 )
+
+if TYPE_CHECKING:
+    from app.workflows.engine.run import Run
 
 MOST_ITEMS = 1000
 # A record's data may be as deep as in a request; here it stands in a config.
@@ -47,7 +50,7 @@ class Outcome:
     entered: bool = False
 
 
-def done(run: object, place: Place) -> Outcome:
+def done(run: Run, place: Place) -> Outcome:
     """Run a step without external effects. Raises Failed, AppError, Stale."""
     return STEPS[place.step.type](run, place)
 
@@ -58,11 +61,11 @@ def output_of(ended: Place) -> object:
     return {"count": len(inner["items"])} if "items" in inner else {"branches": len(inner["spots"])}
 
 
-def _action(run: Any, place: Place) -> Outcome:
+def _action(run: Run, place: Place) -> Outcome:
     by, rendering = run.owner(), run.rendering(place)
     config = dict(place.step.config)
     asked = config.pop("filter", None)
-    run.given = given = rendering.value(config)
+    run.given = given = rendering.config(config)
     if isinstance(asked, str):
         given["filter"] = rendering.filter(asked)
     if json_input.depth(given) > DEEPEST:
@@ -72,14 +75,14 @@ def _action(run: Any, place: Place) -> Outcome:
     return Outcome(output, place.step.following, given)
 
 
-def _condition(run: Any, place: Place) -> Outcome:
+def _condition(run: Run, place: Place) -> Outcome:
     text = place.step.settings["expression"]
     result = expressions.holds(text, run.names(place), run.now)
     target = place.step.settings.get("on_true" if result else "on_false")
     return Outcome({"result": result}, target, {"expression": text})
 
 
-def _loop(run: Any, place: Place) -> Outcome:
+def _loop(run: Run, place: Place) -> Outcome:
     items = run.rendering(place).value(place.step.settings["items"])
     if not isinstance(items, list):
         raise Failed("The items of the loop are not a list.")
@@ -90,12 +93,12 @@ def _loop(run: Any, place: Place) -> Outcome:
     return Outcome({"count": 0}, place.step.following)
 
 
-def _parallel(run: Any, place: Place) -> Outcome:
+def _parallel(run: Run, place: Place) -> Outcome:
     run.position.enter(place)
     return Outcome(entered=True)
 
 
-def _wait_delay(run: object, place: Place) -> Outcome:
+def _wait_delay(run: Run, place: Place) -> Outcome:
     given = {"duration": place.step.settings["duration"]}
     if "until" in place.spot:
         return Outcome(given, place.step.following)
@@ -104,7 +107,7 @@ def _wait_delay(run: object, place: Place) -> Outcome:
     return Outcome(given=given, waits=True)
 
 
-def _wait_condition(run: Any, place: Place) -> Outcome:
+def _wait_condition(run: Run, place: Place) -> Outcome:
     step = place.step.settings
     names = {**run.names(place), **_record_now(run, step["expression"])}
     if expressions.holds(step["expression"], names, run.now):
@@ -121,7 +124,7 @@ def _wait_condition(run: Any, place: Place) -> Outcome:
     return Outcome(given=given, waits=True)
 
 
-def _record_now(run: Any, expression: str) -> JSONMapping:
+def _record_now(run: Run, expression: str) -> JSONMapping:
     """The current record of the trigger, if the condition names it."""
     if not expressions.names_root(expression, "record"):
         return {}
@@ -139,7 +142,7 @@ def _record_now(run: Any, expression: str) -> JSONMapping:
     return {"record": serialization.plain(found)}
 
 
-def _wait_event(run: Any, place: Place) -> Outcome:
+def _wait_event(run: Run, place: Place) -> Outcome:
     step = place.step.settings
     patience = step.get("timeout") or PATIENCE
     if "subscription" not in place.spot:
@@ -158,16 +161,16 @@ def _wait_event(run: Any, place: Place) -> Outcome:
     return Outcome(event, place.step.following)
 
 
-def _begin_waiting(run: Any, place: Place) -> None:
+def _begin_waiting(run: Run, place: Place) -> None:
     place.spot.update(since=serialization.plain(run.now), log=new_id())
 
 
-def _later(run: Any, duration: str) -> str:
+def _later(run: Run, duration: str) -> str:
     text: str = serialization.plain(run.now + timedelta(seconds=durations.seconds(duration) or 0))
     return text
 
 
-STEPS: Mapping[str, Callable[[object, Place], Outcome]] = {
+STEPS: Mapping[str, Callable[[Run, Place], Outcome]] = {
     ACTION: _action,
     CONDITION: _condition,
     LOOP: _loop,

@@ -8,7 +8,7 @@ before the wait starts or finds it.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import sqlalchemy as sa
 
@@ -25,6 +25,9 @@ from app.workflows.language import expressions
 from app.workflows.language.definition import event_name
 from app.workflows.models import INSTANCES, SUBSCRIPTIONS, WAITING
 
+if TYPE_CHECKING:
+    from app.workflows.engine.run import Run
+
 EVENTS = "events"
 MOST_AWAITING = 10_000  # as each event of the account looks at all of them
 
@@ -35,7 +38,7 @@ def is_full(account_id: str) -> bool:
     return counts.count_up_to(SUBSCRIPTIONS, mine, MOST_AWAITING) >= MOST_AWAITING
 
 
-def subscribe(run: Any, place: Place) -> None:
+def subscribe(run: Run, place: Place) -> None:
     """Make an instance wait for an event, from the end of the open transaction on."""
     queue.lock(EVENTS, run.account_id)
     step, collection = place.step.settings, place.step.settings.get("collection")
@@ -56,7 +59,7 @@ def subscribe(run: Any, place: Place) -> None:
     db.connection().execute(sa.insert(SUBSCRIPTIONS).values(**row))
 
 
-def happened(run: Any) -> JSONObject:
+def happened(run: Run) -> JSONObject:
     """The events that arrived for an instance, by subscription."""
     mine = (SUBSCRIPTIONS.c.account_id == run.account_id, SUBSCRIPTIONS.c.instance_id == run.id)
     chosen = sa.select(SUBSCRIPTIONS.c.id, SUBSCRIPTIONS.c.happened)
@@ -64,7 +67,7 @@ def happened(run: Any) -> JSONObject:
     return {row.id: row.happened for row in rows}
 
 
-def taken(run: object, place: Place) -> tuple[object, bool]:
+def taken(run: Run, place: Place) -> tuple[object, bool]:
     """The awaited event if it arrived, and whether it has unmasked personal data.
 
     Removes the subscription. Raises Forbidden if the event arrived and no owner may see it.
@@ -80,13 +83,13 @@ def taken(run: object, place: Place) -> tuple[object, bool]:
     return told["event"], told["personal"]
 
 
-def forget(run: object, place: Place) -> None:
+def forget(run: Run, place: Place) -> None:
     """Remove the subscription of a place, in the open transaction."""
     if "subscription" in place.spot:
         db.connection().execute(sa.delete(SUBSCRIPTIONS).where(*_one(run, place)))
 
 
-def _one(run: Any, place: Place) -> tuple[Any, ...]:
+def _one(run: Run, place: Place) -> tuple[Any, ...]:
     table = SUBSCRIPTIONS.c
     return (table.account_id == run.account_id, table.id == place.spot["subscription"])
 

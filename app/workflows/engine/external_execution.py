@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from cryptography.fernet import InvalidToken
 from flask import current_app
@@ -30,12 +30,15 @@ from app.workflows.language import step_headers
 from app.workflows.language.templates import TooLarge
 from app.workflows.models import FAILED, RUNNING
 
+if TYPE_CHECKING:
+    from app.workflows.engine.run import Run
+
 LOST = "The worker was lost. Whether the request was sent is unknown."
 UNREAD = "No key in SERVICE_ENCRYPTION_KEY decrypts the headers of this step. Enter them again."
 Result = JSONObject | str  # the output, or why it failed
 
 
-def reach_out(run: Any, places: Sequence[Place]) -> None:
+def reach_out(run: Run, places: Sequence[Place]) -> None:
     """Run the external steps at these places, and move on."""
     with run.slot():
         given: JSONObject = {}
@@ -52,23 +55,23 @@ def reach_out(run: Any, places: Sequence[Place]) -> None:
         _note_results(run, dict(zip((place.path for place in places), results, strict=True)))
 
 
-def _given(run: Any, place: Place) -> object:
+def _given(run: Run, place: Place) -> JSONObject:
     with versioned_cache.reloading():
         by = run.owner()
-    if not by.is_admin:
+    if by.account is None or not by.is_admin:
         raise Forbidden(versions.NOT_ADMIN)
-    run.sender = mail.Sender(by.account.name, by.account.account_code) if by.account else None
+    run.sender = mail.Sender(by.account.name, by.account.account_code)
     try:
         config = step_headers.decrypted(place.step.config)
     except InvalidToken as error:
         raise Failed(UNREAD) from error
-    given = run.rendering(place).value(config)
+    given = run.rendering(place).config(config)
     if place.step.action == "send_email":
         mail_limits.admit(run.account_id, given)
     return given
 
 
-def _note_begun(run: Any, places: Sequence[Place], given: JSONMapping) -> None:
+def _note_begun(run: Run, places: Sequence[Place], given: JSONMapping) -> None:
     lost = [Entry(place, FAILED, error=LOST) for place in places if "log" in place.spot]
     of_lost = rows(lost, run)
     for place in places:
@@ -89,7 +92,7 @@ def _note_begun(run: Any, places: Sequence[Place], given: JSONMapping) -> None:
     run.keep()
 
 
-def _sending(run: Any, place: Place, given: Any) -> Callable[[], object]:
+def _sending(run: Run, place: Place, given: Any) -> Callable[[], object]:
     key, kind = external_steps.key_of(run.id, place.path), place.step.action or ""
     about = {
         "X-Service-Workflow-Instance": run.id,
@@ -98,7 +101,7 @@ def _sending(run: Any, place: Place, given: Any) -> Callable[[], object]:
     return lambda: external_steps.carry_out(kind, given, key, about, run.sender)
 
 
-def _note_results(run: Any, results: Mapping[str, Result]) -> None:
+def _note_results(run: Run, results: Mapping[str, Result]) -> None:
     failures: list[tuple[Place, Exception]] = []
     for path, result in results.items():
         place = run.place_at(path)

@@ -134,6 +134,6 @@ def _mailed(given: JSONMapping, key: str, sender: mail.Sender) -> JSONObject:
     return {"sent": True, "to": to}
 
 
-def _recipients(given: JSONMapping) -> list[object]:
+def _recipients(given: JSONMapping) -> list[str | None]:
     to = given.get("to")
     return to if isinstance(to, list) else [to]

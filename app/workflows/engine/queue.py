@@ -45,7 +45,7 @@ def look(passing_over: Collection[str]) -> dict[str, list[tuple[str, bool]]]:
     return found
 
 
-def claim(account_id: str, due: Sequence[tuple[str, bool]], most: int) -> Sequence[object]:
+def claim(account_id: str, due: Sequence[tuple[str, bool]], most: int) -> Sequence[sa.Row[Any]]:
     """Claim up to `most` of an account's due instances, within its limit of running ones."""
     now = sa.type_coerce(database_now(), UtcDateTime()).label("now")
     with db.transaction():

@@ -54,9 +54,10 @@ class Run:
     def __init__(self, row: Any, slots: Slots) -> None:
         self.account_id, self.id, self.claim = row.account_id, row.id, row.claim
         self.row, self.slots = row, slots
-        self.holds_pii, self.given = row.holds_pii, None
+        self.holds_pii: bool = row.holds_pii
+        self.given: JSONObject | None = None
         self.root_id = row.root_id or row.id
-        self.sender: mail.Sender | None = None  # of its mails
+        self.sender: mail.Sender  # of its mails; set before the first external step
         self._begun, self._now = time.monotonic(), row.now
         self._texts = (row.position, row.context)
         self.step_began = self.now

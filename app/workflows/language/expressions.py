@@ -99,7 +99,7 @@ def of_instance(text: str | None, names: JSONMapping) -> JSONObject:
     return found
 
 
-def looked_up(names: JSONMapping, path: tuple[str, ...]) -> object:
+def looked_up(names: object, path: tuple[str, ...]) -> object:
     """The value at a path; None if there is none. List indexes start at 0."""
     found: object = names
     for step in path:

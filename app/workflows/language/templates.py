@@ -15,7 +15,7 @@ import orjson
 
 from app import clock, rules
 from app.rules import values
-from app.types import JSONMapping
+from app.types import JSONMapping, JSONObject
 from app.workflows.language import expressions
 from app.workflows.language.expressions import Known
 
@@ -36,6 +36,10 @@ class Rendering:
     names: JSONMapping
     now: datetime
     left: int = field(default=MOST_CHARACTERS)
+
+    def config(self, config: JSONMapping) -> JSONObject:
+        """A step's configuration with its templates rendered. Raises TooLarge."""
+        return {name: self.value(part) for name, part in config.items()}
 
     def value(self, given: object) -> object:
         """A value with its templates rendered. Raises TooLarge."""
