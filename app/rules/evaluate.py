@@ -29,7 +29,6 @@ from app.rules.nodes import (
     Sent,
     Type,
 )
-from app.types import JSONMapping
 
 # Stands for a value of the caller that is there, but differs between those who may ask.
 UNKNOWN: Any = object()
@@ -55,9 +54,9 @@ class Asker:
 class Context:
     """What an expression is evaluated on."""
 
-    record: JSONMapping = field(default_factory=dict)
+    record: Mapping[str, Any] = field(default_factory=dict)
     asker: Asker = Asker()
-    sent: JSONMapping = field(default_factory=dict)
+    sent: Mapping[str, Any] = field(default_factory=dict)
     now: datetime = LONG_AGO
     unknown: tuple[type[Node], ...] = ()
     """The kinds of names of whose values nothing is known yet; only `explain` asks."""

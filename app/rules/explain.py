@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 from app.rules.evaluate import Context, evaluate, holds
 from app.rules.nodes import (
@@ -22,7 +23,6 @@ from app.rules.nodes import (
     walk,
 )
 from app.rules.partial_eval import partial_evaluate, truth
-from app.types import JSONObject
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class Clause:
     text: str
     position: int
     holds: bool
-    values: JSONObject
+    values: dict[str, Any]
 
 
 def surely(node: Node, context: Context) -> bool | None:

@@ -7,8 +7,6 @@ from dataclasses import dataclass, field, fields, replace
 from enum import Enum
 from typing import Any
 
-from app.types import JSONObject
-
 
 class Type(Enum):
     """What a value is. ANY is known only when it is there; NULL is the literal alone."""
@@ -178,7 +176,7 @@ def required_fields(condition: Node) -> frozenset[str]:
 
 def map_children(node: Node, change: Callable[[Node], Node]) -> Node:
     """The node with each of its parts changed."""
-    changes: JSONObject = {}
+    changes: dict[str, Any] = {}
     for one in fields(node):
         value = getattr(node, one.name)
         if isinstance(value, Node):

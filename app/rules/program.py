@@ -16,7 +16,6 @@ from typing import Any
 from app.rules import nodes, values
 from app.rules.evaluate import Context, evaluate
 from app.rules.nodes import Call, Caller, Literal, Name, Node, Now, Sent, Type, map_children, walk
-from app.types import JSONObject
 
 PLACE = ("start", "end")  # means nothing to the value
 KINDS: dict[str, Callable[..., Node]] = {
@@ -72,8 +71,8 @@ def _fields(part: Any) -> object:
     return part.value if isinstance(part, Type) else part.isoformat()
 
 
-def _node(found: JSONObject) -> Node:
-    made: JSONObject = {k: tuple(v) if isinstance(v, list) else v for k, v in found.items()}
+def _node(found: dict[str, Any]) -> Node:
+    made: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in found.items()}
     kind, made["type"] = KINDS[made.pop("kind")], Type(made["type"])
     if kind is Literal:
         made["value"] = _read(made["value"], made["type"])

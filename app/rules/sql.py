@@ -46,7 +46,6 @@ from app.rules.nodes import (
     walk,
 )
 from app.rules.parser import CALLER
-from app.types import JSONMapping, JSONObject
 
 ARITHMETIC = {"+": "add", "-": "subtract", "*": "multiply", "/": "divide", "%": "remainder"}
 # What both databases have and mean alike; the rest are functions of ours, `atrium_<name>`.
@@ -90,7 +89,7 @@ class Compiled:
     expression: Expression
     sent: tuple[str, ...] = ()
 
-    def parameters(self, asker: Asker, sent: JSONMapping | None = None) -> JSONObject:
+    def parameters(self, asker: Asker, sent: Mapping[str, Any] | None = None) -> dict[str, Any]:
         """What is to be bound when a statement with the expression runs."""
         asked = {f"_caller_{name}": getattr(asker, name) for name in CALLER}
         return asked | {f"_sent_{name}": (sent or {}).get(name) for name in self.sent}

@@ -48,7 +48,8 @@ class Key:
     def ordered(self, *, backward: bool = False, present: bool = False) -> sa.ColumnElement[Any]:
         """What to order by; `present` where nulls are excluded anyway."""
         descending = self.descending is not backward
-        ordered = self.expression.desc() if descending else self.expression.asc()
+        order = sa.desc if descending else sa.asc
+        ordered: sa.UnaryExpression[Any] = order(self.expression)
         # Without NULLS LAST an index in the usual order serves; without nulls, it says nothing.
         if not self.nullable or present:
             return ordered
