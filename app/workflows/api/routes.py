@@ -281,11 +281,13 @@ def delete_workflow(workflow_id: str) -> Response:
 @blueprint.route("/<uuid:workflow_id>/toggle", methods=["PATCH"])
 @blueprint.arguments(Toggle, example={"enabled": False}, required=False)
 @blueprint.response(200, WorkflowView, example=WORKFLOW)
+@blueprint.fails(400)
 @account_admin
 def toggle_workflow(body: dict[str, Any], workflow_id: str) -> dict[str, Any]:
     """Disable a workflow that is enabled, and enable one that is not.
 
-    A disabled one is not started by anything; instances that have begun go on.
+    A disabled one is not started by anything; instances that have begun go on. A stored schedule
+    that is no longer supported cannot be enabled (400 `cron_invalid`).
     """
     return shown(service.toggle(workflow_id, body.get("enabled"), by=principal()))
 
