@@ -127,4 +127,11 @@ class WebhookAttempt(Base):
 
 DELIVERIES: Any = WebhookDelivery.__table__
 ATTEMPTS: Any = WebhookAttempt.__table__
-QUEUE = leases.Queue(DELIVERIES, DELIVERIES.c.claim)
+QUEUE = leases.Queue(
+    DELIVERIES,
+    DELIVERIES.c.claim,
+    in_work=sa.and_(
+        DELIVERIES.c.due_at.is_not(None),
+        sa.func.coalesce(DELIVERIES.c.last_claim, 0) < DELIVERIES.c.claim,
+    ),
+)

@@ -188,4 +188,5 @@ QUEUE = leases.Queue(
         INSTANCES.c.status: RUNNING,
         INSTANCES.c.started_at: sa.func.coalesce(INSTANCES.c.started_at, database_now()),
     },
+    in_work=INSTANCES.c.status == RUNNING,
 )

@@ -21,6 +21,7 @@ from app.context import actor, tenancy, trigger_depth
 from app.db import errors, versioned_cache
 from app.db.errors import UNAVAILABLE
 from app.errors import AppError
+from app.jobs import leases
 from app.outbound import mail
 from app.records.write import conflicts
 from app.workflows import serialization, versions
@@ -37,7 +38,7 @@ from app.workflows.engine.position import Place, Position
 from app.workflows.engine.step_log import LONGEST_MESSAGE, Entry, rows
 from app.workflows.language.definition import WAIT_EVENT
 from app.workflows.language.templates import Rendering, TooLarge
-from app.workflows.models import COMPLETED, FAILED, LARGEST_CONTEXT, RUNNING, WAITING
+from app.workflows.models import COMPLETED, FAILED, LARGEST_CONTEXT, QUEUE, RUNNING, WAITING
 
 RERUNS = 5
 STEPS_PER_SLOT = 20  # then others have their turn
@@ -84,7 +85,7 @@ class Run:
         while not self.stopped:
             if stop.is_set():
                 with self.slot():
-                    queue.release(self.account_id, self.id, self.claim)
+                    leases.release(QUEUE, self.account_id, [(self.id, self.claim)])
                 return
             self._turn(stop)
 
