@@ -15,7 +15,7 @@ from app.db import counts
 from app.db.functions import database_now
 from app.errors import Conflict, NotFound
 from app.ids import first_id
-from app.workflows import serialization
+from app.rest import serialization
 from app.workflows.engine import queue, step_log
 from app.workflows.models import (
     ACTIVE,

@@ -8,7 +8,7 @@ from typing import Any
 import orjson
 
 from app.records.store.sizes import SizeLimit
-from app.rest.responses import dumps
+from app.rest.serialization import dumps
 
 
 def limit_size(items: Iterable[Any]) -> list[orjson.Fragment]:

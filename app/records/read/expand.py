@@ -22,7 +22,7 @@ from app.errors import JSONObject, problem
 from app.records import store
 from app.records.store import Row, reads
 from app.records.store.sizes import SizeLimit
-from app.rest.responses import dumps
+from app.rest.serialization import dumps
 
 NAME = "expand"
 DEEPEST = 3

@@ -16,7 +16,7 @@ from app.collections.fields import SYSTEM_FIELDS, encoders_of
 from app.errors import JSONObject
 from app.records import store
 from app.records.store import references
-from app.rest.responses import dumps
+from app.rest.serialization import dumps
 
 SYSTEM_COLUMNS = {name: one.like for name, one in SYSTEM_FIELDS.items()}
 SYSTEM_ENCODERS = encoders_of(SYSTEM_COLUMNS)

@@ -17,7 +17,8 @@ from app.db import counts
 from app.db.functions import database_now
 from app.errors import Forbidden
 from app.ids import new_id
-from app.workflows import serialization, versions
+from app.rest import serialization
+from app.workflows import versions
 from app.workflows.engine import queue
 from app.workflows.engine.position import Place
 from app.workflows.language import expressions
@@ -48,7 +49,7 @@ def subscribe(run: Any, place: Place) -> None:
         "event": event_name(step["event"]),
         "collection": collection.lower() if collection else None,
         "condition": step.get("condition"),
-        "known": serialization.dumps(known),
+        "known": serialization.dumps_text(known),
         "owner_id": run.version.owner_id,
         "owner_home": run.version.owner_home,
     }
@@ -121,7 +122,7 @@ def arrive(subscription: Any, event: Mapping[str, Any] | None, personal: bool = 
     connection, table = db.connection(), SUBSCRIPTIONS.c
     one = (table.account_id == subscription.account_id, table.id == subscription.id)
     first = sa.update(SUBSCRIPTIONS).where(*one, table.happened.is_(None))
-    told = serialization.dumps({"event": event, "personal": personal})
+    told = serialization.dumps_text({"event": event, "personal": personal})
     if connection.execute(first.values(happened=told)).rowcount != 1:
         return
     mine = (

@@ -13,7 +13,7 @@ from app.collections import definition as definitions
 from app.collections import masking
 from app.errors import InvalidValues, problem
 from app.records import service as records
-from app.workflows import serialization
+from app.rest import serialization
 
 DEFAULT_LIMIT = 100
 Config = Mapping[str, Any]

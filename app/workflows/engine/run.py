@@ -24,7 +24,8 @@ from app.errors import AppError
 from app.jobs import leases
 from app.outbound import mail
 from app.records.write import conflicts
-from app.workflows import serialization, versions
+from app.rest import serialization
+from app.workflows import versions
 from app.workflows.engine import (
     control_steps,
     event_waits,
@@ -188,7 +189,7 @@ class Run:
 
     def _save(self, entries: Sequence[Entry]) -> None:
         told = rows(entries, self)
-        at, context = self.position_text(), serialization.dumps(self.context)
+        at, context = self.position_text(), serialization.dumps_text(self.context)
         if max(len(context), len(at)) > LARGEST_CONTEXT:
             raise Failed(f"The outputs of the steps are larger than {LARGEST_CONTEXT} bytes.")
         self._count_written(len(at) + len(context))
@@ -205,7 +206,7 @@ class Run:
 
     def keep(self) -> None:
         """Remember the committed state for `restore`."""
-        self._texts = (self.position_text(), serialization.dumps(self.context))
+        self._texts = (self.position_text(), serialization.dumps_text(self.context))
 
     def restore(self) -> None:
         """Return to the last committed state."""
@@ -229,7 +230,7 @@ class Run:
 
     def position_text(self) -> str:
         """The position as stored JSON."""
-        return serialization.dumps(self.position.kept)
+        return serialization.dumps_text(self.position.kept)
 
     def current_step(self) -> str:
         """The names of the next steps."""

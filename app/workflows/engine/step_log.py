@@ -14,7 +14,7 @@ from typing import Any
 
 from app import clock
 from app.ids import new_id
-from app.workflows import serialization
+from app.rest import serialization
 from app.workflows.engine.position import Place
 from app.workflows.models import RUNNING, WAITING
 
@@ -88,7 +88,7 @@ def _within_quota(entry: Entry, position: dict[str, Any]) -> Entry:
     """The entry with input and output as stored."""
     texts = {name: getattr(entry, name) for name in ("input", "output")}
     for name in (name for name, value in texts.items() if value is not None):
-        text, logged = serialization.dumps(texts[name]), position.get("logged", 0)
+        text, logged = serialization.dumps_text(texts[name]), position.get("logged", 0)
         stored = cut(text) if logged < LARGEST else _marked(len(text.encode()), reason=FULL)
         position["logged"] = logged + len(stored.encode())
         texts[name] = stored
@@ -123,4 +123,4 @@ def shown(text: str | None, characters: int) -> Any:
 
 
 def _marked(size: int, **more: Any) -> str:
-    return serialization.dumps({"truncated": True, "bytes": size, **more})
+    return serialization.dumps_text({"truncated": True, "bytes": size, **more})
