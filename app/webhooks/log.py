@@ -11,7 +11,7 @@ import sqlalchemy as sa
 
 from app import clock, db, jobs
 from app.auth.principal import Principal
-from app.db import counts
+from app.db import counts, log_filters
 from app.errors import Conflict, NotFound
 from app.ids import first_id
 from app.webhooks import delivery, outbox, payload, queue, redaction, visibility
@@ -62,17 +62,11 @@ def _visible(by: Principal) -> list[Any]:
 
 
 def _wanted(wanted: Mapping[str, Any]) -> Iterator[Any]:
-    table = DELIVERIES.c
-    for name in ("account_id", "webhook_id", "status", "event"):
-        if wanted.get(name):
-            yield table[name] == wanted[name]
-    # Ids begin with their time, so a key finds what was asked for then.
-    if wanted.get("from_date"):
-        yield table.id >= first_id(wanted["from_date"])
-    if wanted.get("to_date"):
-        yield table.id < first_id(wanted["to_date"])
+    yield from log_filters.conditions(
+        DELIVERIES, wanted, ("account_id", "webhook_id", "status", "event")
+    )
     if wanted.get("after"):
-        yield table.id > wanted["after"]
+        yield DELIVERIES.c.id > wanted["after"]
 
 
 def get(webhook: Webhook, delivery_id: str, *, by: Principal) -> Shown:

@@ -11,10 +11,9 @@ import sqlalchemy as sa
 from app import clock, db, jobs
 from app.auth.principal import Principal
 from app.collections import masking
-from app.db import counts
+from app.db import counts, log_filters
 from app.db.functions import database_now
 from app.errors import Conflict, NotFound
-from app.ids import first_id
 from app.rest import serialization
 from app.workflows.engine import queue, step_log
 from app.workflows.models import (
@@ -176,15 +175,7 @@ def _visible(by: Principal) -> list[Any]:
 
 
 def _wanted(wanted: Mapping[str, Any]) -> Iterator[Any]:
-    table = INSTANCES.c
-    for name in ("kind", "status", "workflow_id"):
-        if wanted.get(name):
-            yield table[name] == wanted[name]
-    # Ids begin with their time, so a key finds what began then.
-    if wanted.get("from_date"):
-        yield table.id >= first_id(wanted["from_date"])
-    if wanted.get("to_date"):
-        yield table.id < first_id(wanted["to_date"])
+    return log_filters.conditions(INSTANCES, wanted, ("kind", "status", "workflow_id"))
 
 
 def is_hidden(row: Mapping[Any, Any], by: Principal) -> bool:
