@@ -146,6 +146,13 @@ class ChangedDefinition(Schema):
     enabled = fields.StrictBoolean()
 
 
+class NewDefinition(Schema):
+    """What a new workflow and a new hook need."""
+
+    name = fields.Text(shortest=1, longest=200, required=True)
+    trigger = ma.fields.Dict(keys=fields.Text(longest=100), required=True)
+
+
 class ChangedWorkflow(ChangedDefinition):
     """What to change of a workflow."""
 
@@ -162,11 +169,9 @@ class ChangedWorkflow(ChangedDefinition):
     )
 
 
-class NewWorkflow(ChangedWorkflow):
+class NewWorkflow(NewDefinition, ChangedWorkflow):
     """A workflow to make."""
 
-    name = fields.Text(shortest=1, longest=200, required=True)
-    trigger = ma.fields.Dict(keys=fields.Text(longest=100), required=True)
     steps = ma.fields.List(ma.fields.Dict(), load_default=list)
 
 
