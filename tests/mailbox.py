@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Collection, Mapping
 from email import message_from_bytes
 from email.message import EmailMessage
 from email.policy import default
@@ -12,6 +13,8 @@ from flask import Flask
 
 from app import config
 from app.jobs import worker
+from tests.builders import Caller
+from tests.sql import statements
 
 
 def run_jobs(app: Flask) -> int:
@@ -44,6 +47,23 @@ def link_in(mail: EmailMessage) -> str:
 def token_in(mail: EmailMessage) -> str:
     """The token of the link that a mail carries."""
     return link_in(mail).partition("token=")[2]
+
+
+def check_alike(
+    app: Flask, path: str, bodies: Mapping[str, Mapping[str, str]], mailed: Collection[str]
+) -> None:
+    """Check that each body has the response and statements of `known`, and who gets a mail."""
+    anyone, seen = Caller(app), {}
+    for case, body in bodies.items():
+        with statements(app) as sent:
+            answer = anyone.post(path, dict(body))
+        seen[case] = (answer.status_code, answer.text, sent)
+        before = len(outbox(app))
+        run_jobs(app)
+        assert len(outbox(app)) - before == (case in mailed), case
+    first = seen.pop("known")
+    assert first[0] == 200
+    assert all(other == first for other in seen.values())
 
 
 def _read(raw: bytes) -> EmailMessage:

@@ -14,7 +14,7 @@ from flask import Flask
 
 from app.outbound import address_policy
 from app.rest.access import public
-from app.rest.responses import dumps
+from app.rest.serialization import dumps
 from tests import fuzzed, fuzzing, states
 from tests.builders import Caller, Cast
 from tests.test_openapi import described, operations

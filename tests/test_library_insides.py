@@ -7,12 +7,14 @@ bound in `requirements.in`, run these.
 from __future__ import annotations
 
 import sqlite3
+from datetime import UTC, datetime
 from functools import lru_cache
 
 import flask
 import jwt
 import pytest
 import sqlalchemy as sa
+from cronsim import CronSim
 from flask import Flask, g, request
 from flask.globals import _cv_app, _cv_request, request_ctx
 from gunicorn.http.unreader import Unreader
@@ -108,3 +110,17 @@ def test_pyjwt_prepares_keys_in_a_method_that_can_be_cached() -> None:
     assert Cached.prepare_key.cache_info().hits == 1
     token = jwt.encode({"sub": "alice"}, secret, algorithm="HS256")
     assert jwt.decode(token, secret, algorithms=["HS256"]) == {"sub": "alice"}
+
+
+def test_cronsim_has_the_values_of_each_field() -> None:
+    """`app/workflows/language/cron.py`."""
+    at = datetime(2026, 1, 1, tzinfo=UTC)
+    parsed = CronSim("5,7 */12 1-3 feb 5-7", at)
+    assert (parsed.minutes, parsed.hours, parsed.days) == ({5, 7}, {0, 12}, {1, 2, 3})
+    assert (parsed.months, parsed.weekdays) == ({2}, {5, 6, 7})
+    # A star in front is what makes both day fields count.
+    found = [next(CronSim(f"0 0 {day} * {weekday}", at)) for day, weekday in DAY_FIELDS]
+    assert [one.day for one in found] == [6, 2, 6]
+
+
+DAY_FIELDS = (("*", "tue"), ("2", "tue"), ("*/1", "tue"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -177,3 +178,44 @@ def test_addresses_are_compared_by_mailbox_afterwards(empty: Flask) -> None:
     flask_migrate.upgrade(directory=DIRECTORY)
     found = [row[0] for row in run("SELECT email_key FROM users ORDER BY id")]
     assert found == [old["1"], old["2"], old["3"]]
+
+
+CRONS = {
+    "0 4 ? * L5": "0 4 * * 5L",
+    "0 4 1 * l0,5#2": "0 4 1 * 0L,5#2",
+    "0 4 L * ?": "0 4 L * *",
+    "0 4 15W * mon": "0 4 15W * mon",
+    "": "",
+}
+
+
+def test_cron_expressions_are_rewritten_where_another_form_means_the_same(empty: Flask) -> None:
+    flask_migrate.upgrade(directory=DIRECTORY, revision="0028")
+    run(ACCOUNT, id="x", settings="{}", closed=None, now=NOW)
+    for number, text in enumerate(CRONS):
+        trigger = json.dumps({"type": "schedule", "cron": text} if text else {"type": "manual"})
+        run(
+            "INSERT INTO workflows (account_id, id, kind, name, trigger_type, trigger, steps,"
+            " enabled, version, owner_id, owner_home, created_at, updated_at) VALUES ('x', :id,"
+            " 'workflow', 'w', 'schedule', :trigger, '[]', true, 1, 'u', 'x', :now, :now)",
+            id=str(number),
+            trigger=trigger,
+            now=NOW,
+        )
+        run(
+            "INSERT INTO workflow_schedules (account_id, workflow_id, cron, next_at)"
+            " VALUES ('x', :id, :cron, :now)",
+            id=str(number),
+            cron=text,
+            now=NOW,
+        )
+    flask_migrate.upgrade(directory=DIRECTORY)
+    planned = run("SELECT cron FROM workflow_schedules ORDER BY workflow_id")
+    assert [row[0] for row in planned] == list(CRONS.values())
+    triggers = sa.text("SELECT trigger FROM workflows ORDER BY id").columns(trigger=sa.JSON)
+    with tenancy.as_owner(), db.transaction() as session:
+        stored = session.scalars(triggers).all()
+    assert [trigger.get("cron", "") for trigger in stored] == list(CRONS.values())
+    flask_migrate.downgrade(directory=DIRECTORY, revision="0028")
+    planned = run("SELECT cron FROM workflow_schedules ORDER BY workflow_id")
+    assert planned[0][0] == "0 4 * * L5"

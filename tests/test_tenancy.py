@@ -113,6 +113,25 @@ TITLE = [{"name": "title", "type": "text"}]
 ONE_RECORD = "records/posts/{id}"
 BATCH = "/records/<collection>/batch"
 Case = Superadmin | Owned | Own
+OnOne = Callable[..., Owned]
+
+
+def posted(path: str, body: Any) -> Callable[[Caller], str]:
+    """What creates a resource and returns its id."""
+    return lambda owner: str(owner.post(path, body).json["id"])
+
+
+def below(made: Callable[[Caller], str], one: str, part: str, **more: bool) -> OnOne:
+    """What makes cases of routes below one resource; takes their body."""
+    return lambda body=None: Owned(made, one, body, part, **more)
+
+
+def each_verb(route: str, on_one: OnOne, change: Any) -> dict[Route, Case]:
+    """The routes that read, change and delete one resource."""
+    bodies = {"GET": None, "PUT": change, "PATCH": change, "DELETE": None}
+    return {(verb, route): on_one(body) for verb, body in bodies.items()}
+
+
 SIGN_IN: dict[Route, Case] = {
     ("PATCH", "/auth/me"): Own(lambda cast: {"name": "Charlie"}),
     ("POST", "/auth/change-password"): Own(
@@ -173,10 +192,7 @@ SOMEBODY = {"user_id": RANDOM_ID}
 GROUPS: dict[Route, Case] = {
     ("GET", "/groups"): Own(),
     ("POST", "/groups"): Own(lambda cast: {"name": "finance"}, (201,)),
-    ("GET", GROUP): Owned(a_group, ONE_GROUP, part="group_id"),
-    ("PUT", GROUP): Owned(a_group, ONE_GROUP, RENAMED, "group_id"),
-    ("PATCH", GROUP): Owned(a_group, ONE_GROUP, RENAMED, "group_id"),
-    ("DELETE", GROUP): Owned(a_group, ONE_GROUP, part="group_id"),
+    **each_verb(GROUP, below(a_group, ONE_GROUP, "group_id"), RENAMED),
 }
 for word in ("users", "members"):
     GROUPS |= {
@@ -204,24 +220,11 @@ for prefix in ("/api-keys", "/admin/api-keys"):
 WEBHOOK, ONE_WEBHOOK = "/webhooks/<uuid:webhook_id>", "webhooks/{id}"
 DELIVERY = f"{WEBHOOK}/deliveries/<uuid:delivery_id>"
 LISTENER = {"url": "http://127.0.0.1:9/", "collection": "posts", "events": ["create"]}
-
-
-def a_webhook(owner: Caller) -> str:
-    return str(owner.post("webhooks", LISTENER).json["id"])
-
-
-def on_a_webhook(body: Any = None) -> Owned:
-    """A route below one webhook."""
-    return Owned(a_webhook, ONE_WEBHOOK, body, "webhook_id")
-
-
+on_a_webhook = below(posted("webhooks", LISTENER), ONE_WEBHOOK, "webhook_id")
 WEBHOOKS: dict[Route, Case] = {
     ("GET", "/webhooks"): Own(),
     ("POST", "/webhooks"): Own(lambda cast: LISTENER, (201,)),
-    ("GET", WEBHOOK): on_a_webhook(),
-    ("PUT", WEBHOOK): on_a_webhook({"enabled": False}),
-    ("PATCH", WEBHOOK): on_a_webhook({"enabled": False}),
-    ("DELETE", WEBHOOK): on_a_webhook(),
+    **each_verb(WEBHOOK, on_a_webhook, {"enabled": False}),
     ("POST", f"{WEBHOOK}/test"): on_a_webhook(),
     ("POST", f"{WEBHOOK}/rotate-secret"): on_a_webhook(),
     ("POST", f"{WEBHOOK}/take-over"): on_a_webhook(),
@@ -234,10 +237,7 @@ WORKFLOW, ONE_WORKFLOW = "/workflows/<uuid:workflow_id>", "workflows/{id}"
 INSTANCE, ONE_INSTANCE = "/workflow-instances/<uuid:instance_id>", "workflow-instances/{id}"
 STEPS = [{"name": "rest", "type": "wait_delay", "duration": "1h"}]
 FLOW = {"name": "flow", "trigger": {"type": "manual"}, "steps": STEPS}
-
-
-def a_workflow(owner: Caller) -> str:
-    return str(owner.post("workflows", FLOW).json["id"])
+a_workflow = posted("workflows", FLOW)
 
 
 def an_instance(owner: Caller) -> str:
@@ -251,41 +251,21 @@ def a_failed_instance(owner: Caller) -> str:
     return id
 
 
-def on_a_workflow(body: Any = None) -> Owned:
-    """A route below one workflow."""
-    return Owned(a_workflow, ONE_WORKFLOW, body, "workflow_id")
-
-
+on_a_workflow = below(a_workflow, ONE_WORKFLOW, "workflow_id")
 HOOK, ONE_HOOK = "/hooks/<uuid:hook_id>", "hooks/{id}"
 DELETING = {"type": "delete_record", "config": {"collection": "posts", "record_id": "x"}}
 A_HOOK = {"name": "hook", "trigger": {"type": "manual"}, "actions": [DELETING]}
-
-
-def a_hook(owner: Caller) -> str:
-    return str(owner.post("hooks", A_HOOK).json["id"])
-
-
-def on_a_hook(body: Any = None) -> Owned:
-    """A route below one hook."""
-    return Owned(a_hook, ONE_HOOK, body, "hook_id")
-
-
+on_a_hook = below(posted("hooks", A_HOOK), ONE_HOOK, "hook_id")
 WORKFLOWS: dict[Route, Case] = {
     ("GET", "/hooks"): Own(),
     ("POST", "/hooks"): Own(lambda cast: A_HOOK, (201,)),
-    ("GET", HOOK): on_a_hook(),
-    ("PUT", HOOK): on_a_hook({"name": "other"}),
-    ("PATCH", HOOK): on_a_hook({"name": "other"}),
-    ("DELETE", HOOK): on_a_hook(),
+    **each_verb(HOOK, on_a_hook, {"name": "other"}),
     ("PATCH", f"{HOOK}/toggle"): on_a_hook(),
     ("POST", f"{HOOK}/trigger"): on_a_hook(),
     ("GET", f"{HOOK}/executions"): on_a_hook(),
     ("GET", "/workflows"): Own(),
     ("POST", "/workflows"): Own(lambda cast: FLOW, (201,)),
-    ("GET", WORKFLOW): on_a_workflow(),
-    ("PUT", WORKFLOW): on_a_workflow({"name": "other"}),
-    ("PATCH", WORKFLOW): on_a_workflow({"name": "other"}),
-    ("DELETE", WORKFLOW): on_a_workflow(),
+    **each_verb(WORKFLOW, on_a_workflow, {"name": "other"}),
     ("PATCH", f"{WORKFLOW}/toggle"): on_a_workflow(),
     ("POST", f"{WORKFLOW}/trigger"): on_a_workflow(),
     ("GET", f"{WORKFLOW}/instances"): on_a_workflow(),
@@ -308,17 +288,12 @@ PROVIDER = {
         "jwks_url": f"{NOWHERE}/keys",
     },
 }
-
-
-def a_provider(owner: Caller) -> str:
-    return str(owner.post("admin/configuration", PROVIDER).json["id"])
-
-
-def on_a_provider(body: Any = None) -> Owned:
-    """A route of one provider's settings."""
-    return Owned(a_provider, ONE_CONFIGURATION, body, "configuration_id", by_id_alone=True)
-
-
+on_a_provider = below(
+    posted("admin/configuration", PROVIDER),
+    ONE_CONFIGURATION,
+    "configuration_id",
+    by_id_alone=True,
+)
 SSO: dict[Route, Case] = {
     ("GET", CONFIGURATION): Own(),
     ("POST", CONFIGURATION): Own(lambda cast: PROVIDER, (201,)),

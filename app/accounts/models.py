@@ -30,6 +30,23 @@ def name_key(name: str) -> str:
     return unicodedata.normalize("NFKC", visible).casefold()
 
 
+class Named:
+    """The columns of roles and groups that go with their name."""
+
+    # Behind the columns of the table, whose order the audit log has.
+    name_key: Mapped[str] = mapped_column(Text, sort_order=1)
+    description: Mapped[str | None] = mapped_column(Text, sort_order=1)
+    created_at: Mapped[datetime] = mapped_column(UtcDateTime, default=clock.now, sort_order=1)
+    updated_at: Mapped[datetime] = mapped_column(
+        UtcDateTime, default=created_at_default, onupdate=clock.now, sort_order=1
+    )
+
+    @validates("name")
+    def _set_name_key(self, attribute: str, name: str) -> str:
+        self.name_key = name_key(name)
+        return name
+
+
 class Account(Base):
     """A tenant."""
 
@@ -71,7 +88,7 @@ class AccountCodeCounter(Base):
     given_out: Mapped[int] = mapped_column(default=0)
 
 
-class Role(Base):
+class Role(Named, Base):
     """The role of a user; shared by all accounts."""
 
     __tablename__ = "roles"
@@ -79,17 +96,6 @@ class Role(Base):
 
     id: Mapped[int] = mapped_column(primary_key=True)
     name: Mapped[str] = mapped_column(Text, unique=True)
-    name_key: Mapped[str] = mapped_column(Text)
-    description: Mapped[str | None] = mapped_column(Text)
-    created_at: Mapped[datetime] = mapped_column(UtcDateTime, default=clock.now)
-    updated_at: Mapped[datetime] = mapped_column(
-        UtcDateTime, default=created_at_default, onupdate=clock.now
-    )
-
-    @validates("name")
-    def _set_name_key(self, attribute: str, name: str) -> str:
-        self.name_key = name_key(name)
-        return name
 
 
 class User(Base):
@@ -151,7 +157,7 @@ class User(Base):
         return [group.name for group in self.groups]
 
 
-class Group(Base):
+class Group(Named, Base):
     """A named set of users of one account."""
 
     __tablename__ = "groups"
@@ -164,17 +170,6 @@ class Group(Base):
     account_id: Mapped[str] = mapped_column(Id, primary_key=True)
     id: Mapped[str] = mapped_column(Id, primary_key=True, default=new_id)
     name: Mapped[str] = mapped_column(Text)
-    name_key: Mapped[str] = mapped_column(Text)
-    description: Mapped[str | None] = mapped_column(Text)
-    created_at: Mapped[datetime] = mapped_column(UtcDateTime, default=clock.now)
-    updated_at: Mapped[datetime] = mapped_column(
-        UtcDateTime, default=created_at_default, onupdate=clock.now
-    )
-
-    @validates("name")
-    def _set_name_key(self, attribute: str, name: str) -> str:
-        self.name_key = name_key(name)
-        return name
 
     @property
     def is_system(self) -> bool:

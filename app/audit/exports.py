@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import csv
-import io
+import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -13,12 +13,12 @@ import orjson
 from app.audit import digest
 from app.audit.entries import Entry
 from app.audit.models import AuditEntry
+from app.rest.csv_files import SPREADSHEET, Cells
 
 FORMATS = {"csv": "text/csv", "json": "application/json", "jsonl": "application/x-ndjson"}
 NAMES = (*(column.name for column in AuditEntry.__table__.columns), "masked")
-# Spreadsheets would execute cells that start like this, so they get a leading apostrophe. So do
-# cells with an apostrophe of their own, and empty strings: every cell can be read back exactly.
-RISKY = ("=", "+", "-", "@", "\t", "\r", "\n", "'")
+# Unlike in files of records, every leading apostrophe gets another one.
+CELLS = Cells(digest.canonical, re.compile(f"{SPREADSHEET}|'"), re.compile("'"))
 LINES = 500
 
 
@@ -33,7 +33,7 @@ def serialize(
 ) -> Iterator[bytes]:
     """The export in this format, in chunks."""
     if format == "csv":
-        return _csv(entries)
+        return CELLS.write(NAMES, entries, LINES)
     if format == "jsonl":
         return _chunks(orjson.dumps(entry) + b"\n" for entry in entries)
     return _chunks(_json(entries, checkpoints))
@@ -61,26 +61,6 @@ def _json(entries: Iterable[Entry], checkpoints: Iterable[object]) -> Iterator[b
     yield b"," + orjson.dumps(totals)[1:] + b"\n"
 
 
-def _csv(entries: Iterable[Entry]) -> Iterator[bytes]:
-    buffer = io.StringIO()
-    writer = csv.writer(buffer, lineterminator="\r\n")
-    writer.writerow(NAMES)
-    for count, entry in enumerate(entries, 1):
-        writer.writerow([_cell(entry[name]) for name in NAMES])
-        if count % LINES == 0:
-            yield buffer.getvalue().encode()
-            buffer.seek(0)
-            buffer.truncate()
-    yield buffer.getvalue().encode()
-
-
-def _cell(value: object) -> str:
-    if value is None:
-        return ""
-    text = value if isinstance(value, str) else digest.canonical(value).decode()
-    return f"'{text}" if not text or text.startswith(RISKY) else text
-
-
 def read(path: Path) -> Iterator[Entry]:
     """The entries of an exported file; the suffix decides the format. Raises ValueError."""
     if path.suffix == ".csv":
@@ -95,14 +75,8 @@ def read(path: Path) -> Iterator[Entry]:
 
 
 def _entry_of(row: Mapping[str, str]) -> Entry:
-    entry: Entry = {name: _value(cell) for name, cell in row.items()}
+    entry: Entry = {name: CELLS.unescape(cell) for name, cell in row.items()}
     entry["id"], entry["masked"] = int(entry["id"]), entry["masked"] == "true"
     if entry["extra_metadata"] is not None:
         entry["extra_metadata"] = orjson.loads(entry["extra_metadata"])
     return entry
-
-
-def _value(cell: str) -> str | None:
-    if not cell:
-        return None
-    return cell[1:] if cell.startswith("'") else cell

@@ -1,6 +1,6 @@
 """The database: declarative base, connections and the one transaction."""
 
-from app.db.base import Base, db, dispose_after_fork, init_app
+from app.db.base import Base, db, dispose_after_fork, init_app, partial_index
 from app.db.connections import check_time, connection, driver, has_one_writer, sqlite_file
 from app.db.deletion import purge
 from app.db.transactions import (
@@ -36,6 +36,7 @@ __all__ = [
     "limit_writes",
     "notes",
     "on_commit",
+    "partial_index",
     "purge",
     "refuse_transactions",
     "rollback_held",

@@ -29,6 +29,12 @@ class Base(DeclarativeBase):
     __table__: ClassVar[sa.Table]
 
 
+def partial_index(name: str, *columns: str, where: str) -> sa.Index:
+    """Return an index of those rows that fulfil a condition, on either database."""
+    condition = sa.text(where)
+    return sa.Index(name, *columns, postgresql_where=condition, sqlite_where=condition)
+
+
 db = SQLAlchemy(
     model_class=Base,
     disable_autonaming=True,

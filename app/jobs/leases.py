@@ -4,12 +4,12 @@ A queue's table has `account_id`, `id`, `due_at` (null: nothing to do) and a cou
 Leases use the database's clock, so clocks of worker machines do not matter. A claim is one
 statement: on PostgreSQL workers skip each other's rows (SKIP LOCKED), on SQLite the write lock
 orders them. The counter is a fencing token: a worker whose lease expired cannot overwrite the work
-of the one that took over.
+of the one that took over (`change`, `held`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -34,6 +34,8 @@ class Queue:
     """The condition for pending rows; None if `due_at` alone decides."""
     on_claim: Mapping[sa.Column[Any], object] = field(default_factory=dict)
     """Further values that a claim sets."""
+    in_work: sa.ColumnElement[bool] | None = None
+    """The condition for rows whose work is not over; None if the claim alone decides."""
 
     def due(self) -> sa.ColumnElement[bool]:
         """Return the condition for due rows, by the database's clock."""
@@ -82,3 +84,27 @@ def claim(
     )
     with tenancy.in_account(account_id), db.transaction() as session:
         return session.execute(claimed).all()
+
+
+def held(queue: Queue, account_id: Any, claim: Any) -> list[sa.ColumnElement[bool]]:
+    """Return the conditions for rows that this claim still holds."""
+    held = [queue.table.c.account_id == account_id, queue.claims == claim]
+    return held if queue.in_work is None else [*held, queue.in_work]
+
+
+def change(
+    queue: Queue, account_id: str, claims: Iterable[tuple[str, int]], values: Mapping[Any, object]
+) -> None:
+    """Change those rows (id, claim) that are still held, in the open transaction."""
+    by_claim: dict[int, list[str]] = {}
+    for id, claim in claims:
+        by_claim.setdefault(claim, []).append(id)
+    for claim, ids in by_claim.items():
+        rows = (*held(queue, account_id, claim), queue.table.c.id.in_(ids))
+        db.connection().execute(sa.update(queue.table).where(*rows).values(dict(values)))
+
+
+def release(queue: Queue, account_id: str, claims: Iterable[tuple[str, int]]) -> None:
+    """Make those rows (id, claim) that are still held due at once."""
+    with db.transaction():
+        change(queue, account_id, claims, {queue.table.c.due_at: database_now()})

@@ -144,10 +144,8 @@ def _failed(reason: str) -> JSONObject:
 
 
 def _change(row: sa.Row[Any], changes: JSONMapping) -> None:
-    # The attempt is a fencing token: a worker whose lease expired changes nothing.
-    own = (Job.account_id == row.account_id, Job.id == row.id, Job.attempts == row.attempts)
-    with db.transaction() as session:
-        session.execute(sa.update(Job).where(*own).values(**changes))
+    with db.transaction():
+        leases.change(QUEUE, row.account_id, [(row.id, row.attempts)], changes)
 
 
 def schedule_periodic() -> None:

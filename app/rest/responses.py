@@ -2,29 +2,15 @@
 
 from __future__ import annotations
 
-from datetime import datetime
 from typing import Any
 
-import orjson
 from flask import Response
 from flask.json.provider import JSONProvider
 
-from app import clock
 from app.rest import json_input
+from app.rest.serialization import dumps, dumps_text
 
 BODILESS = (204, 304)
-
-
-def json_default(value: object) -> str:
-    """Serialize what orjson does not, or would serialize differently."""
-    if isinstance(value, datetime):
-        return clock.iso(value)
-    raise TypeError(f"{type(value).__name__} has no JSON form")
-
-
-def dumps(value: object) -> bytes:
-    """Serialize a value to JSON, timestamps as RFC 3339 in UTC."""
-    return orjson.dumps(value, default=json_default, option=orjson.OPT_PASSTHROUGH_DATETIME)
 
 
 def json_response(value: object, status: int = 200) -> Response:
@@ -46,7 +32,7 @@ class Json(JSONProvider):
 
     def dumps(self, obj: object, **options: object) -> str:
         """Serialize a value."""
-        return dumps(obj).decode()
+        return dumps_text(obj)
 
     def loads(self, s: str | bytes, **options: object) -> object:
         """Parse JSON through `json_input`."""

@@ -11,7 +11,7 @@ import sqlalchemy as sa
 
 from app import clock, db, jobs
 from app.auth.principal import Principal
-from app.db import counts
+from app.db import counts, log_filters
 from app.errors import Conflict, NotFound
 from app.ids import first_id
 from app.types import JSONMapping, JSONObject
@@ -62,18 +62,12 @@ def _visible(by: Principal) -> list[Any]:
     return [] if by.account_id is None else [DELIVERIES.c.account_id == by.account_id]
 
 
-def _wanted(wanted: JSONMapping) -> Iterator[sa.ColumnElement[bool]]:
-    table = DELIVERIES.c
-    for name in ("account_id", "webhook_id", "status", "event"):
-        if wanted.get(name):
-            yield table[name] == wanted[name]
-    # Ids begin with their time, so a key finds what was asked for then.
-    if wanted.get("from_date"):
-        yield table.id >= first_id(wanted["from_date"])
-    if wanted.get("to_date"):
-        yield table.id < first_id(wanted["to_date"])
+def _wanted(wanted: JSONMapping) -> Iterator[Any]:
+    yield from log_filters.conditions(
+        DELIVERIES, wanted, ("account_id", "webhook_id", "status", "event")
+    )
     if wanted.get("after"):
-        yield table.id > wanted["after"]
+        yield DELIVERIES.c.id > wanted["after"]
 
 
 def get(webhook: Webhook, delivery_id: str, *, by: Principal) -> Shown:

@@ -13,7 +13,7 @@ import sqlalchemy as sa
 from sqlalchemy.orm import Mapped, mapped_column
 
 from app import clock
-from app.db import Base
+from app.db import Base, partial_index
 from app.db.types import Id, Text, UtcDateTime
 from app.ids import new_id
 from app.jobs import leases
@@ -65,23 +65,21 @@ class WebhookDelivery(Base):
     __tablename__ = "webhook_deliveries"
     __table_args__ = (
         # Holds only what waits; covering, as workers pass over webhooks that are busy.
-        sa.Index(
+        partial_index(
             "ix_webhook_deliveries_due",
             "due_at",
             "webhook_id",
             "account_id",
             "id",
-            postgresql_where=sa.text("due_at IS NOT NULL"),
-            sqlite_where=sa.text("due_at IS NOT NULL"),
+            where="due_at IS NOT NULL",
         ),
         # Covering, as SQLite finds what stands behind a payload by reading all of the payload.
         sa.Index("ix_webhook_deliveries_log", "account_id", "webhook_id", "id", "status", "size"),
-        sa.Index(
+        partial_index(
             "ix_webhook_deliveries_replay_of",
             "account_id",
             "replay_of",
-            postgresql_where=sa.text("replay_of IS NOT NULL"),
-            sqlite_where=sa.text("replay_of IS NOT NULL"),
+            where="replay_of IS NOT NULL",
         ),
     )
 
@@ -128,4 +126,11 @@ class WebhookAttempt(Base):
 
 DELIVERIES: Any = WebhookDelivery.__table__
 ATTEMPTS: Any = WebhookAttempt.__table__
-QUEUE = leases.Queue(DELIVERIES, DELIVERIES.c.claim)
+QUEUE = leases.Queue(
+    DELIVERIES,
+    DELIVERIES.c.claim,
+    in_work=sa.and_(
+        DELIVERIES.c.due_at.is_not(None),
+        sa.func.coalesce(DELIVERIES.c.last_claim, 0) < DELIVERIES.c.claim,
+    ),
+)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any, NamedTuple
@@ -145,10 +145,7 @@ def _work(depth: int, **values: Any) -> Work:
 def release(work: Iterable[Work]) -> None:
     """Release claimed deliveries that were not attempted."""
     for account_id, mine in by_account(work).items():
-        with db.transaction() as session:
-            for held in _held(account_id, mine):
-                change = sa.update(DELIVERIES).where(*held)
-                session.execute(change.values(due_at=database_now()))
+        leases.release(QUEUE, account_id, _claims(mine))
 
 
 def by_account(work: Iterable[Work]) -> dict[str, list[Work]]:
@@ -215,8 +212,7 @@ def record(account_id: str, results: Sequence[Result]) -> None:
     with tenancy.in_account(account_id), db.transaction() as session:
         session.execute(_new_attempts(), [attempt_row(result) for result in results])
         for found, group in groups.items():
-            for held in _held(account_id, group):
-                session.execute(sa.update(DELIVERIES).where(*held).values(_values(found)))
+            leases.change(QUEUE, account_id, _claims(group), _values(found))
         note_health(account_id, results)
 
 
@@ -234,9 +230,8 @@ def _hold(account_id: str, work: Sequence[Work]) -> None:
         rows = session.execute(chosen.with_for_update()).all()
         is_enabled = DELIVERIES.c.webhook_id.in_([row.id for row in rows if row.enabled])
         due_at = sa.case((is_enabled, database_now()), else_=None)
-        for held in _held(account_id, work):
-            values = {"due_at": due_at, "next_retry_at": None}
-            session.execute(sa.update(DELIVERIES).where(*held).values(values))
+        values = {"due_at": due_at, "next_retry_at": None}
+        leases.change(QUEUE, account_id, _claims(work), values)
 
 
 def lay_by(account_id: str, webhook_id: str) -> None:
@@ -258,15 +253,8 @@ def resume(account_id: str, webhook_id: str) -> None:
     db.on_commit(jobs.wake)
 
 
-def _held(account_id: str, work: Iterable[Work]) -> Iterator[tuple[Any, ...]]:
-    # A worker whose lease ran out, and whom another replaced, changes nothing any more.
-    table, by_claim = DELIVERIES.c, dict[int, list[str]]()
-    for one in work:
-        by_claim.setdefault(one.claim, []).append(one.id)
-    unwritten = sa.or_(table.last_claim.is_(None), table.last_claim < table.claim)
-    mine = (table.account_id == account_id, table.due_at.is_not(None), unwritten)
-    for claim, ids in by_claim.items():
-        yield (*mine, table.id.in_(ids), table.claim == claim)
+def _claims(work: Iterable[Work]) -> list[tuple[str, int]]:
+    return [(one.id, one.claim) for one in work]
 
 
 def _values(found: Outcome) -> dict[object, object]:

@@ -19,8 +19,8 @@ from app.audit.append import CREATE
 from app.audit.entries import CHANGES, LOG, join_entries
 from app.db import like
 from app.db.functions import database_now
+from app.rest import serialization
 from app.types import JSONObject
-from app.workflows import serialization
 from app.workflows.models import (
     ACTIVE,
     CANCELLED,
@@ -69,7 +69,7 @@ def _forget_in(account_id: str, record_id: str) -> None:
     for row in new:
         told = _without(serialization.loads(row.context), record_id)
         one = (mine, INSTANCES.c.id == row.id)
-        change = sa.update(INSTANCES).where(*one).values(context=serialization.dumps(told))
+        change = sa.update(INSTANCES).where(*one).values(context=serialization.dumps_text(told))
         db.connection().execute(change)
     begun = [row for row in rows if row not in new]
     for at in range(0, len(begun), PIECE):
@@ -176,7 +176,7 @@ def _emptied(row: Any) -> JSONObject:
     is_done = row.status == COMPLETED
     return {
         "_id": row.id,
-        "_context": serialization.dumps(context),
+        "_context": serialization.dumps_text(context),
         "_position": NOT_BEGUN,
         "_status": COMPLETED if is_done else CANCELLED,
         "_error_message": None if is_done else ERASED,

@@ -11,12 +11,11 @@ import sqlalchemy as sa
 from app import clock, db, jobs
 from app.auth.principal import Principal
 from app.collections import masking
-from app.db import counts
+from app.db import counts, log_filters
 from app.db.functions import database_now
 from app.errors import Conflict, NotFound
-from app.ids import first_id
+from app.rest import serialization
 from app.types import JSONMapping, JSONObject
-from app.workflows import serialization
 from app.workflows.engine import queue, step_log
 from app.workflows.models import (
     ACTIVE,
@@ -176,16 +175,8 @@ def _visible(by: Principal) -> list[Any]:
     return [] if by.account_id is None else [INSTANCES.c.account_id == by.account_id]
 
 
-def _wanted(wanted: JSONMapping) -> Iterator[sa.ColumnElement[bool]]:
-    table = INSTANCES.c
-    for name in ("kind", "status", "workflow_id"):
-        if wanted.get(name):
-            yield table[name] == wanted[name]
-    # Ids begin with their time, so a key finds what began then.
-    if wanted.get("from_date"):
-        yield table.id >= first_id(wanted["from_date"])
-    if wanted.get("to_date"):
-        yield table.id < first_id(wanted["to_date"])
+def _wanted(wanted: JSONMapping) -> Iterator[Any]:
+    return log_filters.conditions(INSTANCES, wanted, ("kind", "status", "workflow_id"))
 
 
 def is_hidden(row: sa.RowMapping, by: Principal) -> bool:

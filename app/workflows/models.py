@@ -13,7 +13,7 @@ import sqlalchemy as sa
 from sqlalchemy.orm import Mapped, mapped_column
 
 from app import clock
-from app.db import Base
+from app.db import Base, partial_index
 from app.db.functions import database_now
 from app.db.types import Id, Json, Text, UtcDateTime
 from app.ids import new_id
@@ -90,24 +90,22 @@ class WorkflowInstance(Base):
     __tablename__ = "workflow_instances"
     __table_args__ = (
         # Holds only what is not over; covering, as workers pass over accounts that have enough.
-        sa.Index(
+        partial_index(
             "ix_workflow_instances_due",
             "due_at",
             "account_id",
             "status",
             "id",
-            postgresql_where=sa.text("due_at IS NOT NULL"),
-            sqlite_where=sa.text("due_at IS NOT NULL"),
+            where="due_at IS NOT NULL",
         ),
         sa.Index("ix_workflow_instances_status", "account_id", "status", "id"),
         sa.Index("ix_workflow_instances_log", "account_id", "workflow_id", "id"),
-        sa.Index(
+        partial_index(
             "ix_workflow_instances_resumed",
             "account_id",
             "resumed_at",
             "status",
-            postgresql_where=sa.text("resumed_at IS NOT NULL"),
-            sqlite_where=sa.text("resumed_at IS NOT NULL"),
+            where="resumed_at IS NOT NULL",
         ),
     )
 
@@ -189,4 +187,5 @@ QUEUE = leases.Queue(
         INSTANCES.c.status: RUNNING,
         INSTANCES.c.started_at: sa.func.coalesce(INSTANCES.c.started_at, database_now()),
     },
+    in_work=INSTANCES.c.status == RUNNING,
 )

@@ -122,9 +122,9 @@ def test_an_export_keeps_to_rules_fields_masks_and_the_account(cast: Cast) -> No
 
 
 def test_cells_that_a_spreadsheet_would_run_are_disarmed() -> None:
-    assert {text: formats.escape_formula(text) for text in DISARMED} == DISARMED
-    assert {formats.unescape_formula(cell): cell for cell in DISARMED.values()} == DISARMED
-    assert formats.unescape_formula("") is None
+    assert {text: formats.CELLS.escape(text) for text in DISARMED} == DISARMED
+    assert {formats.CELLS.unescape(cell): cell for cell in DISARMED.values()} == DISARMED
+    assert formats.CELLS.unescape("") is None
 
 
 def test_an_export_is_of_one_moment(app: Flask, alice: Caller, things: dict[str, Any]) -> None:

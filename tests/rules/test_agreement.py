@@ -10,11 +10,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from app.rules import Asker, Type, functions, value
-from app.rules.nodes import Arithmetic, Call, Comparison, IsNull, Junction, Membership, Not, walk
-from app.rules.parser import parse
+from app.rules import Asker, Type, value
 from tests.rules import generator
 from tests.rules.backends import SCOPE, Backend, python_value, same
+from tests.rules.parts import EVERYTHING, parts_of
 
 Row = Mapping[str, Any]
 
@@ -32,26 +31,6 @@ def check_agreement(
         if node.type in (Type.BOOLEAN, Type.NULL):
             holding = [number for number, one in enumerate(expected) if one is True]
             assert backend.matching(node, asker, sent) == holding, text
-
-
-def parts_of(text: str) -> set[str]:
-    """The names of the operators and functions in an expression."""
-    found = set()
-    for node in walk(parse(text)):
-        if isinstance(node, Call):
-            found.add(node.name)
-        elif isinstance(node, Arithmetic | Comparison | Junction):
-            found.add(node.operator)
-        elif isinstance(node, Membership | IsNull):
-            found.add(f"{type(node).__name__} {node.negated}")
-        elif isinstance(node, Not):
-            found.add("not")
-    return found
-
-
-OPERATORS = {*functions.ARITHMETIC, "=", "!=", "<", "<=", ">", ">=", "~", "!~", "and", "or", "not"}
-OPERATORS |= {f"{kind} {negated}" for kind in ("Membership", "IsNull") for negated in (True, False)}
-EVERYTHING = OPERATORS | {*functions.PLAIN, *functions.SPECIAL, *functions.CALLERS}
 
 
 def each(make: Callable[[Random], Any]) -> st.SearchStrategy[Any]:

@@ -576,6 +576,9 @@ def test_a_worker_whose_lease_ran_out_changes_nothing_any_more(app: Flask, alice
     let_pass(app, 71)
     with app.app_context():
         (second,) = queue.claim(row.account_id, [row.id], 70)
+        due = deliveries(app)[0].due_at
+        queue.release([late])
+        assert deliveries(app)[0].due_at == due
         failed = queue.Result(late, new_id(), clock.now(), 5, error="late")
         queue.record(row.account_id, [failed])
         assert deliveries(app)[0].status == "pending"

@@ -124,7 +124,7 @@ def let_pass(app: Flask, seconds: int) -> None:
 
 def _earlier(position: str, seconds: int) -> str:
     from app import clock
-    from app.workflows import serialization
+    from app.rest import serialization
 
     def moved(value: Any) -> Any:
         if isinstance(value, list):
@@ -138,4 +138,4 @@ def _earlier(position: str, seconds: int) -> str:
                 found[name] = clock.iso(then)
         return found
 
-    return serialization.dumps(moved(serialization.loads(position)))
+    return serialization.dumps_text(moved(serialization.loads(position)))

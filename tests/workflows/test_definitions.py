@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import pytest
 from flask import Flask
@@ -152,30 +153,37 @@ TRIGGERS = [
 CRONS = {
     "*/61 * * * *": "The step of '*/61'",
     "0-59/100 * * * *": "The step of '0-59/100'",
-    "*/0 * * * *": "The step of '*/0'",
+    "1-3/7 * * * *": "The step of '1-3/7'",
+    "3-3/2 * * * *": "The step of '3-3/2'",
+    "*/0 * * * *": "'*/0' is not a valid minute",
     "0 0 * * */8": "The step of '*/8'",
-    "5-1 * * * *": "runs backwards",
-    "0 0 * * fri-mon": "runs backwards",
-    "60 24 0 13 8": "'8' is no day of week",
-    "1,,2 * * * *": "'' is no minute",
-    "0 0 1-L * *": "'1-l' is no day of month",
-    "H * * * *": "'h' is no minute",
-    "\u0663 * * * *": "is no minute",
-    "0 0 31 2 *": "no time that ever comes",
-    "0 0 31 4,6 *": "no time that ever comes",
-    "0 4 * * L5,3": "do not stand in a list with plain",
-    "0 0 15w,20 * *": "do not stand in a list with plain",
     "0 0 * * 7/2": "The step of '7/2'",
+    "0 0 L/2 * *": "The step of 'L/2'",
+    "5-1 * * * *": "'5-1' is not a valid minute",
+    "0 0 * * fri-mon": "'fri-mon' is not a valid day of week",
+    "60 24 0 13 8": "'8' is not a valid day of week",
+    "1,,2 * * * *": "'' is not a valid minute",
+    "*,61 * * * *": "'61' is not a valid minute",
+    "0 0 1-L * *": "'1-L' is not a valid day of month",
+    "H * * * *": "'H' is not a valid minute",
+    "\u0663 * * * *": "is not a valid minute",
+    "0 0 31 2 *": "never comes due",
+    "0 0 31 4,6 *": "never comes due",
+    "0 4 * * L5": "'L5' is not a valid day of week",
+    "0 0 15W * *": "'15W' is not a valid day of month",
+    "0 0 ? * 1": "'?' is not a valid day of month",
     "@daily": "Five fields",
     f"{'1,' * 100}1 * * * *": "Five fields",
 }
 GOOD = (
     "*/15 0-23/2 1,L * *",
     "0 0 29 feb mon-fri",
-    "5/10 * ? * fri-sun",
-    "0 0 * * 5#2,L0",
+    "5/10 * * * fri-sun",
+    "0 0 LW * 5#2,0L",
     "*/60 */24 * * *",
 )
+MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
+DAYS = ("sun", "mon", "tue", "wed", "thu", "fri", "sat", "7")
 
 
 def test_ranges_in_crons_are_what_a_plain_reckoning_finds() -> None:
@@ -191,11 +199,11 @@ def test_ranges_in_crons_are_what_a_plain_reckoning_finds() -> None:
         checks.append((f"0 {n}-{n}/1 * * *", hours, lambda at, n=n: at.hour == n))
     for n in (1, 15, 31):
         checks.append((f"0 0 {n}-{n} * *", days, lambda at, n=n: at.day == n))
-    for n, name in enumerate(cron.MONTHS, 1):
+    for n, name in enumerate(MONTHS, 1):
         for text in (n, name):
             cron_text = f"0 0 1 {text}-{text} *"
             checks.append((cron_text, days, lambda at, n=n: (at.month, at.day) == (n, 1)))
-    for n, name in enumerate(cron.DAYS):
+    for n, name in enumerate(DAYS):
         for text in (n, name) if n < 7 else (n,):
             checks.append((f"0 0 * * {text}-{text}", days, lambda at, n=n: _day(at) == n % 7))
             wanted = {one % 7 for one in range(n, 8)}
@@ -207,8 +215,11 @@ def test_ranges_in_crons_are_what_a_plain_reckoning_finds() -> None:
     checks.append(("0 0 13 * sun#2", days, lambda at: at.day == 13 or _is_second_sunday(at)))
     checks.append(("0 0 31 2 sun#2", days, lambda at: at.month == 2 and _is_second_sunday(at)))
     checks.append(("0 0 */10 * sun#2", days, lambda at: at.day % 10 == 1 or _is_second_sunday(at)))
-    checks.append(("0 0 1w * */3", days, lambda at: _day(at) % 3 == 0 or _is_first_weekday(at)))
-    checks.append(("0 0 1w * mon", days, lambda at: _day(at) == 1 or _is_first_weekday(at)))
+    checks.append(("0 0 1 * */3", days, lambda at: _day(at) % 3 == 0 or at.day == 1))
+    checks.append(("0 0 5,* * sun", days, lambda at: _day(at) == 0))
+    checks.append(("0 0 1 * fri-sun", days, lambda at: _day(at) in (0, 5, 6) or at.day == 1))
+    checks.append(("0 0 * * 5L", days, lambda at: _day(at) == 5 and (at + days * 7).day < 8))
+    checks.append(("0 0 L * *", days, lambda at: (at + days).day == 1))
     for text, step, fits in checks:
         assert cron.problem(text) is None, text
         at = begin = datetime(2026, 1, 1, tzinfo=UTC)
@@ -228,8 +239,27 @@ def _is_second_sunday(at: datetime) -> bool:
     return _day(at) == 0 and 8 <= at.day <= 14
 
 
-def _is_first_weekday(at: datetime) -> bool:
-    return _day(at) in range(1, 6) and at.day <= (3 if _day(at) == 1 else 1)
+def test_schedules_are_in_utc_whatever_the_clocks_of_the_server_do(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("TZ", "Europe/Berlin")
+    time.tzset()
+    try:
+        for day in (datetime(2026, 3, 28, 12, tzinfo=UTC), datetime(2026, 10, 24, 12, tzinfo=UTC)):
+            for text, hour, minute in (("30 1 * * *", 1, 30), ("30 2 * * *", 2, 30)):
+                first = (day + timedelta(days=1)).replace(hour=hour, minute=minute)
+                assert cron.following(text, day) == first
+                assert cron.following(text, first) == first + timedelta(days=1)
+            # The moment of the same instant in a zone that changes its clocks.
+            local = day.astimezone(ZoneInfo("Europe/Berlin"))
+            at = moments = day
+            for _ in range(48):
+                at, moments = at + timedelta(minutes=30), cron.following("*/30 * * * *", moments)
+                assert moments == at
+            assert cron.following("30 2 * * *", local) == cron.following("30 2 * * *", day)
+    finally:
+        monkeypatch.undo()
+        time.tzset()
 
 
 def test_odd_crons_are_refused_wherever_one_is_given() -> None:

@@ -15,10 +15,11 @@ from app.auth import principal as principals
 from app.ids import new_id
 from app.records import service as records
 from app.workflows.dispatch import Dispatcher
-from app.workflows.models import INSTANCES, SCHEDULES, SUBSCRIPTIONS
+from app.workflows.models import INSTANCES, SCHEDULES, SUBSCRIPTIONS, Workflow
 from app.workflows.triggers import schedules
 from app.workflows.triggers import start as beginning
 from tests.builders import Caller, Cast, change_user, make_collection, make_record
+from tests.console.browser import Browser, beside
 from tests.workflows.running import (
     create,
     instance,
@@ -139,16 +140,15 @@ def test_what_cannot_be_fired_keeps_nothing_from_firing(
 ) -> None:
     daily = {"type": "schedule", "cron": "0 4 * * *"}
     ids = [make_workflow(alice, [], daily)["id"] for _ in range(3)]
-    broken = {ids[0]: {"cron": "no cron"}, ids[1]: {}}
     with app.app_context(), db.transaction() as session:
         for number, id in enumerate(ids):
-            due = {"next_at": clock.now() - timedelta(hours=3 - number), **broken.get(id, {})}
+            due = {"next_at": clock.now() - timedelta(hours=3 - number)}
             mine = sa.update(SCHEDULES).where(SCHEDULES.c.workflow_id == id)
             session.execute(mine.values(**due))
     write = beginning.row
 
     def row(workflow: Any, *given: Any) -> Any:
-        return write(None if workflow.id == ids[1] else workflow, *given)
+        return write(None if workflow.id in ids[:2] else workflow, *given)
 
     monkeypatch.setattr(beginning, "row", row)
     with app.app_context():
@@ -163,6 +163,45 @@ def test_what_cannot_be_fired_keeps_nothing_from_firing(
         schedules.fire()
         db.db.session.remove()
     assert len(rows(app)) == 1
+
+
+OLD = "0 4 15W * *"  # accepted once
+
+
+def test_a_schedule_that_is_no_longer_supported_says_so(app: Flask, cast: Cast) -> None:
+    alice, daily = cast.alice, {"type": "schedule", "cron": "0 4 * * *"}
+    path = f"workflows/{make_workflow(alice, [], daily)['id']}"
+    hook = f"hooks/{alice.post('hooks', {'name': 'x', 'trigger': daily}).json['id']}"
+    with app.app_context(), db.transaction() as session:
+        trigger = {"type": "schedule", "cron": OLD}
+        session.execute(sa.update(Workflow).values(trigger=trigger))
+        late = {"next_at": clock.now() - timedelta(minutes=1), "cron": OLD}
+        session.execute(sa.update(SCHEDULES).values(**late))
+    with app.app_context():
+        assert [schedules.fire() for _ in range(2)] == [2, 0]
+        db.db.session.remove()
+    for one in listed(alice):
+        assert one["status"] == "cancelled"
+        assert f"The schedule '{OLD}' is no longer supported" in one["error_message"]
+        assert "'15W' is not a valid day of month" in one["error_message"]
+    assert [one.status for one in rows(app)] == ["cancelled", "cancelled"]
+    assert alice.get(hook).json["next_run_at"] is None
+    # What leaves the trigger alone still works; whoever enables it learns what to change.
+    assert alice.put(path, {"name": "other"}).json["trigger"]["cron"] == OLD
+    assert alice.patch(f"{path}/toggle").json["enabled"] is False
+    page = f"workflows/{alice.account_id}/workflow/{path.rpartition('/')[2]}"
+    shown = Browser(app, alice).send(f"{page}/enable")
+    assert (shown.status_code, "cron: &#39;15W&#39; is not" in beside(shown, "trigger")) == (
+        400,
+        True,
+    )
+    assert alice.put(hook, {"enabled": False}).status_code == 200
+    for answer in (alice.patch(f"{path}/toggle"), alice.put(hook, {"enabled": True})):
+        (detail,) = answer.json["details"]
+        expected = (400, "trigger.cron", "cron_invalid")
+        assert (answer.status_code, detail["field"], detail["code"]) == expected
+    assert alice.put(path, {"trigger": daily}).status_code == 200
+    assert alice.patch(f"{path}/toggle").json["enabled"] is True
 
 
 def test_an_awaited_event_ends_the_waiting_once(app: Flask, cast: Cast, posts: Any) -> None:

@@ -182,6 +182,29 @@ def test_what_is_due_is_found_by_an_index_that_holds_nothing_else(
     assert "Sort" not in plan.replace("Sort Key", "")
 
 
+def test_only_the_last_claim_of_an_unfinished_instance_releases_it(
+    app: Flask, alice: Caller
+) -> None:
+    id = start(alice, make_workflow(alice, [WAIT]))
+    account_id, mine = alice.account_id, INSTANCES.c.id == id
+    with app.app_context():
+        (first,) = queue.claim(account_id, [(id, False)], 1)
+        with db.transaction() as session:
+            session.execute(sa.update(INSTANCES).where(mine).values(due_at=database_now(-1)))
+        (second,) = queue.claim(account_id, [(id, True)], 1)
+        released = []
+        for claim in (first.claim, second.claim):
+            leases.release(QUEUE, account_id, [(id, claim)])
+            released.append(queue.look(set()) != {})
+        assert released == [False, True]
+        with db.transaction() as session:
+            over = {"status": "cancelled", "due_at": None}
+            session.execute(sa.update(INSTANCES).where(mine).values(**over))
+        leases.release(QUEUE, account_id, [(id, second.claim)])
+        assert db.connection().scalar(sa.select(INSTANCES.c.due_at)) is None
+        db.db.session.remove()
+
+
 def test_what_is_started_while_its_workflow_is_deleted_goes_with_it(
     app: Flask, alice: Caller, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -116,10 +116,17 @@ def change_workflow(account_id: str, kind: str, workflow_id: str) -> Page | Base
 @blueprint.post(f"{WORKFLOW}/<any(enable, disable):action>")
 @public
 @guard.admins_only
-def switch_workflow(account_id: str, kind: str, workflow_id: str, action: str) -> BaseResponse:
+def switch_workflow(
+    account_id: str, kind: str, workflow_id: str, action: str
+) -> Page | BaseResponse:
     """Enable or disable a workflow or hook."""
     scope = scopes.account_scope(account_id)
-    service.toggle(workflow_id, action == "enable", by=scope.by, kind=kind)
+    workflow = service.get(workflow_id, by=scope.by, kind=kind)
+    form = workflow_form.from_workflow(workflow)
+    try:
+        service.toggle(workflow_id, action == "enable", by=scope.by, kind=kind)
+    except AppError as error:
+        return _page(scope, workflow, workflow_form.with_error(form, error))
     return _redirect(f"The {kind} is {action}d.", scope, kind, workflow_id)
 
 

@@ -17,7 +17,7 @@ from app.types import JSONObject
 
 Page = tuple[str, int]  # HTML and status
 Problem = JSONObject  # as `errors.problem` returns it
-TemplateContext = dict[str, Any]
+TemplateContext = JSONObject
 # Errors with these statuses show in the form; others get a page of their own.
 FORM_STATUSES = (400, 401, 403, 409, 428, 429)
 SIGNATURE_REQUIRED = "This changes records that require an electronic signature. Sign it."

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import orjson
 
 from app.records.store.sizes import SizeLimit
-from app.rest.responses import dumps
+from app.rest.serialization import dumps
 
 
 def limit_size(items: Iterable[object]) -> list[orjson.Fragment]:

@@ -21,7 +21,7 @@ from app.errors import problem
 from app.records import store
 from app.records.store import Row, reads
 from app.records.store.sizes import SizeLimit
-from app.rest.responses import dumps
+from app.rest.serialization import dumps
 from app.types import JSONObject
 
 NAME = "expand"

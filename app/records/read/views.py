@@ -14,7 +14,7 @@ from app.collections.definition import Definition
 from app.collections.fields import SYSTEM_FIELDS, encoders_of
 from app.records import store
 from app.records.store import references
-from app.rest.responses import dumps
+from app.rest.serialization import dumps
 from app.types import JSONMapping, JSONObject
 
 SYSTEM_COLUMNS = {name: one.like for name, one in SYSTEM_FIELDS.items()}

@@ -1,8 +1,4 @@
-"""Records as files: CSV, JSON and JSON lines, written in pieces and read line by line.
-
-In CSV an empty cell is null. A cell that a spreadsheet would run, and an empty text, stand behind
-an apostrophe, and so does whatever would read like one of these: every value comes back exactly.
-"""
+"""Records as files: CSV, JSON and JSON lines, written in pieces and read line by line."""
 
 from __future__ import annotations
 
@@ -18,12 +14,12 @@ import orjson
 
 from app.errors import Malformed
 from app.rest import json_input
+from app.rest.csv_files import SPREADSHEET, Cells
 from app.types import JSONMapping
 
 FORMATS = {"csv": "text/csv", "json": "application/json", "jsonl": "application/x-ndjson"}
 PIECE = 200
-ARMED = re.compile(r"'*([=+\-@\t\r\n]|\Z)")
-DISARMED = re.compile(r"'+([=+\-@\t\r\n]|\Z)")
+CELLS = Cells(orjson.dumps, re.compile(f"'*(?:{SPREADSHEET})"), re.compile(f"'+(?:{SPREADSHEET})"))
 MOST_COLUMNS = 1000
 
 Shown = JSONMapping
@@ -45,18 +41,6 @@ def read(format: str, raw: bytes) -> Iterator[Line]:
     return readers[format](raw)
 
 
-def escape_formula(text: str) -> str:
-    """A text as it stands in a cell."""
-    return f"'{text}" if ARMED.match(text) else text
-
-
-def unescape_formula(cell: str) -> str | None:
-    """The text that a cell stands for; None for an empty one."""
-    if not cell:
-        return None
-    return cell[1:] if DISARMED.match(cell) else cell
-
-
 def _json(names: Sequence[str], records: Iterable[Shown]) -> Iterator[bytes]:
     start = b"["
     for piece in _pieces(records):
@@ -71,21 +55,7 @@ def _jsonl(names: Sequence[str], records: Iterable[Shown]) -> Iterator[bytes]:
 
 
 def _csv(names: Sequence[str], records: Iterable[Shown]) -> Iterator[bytes]:
-    buffer = io.StringIO()
-    writer = csv.writer(buffer, lineterminator="\r\n")
-    writer.writerow(names)
-    for piece in _pieces(records):
-        writer.writerows([_cell(record[name]) for name in names] for record in piece)
-        yield buffer.getvalue().encode()
-        buffer.seek(0)
-        buffer.truncate()
-    yield buffer.getvalue().encode()
-
-
-def _cell(value: object) -> str:
-    if value is None:
-        return ""
-    return escape_formula(value) if isinstance(value, str) else orjson.dumps(value).decode()
+    return CELLS.write(names, records, PIECE)
 
 
 def _pieces(records: Iterable[Shown]) -> Iterator[list[Shown]]:
@@ -122,7 +92,7 @@ def _rows(raw: bytes) -> Iterator[Line]:
         if header is None:
             header = _header(row)
         elif len(row) == len(header):
-            yield line, dict(zip(header, map(unescape_formula, row), strict=True))
+            yield line, dict(zip(header, map(CELLS.unescape, row), strict=True))
         elif row:  # an empty line is none
             yield line, _misread(line, f"Has {len(row)} cells; the first line names {len(header)}.")
     if header is None:

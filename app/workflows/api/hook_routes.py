@@ -23,6 +23,7 @@ from app.workflows.api.routes import (
     ChangedDefinition,
     DefinitionArgs,
     DefinitionView,
+    NewDefinition,
     StartedInstance,
     Toggle,
     TriggerBody,
@@ -122,11 +123,9 @@ class ChangedHook(ChangedDefinition):
     )
 
 
-class NewHook(ChangedHook):
+class NewHook(NewDefinition, ChangedHook):
     """A hook to make."""
 
-    name = fields.Text(shortest=1, longest=200, required=True)
-    trigger = ma.fields.Dict(keys=fields.Text(longest=100), required=True)
     actions = ma.fields.List(ma.fields.Dict(), load_default=list)
 
 

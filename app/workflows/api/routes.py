@@ -146,6 +146,13 @@ class ChangedDefinition(Schema):
     enabled = fields.StrictBoolean()
 
 
+class NewDefinition(Schema):
+    """What a new workflow and a new hook need."""
+
+    name = fields.Text(shortest=1, longest=200, required=True)
+    trigger = ma.fields.Dict(keys=fields.Text(longest=100), required=True)
+
+
 class ChangedWorkflow(ChangedDefinition):
     """What to change of a workflow."""
 
@@ -162,11 +169,9 @@ class ChangedWorkflow(ChangedDefinition):
     )
 
 
-class NewWorkflow(ChangedWorkflow):
+class NewWorkflow(NewDefinition, ChangedWorkflow):
     """A workflow to make."""
 
-    name = fields.Text(shortest=1, longest=200, required=True)
-    trigger = ma.fields.Dict(keys=fields.Text(longest=100), required=True)
     steps = ma.fields.List(ma.fields.Dict(), load_default=list)
 
 
@@ -281,11 +286,13 @@ def delete_workflow(workflow_id: str) -> Response:
 @blueprint.route("/<uuid:workflow_id>/toggle", methods=["PATCH"])
 @blueprint.arguments(Toggle, example={"enabled": False}, required=False)
 @blueprint.response(200, WorkflowView, example=WORKFLOW)
+@blueprint.fails(400)
 @account_admin
 def toggle_workflow(body: JSONObject, workflow_id: str) -> JSONObject:
     """Disable a workflow that is enabled, and enable one that is not.
 
-    A disabled one is not started by anything; instances that have begun go on.
+    A disabled one is not started by anything; instances that have begun go on. A stored schedule
+    that is no longer supported cannot be enabled (400 `cron_invalid`).
     """
     return shown(service.toggle(workflow_id, body.get("enabled"), by=principal()))
 

@@ -17,8 +17,9 @@ from app.db import counts
 from app.db.functions import database_now
 from app.errors import Forbidden
 from app.ids import new_id
+from app.rest import serialization
 from app.types import JSONMapping, JSONObject
-from app.workflows import serialization, versions
+from app.workflows import versions
 from app.workflows.engine import queue
 from app.workflows.engine.position import Place
 from app.workflows.language import expressions
@@ -52,7 +53,7 @@ def subscribe(run: Run, place: Place) -> None:
         "event": event_name(step["event"]),
         "collection": collection.lower() if collection else None,
         "condition": step.get("condition"),
-        "known": serialization.dumps(known),
+        "known": serialization.dumps_text(known),
         "owner_id": run.version.owner_id,
         "owner_home": run.version.owner_home,
     }
@@ -125,7 +126,7 @@ def arrive(subscription: Any, event: JSONMapping | None, personal: bool = False)
     connection, table = db.connection(), SUBSCRIPTIONS.c
     one = (table.account_id == subscription.account_id, table.id == subscription.id)
     first = sa.update(SUBSCRIPTIONS).where(*one, table.happened.is_(None))
-    told = serialization.dumps({"event": event, "personal": personal})
+    told = serialization.dumps_text({"event": event, "personal": personal})
     if connection.execute(first.values(happened=told)).rowcount != 1:
         return
     mine = (

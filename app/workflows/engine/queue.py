@@ -82,13 +82,6 @@ def lock(*parts: str, shared: bool = False) -> None:
         connection.execute(sa.select(take(number)))
 
 
-def release(account_id: str, id: str, claim: int) -> None:
-    """Make an instance due again."""
-    with db.transaction() as session:
-        mine = _mine(account_id, id, claim)
-        session.execute(sa.update(INSTANCES).where(*mine).values(due_at=database_now()))
-
-
 def give_up(work: Any, message: str) -> None:
     """Fail an instance that cannot run."""
     over = {"status": FAILED, "error_message": message, "due_at": None}
@@ -151,8 +144,9 @@ def _change(names: tuple[str, ...]) -> sa.Update:
         seen = INSTANCES.c.nudges == sa.bindparam("_seen", type_=sa.Integer)
         columns["due_at"] = sa.case((seen, then), else_=database_now())
     claim = sa.bindparam("_claim", type_=sa.Integer)
-    which = _mine(sa.bindparam("_account"), sa.bindparam("_id"), claim)
-    return sa.update(INSTANCES).where(*which).values(columns)
+    held = leases.held(QUEUE, sa.bindparam("_account"), claim)
+    mine = INSTANCES.c.id == sa.bindparam("_id")
+    return sa.update(INSTANCES).where(*held, mine).values(columns)
 
 
 _WAIT = ("look_again", "seen")
@@ -163,12 +157,3 @@ def _with_log(change: Any) -> Any:
     row = [sa.bindparam(f"log_{column.name}", type_=column.type) for column in LOGS.c]
     told = sa.select(*row).select_from(change.cte("changed"))
     return sa.insert(LOGS).from_select(list(LOGS.c), told).returning(LOGS.c.id)
-
-
-def _mine(account_id: object, id: object, claim: object) -> tuple[Any, ...]:
-    return (
-        INSTANCES.c.account_id == account_id,
-        INSTANCES.c.id == id,
-        INSTANCES.c.claim == claim,
-        INSTANCES.c.status == RUNNING,
-    )

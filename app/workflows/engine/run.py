@@ -21,10 +21,12 @@ from app.context import actor, tenancy, trigger_depth
 from app.db import errors, versioned_cache
 from app.db.errors import UNAVAILABLE
 from app.errors import AppError
+from app.jobs import leases
 from app.outbound import mail
 from app.records.write import conflicts
+from app.rest import serialization
 from app.types import JSONObject
-from app.workflows import serialization, versions
+from app.workflows import versions
 from app.workflows.engine import (
     control_steps,
     event_waits,
@@ -38,7 +40,7 @@ from app.workflows.engine.position import Place, Position
 from app.workflows.engine.step_log import LONGEST_MESSAGE, Entry, rows
 from app.workflows.language.definition import WAIT_EVENT
 from app.workflows.language.templates import Rendering, TooLarge
-from app.workflows.models import COMPLETED, FAILED, LARGEST_CONTEXT, RUNNING, WAITING
+from app.workflows.models import COMPLETED, FAILED, LARGEST_CONTEXT, QUEUE, RUNNING, WAITING
 
 RERUNS = 5
 STEPS_PER_SLOT = 20  # then others have their turn
@@ -86,7 +88,7 @@ class Run:
         while not self.stopped:
             if stop.is_set():
                 with self.slot():
-                    queue.release(self.account_id, self.id, self.claim)
+                    leases.release(QUEUE, self.account_id, [(self.id, self.claim)])
                 return
             self._turn(stop)
 
@@ -189,7 +191,7 @@ class Run:
 
     def _save(self, entries: Sequence[Entry]) -> None:
         told = rows(entries, self)
-        at, context = self.position_text(), serialization.dumps(self.context)
+        at, context = self.position_text(), serialization.dumps_text(self.context)
         if max(len(context), len(at)) > LARGEST_CONTEXT:
             raise Failed(f"The outputs of the steps are larger than {LARGEST_CONTEXT} bytes.")
         self._count_written(len(at) + len(context))
@@ -206,7 +208,7 @@ class Run:
 
     def keep(self) -> None:
         """Remember the committed state for `restore`."""
-        self._texts = (self.position_text(), serialization.dumps(self.context))
+        self._texts = (self.position_text(), serialization.dumps_text(self.context))
 
     def restore(self) -> None:
         """Return to the last committed state."""
@@ -230,7 +232,7 @@ class Run:
 
     def position_text(self) -> str:
         """The position as stored JSON."""
-        return serialization.dumps(self.position.kept)
+        return serialization.dumps_text(self.position.kept)
 
     def current_step(self) -> str:
         """The names of the next steps."""

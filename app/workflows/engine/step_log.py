@@ -10,12 +10,12 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from app import clock
 from app.ids import new_id
+from app.rest import serialization
 from app.types import JSONObject
-from app.workflows import serialization
 from app.workflows.engine.position import Place
 from app.workflows.models import RUNNING, WAITING
 
@@ -92,7 +92,7 @@ def _within_quota(entry: Entry, position: JSONObject) -> Entry:
     """The entry with input and output as stored."""
     texts = {name: getattr(entry, name) for name in ("input", "output")}
     for name in (name for name, value in texts.items() if value is not None):
-        text, logged = serialization.dumps(texts[name]), position.get("logged", 0)
+        text, logged = serialization.dumps_text(texts[name]), position.get("logged", 0)
         stored = cut(text) if logged < LARGEST else _marked(len(text.encode()), reason=FULL)
         position["logged"] = logged + len(stored.encode())
         texts[name] = stored
@@ -126,5 +126,5 @@ def shown(text: str | None, characters: int) -> object:
     return serialization.loads(_marked(characters, beginning=text[:LONGEST_VALUE]))
 
 
-def _marked(size: int, **more: object) -> str:
-    return serialization.dumps({"truncated": True, "bytes": size, **more})
+def _marked(size: int, **more: Any) -> str:
+    return serialization.dumps_text({"truncated": True, "bytes": size, **more})

@@ -12,8 +12,9 @@ from app.collections import access, masking
 from app.errors import Forbidden
 from app.ids import new_id
 from app.records.read import event_view, views
+from app.rest import serialization
 from app.types import JSONObject
-from app.workflows import serialization, versions
+from app.workflows import versions
 from app.workflows.engine import event_waits
 from app.workflows.language import expressions
 from app.workflows.models import EVENT

@@ -17,16 +17,18 @@ from app.auth import principal as principals
 from app.db.errors import UNAVAILABLE
 from app.db.functions import database_now
 from app.db.types import UtcDateTime
+from app.errors import InvalidValues, problem
 from app.types import JSONObject
 from app.workflows.language import cron
 from app.workflows.models import SCHEDULE, SCHEDULES, Workflow
-from app.workflows.triggers import start
+from app.workflows.triggers import start, start_limits
 
 log = structlog.get_logger()
 
 LARGEST_LOOK = 100
 NEVER = datetime(9999, 12, 31, tzinfo=UTC)  # of what is not due any more, or not for now
 RESPITE = timedelta(hours=1)  # for a row that cannot be fired, which must not be in the way
+UNREADABLE = "The schedule {!r} is no longer supported. Save the workflow with another one. {}"
 
 
 def database_time() -> datetime:
@@ -38,7 +40,8 @@ def database_time() -> datetime:
 def plan(workflow: Workflow) -> None:
     """Set the next due time of a workflow, in the open transaction.
 
-    An unchanged schedule keeps it, or a due time about to fire would be lost.
+    An unchanged schedule keeps it, or a due time about to fire would be lost. Raises InvalidValues
+    for a stored schedule that an earlier version accepted.
     """
     is_due = workflow.enabled and workflow.trigger_type == SCHEDULE
     text = workflow.trigger["cron"] if is_due else ""
@@ -55,7 +58,11 @@ def plan(workflow: Workflow) -> None:
 
 
 def _following(text: str) -> datetime:
-    return cron.following(text, database_time()) if text else NEVER
+    if not text:
+        return NEVER
+    if wrong := cron.problem(text):
+        raise InvalidValues([problem("trigger.cron", "cron_invalid", wrong)])
+    return cron.following(text, database_time())
 
 
 def forget(account_id: str, workflow_id: str | None = None) -> None:
@@ -98,16 +105,27 @@ def _tried(row: Any, now: datetime) -> bool:
 
 
 def _fire(row: Any, now: datetime) -> bool:
-    following = cron.following(row.cron, now)
+    following = _next(row, now)
     with db.transaction() as session:
         if not _moved(row, next_at=following, last_at=row.next_at):
             return False
         workflow = session.get(Workflow, (row.account_id, row.workflow_id))
         if workflow is not None and principals.reload_active_account(row.account_id):
             trigger = {"scheduled_for": clock.iso(row.next_at), "cron": row.cron}
-            row = start.row(workflow, trigger, SCHEDULE)
-            start.write([row] if row else [])
+            new = start.row(workflow, trigger, SCHEDULE)
+            if new and following == NEVER:
+                reason = UNREADABLE.format(row.cron, cron.problem(row.cron) or "")
+                new = dict(start_limits.refused(new, reason))
+            start.write([new] if new else [])
     return True
+
+
+def _next(row: Any, now: datetime) -> datetime:
+    try:
+        return cron.following(row.cron, now)
+    except ValueError:  # an earlier version accepted it
+        log.error("schedule unreadable", workflow=row.workflow_id, cron=row.cron)
+        return NEVER
 
 
 def _moved(row: Any, **values: datetime) -> bool:
