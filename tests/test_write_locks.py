@@ -42,8 +42,8 @@ def longest(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     )
     begun: dict[int, float] = {}
 
-    def begin_(self: Any) -> None:
-        begin(self)
+    def begin_(self: Any, *args: Any, **options: Any) -> None:
+        begin(self, *args, **options)
         begun[id(self)] = time.monotonic()
 
     def ended(end: Callable[[Any], None]) -> Callable[[Any], None]:

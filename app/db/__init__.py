@@ -1,17 +1,24 @@
 """The database: declarative base, connections and the one transaction."""
 
-from app.db.base import Base, db, dispose_after_fork, init_app
-from app.db.connections import check_time, connection, driver, has_one_writer, sqlite_file
+from app.db.base import Base
 from app.db.deletion import purge
-from app.db.transactions import (
+from app.db.engine import has_one_writer, sqlite_file
+from app.db.session import (
     before_commit,
+    check_time,
+    connection,
+    db,
     defer,
-    held_transaction,
-    hold_commits,
+    driver,
     in_transaction,
-    limit_writes,
     notes,
     on_commit,
+)
+from app.db.setup import dispose_after_fork, init_app
+from app.db.transactions import (
+    held_transaction,
+    hold_commits,
+    limit_writes,
     refuse_transactions,
     rollback_held,
     savepoint,
