@@ -277,15 +277,20 @@ def not_found(access: Access) -> Exception:
 
 
 def _check_allowed(change: Change, stored: Sequence[Row]) -> None:
+    if change.access.condition is None:
+        return
     may = views.rule_matches(change.access, stored, change.sent)
     refused = [index for index, open_ in enumerate(may) if not open_]
     if refused:
         raise change.problems.refusal(change.access, refused)
 
 
-def _accounts_to_write(by: Principal, bodies: Sequence[Body], problems: Problems) -> list[str]:
-    # Only a superadmin may name the account; others get `field_read_only` for it.
-    chosen = [body.get("account_id") for body in bodies] if by.is_superadmin else []
+def _accounts_to_write(
+    by: Principal, bodies: Sequence[Body], problems: Problems
+) -> Sequence[str | None]:
+    if not by.is_superadmin:  # others act in one account; naming it is a `field_read_only`
+        return [by.account_id] * len(bodies)
+    chosen = [body.get("account_id") for body in bodies]
     if not any(one is not None for one in chosen):
         return [by.require_account_id()] * len(bodies)
     texts = {one for one in chosen if isinstance(one, str)}
