@@ -18,12 +18,12 @@ from app.db.setup import dispose_after_fork, init_app
 from app.db.transactions import (
     held_transaction,
     hold_commits,
-    limit_writes,
     refuse_transactions,
     rollback_held,
     savepoint,
     transaction,
     without_time_limit,
+    write_limit,
 )
 
 __all__ = [
@@ -40,7 +40,6 @@ __all__ = [
     "hold_commits",
     "in_transaction",
     "init_app",
-    "limit_writes",
     "notes",
     "on_commit",
     "purge",
@@ -50,4 +49,5 @@ __all__ = [
     "sqlite_file",
     "transaction",
     "without_time_limit",
+    "write_limit",
 ]

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from types import TracebackType
 from typing import Any, TypeVar
@@ -30,42 +31,44 @@ Result = TypeVar("Result")
 BatchCallback = Callable[[list[Any]], None]
 
 
+@dataclass(eq=False)
 class UnitOfWork:
     """A transaction until its commit or rollback; it begins with its first statement."""
 
-    def __init__(self, begin: Callable[[], PoolProxiedConnection]) -> None:
-        self._begin = begin
-        self.pooled: PoolProxiedConnection | None = None
-        """The pool's connection, once the transaction has begun."""
-        self.connection: Connection | None = None
-        """SQLAlchemy's connection over the same one, once a statement needs it."""
-        self.is_open = True
-        """Whether it takes more statements; if not, it waits for its commit."""
-        self.on_commit: list[Callable[[], None]] = []
-        self.before_commit: dict[tuple[bool, BatchCallback], list[Any]] = {}
-        self.notes: dict[str, Any] = {}
-        self._deferred: list[Callable[[], None]] = []
+    start: Callable[[], PoolProxiedConnection]
+    """Returns a connection with the transaction begun on it."""
+    pooled: PoolProxiedConnection | None = None
+    """The pool's connection, once the transaction has begun."""
+    connection: Connection | None = None
+    """SQLAlchemy's connection over the same one, once a statement needs it."""
+    is_open: bool = True
+    """Whether it takes more statements; if not, it waits for its commit."""
+    on_commit: list[Callable[[], None]] = field(default_factory=list)
+    before_commit: dict[tuple[bool, BatchCallback], list[Any]] = field(default_factory=dict)
+    notes: dict[str, Any] = field(default_factory=dict)
+    deferred: list[Callable[[], None]] = field(default_factory=list)
 
     def begun(self) -> PoolProxiedConnection:
         """Return the pool's connection; begins the transaction if need be."""
         if self.pooled is None:
-            self.pooled = self._begin()
-            self.flush_deferred()
+            self.pooled = self.start()
+            if self.deferred:
+                self.flush_deferred()
         return self.pooled
 
     def defer(self, callback: Callable[[], None]) -> None:
         """Call back before the next statement, or at the end if there is none."""
-        self._deferred.append(callback)
+        self.deferred.append(callback)
         if self.pooled is not None:
             self.flush_deferred()
 
     def flush_deferred(self) -> None:
         """Call what was deferred. What fails stays, so that no commit can leave it out."""
-        if self._deferred:
+        if self.deferred:
             self.begun()
-        while self._deferred:
-            self._deferred[0]()
-            del self._deferred[0]
+        while self.deferred:
+            self.deferred[0]()
+            del self.deferred[0]
 
 
 class Session(BoundSession):

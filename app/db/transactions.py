@@ -27,7 +27,6 @@ from app.db.session import (
     current_session,
     db,
     driver,
-    in_transaction,
     open_work,
     release,
     translate_errors,
@@ -56,12 +55,13 @@ def transaction(*, changes_schema: bool = False) -> Iterator[Session]:
     refusal = _refusal.get()
     if refusal is not None:
         raise refusal
-    if in_transaction():
+    if session.work is not None and session.work.is_open:
         yield session
         return
     _commit_held(session)
     session.rollback()  # ends autocommit reads, and expires what they loaded
-    session.work = work = UnitOfWork(partial(_begun, changes_schema))
+    pool: Any = session.get_bind().engine.pool
+    session.work = work = UnitOfWork(partial(_begun, pool, changes_schema))
     try:
         if changes_schema:
             _lock_schema(session)
@@ -70,7 +70,8 @@ def transaction(*, changes_schema: bool = False) -> Iterator[Session]:
         for (_, callback), items in sorted(work.before_commit.items(), key=_is_last):
             if items:
                 callback(items)
-        work.flush_deferred()
+        if work.deferred:
+            work.flush_deferred()
         if session.holds_commits and work.pooled is not None:
             _flush_driver()
     except BaseException:
@@ -162,9 +163,8 @@ def _is_last(entry: tuple[tuple[bool, BatchCallback], list[Any]]) -> bool:
     return entry[0][0]
 
 
-def _begun(changes_schema: bool) -> PoolProxiedConnection:
+def _begun(pool: Pool, changes_schema: bool) -> PoolProxiedConnection:
     """A connection of the pool with a transaction begun on it."""
-    pool: Pool = engine.current_engine().pool  # type: ignore[assignment]
     return translate_errors(partial(_begin, pool, changes_schema))
 
 
@@ -182,7 +182,7 @@ def _begin(pool: Pool, changes_schema: bool) -> PoolProxiedConnection:
 
 
 def _begin_on_sqlite(driver: sqlite_driver.Driver, changes_schema: bool) -> None:
-    is_essential, seconds = _is_essential.get(), None
+    is_essential, seconds = write_limit.get(), None
     if is_essential:
         disk.check_free_space(driver.database, driver, is_essential)
         # Schema changes may block others for longer.
@@ -193,15 +193,11 @@ def _begin_on_sqlite(driver: sqlite_driver.Driver, changes_schema: bool) -> None
 
 
 _without_time_limit: ContextVar[bool] = ContextVar("without_time_limit", default=False)
-_is_essential: ContextVar[Callable[[], bool] | None] = ContextVar("is_essential", default=None)
+write_limit: ContextVar[Callable[[], bool] | None] = ContextVar("write_limit", default=None)
+"""Limits this context's writes to SQLite, as for requests; None (commands, jobs) for no limit.
 
-
-def limit_writes(is_essential: Callable[[], bool] | None) -> None:
-    """Limit this context's writes to SQLite, as for requests; None (commands, jobs) lifts it.
-
-    On a nearly full disk only writes for which `is_essential` returns true go on.
-    """
-    _is_essential.set(is_essential)
+On a nearly full disk only writes for which it returns true go on.
+"""
 
 
 @contextmanager

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from enum import Enum
+from functools import cache
 from typing import Any, TypeVar
 
 View = TypeVar("View", bound=Callable[..., Any])
@@ -60,6 +61,7 @@ def shows_secret(
     return view
 
 
+@cache
 def access_of(view: Callable[..., Any]) -> Access:
     """Return who may call a view."""
     return getattr(view, "access", Access.SIGNED_IN)
