@@ -5,14 +5,13 @@ from __future__ import annotations
 from flask import Flask
 from werkzeug.middleware.proxy_fix import ProxyFix
 
-from app import config, db, rest
+from app import config, db, hooks, rest
 from app.admin_api import account_routes, group_routes, own_account_routes, role_routes, user_routes
 from app.audit import records as audited_records
 from app.audit import routes as audit
 from app.audit import sign_ins, tracking
 from app.auth import cleanup as token_upkeep
 from app.auth import (
-    cors,
     email_routes,
     guard,
     invitation_routes,
@@ -29,7 +28,7 @@ from app.console import routes as console
 from app.console.shell.guard import csrf
 from app.context import tenancy
 from app.db import pre_ping
-from app.http import caching, error_handlers, logging
+from app.http import error_handlers, logging
 from app.http.app import Application
 from app.isolation import commands as isolation
 from app.ops import cli, health, metrics
@@ -112,10 +111,8 @@ def create_app(settings: Config | None = None) -> Flask:
     )
     app.extensions["atrium.config"] = settings
     _configure(app, settings)
-    for extension in (
-        *(logging, metrics, cors, caching, guard),
-        *(cli, isolation, sso_answers),
-    ):
+    logging.configure()
+    for extension in (hooks, cli, isolation, sso_answers):
         extension.init_app(app)
     db.init_app(app, settings)
     pre_ping.init_app(app)

@@ -19,6 +19,11 @@ def iso(moment: datetime) -> str:
     return moment.isoformat(timespec="microseconds")[:-OFFSET] + "Z"
 
 
+def iso_or_none(moment: datetime | None) -> str | None:
+    """Format as `iso` does; None stays None."""
+    return None if moment is None else iso(moment)
+
+
 def parse(text: str) -> datetime:
     """Parse ISO 8601; UTC unless it has an offset. Raises ValueError."""
     return values.moment(text)

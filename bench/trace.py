@@ -20,6 +20,7 @@ from pathlib import Path
 from types import FrameType
 from wsgiref.types import WSGIEnvironment
 
+from flask import Flask
 from werkzeug.test import EnvironBuilder, run_wsgi_app
 
 from bench.product import application
@@ -68,10 +69,8 @@ def environ(headers: dict[str, str]) -> WSGIEnvironment:
     return builder.get_environ()
 
 
-def trace(database: str) -> Trace:
+def trace(app: Flask, cast: builders.Cast) -> Trace:
     """The calls of one warm request."""
-    app = application(conftest.settings_for(database, Path(tempfile.mkdtemp())))
-    cast = builders.make_cast(app)
     builders.make_collection(cast.root, schema=FIELDS)
     # Not by the test client, which leaves the end of each request to the next one.
     environs = [environ(cast.alice.headers) for _ in range(WARM + 1)]
@@ -99,7 +98,8 @@ def main() -> None:
         server.start()
         os.environ["TEST_POSTGRES_URL"] = server.url
     try:
-        traced = trace(options.database)
+        app = application(conftest.settings_for(options.database, Path(tempfile.mkdtemp())))
+        traced = trace(app, builders.make_cast(app))
     finally:
         if options.database == "postgresql":
             server.stop()

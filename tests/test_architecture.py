@@ -22,6 +22,7 @@ TREES = {name: ast.parse(path.read_text()) for name, path in SOURCES.items()}
 # The rooms of `app`, from the top to the bottom: one imports from itself and from lower lines only.
 ORDER = [
     ("app",),
+    ("hooks",),
     ("isolation",),
     ("console",),
     ("ops",),
@@ -49,7 +50,7 @@ MOST_LOOSE = 8
 
 # Where a request may be known: the edge, and what stands around it.
 EDGE = re.compile(
-    r"app\.(.+routes|ops\.metrics|auth\.(guard|cors)|(auth|sso)\.responses|console(\..+)?|rest\..+|http\..+)$"
+    r"app\.(hooks|.+routes|ops\.metrics|auth\.(guard|cors)|(auth|sso)\.responses|console(\..+)?|rest\..+|http\..+)$"
 )
 REQUEST = {"request", "g", "session", "abort", "redirect", "make_response", "jsonify"}
 PAGES = {"app.rest.docs_pages": {"make_response"}}

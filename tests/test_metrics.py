@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from flask import Flask
 
-from app import db, jobs
+from app import db, hooks, jobs
 from app.ops import metrics
 from app.webhooks import versions
 from tests.builders import Caller, Cast, make_collection
@@ -85,8 +85,8 @@ def test_where_the_counts_are_gone_requests_are_answered_all_the_same(
     def gone(*kind: Any) -> Any:
         raise FileNotFoundError(tmp_path)
 
-    monkeypatch.setattr(metrics, "_metrics_for", gone)
-    metrics._log_uncounted.cache_clear()
+    monkeypatch.setattr(metrics, "of_request", gone)
+    hooks._log_uncounted.cache_clear()
     assert [Caller(opened).get("/live").status_code for _ in range(3)] == [200] * 3
     assert "".join(capfd.readouterr()).count("requests are not counted") == 1
     monkeypatch.setattr(metrics, "ValueClass", object)

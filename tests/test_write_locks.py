@@ -42,8 +42,8 @@ def longest(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     )
     begun: dict[int, float] = {}
 
-    def begin_(self: Any) -> None:
-        begin(self)
+    def begin_(self: Any, *args: Any, **options: Any) -> None:
+        begin(self, *args, **options)
         begun[id(self)] = time.monotonic()
 
     def ended(end: Callable[[Any], None]) -> Callable[[Any], None]:
@@ -188,12 +188,12 @@ def test_one_long_statement_is_broken_off(
         assert errors.is_transaction_timeout(told.value)
 
     with app.app_context(), broken_off():
-        db.limit_writes(lambda: True)
+        db.write_limit.set(lambda: True)
         try:
             with db.transaction():
                 db.connection().exec_driver_sql(endless)
         finally:
-            db.limit_writes(None)
+            db.write_limit.set(None)
 
 
 def test_ready_tells_of_a_lock_that_lasts(

@@ -124,8 +124,8 @@ def test_whoever_is_broken_off_as_it_begins_keeps_nobody_waiting(
 ) -> None:
     begin = sqlite_driver.Driver.begin
 
-    def break_off(driver: sqlite_driver.Driver) -> None:
-        begin(driver)
+    def break_off(driver: sqlite_driver.Driver, *args: Any, **options: Any) -> None:
+        begin(driver, *args, **options)
         raise KeyboardInterrupt
 
     def write() -> None:

@@ -6,7 +6,6 @@ entry to the previous one, and writes them.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import date, datetime
 from itertools import groupby
@@ -22,7 +21,6 @@ from app.context import actor
 CREATE, UPDATE, DELETE = "CREATE", "UPDATE", "DELETE"
 HIDDEN = "***"
 TARGET_COLUMNS = ("operation", "table_name", "record_id")
-Value = tuple[str, str | None, str | None]  # column, old, new
 
 
 class Change(NamedTuple):
@@ -30,7 +28,7 @@ class Change(NamedTuple):
 
     account_id: str
     target: tuple[str, str, str]  # operation, table_name, record_id
-    values: Sequence[Value]
+    values: Sequence[digest.Value]
     extra_metadata: Mapping[str, str | int] | None
     occurred_at: datetime | None  # None: when the transaction ends
 
@@ -45,7 +43,7 @@ def record(
     operation: str,
     table_name: str,
     record_id: str,
-    values: Iterable[Value],
+    values: Iterable[digest.Value],
     extra_metadata: Mapping[str, str | int] | None = None,
     *,
     occurred_at: datetime | None = None,
@@ -96,17 +94,10 @@ def _entries(
         occurred_at = clock.iso(moment or now)
         shared = {**common, **dict(zip(TARGET_COLUMNS, target, strict=True))}
         shared |= {"extra_metadata": metadata, "occurred_at": occurred_at}
-        digests_of = digest.EntryDigester(account_id, shared).digests
         tail = (digest.canonical(metadata).decode() if metadata else None, occurred_at)
-        for value, (salt, actor_salt) in zip(values, _salts(len(values)), strict=True):
-            values_digest, actor_digest, entry_digest = digests_of(value, salt, actor_salt)
-            hashes = (salt, values_digest, actor_salt, actor_digest, entry_digest)
-            entries.append(insert.Entry._make(target + value + tail + hashes))
+        hashes = digest.EntryDigester(account_id, shared).hashes(values)
+        entries += [
+            insert.Entry._make(target + value + tail + own)
+            for value, own in zip(values, hashes, strict=True)
+        ]
     return entries
-
-
-def _salts(count: int) -> list[tuple[str, str]]:
-    width = 2 * digest.SALT_BYTES
-    random = os.urandom(width * count).hex()
-    middles = range(width, len(random), 2 * width)
-    return [(random[i - width : i], random[i : i + width]) for i in middles]

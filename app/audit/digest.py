@@ -6,13 +6,15 @@ non-ASCII characters unescaped.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from hashlib import sha256
 
 from orjson import OPT_SORT_KEYS, dumps
 
 FIRST_PREVIOUS = "0" * 64
 SALT_BYTES = 16
+DIGITS = 2 * SALT_BYTES  # of a salt in hexadecimal
 ACTOR_COLUMNS = (
     "user_email",
     "user_name",
@@ -35,6 +37,10 @@ CHAINED = (
     "user_id",
     "values_digest",
 )
+Value = tuple[str, str | None, str | None]  # column, old, new
+Hashes = tuple[str, str, str, str, str]
+"""Salt, values_digest, actor_salt, actor_digest, entry_digest."""
+
 # Keys with the same value in all entries of a change, except the account.
 SHARED = CHAINED[3:-1]
 
@@ -75,23 +81,33 @@ class EntryDigester:
         middle = canonical({name: shared[name] for name in SHARED})[1:-1]
         self._middle = b',%b,"values_digest":"' % middle
 
-    def digests(
-        self, value: tuple[str, str | None, str | None], salt: str, actor_salt: str
-    ) -> tuple[str, str, str]:
-        """The values, actor and entry digests for (column_name, old_value, new_value)."""
-        column, old, new = value
-        values = sha256(salt.encode() + b"\n" + dumps((old, new))).hexdigest()
-        actor = sha256(actor_salt.encode() + self._actor).hexdigest()
-        text = b'%b%b","column_name":%b%b%b"}' % (
-            self._begin,
-            actor.encode(),
-            dumps(column),
-            self._middle,
-            values.encode(),
-        )
-        return values, actor, sha256(text).hexdigest()
+    def hashes(self, values: Sequence[Value]) -> Iterator[Hashes]:
+        """The new salts and digests of entries, in order."""
+        random = os.urandom(2 * SALT_BYTES * len(values)).hex()
+        for place, (column, old, new) in enumerate(values):
+            start, end = 2 * DIGITS * place, 2 * DIGITS * (place + 1)
+            salt, actor_salt = random[start : start + DIGITS], random[start + DIGITS : end]
+            values_digest = sha256(salt.encode() + b"\n" + dumps((old, new))).hexdigest()
+            actor_digest = sha256(actor_salt.encode() + self._actor).hexdigest()
+            text = b'%b%b","column_name":%b%b%b"}' % (
+                self._begin,
+                actor_digest.encode(),
+                dumps(column),
+                self._middle,
+                values_digest.encode(),
+            )
+            yield salt, values_digest, actor_salt, actor_digest, sha256(text).hexdigest()
 
 
 def checksum(previous_hash: str, id: int, entry_digest: str) -> str:
     """The checksum that links an entry to the previous one."""
     return sha256(f"{previous_hash}:{id}:{entry_digest}".encode()).hexdigest()
+
+
+def checksums(
+    previous_hash: str, ids: Iterable[int], entry_digests: Iterable[str]
+) -> Iterator[str]:
+    """The checksums of further entries of a chain."""
+    for id, entry_digest in zip(ids, entry_digests, strict=True):
+        previous_hash = checksum(previous_hash, id, entry_digest)
+        yield previous_hash

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing, nullcontext
 from io import StringIO
 from itertools import groupby, islice
-from operator import itemgetter
+from operator import attrgetter, itemgetter
 from typing import Any, NamedTuple
 
 from psycopg2.extensions import AsIs
@@ -140,10 +140,11 @@ def _changes(
 
 
 def _links(
-    previous: str, ids: Iterable[int], entries: Sequence[Entry]
+    previous: str, ids: Sequence[int], entries: Sequence[Entry]
 ) -> Iterator[tuple[int, str, str]]:
-    for id, entry in zip(ids, entries, strict=True):
-        checksum = digest.checksum(previous, id, entry.entry_digest)
+    """The id, previous hash and checksum of each entry."""
+    checksums = digest.checksums(previous, ids, map(attrgetter("entry_digest"), entries))
+    for id, checksum in zip(ids, checksums, strict=True):
         yield id, previous, checksum
         previous = checksum
 
@@ -201,7 +202,7 @@ class _Lines:
     """A file object of rows for COPY, generated while the database stores earlier rows."""
 
     def __init__(
-        self, previous: str, ids: Iterable[int], entries: Sequence[Entry], end: Sequence[str | None]
+        self, previous: str, ids: Sequence[int], entries: Sequence[Entry], end: Sequence[str | None]
     ) -> None:
         self.checksum = previous
         self._end = "\t".join(map(_escaped, end)) + "\n"

@@ -10,7 +10,8 @@ import sqlalchemy as sa
 from app import db, events
 from app.accounts.models import User
 from app.audit import append
-from app.audit.append import CREATE, DELETE, UPDATE, Value
+from app.audit.append import CREATE, DELETE, UPDATE
+from app.audit.digest import Value
 from app.auth import signatures
 from app.collections import definition as definitions
 from app.collections.definition import Definition
@@ -22,10 +23,15 @@ OPERATIONS = {"create": CREATE, "update": UPDATE, "delete": DELETE}
 
 
 @events.subscribe(events.RecordChanged)
+def require_signature(event: events.RecordChanged) -> None:
+    """Raise SignatureRequired for an unsigned write in a collection that requires signatures."""
+    if event.definition.options.get("require_signature"):
+        signatures.require()
+
+
+@events.subscribe(events.RecordChanged)
 def record_change(event: events.RecordChanged) -> None:
     """One entry per changed column, and one for the id of a created or deleted record."""
-    if not append.enabled():
-        return
     old, new = event.previous or {}, event.record or {}
     values = _values(event.definition.fields, old, new)
     record_id = (new or old)["id"]
@@ -40,13 +46,6 @@ def _values(fields: JSONMapping, old: Row, new: Row) -> Iterator[Value]:
         before, after = old.get(name), new.get(name)
         if before != after:
             yield name, append.text(before), append.text(after)
-
-
-@events.subscribe(events.RecordChanged)
-def require_signature(event: events.RecordChanged) -> None:
-    """Raise SignatureRequired for an unsigned write in a collection that requires signatures."""
-    if event.definition.options.get("require_signature"):
-        signatures.require()
 
 
 @events.subscribe(events.CollectionRemoved)

@@ -6,11 +6,10 @@ allowed: browser applications send tokens, not cookies.
 
 from __future__ import annotations
 
-from flask import Flask, Response, g
+from flask import Request, Response, g
 
 from app import config, rest
 from app.auth import principal as principals
-from app.rest.current_request import get_header, get_request
 
 METHODS = "GET, POST, PUT, PATCH, DELETE"
 HEADERS = "Authorization, Content-Type, If-Match, If-None-Match, Idempotency-Key, X-Account-ID"
@@ -19,38 +18,28 @@ EXPOSED = "ETag, X-Correlation-ID, Retry-After"
 PREFLIGHT_SECONDS = "600"
 
 
-def init_app(app: Flask) -> None:
-    """Answer preflight requests and add CORS headers to every response."""
-    app.before_request(_answer_preflight)
-    app.after_request(_allow)
-
-
-def _answer_preflight() -> Response | None:
-    request = get_request()
-    if request.method != "OPTIONS" or not request.path.startswith(rest.PREFIX):
+def answer_preflight(request: Request) -> Response | None:
+    """The answer to a preflight request; None for other OPTIONS requests."""
+    if not request.path.startswith(rest.PREFIX):
         return None
-    if get_header("Access-Control-Request-Method") is None:
+    if "HTTP_ACCESS_CONTROL_REQUEST_METHOD" not in request.environ:
         return None
     response = Response(status=204)
     response.headers["Access-Control-Max-Age"] = PREFLIGHT_SECONDS
     return response
 
 
-def _allow(response: Response) -> Response:
-    request = get_request()
+def allow_origin(origin: str, request: Request, response: Response) -> None:
+    """Let scripts of an allowed origin read the response."""
     if not request.path.startswith(rest.PREFIX):
-        return response
-    before = response.headers.get("Vary")
-    response.headers["Vary"] = f"{before}, Origin" if before else "Origin"
-    origin = get_header("Origin") or ""
+        return
     preflight = request.method == "OPTIONS"
-    if origin and (origin in config.current().cors_origins or _account_allows(origin, preflight)):
+    if origin in config.current().cors_origins or _account_allows(origin, preflight):
         response.headers["Access-Control-Allow-Origin"] = origin
         response.headers["Access-Control-Expose-Headers"] = EXPOSED
         if preflight:
             response.headers["Access-Control-Allow-Methods"] = METHODS
             response.headers["Access-Control-Allow-Headers"] = HEADERS
-    return response
 
 
 def _account_allows(origin: str, preflight: bool) -> bool:

@@ -1,32 +1,31 @@
 """Authentication, authorization and validation of requests, before every view.
 
-Deny by default: a view without an access marker requires a signed-in caller.
+Deny by default: a view without an access marker requires a signed-in caller. `app/hooks.py` calls
+`check` before every request.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import suppress
 from functools import lru_cache, wraps
-from typing import ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar
 from urllib.parse import urlsplit
 
-from flask import Flask, Request, Response, current_app, g, request
+from flask import Request, Response, g
 from sqlalchemy.exc import DBAPIError
 
-from app import config, db, rest
-from app.auth import api_keys, credentials, lockout, signatures, tokens
+from app import config, db
+from app.auth import api_keys, credentials, idempotency, lockout, signatures, tokens
 from app.auth import principal as principals
 from app.auth.principal import Principal
 from app.auth.signatures import Signature
 from app.context import actor, tenancy, trigger_depth
 from app.db import disk, errors, versioned_cache
 from app.errors import AppError, BadRequest, Forbidden, NotFound, Unauthorized, Unavailable
-from app.http import idempotency
+from app.http.idempotency import HEADER as IDEMPOTENCY_KEY
 from app.rest.access import LARGEST_PUBLIC_BODY, Access, access_of, max_body_of
-from app.rest.converters import check_path
-from app.rest.current_request import get_g, get_header, get_request
-from app.rest.parsing import check_query
+from app.rest.current_request import environ_key, get_g, get_request
+from app.rest.parsing import check_path, check_query
 
 P = ParamSpec("P")
 Returned = TypeVar("Returned")
@@ -34,13 +33,10 @@ RERUNS = 10
 LONGEST_AGENT = 500
 READ_METHODS = ("GET", "HEAD", "OPTIONS")
 CONSOLE = "console"
-
-
-def init_app(app: Flask) -> None:
-    """Guard every view of the application."""
-    app.before_request(_guard)
-    app.after_request(_finish_idempotent)
-    app.teardown_request(lambda error: _reset_context())
+# Headers that few requests have, as in the WSGI environment.
+DEPTH, ROOT = environ_key(trigger_depth.HEADER), environ_key(trigger_depth.ROOT_HEADER)
+KEY = environ_key(IDEMPOTENCY_KEY)
+SIGNATURE = tuple(map(environ_key, signatures.HEADERS))
 
 
 def principal() -> Principal:
@@ -51,9 +47,9 @@ def principal() -> Principal:
 
 def signed_in_caller() -> Principal:
     """The signed-in caller of a public view. Raises Unauthorized."""
-    cached = _identify_with_retry(Access.SIGNED_IN)
+    cached = _identify_with_retry(get_request(), Access.SIGNED_IN)
     with tenancy.scoped_to(cached.tenancy):
-        caller = _verified(cached, Access.SIGNED_IN)
+        caller = _verified(get_request(), cached, Access.SIGNED_IN)
     _check_access(caller, Access.SIGNED_IN)
     return caller
 
@@ -86,7 +82,7 @@ def optimistic(view: Callable[P, Returned]) -> Callable[P, Returned]:
         for _ in range(RERUNS):  # concurrent schema changes may outdate even reloaded definitions
             try:
                 with versioned_cache.reloading():
-                    g.principal = _identify(access_of(view))
+                    g.principal = _identify(get_request(), access_of(view))
                     return view(*args, **kwargs)
             except (versioned_cache.Stale, DBAPIError) as error:
                 _raise_unless_outdated(error)
@@ -115,7 +111,7 @@ def _actor() -> actor.Actor:
             es_reason=signature.reason,
             es_timestamp=signature.timestamp,
         )
-    agent = (get_header("User-Agent") or "")[:LONGEST_AGENT] or None
+    agent = request.environ.get("HTTP_USER_AGENT", "")[:LONGEST_AGENT] or None
     return acting._replace(
         ip_address=request.remote_addr, user_agent=agent, request_id=context.correlation_id
     )
@@ -133,36 +129,37 @@ def _is_essential() -> bool:
     return disk.is_essential(get_request().method, get_request().path)
 
 
-def _reset_context() -> None:
-    db.limit_writes(None)
-    actor.reset()
-    tenancy.reset()
-    trigger_depth.set_current(0)
+def reset_context() -> None:
+    """After a request: whatever the thread does next, the caller of this one does not do it."""
+    db.write_limit.set(None)
+    actor.source.set(actor.system)
+    tenancy.source.set(tenancy.across)
+    trigger_depth.chain.set(trigger_depth.NO_CHAIN)
 
 
-def _guard() -> Response | None:
-    request = get_request()
-    actor.set_source(_actor)
-    tenancy.set_source(_tenancy)
-    trigger_depth.set_current(
-        trigger_depth.from_header(get_header(trigger_depth.HEADER)),
-        trigger_depth.root_from_header(get_header(trigger_depth.ROOT_HEADER)),
-    )
-    db.limit_writes(_is_essential)
+def check(request: Request, g: Any) -> Response | None:
+    """Refuse what the caller may not do; returns the stored response of a repeated request."""
+    actor.source.set(_actor)
+    tenancy.source.set(_tenancy)
+    db.write_limit.set(_is_essential)
+    environ, chain = request.environ, trigger_depth.NO_CHAIN
+    if DEPTH in environ or ROOT in environ:
+        chain = trigger_depth.from_headers(environ.get(DEPTH), environ.get(ROOT))
+    trigger_depth.chain.set(chain)
     view = config.running().view_functions.get(request.endpoint or "")
     access = access_of(view) if view else Access.PUBLIC
-    get_g().of_any_account = getattr(view, "of_any_account", False)
+    g.of_any_account = getattr(view, "of_any_account", False)
     if access is not Access.PUBLIC:
-        _authorize(request, view, access)
-    elif not _is_exempt():
-        lockout.count_request(None, request.remote_addr)
+        _authorize(request, g, view, access)
+    elif not _is_exempt(request):
+        _count(request, None)
     _limit_body(request, view, access)
     if view is not None:
         check_path(request)
         check_query(request, view)
-    if request.method != "POST" or get_header(idempotency.HEADER) is None:
-        return None
-    return _replay(access)
+    if request.method == "POST" and KEY in environ:
+        return _replay(request, g, access)
+    return None
 
 
 def _limit_body(request: Request, view: Callable[..., object] | None, access: Access) -> None:
@@ -179,82 +176,45 @@ def limit_body(max_bytes: int) -> None:
     request.max_content_length = min(max_bytes, request.max_content_length or max_bytes)
 
 
-def _replay(access: Access) -> Response | None:
+def _replay(request: Request, g: Any, access: Access) -> Response | None:
     """The stored response for the idempotency key, or None to process the request."""
     caller: Principal | None = g.get("principal")
-    is_api = request.path.startswith(f"{rest.PREFIX}/")
-    if not is_api or caller is None or not caller.signed_in:
+    if caller is None or not idempotency.applies_to(request, caller):
         return None
-    if request.path.startswith(f"{rest.PREFIX}/auth/"):
-        return None
-    g.principal = caller = _verified(caller, access)
-    caller_key = "/".join(filter(None, (caller.user_id, caller.api_key_id)))
-    digests = idempotency.request_fingerprints(
-        request.path, request.query_string, _body_without_boundary()
-    )
-    key = request.headers[idempotency.HEADER]
-    claim = idempotency.claim(caller.require_account_id(), caller_key, key, digests)
-    if isinstance(claim, idempotency.Claim):
-        g.claim = claim
-        return None
-    response = Response(claim.text, claim.status, mimetype="application/json")
-    response.headers["Idempotent-Replayed"] = "true"
-    if claim.etag:
-        response.headers["ETag"] = claim.etag
-    return response
+    g.principal = caller = _verified(request, caller, access)
+    found = idempotency.replay_or_claim(request, caller)
+    if isinstance(found, Response):
+        return found
+    g.claim = found
+    return None
 
 
-def _body_without_boundary() -> bytes:
-    body = request.get_data(cache=True)
-    # Clients generate a new multipart boundary for every request.
-    boundary = request.mimetype_params.get("boundary")
-    return body.replace(boundary.encode(), b"") if boundary else body
-
-
-def _finish_idempotent(response: Response) -> Response:
-    """Store the response in the transaction of a request with an idempotency key."""
-    claim: idempotency.Claim | None = get_g().pop("claim", None)
-    if claim is None:
-        return response
+def _authorize(
+    request: Request, g: Any, view: Callable[..., object] | None, access: Access
+) -> None:
     try:
-        if response.status_code >= 300:
-            idempotency.release(claim, keep_changes=response.status_code < 500)
-            return response
-        view = current_app.view_functions[request.endpoint or ""]
-        shows_secret = getattr(view, "shows_secret", None)
-        body = response.get_json() if shows_secret else {}
-        has_secret = bool(shows_secret and shows_secret(body))
-        record_id = body["id"] if has_secret else None
-        text = None if has_secret else response.get_data(as_text=True)
-        idempotency.save_response(
-            claim, response.status_code, text, response.headers.get("ETag"), record_id
-        )
-    except (AppError, DBAPIError) as error:
-        with suppress(DBAPIError):  # if the commit succeeded after all, the stored response stays
-            idempotency.release(claim, keep_changes=False)
-        response = current_app.make_response(current_app.handle_user_exception(error))
-    return response
-
-
-def _authorize(request: Request, view: Callable[..., object] | None, access: Access) -> None:
-    context = get_g()
-    try:
-        context.principal = caller = _identify_with_retry(access)
+        g.principal = caller = _identify_with_retry(request, access)
     except AppError:
-        lockout.count_request(None, request.remote_addr)
+        _count(request, None)
         raise
-    lockout.count_request(caller, request.remote_addr)
+    _count(request, caller)
     if not getattr(view, "checks_versions", False):
-        context.principal = caller = _verified(caller, access)
+        g.principal = caller = _verified(request, caller, access)
     _check_access(caller, access)
     if request.method in READ_METHODS:
         return
     if caller.account is None:
         raise BadRequest("Specify a single account to write to: X-Account-ID: * is read-only.")
-    context.signature = signatures.verify_headers(request.headers, caller, request.remote_addr)
+    if any(name in request.environ for name in SIGNATURE):
+        g.signature = signatures.verify_headers(request.headers, caller, request.remote_addr)
 
 
-def _is_exempt() -> bool:
+def _count(request: Request, caller: Principal | None) -> None:
+    if config.current().rate_limit != "off":
+        lockout.count_request(caller, request.remote_addr)
+
+
+def _is_exempt(request: Request) -> bool:
     # Health checks and static files are exempt from rate limits.
     return request.endpoint == "static" or request.blueprint == "Health"
 
@@ -269,27 +229,28 @@ def _check_access(caller: Principal, access: Access) -> None:
         raise Forbidden("Only admins of the account may do this.")
 
 
-def _identify_with_retry(access: Access) -> Principal:
+def _identify_with_retry(request: Request, access: Access) -> Principal:
     try:
-        return _identify(access)
+        return _identify(request, access)
     except (BadRequest, Forbidden):  # an account's slug may have changed since it was cached
         with versioned_cache.reloading():
-            return _identify(access)
+            return _identify(request, access)
 
 
-def _verified(caller: Principal, access: Access) -> Principal:
+def _verified(request: Request, caller: Principal, access: Access) -> Principal:
     try:
         versioned_cache.verify(caller.version_checks)
     except versioned_cache.Stale:
         with versioned_cache.reloading():
-            return _identify(access)
+            return _identify(request, access)
     return caller
 
 
-def _identify(access: Access) -> Principal:
-    credential, reference = _credential(), account_of_request()
+def _identify(request: Request, access: Access) -> Principal:
+    credential, reference = _credential(request), _account_of(request)
     if credential is not None:
-        return principals.choose_account(_signed_in(credential), reference)
+        caller = _signed_in(credential)
+        return caller if reference is None else principals.choose_account(caller, reference)
     if access is not Access.ANONYMOUS or reference is None:
         raise Unauthorized
     account = principals.find_active_account(reference)
@@ -298,13 +259,14 @@ def _identify(access: Access) -> Principal:
     return principals.anonymous(account)
 
 
-def _credential() -> str | None:
-    scheme, _, value = (get_header("Authorization") or "").strip().partition(" ")
+def _credential(request: Request) -> str | None:
+    environ = request.environ
+    scheme, _, value = environ.get("HTTP_AUTHORIZATION", "").strip().partition(" ")
     if scheme.lower() == "bearer":
-        return value.strip()
+        return str(value.strip())
     if scheme:
         raise Unauthorized("Only the Bearer scheme is supported.")
-    return get_header("X-API-Key")
+    return environ.get("HTTP_X_API_KEY")
 
 
 def _signed_in(credential: str) -> Principal:
@@ -320,8 +282,12 @@ def _signed_in(credential: str) -> Principal:
 
 def account_of_host() -> str | None:
     """The account slug in the request's host name."""
+    return _account_of_host(get_request())
+
+
+def _account_of_host(request: Request) -> str | None:
     settings = config.current()
-    return _slug_of(get_request().host, settings.base_domain, settings.base_url)
+    return _slug_of(request.host, settings.base_domain, settings.base_url)
 
 
 @lru_cache
@@ -335,8 +301,12 @@ def _slug_of(host: str, domain: str, base_url: str) -> str | None:
 
 def account_of_request() -> str | None:
     """The account in the X-Account-ID header or the host name. Raises BadRequest on a conflict."""
-    reference = (get_header("X-Account-ID") or "").strip() or None
-    host = account_of_host()
+    return _account_of(get_request())
+
+
+def _account_of(request: Request) -> str | None:
+    reference = request.environ.get("HTTP_X_ACCOUNT_ID", "").strip() or None
+    host = _account_of_host(request)
     if reference and host and reference.lower() != host:
         account = principals.find_active_account(host)
         if account is None or not account.matches(reference):

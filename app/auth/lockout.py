@@ -117,10 +117,11 @@ def _mailbox_limit(email: str) -> Allowance:
 
 
 def count_request(caller: Principal | None, address: str | None) -> None:
-    """Count a request by caller, or by address if anonymous. Raises TooManyRequests."""
+    """Count a request by caller, or by address if anonymous. Raises TooManyRequests.
+
+    The setting `rate_limit` must not be `off`.
+    """
     rate = config.current().rate_limit
-    if rate == "off":
-        return
     if caller is None or not caller.signed_in:
         rate_limits.consume(
             rate_limits.parse_rate("requests-address", rate).of(rate_limits.client_network(address))

@@ -68,12 +68,12 @@ class Principal:
     """The restrictions of an API key to collections and operations."""
     key_check: VersionCheck | None = field(default=None, repr=False)
 
-    @property
+    @cached_property
     def signed_in(self) -> bool:
         """Whether the caller is not anonymous."""
         return self.user_id is not None
 
-    @property
+    @cached_property
     def is_superadmin(self) -> bool:
         """Whether the caller belongs to the system account, which is what makes a superadmin."""
         return self.home is not None and self.home.id == SYSTEM_ACCOUNT_ID
@@ -88,12 +88,12 @@ class Principal:
         """Whether the caller is an admin of the account acted in."""
         return self.is_superadmin or self.role == ADMIN
 
-    @property
+    @cached_property
     def account_id(self) -> str | None:
         """The id of the account acted in."""
         return self.account.id if self.account else None
 
-    @property
+    @cached_property
     def tenancy(self) -> tenancy.Scope:
         """The row-security scope of the caller's requests."""
         if self.is_superadmin or self.account is None:

@@ -18,6 +18,7 @@ from app.context import actor
 from app.errors import Malformed, SignatureRequired, Unauthorized
 
 USERNAME, PASSWORD, REASON = "X-ES-Username", "X-ES-Password", "X-ES-Reason"
+HEADERS = (USERNAME, PASSWORD, REASON)
 LONGEST_REASON = 1000
 
 
@@ -32,7 +33,7 @@ class Signature:
 
 def verify_headers(headers: Headers, caller: Principal, address: str | None) -> Signature | None:
     """The verified signature in the request headers, if any. Raises Malformed, Unauthorized."""
-    values = {name: _text(headers.get(name, "")) for name in (USERNAME, PASSWORD, REASON)}
+    values = {name: _text(headers.get(name, "")) for name in HEADERS}
     return verify(values, caller, address)
 
 

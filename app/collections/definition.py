@@ -164,12 +164,12 @@ class Definition:
             return None
         return self if field.collection.lower() == self.name.lower() else get(field.collection)
 
-    @property
+    @cached_property
     def conditions(self) -> Mapping[str, Node | None]:
         """The parsed rule of each operation; None if it is not an expression."""
         return self._judged[1]
 
-    @property
+    @cached_property
     def version_checks(self) -> frozenset[VersionCheck]:
         """The version checks of this definition and of all collections that its rules reach."""
         return self._judged[0]

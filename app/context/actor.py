@@ -30,29 +30,21 @@ SYSTEM = Actor("system", "system", "system")
 ANONYMOUS = Actor("anonymous", "anonymous", "anonymous")
 
 
-def _system() -> Actor:
+def system() -> Actor:
+    """Return the service itself."""
     return SYSTEM
 
 
-_source: ContextVar[Callable[[], Actor]] = ContextVar("actor", default=_system)
-
-
-def set_source(source: Callable[[], Actor]) -> None:
-    """Set the function that returns the actor of the current context."""
-    _source.set(source)
+source: ContextVar[Callable[[], Actor]] = ContextVar("actor", default=system)
+"""Returns the actor of the current context."""
 
 
 def act_as(user_id: str, email: str, name: str | None) -> None:
     """Set a user as the actor, such as the one whose mailed link was followed."""
-    source, name = _source.get(), name or email
-    set_source(lambda: source()._replace(user_id=user_id, user_email=email, user_name=name))
-
-
-def reset() -> None:
-    """Set the service itself as the actor."""
-    _source.set(_system)
+    replaced, name = source.get(), name or email
+    source.set(lambda: replaced()._replace(user_id=user_id, user_email=email, user_name=name))
 
 
 def current() -> Actor:
     """The actor of the current context."""
-    return _source.get()()
+    return source.get()()

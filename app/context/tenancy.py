@@ -16,36 +16,28 @@ Scope = str
 """An account's id, or one of the above. OWNER, the owner of the tables, may change the schema."""
 
 
-def _across() -> Scope:
+def across() -> Scope:
+    """Return the scope of all accounts."""
     return ACROSS
 
 
-_source: ContextVar[Callable[[], Scope]] = ContextVar("tenancy", default=_across)
-
-
-def set_source(source: Callable[[], Scope]) -> None:
-    """Set the function that returns the scope of the current context."""
-    _source.set(source)
-
-
-def reset() -> None:
-    """Set the scope to all accounts."""
-    _source.set(_across)
+source: ContextVar[Callable[[], Scope]] = ContextVar("tenancy", default=across)
+"""Returns the scope of the current context."""
 
 
 def current() -> Scope:
     """The scope of the current context."""
-    return _source.get()()
+    return source.get()()
 
 
 @contextmanager
 def scoped_to(scope: Scope) -> Iterator[None]:
     """Run the block in a scope."""
-    token = _source.set(lambda: scope)
+    token = source.set(lambda: scope)
     try:
         yield
     finally:
-        _source.reset(token)
+        source.reset(token)
 
 
 def in_account(account_id: str) -> AbstractContextManager[None]:

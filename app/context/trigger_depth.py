@@ -10,7 +10,7 @@ cannot use it later. The root travels with it: all that one event leads to is co
 from __future__ import annotations
 
 from contextvars import ContextVar
-from typing import Any
+from typing import Any, NamedTuple
 
 from itsdangerous import BadSignature
 
@@ -21,24 +21,18 @@ ROOT_HEADER = "X-Service-Workflow-Root"
 VALID_SECONDS = 3600
 PURPOSE, ROOT_PURPOSE = "workflow depth", "workflow root"
 
-_depth: ContextVar[int] = ContextVar("depth", default=0)
-_root: ContextVar[str] = ContextVar("root", default="")
 
+class Chain(NamedTuple):
+    """A position in a chain of triggers."""
 
-def depth() -> int:
-    """The trigger depth of the current context."""
-    return _depth.get()
-
-
-def root() -> str:
+    depth: int = 0
+    root: str = ""
     """The id shared by all instances of this chain; empty outside of one."""
-    return _root.get()
 
 
-def set_current(depth: int, root: str = "") -> None:
-    """Set depth and root of the current context."""
-    _depth.set(depth)
-    _root.set(root)
+NO_CHAIN = Chain()
+chain: ContextVar[Chain] = ContextVar("chain", default=NO_CHAIN)
+"""The chain of the current context."""
 
 
 def headers(depth: int, root: str = "") -> dict[str, str]:
@@ -50,14 +44,9 @@ def headers(depth: int, root: str = "") -> dict[str, str]:
     return {HEADER: crypto.sign([depth, now], PURPOSE), **of_root}
 
 
-def from_header(header: str | None) -> int:
-    """The depth in a request's header; 0 where it is missing or not valid."""
-    return int(_signed(header, PURPOSE, 0))
-
-
-def root_from_header(header: str | None) -> str:
-    """The root in a request's header; empty where it is missing or not valid."""
-    return str(_signed(header, ROOT_PURPOSE, ""))
+def from_headers(depth: str | None, root: str | None) -> Chain:
+    """The chain in a request's headers; a header that is missing or not valid counts as none."""
+    return Chain(int(_signed(depth, PURPOSE, 0)), str(_signed(root, ROOT_PURPOSE, "")))
 
 
 def _signed(header: str | None, purpose: str, default: object) -> Any:

@@ -1,22 +1,29 @@
 """The database: declarative base, connections and the one transaction."""
 
-from app.db.base import Base, db, dispose_after_fork, init_app, partial_index
-from app.db.connections import check_time, connection, driver, has_one_writer, sqlite_file
+from app.db.base import Base, partial_index
 from app.db.deletion import purge
-from app.db.transactions import (
+from app.db.engine import has_one_writer, sqlite_file
+from app.db.session import (
     before_commit,
+    check_time,
+    connection,
+    db,
     defer,
-    held_transaction,
-    hold_commits,
+    driver,
     in_transaction,
-    limit_writes,
     notes,
     on_commit,
+)
+from app.db.setup import dispose_after_fork, init_app
+from app.db.transactions import (
+    held_transaction,
+    hold_commits,
     refuse_transactions,
     rollback_held,
     savepoint,
     transaction,
     without_time_limit,
+    write_limit,
 )
 
 __all__ = [
@@ -33,7 +40,6 @@ __all__ = [
     "hold_commits",
     "in_transaction",
     "init_app",
-    "limit_writes",
     "notes",
     "on_commit",
     "partial_index",
@@ -44,4 +50,5 @@ __all__ = [
     "sqlite_file",
     "transaction",
     "without_time_limit",
+    "write_limit",
 ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sqlalchemy as sa
 
 from app.context import tenancy
-from app.db.connections import connection
+from app.db.session import connection
 from app.db.transactions import transaction
 
 BATCH_ROWS = 500

@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import re
 import sqlite3
+from typing import Any
 from weakref import WeakSet
 
 import sqlalchemy as sa
@@ -42,7 +43,17 @@ def current_engine() -> sa.Engine:
     return engine
 
 
-def options(settings: config.Config) -> dict[str, object]:
+def has_one_writer() -> bool:
+    """Whether the database takes one writer at a time, over all accounts: SQLite."""
+    return current_engine().dialect.name == "sqlite"
+
+
+def sqlite_file() -> str | None:
+    """Return the path of the database file; None on PostgreSQL."""
+    return current_engine().url.database if has_one_writer() else None
+
+
+def options(settings: config.Config) -> dict[str, Any]:
     """Return the arguments of `create_engine` for these settings."""
     common: dict[str, object] = {"isolation_level": "AUTOCOMMIT", "hide_parameters": True}
     common |= {"poolclass": Pool, "pool_use_lifo": True}
@@ -78,14 +89,6 @@ def prepare(engine: sa.Engine) -> None:
 
     if engine.dialect.name != "sqlite":
         return
-
-    @sa.event.listens_for(engine, "checkin")
-    def restore_foreign_keys(
-        connection: sqlite3.Connection | None, record: ConnectionPoolEntry
-    ) -> None:
-        # Only if needed: the pragma makes SQLite prepare every cached statement anew.
-        if connection is not None and record.info.pop("unchecked", False):
-            connection.execute("PRAGMA foreign_keys = ON")
 
     @sa.event.listens_for(engine, "before_cursor_execute", retval=True)
     def rewrite_in_values(

@@ -36,7 +36,7 @@ class PreparedStatement:
     def __init__(self, statement: sa.Executable, *, keyed: bool = False) -> None:
         self._statement = statement
         self._keyed = keyed
-        self._compiled: dict[str, _Compiled] = {}
+        self._compiled: dict[type, _Compiled] = {}
         self._is_used = False
 
     def all(self, parameters: Parameters) -> Sequence[Any]:
@@ -44,23 +44,28 @@ class PreparedStatement:
         if not self._is_used:
             self._is_used = True
             return db.connection().execute(self._statement, parameters).all()
-        return self._for_dialect().all(parameters)
+        with db.driver() as driver:
+            return self._compiled_for(driver).all(driver, parameters)
 
     def run(self, parameters: Parameters) -> None:
         """Run the statement before the open transaction ends; its result is dropped."""
-        self._for_dialect().run(parameters)
+        with db.driver() as driver:
+            self._compiled_for(driver).run(driver, parameters)
 
-    def _for_dialect(self) -> _Compiled:
-        dialect = engine.current_engine().dialect.name
-        compiled = self._compiled.get(dialect)
+    def _compiled_for(self, driver: Any) -> _Compiled:
+        compiled = self._compiled.get(type(driver))
         if compiled is None:
-            compiled = self._compiled[dialect] = _Compiled(self._statement, self._keyed)
+            dialect = engine.current_engine().dialect
+            compiled = _Compiled(self._statement, dialect, self._keyed)
+            self._compiled[type(driver)] = compiled
         return compiled
 
 
 class _Compiled:
-    def __init__(self, statement: Any, keyed: bool) -> None:
-        self._dialect = engine.current_engine().dialect
+    """A statement as one kind of driver takes it."""
+
+    def __init__(self, statement: Any, dialect: sa.Dialect, keyed: bool) -> None:
+        self._dialect = dialect
         compiled: Any = statement.compile(dialect=self._dialect)
         if compiled.post_compile_params:
             raise ValueError("an expanding parameter cannot be prepared")
@@ -84,21 +89,16 @@ class _Compiled:
         value = parameter.effective_value
         self._constants[name] = process(value) if process else value
 
-    def all(self, parameters: Parameters) -> list[Row]:
-        bound = self._bind(parameters)
-        with db.driver() as driver:
-            cursor = driver.cursor()
-            try:
-                execute(cursor, self._text, bound, self._server_statement)
-                if self._result_processors is None:
-                    self._result_processors = self._processors(cursor.description)
-                rows: list[Row] = cursor.fetchall()
-            finally:
-                cursor.close()
+    def all(self, driver: Any, parameters: Parameters) -> list[Row]:
+        with closing(driver.cursor()) as cursor:
+            execute(cursor, self._text, self._bind(parameters), self._server_statement)
+            if self._result_processors is None:
+                self._result_processors = self._processors(cursor.description)
+            rows: list[Row] = cursor.fetchall()
         return self._convert(rows) if rows and self._result_processors else rows
 
-    def run(self, parameters: Parameters) -> None:
-        with db.driver() as driver, closing(driver.cursor()) as cursor:
+    def run(self, driver: Any, parameters: Parameters) -> None:
+        with closing(driver.cursor()) as cursor:
             if isinstance(driver, postgres_driver.Driver):
                 statement = self._server_statement
                 text = driver.call(statement) if statement else self._text

@@ -1,57 +1,74 @@
-"""The unit of work behind `transaction()`, and the ORM session that runs in it."""
+"""The session, its unit of work behind `transaction()`, and the connection of a statement.
+
+A statement runs on the connection of the open transaction, else on one for that statement alone.
+"""
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Callable, Sequence
-from typing import Any
+from dataclasses import dataclass, field
+from functools import partial
+from types import TracebackType
+from typing import Any, TypeVar
 
+import psycopg2
 import sqlalchemy as sa
+from flask_sqlalchemy import SQLAlchemy
 from flask_sqlalchemy.session import Session as BoundSession
 from sqlalchemy import orm
 from sqlalchemy.engine import Connection, Engine
-from sqlalchemy.pool import PoolProxiedConnection
+from sqlalchemy.exc import OperationalError
+from sqlalchemy.pool import ConnectionPoolEntry, PoolProxiedConnection
 
-from app.db import engine
+from app import config
+from app.context import tenancy
+from app.db import engine, sqlite_driver
+from app.db.base import Base
+from app.db.pool import Pool
 
+Result = TypeVar("Result")
 BatchCallback = Callable[[list[Any]], None]
 
 
+@dataclass(eq=False)
 class UnitOfWork:
     """A transaction until its commit or rollback; it begins with its first statement."""
 
-    def __init__(self, begin: Callable[[], PoolProxiedConnection]) -> None:
-        self._begin = begin
-        self.pooled: PoolProxiedConnection | None = None
-        """The pool's connection, once the transaction has begun."""
-        self.connection: Connection | None = None
-        """SQLAlchemy's connection over the same one, once a statement needs it."""
-        self.is_open = True
-        """Whether it takes more statements; if not, it waits for its commit."""
-        self.on_commit: list[Callable[[], None]] = []
-        self.before_commit: dict[tuple[bool, BatchCallback], list[object]] = {}
-        self.notes: dict[str, object] = {}
-        self._deferred: list[Callable[[], None]] = []
+    start: Callable[[], PoolProxiedConnection]
+    """Returns a connection with the transaction begun on it."""
+    pooled: PoolProxiedConnection | None = None
+    """The pool's connection, once the transaction has begun."""
+    connection: Connection | None = None
+    """SQLAlchemy's connection over the same one, once a statement needs it."""
+    is_open: bool = True
+    """Whether it takes more statements; if not, it waits for its commit."""
+    on_commit: list[Callable[[], None]] = field(default_factory=list)
+    before_commit: dict[tuple[bool, BatchCallback], list[Any]] = field(default_factory=dict)
+    notes: dict[str, Any] = field(default_factory=dict)
+    deferred: list[Callable[[], None]] = field(default_factory=list)
 
     def begun(self) -> PoolProxiedConnection:
         """Return the pool's connection; begins the transaction if need be."""
         if self.pooled is None:
-            self.pooled = self._begin()
-            self.flush_deferred()
+            self.pooled = self.start()
+            if self.deferred:
+                self.flush_deferred()
         return self.pooled
 
     def defer(self, callback: Callable[[], None]) -> None:
         """Call back before the next statement, or at the end if there is none."""
-        self._deferred.append(callback)
+        self.deferred.append(callback)
         if self.pooled is not None:
             self.flush_deferred()
 
     def flush_deferred(self) -> None:
         """Call what was deferred. What fails stays, so that no commit can leave it out."""
-        if self._deferred:
+        if self.deferred:
             self.begun()
-        while self._deferred:
-            self._deferred[0]()
-            del self._deferred[0]
+        while self.deferred:
+            self.deferred[0]()
+            del self.deferred[0]
 
 
 class Session(BoundSession):
@@ -91,6 +108,141 @@ def release(session: Session) -> None:
     finally:
         if work is not None and work.pooled is not None:
             (work.connection or work.pooled).close()
+
+
+db = SQLAlchemy(
+    model_class=Base,
+    disable_autonaming=True,
+    session_options={"class_": Session, "scopefunc": config.context},
+)
+
+
+def current_session() -> Session | None:
+    """Return this context's session, if it has one."""
+    registry: Any = db.session.registry
+    session: Session | None = registry.registry.get(registry.scopefunc())
+    return session
+
+
+def in_transaction() -> bool:
+    """Whether a `transaction()` is open in this context."""
+    session = current_session()
+    return session is not None and session.work is not None and session.work.is_open
+
+
+def open_work() -> UnitOfWork:
+    """Return the open transaction. Raises LookupError if none is open."""
+    session = current_session()
+    work = session.work if session else None
+    if work is None or not work.is_open:
+        raise LookupError("no transaction is open")
+    return work
+
+
+def on_commit(callback: Callable[[], None]) -> None:
+    """Call back after the open transaction commits; never when it rolls back."""
+    callbacks = open_work().on_commit
+    if callback not in callbacks:
+        callbacks.append(callback)
+
+
+def defer(callback: Callable[[], None]) -> None:
+    """Call back before the open transaction's next statement, or before its commit.
+
+    This lets a transaction begin as late as possible, as it blocks others. The callback's
+    statements run in the tenant scope of now.
+    """
+    open_work().defer(partial(_call_in_scope, tenancy.current(), callback))
+
+
+def _call_in_scope(scope: tenancy.Scope, callback: Callable[[], None]) -> None:
+    with tenancy.scoped_to(scope):
+        callback()
+
+
+def before_commit(callback: BatchCallback, *items: object, last: bool = False) -> None:
+    """Call back once before the commit, with the items of all calls.
+
+    Callbacks with `last` run after all others.
+    """
+    open_work().before_commit.setdefault((last, callback), []).extend(items)
+
+
+def notes() -> dict[str, Any]:
+    """Return what features remember until the open transaction ends."""
+    return open_work().notes
+
+
+def connection() -> Connection:
+    """Return the connection for Core statements: the transaction's while one is open."""
+    return db.session.connection()
+
+
+class driver:
+    """The DBAPI connection of the open transaction, else one for a single statement.
+
+    Errors of the driver are raised as SQLAlchemy's.
+    """
+
+    def __enter__(self) -> Any:
+        # Raises OperationalError if the transaction has lost its connection.
+        self._held: Connection | PoolProxiedConnection | ConnectionPoolEntry
+        self._lender: Pool | None = None
+        current = _current()
+        if current is None:
+            pool: Pool = engine.current_engine().pool  # type: ignore[assignment]
+            self._held = entry = translate_errors(pool.acquire)
+            self._lender, self._driver = pool, entry.dbapi_connection
+        else:
+            self._held = current
+            pooled = current.connection if isinstance(current, Connection) else current
+            self._driver = pooled.dbapi_connection
+        if self._driver is None:
+            raise OperationalError(None, None, LookupError("The connection was lost."))
+        return self._driver
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        try:
+            if isinstance(error, (sqlite3.Error, psycopg2.Error)):
+                raise engine.to_sqlalchemy_error(error, self._held, self._driver) from error
+            if error is not None and self._lender:
+                self._held.invalidate(error)  # it may be in the middle of something
+        finally:
+            if self._lender:
+                self._lender.release(self._held)  # type: ignore[arg-type]
+
+
+def _current() -> Connection | PoolProxiedConnection | None:
+    """The connection that this context uses already."""
+    session = current_session()
+    if session is None:
+        return None
+    work = session.work
+    if work is not None:
+        return work.connection or (work.begun() if work.pooled is None else work.pooled)
+    return session.connection() if session.in_transaction() else None
+
+
+def translate_errors(function: Callable[[], Result]) -> Result:
+    """Call a function; errors of the driver are raised as SQLAlchemy's."""
+    try:
+        return function()
+    except (sqlite3.Error, psycopg2.Error) as error:
+        raise engine.to_sqlalchemy_error(error) from error
+
+
+def check_time() -> None:
+    """Between statements: raise OperationalError if the transaction blocks others for too long."""
+    session = current_session()
+    if session and session.work and session.work.pooled is not None:
+        dbapi_connection = session.work.pooled.dbapi_connection
+        if isinstance(dbapi_connection, sqlite_driver.Driver):
+            translate_errors(dbapi_connection.check_time)
 
 
 @sa.event.listens_for(orm.Session, "before_flush")

@@ -54,6 +54,7 @@ class Driver(sqlite3.Connection):
 
     def __init__(self, database: str, **options: Any) -> None:
         _create_file(database)
+        self.database = database
         self._timeout = options.setdefault("timeout", BUSY_SECONDS)
         file = self._open(database, options)
         # Never lock the file itself: closing any descriptor of it drops SQLite's own locks.
@@ -61,6 +62,7 @@ class Driver(sqlite3.Connection):
         self._turn = _Turn(file and f"{file}-turn")
         self._rows_before = 0
         self._deadline: float | None = None
+        self._checks_foreign_keys = True
         _drivers.add(self)
         self.execute("PRAGMA journal_mode = WAL")
         self.execute("PRAGMA synchronous = NORMAL")
@@ -81,8 +83,20 @@ class Driver(sqlite3.Connection):
                 error.args = (f"{error}: {database}",)
             raise
 
-    def begin(self) -> None:
-        """Begin a write transaction. Raises OperationalError if the database stays busy."""
+    def begin(self, seconds: float | None = None, *, checks_foreign_keys: bool = True) -> None:
+        """Begin a write transaction. Raises OperationalError if the database stays busy.
+
+        After this many seconds its statements raise OperationalError (INTERRUPT).
+        """
+        if not checks_foreign_keys:  # SQLite takes this only outside a transaction
+            self._checks_foreign_keys = False
+            self.execute("PRAGMA foreign_keys = OFF")
+        self._begin()
+        if seconds is not None:
+            self._deadline = time.monotonic() + seconds
+            self.set_progress_handler(self._is_late, STEPS_BETWEEN_CHECKS)
+
+    def _begin(self) -> None:
         start = time.monotonic()
         deadline = start + self._timeout
         try:
@@ -97,11 +111,6 @@ class Driver(sqlite3.Connection):
             if not self.in_transaction:
                 self._turn.release()
 
-    def limit(self, seconds: float) -> None:
-        """Limit the open transaction: later statements raise OperationalError (INTERRUPT)."""
-        self._deadline = time.monotonic() + seconds
-        self.set_progress_handler(self._is_late, STEPS_BETWEEN_CHECKS)
-
     def cursor(self, *args: Any, **options: Any) -> Any:
         """Return a cursor. Raises OperationalError if the time is up."""
         self.check_time()
@@ -109,7 +118,7 @@ class Driver(sqlite3.Connection):
 
     def check_time(self) -> None:
         """Raise OperationalError if the transaction has passed its time limit."""
-        if self._deadline is not None and self._is_late():
+        if self._is_late():
             error = sqlite3.OperationalError("interrupted: the transaction takes too long")
             error.sqlite_errorcode = sqlite3.SQLITE_INTERRUPT
             raise error
@@ -134,10 +143,13 @@ class Driver(sqlite3.Connection):
             _wal.is_almost_copied = True
 
     def rollback(self) -> None:
-        """Roll back, and let the next in the queue write."""
+        """Roll back, and let the next in the queue write; the pool does so after a commit, too."""
         self._end_limit()
         try:
             super().rollback()
+            if not self._checks_foreign_keys:
+                self.execute("PRAGMA foreign_keys = ON")
+                self._checks_foreign_keys = True
         finally:
             self._queue.release()
             self._turn.release()

@@ -17,34 +17,22 @@ from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.pool import PoolProxiedConnection
 
 from app import config
-from app.context import tenancy
 from app.db import disk, engine, postgres_driver, sqlite_driver
-from app.db.base import db
-from app.db.connections import (
+from app.db.pool import Pool
+from app.db.session import (
+    BatchCallback,
+    Session,
+    UnitOfWork,
     connection,
-    connection_pool,
     current_session,
+    db,
     driver,
-    sqlite_file,
+    open_work,
+    release,
     translate_errors,
 )
-from app.db.session import BatchCallback, Session, UnitOfWork, release
 
 SCHEMA_LOCK = 0x41747269756D
-
-
-def _open_work() -> UnitOfWork:
-    session = current_session()
-    work = session.work if session else None
-    if work is None or not work.is_open:
-        raise LookupError("no transaction is open")
-    return work
-
-
-def in_transaction() -> bool:
-    """Whether a `transaction()` is open in this context."""
-    session = current_session()
-    return session is not None and session.work is not None and session.work.is_open
 
 
 _refusal: ContextVar[Exception | None] = ContextVar("refusal", default=None)
@@ -67,12 +55,13 @@ def transaction(*, changes_schema: bool = False) -> Iterator[Session]:
     refusal = _refusal.get()
     if refusal is not None:
         raise refusal
-    if in_transaction():
+    if session.work is not None and session.work.is_open:
         yield session
         return
     _commit_held(session)
     session.rollback()  # ends autocommit reads, and expires what they loaded
-    session.work = work = UnitOfWork(partial(_begun, changes_schema))
+    pool: Any = session.get_bind().engine.pool
+    session.work = work = UnitOfWork(partial(_begun, pool, changes_schema))
     try:
         if changes_schema:
             _lock_schema(session)
@@ -81,7 +70,8 @@ def transaction(*, changes_schema: bool = False) -> Iterator[Session]:
         for (_, callback), items in sorted(work.before_commit.items(), key=_is_last):
             if items:
                 callback(items)
-        work.flush_deferred()
+        if work.deferred:
+            work.flush_deferred()
         if session.holds_commits and work.pooled is not None:
             _flush_driver()
     except BaseException:
@@ -155,7 +145,7 @@ def _is_held(work: UnitOfWork | None) -> bool:
 @contextmanager
 def savepoint() -> Iterator[None]:
     """Roll back to here if the block fails; the rest of the transaction goes on."""
-    work = _open_work()
+    work = open_work()
     work.flush_deferred()  # deferred work is no part of the savepoint
     pending = work.before_commit
     counts = {callback: len(items) for callback, items in pending.items()}
@@ -169,81 +159,45 @@ def savepoint() -> Iterator[None]:
         raise
 
 
-def on_commit(callback: Callable[[], None]) -> None:
-    """Call back after the open transaction commits; never when it rolls back."""
-    callbacks = _open_work().on_commit
-    if callback not in callbacks:
-        callbacks.append(callback)
-
-
-def defer(callback: Callable[[], None]) -> None:
-    """Call back before the open transaction's next statement, or before its commit.
-
-    This lets a transaction begin as late as possible, as it blocks others. The callback's
-    statements run in the tenant scope of now.
-    """
-    _open_work().defer(partial(_call_in_scope, tenancy.current(), callback))
-
-
-def _call_in_scope(scope: tenancy.Scope, callback: Callable[[], None]) -> None:
-    with tenancy.scoped_to(scope):
-        callback()
-
-
-def before_commit(callback: BatchCallback, *items: object, last: bool = False) -> None:
-    """Call back once before the commit, with the items of all calls.
-
-    Callbacks with `last` run after all others.
-    """
-    _open_work().before_commit.setdefault((last, callback), []).extend(items)
-
-
-def _is_last(entry: tuple[tuple[bool, BatchCallback], list[object]]) -> bool:
+def _is_last(entry: tuple[tuple[bool, BatchCallback], list[Any]]) -> bool:
     return entry[0][0]
 
 
-def notes() -> dict[str, Any]:
-    """Return what features remember until the open transaction ends."""
-    return _open_work().notes
-
-
-def _begun(changes_schema: bool) -> PoolProxiedConnection:
+def _begun(pool: Pool, changes_schema: bool) -> PoolProxiedConnection:
     """A connection of the pool with a transaction begun on it."""
-    pooled = translate_errors(connection_pool().connect)
+    return translate_errors(partial(_begin, pool, changes_schema))
+
+
+def _begin(pool: Pool, changes_schema: bool) -> PoolProxiedConnection:
+    pooled: PoolProxiedConnection = pool.connect()
     with ExitStack() as cleanup:  # leave no transaction begun, even if the wait is interrupted
         cleanup.callback(pooled.close)
-        translate_errors(partial(_begin, pooled, changes_schema))
+        dbapi_connection: Any = pooled.dbapi_connection
+        if isinstance(dbapi_connection, sqlite_driver.Driver):
+            _begin_on_sqlite(dbapi_connection, changes_schema)
+        else:
+            dbapi_connection.begin()
         cleanup.pop_all()
     return pooled
 
 
-def _begin(pooled: PoolProxiedConnection, changes_schema: bool) -> None:
-    dbapi_connection: Any = pooled.dbapi_connection
-    if changes_schema and engine.current_engine().dialect.name == "sqlite":
-        # ALTER rebuilds tables and checks them afterwards (app/collections/table.py). SQLite can
-        # switch its own checks off only outside a transaction.
-        pooled.info["unchecked"] = True
-        dbapi_connection.execute("PRAGMA foreign_keys = OFF")
-    is_sqlite = isinstance(dbapi_connection, sqlite_driver.Driver)
-    is_essential = _is_essential.get() if is_sqlite else None
+def _begin_on_sqlite(driver: sqlite_driver.Driver, changes_schema: bool) -> None:
+    is_essential, seconds = write_limit.get(), None
     if is_essential:
-        disk.check_free_space(str(sqlite_file()), dbapi_connection, is_essential)
-    dbapi_connection.begin()
-    # Schema changes may block others for longer.
-    if is_essential and not changes_schema and not _without_time_limit.get():
-        dbapi_connection.limit(config.current().sqlite_transaction_seconds)
+        disk.check_free_space(driver.database, driver, is_essential)
+        # Schema changes may block others for longer.
+        if not changes_schema and not _without_time_limit.get():
+            seconds = config.current().sqlite_transaction_seconds
+    # ALTER rebuilds tables and checks them afterwards (app/collections/table.py).
+    driver.begin(seconds, checks_foreign_keys=not changes_schema)
 
 
 _without_time_limit: ContextVar[bool] = ContextVar("without_time_limit", default=False)
-_is_essential: ContextVar[Callable[[], bool] | None] = ContextVar("is_essential", default=None)
+write_limit: ContextVar[Callable[[], bool] | None] = ContextVar("write_limit", default=None)
+"""Limits this context's writes to SQLite, as for requests; None (commands, jobs) for no limit.
 
-
-def limit_writes(is_essential: Callable[[], bool] | None) -> None:
-    """Limit this context's writes to SQLite, as for requests; None (commands, jobs) lifts it.
-
-    On a nearly full disk only writes for which `is_essential` returns true go on.
-    """
-    _is_essential.set(is_essential)
+On a nearly full disk only writes for which it returns true go on.
+"""
 
 
 @contextmanager

@@ -17,6 +17,7 @@ from app import clock
 # Text compares and sorts by code point on both databases, whatever the server's locale.
 Text = sa.Text().with_variant(postgresql.TEXT(collation="C"), "postgresql")
 Id = Text
+Formatter = Callable[[datetime | None], str | None]
 Processor = Callable[[str | None], datetime | None]
 
 
@@ -32,9 +33,13 @@ class UtcDateTime(sa.types.TypeDecorator[datetime]):
             return dialect.type_descriptor(sa.TIMESTAMP(timezone=True))
         return dialect.type_descriptor(sa.Text())
 
-    def process_bind_param(self, value: datetime | None, dialect: Dialect) -> datetime | str | None:
-        """Convert a parameter."""
-        return clock.iso(value) if value and dialect.name == "sqlite" else value
+    def bind_processor(self, dialect: Dialect) -> Formatter | None:
+        """Return the formatter of parameters; None if the driver formats."""
+        return clock.iso_or_none if dialect.name == "sqlite" else None
+
+    def process_literal_param(self, value: datetime | None, dialect: Dialect) -> Any:
+        """Convert a literal."""
+        return clock.iso_or_none(value) if dialect.name == "sqlite" else value
 
     def result_processor(self, dialect: Dialect, coltype: object) -> Processor | None:
         """Return the parser of stored text; None if the driver parses."""

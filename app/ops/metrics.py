@@ -8,14 +8,12 @@ from the database.
 from __future__ import annotations
 
 import hmac
-import time
 from collections.abc import Iterator
 from functools import lru_cache
 
 import prometheus_client
 import sqlalchemy as sa
-import structlog
-from flask import Flask, Response
+from flask import Response
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.multiprocess import MultiProcessCollector
 from prometheus_client.registry import Collector, CollectorRegistry
@@ -26,12 +24,11 @@ from app.errors import NotFound, Unauthorized, Unavailable
 from app.jobs import leases
 from app.rest.access import across_accounts, public
 from app.rest.blueprint import Blueprint
-from app.rest.current_request import get_g, get_header, get_request
+from app.rest.current_request import get_header
 from app.rest.schemas import TEXT
 from app.webhooks import models as webhooks
 from app.workflows import models as workflows
 
-log = structlog.get_logger()
 METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
 MAX_LABELS = 4096
 QUEUES = {"jobs": jobs.QUEUE, "deliveries": webhooks.QUEUE, "workflows": workflows.QUEUE}
@@ -46,37 +43,17 @@ _seconds = prometheus_client.Histogram(
 )
 
 
-def init_app(app: Flask) -> None:
-    """Count every request."""
-    app.after_request(_count)
-
-
-def _count(response: Response) -> Response:
-    # The URL rule, not the path: labels must not depend on what clients make up.
-    request = get_request()
-    route = request.url_rule.rule if request.url_rule else ""
-    method = request.method if request.method in METHODS else ""
-    try:
-        count, seconds = _metrics_for(method, route, response.status_code)
-    except OSError as error:  # the metrics directory is missing or full: the response matters more
-        _log_uncounted(type(error).__name__)
-        return response
-    count.inc()
-    seconds.observe(time.perf_counter() - get_g().started)
-    return response
-
-
-@lru_cache
-def _log_uncounted(reason: str) -> None:
-    # Cached, so that it logs each reason once.
-    log.warning("requests are not counted", reason=reason)
-
-
 @lru_cache(MAX_LABELS)
-def _metrics_for(
-    method: str, route: str, status: int
+def of_request(
+    method: str, route: str | None, status: int
 ) -> tuple[prometheus_client.Counter, prometheus_client.Histogram]:
-    return _requests.labels(method, route, str(status)), _seconds.labels(method, route)
+    """The counter and the histogram of seconds for requests like this.
+
+    `route` is the URL rule: labels must not depend on what clients make up. Raises OSError if the
+    metrics directory is missing or full.
+    """
+    labels = (method if method in METHODS else "", route or "")
+    return _requests.labels(*labels, str(status)), _seconds.labels(*labels)
 
 
 class _QueueCollector(Collector):

@@ -154,10 +154,12 @@ def create(
         change = changes.prepare_create(definition, [body], problems := Problems(), by)
         problems.check()
         if record_id is None:
-            return changes.store_deferred(change, unchecked)[0]
-        unchecked.verify()
-        change = replace_in(change, values=[{**change.values[0], "id": record_id}])
-        return changes.store_change(change)[0]
+            stored = changes.store_row(change, unchecked)
+        else:  # the id may be taken
+            unchecked.verify()
+            change = replace_in(change, values=[{**change.values[0], "id": record_id}])
+            stored = changes.store_rows(change)
+        return changes.announce_change(change, stored)[0]
 
 
 def replace(
@@ -201,13 +203,17 @@ def unverified_transaction(
 ) -> Iterator[tuple[Definition, VersionChecks]]:
     """The same; the caller verifies the checks it yields before the first write."""
     try:
-        with conflicts.explain_refusals(), db.transaction():
+        with db.transaction():
             definition = definitions.get(collection)
             listeners = webhooks.version_checks(by.account_id)
             yield (
                 definition,
                 versioned_cache.combine(*by.version_checks, *definition.version_checks, *listeners),
             )
+    except conflicts.WriteRefused as error:
+        if db.in_transaction():  # an outer one: before its end PostgreSQL answers nothing
+            raise
+        raise conflicts.explained(error) from error
     except DBAPIError as error:
         if not errors.is_concurrent_change(error):
             raise
@@ -229,4 +235,4 @@ def _change(access: Access, row: store.Row, body: Body, absent: Body) -> RecordV
     problems = Problems()
     change = changes.prepare_update(access, [row], [body], problems, absent)
     problems.check()
-    return changes.store_deferred(change)[0]
+    return changes.announce_change(change, changes.store_row(change))[0]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from enum import Enum
+from functools import cache
 from typing import Any, TypeVar
 
 from app.types import JSONMapping
@@ -60,7 +61,8 @@ def shows_secret(view: View, where: Callable[[JSONMapping], bool] = lambda answe
     return view
 
 
-def access_of(view: Callable[..., object]) -> Access:
+@cache
+def access_of(view: Callable[..., Any]) -> Access:
     """Return who may call a view."""
     return getattr(view, "access", Access.SIGNED_IN)
 

@@ -4,13 +4,8 @@ from __future__ import annotations
 
 import re
 import uuid
-from typing import Any
 
-from flask import Request
 from werkzeug.routing import BaseConverter
-
-from app import errors
-from app.errors import Malformed
 
 LARGEST_ROLE_ID = 2**31 - 1
 
@@ -49,15 +44,3 @@ class LargeIntegerPath(BaseConverter):
     def accepts(text: str) -> bool:
         """Whether the text is an integer in range."""
         return re.fullmatch(r"[0-9]{1,19}", text) is not None and int(text) < 2**63
-
-
-def check_path(request: Request) -> None:
-    """Check the ids in a path. Raises Malformed (422), or NotFound for a NUL."""
-    rule = request.url_rule
-    for name, value in (request.view_args or {}).items():
-        if "\0" in value:
-            raise errors.NotFound
-        converter: Any = rule._converters.get(name) if rule else None
-        if hasattr(converter, "accepts") and not converter.accepts(value):
-            msg = f"Must be {converter.expected}."
-            raise Malformed.at("path", name, msg=msg, type="invalid_id")

@@ -20,13 +20,13 @@ def get_request() -> Request:
 
 def get_header(name: str) -> str | None:
     """Return a request header; None if it is missing."""
-    value: str | None = _cv_request.get().request.environ.get(_environ_key(name))
+    value: str | None = _cv_request.get().request.environ.get(environ_key(name))
     return value
 
 
 @lru_cache
-def _environ_key(name: str) -> str:
-    # Not for Content-Type and Content-Length, which have no HTTP_ prefix.
+def environ_key(name: str) -> str:
+    """Return a header's key in the WSGI environment; not for Content-Type and Content-Length."""
     return f"HTTP_{name.upper().replace('-', '_')}"
 
 

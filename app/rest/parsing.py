@@ -11,7 +11,7 @@ import marshmallow as ma
 from flask import Request
 from webargs.flaskparser import FlaskParser
 
-from app.errors import MAX_LISTED, Malformed
+from app.errors import MAX_LISTED, Malformed, NotFound
 from app.rest import json_input
 from app.rest.access import View
 from app.rest.current_request import get_request
@@ -21,7 +21,19 @@ MAX_CACHED_QUERY = 200
 LOCATIONS = {"json": "body", "query": "query", "path": "path", "headers": "header"}
 
 
-def check_query(request: Request, view: Callable[..., object]) -> None:
+def check_path(request: Request) -> None:
+    """Check the ids in a path. Raises Malformed (422), or NotFound for a NUL."""
+    rule = request.url_rule
+    for name, value in (request.view_args or {}).items():
+        if "\0" in value:
+            raise NotFound
+        converter: Any = rule._converters.get(name) if rule else None
+        if hasattr(converter, "accepts") and not converter.accepts(value):
+            msg = f"Must be {converter.expected}."
+            raise Malformed.at("path", name, msg=msg, type="invalid_id")
+
+
+def check_query(request: Request, view: Callable[..., Any]) -> None:
     """Raise Malformed (422) for undeclared parameters, NUL characters and invalid UTF-8.
 
     Pages ignore unknown parameters, as browsers and links add some.

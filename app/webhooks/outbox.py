@@ -124,7 +124,7 @@ def row(account_id: str, webhook_id: str, event: str, text: str, **values: objec
         "event": event,
         "payload": text,
         "size": _bytes(text),
-        "depth": trigger_depth.depth(),
+        "depth": trigger_depth.chain.get().depth,
         "created_at": clock.now(),
         **values,
     }

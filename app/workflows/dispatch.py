@@ -92,8 +92,8 @@ class Dispatcher:
                 log.error("workflow broke", instance=row.id, error=type(error).__name__)
                 _survive(lambda: queue.give_up(row, "The service failed."))
             finally:
-                actor.reset()
-                trigger_depth.set_current(0)
+                actor.source.set(actor.system)
+                trigger_depth.chain.set(trigger_depth.NO_CHAIN)
                 db.db.session.remove()
                 self._slots.count(-1)
                 with self._lock:

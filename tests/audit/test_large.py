@@ -47,12 +47,12 @@ FILTERS = SINGLE | {
 def fill(first: int, last: int) -> None:
     """Write entries; every table, operation and record with every user and account."""
     for n in range(first // TRANSACTION, last // TRANSACTION):
-        actor.set_source(partial(actor.Actor, USERS[n % 4], "alice@acme.example", "Alice"))
+        actor.source.set(partial(actor.Actor, USERS[n % 4], "alice@acme.example", "Alice"))
         with db.transaction():
             for i in range(TRANSACTION):
                 place = (OPERATIONS[i % 3], f"col_{i % 7}", f"record-{i % 20}")
                 append.record(ACCOUNTS[n % 3], *place, [("title", None, f"number {n} {i}")])
-    actor.reset()
+    actor.source.set(actor.system)
     if db.db.engine.dialect.name == "postgresql":
         url = db.db.engine.url.set(drivername="postgresql")
         with closing(psycopg2.connect(url.render_as_string(hide_password=False))) as owner:

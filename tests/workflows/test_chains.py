@@ -56,7 +56,7 @@ def test_of_requests_that_start_workflows(app: Flask, alice: Caller) -> None:
         work(app)
         (sent,) = [request.headers[trigger_depth.HEADER.lower()] for request in receiver.requests]
     with app.app_context():
-        assert trigger_depth.from_header(sent) == 8
+        assert trigger_depth.from_headers(sent, None).depth == 8
     refused = instance(alice, begun[1]["instance_id"])
     assert (refused["status"], "longer than 8" in refused["error_message"]) == ("cancelled", True)
     assert alice.get("workflow-instances?status=cancelled").json["total"] == 2
@@ -107,5 +107,5 @@ def test_a_depth_is_believed_that_we_have_signed_of_late(
         alice.post("records/posts", {"title": "x"}, headers={trigger_depth.HEADER: claimed})
     monkeypatch.setattr(clock, "now", lambda: then + timedelta(hours=2))
     with app.app_context():
-        assert trigger_depth.from_header(deepest) == 0
+        assert trigger_depth.from_headers(deepest, None).depth == 0
     assert [row.depth for row in rows(app)] == [1, 1, 1, 1, 1, 9]

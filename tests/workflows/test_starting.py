@@ -155,6 +155,6 @@ def test_so_many_instances_wait_for_events(
 def test_a_root_is_believed_that_we_have_signed(app: Flask) -> None:
     with app.app_context():
         headers = trigger_depth.headers(3, "r")
-        assert trigger_depth.root_from_header(headers[trigger_depth.ROOT_HEADER]) == "r"
+        assert trigger_depth.from_headers(None, headers[trigger_depth.ROOT_HEADER]).root == "r"
         for claimed in ("r", headers[trigger_depth.HEADER], "", None):
-            assert trigger_depth.root_from_header(claimed) == "", claimed
+            assert trigger_depth.from_headers(None, claimed).root == "", claimed

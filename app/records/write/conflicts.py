@@ -7,7 +7,6 @@ from contextlib import contextmanager
 
 from sqlalchemy.exc import IntegrityError
 
-from app import db
 from app.collections.access import Access
 from app.db import errors, versioned_cache
 from app.errors import Conflict, InvalidValues, problem
@@ -56,19 +55,15 @@ def catch_refusals(
 
 @contextmanager
 def explain_refusals() -> Iterator[None]:
-    """Explain a WriteRefused after the transaction inside the block has ended.
-
-    Inside an outer transaction the exception passes through.
-    """
+    """Explain a WriteRefused after the transaction inside the block has ended."""
     try:
         yield
     except WriteRefused as clash:
-        if db.in_transaction():  # before its end PostgreSQL answers nothing
-            raise
-        raise _explained(clash) from clash
+        raise explained(clash) from clash
 
 
-def _explained(clash: WriteRefused) -> Exception:
+def explained(clash: WriteRefused) -> Exception:
+    """The error to raise for a refusal, after the rollback."""
     if clash.kind == "foreign_key":
         names = [name for name, field in clash.access.definition.fields.items() if field.collection]
         return InvalidValues([problem(name, "invalid_reference", GONE) for name in names])

@@ -75,7 +75,7 @@ class Run:
     def carry_out(self, stop: threading.Event) -> None:
         """Run steps until all are waiting or done, or `stop` is set."""
         # What its steps change continues the chain that led here.
-        trigger_depth.set_current(self.row.depth, self.root_id)
+        trigger_depth.chain.set(trigger_depth.Chain(self.row.depth, self.root_id))
         with self.slot():
             found = versions.get(self.account_id, self.row.workflow_id, self.row.version)
             if found is None:
@@ -151,8 +151,8 @@ class Run:
         found = self.version.owner()
         id, email = found.user_id or "", found.email
         who = actor.Actor(id, email, found.name or email, request_id=self.id)
-        actor.set_source(lambda: who)
-        tenancy.set_source(lambda: found.tenancy)
+        actor.source.set(lambda: who)
+        tenancy.source.set(lambda: found.tenancy)
         return found
 
     def rendering(self, place: Place) -> Rendering:

@@ -1,30 +1,97 @@
-"""Starts and wakes instances on record changes, in the change's transaction."""
+"""Starts and wakes instances on record changes, in the change's transaction.
+
+Which events start an account's workflows or may be awaited is cached under the version of the
+account's webhooks, which every record write already checks (`app/webhooks/outbox.py`): a write
+without listeners costs nothing.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
+
+import sqlalchemy as sa
 
 from app import clock, db, events
 from app.auth.principal import Principal
 from app.collections import access, masking
+from app.db import versioned_cache
 from app.errors import Forbidden
 from app.ids import new_id
 from app.records.read import event_view, views
 from app.rest import serialization
 from app.types import JSONObject
+from app.webhooks import outbox
 from app.workflows import versions
 from app.workflows.engine import event_waits
 from app.workflows.language import expressions
-from app.workflows.models import EVENT
-from app.workflows.triggers import listeners, start
+from app.workflows.models import EVENT, VERSIONS, Workflow
+from app.workflows.triggers import start
+
+
+@dataclass(frozen=True)
+class Listener:
+    """A workflow that an event starts."""
+
+    account_id: str
+    id: str
+    kind: str
+    version: int
+    conditions: Sequence[str]
+    owner_id: str
+    owner_home: str
+
+
+@dataclass(frozen=True)
+class Listeners:
+    """The listeners of an account, by event and collection in lower case ("" for any)."""
+
+    started: Mapping[tuple[str, str], Sequence[Listener]]
+    awaited: frozenset[str]
+
+    def of(self, event: str, collection: str) -> list[Listener]:
+        """The workflows that an event starts."""
+        keys = ((event, collection), (event, ""))
+        return [one for key in keys for one in self.started.get(key, ())]
+
+    def may_await(self, event: str, collection: str) -> bool:
+        """Whether any instance may wait for an event."""
+        return event in self.awaited or f"{event} {collection}" in self.awaited
+
+
+def _listeners(account_id: str) -> Listeners:
+    """The listeners of an account in the open transaction."""
+    version = outbox.checked_version(account_id)
+    cache = versioned_cache.cache("workflow_listeners")
+    found = cache.get(account_id, lambda: None)
+    if found is None or found[0] != version:
+        found = (version, _load(account_id))
+        cache.put(account_id, found)
+    listeners: Listeners = found[1]
+    return listeners
+
+
+def _load(account_id: str) -> Listeners:
+    mine = (Workflow.account_id == account_id, Workflow.enabled, Workflow.trigger_type == EVENT)
+    table: Any = Workflow.__table__
+    started: dict[tuple[str, str], list[Listener]] = {}
+    for row in db.connection().execute(sa.select(table).where(*mine).order_by(table.c.id)):
+        asked = tuple(filter(None, (row.condition, row.trigger.get("condition"))))
+        about = (row.account_id, row.id, row.kind, row.version)
+        listener = Listener(*about, asked, row.owner_id, row.owner_home)
+        key = (row.trigger["event"], row.trigger.get("collection", "").lower())
+        started.setdefault(key, []).append(listener)
+    kept = sa.select(VERSIONS.c.awaits).where(VERSIONS.c.account_id == account_id)
+    awaited = {one for row in db.connection().execute(kept) for one in row.awaits}
+    return Listeners(started, frozenset(awaited))
 
 
 @events.subscribe(events.RecordChanged)
 def note(event: events.RecordChanged) -> None:
     """Start the workflows of a change, and wake waiting instances before the commit."""
-    found = listeners.of_account(event.account_id)
+    found = _listeners(event.account_id)
     name, collection = f"records.{event.operation}", event.definition.name.lower()
     starting, awaited = found.of(name, collection), found.may_await(name, collection)
     if not starting and not awaited:

@@ -1,0 +1,70 @@
+"""Requests with an `Idempotency-Key`: a repeated one gets the first one's response."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+
+from flask import Request, Response, current_app
+from sqlalchemy.exc import DBAPIError
+
+from app import rest
+from app.auth.principal import Principal
+from app.errors import AppError
+from app.http import idempotency as keys
+from app.http.idempotency import Claim
+
+
+def applies_to(request: Request, caller: Principal | None) -> bool:
+    """Whether the key of a request counts: on API routes, except those of signing in."""
+    path = request.path
+    if caller is None or not caller.signed_in or not path.startswith(f"{rest.PREFIX}/"):
+        return False
+    return not path.startswith(f"{rest.PREFIX}/auth/")
+
+
+def replay_or_claim(request: Request, caller: Principal) -> Response | Claim:
+    """The stored response for the key; else the key's claim, to process the request."""
+    caller_key = "/".join(filter(None, (caller.user_id, caller.api_key_id)))
+    digests = keys.request_fingerprints(
+        request.path, request.query_string, _body_without_boundary(request)
+    )
+    key = request.headers[keys.HEADER]
+    claim = keys.claim(caller.require_account_id(), caller_key, key, digests)
+    if isinstance(claim, Claim):
+        return claim
+    response = Response(claim.text, claim.status, mimetype="application/json")
+    response.headers["Idempotent-Replayed"] = "true"
+    if claim.etag:
+        response.headers["ETag"] = claim.etag
+    return response
+
+
+def _body_without_boundary(request: Request) -> bytes:
+    body = request.get_data(cache=True)
+    # Clients generate a new multipart boundary for every request.
+    boundary = request.mimetype_params.get("boundary")
+    return body.replace(boundary.encode(), b"") if boundary else body
+
+
+def finish(claim: Claim, request: Request, response: Response) -> Response:
+    """Store the response in the transaction of its request; returns the response to send."""
+    try:
+        if response.status_code >= 300:
+            keys.release(claim, keep_changes=response.status_code < 500)
+        else:
+            _save(claim, current_app.view_functions[request.endpoint or ""], response)
+    except (AppError, DBAPIError) as error:
+        with suppress(DBAPIError):  # if the commit succeeded after all, the stored response stays
+            keys.release(claim, keep_changes=False)
+        response = current_app.make_response(current_app.handle_user_exception(error))
+    return response
+
+
+def _save(claim: Claim, view: Callable[..., object], response: Response) -> None:
+    shows_secret = getattr(view, "shows_secret", None)
+    body = response.get_json() if shows_secret else {}
+    has_secret = bool(shows_secret and shows_secret(body))
+    record_id = body["id"] if has_secret else None
+    text = None if has_secret else response.get_data(as_text=True)
+    keys.save_response(claim, response.status_code, text, response.headers.get("ETag"), record_id)

@@ -1,0 +1,95 @@
+"""What runs before and after every request, in order."""
+
+from __future__ import annotations
+
+import re
+import time
+from functools import lru_cache
+
+import structlog
+from flask import Flask, Request, Response
+from uuid_utils import uuid4
+
+from app import rest
+from app.auth import cors, guard, idempotency
+from app.ops import metrics
+from app.rest.current_request import get_g, get_request
+
+CORRELATION_ID = re.compile(r"[A-Za-z0-9._-]{1,128}")
+VARY = "Authorization, X-API-Key, X-Account-ID"
+READING = ("GET", "HEAD")
+
+log = structlog.get_logger()
+
+
+def init_app(app: Flask) -> None:
+    """Register the hooks."""
+    app.before_request(_before)
+    app.after_request(_after)
+    app.teardown_request(lambda error: guard.reset_context())
+
+
+def _before() -> Response | None:
+    request, g = get_request(), get_g()
+    correlation_id = request.environ.get("HTTP_X_CORRELATION_ID", "")
+    is_valid = CORRELATION_ID.fullmatch(correlation_id)
+    g.correlation_id = correlation_id if is_valid else str(uuid4())
+    g.started = time.perf_counter()
+    if request.method == "OPTIONS":
+        preflight = cors.answer_preflight(request)
+        if preflight is not None:
+            return preflight
+    return guard.check(request, g)
+
+
+def _after(response: Response) -> Response:
+    request, g = get_request(), get_g()
+    claim = g.pop("claim", None)
+    if claim is not None:
+        response = idempotency.finish(claim, request, response)
+    _set_caching(request, response)
+    origin = request.environ.get("HTTP_ORIGIN")
+    if origin:
+        cors.allow_origin(origin, request, response)
+    response.headers.add("X-Correlation-ID", g.correlation_id)
+    response.headers.add("X-Content-Type-Options", "nosniff")
+    _record(request, response, time.perf_counter() - g.started)
+    return response
+
+
+def _set_caching(request: Request, response: Response) -> None:
+    """Add `Cache-Control` and `Vary` (RFC 9111); pages and static files set their own."""
+    environ, path = request.environ, request.path
+    has_credential = "HTTP_AUTHORIZATION" in environ or "HTTP_X_API_KEY" in environ
+    of_api = path.startswith(f"{rest.PREFIX}/")
+    if (of_api or has_credential) and request.endpoint != "static":
+        response.headers.add("Vary", VARY)
+        if "Cache-Control" not in response.headers:
+            # A response with an ETag may be stored by its caller, and must be revalidated.
+            has_etag = "ETag" in response.headers
+            may_store = request.method in READING and (has_etag or not has_credential)
+            response.headers["Cache-Control"] = "private, no-cache" if may_store else "no-store"
+    if path.startswith(rest.PREFIX):  # CORS
+        before = response.headers.get("Vary")
+        response.headers["Vary"] = f"{before}, Origin" if before else "Origin"
+
+
+def _record(request: Request, response: Response, seconds: float) -> None:
+    # The URL rule, not the path: a path may contain a token.
+    route = request.url_rule.rule if request.url_rule else None
+    try:
+        count, duration = metrics.of_request(request.method, route, response.status_code)
+        count.inc()
+        duration.observe(seconds)
+    except OSError as error:  # the response matters more
+        _log_uncounted(type(error).__name__)
+    milliseconds = round(seconds * 1000, 1)
+    log.info(
+        "request", method=request.method, route=route, status=response.status_code, ms=milliseconds
+    )
+
+
+@lru_cache
+def _log_uncounted(reason: str) -> None:
+    # Cached, so that it logs each reason once.
+    log.warning("requests are not counted", reason=reason)
