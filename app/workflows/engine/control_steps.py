@@ -13,7 +13,7 @@ from app.records import service as records
 from app.rest import json_input, serialization
 from app.workflows.engine import event_waits, record_steps
 from app.workflows.engine.position import Place
-from app.workflows.language import durations, expressions
+from app.workflows.language import definition, expressions
 from app.workflows.language.definition import (
     ACTION,
     CONDITION,
@@ -161,7 +161,9 @@ def _begin_waiting(run: Any, place: Place) -> None:
 
 
 def _later(run: Any, duration: str) -> str:
-    text: str = serialization.plain(run.now + timedelta(seconds=durations.seconds(duration) or 0))
+    text: str = serialization.plain(
+        run.now + timedelta(seconds=definition.seconds_of(duration) or 0)
+    )
     return text
 
 
