@@ -9,7 +9,7 @@ from app import config, db, hooks, rest
 from app.admin_api import account_routes, group_routes, own_account_routes, role_routes, user_routes
 from app.audit import records as audited_records
 from app.audit import routes as audit
-from app.audit import sign_ins, tracking
+from app.audit import tracking
 from app.auth import cleanup as token_upkeep
 from app.auth import (
     email_routes,
@@ -93,7 +93,7 @@ API_BLUEPRINTS = (
 ADDITIONS = (email_routes, password_routes, session_routes, explain_routes)
 # Imported for their event subscriptions and jobs.
 SUBSCRIBERS = (
-    *(cleanup, tracking, audited_records, sign_ins, dispatch, sso_roles),
+    *(cleanup, tracking, audited_records, dispatch, sso_roles),
     *(workflow_dispatch, record_events, upkeep, workflow_erasure, token_upkeep),
 )
 PAGES = (console.blueprint, docs_pages.blueprint)

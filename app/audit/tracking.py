@@ -14,6 +14,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.orm import ORMExecuteState, Session
 
+from app import events
 from app.accounts.models import SYSTEM_ACCOUNT_ID
 from app.audit import append
 from app.audit.append import CREATE, DELETE, HIDDEN, UPDATE
@@ -216,3 +217,11 @@ def _stored(session: Session, table: sa.Table, row: Row) -> JSONObject:
 
 def _row_of(instance: Any) -> JSONObject:
     return {column.name: getattr(instance, column.name) for column in instance.__table__.columns}
+
+
+@events.subscribe(events.RefreshTokenReused)
+def record_token_reuse(event: events.RefreshTokenReused) -> None:
+    """One entry for the session that ended because of a reused refresh token."""
+    value = ("revoked_at", None, append.text(event.moment))
+    reason = {"reason": "refresh_token_reused"}
+    append.record(event.account_id, UPDATE, "sessions", event.session_id, [value], reason)

@@ -22,7 +22,7 @@ from sqlalchemy.dialects.sqlite import insert as insert_on_sqlite
 from sqlalchemy.orm import Mapped, mapped_column
 
 from app import crypto, db, jobs
-from app.db import like
+from app.db import filters
 from app.db.functions import database_now
 from app.db.types import Id, Text, UtcDateTime
 from app.errors import Conflict, Malformed
@@ -184,7 +184,9 @@ def release(claim: Claim, *, keep_changes: bool) -> None:
 def delete_mentions(addresses: Collection[str]) -> None:
     """Delete responses of all accounts that mention an e-mail address, in any case."""
     key, answer = [*TABLE.primary_key], TABLE.c.answer
-    matches = (like.contains_ignoring_case(answer, like.search_key(text)) for text in addresses)
+    matches = (
+        filters.contains_ignoring_case(answer, filters.search_key(text)) for text in addresses
+    )
     mentioning = sa.select(*key, answer).where(sa.or_(sa.false(), *matches))
     batch, last = mentioning.order_by(*key).limit(BATCH_ROWS), ("", "", "")
     # A mention of a longer address stays: deleting it would let that request run twice.

@@ -18,7 +18,7 @@ from sqlalchemy.orm import Mapped, mapped_column
 
 from app import clock, config, db
 from app.context import tenancy
-from app.db import like
+from app.db import filters
 from app.db.functions import database_now
 from app.db.types import Id, Text, UtcDateTime
 from app.errors import NotFound
@@ -155,7 +155,7 @@ def retry(account_id: str, id: str) -> None:
 def delete_failed(texts: Iterable[str], account_ids: Iterable[str]) -> None:
     """Delete failed jobs of accounts whose payload contains one of these texts, in any case."""
     payload = sa.cast(TABLE.c.payload, sa.Text)
-    matches = [like.contains_ignoring_case(payload, json.dumps(text)) for text in texts]
+    matches = [filters.contains_ignoring_case(payload, json.dumps(text)) for text in texts]
     failed = (TABLE.c.account_id.in_(account_ids), TABLE.c.status == "failed")
     with db.transaction() as session:
         session.execute(sa.delete(TABLE).where(*failed, sa.or_(sa.false(), *matches)))

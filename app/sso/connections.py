@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from app import config
 from app.accounts.models import SYSTEM_CODE, Account
 from app.sso import providers
 from app.sso.providers import Provider
@@ -75,3 +76,19 @@ class Connection:
 def has_custom_endpoints(config: JSONMapping) -> bool:
     """Whether settings name another endpoint or issuer than the provider's own."""
     return any(config.get(name) for name in providers.ENDPOINTS)
+
+
+def saml_entity_id(connection: Connection) -> str:
+    """Our entity id at a SAML provider."""
+    return str(connection.config.get("sp_entity_id") or _saml_url(connection, ""))
+
+
+def saml_consumer_url(connection: Connection) -> str:
+    """The address that a SAML provider posts its responses to."""
+    return str(connection.config.get("assertion_consumer_url") or _saml_url(connection, "/acs"))
+
+
+def _saml_url(connection: Connection, path: str) -> str:
+    # It carries the account, and comes from settings only.
+    base, name = config.current().base_url, connection.provider.name
+    return f"{base}/saml/{name}{path}?account={connection.account.slug}"

@@ -11,7 +11,7 @@ import sqlalchemy as sa
 
 from app import clock, db, jobs
 from app.auth.principal import Principal
-from app.db import counts, log_filters
+from app.db import counts, filters
 from app.errors import Conflict, NotFound
 from app.ids import first_id
 from app.types import JSONMapping, JSONObject
@@ -63,7 +63,7 @@ def _visible(by: Principal) -> list[Any]:
 
 
 def _wanted(wanted: JSONMapping) -> Iterator[Any]:
-    yield from log_filters.conditions(
+    yield from filters.log_conditions(
         DELIVERIES, wanted, ("account_id", "webhook_id", "status", "event")
     )
     if wanted.get("after"):

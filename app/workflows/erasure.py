@@ -17,7 +17,7 @@ import sqlalchemy as sa
 from app import clock, db, events, jobs
 from app.audit.append import CREATE
 from app.audit.entries import CHANGES, LOG, join_entries
-from app.db import like
+from app.db import filters
 from app.db.functions import database_now
 from app.rest import serialization
 from app.types import JSONObject
@@ -82,7 +82,7 @@ def _forget_user(event: events.UserErased) -> None:
     written = [orjson.dumps(text).decode()[1:-1] for text in (event.user_id, *event.emails)]
     # What the log cuts is JSON within JSON.
     written += [orjson.dumps(text).decode()[1:-1] for text in written]
-    parts = sorted(set(map(like.search_key, written)))
+    parts = sorted(set(map(filters.search_key, written)))
     # Addresses are the same in all their spellings; the longest first, where one holds another.
     told = re.compile("|".join(map(re.escape, sorted(written, key=len, reverse=True))), re.I)
     mine = INSTANCES.c.account_id == event.account_id
@@ -129,7 +129,7 @@ def _naming(account_id: str, *texts: str) -> object:
 
 def _names(columns: Any, *texts: str) -> Any:
     return sa.or_(
-        *(like.contains_ignoring_case(column, text) for column in columns for text in texts)
+        *(filters.contains_ignoring_case(column, text) for column in columns for text in texts)
     )
 
 

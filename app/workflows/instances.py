@@ -11,7 +11,7 @@ import sqlalchemy as sa
 from app import clock, db, jobs
 from app.auth.principal import Principal
 from app.collections import masking
-from app.db import counts, log_filters
+from app.db import counts, filters
 from app.db.functions import database_now
 from app.errors import Conflict, NotFound
 from app.rest import serialization
@@ -176,7 +176,7 @@ def _visible(by: Principal) -> list[Any]:
 
 
 def _wanted(wanted: JSONMapping) -> Iterator[Any]:
-    return log_filters.conditions(INSTANCES, wanted, ("kind", "status", "workflow_id"))
+    return filters.log_conditions(INSTANCES, wanted, ("kind", "status", "workflow_id"))
 
 
 def is_hidden(row: sa.RowMapping, by: Principal) -> bool:

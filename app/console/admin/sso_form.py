@@ -8,12 +8,11 @@ from app import clock
 from app.accounts.models import Account
 from app.console.shell.forms import Form
 from app.errors import AppError, InvalidValues, problem
-from app.sso import providers, service
+from app.sso import connections, providers, service
 from app.sso.connections import Connection
 from app.sso.models import OAUTH, ProviderSetting
 from app.sso.oauth import addresses as oauth_addresses
 from app.sso.providers import Provider, Setting
-from app.sso.saml import addresses as saml_addresses
 from app.types import JSONMapping, JSONObject
 
 ACCOUNT_FIELDS = (
@@ -72,8 +71,8 @@ def service_addresses(
     if kind.category == OAUTH:
         return {"Redirect address": oauth_addresses.callback_url(connection)}
     return {
-        "Entity ID (audience)": saml_addresses.entity_id(connection),
-        "Assertion consumer URL": saml_addresses.consumer_url(connection),
+        "Entity ID (audience)": connections.saml_entity_id(connection),
+        "Assertion consumer URL": connections.saml_consumer_url(connection),
     }
 
 

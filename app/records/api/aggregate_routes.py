@@ -7,8 +7,8 @@ from flask import Response, request
 
 from app import rest
 from app.auth.guard import optimistic, principal
-from app.records.api.streaming import limit_size
 from app.records.read import aggregate
+from app.records.store.sizes import limit_size
 from app.rest import fields
 from app.rest.access import Access, allow
 from app.rest.blueprint import Blueprint

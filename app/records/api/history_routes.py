@@ -9,8 +9,8 @@ from app import rest
 from app.auth.guard import optimistic, principal
 from app.records.api.routes import EXAMPLE as RECORD
 from app.records.api.routes import IF_MATCH, Record, tagged
-from app.records.api.streaming import limit_size
 from app.records.history import erasure, service
+from app.records.store.sizes import limit_size
 from app.rest import fields
 from app.rest.access import Access, allow, superadmin
 from app.rest.blueprint import Blueprint

@@ -8,10 +8,10 @@ from flask import Response
 from app import rest
 from app.auth.guard import optimistic, principal
 from app.records import service as records
-from app.records.api.streaming import limit_size
 from app.records.history import service
 from app.records.read import etags
 from app.records.read.views import RecordView
+from app.records.store.sizes import limit_size
 from app.rest import fields
 from app.rest.access import Access, allow
 from app.rest.blueprint import Blueprint

@@ -27,7 +27,7 @@ from app.collections import definition as definitions
 from app.collections import table as tables
 from app.collections.definition import Definition
 from app.context import tenancy
-from app.db import like, versioned_cache
+from app.db import filters, versioned_cache
 from app.errors import Forbidden, NotFound
 from app.http import idempotency
 from app.records import service as records
@@ -255,7 +255,9 @@ def _forget_answers(id: str, *where: Any) -> None:
     # Kept for a day, to be given again to whoever repeats a request.
     table = idempotency.TABLE.c
     erasures = (table.answer.startswith(f'{{"message":"{one}"') for one in (RECORD_GONE, USER_GONE))
-    told = sa.or_(*(like.contains_ignoring_case(one, id) for one in (table.answer, table.caller)))
+    told = sa.or_(
+        *(filters.contains_ignoring_case(one, id) for one in (table.answer, table.caller))
+    )
     # What erasures answer names nobody but by the id, and is wanted by who repeats one.
     is_other = sa.or_(table.answer.is_(None), sa.not_(sa.or_(*erasures)))
     done = (told, is_other, table.status.is_not(None))

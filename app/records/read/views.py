@@ -13,7 +13,7 @@ from app.collections.access import Access
 from app.collections.definition import Definition
 from app.collections.fields import SYSTEM_FIELDS, encoders_of
 from app.records import store
-from app.records.store import references
+from app.records.store import Row, references
 from app.rest.serialization import dumps
 from app.types import JSONMapping, JSONObject
 
@@ -134,3 +134,12 @@ def render_all(
             item[name] = masking.masked(field, item[name])
         items.append(item)
     return items
+
+
+def access_of_row(definition: Definition, row: Row | None, by: Principal | None) -> Access | None:
+    """The user's access to view a row, stored or not; None if it is not visible."""
+    access = view_access(definition, by) if by else None
+    if access is None or row is None:
+        return None
+    linked = references.resolve_one(definition, row, access.follows)
+    return access if access.allows({**row, **linked}) else None

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+import orjson
 import sqlalchemy as sa
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.compiler import SQLCompiler
@@ -18,6 +19,7 @@ from sqlalchemy.sql.functions import FunctionElement
 from app.collections.definition import Definition
 from app.collections.fields import ComputedField, Field, JsonField, TextField
 from app.errors import AnswerTooLarge
+from app.rest.serialization import dumps
 
 LARGEST_ANSWER = 32 * 2**20  # bytes
 ROOM: object = sa.bindparam("_room", type_=sa.BigInteger)
@@ -97,3 +99,13 @@ def guarded(columns: Sequence[Any], long: Sequence[bool]) -> list[Any]:
 def room_for(values: int) -> int:
     """The bytes that each of this many values may have within the limit."""
     return LARGEST_ANSWER // max(values, 1)
+
+
+def limit_size(items: Iterable[Any]) -> list[orjson.Fragment]:
+    """The items as JSON. Raises AnswerTooLarge as soon as they exceed the limit."""
+    room, found = SizeLimit(), []
+    for item in items:
+        text = dumps(item)
+        room.take(len(text))
+        found.append(orjson.Fragment(text))
+    return found

@@ -21,7 +21,7 @@ from app.db.versioned_cache import VersionChecks
 from app.errors import Forbidden, NotFound, Unauthorized, problem
 from app.ids import new_id
 from app.records import store
-from app.records.read import etags, event_view, views
+from app.records.read import etags, views
 from app.records.read.views import RecordView
 from app.records.store import Row, reads, writes
 from app.records.write import conflicts, values
@@ -210,7 +210,7 @@ def announce(
     """Publish RecordChanged for one record."""
     account_id = (record or previous or {})["account_id"]
     rows = (record, previous)
-    view = event_view.access_of_row
+    view = views.access_of_row
     events.publish(events.RecordChanged(definition, account_id, operation, *rows, by, view))
 
 

@@ -23,10 +23,11 @@ from onelogin.saml2.response import OneLogin_Saml2_Response
 from onelogin.saml2.settings import OneLogin_Saml2_Settings
 from onelogin.saml2.utils import OneLogin_Saml2_Utils
 
+from app.sso import connections
 from app.sso.connections import Connection
 from app.sso.identities import Claims, group_names
 from app.sso.refusals import SignInRefused
-from app.sso.saml import addresses, certificates, checks, xml_precheck
+from app.sso.saml import certificates, checks, xml_precheck
 from app.types import JSONMapping, JSONObject
 
 LONGEST_RESPONSE = 256 * 1024
@@ -104,7 +105,7 @@ def parse_response(connection: Connection, response: str, request_id: str | None
         raise SignInRefused(
             "encryption", f"The response holds an {encrypted[1].decode()}. {KEYLESS}"
         )
-    here = addresses.consumer_url(connection)
+    here = connections.saml_consumer_url(connection)
     parsed = None
     try:
         parsed = OneLogin_Saml2_Response(settings, _encoded(raw))
@@ -159,9 +160,9 @@ def _settings(
             "strict": True,
             "debug": False,
             "sp": {
-                "entityId": given(addresses.entity_id(connection)),
+                "entityId": given(connections.saml_entity_id(connection)),
                 "assertionConsumerService": {
-                    "url": given(addresses.consumer_url(connection)),
+                    "url": given(connections.saml_consumer_url(connection)),
                     "binding": Names.BINDING_HTTP_POST,
                 },
                 "NameIDFormat": UNSPECIFIED,
@@ -199,7 +200,7 @@ def _quoted(text: str) -> str:
 
 def _request_data(connection: Connection) -> JSONMapping:
     # Where we are is what the settings say, never what the request says.
-    parts = urlsplit(addresses.consumer_url(connection))
+    parts = urlsplit(connections.saml_consumer_url(connection))
     return {
         "https": "on" if parts.scheme == "https" else "off",
         "http_host": parts.netloc,

@@ -13,9 +13,9 @@ from onelogin.saml2.constants import OneLogin_Saml2_Constants as Names
 from onelogin.saml2.utils import OneLogin_Saml2_Utils
 
 from app import clock
+from app.sso import connections
 from app.sso.connections import Connection
 from app.sso.refusals import SignInRefused
-from app.sso.saml import addresses
 
 SIGNATURES = {Names.RSA_SHA256, Names.RSA_SHA384, Names.RSA_SHA512}
 DIGESTS = {Names.SHA256, Names.SHA384, Names.SHA512}
@@ -45,7 +45,7 @@ def check_destination(parsed: Any, here: str, request_id: str | None) -> None:
 
 def check_strictly(connection: Connection, parsed: Any, request_id: str | None) -> None:
     """Refuse what only looks valid. Raises SignInRefused with the check."""
-    here = addresses.consumer_url(connection)
+    here = connections.saml_consumer_url(connection)
     document = parsed.document
     ids = document.xpath("//@ID")
     if len(ids) != len(set(ids)):
@@ -55,7 +55,7 @@ def check_strictly(connection: Connection, parsed: Any, request_id: str | None) 
         _check_signature(signature)
     if assertion.get("ID") != _reference(assertion):
         raise SignInRefused("signature", "The assertion is not what is signed.")
-    if addresses.entity_id(connection) not in parsed.get_audiences():
+    if connections.saml_entity_id(connection) not in parsed.get_audiences():
         raise SignInRefused("audience", "The assertion is for nobody in particular.")
     if parsed.get_issuers() != [connection.config["idp_entity_id"]]:
         raise SignInRefused("issuer", "The assertion names no issuer.")

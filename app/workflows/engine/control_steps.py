@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from app.errors import NotFound
 from app.ids import new_id
@@ -14,7 +14,7 @@ from app.rest import json_input, serialization
 from app.types import JSONMapping
 from app.workflows.engine import event_waits, record_steps
 from app.workflows.engine.position import Place
-from app.workflows.language import durations, expressions
+from app.workflows.language import definition, expressions
 from app.workflows.language.definition import (
     ACTION,
     CONDITION,
@@ -164,8 +164,10 @@ def _begin_waiting(run: Run, place: Place) -> None:
     place.spot.update(since=serialization.plain(run.now), log=new_id())
 
 
-def _later(run: Run, duration: str) -> str:
-    text: str = serialization.plain(run.now + timedelta(seconds=durations.seconds(duration) or 0))
+def _later(run: Any, duration: str) -> str:
+    text: str = serialization.plain(
+        run.now + timedelta(seconds=definition.seconds_of(duration) or 0)
+    )
     return text
 
 

@@ -15,7 +15,7 @@ from app.errors import problem
 from app.outbound import client
 from app.types import JSONObject
 from app.webhooks import delivery
-from app.workflows.language import action_checks, durations, expressions, templates
+from app.workflows.language import action_checks, definition, expressions, templates
 from app.workflows.language.definition import (
     ACTION,
     ACTIONS,
@@ -192,7 +192,7 @@ class _Check:
         if step["type"] == "wait_condition":
             extra = extra | {"record"}
         for name in ("duration", "poll_interval", "timeout"):
-            if step.get(name) is not None and durations.seconds(step[name]) is None:
+            if step.get(name) is not None and definition.seconds_of(step[name]) is None:
                 message = "Enter a duration such as 30s, 5m, 2h or 1d, up to 366d."
                 self.add(f"{here}.{name}", "invalid_duration", message)
         if step.get("expression") is not None:

@@ -6,11 +6,16 @@ passed `checks`.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from app.types import JSONMapping, JSONObject
+
+DURATION = re.compile(r"([1-9][0-9]{0,8})([smhd])")
+UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+LONGEST_DURATION = 366 * 86400
 
 ACTION, CONDITION, LOOP, PARALLEL = "action", "condition", "loop", "parallel"
 WAIT_DELAY, WAIT_CONDITION, WAIT_EVENT = "wait_delay", "wait_condition", "wait_event"
@@ -130,3 +135,12 @@ def awaited(series: Series) -> list[str]:
             collection = (step.settings.get("collection") or "").lower()
             found.add(f"{event_name(step.settings['event'])} {collection}".strip())
     return sorted(found)
+
+
+def seconds_of(text: object) -> int | None:
+    """The seconds of `30s`, `5m`, `2h` or `1d`; None if it is invalid or longer than a year."""
+    found = DURATION.fullmatch(text) if isinstance(text, str) else None
+    if found is None:
+        return None
+    length = int(found[1]) * UNITS[found[2]]
+    return length if length <= LONGEST_DURATION else None

@@ -20,7 +20,7 @@ from app.collections import access, masking
 from app.db import versioned_cache
 from app.errors import Forbidden
 from app.ids import new_id
-from app.records.read import event_view, views
+from app.records.read import views
 from app.rest import serialization
 from app.types import JSONObject
 from app.webhooks import outbox
@@ -179,4 +179,4 @@ def _acting(account_id: str, home: str, user_id: str) -> Principal | None:
 
 def _seen(definition: Any, row: Any, by: Principal | None) -> object:
     """A record as it may be viewed, also one that is deleted by now."""
-    return views.render_full(row, event_view.access_of_row(definition, row, by))
+    return views.render_full(row, views.access_of_row(definition, row, by))

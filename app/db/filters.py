@@ -1,0 +1,37 @@
+"""Conditions that several queries share."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import sqlalchemy as sa
+
+from app.ids import first_id
+
+
+def contains_ignoring_case(
+    column: sa.SQLColumnExpression[Any], text: str
+) -> sa.ColumnElement[bool]:
+    """Return the condition that a column contains a text, in any case."""
+    return sa.func.lower(column).contains(text.lower(), autoescape=True)
+
+
+def search_key(text: str) -> str:
+    """Return the longest ASCII part of a text: databases fold the case of ASCII only."""
+    return max(re.findall(r"[\x00-\x7f]+", text), key=len, default=text)
+
+
+def log_conditions(
+    table: sa.FromClause, query: Mapping[str, Any], names: Sequence[str]
+) -> Iterator[sa.ColumnElement[bool]]:
+    """Yield the conditions of a query of a log: columns by name, `from_date` until `to_date`."""
+    for name in names:
+        if query.get(name):
+            yield table.c[name] == query[name]
+    # Ids begin with their time, so the primary key finds the rows.
+    if query.get("from_date"):
+        yield table.c.id >= first_id(query["from_date"])
+    if query.get("to_date"):
+        yield table.c.id < first_id(query["to_date"])
