@@ -5,7 +5,7 @@ The plan and the update are made of the same things, so a plan shows what an upd
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -17,7 +17,8 @@ from app.collections import table
 from app.collections.definition import Definition
 from app.collections.fields import LONGEST_INDEXED, Field
 from app.db.types import json_equal
-from app.errors import Conflict, InvalidValues, JSONObject, problem
+from app.errors import Conflict, InvalidValues, problem
+from app.types import JSONMapping, JSONObject
 
 # A clash of values is a conflict (409); the others are values that the schema refuses (400).
 CLASH = "not_unique"
@@ -104,7 +105,7 @@ class Change:
             long = sa.select(count).select_from(rows).where(_bytes(value) > LONGEST_INDEXED)
             yield problem(field.name, "too_long", message), long
 
-    def _value(self, name: str) -> Any:
+    def _value(self, name: str) -> object:
         # What the field will hold in a present row.
         column, before = self.new.table.c[name], self.old.table.c.get(name)
         default = sa.literal(column.info["default"], column.type)
@@ -115,7 +116,7 @@ class Change:
         return before
 
 
-def refuse(problems: Sequence[Mapping[str, Any]]) -> None:
+def refuse(problems: Sequence[JSONMapping]) -> None:
     """Raise what rows that break a change amount to: InvalidValues, or Conflict for clashes."""
     if not problems:
         return
@@ -125,7 +126,7 @@ def refuse(problems: Sequence[Mapping[str, Any]]) -> None:
     raise Conflict(f"{first['field']}: {first['message']}", field=first["field"], details=problems)
 
 
-def _operations(before: Mapping[str, Any] | None, after: Mapping[str, Any]) -> Iterator[Any]:
+def _operations(before: JSONMapping | None, after: JSONMapping) -> Iterator[Any]:
     if before is None:
         yield {"operation": "add_field", "field": after["name"], "property": None}
         return
@@ -151,7 +152,7 @@ def _is_text(value: Any) -> bool:
     return isinstance(value.type, sa.Text)
 
 
-def _bytes(value: Any) -> Any:
+def _bytes(value: object) -> Any:
     if db.connection().dialect.name == "postgresql":
         return sa.func.octet_length(value)
     return sa.func.length(sa.cast(value, sa.LargeBinary))

@@ -7,7 +7,6 @@ what a rule asks of the caller becomes a column of `users`. Nobody signed in is 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,14 +17,14 @@ from app.accounts.models import SYSTEM_ACCOUNT_ID, Account, Group, GroupMember, 
 from app.collections.columns import TableColumns
 from app.collections.definition import Definition
 from app.db.types import Text
-from app.errors import JSONObject
 from app.rules import program, sql
 from app.rules.nodes import Call, Literal
+from app.types import JSONMapping, JSONObject
 
 OPERATIONS = ("list", "view", "update", "delete")
 ANONYMOUS = "anonymous"
 SAMPLE = 10
-NONE: Mapping[str, Any] = {"count": 0, "sample": []}
+NONE: JSONMapping = {"count": 0, "sample": []}
 EVERYTHING, NOTHING = (Literal(0, 0, value, type=rules.Type.BOOLEAN) for value in (True, False))
 
 
@@ -63,7 +62,7 @@ class _Side:
     truth: bool | None
     expression: Any
 
-    def beyond(self, other: _Side) -> Any:
+    def beyond(self, other: _Side) -> object:
         """What is met where this holds and the other does not; None where that is nowhere."""
         if self.truth is False or other.truth is True:
             return None
@@ -94,7 +93,7 @@ def _changes(
     will: rules.Node,
     role: Role | None,
     account_id: str | None,
-) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
+) -> tuple[JSONMapping, JSONMapping]:
     """The records that one condition closes and another opens, and the other way round."""
     if program.written(was) == program.written(will):
         return NONE, NONE
@@ -110,7 +109,7 @@ def _changes(
 
 def _found(
     definition: Definition, condition: Any, role: Role | None, account_id: str | None
-) -> Mapping[str, Any]:
+) -> JSONMapping:
     """The records that meet a condition for some user of a role; None is met by none."""
     if condition is None:
         return NONE

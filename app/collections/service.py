@@ -17,26 +17,19 @@ from app.collections.definition import ALL_FIELDS, FIELD_LISTS, Definition
 from app.collections.fields import TYPES
 from app.collections.models import Collection
 from app.db import errors, versioned_cache
-from app.errors import (
-    Conflict,
-    InvalidValues,
-    JSONObject,
-    Malformed,
-    NotFound,
-    Unavailable,
-    problem,
-)
+from app.errors import Conflict, InvalidValues, Malformed, NotFound, Unavailable, problem
 from app.ids import new_id
 from app.rest import json_input
 from app.rest.converters import UuidPath
 from app.rules import OPERATIONS
+from app.types import JSONMapping, JSONObject
 
 View = TypeVar("View", bound=Callable[..., Any])
 TRIES = 20
 COUNTED_TOGETHER = 100  # collections in one statement, of which SQLite takes 500
 RULES = tuple(f"{operation}_rule" for operation in OPERATIONS)
 LISTS = tuple(f"{operation}_fields" for operation in FIELD_LISTS)
-SORTABLE: Mapping[str, Any] = {
+SORTABLE: JSONMapping = {
     "name": Collection.name_key,
     "created_at": Collection.created_at,
     "updated_at": Collection.updated_at,
@@ -54,7 +47,7 @@ def schema_change(change: View) -> View:
     """Try a change of the schema again when it had to give way to reads and writes."""
 
     @wraps(change)
-    def run(*args: Any, **options: Any) -> Any:
+    def run(*args: object, **options: object) -> object:
         for _ in range(TRIES):
             try:
                 with db.transaction(changes_schema=True):
@@ -69,7 +62,7 @@ def schema_change(change: View) -> View:
 
 @schema_change
 @versioned_cache.reloading()  # for the collections that rules lead to
-def create(name: str, specs: Sequence[schema.Spec], given: Mapping[str, Any]) -> Collection:
+def create(name: str, specs: Sequence[schema.Spec], given: JSONMapping) -> Collection:
     """Make a collection with its table. Raises InvalidValues, or Conflict for a taken name."""
     known = targets() | {name.lower(): name}
     found = [*schema.name_problems(name), *schema.problems(specs, known)]
@@ -151,7 +144,7 @@ def open_to(caller: Principal) -> list[JSONObject]:
     ]
 
 
-def _readable(caller: Principal, collection: Definition) -> list[Mapping[str, Any]] | None:
+def _readable(caller: Principal, collection: Definition) -> list[JSONMapping] | None:
     opened = [one for one in OPERATIONS if access.is_open(caller, collection, one)]
     seen: set[str] = set()
     for operation in set(opened) & {"list", "view"}:
@@ -186,9 +179,7 @@ def record_counts(rows: Sequence[Collection], most: int | None = None) -> dict[s
 
 
 @versioned_cache.reloading()  # for the collections that rules lead to
-def change_rules(
-    reference: str, changes: Mapping[str, Any], *, seen: str | None = None
-) -> Collection:
+def change_rules(reference: str, changes: JSONMapping, *, seen: str | None = None) -> Collection:
     """Change the rules and field lists that are named, and keep the rest.
 
     `seen` is the version that the changes were made from, if that matters. Raises InvalidValues,
@@ -207,7 +198,7 @@ def change_rules(
         return row
 
 
-def proposed_rules(reference: str, changes: Mapping[str, Any]) -> tuple[Definition, Definition]:
+def proposed_rules(reference: str, changes: JSONMapping) -> tuple[Definition, Definition]:
     """A collection as it is, and as it would be with other rules. Raises InvalidValues."""
     present = definition.get(find(reference).name)
     found: list[JSONObject] = []
@@ -230,9 +221,7 @@ def rules_of(row: Collection) -> JSONObject:
     return {"collection": row.name, **flat, **structure}
 
 
-def settle_rules(
-    given: Mapping[str, Any], collection: Definition, found: list[JSONObject]
-) -> JSONObject:
+def settle_rules(given: JSONMapping, collection: Definition, found: list[JSONObject]) -> JSONObject:
     """Rules and field lists in their flat form; what is wrong with them goes to `found`."""
     # While the schema is no good, a rule can only be judged by its form.
     scope = rules.Scope({}, open=True) if found else collection.scope
@@ -256,7 +245,7 @@ def settle_rules(
     return flat
 
 
-def _field_list(key: str, value: Any, names: Sequence[str], found: list[JSONObject]) -> Any:
+def _field_list(key: str, value: object, names: Sequence[str], found: list[JSONObject]) -> object:
     if isinstance(value, str) and value.lstrip().startswith("["):
         try:
             value = json_input.loads(value.encode())

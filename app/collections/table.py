@@ -30,7 +30,7 @@ from app.collections.fields import Field, ReferenceField
 from app.context import tenancy
 from app.db import row_security
 from app.db.types import Id, UtcDateTime, json_equal
-from app.errors import JSONObject
+from app.types import JSONObject
 
 Column = sa.Column[Any]
 
@@ -152,7 +152,7 @@ def lock(table: sa.Table) -> None:
         run([f"LOCK TABLE {_quoted(table)} IN ACCESS EXCLUSIVE MODE"])
 
 
-def _column_changes(old: sa.Table, column: Column) -> Iterator[Any]:
+def _column_changes(old: sa.Table, column: Column) -> Iterator[object]:
     table, name = column.table, _quoted(column)
     before = old.c.get(column.name)
     if before is None:
@@ -205,11 +205,11 @@ def _copied(old: sa.Table, column: Column) -> str:
     return _quoted(column)
 
 
-def _alter(table: Any, what: str) -> str:
+def _alter(table: object, what: str) -> str:
     return f"ALTER TABLE {_quoted(table)} {what}"
 
 
-def _texts(statements: Iterable[Any]) -> list[str]:
+def _texts(statements: Iterable[object]) -> list[str]:
     return [one if isinstance(one, str) else _text(one) for one in statements]
 
 
@@ -307,7 +307,7 @@ def _name(kind: str, *parts: str) -> str:
     return f"{name[: LONGEST_IDENTIFIER - 11]}_{ending}"
 
 
-def _sorted(parts: Iterable[Any]) -> list[Any]:
+def _sorted(parts: Iterable[object]) -> list[Any]:
     return sorted(parts, key=lambda part: str(part.name))
 
 

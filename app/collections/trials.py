@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from typing import Any
 
 import sqlalchemy as sa
 
@@ -13,8 +12,9 @@ from app.accounts.models import User
 from app.auth import principal as principals
 from app.auth.principal import Principal
 from app.collections import access, definition
-from app.errors import InvalidValues, JSONObject, problem
+from app.errors import InvalidValues, problem
 from app.rules import values
+from app.types import JSONMapping, JSONObject
 
 SYSTEM_TYPES = definition.field_types({})
 ANY_NAME = rules.Scope(SYSTEM_TYPES, open=True)
@@ -35,7 +35,7 @@ def rule_problems(rule: str | None, scope: rules.Scope) -> list[JSONObject]:
     return [found | {"field": "rule"}] if found else []
 
 
-def judge(rule: str | None, record: Mapping[str, Any], asker: rules.Asker) -> bool:
+def judge(rule: str | None, record: JSONMapping, asker: rules.Asker) -> bool:
     """Whether a rule lets a made-up caller at a made-up record. Raises InvalidValues."""
     found = rule_problems(rule, ANY_NAME)
     if found:
@@ -48,11 +48,11 @@ def judge(rule: str | None, record: Mapping[str, Any], asker: rules.Asker) -> bo
     return rules.holds(node, rules.Context(_read(record), asker, now=clock.now()))
 
 
-def _read(record: Mapping[str, Any]) -> JSONObject:
+def _read(record: JSONMapping) -> JSONObject:
     return {name: _value(name, value) for name, value in record.items()}
 
 
-def _value(name: str, value: Any) -> Any:
+def _value(name: str, value: object) -> object:
     if isinstance(value, Mapping):  # what a reference leads to
         return _read(value)
     # System fields are what they are in every collection: moments do not compare as texts.

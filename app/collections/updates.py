@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
 from sqlalchemy.exc import DBAPIError, IntegrityError
 
@@ -14,7 +13,8 @@ from app.collections import service as collections
 from app.collections.changes import Change
 from app.collections.models import Collection
 from app.db import errors, versioned_cache
-from app.errors import Conflict, InvalidValues, JSONObject
+from app.errors import Conflict, InvalidValues
+from app.types import JSONMapping, JSONObject
 
 
 @collections.schema_change
@@ -22,7 +22,7 @@ from app.errors import Conflict, InvalidValues, JSONObject
 def update(
     collection_id: str,
     specs: Sequence[schema.Spec] | None,
-    rules: Mapping[str, Any],
+    rules: JSONMapping,
     *,
     name: str | None = None,
     partial: bool = False,
@@ -90,9 +90,7 @@ def row_problems(change: Change) -> list[JSONObject]:
     return change.row_problems()
 
 
-def write_down(
-    row: Collection, change: Change, rules: Mapping[str, Any], options: Mapping[str, Any]
-) -> None:
+def write_down(row: Collection, change: Change, rules: JSONMapping, options: JSONMapping) -> None:
     """Store the definition that a change leads to."""
     new_rules, new_options = {**row.rules, **rules}, {**row.options, **options}
     if change.operations or (new_rules, new_options) != (row.rules, row.options):
@@ -116,15 +114,13 @@ def carry_out(row: Collection, change: Change) -> str | None:
     return revisions.record(row.id, change.description, change.statements)
 
 
-def _refuse_wrong(
-    found: Sequence[Mapping[str, Any]], change: Change, settled: Mapping[str, Any]
-) -> None:
+def _refuse_wrong(found: Sequence[JSONMapping], change: Change, settled: JSONMapping) -> None:
     wrong = [*found, *broken_rules(change, settled)] or broken_elsewhere([change])
     if wrong:
         raise InvalidValues(wrong)
 
 
-def broken_rules(change: Change, settled: Mapping[str, Any]) -> list[JSONObject]:
+def broken_rules(change: Change, settled: JSONMapping) -> list[JSONObject]:
     """Rules that stay, and name a computed field whose new expression makes them too long."""
     kept = {key: change.new.rules.get(key) for key in collections.RULES if key not in settled}
     judged = {

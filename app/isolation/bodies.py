@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from itertools import count
-from typing import Any
 
 from app.isolation.rows import STEPS
 from app.isolation.tenants import MAIL_DOMAIN, THINGS, Tenant
@@ -12,7 +11,7 @@ from app.isolation.tenants import MAIL_DOMAIN, THINGS, Tenant
 _numbers = count(1)
 
 
-def body(method: str, route: str, example: Any, of: Tenant) -> Any:
+def body(method: str, route: str, example: object, of: Tenant) -> object:
     """The body of a request, which an example shows unless there is one of our own."""
     own = OWN.get((method, route))
     return own(of) if own else _adapted(example, of)
@@ -23,7 +22,7 @@ def _unique() -> str:
     return f"unique{next(_numbers):07d}"
 
 
-def _adapted(example: Any, of: Tenant, name: str = "") -> Any:
+def _adapted(example: object, of: Tenant, name: str = "") -> object:
     if isinstance(example, dict):
         return {key: _adapted(value, of, key) for key, value in example.items()}
     if isinstance(example, list):
@@ -37,16 +36,16 @@ def _adapted(example: Any, of: Tenant, name: str = "") -> Any:
     return _unique() if name == "name" else example
 
 
-def _a_webhook(of: Tenant) -> Any:
+def _a_webhook(of: Tenant) -> object:
     address = f"https://{MAIL_DOMAIN}/"
     return {"url": address, "collection": "none", "events": ["create"], "enabled": False}
 
 
-def _a_flow(of: Tenant) -> Any:
+def _a_flow(of: Tenant) -> object:
     return {"name": _unique(), "trigger": {"type": "manual"}, "steps": STEPS}
 
 
-def _a_hook(of: Tenant) -> Any:
+def _a_hook(of: Tenant) -> object:
     config = {"collection": "none", "record_id": of.id_of("users")}
     action = {"type": "delete_record", "config": config}
     return {"name": _unique(), "trigger": {"type": "manual"}, "actions": [action]}
@@ -54,7 +53,7 @@ def _a_hook(of: Tenant) -> Any:
 
 # Bodies that must not be as the description's examples are: nothing is to be sent, and names lead
 # to what is the account's.
-OWN: dict[tuple[str, str], Callable[[Tenant], Any]] = {
+OWN: dict[tuple[str, str], Callable[[Tenant], object]] = {
     ("POST", "/webhooks"): _a_webhook,
     ("POST", "/workflows"): _a_flow,
     ("POST", "/hooks"): _a_hook,

@@ -54,7 +54,7 @@ class Call:
     method: str
     route: str
     path: str
-    body: Any = None
+    body: object = None
     headers: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -72,9 +72,9 @@ class Unknown(Exception):
     """A route that nobody says how to call."""
 
 
-def described() -> Mapping[str, Any]:
+def described() -> Mapping[str, object]:
     """The paths of the API description."""
-    paths: Mapping[str, Any] = api.spec.to_dict()["paths"]
+    paths: Mapping[str, object] = api.spec.to_dict()["paths"]
     return paths
 
 
@@ -154,7 +154,7 @@ class Book:
 
     def _operation(self, rule: Rule, method: str) -> Mapping[str, Any]:
         path = PART.sub(r"{\1}", rule.rule)
-        found: Mapping[str, Any] = self.paths.get(path, {}).get(method.lower(), {})
+        found: Mapping[str, object] = self.paths.get(path, {}).get(method.lower(), {})
         return found
 
     def _declared(self, rule: Rule) -> list[str]:
@@ -162,7 +162,9 @@ class Book:
         given = [*shared, *self._operation(rule, "GET").get("parameters", ())]
         return [one["name"] for one in given if one.get("in") == "query"]
 
-    def _bodies(self, method: str, rule: Rule, path: str, of: Tenant, own: Tenant) -> Iterator[Any]:
+    def _bodies(
+        self, method: str, rule: Rule, path: str, of: Tenant, own: Tenant
+    ) -> Iterator[object]:
         if _of_records(rule):
             one = next((d for d in self.collections if f"/{d.name}" in path), None)
             yield from record_calls.bodies(method, rule.rule, one, of, own)

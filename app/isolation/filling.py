@@ -54,7 +54,7 @@ def fill(tenant: Tenant) -> None:
         )
 
 
-def _write(table: sa.Table, row: Mapping[str, Any]) -> None:
+def _write(table: sa.Table, row: Mapping[str, object]) -> None:
     # As it is: nothing is audited, and nobody is told.
     db.connection().execute(sa.insert(table), row)
 

@@ -11,7 +11,6 @@ import re
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import structlog
 from flask import Flask
@@ -94,7 +93,7 @@ def _quietly(app: Flask) -> Iterator[None]:
         yield
 
 
-def _drop(logger: Any, method: str, event: Any) -> Any:
+def _drop(logger: object, method: str, event: object) -> object:
     raise structlog.DropEvent
 
 
@@ -157,7 +156,7 @@ class Proof:
     def _admin(self, call: Call) -> Caller:
         return self.own[ADMIN if call.of_api else f"console {ADMIN}"]
 
-    def _told(self, call: Call, of: Tenant) -> tuple[Any, ...]:
+    def _told(self, call: Call, of: Tenant) -> tuple[object, ...]:
         return _gist(self._send(self._admin(call), call), of)
 
     def _control(self) -> None:
@@ -172,7 +171,7 @@ class Proof:
                     told = f"even the account's own admin gets {answer.status_code}"
                     self._uncovered(call, ADMIN, told)
 
-    def _compare_own(self, call: Call, told: tuple[Any, ...]) -> None:
+    def _compare_own(self, call: Call, told: tuple[object, ...]) -> None:
         answer = self._send(self._admin(call), call)
         self._search(call, self._admin(call), answer)
         if _gist(answer, self.stranger) != told:
@@ -261,7 +260,7 @@ def _sent(call: Call, caller: Caller, victim: Tenant) -> set[str]:
     return {*marks, *ids, *others}
 
 
-def _gist(answer: TestResponse, of: Tenant) -> tuple[Any, ...]:
+def _gist(answer: TestResponse, of: Tenant) -> tuple[object, ...]:
     """What of an answer must not depend on whose things were asked for."""
     headers = sorted(
         (name, _plain(value.encode(), of))

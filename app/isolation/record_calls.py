@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from datetime import date
-from typing import Any
 
 from app.collections.definition import Definition
 from app.isolation.tenants import Tenant
@@ -53,7 +52,7 @@ def _known(one: Definition, of: Tenant) -> dict[str, str]:
 
 def bodies(
     method: str, route: str, one: Definition | None, of: Tenant, own: Tenant
-) -> Iterator[Any]:
+) -> Iterator[object]:
     """What is sent to a collection: the record, and the record with references of one's own."""
     if one is None or route.endswith("/restore"):
         yield {"audit_id": 1} if one else {}
@@ -70,7 +69,7 @@ def bodies(
             yield [sent] if route.endswith("/import") else sent
 
 
-def _sendable(one: Definition, row: Mapping[str, Any]) -> dict[str, Any]:
+def _sendable(one: Definition, row: Mapping[str, object]) -> dict[str, object]:
     """The stored fields of a record as JSON; what must be one of a few is the first of them."""
     chosen = {
         n: spec.options["choices"][0] for n, spec in one.fields.items() if "choices" in spec.options

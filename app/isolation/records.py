@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 from app import clock
 from app.collections import definition as definitions
@@ -32,17 +31,17 @@ def _waits(tenant: Tenant, one: Definition) -> bool:
     return not wanted <= tenant.records.keys()
 
 
-def _record(tenant: Tenant, one: Definition) -> dict[str, Any]:
+def _record(tenant: Tenant, one: Definition) -> dict[str, object]:
     id, now, user = tenant.new_id(one.table_name), clock.now(), tenant.id_of("users")
     row = {"id": id, "account_id": tenant.account_id, "created_at": now, "updated_at": now}
     row |= {"created_by": user, "updated_by": user}
     return row | {name: _content(tenant, one, name) for name in one.fields}
 
 
-def _content(tenant: Tenant, one: Definition, name: str) -> Any:
+def _content(tenant: Tenant, one: Definition, name: str) -> object:
     text = f"{tenant.mark}-{one.table_name}-{name}"
     target = one.target(name)
-    made: dict[str, Callable[[], Any]] = {
+    made: dict[str, Callable[[], object]] = {
         "text": lambda: text,
         "email": lambda: f"{text}@{MAIL_DOMAIN}",
         "url": lambda: f"https://{MAIL_DOMAIN}/{text}",

@@ -34,7 +34,7 @@ def _secret(tenant: Tenant) -> str:
     return crypto.encrypt(orjson.dumps({"client_secret": tenant.mark}).decode())
 
 
-def _now(tenant: Tenant) -> Any:
+def _now(tenant: Tenant) -> object:
     return clock.now()
 
 
@@ -43,7 +43,7 @@ def _first_collection(tenant: Tenant) -> str:
 
 
 # Columns that mean more than their type says: a value, or what makes one for an account.
-GIVEN: dict[str, dict[str, Any]] = {
+GIVEN: dict[str, dict[str, object]] = {
     "invitations": {
         "email": lambda t: t.email("invited"),
         "email_key": lambda t: t.email("invited"),
@@ -121,14 +121,14 @@ GIVEN: dict[str, dict[str, Any]] = {
 }
 
 
-def row(tenant: Tenant, table: sa.Table) -> dict[str, Any]:
+def row(tenant: Tenant, table: sa.Table) -> dict[str, object]:
     """A row of a table."""
     given = {name: _made(value, tenant) for name, value in GIVEN.get(table.name, {}).items()}
     others = (column for column in table.c if column.name not in given)
     return {column.name: _value(tenant, table, column) for column in others} | given
 
 
-def hook(tenant: Tenant) -> dict[str, Any]:
+def hook(tenant: Tenant) -> dict[str, object]:
     """A second row of the table of workflows: hooks are workflows of a kind."""
     step = {
         "name": "one",
@@ -140,11 +140,11 @@ def hook(tenant: Tenant) -> dict[str, Any]:
     return row(tenant, Base.metadata.tables["workflows"]) | own
 
 
-def _made(given: Any, tenant: Tenant) -> Any:
+def _made(given: object, tenant: Tenant) -> object:
     return given(tenant) if callable(given) else given
 
 
-def _value(tenant: Tenant, table: sa.Table, column: sa.Column[Any]) -> Any:
+def _value(tenant: Tenant, table: sa.Table, column: sa.Column[Any]) -> object:
     default = getattr(column.default, "arg", None)
     default = None if callable(default) else default
     if column.name in ("account_id", "owner_home"):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import secrets
 from dataclasses import dataclass, field
-from typing import Any
 
 from app.accounts.models import User
 from app.auth import api_keys
@@ -44,7 +43,7 @@ class Tenant:
     numbers: list[int] = field(default_factory=list)
     ids: dict[str, str] = field(default_factory=dict)
     """Of each table the id of its row; of hooks and users by their role, too."""
-    records: dict[str, dict[str, Any]] = field(default_factory=dict)
+    records: dict[str, dict[str, object]] = field(default_factory=dict)
     """Of each collection, by its name, the row of the record."""
     users: dict[str, User] = field(default_factory=dict)
 

@@ -20,12 +20,12 @@ def encrypt(text: str) -> dict[str, str]:
     return {ENCRYPTED: crypto.encrypt(text)}
 
 
-def decrypt(stored: Any) -> Any:
+def decrypt(stored: object) -> object:
     """A stored value in plain text, as former versions stored it. Raises InvalidToken."""
     return crypto.decrypt(stored[ENCRYPTED]) if isinstance(stored, dict) else stored
 
 
-def decrypt_or(stored: Any, default: Any = None) -> Any:
+def decrypt_or(stored: object, default: object = None) -> Any:
     """A stored value in plain text; `default` where none of the configured keys reads it."""
     try:
         return decrypt(stored)
@@ -33,7 +33,7 @@ def decrypt_or(stored: Any, default: Any = None) -> Any:
         return default
 
 
-def reencrypt(stored: Any) -> Any:
+def reencrypt(stored: Any) -> object:
     """A value under the newest key: the same object if it was. Raises InvalidToken."""
     if not isinstance(stored, dict):
         return encrypt(stored)

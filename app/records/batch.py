@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from app.auth.principal import Principal
 from app.collections import access as accesses
@@ -17,6 +16,7 @@ from app.records.read.views import RecordView
 from app.records.store import writes
 from app.records.write import cascade, changes, values
 from app.records.write.values import Body, Problems
+from app.types import JSONMapping
 
 TWICE = "Another record of this request has the same."
 
@@ -30,9 +30,7 @@ def create(collection: str, bodies: Sequence[Body], *, by: Principal) -> list[Re
         return changes.store_deferred(change, unchecked)
 
 
-def update(
-    collection: str, items: Sequence[Mapping[str, Any]], *, by: Principal
-) -> list[RecordView]:
+def update(collection: str, items: Sequence[JSONMapping], *, by: Principal) -> list[RecordView]:
     """Set the fields that were sent for each `{id, data}`. Raises what `service.patch` raises."""
     ids, bodies = [one["id"] for one in items], [one["data"] for one in items]
     problems = Problems(range(len(items)))
@@ -145,13 +143,13 @@ def _key_field(definition: Definition, on: str, by: Principal) -> Field:
     return field
 
 
-def _keys(field: Field, bodies: Sequence[Body], problems: Problems) -> list[Any]:
+def _keys(field: Field, bodies: Sequence[Body], problems: Problems) -> list[object]:
     keys = [_key(field, body, index, problems) for index, body in enumerate(bodies)]
     _check_once(field.name, keys, problems)
     return keys
 
 
-def _key(field: Field, body: Body, index: int, problems: Problems) -> Any:
+def _key(field: Field, body: Body, index: int, problems: Problems) -> object:
     if body.get(field.name) is None:
         missing = problem(field.name, "required_missing", "It says which record is meant.")
         problems.add(index, [missing])
@@ -163,8 +161,8 @@ def _key(field: Field, body: Body, index: int, problems: Problems) -> Any:
         return None
 
 
-def _check_once(name: str, keys: Sequence[Any], problems: Problems) -> None:
-    seen: set[Any] = set()
+def _check_once(name: str, keys: Sequence[object], problems: Problems) -> None:
+    seen: set[object] = set()
     for index, key in enumerate(keys):
         if key is not None and key in seen:
             problems.add(index, [problem(name, "not_unique", TWICE)])

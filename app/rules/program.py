@@ -30,7 +30,7 @@ class Program:
     node: Node
     leaves: Mapping[str, Type]
 
-    def run(self, given: Sequence[Any]) -> Any:
+    def run(self, given: Sequence[object]) -> object:
         """The value for leaves as SQLite keeps them, in its form too."""
         record = {name: _read(given[int(name)], kind) for name, kind in self.leaves.items()}
         return _kept(evaluate(self.node, Context(record)))
@@ -64,7 +64,7 @@ def is_leaf(node: Node) -> bool:
     return about_caller or isinstance(node, Name | Caller | Sent | Now)
 
 
-def _fields(part: Any) -> Any:
+def _fields(part: Any) -> object:
     if isinstance(part, Node):
         named = ((one.name, getattr(part, one.name)) for one in fields(part))
         return {"kind": type(part).__name__} | {k: v for k, v in named if k not in PLACE}
@@ -79,7 +79,7 @@ def _node(found: dict[str, Any]) -> Node:
     return kind(0, 0, **made)
 
 
-def _read(value: Any, kind: Type) -> Any:
+def _read(value: object, kind: Type) -> object:
     if value is None or kind not in READ:
         return value
     return READ[kind](value)
@@ -92,7 +92,7 @@ READ: Mapping[Type, Any] = {
 }
 
 
-def _kept(value: Any) -> Any:
+def _kept(value: object) -> object:
     if isinstance(value, datetime):
         return stored(value)
     return value.isoformat() if isinstance(value, date) else value
@@ -103,6 +103,6 @@ def stored(moment: datetime) -> str:
     return moment.astimezone(UTC).replace(tzinfo=None).isoformat(timespec="microseconds") + "Z"
 
 
-def groups(leaves: Sequence[Any], most: int) -> Iterator[Sequence[Any]]:
+def groups(leaves: Sequence[object], most: int) -> Iterator[Sequence[Any]]:
     """The leaves in groups, as no function of SQLite takes more than so many."""
     return (leaves[first : first + most] for first in range(0, len(leaves), most))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -20,6 +20,7 @@ from app.sso.models import OAUTH, ProviderSetting
 from app.sso.oauth import addresses, exchange
 from app.sso.refusals import SignInRefused
 from app.sso.saml import certificates
+from app.types import JSONMapping
 
 AT_ONCE, WAIT_SECONDS = 2, 5
 # What providers say of a code that is none, once they have taken the client for what it is.
@@ -36,7 +37,7 @@ class Step:
     message: str
 
 
-def run(body: Mapping[str, Any], *, by: Principal) -> list[Step]:
+def run(body: JSONMapping, *, by: Principal) -> list[Step]:
     """Try settings; a secret left out is the one that is kept. Raises InvalidValues."""
     by.refuse_key(service.NO_KEYS)
     account_id = service.resolve_account(body.get("account_id"), by)

@@ -115,7 +115,7 @@ def decrypt(stored: str) -> str:
 
 
 def issue_code(
-    session: Session, flow: Flow, account: Account, *, needs_state: bool, **outcome: Any
+    session: Session, flow: Flow, account: Account, *, needs_state: bool, **outcome: object
 ) -> str:
     """A one-time code for what a flow came to, as part of the open transaction."""
     code = tokens.random_token(account.account_code)
@@ -155,13 +155,13 @@ def is_of_browser(flow: Flow, browser: str | None) -> bool:
     return hmac.compare_digest(flow.browser_hash, tokens.digest(browser or ""))
 
 
-def _account_of(secret: str) -> Any:
+def _account_of(secret: str) -> object:
     code = secret.partition("-")[0]
     return sa.select(Account.id).where(Account.account_code == code).scalar_subquery()
 
 
 @jobs.periodic(900, "sso.purge")
-def purge(payload: Any) -> None:
+def purge(payload: object) -> None:
     """Remove flows, seen assertions and refusals that are over."""
     now = clock.now()
     db.purge(Flow.__table__, Flow.expires_at <= now - RETENTION)

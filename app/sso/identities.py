@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
 
 
 @dataclass(frozen=True)
@@ -23,7 +22,7 @@ class Claims:
 MOST_GROUPS = 500
 
 
-def group_names(found: Any) -> list[str]:
+def group_names(found: object) -> list[str]:
     """The groups in a claim, as far as they are names."""
     listed = [found] if isinstance(found, str) else found if isinstance(found, list) else []
     names = [one[:300].replace("\0", "") for one in listed if isinstance(one, str) and one]

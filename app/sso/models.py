@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.orm import Mapped, mapped_column
@@ -12,12 +11,13 @@ from app import clock
 from app.db import Base
 from app.db.types import Id, Text, UtcDateTime, created_at_default
 from app.ids import new_id
+from app.types import JSONObject
 
 OAUTH, SAML = "auth_providers", "saml_providers"
 BROWSER, API, CONSOLE, TEST = "browser", "api", "console", "test"
 
 
-def _of_account() -> Any:
+def _of_account() -> object:
     return sa.ForeignKeyConstraint(["account_id"], ["accounts.id"])
 
 
@@ -37,7 +37,7 @@ class ProviderSetting(Base):
     display_name: Mapped[str] = mapped_column(Text)
     enabled: Mapped[bool] = mapped_column(default=True)
     priority: Mapped[int] = mapped_column(default=0)
-    config: Mapped[dict[str, Any]] = mapped_column(sa.JSON)
+    config: Mapped[JSONObject] = mapped_column(sa.JSON)
     secrets: Mapped[str] = mapped_column(Text)  # JSON, encrypted
     # Rows made before each had a redirect address of its own.
     shared_callback: Mapped[bool] = mapped_column(default=False, server_default=sa.false())
@@ -53,7 +53,7 @@ class Identity(Base):
     """Who a user is to a provider. It never leaves its account."""
 
     __tablename__ = "identities"
-    __table_args__: Any = (
+    __table_args__: object = (
         sa.ForeignKeyConstraint(
             ["account_id", "user_id"], ["users.account_id", "users.id"], ondelete="CASCADE"
         ),

@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 from urllib.parse import urlsplit
 
 from app.errors import NotFound
 from app.sso.models import OAUTH, SAML
+from app.types import JSONMapping, JSONObject
 
 TEXT, URL, URLS, TEXTS, ROLE, FLAG = "text", "url", "urls", "texts", "role", "flag"
 KEY, CERTIFICATES, METADATA, WORD = "key", "certificates", "metadata", "word"
@@ -71,13 +71,13 @@ class Provider:
         """Whether it signs for many directories, each run by somebody else."""
         return any(one.name == "tenant_id" for one in self.settings)
 
-    def names_directory(self, config: Mapping[str, Any]) -> bool:
+    def names_directory(self, config: JSONMapping) -> bool:
         """Whether only one directory is meant, and it is no tenant that everybody can be in."""
         tenant = str(config.get("tenant_id") or "").lower()
         named = TENANT_ID.fullmatch(tenant) is not None and tenant != PERSONAL_ACCOUNTS
         return named or not self.has_tenants
 
-    def schema(self) -> dict[str, Any]:
+    def schema(self) -> JSONObject:
         """The JSON schema of `config`."""
         return {
             "$schema": "https://json-schema.org/draft/2020-12/schema",
@@ -90,10 +90,10 @@ class Provider:
         }
 
 
-def _property(setting: Setting) -> dict[str, Any]:
+def _property(setting: Setting) -> JSONObject:
     text = {"type": "string", "maxLength": LONGEST.get(setting.kind, 2000)}
     items = {"type": "array", "items": text, "maxItems": MOST_ITEMS}
-    shapes: dict[str, dict[str, Any]] = {
+    shapes: dict[str, JSONObject] = {
         URL: {**text, "format": "uri"},
         URLS: {**items, "items": {**text, "format": "uri"}},
         TEXTS: items,
@@ -105,7 +105,7 @@ def _property(setting: Setting) -> dict[str, Any]:
     return {**shape, **about, **({"writeOnly": True} if setting.secret else {})}
 
 
-def _ways_of_saml() -> list[dict[str, Any]]:
+def _ways_of_saml() -> list[JSONObject]:
     return [
         {"required": ["idp_metadata"]},
         {"required": list(IDENTITY_PROVIDER)},

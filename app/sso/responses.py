@@ -26,6 +26,7 @@ from app.sso.models import API, BROWSER, CONSOLE, SAML, TEST, Flow
 from app.sso.oauth.exchange import Unreachable
 from app.sso.refusals import SignInRefused
 from app.sso.sign_in import CompletedFlow
+from app.types import JSONObject
 
 NAMED_BY_MARK = 12
 CONSOLE_FINISH = "/console/sso/finish"
@@ -49,7 +50,7 @@ def requested_account(reference: str | None) -> Account | None:
 
 
 def start_flow(
-    category: str, provider: str, purpose: str, args: dict[str, Any]
+    category: str, provider: str, purpose: str, args: JSONObject
 ) -> tuple[str, StartedFlow, Connection]:
     """A flow for what a request asks. Raises TooManyRequests past the limit of an address."""
     lockout.count_sso_start(request.remote_addr)
@@ -59,7 +60,7 @@ def start_flow(
     return url, begun, connection
 
 
-def begin(category: str, provider: str, purpose: str, args: dict[str, Any]) -> BaseResponse:
+def begin(category: str, provider: str, purpose: str, args: JSONObject) -> BaseResponse:
     """Send a browser to the provider, from the address that providers return it to."""
     return redirect_to_base() or redirect_to_provider(
         *start_flow(category, provider, purpose, args)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import orjson
@@ -23,9 +22,10 @@ from app.sso import providers, validation
 from app.sso.connections import Connection, has_custom_endpoints
 from app.sso.models import OAUTH, SAML, ProviderSetting
 from app.sso.providers import HIDDEN, Provider
+from app.types import JSONMapping, JSONObject
 
 log = structlog.get_logger()
-Body = Mapping[str, Any]
+Body = JSONMapping
 # What says nothing of who somebody is, and leads no browser anywhere.
 UNTRUSTED_CHANGEABLE = ("default_role", "scopes", "name_attribute", "groups_attribute", "key_id")
 NO_KEYS = "An API key cannot change how people sign in."
@@ -141,11 +141,11 @@ def _settle_trust(row: ProviderSetting, changed: Body, body: Body, by: Principal
         row.admits_pii_members = wanted
 
 
-def _points(config: Body) -> dict[str, Any]:
+def _points(config: Body) -> JSONObject:
     return {name: value for name, value in config.items() if name not in UNTRUSTED_CHANGEABLE}
 
 
-def _changed(row: ProviderSetting, body: Body) -> dict[str, Any]:
+def _changed(row: ProviderSetting, body: Body) -> JSONObject:
     changed = {name: body[name] for name in CHANGEABLE if name in body}
     unreadable = _unreadable(body)
     provider, enabled = provider_of(row), changed.get("enabled", row.enabled)
@@ -177,7 +177,7 @@ def _found(row: ProviderSetting | None) -> ProviderSetting:
     return row
 
 
-def merge_config(row: ProviderSetting, given: Body) -> dict[str, Any]:
+def merge_config(row: ProviderSetting, given: Body) -> JSONObject:
     """The whole config of a row with what is given in it; a secret shown as such stays."""
     # Whoever moves the address must know the secret that is sent there.
     moved = "token_url" in given and _address(given) != _address(row.config)
@@ -192,7 +192,7 @@ def _address(config: Body) -> str:
     return str(config.get("token_url") or "").strip()
 
 
-def mask_secrets(row: ProviderSetting) -> dict[str, Any]:
+def mask_secrets(row: ProviderSetting) -> JSONObject:
     """The config as people see it: of secrets only whether they are set."""
     kept = _secrets(row)
     return {
@@ -312,15 +312,15 @@ def _row(account_id: str, provider: Provider, *where: Any) -> ProviderSetting | 
         return db.db.session.scalar(chosen.order_by(own_first).limit(1))
 
 
-def _split(provider: Provider, config: Mapping[str, Any]) -> dict[str, Any]:
+def _split(provider: Provider, config: JSONMapping) -> JSONObject:
     secrets = {name: config[name] for name in provider.secrets if name in config}
     told = {name: value for name, value in config.items() if name not in secrets}
     return {"config": told, "secrets": crypto.encrypt(orjson.dumps(secrets).decode())}
 
 
-def _secrets(row: ProviderSetting) -> dict[str, Any]:
+def _secrets(row: ProviderSetting) -> JSONObject:
     try:
-        found: dict[str, Any] = orjson.loads(crypto.decrypt(row.secrets))
+        found: JSONObject = orjson.loads(crypto.decrypt(row.secrets))
     except InvalidToken:  # encrypted with a key that the settings do not name any more
         log.error("secrets cannot be read", account=row.account_id, provider=row.provider_name)
         return {}

@@ -35,6 +35,7 @@ from app.sso.refusals import (
     StateRefused,
     TooLarge,
 )
+from app.types import JSONMapping, JSONObject
 
 Cookie = Callable[[Flow], str | None]
 Keep = Callable[[Session], None]
@@ -49,7 +50,7 @@ class OAuthCallback:
     code: str
     error: str | None = None
     issuer: str | None = None
-    user: Mapping[str, Any] = field(default_factory=dict)
+    user: JSONMapping = field(default_factory=dict)
     account: str | None = None  # that the host name carries
     redirect_uri: str | None = None  # where a client says that it was returned to
     path: str | None = None  # of our own address that the browser was returned to
@@ -221,7 +222,7 @@ def _conclude_once(
         keep(session)
         user, new = account_linking.link(session, connection, claimed)
         _check_return(session, flow, account, user)
-        outcome: dict[str, Any] = {"user_id": user.id, "is_new_user": new}
+        outcome: JSONObject = {"user_id": user.id, "is_new_user": new}
         if flow.purpose == CONSOLE and flow.client_state:
             # It ends at the host name where it was begun, and in the browser that has this there.
             outcome["browser_hash"] = flow.client_state.rpartition(".")[2]
@@ -253,8 +254,8 @@ def _conclude_test(connection: Connection, flow: Flow, ask: Callable[[], Claims]
     return CompletedFlow(flow, connection.account, None, False, code)
 
 
-def _told(connection: Connection, claimed: Claims) -> dict[str, Any]:
-    told: dict[str, Any] = {
+def _told(connection: Connection, claimed: Claims) -> JSONObject:
+    told: JSONObject = {
         "issuer": claimed.issuer,
         "subject": claimed.subject,
         "email": claimed.email,

@@ -16,10 +16,11 @@ from app.outbound.address_policy import Rules
 from app.sso import providers
 from app.sso.providers import Provider, Setting
 from app.sso.saml import certificates
+from app.types import JSONMapping, JSONObject
 
 TIMEOUT_SECONDS = 10
 FETCHED = ("token_url", "userinfo_url", "jwks_url")  # the service itself asks these
-Problem = dict[str, Any]
+Problem = JSONObject
 
 
 class InvalidSetting(ValueError):
@@ -38,18 +39,18 @@ def request_rules() -> Rules:
 
 def validate(
     provider: Provider,
-    given: Mapping[str, Any],
-    present: Mapping[str, Any] = {},
+    given: JSONMapping,
+    present: JSONMapping = {},
     *,
     complete: bool = True,
-) -> tuple[dict[str, Any], list[Problem]]:
+) -> tuple[JSONObject, list[Problem]]:
     """The settings as they are kept, and everything that is wrong with them.
 
     A role that stands in the present ones may stay: it may have been deleted since. What nobody
     can sign in by yet need not be complete.
     """
     known = {one.name: one for one in provider.settings}
-    kept: dict[str, Any] = {}
+    kept: JSONObject = {}
     found: list[Problem] = []
     for name, value in given.items():
         if name not in known:
@@ -70,7 +71,7 @@ def validate(
     return kept, found
 
 
-def missing(provider: Provider, present: Mapping[str, Any]) -> list[Problem]:
+def missing(provider: Provider, present: JSONMapping) -> list[Problem]:
     """What keeps people from signing in by these settings, as they are not complete."""
     return [
         problem(f"config.{name}", "required", "This setting is needed.")
@@ -79,7 +80,7 @@ def missing(provider: Provider, present: Mapping[str, Any]) -> list[Problem]:
     ]
 
 
-def _problems_of_issuer(provider: Provider, kept: Mapping[str, Any]) -> list[Problem]:
+def _problems_of_issuer(provider: Provider, kept: JSONMapping) -> list[Problem]:
     """An issuer's name goes with its own endpoints: others would speak in its name."""
     named = providers.find_by_issuer(kept.get("issuer", ""))
     if named is None:
@@ -91,7 +92,7 @@ def _problems_of_issuer(provider: Provider, kept: Mapping[str, Any]) -> list[Pro
     return [problem("config.issuer", "invalid_option", message)]
 
 
-def _take_metadata(kept: dict[str, Any]) -> list[Problem]:
+def _take_metadata(kept: JSONObject) -> list[Problem]:
     from app.sso.saml import metadata  # its library is large: where it is used only
 
     try:
@@ -101,7 +102,7 @@ def _take_metadata(kept: dict[str, Any]) -> list[Problem]:
     return []
 
 
-def _clean(setting: Setting, value: Any) -> Any:
+def _clean(setting: Setting, value: object) -> object:
     if setting.secret and isinstance(value, str) and value.strip() == providers.HIDDEN:
         raise InvalidSetting(
             "invalid_option", "Send the secret itself: no secret is kept that *** is for."
@@ -111,7 +112,7 @@ def _clean(setting: Setting, value: Any) -> Any:
     return _CLEANERS[setting.kind](setting, value)
 
 
-def _list(setting: Setting, value: Any) -> list[str]:
+def _list(setting: Setting, value: object) -> list[str]:
     items = value.split() if isinstance(value, str) else value
     if not isinstance(items, list) or not all(isinstance(one, str) for one in items):
         raise InvalidSetting("invalid_type", "Must be a list of texts.")
@@ -121,7 +122,7 @@ def _list(setting: Setting, value: Any) -> list[str]:
     return [clean(setting, one) for one in items]
 
 
-def _text(setting: Setting, value: Any) -> str:
+def _text(setting: Setting, value: object) -> str:
     if not isinstance(value, str):
         raise InvalidSetting("invalid_type", "Must be a text.")
     if len(value) > providers.LONGEST.get(setting.kind, 2000):
@@ -132,7 +133,7 @@ def _text(setting: Setting, value: Any) -> str:
     return str(value)
 
 
-def _word(setting: Setting, value: Any) -> str:
+def _word(setting: Setting, value: object) -> str:
     text = _text(setting, value)
     if not all(one.isalnum() or one in "._-" for one in text) or not text.isascii():
         raise InvalidSetting(
@@ -141,7 +142,7 @@ def _word(setting: Setting, value: Any) -> str:
     return text
 
 
-def _url(setting: Setting, value: Any) -> str:
+def _url(setting: Setting, value: object) -> str:
     text = _text(setting, value)
     wrong = None
     if not tenants.is_safe_url(text) or "#" in text:
@@ -155,14 +156,14 @@ def _url(setting: Setting, value: Any) -> str:
     return text
 
 
-def _returned_to(setting: Setting, value: Any) -> str:
+def _returned_to(setting: Setting, value: object) -> str:
     text = _text(setting, value)
     if not tenants.is_safe_url(text):
         raise InvalidSetting("invalid_url", "This is no address to return to.")
     return text
 
 
-def _role(setting: Setting, value: Any) -> str:
+def _role(setting: Setting, value: object) -> str:
     text = _text(setting, value)
     known = db.db.session.scalar(sa.select(Role.name).where(Role.name == text))
     if known is None:
@@ -174,13 +175,13 @@ def _role(setting: Setting, value: Any) -> str:
     return known
 
 
-def _flag(setting: Setting, value: Any) -> bool:
+def _flag(setting: Setting, value: object) -> bool:
     if not isinstance(value, bool):
         raise InvalidSetting("invalid_type", "Must be true or false.")
     return value
 
 
-def _key(setting: Setting, value: Any) -> str:
+def _key(setting: Setting, value: object) -> str:
     text = _text(setting, value)
     if not certificates.is_signing_key(text):
         raise InvalidSetting("pattern_mismatch", "Must be a P-256 private key in PEM.")
@@ -205,7 +206,7 @@ def _apart(text: str) -> str:
     return text if "-----" in text else certificates.to_pem(text)
 
 
-_CLEANERS: Mapping[str, Callable[[Setting, Any], Any]] = {
+_CLEANERS: Mapping[str, Callable[[Setting, object], object]] = {
     providers.TEXT: _text,
     providers.WORD: _word,
     providers.METADATA: _text,

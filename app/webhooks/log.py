@@ -14,6 +14,7 @@ from app.auth.principal import Principal
 from app.db import counts
 from app.errors import Conflict, NotFound
 from app.ids import first_id
+from app.types import JSONMapping, JSONObject
 from app.webhooks import delivery, outbox, payload, queue, redaction, visibility
 from app.webhooks.models import (
     ATTEMPTS,
@@ -29,12 +30,12 @@ from app.webhooks.queue import Result
 PIECE, LARGEST_PIECE = 500, 16 * 2**20  # deliveries, and bytes of their payloads
 A_WHILE = timedelta(minutes=10)
 EARLIEST = datetime(2000, 1, 1, tzinfo=UTC)
-Shown = dict[str, Any]
+Shown = JSONObject
 Row = Mapping[Any, Any]
 
 
 def page(
-    wanted: Mapping[str, Any], skip: int, limit: int, *, by: Principal, most: int | None = None
+    wanted: JSONMapping, skip: int, limit: int, *, by: Principal, most: int | None = None
 ) -> tuple[list[Shown], int]:
     """Deliveries, newest first, and the total (counted up to one more than `most`).
 
@@ -61,7 +62,7 @@ def _visible(by: Principal) -> list[Any]:
     return [] if by.account_id is None else [DELIVERIES.c.account_id == by.account_id]
 
 
-def _wanted(wanted: Mapping[str, Any]) -> Iterator[Any]:
+def _wanted(wanted: JSONMapping) -> Iterator[Any]:
     table = DELIVERIES.c
     for name in ("account_id", "webhook_id", "status", "event"):
         if wanted.get(name):
@@ -146,7 +147,7 @@ def sent_again(webhook: Webhook, since: datetime, until: datetime) -> dict[str, 
 
 
 @jobs.job("webhooks.redeliver")
-def _redeliver_pieces(asked: Mapping[str, Any]) -> None:
+def _redeliver_pieces(asked: JSONMapping) -> None:
     key = (asked["account_id"], asked["webhook_id"])
     times = (clock.parse(asked["since"]), clock.parse(asked["until"]))
     while True:
@@ -175,7 +176,7 @@ def keep(result: Result) -> None:
             queue.note_health(work.account_id, [result])
 
 
-def _copies(webhook: Webhook, *which: Any) -> list[dict[str, Any]]:
+def _copies(webhook: Webhook, *which: object) -> list[JSONObject]:
     mine, is_cut = _of(webhook), outbox.payloads_cut(webhook.account_id)
     chosen = sa.select(DELIVERIES).where(*mine, DELIVERIES.c.id.in_(_piece(*mine, *which)))
     return [

@@ -22,6 +22,7 @@ from app.db import versioned_cache
 from app.db.functions import database_now
 from app.db.versioned_cache import VersionCheck
 from app.ids import new_id
+from app.types import JSONMapping, JSONObject
 from app.webhooks import filters, payload
 from app.webhooks.models import DELIVERIES, Webhook, WebhookVersion
 from app.webhooks.visibility import Sight, maker_now, maker_version_checks
@@ -84,7 +85,7 @@ def note(event: events.RecordChanged) -> None:
     key = (event.definition.name.lower(), event.operation)
     listeners = _checked(event.account_id).of.get(key, ())
     # What is shown, once for all webhooks of a maker that mask alike.
-    shown: dict[tuple[str | None, bool], Mapping[str, Any]] = {}
+    shown: dict[tuple[str | None, bool], JSONMapping] = {}
     for listener in listeners:
         sight = _sight(event, listener)
         seen = _seen(event, sight) if sight else None
@@ -105,7 +106,7 @@ def _sight(event: events.RecordChanged, listener: Listener) -> Sight | None:
     return Sight(event.definition, by, listener.include_pii and is_maker)
 
 
-def _seen(event: events.RecordChanged, sight: Sight) -> tuple[Access, Mapping[str, Any]] | None:
+def _seen(event: events.RecordChanged, sight: Sight) -> tuple[Access, JSONMapping] | None:
     """The access of a webhook to the new record, else to the previous one."""
     for record in filter(None, (event.record, event.previous)):
         access = sight.access_to(event, record)
@@ -114,7 +115,7 @@ def _seen(event: events.RecordChanged, sight: Sight) -> tuple[Access, Mapping[st
     return None
 
 
-def row(account_id: str, webhook_id: str, event: str, text: str, **values: Any) -> dict[str, Any]:
+def row(account_id: str, webhook_id: str, event: str, text: str, **values: object) -> JSONObject:
     """A new delivery, due at once."""
     return {
         "account_id": account_id,
@@ -133,7 +134,7 @@ def _bytes(text: str) -> int:
     return len(text) if text.isascii() else len(text.encode())
 
 
-def write(rows: Sequence[Mapping[str, Any]]) -> None:
+def write(rows: Sequence[JSONMapping]) -> None:
     """Store deliveries that are due at once, in the open transaction."""
     # A list of one would take the slower way of many.
     db.connection().execute(_INSERT, list(rows) if len(rows) > 1 else rows[0])
@@ -143,7 +144,7 @@ def write(rows: Sequence[Mapping[str, Any]]) -> None:
 _INSERT = sa.insert(DELIVERIES).values(due_at=database_now())
 
 
-def _add(account_id: str, webhook_id: str, shown: Mapping[str, Any], sight: Sight) -> None:
+def _add(account_id: str, webhook_id: str, shown: JSONMapping, sight: Sight) -> None:
     about: Any = {"at": clock.now(), "webhook_id": webhook_id, "account_id": account_id}
     text = payload.text(shown, **about)
     if payloads_cut(account_id) or not _fits(_bytes(text)):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
@@ -12,6 +11,7 @@ import orjson
 from app import clock
 from app.collections import masking
 from app.events import RecordChanged
+from app.types import JSONMapping, JSONObject
 from app.webhooks.models import OPERATIONS
 from app.webhooks.visibility import Sight
 
@@ -26,9 +26,9 @@ def event_name(operation: str) -> str:
     return f"records.{operation}"
 
 
-def facts(event: RecordChanged, sight: Sight) -> dict[str, Any]:
+def facts(event: RecordChanged, sight: Sight) -> JSONObject:
     """The change as the webhook's owner may view it; hidden records are null."""
-    shown: dict[str, Any] = {
+    shown: JSONObject = {
         "event": event_name(event.operation),
         "collection": event.definition.name,
         "record": _shown(event, event.record, sight),
@@ -38,7 +38,7 @@ def facts(event: RecordChanged, sight: Sight) -> dict[str, Any]:
     return shown
 
 
-def cut(shown: Mapping[str, Any]) -> dict[str, Any]:
+def cut(shown: JSONMapping) -> JSONObject:
     """The payload reduced to the ids of the records, if the whole would be too large."""
     ids = {name: {"id": shown[name]["id"]} for name in ("record", "previous") if shown.get(name)}
     return {**shown, **ids, "truncated": True}
@@ -63,20 +63,18 @@ def beginnings(collection: str) -> list[str]:
     return [f'{{"event":"{name}","collection":"{collection}",' for name in names]
 
 
-def test_facts(collection: str) -> dict[str, Any]:
+def test_facts(collection: str) -> JSONObject:
     """The content of a test."""
     return {"event": TEST_EVENT, "collection": collection, "record": {}}
 
 
-def text(told: Mapping[str, Any], *, at: datetime, webhook_id: str, account_id: str) -> str:
+def text(told: JSONMapping, *, at: datetime, webhook_id: str, account_id: str) -> str:
     """The JSON text to send."""
     about = {"timestamp": clock.iso(at), "webhook_id": webhook_id, "account_id": account_id}
     return orjson.dumps({**told, **about}).decode()
 
 
-def _shown(
-    event: RecordChanged, row: Mapping[str, Any] | None, sight: Sight
-) -> dict[str, Any] | None:
+def _shown(event: RecordChanged, row: JSONMapping | None, sight: Sight) -> JSONObject | None:
     access = sight.access_to(event, row)
     if row is None or access is None:
         return None
@@ -87,7 +85,7 @@ def _shown(
     }
 
 
-def _value(field: Any, value: Any, masked: bool) -> Any:
+def _value(field: Any, value: object, masked: bool) -> object:
     if value is None:
         return None
     shown = field.shown(value)

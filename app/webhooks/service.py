@@ -21,6 +21,7 @@ from app.db import errors
 from app.errors import Conflict, Forbidden, InvalidValues, NotFound, TooManyRequests, problem
 from app.ids import new_id
 from app.outbound import client
+from app.types import JSONMapping, JSONObject
 from app.webhooks import (
     delivery,
     filters,
@@ -41,7 +42,7 @@ PREVIOUS_SECRET = timedelta(hours=24)
 TESTS_AT_ONCE = 2
 WAIT_SECONDS = 5
 
-Body = Mapping[str, Any]
+Body = JSONMapping
 _tests = threading.BoundedSemaphore(TESTS_AT_ONCE)
 
 
@@ -57,7 +58,7 @@ class Secret:
         """The secret in the format of Standard Webhooks libraries."""
         return signing.signing_secret(self.secret)
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name: str) -> object:
         """Any other attribute of the webhook."""
         return getattr(self.webhook, name)
 
@@ -162,7 +163,7 @@ def has_active_maker(webhook: Webhook) -> bool:
     return any(user and user.may_sign_in for user in found)
 
 
-def warnings(webhook: Webhook) -> list[dict[str, Any]]:
+def warnings(webhook: Webhook) -> list[JSONObject]:
     """Likely mistakes in a webhook."""
     found = payload_warnings(webhook.account_id)
     try:
@@ -173,7 +174,7 @@ def warnings(webhook: Webhook) -> list[dict[str, Any]]:
     return found
 
 
-def payload_warnings(account_id: str) -> list[dict[str, Any]]:
+def payload_warnings(account_id: str) -> list[JSONObject]:
     """Warnings about all payloads of an account."""
     version = db.db.session.get(WebhookVersion, account_id)
     if version is None or not version.payloads_cut:
@@ -293,7 +294,7 @@ def _check(body: Body) -> None:
         raise InvalidValues(found)
 
 
-def _header_problems(headers: Mapping[str, str]) -> list[dict[str, Any]]:
+def _header_problems(headers: Mapping[str, str]) -> list[JSONObject]:
     found = []
     if len(headers) > MOST_HEADERS:
         found.append(problem("headers", "too_long", f"At most {MOST_HEADERS} headers."))

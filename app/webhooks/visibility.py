@@ -38,7 +38,7 @@ class Sight:
         """Whether the payload has unmasked personal data."""
         return bool(self.definition.personal) and not self.masked
 
-    def access_to(self, event: RecordChanged, row: Any) -> Access | None:
+    def access_to(self, event: RecordChanged, row: object) -> Access | None:
         """The access to a row; None if it is hidden."""
         found: Access | None = event.access_to(self.definition, row, self.by)
         return found
@@ -50,7 +50,7 @@ class Sight:
 
 def maker_version_checks(account_id: str, makers: Iterable[str]) -> list[VersionCheck]:
     """The versions of the owners that the open transaction must check."""
-    known: dict[tuple[str, str | None], Any] = db.notes().setdefault(MAKERS, {})
+    known: dict[tuple[str, str | None], object] = db.notes().setdefault(MAKERS, {})
     found: list[VersionCheck] = []
     for user_id in makers:
         maker = principals.for_user(account_id, user_id)

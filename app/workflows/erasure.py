@@ -19,6 +19,7 @@ from app.audit.append import CREATE
 from app.audit.entries import CHANGES, LOG, join_entries
 from app.db import like
 from app.db.functions import database_now
+from app.types import JSONObject
 from app.workflows import serialization
 from app.workflows.models import (
     ACTIVE,
@@ -110,12 +111,12 @@ def _rewrite(table: Any, account_id: str, parts: Sequence[str], told: re.Pattern
         last = rows[-1]["id"]
 
 
-def _without_words(row: Mapping[Any, Any], told: re.Pattern[str]) -> dict[str, Any]:
+def _without_words(row: Mapping[Any, Any], told: re.Pattern[str]) -> JSONObject:
     texts = {f"_{name}": text and told.sub(INSTEAD, text) for name, text in row.items()}
     return {**texts, "_id": row["id"]}
 
 
-def _naming(account_id: str, *texts: str) -> Any:
+def _naming(account_id: str, *texts: str) -> object:
     ids = {INSTANCES: INSTANCES.c.id, LOGS: LOGS.c.instance_id}
     ids[SUBSCRIPTIONS] = SUBSCRIPTIONS.c.instance_id
     return sa.union(
@@ -137,7 +138,7 @@ def _has_not_begun(row: Any) -> bool:
     return bool(is_new and row.trigger_type == EVENT)
 
 
-def _without(value: Any, record_id: str) -> Any:
+def _without(value: object, record_id: str) -> object:
     if isinstance(value, list):
         return [_without(one, record_id) for one in value]
     if not isinstance(value, dict):
@@ -168,7 +169,7 @@ def _empty(account_id: str, rows: list[Any]) -> None:
     connection.execute(sa.delete(SUBSCRIPTIONS).where(*waits))
 
 
-def _emptied(row: Any) -> dict[str, Any]:
+def _emptied(row: Any) -> JSONObject:
     # The names of the steps are nobody's data, and tell how far it came.
     names = serialization.loads(row.context).get("steps", ())
     context = {"trigger": None, "steps": {name: {"output": None} for name in names}}

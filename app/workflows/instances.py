@@ -15,6 +15,7 @@ from app.db import counts
 from app.db.functions import database_now
 from app.errors import Conflict, NotFound
 from app.ids import first_id
+from app.types import JSONMapping, JSONObject
 from app.workflows import serialization
 from app.workflows.engine import queue, step_log
 from app.workflows.models import (
@@ -30,12 +31,12 @@ from app.workflows.models import (
 )
 
 MOST_LOGS = 100  # of the steps of an instance, with it
-Shown = dict[str, Any]
+Shown = JSONObject
 LISTED = [one for one in INSTANCES.c if one.name not in ("position", "resumed_at")]
 
 
 def page(
-    wanted: Mapping[str, Any], skip: int, limit: int, *, by: Principal, most: int | None = None
+    wanted: JSONMapping, skip: int, limit: int, *, by: Principal, most: int | None = None
 ) -> tuple[list[Shown], int]:
     """Instances, newest first, and the total (counted up to one more than `most`).
 
@@ -141,7 +142,7 @@ def resume(instance_id: str, *, by: Principal) -> Shown:
     return get(instance_id, by=by)
 
 
-def resume_all(wanted: Mapping[str, Any], *, by: Principal, at: datetime | None = None) -> int:
+def resume_all(wanted: JSONMapping, *, by: Principal, at: datetime | None = None) -> int:
     """Resume all matching failed instances; returns how many.
 
     `after_resuming` reports their progress by the moment `at`.
@@ -162,7 +163,7 @@ def after_resuming(at: datetime, *, by: Principal) -> dict[str, int]:
     return {state: found.get(state, 0) for state in STATES}
 
 
-def _resumed(*which: Any, **noted: Any) -> int:
+def _resumed(*which: Any, **noted: object) -> int:
     # Whoever changes the status first has resumed it; the others find nothing that failed.
     again = {"status": PENDING, "due_at": database_now(), "error_message": None, **noted}
     change = sa.update(INSTANCES).where(*which, INSTANCES.c.status == FAILED)
@@ -175,7 +176,7 @@ def _visible(by: Principal) -> list[Any]:
     return [] if by.account_id is None else [INSTANCES.c.account_id == by.account_id]
 
 
-def _wanted(wanted: Mapping[str, Any]) -> Iterator[Any]:
+def _wanted(wanted: JSONMapping) -> Iterator[Any]:
     table = INSTANCES.c
     for name in ("kind", "status", "workflow_id"):
         if wanted.get(name):

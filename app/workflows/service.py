@@ -7,7 +7,7 @@ of the previous owner, and changing only the trigger lends it none.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -24,13 +24,14 @@ from app.db import errors
 from app.db.types import json_equal
 from app.errors import Conflict, InvalidValues, NotFound, problem
 from app.ids import new_id
+from app.types import JSONMapping, JSONObject
 from app.webhooks import versions as listeners
 from app.workflows import versions
 from app.workflows.language import checks, definition, step_headers
 from app.workflows.models import MANUAL, WEBHOOK, WORKFLOW, Workflow, WorkflowVersion
 from app.workflows.triggers import matching, schedules, start
 
-Body = Mapping[str, Any]
+Body = JSONMapping
 # The steps have their sender's rights for good: they would outlive the key.
 NO_KEYS = "API keys cannot create or change workflows and hooks. Sign in as a user."
 STARTING = ("trigger", "condition")  # what says when the steps are done
@@ -163,7 +164,7 @@ def trigger_by_token(token: str, body: Body) -> str:
         return _begun(workflow, body, WEBHOOK)
 
 
-def shown_trigger(workflow: Workflow) -> dict[str, Any]:
+def shown_trigger(workflow: Workflow) -> JSONObject:
     """The trigger, with its token if it has one."""
     try:
         token = crypto.decrypt(workflow.token) if workflow.token else None
@@ -180,7 +181,7 @@ def _is_open(account_id: str) -> bool:
     return principals.reload_active_account(account_id) is not None
 
 
-def _checked(body: Body, before: Workflow | None) -> dict[str, Any]:
+def _checked(body: Body, before: Workflow | None) -> JSONObject:
     values, found = dict(body), list[Any]()
     if "name" in values and (unreadable := accounts.label_problem(values["name"])):
         found.append(unreadable)
@@ -198,7 +199,7 @@ def _checked(body: Body, before: Workflow | None) -> dict[str, Any]:
     return values
 
 
-def _token_problems(trigger: Body, before: Workflow | None) -> list[dict[str, Any]]:
+def _token_problems(trigger: Body, before: Workflow | None) -> list[JSONObject]:
     sent = trigger.get("token")
     known = shown_trigger(before).get("token") if before else None
     if sent is None or sent == known:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import marshmallow as ma
 from flask import Response
 
 from app import config, rest
 from app.auth.guard import optimistic, principal
-from app.errors import BadRequest, JSONObject
+from app.errors import BadRequest
 from app.records import batch
 from app.records.api.routes import EXAMPLE, Record
 from app.rest import fields
@@ -19,6 +18,7 @@ from app.rest.blueprint import Blueprint
 from app.rest.current_request import get_header
 from app.rest.responses import json_response
 from app.rest.schemas import Schema
+from app.types import JSONObject
 
 blueprint = Blueprint(
     "Record batches",
@@ -28,7 +28,7 @@ blueprint = Blueprint(
 )
 
 
-def _check_length(items: Sequence[Any]) -> None:
+def _check_length(items: Sequence[object]) -> None:
     most = config.current().batch_max
     if not 1 <= len(items) <= most:
         raise ma.ValidationError(f"Must have 1 to {most} entries.")
@@ -81,7 +81,7 @@ class BatchArgs(Schema):
     on = fields.Text(metadata={"description": "With `upsert`: the unique field that tells which."})
 
     @ma.validates_schema
-    def check(self, args: JSONObject, **options: Any) -> None:
+    def check(self, args: JSONObject, **options: object) -> None:
         """The field goes with upsert, and upsert with the field."""
         if ("on" in args) != (args["mode"] == "upsert"):
             raise ma.ValidationError("Goes with mode=upsert, and it with this.", "on")

@@ -21,10 +21,11 @@ from app.db import versioned_cache
 from app.errors import NotFound
 from app.records import store
 from app.records.store import reads
+from app.types import JSONObject
 
 AS_JSON = (rules.Type.NUMBER, rules.Type.BOOLEAN, rules.Type.JSON)
 CHANGE = ("occurred_at", "request_id", "operation")  # what the entries of one change share
-State = dict[str, Any]
+State = JSONObject
 Reader = Callable[[Definition, str, str], Sequence[Any]]
 
 
@@ -191,7 +192,7 @@ def _of_present(definition: Definition) -> Any:
     return CHANGES.c.occurred_at >= definition.created_at
 
 
-def _aside(column: Any) -> Any:
+def _aside(column: Any) -> object:
     # SQLite knows no statistics, and would begin with all changes of the table.
     return column.concat("") if db.connection().dialect.name == "sqlite" else column
 
@@ -203,7 +204,7 @@ def changes(mine: Sequence[Any]) -> sa.Select[Any]:
     return newest.select_from(join_entries(*mine)).group_by(*same)
 
 
-def stored(field: Field, text: str | None) -> Any:
+def stored(field: Field, text: str | None) -> object:
     """What an entry's text says of a field, in its stored form."""
     if text is None or field.rule_type is rules.Type.JSON:
         return text  # which rows hold as text, too
@@ -213,7 +214,7 @@ def stored(field: Field, text: str | None) -> Any:
     return value  # the field has become stricter since
 
 
-def read_json(field: Field, text: str | None) -> Any:
+def read_json(field: Field, text: str | None) -> object:
     """What an entry's text says of a field, as it was sent."""
     if text is None or field.rule_type not in AS_JSON:
         return text
@@ -227,7 +228,7 @@ def _computed(definition: Definition, state: State) -> State:
     }
 
 
-def _is_same_change(one: Any, other: Any) -> bool:
+def _is_same_change(one: object, other: object) -> bool:
     return all(getattr(one, name) == getattr(other, name) for name in CHANGE)
 
 

@@ -8,7 +8,6 @@ erase by the log, and by the addresses that its job keeps; where nothing is left
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import orjson
@@ -35,11 +34,12 @@ from app.records import service as records
 from app.records import store
 from app.records.history import service
 from app.records.store import reads
+from app.types import JSONMapping, JSONObject
 from app.webhooks.models import ATTEMPTS, DELIVERIES
 
 PIECE = 200
 RECORD_GONE, USER_GONE = "The record is erased.", "The user is erased."
-Erased = dict[str, Any]
+Erased = JSONObject
 
 
 def record(collection: str, record_id: str, *, by: Principal) -> Erased:
@@ -80,13 +80,13 @@ def _erasable(collection: str, record_id: str, by: Principal) -> tuple[str, bool
 
 
 @jobs.job("records.erase")
-def finish_record(payload: Mapping[str, Any]) -> None:
+def finish_record(payload: JSONMapping) -> None:
     """Erase what is left of a deleted record."""
     if not payload.get("again") or not _was_made_anew(payload):
         _rest_of_record(payload)
 
 
-def _was_made_anew(what: Mapping[str, Any]) -> bool:
+def _was_made_anew(what: JSONMapping) -> bool:
     if _is_present(what):  # which nothing told of where auditing is off
         return True
     # What told of its making was erased with it, so this is another's, which may be gone as well.
@@ -95,7 +95,7 @@ def _was_made_anew(what: Mapping[str, Any]) -> bool:
     return db.connection().scalar(sa.select(LOG.c.id).select_from(made).limit(1)) is not None
 
 
-def _is_present(what: Mapping[str, Any]) -> bool:
+def _is_present(what: JSONMapping) -> bool:
     for one in definitions.get_all():
         if one.table_name == what["table_name"]:
             scoped = store.scope(one, what["account_id"])
@@ -130,19 +130,19 @@ def user(user_id: str, *, by: Principal) -> Erased:
 
 
 @jobs.job("users.erase")
-def finish_user(payload: Mapping[str, Any]) -> None:
+def finish_user(payload: JSONMapping) -> None:
     """Erase what is left of a deleted user."""
     _rest_of_user(payload)
 
 
-def _enqueue(kind: str, what: Mapping[str, Any]) -> None:
+def _enqueue(kind: str, what: JSONMapping) -> None:
     # Once more when all is over that was under way: what a user writes, or a receiver answers.
     jobs.enqueue(kind, what, account_id=what["account_id"])
     again = {**what, "again": True}
     jobs.enqueue(kind, again, account_id=what["account_id"], after=jobs.IN_FLIGHT_SECONDS)
 
 
-def _rest_of_record(what: Mapping[str, Any]) -> Erased:
+def _rest_of_record(what: JSONMapping) -> Erased:
     table, here = idempotency.TABLE.c, (what["account_id"], SYSTEM_ACCOUNT_ID)
     superadmins = sa.select(User.id).where(User.account_id == SYSTEM_ACCOUNT_ID)
     # They may name the account in the record, and are answered where they act.
@@ -156,7 +156,7 @@ def _rest_of_record(what: Mapping[str, Any]) -> Erased:
     return {"values_erased": erased, "actors_erased": 0, "deliveries_erased": deliveries}
 
 
-def _rest_of_user(what: Mapping[str, Any]) -> Erased:
+def _rest_of_user(what: JSONMapping) -> Erased:
     account_id, user_id = what["account_id"], what["user_id"]
     # Superadmins act in all accounts, and what they are answered of a user is kept where they act.
     with tenancy.across_accounts(), db.transaction():
@@ -184,12 +184,12 @@ def _rest_of_user(what: Mapping[str, Any]) -> Erased:
     return {"values_erased": values, "actors_erased": actors, "deliveries_erased": told}
 
 
-def _emails(what: Mapping[str, Any]) -> set[str]:
+def _emails(what: JSONMapping) -> set[str]:
     mine = [CHANGES.c.record_id == what["user_id"]]
     return _told(what["account_id"], "users", "email", mine) - {""}
 
 
-def _kept_emails(what: Mapping[str, Any]) -> set[str]:
+def _kept_emails(what: JSONMapping) -> set[str]:
     # Who has the address now, or is invited by it, is another user.
     try:
         emails = orjson.loads(crypto.decrypt(what.get("emails", "")))
@@ -215,7 +215,7 @@ def _acted_in(user_id: str) -> set[str]:
     return set(db.connection().scalars(chosen.distinct()))
 
 
-def _told(account_id: str, table: str, column: str, which: list[Any]) -> set[str]:
+def _told(account_id: str, table: str, column: str, which: list[object]) -> set[str]:
     told = _of_column(account_id, table, column, *which)
     rows = db.connection().execute(sa.select(LOG.c.old_value, LOG.c.new_value).select_from(told))
     return {value for row in rows for value in row if value is not None}

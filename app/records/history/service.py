@@ -7,7 +7,7 @@ history, and can be made anew under its id; whatever referred to it stays as it 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import groupby
 from operator import attrgetter
@@ -26,12 +26,13 @@ from app.collections.access import Access
 from app.collections.definition import Definition
 from app.collections.fields import SYSTEM_FIELDS, Field
 from app.db import versioned_cache
-from app.errors import Conflict, Forbidden, InvalidValues, JSONObject, NotFound
+from app.errors import Conflict, Forbidden, InvalidValues, NotFound
 from app.records import service as records
 from app.records.history import audit_view as pasts
 from app.records.read import query, views
 from app.records.store import references
 from app.records.store.sizes import Octets, SizeLimit
+from app.types import JSONMapping, JSONObject
 
 TOLD = (
     *("operation", "occurred_at", "user_id", "user_email", "user_name"),
@@ -39,11 +40,11 @@ TOLD = (
 )
 NOT_DELETED = "This record is not deleted."
 NOT_YOURS = "You may not write all that this state has."
-Shown = dict[str, Any]
-State = dict[str, Any]
+Shown = JSONObject
+State = JSONObject
 
 
-def get(collection: str, record_id: str, asked: Mapping[str, Any], *, by: Principal) -> Shown:
+def get(collection: str, record_id: str, asked: JSONMapping, *, by: Principal) -> Shown:
     """A record as it was at `as_of`. Raises NotFound where there was none, or out of sight.
 
     The view rule must hold for the record as it stands, and as it was.
@@ -188,14 +189,14 @@ def _within_reach(
     return past, view if seen else None
 
 
-def _allows(access: Access, state: Mapping[str, Any]) -> bool:
+def _allows(access: Access, state: JSONMapping) -> bool:
     if access.condition is None:
         return True
     led_to = references.resolve_one(access.definition, state, access.follows)
     return access.allows({**state, **led_to})
 
 
-def _shown(access: Access, names: Sequence[str], state: Mapping[str, Any]) -> Shown:
+def _shown(access: Access, names: Sequence[str], state: JSONMapping) -> Shown:
     fields = {name: access.readable[name] for name in names}
     return {
         name: _masked(access, name, None if state[name] is None else field.shown(state[name]))
@@ -203,7 +204,7 @@ def _shown(access: Access, names: Sequence[str], state: Mapping[str, Any]) -> Sh
     }
 
 
-def _masked(access: Access, name: str, value: Any) -> Any:
+def _masked(access: Access, name: str, value: object) -> object:
     # By the name of the column: a system field does not know its own.
     return masking.masked(access.readable[name], value) if name in access.masked else value
 

@@ -19,13 +19,14 @@ from app.collections.definition import Definition
 from app.collections.fields import ComputedField, Field, Number, NumberField
 from app.db import versioned_cache
 from app.db.versioned_cache import VersionChecks
-from app.errors import InvalidValues, JSONObject, problem
+from app.errors import InvalidValues, problem
 from app.records import store
 from app.records.read import query
 from app.records.read.query import Conditions
 from app.records.store import sizes
 from app.rules import sql
 from app.rules.elements import CodePoints
+from app.types import JSONMapping, JSONObject
 
 OWN = {"functions", "group_by", "filter", "having", "skip", "limit"}
 CALL = r"\b(count|sum|avg|min|max)\(\s*([A-Za-z][A-Za-z0-9_]*)?\s*\)"
@@ -39,7 +40,7 @@ MASKED = "You see this field masked, so it can be neither grouped by nor aggrega
 NEEDED = "Name at least one function, such as count() or sum(price)."
 FORM = "is none of count(), count(field), sum(field), avg(field), min(field) and max(field)."
 
-Problems = list[dict[str, Any]]
+Problems = list[JSONObject]
 Parameters = Mapping[str, Sequence[str]]
 
 
@@ -92,12 +93,12 @@ def of(
 
 def _rows(
     definition: Definition,
-    where: Sequence[Any],
+    where: Sequence[object],
     asked: Aggregate,
     skip: int,
     limit: int,
     checked: VersionChecks,
-    bound: Mapping[str, Any],
+    bound: JSONMapping,
 ) -> tuple[Sequence[Any], int]:
     """The rows of the answer, and where in them the stamps begin. Raises AnswerTooLarge."""
     width, long = len(asked.results) + 2, [one for one in asked.results if sizes.is_long(one.field)]
@@ -205,13 +206,13 @@ def _aggregated(definition: Definition, function: str, field: Field) -> Result:
     return Result(type(field)(name), extreme)
 
 
-def _sum(column: Any) -> Any:
+def _sum(column: object) -> object:
     if db.connection().dialect.name == "sqlite":
         return sa.func.atrium_sum(column, type_=Number())
     return sa.func.atrium_number(sa.func.sum(column), type_=Number())
 
 
-def _average(column: Any) -> Any:
+def _average(column: Any) -> object:
     if db.connection().dialect.name == "sqlite":
         return sa.func.atrium_average(column, type_=Number())
     count = sa.cast(sa.func.count(column), sa.Numeric)
@@ -290,7 +291,7 @@ def _statement(
     return joined.order_by(*(page.c[i].asc().nulls_last() for i in range(len(asked.groups))))
 
 
-def _shown(values: Sequence[Any], results: Sequence[Result]) -> JSONObject:
+def _shown(values: Sequence[object], results: Sequence[Result]) -> JSONObject:
     return {
         one.name: None if value is None else one.field.shown(value)
         for one, value in zip(results, values, strict=True)

@@ -19,8 +19,9 @@ from itsdangerous import BadSignature
 
 from app import clock, crypto, rules
 from app.collections.definition import Definition
-from app.errors import InvalidValues, JSONObject, problem
+from app.errors import InvalidValues, problem
 from app.records.store.reads import Part
+from app.types import JSONObject
 
 PURPOSE = "cursor"
 BEFORE = "<"  # stands before what a prev_cursor belongs to
@@ -60,7 +61,7 @@ class CursorPosition:
 
     binding: str
     backward: bool
-    position: Sequence[Any] | None
+    position: Sequence[object] | None
     """The values of the keys that the page comes after, or before; None at the very end."""
 
 
@@ -89,7 +90,9 @@ def read(
     return CursorPosition(binding, asked[0] == "cursor_before", position)
 
 
-def binding(definition: Definition, account_id: str | None, keys: Sequence[Key], asked: Any) -> str:
+def binding(
+    definition: Definition, account_id: str | None, keys: Sequence[Key], asked: object
+) -> str:
     """What a cursor belongs to: the list of an account, its conditions and its order."""
     order = [[key.name, key.type.value, key.descending] for key in keys]
     text = orjson.dumps([definition.id, account_id, order, asked])
@@ -166,7 +169,7 @@ def _from_end(keys: Sequence[Key], backward: bool) -> Iterator[Part]:
     yield from reversed(both) if backward else both
 
 
-def _beyond(keys: Sequence[Key], value: Any, backward: bool) -> Iterator[Part]:
+def _beyond(keys: Sequence[Key], value: object, backward: bool) -> Iterator[Part]:
     """What comes after a value of the first key; nulls last."""
     first, rest = keys[0], [key.ordered(backward=backward) for key in keys[1:]]
     present = [first.ordered(backward=backward, present=True), *rest]
@@ -179,17 +182,17 @@ def _beyond(keys: Sequence[Key], value: Any, backward: bool) -> Iterator[Part]:
         yield Part([first.expression.is_not(sa.null())], present)
 
 
-def _equals(key: Key, value: Any) -> Any:
+def _equals(key: Key, value: object) -> Any:
     if value is None:
         return key.expression.is_(sa.null())
     return key.expression == _bound(key, value)
 
 
-def _bound(key: Key, value: Any) -> Any:
+def _bound(key: Key, value: object) -> object:
     return sa.bindparam(None, value, type_=key.expression.type, unique=True)
 
 
-def _written(definition: Definition, key: Key, row: Row) -> Any:
+def _written(definition: Definition, key: Key, row: Row) -> object:
     value = row[key.name]
     return None if value is None else definition.columns[key.name].shown(value)
 
@@ -200,7 +203,7 @@ class WrongDirection(Exception):
 
 def _position(
     text: str, keys: Sequence[Key], binding: str, *, forward: bool
-) -> Sequence[Any] | None:
+) -> Sequence[object] | None:
     bound, values = crypto.unsign(text, PURPOSE)
     if forward and bound == BEFORE + binding:
         raise WrongDirection
@@ -211,7 +214,7 @@ def _position(
     return [_read(key, value) for key, value in zip(keys, values, strict=True)]
 
 
-def _read(key: Key, value: Any) -> Any:
+def _read(key: Key, value: Any) -> object:
     if value is None or key.type not in READ:
         return value
     return READ[key.type](value)

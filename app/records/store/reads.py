@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -15,6 +15,7 @@ from app.db.versioned_cache import VersionChecks, version_columns
 from app.records import store
 from app.records.store import ACCOUNT, NO_PARAMETERS, Condition, Row, sizes
 from app.records.store.sizes import SizeLimit
+from app.types import JSONMapping
 
 
 class Part(NamedTuple):
@@ -30,7 +31,7 @@ def read_one(
     record_id: str,
     checked: VersionChecks,
     where: Condition | None = None,
-    parameters: Mapping[str, Any] = NO_PARAMETERS,
+    parameters: JSONMapping = NO_PARAMETERS,
     *,
     to_show: bool = False,
 ) -> Row | None:
@@ -46,7 +47,7 @@ def read_one(
 def one_row(
     definition: Definition,
     statement: PreparedStatement,
-    parameters: Mapping[str, Any],
+    parameters: JSONMapping,
     checked: VersionChecks,
 ) -> Row | None:
     """The one row of a statement that has the stamps' columns behind its own. Raises Stale."""
@@ -88,13 +89,13 @@ def read_page(
     definition: Definition,
     account_id: str | None,
     where: Condition | None,
-    conditions: Sequence[Any],
+    conditions: Sequence[object],
     parts: Callable[[], Sequence[Part]],
     skip: int,
     limit: int,
     count: bool,
     checked: VersionChecks,
-    parameters: Mapping[str, Any] = NO_PARAMETERS,
+    parameters: JSONMapping = NO_PARAMETERS,
     most: int | None = None,
     *,
     wanted: frozenset[str],
@@ -157,7 +158,7 @@ def read_parts(
     parts: Sequence[Part],
     limit: int,
     checked: VersionChecks,
-    parameters: Mapping[str, Any] = NO_PARAMETERS,
+    parameters: JSONMapping = NO_PARAMETERS,
     *,
     wanted: frozenset[str],
     room: SizeLimit,
@@ -195,7 +196,7 @@ def read_by_ids(
     scoped: Sequence[Any],
     record_ids: Sequence[str],
     checked: VersionChecks,
-    parameters: Mapping[str, Any] = NO_PARAMETERS,
+    parameters: JSONMapping = NO_PARAMETERS,
     *,
     wanted: frozenset[str],
     room: SizeLimit,
@@ -210,7 +211,7 @@ def read_by_ids(
     return reading.rows(sa.select(*columns).where(*reached), checked, len(record_ids))
 
 
-def _beside(chosen: sa.Select[Any], facts: Sequence[Any]) -> sa.Select[Any]:
+def _beside(chosen: sa.Select[Any], facts: Sequence[object]) -> sa.Select[Any]:
     """What was chosen, and facts that stand beside it: also where nothing is found."""
     once, page = sa.select(sa.literal(1).label("one")).subquery(), chosen.subquery()
     return sa.select(*page.c, *facts).select_from(once.outerjoin(page, sa.true()))
@@ -224,7 +225,7 @@ class _Reading:
     columns: Sequence[Any]
     within: Sequence[Any]
     """The conditions of the rows."""
-    parameters: Mapping[str, Any]
+    parameters: JSONMapping
     wanted: frozenset[str]
     room: SizeLimit
 
@@ -287,7 +288,7 @@ def existing_ids(
     definition: Definition,
     scoped: Sequence[Any],
     record_ids: Iterable[str],
-    parameters: Mapping[str, Any] = NO_PARAMETERS,
+    parameters: JSONMapping = NO_PARAMETERS,
 ) -> set[str]:
     """Which of these ids are records within reach."""
     table = definition.table
@@ -300,7 +301,7 @@ def find_conflicts(definition: Definition, rows: Sequence[Row]) -> dict[int, lis
     table = definition.table
     found: dict[int, list[str]] = {}
     for name in (name for name, field in definition.fields.items() if field.unique):
-        places: dict[Any, int] = {}
+        places: dict[object, int] = {}
         keys = [(row["account_id"], row[name], row["id"]) for row in rows]
         same = (
             table.c.account_id.in_({key[0] for key in keys}),

@@ -12,9 +12,9 @@ from app.collections.definition import Definition
 from app.db import engine, sqlite_driver, versioned_cache
 from app.db.prepared import PreparedStatement
 from app.db.versioned_cache import VersionChecks
-from app.errors import JSONObject
 from app.records import store
 from app.records.store import ACCOUNT, Condition, Row, reads
+from app.types import JSONObject
 
 _PREFIX = "_value_"
 _MOST_PARAMETERS = 30_000  # SQLite takes 32,766
@@ -51,7 +51,7 @@ def _locked(definition: Definition, anywhere: bool, tables: tuple[str, ...]) -> 
 
 
 def lock_by_value(
-    definition: Definition, account_id: str, name: str, values: Sequence[Any]
+    definition: Definition, account_id: str, name: str, values: Sequence[object]
 ) -> list[Row]:
     """Lock the records of an account with one of these values in a field."""
     table = definition.table
@@ -224,7 +224,7 @@ def execute_deletes(deletions: Sequence[sa.Delete]) -> None:
         connection.execute(sa.select(sa.literal(1)).add_cte(*parts))
 
 
-def _in_order(definition: Definition, records: Sequence[Row], found: Iterable[Any]) -> list[Row]:
+def _in_order(definition: Definition, records: Sequence[Row], found: Iterable[object]) -> list[Row]:
     by_id = {row["id"]: row for row in store.rows(definition, found)}
     return [by_id[record["id"]] for record in records]
 

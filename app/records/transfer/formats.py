@@ -11,13 +11,14 @@ import io
 import re
 import sys
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import orjson
 
 from app.errors import Malformed
 from app.rest import json_input
+from app.types import JSONMapping
 
 FORMATS = {"csv": "text/csv", "json": "application/json", "jsonl": "application/x-ndjson"}
 PIECE = 200
@@ -25,7 +26,7 @@ ARMED = re.compile(r"'*([=+\-@\t\r\n]|\Z)")
 DISARMED = re.compile(r"'+([=+\-@\t\r\n]|\Z)")
 MOST_COLUMNS = 1000
 
-Shown = Mapping[str, Any]
+Shown = JSONMapping
 Line = tuple[int, Any]
 """Where a record starts, and the record; a Malformed in its place tells what is wrong with it."""
 

@@ -34,7 +34,6 @@ from app.errors import (
     Conflict,
     Forbidden,
     InvalidValues,
-    JSONObject,
     Malformed,
     problem,
 )
@@ -46,6 +45,7 @@ from app.records.write import changes
 from app.records.write.changes import Change
 from app.records.write.conflicts import TAKEN, WriteRefused
 from app.records.write.values import ProblemList, Problems
+from app.types import JSONObject
 
 PIECE = 500
 MOST_VALUES = 3000
@@ -55,7 +55,7 @@ MOST_SHOWN = 5
 MASK = "This is what you see masked, not the value itself. Have it exported by who sees it."
 DENIED = {"rule_denied", "field_denied"}
 
-Body = dict[str, Any]
+Body = JSONObject
 Placed = tuple[int, Body]
 """A record of the file with its place among them, from 0."""
 
@@ -124,7 +124,7 @@ class Import:
         self.faults = ImportProblems()
         self.lines: list[int] = []
         self.untied: dict[int, Body] = {}
-        self.taken: set[tuple[Any, ...]] = set()
+        self.taken: set[tuple[object, ...]] = set()
         """Values of unique fields that records have which are checked and not stored."""
         self.first: list[RecordView] = []
         """The first records, as the caller may view them."""
@@ -308,7 +308,7 @@ class Import:
             changes.store_change(change)
 
 
-def _is_id(value: Any) -> bool:
+def _is_id(value: object) -> bool:
     try:
         return isinstance(value, str) and str(uuid.UUID(value)) == value
     except ValueError:

@@ -7,7 +7,7 @@ is cut off (`engines`), as an open snapshot keeps the database from tidying up.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from typing import Any
 
@@ -18,6 +18,7 @@ from app.collections.definition import Definition
 from app.db import engine
 from app.db.versioned_cache import VersionChecks
 from app.records.store import Row
+from app.types import JSONMapping
 
 PIECE = 100  # rows, as many as a page has at most: each may be as large as a body
 
@@ -54,7 +55,7 @@ def open_stream(
     where: Sequence[Any],
     order_by: Sequence[Any],
     checked: VersionChecks,
-    parameters: Mapping[str, Any],
+    parameters: JSONMapping,
 ) -> Stream:
     """These fields of the records, in the statement that also checks the stamps. Raises Stale."""
     selected = dict(zip(definition.columns, definition.selected, strict=True))

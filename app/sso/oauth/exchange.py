@@ -12,6 +12,7 @@ from app.outbound.address_policy import RequestFailed, RequestRefused
 from app.rest import json_input
 from app.sso import validation
 from app.sso.refusals import SignInRefused
+from app.types import JSONObject
 
 LONGEST_ANSWER = 300_000
 
@@ -29,7 +30,7 @@ class ProviderResponse:
     def __init__(self, status_code: int, text: str) -> None:
         self.status_code, self.text = status_code, text
 
-    def json(self) -> Any:
+    def json(self) -> object:
         """The body as JSON. Raises Unreachable for anything else."""
         try:
             return json_input.loads(self.text.encode())
@@ -74,7 +75,7 @@ class Session:
         return ProviderResponse(answer.status, answer.body)
 
 
-def json_object(answer: ProviderResponse) -> dict[str, Any]:
+def json_object(answer: ProviderResponse) -> JSONObject:
     """The JSON object of an answer that is no error. Raises Unreachable."""
     answer.raise_for_status()
     found = answer.json()

@@ -18,6 +18,7 @@ from app import clock
 from app.sso.connections import Connection
 from app.sso.oauth import exchange
 from app.sso.refusals import SignInRefused
+from app.types import JSONObject
 
 ALGORITHMS = ["RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384"]
 LEEWAY_SECONDS = 60
@@ -29,11 +30,11 @@ TENANT = re.compile(r"[0-9a-fA-F-]{36}")
 CHECKS = {"iss": "issuer", "aud": "audience", "azp": "audience", "exp": "time", "nbf": "time"}
 CHECKS |= {"iat": "time", "nonce": "nonce", "at_hash": "access token", "sub": "subject"}
 
-_key_sets: dict[str, tuple[float, Any]] = {}
+_key_sets: dict[str, tuple[float, object]] = {}
 _lock = threading.Lock()
 
 
-def verify(connection: Connection, token: Any, nonce: str) -> dict[str, Any]:
+def verify(connection: Connection, token: Any, nonce: str) -> JSONObject:
     """The claims of the ID token in a token answer. Raises SignInRefused with the check."""
     text = token.get("id_token")
     if not isinstance(text, str) or len(text) > LONGEST_TOKEN:
@@ -67,7 +68,7 @@ def _decoded(connection: Connection, text: str) -> Any:
     raise SignInRefused("signature", f"{type(error).__name__} of the ID token.")
 
 
-def _check_text(claims: Any) -> None:
+def _check_text(claims: object) -> None:
     try:
         json.dumps(claims, ensure_ascii=False).encode()
     except (ValueError, RecursionError):  # half of a character, which no database takes
@@ -121,7 +122,7 @@ def _keys(address: str, *, fresh: bool) -> KeySet:
     return key_set(kept[1])
 
 
-def key_set(found: Any) -> KeySet:
+def key_set(found: object) -> KeySet:
     """The keys of a key set that sign. Raises Unreachable where there are none."""
     listed = found.get("keys") if isinstance(found, dict) else None
     found_keys = map(_signing, listed if isinstance(listed, list) else ())
@@ -131,7 +132,7 @@ def key_set(found: Any) -> KeySet:
     return KeySet(usable)
 
 
-def _signing(listed: Any) -> Key | None:
+def _signing(listed: object) -> Key | None:
     # No secret keys: whoever reads the key set could sign with them.
     if not isinstance(listed, dict) or listed.get("kty") not in ("RSA", "EC", "OKP"):
         return None

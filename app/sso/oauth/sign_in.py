@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from datetime import timedelta
-from typing import Any
 
 import jwt
 from authlib.common.errors import AuthlibBaseError
@@ -19,6 +17,7 @@ from app.sso.models import Flow
 from app.sso.oauth import exchange, id_tokens
 from app.sso.oauth.addresses import callback_url
 from app.sso.refusals import SignInRefused
+from app.types import JSONMapping, JSONObject
 
 APPLE_SECRET = timedelta(minutes=5)
 LONGEST_CODE = 4000
@@ -39,7 +38,7 @@ def authorization_url(connection: Connection, begun: StartedFlow) -> str:
     return str(url)
 
 
-def fetch_claims(connection: Connection, flow: Flow, code: str, user: Mapping[str, Any]) -> Claims:
+def fetch_claims(connection: Connection, flow: Flow, code: str, user: JSONMapping) -> Claims:
     """Who the provider says it is, for the code that it gave. Raises SignInRefused.
 
     `user` is what Apple posts beside the code, once; nothing but a name is taken from it.
@@ -83,7 +82,7 @@ def client_secret(connection: Connection) -> str:
     return jwt.encode(claims, settings["private_key"], algorithm="ES256", headers=headers)
 
 
-def _token(connection: Connection, flow: Flow, code: str) -> Mapping[str, Any]:
+def _token(connection: Connection, flow: Flow, code: str) -> JSONMapping:
     if not code or len(code) > LONGEST_CODE:
         raise SignInRefused("code", "The provider gave no code.")
     try:
@@ -99,13 +98,11 @@ def _token(connection: Connection, flow: Flow, code: str) -> Mapping[str, Any]:
         raise exchange.Unreachable("The answer is none of a token endpoint.") from None
     if not isinstance(token.get("access_token"), str):
         raise SignInRefused("code", "The provider gave no token for it.")
-    found: Mapping[str, Any] = token
+    found: JSONMapping = token
     return found
 
 
-def _with_userinfo(
-    connection: Connection, token: Mapping[str, Any], claims: dict[str, Any]
-) -> dict[str, Any]:
+def _with_userinfo(connection: Connection, token: JSONMapping, claims: JSONObject) -> JSONObject:
     found = _asked(connection.address("userinfo_url"), token)
     if not isinstance(found, dict) or found.get("sub") != claims["sub"]:
         raise SignInRefused("subject", "The user info is of somebody else.")
@@ -116,9 +113,7 @@ def _with_userinfo(
     return found | claims | {name: told.get(name) for name in OF_ADDRESS}
 
 
-def _of_claims(
-    connection: Connection, claims: Mapping[str, Any], user: Mapping[str, Any]
-) -> Claims:
+def _of_claims(connection: Connection, claims: JSONMapping, user: JSONMapping) -> Claims:
     email, in_directory = claims.get("email"), connection.vouches_for_directory(claims.get("tid"))
     name = claims.get("name") or _posted_name(user)
     return Claims(
@@ -132,20 +127,20 @@ def _of_claims(
     )
 
 
-def _is_proved(connection: Connection, claims: Mapping[str, Any]) -> bool:
+def _is_proved(connection: Connection, claims: JSONMapping) -> bool:
     # Who runs a directory of Microsoft writes any address in it; this claim is about the domain.
     if connection.provider.name == "microsoft":
         return claims.get("xms_edov") in (True, 1, "1", "true")
     return claims.get("email_verified") in (True, "true")
 
 
-def _posted_name(user: Mapping[str, Any]) -> str | None:
+def _posted_name(user: JSONMapping) -> str | None:
     name = user.get("name")
     parts = (name.get("firstName"), name.get("lastName")) if isinstance(name, dict) else ()
     return " ".join(part for part in parts if isinstance(part, str)) or None
 
 
-def _of_github(connection: Connection, token: Mapping[str, Any]) -> Claims:
+def _of_github(connection: Connection, token: JSONMapping) -> Claims:
     address = connection.address("userinfo_url")
     found = _asked(address, token)
     if not isinstance(found, dict) or type(found.get("id")) is not int:
@@ -161,7 +156,7 @@ def _of_github(connection: Connection, token: Mapping[str, Any]) -> Claims:
     )
 
 
-def _proved_address(listed: Any) -> str | None:
+def _proved_address(listed: object) -> str | None:
     """The first address that GitHub proved, the primary one before others."""
     if not isinstance(listed, list):
         return None
@@ -171,7 +166,7 @@ def _proved_address(listed: Any) -> str | None:
     return texts[0].strip() if texts else None
 
 
-def _asked(address: str, token: Mapping[str, Any]) -> Any:
+def _asked(address: str, token: JSONMapping) -> object:
     answer = exchange.Session().get(address, {"Authorization": f"Bearer {token['access_token']}"})
     answer.raise_for_status()
     return answer.json()

@@ -9,7 +9,7 @@ from __future__ import annotations
 import binascii
 import re
 from base64 import b64decode
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -27,6 +27,7 @@ from app.sso.connections import Connection
 from app.sso.identities import Claims, group_names
 from app.sso.refusals import SignInRefused
 from app.sso.saml import addresses, certificates, checks, xml_precheck
+from app.types import JSONMapping, JSONObject
 
 LONGEST_RESPONSE = 256 * 1024
 # No text and no attribute of XML holds a bare `<`, and comments were refused before.
@@ -143,7 +144,7 @@ def _document(response: str) -> bytes:
         raise SignInRefused("document", "This is no base64.") from None
 
 
-def _encoded(raw: bytes) -> Any:
+def _encoded(raw: bytes) -> object:
     return OneLogin_Saml2_Utils.b64encode(raw)
 
 
@@ -181,7 +182,7 @@ def _settings(
     )
 
 
-def _identity_provider(config: Mapping[str, Any], given: Callable[[str], str]) -> dict[str, Any]:
+def _identity_provider(config: JSONMapping, given: Callable[[str], str]) -> JSONObject:
     return {
         "entityId": config["idp_entity_id"],
         "singleSignOnService": {
@@ -196,7 +197,7 @@ def _quoted(text: str) -> str:
     return quoteattr(text, {'"': "&quot;"})[1:-1]
 
 
-def _request_data(connection: Connection) -> Mapping[str, Any]:
+def _request_data(connection: Connection) -> JSONMapping:
     # Where we are is what the settings say, never what the request says.
     parts = urlsplit(addresses.consumer_url(connection))
     return {
@@ -244,7 +245,7 @@ def _told(connection: Connection, parsed: Any) -> Assertion:
     return Assertion(claimed, str(id), _last_moment(parsed))
 
 
-def _first(attributes: Mapping[str, Any], chosen: str | None, usual: tuple[str, ...]) -> str | None:
+def _first(attributes: JSONMapping, chosen: str | None, usual: tuple[str, ...]) -> str | None:
     for name in (chosen,) if chosen else usual:
         texts = [one for one in attributes.get(name, ()) if isinstance(one, str)]
         if texts:
@@ -252,7 +253,7 @@ def _first(attributes: Mapping[str, Any], chosen: str | None, usual: tuple[str, 
     return None
 
 
-def _name(attributes: Mapping[str, Any], chosen: str | None) -> str | None:
+def _name(attributes: JSONMapping, chosen: str | None) -> str | None:
     name = _first(attributes, chosen, NAMES)
     if chosen or (name and "@" not in name):  # Entra ID fills `name` with the user's address
         return name
@@ -260,7 +261,7 @@ def _name(attributes: Mapping[str, Any], chosen: str | None) -> str | None:
     return " ".join(part for part in parts if part) or name
 
 
-def _last_moment(parsed: Any) -> datetime:
+def _last_moment(parsed: object) -> datetime:
     """When the assertion is surely too old to be shown again."""
     names = ("SubjectConfirmationData", "Conditions")
     assertion = checks.assertion_of(parsed)

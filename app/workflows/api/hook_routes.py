@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import marshmallow as ma
 from flask import Response
@@ -16,6 +15,7 @@ from app.rest.access import account_admin
 from app.rest.blueprint import Blueprint
 from app.rest.paging import OffsetArgs, Page, items_field, page_body
 from app.rest.schemas import Schema
+from app.types import JSONObject
 from app.workflows import hooks, service
 from app.workflows.api.routes import (
     INSTANCE_ID,
@@ -157,7 +157,7 @@ class ExecutionPage(Page):
 @blueprint.arguments(HookArgs, location="query")
 @blueprint.response(200, HookPage, example=page_body([HOOK_EXAMPLE], 1, {"skip": 0, "limit": 50}))
 @account_admin
-def list_hooks(args: dict[str, Any]) -> dict[str, Any]:
+def list_hooks(args: JSONObject) -> JSONObject:
     """List the hooks of the own account, oldest first."""
     found, total = service.page(args, args["skip"], args["limit"], by=principal(), kind=HOOK)
     return page_body(_all_shown(found), total, args)
@@ -168,7 +168,7 @@ def list_hooks(args: dict[str, Any]) -> dict[str, Any]:
 @blueprint.response(201, HookView, example=HOOK_EXAMPLE)
 @blueprint.fails(400, 409)
 @account_admin
-def create_hook(body: dict[str, Any]) -> dict[str, Any]:
+def create_hook(body: JSONObject) -> JSONObject:
     """Create a hook.
 
     Its actions are carried out as steps of a workflow are: in order, with templates, with the
@@ -183,7 +183,7 @@ def create_hook(body: dict[str, Any]) -> dict[str, Any]:
 @blueprint.route("/<uuid:hook_id>", methods=["GET"])
 @blueprint.response(200, HookView, example=HOOK_EXAMPLE)
 @account_admin
-def get_hook(hook_id: str) -> dict[str, Any]:
+def get_hook(hook_id: str) -> JSONObject:
     """Get a hook."""
     return _shown(service.get(hook_id, by=principal(), kind=HOOK))
 
@@ -193,7 +193,7 @@ def get_hook(hook_id: str) -> dict[str, Any]:
 @blueprint.response(200, HookView, example=HOOK_EXAMPLE)
 @blueprint.fails(400)
 @account_admin
-def change_hook(body: dict[str, Any], hook_id: str) -> dict[str, Any]:
+def change_hook(body: JSONObject, hook_id: str) -> JSONObject:
     """Change what is sent of a hook, and keep the rest.
 
     Whoever sends `actions` takes them over (`owner_id`), and nobody else. An event is shown to the
@@ -216,7 +216,7 @@ def delete_hook(hook_id: str) -> Response:
 @blueprint.arguments(Toggle, example={"enabled": False}, required=False)
 @blueprint.response(200, HookView, example=HOOK_EXAMPLE)
 @account_admin
-def toggle_hook(body: dict[str, Any], hook_id: str) -> dict[str, Any]:
+def toggle_hook(body: JSONObject, hook_id: str) -> JSONObject:
     """Disable a hook that is enabled, and enable one that is not."""
     return _shown(service.toggle(hook_id, body.get("enabled"), by=principal(), kind=HOOK))
 
@@ -228,7 +228,7 @@ def toggle_hook(body: dict[str, Any], hook_id: str) -> dict[str, Any]:
 )
 @blueprint.fails(400, 409)
 @account_admin
-def trigger_hook(body: dict[str, Any], hook_id: str) -> dict[str, Any]:
+def trigger_hook(body: JSONObject, hook_id: str) -> JSONObject:
     """Set a hook off by hand, whatever else sets it off; its actions know the body as `trigger`."""
     id = service.trigger(hook_id, body, by=principal(), kind=HOOK)
     return {"message": "The hook is started.", "instance_id": id}
@@ -238,7 +238,7 @@ def trigger_hook(body: dict[str, Any], hook_id: str) -> dict[str, Any]:
 @blueprint.arguments(ExecutionArgs, location="query")
 @blueprint.response(200, ExecutionPage, example=page_body([EXECUTION], 1, {"skip": 0, "limit": 50}))
 @account_admin
-def list_executions(args: dict[str, Any], hook_id: str) -> dict[str, Any]:
+def list_executions(args: JSONObject, hook_id: str) -> JSONObject:
     """List what a hook did, newest first.
 
     Each is an instance, too (`/workflow-instances/{id}`), with the log of its actions; one that
@@ -248,11 +248,11 @@ def list_executions(args: dict[str, Any], hook_id: str) -> dict[str, Any]:
     return page_body(found, total, args)
 
 
-def _shown(hook: Workflow) -> dict[str, Any]:
+def _shown(hook: Workflow) -> JSONObject:
     return _all_shown([hook])[0]
 
 
-def _all_shown(found: Sequence[Workflow]) -> list[dict[str, Any]]:
+def _all_shown(found: Sequence[Workflow]) -> list[JSONObject]:
     times = hooks.times(found)
     warnings = missing_collections.warnings(found)
     return [
@@ -261,7 +261,7 @@ def _all_shown(found: Sequence[Workflow]) -> list[dict[str, Any]]:
     ]
 
 
-def _with_times(hook: Workflow, last: Any, following: Any) -> dict[str, Any]:
+def _with_times(hook: Workflow, last: object, following: object) -> JSONObject:
     ours = {"actions", "warnings", "cron", "last_run_at", "next_run_at"}
     about = {name: getattr(hook, name) for name in HookView().fields.keys() - ours}
     times = {"cron": hook.trigger.get("cron"), "last_run_at": last, "next_run_at": following}

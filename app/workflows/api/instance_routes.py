@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import marshmallow as ma
 
 from app import rest
@@ -14,6 +12,7 @@ from app.rest.access import account_admin
 from app.rest.blueprint import Blueprint
 from app.rest.paging import OffsetArgs, Page, items_field, page_body
 from app.rest.schemas import Message, Schema
+from app.types import JSONObject
 from app.workflows import instances, service
 from app.workflows.api.routes import INSTANCE_ID, TIME, WORKFLOW, blueprint
 from app.workflows.models import STATES
@@ -170,7 +169,7 @@ class InstanceArgs(OffsetArgs):
     )
 
 
-def _moment(name: str, about: str) -> Any:
+def _moment(name: str, about: str) -> object:
     return fields.DateTime(data_key=name, attribute=f"{name}_date", metadata={"description": about})
 
 
@@ -207,7 +206,7 @@ class ResumedCount(Message):
 @blueprint.arguments(InstanceArgs, location="query")
 @blueprint.response(200, InstancePage, example=page_body([INSTANCE], 1, {"skip": 0, "limit": 50}))
 @account_admin
-def list_instances_of_workflow(args: dict[str, Any], workflow_id: str) -> dict[str, Any]:
+def list_instances_of_workflow(args: JSONObject, workflow_id: str) -> JSONObject:
     """List the instances of a workflow, newest first."""
     workflow = service.get(workflow_id, by=principal())
     wanted = {"status": args.get("status"), "workflow_id": workflow.id}
@@ -220,7 +219,7 @@ def list_instances_of_workflow(args: dict[str, Any], workflow_id: str) -> dict[s
     200, InstancePage, example=page_body([INSTANCE], 1, {"skip": 0, "limit": 50})
 )
 @account_admin
-def list_instances(args: dict[str, Any]) -> dict[str, Any]:
+def list_instances(args: JSONObject) -> JSONObject:
     """List the instances of all workflows of the account, newest first.
 
     They are kept for 30 days after they are over, unless the settings say otherwise.
@@ -231,7 +230,7 @@ def list_instances(args: dict[str, Any]) -> dict[str, Any]:
 @all_instances.route("/<uuid:instance_id>", methods=["GET"])
 @all_instances.response(200, InstanceWithLogs, example=WITH_LOGS)
 @account_admin
-def get_instance(instance_id: str) -> dict[str, Any]:
+def get_instance(instance_id: str) -> JSONObject:
     """Get an instance with the log of its first 100 steps."""
     return _only(instances.get(instance_id, by=principal()))
 
@@ -240,7 +239,7 @@ def get_instance(instance_id: str) -> dict[str, Any]:
 @all_instances.arguments(StepLogArgs, location="query")
 @all_instances.response(200, StepLogPage, example=page_body([LOG], 1, {"skip": 0, "limit": 50}))
 @account_admin
-def list_step_logs(args: dict[str, Any], instance_id: str) -> dict[str, Any]:
+def list_step_logs(args: JSONObject, instance_id: str) -> JSONObject:
     """List the log of an instance's steps, first to last."""
     found, total = instances.step_logs(instance_id, args["skip"], args["limit"], by=principal())
     return page_body(found, total, args)
@@ -251,7 +250,7 @@ def list_step_logs(args: dict[str, Any], instance_id: str) -> dict[str, Any]:
 @all_instances.response(200, InstanceWithLogs, example={**WITH_LOGS, "status": "cancelled"})
 @all_instances.fails(409)
 @account_admin
-def cancel_instance(body: dict[str, Any], instance_id: str) -> dict[str, Any]:
+def cancel_instance(body: JSONObject, instance_id: str) -> JSONObject:
     """End an instance that is pending, running or waiting.
 
     The step that is being done is undone, unless it reaches outside. One that is over: 409.
@@ -274,7 +273,7 @@ def cancel_instance(body: dict[str, Any], instance_id: str) -> dict[str, Any]:
 )
 @all_instances.fails(409)
 @account_admin
-def resume_instance(body: dict[str, Any], instance_id: str) -> dict[str, Any]:
+def resume_instance(body: JSONObject, instance_id: str) -> JSONObject:
     """Have a failed instance go on at the step that failed.
 
     What was done before is not done again. Unless it has failed: 409 `not_failed`; of several who
@@ -290,24 +289,24 @@ def resume_instance(body: dict[str, Any], instance_id: str) -> dict[str, Any]:
     200, ResumedCount, example={"message": "The failed instances are resumed.", "count": 3}
 )
 @account_admin
-def resume_instances(body: dict[str, Any]) -> dict[str, Any]:
+def resume_instances(body: JSONObject) -> JSONObject:
     """Have all failed instances go on that match: those that the list would show as failed."""
     count = instances.resume_all(_filter(body), by=principal())
     return {"message": "The failed instances are resumed.", "count": count}
 
 
-def _filter(args: dict[str, Any]) -> dict[str, Any]:
+def _filter(args: JSONObject) -> JSONObject:
     id = args.get("workflow_id")
     chosen = {name: args.get(name) for name in ("status", "from_date", "to_date")}
     # What is named may be a hook; without a name hooks are left to their own lists.
     return {**chosen, **({"workflow_id": str(id)} if id else {"kind": KIND})}
 
 
-def _page(wanted: dict[str, Any], args: dict[str, Any]) -> dict[str, Any]:
+def _page(wanted: JSONObject, args: JSONObject) -> JSONObject:
     found, total = instances.page(wanted, args["skip"], args["limit"], by=principal())
     return page_body(found, total, args)
 
 
-def _only(found: dict[str, Any]) -> dict[str, Any]:
+def _only(found: JSONObject) -> JSONObject:
     names = InstanceWithLogs().fields.keys()
     return {name: value for name, value in found.items() if name in names}

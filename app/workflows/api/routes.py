@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from typing import Any
 
 import marshmallow as ma
 from flask import Response
@@ -24,6 +23,7 @@ from app.rest.access import (
 from app.rest.blueprint import Blueprint
 from app.rest.paging import OffsetArgs, Page, items_field, page_body
 from app.rest.schemas import Message, Schema
+from app.types import JSONObject
 from app.workflows import service
 from app.workflows.language import missing_collections, step_headers
 from app.workflows.models import TRIGGERS, Workflow
@@ -195,7 +195,7 @@ class StartedInstance(Message):
 @blueprint.arguments(DefinitionArgs, location="query")
 @blueprint.response(200, WorkflowPage, example=page_body([WORKFLOW], 1, {"skip": 0, "limit": 50}))
 @account_admin
-def list_workflows(args: dict[str, Any]) -> dict[str, Any]:
+def list_workflows(args: JSONObject) -> JSONObject:
     """List the workflows of the own account, oldest first."""
     found, total = service.page(args, args["skip"], args["limit"], by=principal())
     return page_body(_all_shown(found), total, args)
@@ -207,7 +207,7 @@ def list_workflows(args: dict[str, Any]) -> dict[str, Any]:
 @blueprint.fails(400, 409)
 @partial(shows_secret, where=lambda answer: "token" in answer["trigger"])
 @account_admin
-def create_workflow(body: dict[str, Any]) -> dict[str, Any]:
+def create_workflow(body: JSONObject) -> JSONObject:
     """Create a workflow.
 
     It is checked as a whole: `details` of a 400 names the place of each problem, such as
@@ -249,7 +249,7 @@ def create_workflow(body: dict[str, Any]) -> dict[str, Any]:
 @blueprint.route("/<uuid:workflow_id>", methods=["GET"])
 @blueprint.response(200, WorkflowView, example=WORKFLOW)
 @account_admin
-def get_workflow(workflow_id: str) -> dict[str, Any]:
+def get_workflow(workflow_id: str) -> JSONObject:
     """Get a workflow."""
     return shown(service.get(workflow_id, by=principal()))
 
@@ -259,7 +259,7 @@ def get_workflow(workflow_id: str) -> dict[str, Any]:
 @blueprint.response(200, WorkflowView, example=WORKFLOW)
 @blueprint.fails(400)
 @account_admin
-def change_workflow(body: dict[str, Any], workflow_id: str) -> dict[str, Any]:
+def change_workflow(body: JSONObject, workflow_id: str) -> JSONObject:
     """Change what is sent of a workflow, and keep the rest.
 
     Whoever sends `steps` takes them over (`owner_id`), and nobody else. An event is shown to the
@@ -282,7 +282,7 @@ def delete_workflow(workflow_id: str) -> Response:
 @blueprint.arguments(Toggle, example={"enabled": False}, required=False)
 @blueprint.response(200, WorkflowView, example=WORKFLOW)
 @account_admin
-def toggle_workflow(body: dict[str, Any], workflow_id: str) -> dict[str, Any]:
+def toggle_workflow(body: JSONObject, workflow_id: str) -> JSONObject:
     """Disable a workflow that is enabled, and enable one that is not.
 
     A disabled one is not started by anything; instances that have begun go on.
@@ -295,7 +295,7 @@ def toggle_workflow(body: dict[str, Any], workflow_id: str) -> dict[str, Any]:
 @blueprint.response(202, StartedInstance, example=STARTED)
 @blueprint.fails(400, 409)
 @account_admin
-def trigger_workflow(body: dict[str, Any], workflow_id: str) -> dict[str, Any]:
+def trigger_workflow(body: JSONObject, workflow_id: str) -> JSONObject:
     """Start a workflow by hand, whatever else starts it.
 
     Its steps know the body as `trigger`. One that is disabled: 409 `disabled`. An account with
@@ -312,7 +312,7 @@ def trigger_workflow(body: dict[str, Any], workflow_id: str) -> dict[str, Any]:
 @max_body(LARGEST_DOCUMENT)
 @public
 @across_accounts
-def trigger_by_webhook(body: dict[str, Any], token: str) -> dict[str, Any]:
+def trigger_by_webhook(body: JSONObject, token: str) -> JSONObject:
     """Start the workflow of a token, which is the credential.
 
     Its steps know the body as `trigger`. A token that is unknown, and one of a workflow that is
@@ -324,17 +324,17 @@ def trigger_by_webhook(body: dict[str, Any], token: str) -> dict[str, Any]:
     return {"message": "The workflow is started.", "instance_id": instance_id}
 
 
-def shown(workflow: Workflow) -> dict[str, Any]:
+def shown(workflow: Workflow) -> JSONObject:
     """A workflow as it is answered."""
     return _all_shown([workflow])[0]
 
 
-def _all_shown(workflows: Sequence[Workflow]) -> list[dict[str, Any]]:
+def _all_shown(workflows: Sequence[Workflow]) -> list[JSONObject]:
     warnings = missing_collections.warnings(workflows)
     return [_shown(one, warnings[one.id]) for one in workflows]
 
 
-def _shown(workflow: Workflow, warnings: list[dict[str, Any]]) -> dict[str, Any]:
+def _shown(workflow: Workflow, warnings: list[JSONObject]) -> JSONObject:
     trigger = service.shown_trigger(workflow)
     rest_of_it = {name: value for name, value in trigger.items() if name != "type"}
     names = WorkflowView().fields.keys() - {"trigger", "trigger_config", "steps", "warnings"}

@@ -11,6 +11,7 @@ from app.errors import NotFound
 from app.ids import new_id
 from app.records import service as records
 from app.rest import json_input
+from app.types import JSONMapping
 from app.workflows import serialization
 from app.workflows.engine import event_waits, record_steps
 from app.workflows.engine.position import Place
@@ -39,9 +40,9 @@ class Failed(Exception):
 class Outcome:
     """The result of a step: its output and the next step, or that it waits or was entered."""
 
-    output: Any = None
+    output: object = None
     target: str | None = None
-    given: Any = None
+    given: object = None
     waits: bool = False
     entered: bool = False
 
@@ -51,7 +52,7 @@ def done(run: Any, place: Place) -> Outcome:
     return STEPS[place.step.type](run, place)
 
 
-def output_of(ended: Place) -> Any:
+def output_of(ended: Place) -> object:
     """The output of a finished loop or parallel step."""
     inner = ended.spot["inner"]
     return {"count": len(inner["items"])} if "items" in inner else {"branches": len(inner["spots"])}
@@ -120,7 +121,7 @@ def _wait_condition(run: Any, place: Place) -> Outcome:
     return Outcome(given=given, waits=True)
 
 
-def _record_now(run: Any, expression: str) -> Mapping[str, Any]:
+def _record_now(run: Any, expression: str) -> JSONMapping:
     """The current record of the trigger, if the condition names it."""
     if not expressions.names_root(expression, "record"):
         return {}

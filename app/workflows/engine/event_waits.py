@@ -7,7 +7,7 @@ before the wait starts or finds it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import sqlalchemy as sa
@@ -17,6 +17,7 @@ from app.db import counts
 from app.db.functions import database_now
 from app.errors import Forbidden
 from app.ids import new_id
+from app.types import JSONMapping, JSONObject
 from app.workflows import serialization, versions
 from app.workflows.engine import queue
 from app.workflows.engine.position import Place
@@ -55,7 +56,7 @@ def subscribe(run: Any, place: Place) -> None:
     db.connection().execute(sa.insert(SUBSCRIPTIONS).values(**row))
 
 
-def happened(run: Any) -> dict[str, Any]:
+def happened(run: Any) -> JSONObject:
     """The events that arrived for an instance, by subscription."""
     mine = (SUBSCRIPTIONS.c.account_id == run.account_id, SUBSCRIPTIONS.c.instance_id == run.id)
     chosen = sa.select(SUBSCRIPTIONS.c.id, SUBSCRIPTIONS.c.happened)
@@ -63,7 +64,7 @@ def happened(run: Any) -> dict[str, Any]:
     return {row.id: row.happened for row in rows}
 
 
-def taken(run: Any, place: Place) -> tuple[Any, bool]:
+def taken(run: Any, place: Place) -> tuple[object, bool]:
     """The awaited event if it arrived, and whether it has unmasked personal data.
 
     Removes the subscription. Raises Forbidden if the event arrived and no owner may see it.
@@ -113,7 +114,7 @@ def version_of(subscription: Any) -> versions.Version | None:
     return versions.get(subscription.account_id, row.workflow_id, row.version)
 
 
-def arrive(subscription: Any, event: Mapping[str, Any] | None, personal: bool = False) -> None:
+def arrive(subscription: Any, event: JSONMapping | None, personal: bool = False) -> None:
     """Store the event of a waiting instance and make it due, in the open transaction.
 
     Without an event: it arrived, but its owner may no longer act.

@@ -20,6 +20,7 @@ from app.db import versioned_cache
 from app.errors import AppError, Forbidden
 from app.ids import new_id
 from app.outbound import mail
+from app.types import JSONMapping, JSONObject
 from app.workflows import serialization, versions
 from app.workflows.engine import external_steps, mail_limits, queue
 from app.workflows.engine.control_steps import Failed, Outcome
@@ -31,13 +32,13 @@ from app.workflows.models import FAILED, RUNNING
 
 LOST = "The worker was lost. Whether the request was sent is unknown."
 UNREAD = "No key in SERVICE_ENCRYPTION_KEY decrypts the headers of this step. Enter them again."
-Result = dict[str, Any] | str  # the output, or why it failed
+Result = JSONObject | str  # the output, or why it failed
 
 
 def reach_out(run: Any, places: Sequence[Place]) -> None:
     """Run the external steps at these places, and move on."""
     with run.slot():
-        given: dict[str, Any] = {}
+        given: JSONObject = {}
         for place in places:
             try:
                 given[place.path] = _given(run, place)
@@ -67,7 +68,7 @@ def _given(run: Any, place: Place) -> Any:
     return given
 
 
-def _note_begun(run: Any, places: Sequence[Place], given: Mapping[str, Any]) -> None:
+def _note_begun(run: Any, places: Sequence[Place], given: JSONMapping) -> None:
     lost = [Entry(place, FAILED, error=LOST) for place in places if "log" in place.spot]
     of_lost = rows(lost, run)
     for place in places:
@@ -88,7 +89,7 @@ def _note_begun(run: Any, places: Sequence[Place], given: Mapping[str, Any]) -> 
     run.keep()
 
 
-def _sending(run: Any, place: Place, given: Any) -> Callable[[], Any]:
+def _sending(run: Any, place: Place, given: Any) -> Callable[[], object]:
     key, kind = external_steps.key_of(run.id, place.path), place.step.action or ""
     about = {
         "X-Service-Workflow-Instance": run.id,
@@ -114,9 +115,9 @@ def _note_results(run: Any, results: Mapping[str, Result]) -> None:
         run.fail([(run.place_at(place.path), error) for place, error in failures])
 
 
-def _together(calls: Sequence[Callable[[], Any]]) -> list[Any]:
+def _together(calls: Sequence[Callable[[], object]]) -> list[Any]:
     """The result of each call, or its error message."""
-    results: list[Any] = ["The service failed."] * len(calls)
+    results: list[object] = ["The service failed."] * len(calls)
     app = current_app._get_current_object()  # type: ignore[attr-defined]
 
     whose = tenancy.current()

@@ -17,6 +17,7 @@ from app import config
 from app.errors import AppError
 from app.outbound import address_policy, client, header_values, mail
 from app.rest import json_input
+from app.types import JSONMapping, JSONObject
 from app.webhooks import delivery
 from app.workflows.language import templates
 from app.workflows.language.action_checks import MOST_ADDRESSES, address
@@ -37,8 +38,8 @@ def key_of(instance_id: str, path: str) -> str:
 
 
 def carry_out(
-    kind: str, given: Mapping[str, Any], key: str, about: Mapping[str, str], sender: mail.Sender
-) -> dict[str, Any]:
+    kind: str, given: JSONMapping, key: str, about: Mapping[str, str], sender: mail.Sender
+) -> JSONObject:
     """Send once, and return the step's output. Raises Failed.
 
     `about` are additional request headers.
@@ -48,14 +49,14 @@ def carry_out(
     return _requested(given, {"Idempotency-Key": key, **about})
 
 
-def seconds(kind: str, given: Mapping[str, Any]) -> int:
+def seconds(kind: str, given: JSONMapping) -> int:
     """The time limit of an attempt; nobody repeats it before."""
     if kind == "send_email":
         return SECONDS_PER_MAIL * min(len(_recipients(given)), MOST_ADDRESSES)
     return config.current().webhook_timeout_seconds
 
 
-def logged(given: Mapping[str, Any]) -> dict[str, Any]:
+def logged(given: JSONMapping) -> JSONObject:
     """The settings for the log, with masked headers."""
     headers = given.get("headers")
     if not isinstance(headers, Mapping):
@@ -63,7 +64,7 @@ def logged(given: Mapping[str, Any]) -> dict[str, Any]:
     return {**given, "headers": dict.fromkeys(headers, header_values.MASK)}
 
 
-def _requested(given: Mapping[str, Any], about: Mapping[str, str]) -> dict[str, Any]:
+def _requested(given: JSONMapping, about: Mapping[str, str]) -> JSONObject:
     url, method = given.get("url"), str(given.get("method") or "POST").upper()
     if not isinstance(url, str):
         raise Failed("The template of the url did not return text.")
@@ -82,7 +83,7 @@ def _requested(given: Mapping[str, Any], about: Mapping[str, str]) -> dict[str, 
     return {"status_code": answer.status, "body": _read(answer.body)}
 
 
-def _body(given: Any) -> tuple[str | None, bytes | None]:
+def _body(given: object) -> tuple[str | None, bytes | None]:
     if given is None:
         return None, None
     if isinstance(given, str):
@@ -100,14 +101,14 @@ def _headers(given: Any) -> dict[str, str]:
     return found
 
 
-def _read(text: str) -> Any:
+def _read(text: str) -> object:
     try:
         return json_input.loads(text.encode()) if text else None
     except AppError:
         return text  # what cannot be kept as it is, is kept as the text that came
 
 
-def addresses(given: Mapping[str, Any]) -> list[str]:
+def addresses(given: JSONMapping) -> list[str]:
     """The normalized recipients of a mail. Raises Failed."""
     recipients = _recipients(given)
     if not 1 <= len(recipients) <= MOST_ADDRESSES:
@@ -118,7 +119,7 @@ def addresses(given: Mapping[str, Any]) -> list[str]:
     return normalized
 
 
-def _mailed(given: Mapping[str, Any], key: str, sender: mail.Sender) -> dict[str, Any]:
+def _mailed(given: JSONMapping, key: str, sender: mail.Sender) -> JSONObject:
     to = addresses(given)
     subject = " ".join(templates.written(given.get("subject")).split())[:LONGEST_SUBJECT]
     text, begun = templates.written(given.get("body")), time.monotonic()
@@ -133,6 +134,6 @@ def _mailed(given: Mapping[str, Any], key: str, sender: mail.Sender) -> dict[str
     return {"sent": True, "to": to}
 
 
-def _recipients(given: Mapping[str, Any]) -> list[Any]:
+def _recipients(given: JSONMapping) -> list[Any]:
     to = given.get("to")
     return to if isinstance(to, list) else [to]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 from email_validator import validate_email
 
@@ -40,7 +39,7 @@ def problems(kind: str, given: Written) -> Iterator[tuple[str, str]]:
     yield from _header_problems(given.get("headers"))
 
 
-def _address_problems(given: Any) -> Iterator[tuple[str, str]]:
+def _address_problems(given: object) -> Iterator[tuple[str, str]]:
     addresses = given if isinstance(given, list) else [given] if isinstance(given, str) else []
     if isinstance(given, list) and not 1 <= len(given) <= MOST_ADDRESSES:
         yield "to", f"From 1 to {MOST_ADDRESSES} addresses."
@@ -51,7 +50,7 @@ def _address_problems(given: Any) -> Iterator[tuple[str, str]]:
             yield "to", f"{one[:80]!r} is not an email address."
 
 
-def _header_problems(headers: Any) -> Iterator[tuple[str, str]]:
+def _header_problems(headers: object) -> Iterator[tuple[str, str]]:
     if headers is None:
         return
     if not isinstance(headers, dict) or len(headers) > 50:
@@ -72,11 +71,11 @@ def _is_ours(header: str) -> bool:
     return same == "idempotency-key" or (delivery.is_ours(same) and header != "content-type")
 
 
-def _is_template(value: Any) -> bool:
+def _is_template(value: object) -> bool:
     return isinstance(value, str) and bool(templates.TEMPLATE.fullmatch(value.strip()))
 
 
-def _is_between(value: Any, low: int, high: int) -> bool:
+def _is_between(value: object, low: int, high: int) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and low <= value <= high
 
 

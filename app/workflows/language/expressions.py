@@ -10,10 +10,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from functools import lru_cache
-from typing import Any
 
 from app import rules
 from app.rules.nodes import Sent
+from app.types import JSONMapping, JSONObject
 
 FURTHEST = 12
 ALWAYS = frozenset({"trigger", "steps", "now"})
@@ -61,23 +61,23 @@ def check(node: rules.Node, known: Known) -> None:
             raise rules.RuleError(wrong, part.start)
 
 
-def holds(text: str, names: Mapping[str, Any], now: datetime) -> bool:
+def holds(text: str, names: JSONMapping, now: datetime) -> bool:
     """Evaluate a condition."""
     context = rules.Context({**names, "now": now}, now=now)
     return rules.holds(condition(text), context)
 
 
-def evaluated(text: str, names: Mapping[str, Any], now: datetime) -> Any:
+def evaluated(text: str, names: JSONMapping, now: datetime) -> object:
     """Evaluate an expression."""
     return rules.evaluate(value(text), rules.Context({**names, "now": now}, now=now))
 
 
 def holds_for(
     text: str | None,
-    event: Mapping[str, Any],
+    event: JSONMapping,
     asker: rules.Asker,
     now: datetime,
-    known: Mapping[str, Any],
+    known: JSONMapping,
 ) -> bool:
     """Evaluate a condition on an event; `known` has the instance's values by name or path."""
     if not text:
@@ -88,7 +88,7 @@ def holds_for(
     return rules.holds(condition(text, True), context)
 
 
-def of_instance(text: str | None, names: Mapping[str, Any]) -> dict[str, Any]:
+def of_instance(text: str | None, names: JSONMapping) -> JSONObject:
     """The instance's values that an event's condition uses."""
     if not text:
         return {}
@@ -99,9 +99,9 @@ def of_instance(text: str | None, names: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
-def looked_up(names: Mapping[str, Any], path: tuple[str, ...]) -> Any:
+def looked_up(names: JSONMapping, path: tuple[str, ...]) -> object:
     """The value at a path; None if there is none. List indexes start at 0."""
-    found: Any = names
+    found: object = names
     for step in path:
         if isinstance(found, Mapping):
             found = found.get(step)

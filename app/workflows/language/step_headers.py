@@ -15,6 +15,7 @@ from app.db import reencryption
 from app.errors import problem
 from app.outbound import header_values
 from app.outbound.header_values import MASK
+from app.types import JSONObject
 from app.workflows.language.definition import ACTION, CONDITION, LOOP, Written, lists_in
 
 HOST = re.compile(r"https?://[^/?#\\]+[/?#]", re.IGNORECASE)
@@ -26,19 +27,19 @@ Steps = Sequence[Written]
 Change = Callable[[str, Written, str, Any], Any]  # of place, step, name and value of a header
 
 
-def masked(steps: Steps) -> list[dict[str, Any]]:
+def masked(steps: Steps) -> list[JSONObject]:
     """Steps with masked header values."""
     return _changed(steps, lambda *about: MASK)
 
 
-def comparable(steps: Steps) -> list[dict[str, Any]]:
+def comparable(steps: Steps) -> list[JSONObject]:
     """Steps with decrypted header values where a configured key reads them, for comparison."""
     return _changed(
         steps, lambda place, step, name, value: header_values.decrypt_or(value, default=value)
     )
 
 
-def decrypted(config: Written) -> dict[str, Any]:
+def decrypted(config: Written) -> JSONObject:
     """The config of an action with decrypted headers. Raises InvalidToken."""
     headers = config.get("headers")
     if not isinstance(headers, Mapping):
@@ -49,11 +50,11 @@ def decrypted(config: Written) -> dict[str, Any]:
     }
 
 
-def problems(steps: Steps, before: Steps) -> list[dict[str, Any]]:
+def problems(steps: Steps, before: Steps) -> list[JSONObject]:
     """Problems of `***` values that cannot keep a stored value."""
-    known, found = _Known(steps, before), list[dict[str, Any]]()
+    known, found = _Known(steps, before), list[JSONObject]()
 
-    def check(place: str, step: Written, name: str, value: Any) -> Any:
+    def check(place: str, step: Written, name: str, value: object) -> object:
         if value == MASK and (wrong := known.problem(step, name)):
             found.append(problem(f"{place}.config.headers.{name}", "required", wrong))
         return value
@@ -62,11 +63,11 @@ def problems(steps: Steps, before: Steps) -> list[dict[str, Any]]:
     return found
 
 
-def encrypted(steps: Steps, before: Steps) -> list[dict[str, Any]]:
+def encrypted(steps: Steps, before: Steps) -> list[JSONObject]:
     """Steps to store; unchanged values stay encrypted as they are."""
     known = _Known(steps, before)
 
-    def seal(place: str, step: Written, name: str, value: Any) -> Any:
+    def seal(place: str, step: Written, name: str, value: Any) -> object:
         stored = known.stored(step, name)
         if stored is None or value not in (MASK, header_values.decrypt_or(stored)):
             return header_values.encrypt(value)
@@ -77,14 +78,14 @@ def encrypted(steps: Steps, before: Steps) -> list[dict[str, Any]]:
 
 @reencryption.json_column("workflows", "steps")
 @reencryption.json_column("workflow_versions", "steps")
-def renewed(steps: Steps) -> tuple[list[dict[str, Any]], int]:
+def renewed(steps: Steps) -> tuple[list[JSONObject], int]:
     """Steps encrypted with the newest key, and how many values were re-encrypted.
 
     Raises InvalidToken.
     """
     count = 0
 
-    def renew(place: str, step: Written, name: str, value: Any) -> Any:
+    def renew(place: str, step: Written, name: str, value: object) -> object:
         nonlocal count
         new = header_values.reencrypt(value)
         count += new is not value
@@ -133,11 +134,11 @@ def _has_fixed_host(url: str) -> bool:
     return not template or bool(HOST.match(before))
 
 
-def _changed(steps: Steps, change: Change, place: str = "steps") -> list[dict[str, Any]]:
+def _changed(steps: Steps, change: Change, place: str = "steps") -> list[JSONObject]:
     return [_changed_step(step, change, f"{place}[{i}]") for i, step in enumerate(steps)]
 
 
-def _changed_step(step: Written, change: Change, place: str) -> dict[str, Any]:
+def _changed_step(step: Written, change: Change, place: str) -> JSONObject:
     found = dict(step)
     config = found.get("config")
     headers = config.get("headers") if step["type"] == ACTION and config else None

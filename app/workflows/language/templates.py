@@ -10,12 +10,12 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import date, datetime
-from typing import Any
 
 import orjson
 
 from app import clock, rules
 from app.rules import values
+from app.types import JSONMapping
 from app.workflows.language import expressions
 from app.workflows.language.expressions import Known
 
@@ -33,11 +33,11 @@ class TooLarge(Exception):
 class Rendering:
     """Renders templates, up to a number of characters."""
 
-    names: Mapping[str, Any]
+    names: JSONMapping
     now: datetime
     left: int = field(default=MOST_CHARACTERS)
 
-    def value(self, given: Any) -> Any:
+    def value(self, given: object) -> object:
         """A value with its templates rendered. Raises TooLarge."""
         if isinstance(given, str):
             return self._text(given)
@@ -49,7 +49,7 @@ class Rendering:
         """A filter with its templates rendered as literals. Raises TooLarge."""
         return self._joined(text, lambda at, found: _literal(found, _quote_at(text, at)))
 
-    def _text(self, text: str) -> Any:
+    def _text(self, text: str) -> object:
         if "{{" not in text:
             return text
         whole = TEMPLATE.fullmatch(text.strip())
@@ -59,7 +59,7 @@ class Rendering:
             return found
         return self._joined(text, lambda at, found: written(found))
 
-    def _joined(self, text: str, form: Callable[[int, Any], str]) -> str:
+    def _joined(self, text: str, form: Callable[[int, object], str]) -> str:
         def replaced(match: re.Match[str]) -> str:
             part = form(match.start(), self._found(match[1]))
             self._spend(len(part))
@@ -67,7 +67,7 @@ class Rendering:
 
         return TEMPLATE.sub(replaced, text)
 
-    def _found(self, inner: str) -> Any:
+    def _found(self, inner: str) -> object:
         name = inner.strip()
         if name == "now":
             return clock.iso(self.now)
@@ -81,7 +81,7 @@ class Rendering:
             raise TooLarge
 
 
-def has_template(given: Any) -> bool:
+def has_template(given: object) -> bool:
     """Whether a value contains a template."""
     return any(True for _ in _templates(given, ""))
 
@@ -97,7 +97,7 @@ def blank(text: str) -> str:
     return TEMPLATE.sub(instead, text)
 
 
-def wrong(given: Any, known: Known, place: str) -> Iterator[tuple[str, str, int]]:
+def wrong(given: object, known: Known, place: str) -> Iterator[tuple[str, str, int]]:
     """The problems of the templates in a value: place, message, position."""
     for where, text in _texts(given, place):
         if text.count("{{") != len(TEMPLATE.findall(text)):
@@ -117,13 +117,13 @@ def _check(inner: str, known: Known) -> None:
     expressions.check(expressions.value(inner), known)
 
 
-def _templates(given: Any, place: str) -> Iterator[tuple[str, re.Match[str]]]:
+def _templates(given: object, place: str) -> Iterator[tuple[str, re.Match[str]]]:
     for where, text in _texts(given, place):
         for match in TEMPLATE.finditer(text):
             yield where, match
 
 
-def _texts(given: Any, place: str) -> Iterator[tuple[str, str]]:
+def _texts(given: object, place: str) -> Iterator[tuple[str, str]]:
     if isinstance(given, str):
         if "{{" in given:
             yield place, given
@@ -135,14 +135,14 @@ def _texts(given: Any, place: str) -> Iterator[tuple[str, str]]:
             yield from _texts(one, f"{place}[{index}]")
 
 
-def plain(value: Any) -> Any:
+def plain(value: object) -> object:
     """The value of an expression as JSON."""
     if isinstance(value, datetime):
         return clock.iso(value)
     return value.isoformat() if isinstance(value, date) else value
 
 
-def written(value: Any) -> str:
+def written(value: object) -> str:
     """A value within a text."""
     if isinstance(value, dict | list):
         return orjson.dumps(value).decode()
@@ -164,7 +164,7 @@ def _quote_at(text: str, end: int) -> str | None:
     return quote
 
 
-def _literal(value: Any, quote: str | None) -> str:
+def _literal(value: object, quote: str | None) -> str:
     if quote:
         return _escaped(written(value), quote)
     if isinstance(value, list):

@@ -12,6 +12,7 @@ from app.collections import access, masking
 from app.errors import Forbidden
 from app.ids import new_id
 from app.records.read import event_view, views
+from app.types import JSONObject
 from app.workflows import serialization, versions
 from app.workflows.engine import event_waits
 from app.workflows.language import expressions
@@ -62,14 +63,14 @@ class _Told:
     def __init__(self, event: events.RecordChanged, name: str) -> None:
         self.event, self.name = event, name
         self._asker = access.rule_caller(event.by)
-        self._seen: dict[tuple[str, str, str], tuple[dict[str, Any], bool]] = {}
+        self._seen: dict[tuple[str, str, str], tuple[JSONObject, bool]] = {}
         self._able: dict[tuple[str, str, str], Principal | None] = {}
 
     def holds(self, condition: str | None, seen: Any, known: Any) -> bool:
         """Whether a condition holds, over what the owner sees and what else is known."""
         return expressions.holds_for(condition, seen, self._asker, clock.now(), known)
 
-    def to(self, *owner: str) -> tuple[dict[str, Any], bool]:
+    def to(self, *owner: str) -> tuple[JSONObject, bool]:
         """What an owner is told, and whether it has personal data unmasked."""
         if owner not in self._seen:
             self._seen[owner] = self._shown(*owner)  # type: ignore[index]
@@ -90,14 +91,14 @@ class _Told:
             self._able[owner] = _acting(*owner)  # type: ignore[index]
         return self._able[owner]  # type: ignore[index]
 
-    def _shown(self, *owner: str) -> tuple[dict[str, Any], bool]:
+    def _shown(self, *owner: str) -> tuple[JSONObject, bool]:
         definition, told, by = self.event.definition, {}, self.acting(*owner)
         for part in ("record", "previous"):
             row = getattr(self.event, part)
             told[part] = None if row is None else _seen(definition, row, by)
         seen = {"event": self.name, "collection": definition.name, **told}
         personal = bool(definition.personal) and by is not None and not masking.masks_for(by)
-        plain: dict[str, Any] = serialization.plain(seen)
+        plain: JSONObject = serialization.plain(seen)
         return plain, personal
 
 
@@ -108,6 +109,6 @@ def _acting(account_id: str, home: str, user_id: str) -> Principal | None:
         return None
 
 
-def _seen(definition: Any, row: Any, by: Principal | None) -> Any:
+def _seen(definition: Any, row: Any, by: Principal | None) -> object:
     """A record as it may be viewed, also one that is deleted by now."""
     return views.render_full(row, event_view.access_of_row(definition, row, by))
