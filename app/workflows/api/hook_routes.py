@@ -265,4 +265,4 @@ def _with_times(hook: Workflow, last: Any, following: Any) -> dict[str, Any]:
     ours = {"actions", "warnings", "cron", "last_run_at", "next_run_at"}
     about = {name: getattr(hook, name) for name in HookView().fields.keys() - ours}
     times = {"cron": hook.trigger.get("cron"), "last_run_at": last, "next_run_at": following}
-    return {**about, **times, "actions": hooks.actions_of(hook)}
+    return {**about, **times, "actions": hooks.list_actions(hook)}

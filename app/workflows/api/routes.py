@@ -335,7 +335,7 @@ def _all_shown(workflows: Sequence[Workflow]) -> list[dict[str, Any]]:
 
 
 def _shown(workflow: Workflow, warnings: list[dict[str, Any]]) -> dict[str, Any]:
-    trigger = service.shown_trigger(workflow)
+    trigger = service.trigger_with_token(workflow)
     rest_of_it = {name: value for name, value in trigger.items() if name != "type"}
     names = WorkflowView().fields.keys() - {"trigger", "trigger_config", "steps", "warnings"}
     about = {name: getattr(workflow, name) for name in names}
