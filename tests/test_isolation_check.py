@@ -90,7 +90,7 @@ def list_all(patch: pytest.MonkeyPatch, app: Flask) -> None:
     real = reads.read_page
 
     def page(
-        one: Any, account: Any, where: Any, given: Any, *rest: Any, kept: bool, **options: Any
+        one: Any, account: Any, where: Any, given: Any, *rest: Any, cacheable: bool, **options: Any
     ) -> Any:
         return real(one, None, None, (), *rest, **options)
 
