@@ -177,7 +177,7 @@ def test_mistakes_stand_beside_their_inputs(superadmin: Browser, posts: str) -> 
     answer = superadmin.send("collections/new", **sent, do="plan")
     assert "3 to 56 letters" in beside(answer, "collection_name")
     assert "letter first" in beside(answer, "name_0")
-    assert "Name the existing collection" in beside(answer, "collection_1")
+    assert "Set collection to the name" in beside(answer, "collection_1")
     assert "Another field has this name" in beside(answer, "name_2")
     assert HOSTILE not in answer.text
     assert inputs(answer.text)["expression_2"] == HOSTILE
@@ -197,7 +197,7 @@ def test_a_change_made_meanwhile_is_not_overwritten_unseen(
     planned = inputs(superadmin.send(path, **sent, do="plan").text)
     assert cast.root.put("collections/posts/rules", {"list_rule": None}).status_code == 200
     late = superadmin.send(path, **planned, do="apply")
-    assert (late.status_code, "Somebody else" in alert(late)) == (409, True)
+    assert (late.status_code, "was changed meanwhile" in alert(late)) == (409, True)
     assert not schema_of(cast.root, "posts")[0]["unique"]
 
 
