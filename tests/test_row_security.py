@@ -161,7 +161,7 @@ def test_statements_are_about_whom_their_context_says(app: Flask, filled: Cast) 
     mine, theirs = filled.alice.account_id, filled.charlie.account_id
     with app.app_context():
         assert accounts_of_posts() == {mine, theirs}  # a command
-        with tenancy.scoped_to(tenancy.NO_ACCOUNT):
+        with tenancy.scoped_to(tenancy.NOBODY):
             assert accounts_of_posts() == set()
         with tenancy.in_account(mine), db.transaction():
             assert accounts_of_posts() == {mine}
@@ -169,7 +169,7 @@ def test_statements_are_about_whom_their_context_says(app: Flask, filled: Cast) 
                 assert accounts_of_posts() == {theirs}
             with tenancy.across_accounts():
                 assert accounts_of_posts() == {mine, theirs}
-            with tenancy.scoped_to(tenancy.NO_ACCOUNT):
+            with tenancy.scoped_to(tenancy.NOBODY):
                 assert accounts_of_posts() == set()
             assert accounts_of_posts() == {mine}
         with tenancy.in_account(theirs):
@@ -260,7 +260,7 @@ def test_a_forgotten_filter_leaks_nothing(
 def test_a_view_that_knows_no_caller_sees_nothing(app: Flask, filled: Cast) -> None:
     with app.test_request_context("/api/v1/nothing"):
         app.preprocess_request()
-        assert tenancy.current() == tenancy.NO_ACCOUNT
+        assert tenancy.current() == tenancy.NOBODY
         assert accounts_of_posts() == set()
     assert tenancy.current() == tenancy.ACROSS
 
@@ -357,7 +357,7 @@ def test_a_login_that_makes_none_works_and_is_told_what_to_have_done(
     with app.app_context():
         db.db.engine.dispose()
         assert row_security.active_roles(db.connection())
-        with tenancy.scoped_to(tenancy.NO_ACCOUNT):
+        with tenancy.scoped_to(tenancy.NOBODY):
             assert accounts_of_posts() == set()
         db.db.session.remove()
     assert told(app).startswith("ok")
