@@ -135,7 +135,7 @@ def create_app(settings: Config | None = None) -> Flask:
 def _with_collections(spec: dict[str, Any]) -> dict[str, Any]:
     caller = guard.signed_in_caller()
     with tenancy.scoped_to(caller.tenancy):
-        return typed_spec.added(spec, by=caller)
+        return typed_spec.add_collections(spec, by=caller)
 
 
 def _configure(app: Flask, settings: Config) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 
-NO_ACCOUNT, ACROSS, OWNER = "", "*", "owner"
+NOBODY, ACROSS, OWNER = "", "*", "owner"
 Scope = str
 """An account's id, or one of the above. OWNER, the owner of the tables, may change the schema."""
 
